@@ -1,0 +1,60 @@
+# Everything runs in .venv, which the first target that needs it makes.
+# Needs only make and Python 3.11 or newer; another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Written last, so an install that was stopped has no stamp and the next run completes it.
+STAMP := .venv/.installed
+# torch must never be resolved without its constraint: every pip call goes through this.
+PIP_INSTALL := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c constraints.txt
+
+.PHONY: help demo test lint format bench install
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo     two estimates: ResNet-50 training, and one layer explained"
+	@echo "make test     the tests"
+	@echo "make lint     ruff and mypy"
+	@echo "make format   let ruff rewrite the code"
+	@echo "make bench    the benchmarks; writes docs/benchmarks.md"
+	@echo "make install  only make .venv; the others do it themselves"
+
+demo: $(STAMP)
+	@echo '$$ rooflight estimate resnet50 --batch 16 --step train --depth 1'
+	@$(BIN)/rooflight estimate resnet50 --batch 16 --step train --depth 1
+	@echo
+	@echo '$$ rooflight estimate mnist-cnn --batch 64 --explain conv2'
+	@$(BIN)/rooflight estimate mnist-cnn --batch 64 --explain conv2
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(STAMP)
+	@$(BIN)/python benchmarks/estimate.py
+
+install: $(STAMP)
+	@:
+
+# pip writes INSTALLER when a package is complete. Metadata without it, and the ~names of a half-done upgrade, are what
+# a stopped install leaves behind; without them pip installs those packages again.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "rooflight needs Python 3.11 or newer, and $(PYTHON) is not: try make PYTHON=python3.11" >&2; exit 1; }
+	@echo "installing into .venv (once)"
+	@rm -f $@
+	@for metadata in .venv/lib/python*/site-packages/*.dist-info; do \
+		test -f "$$metadata/INSTALLER" || rm -rf "$$metadata"; \
+	done
+	@rm -rf .venv/lib/python*/site-packages/~*
+	@$(BIN)/python -m pip show -q pip >/dev/null 2>&1 || $(PYTHON) -m venv .venv
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@

@@ -1,0 +1,45 @@
+"""rooflight: what a PyTorch model costs, by mathematics and by measurement, operation by operation.
+
+    >>> import rooflight
+    >>> ledger = rooflight.estimate("resnet50", batch=16, step="train")
+    >>> ledger.to_pandas()
+
+Names are imported when they are used, so that `import rooflight` takes no time.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rooflight._version import __version__
+
+if TYPE_CHECKING:
+    from rooflight.errors import RooflightError
+    from rooflight.estimate.api import estimate
+    from rooflight.estimate.registry import Work, formula
+    from rooflight.files import load, save
+    from rooflight.ledger import Ledger, Op
+
+_HOMES = {
+    "estimate": "rooflight.estimate.api",
+    "formula": "rooflight.estimate.registry",
+    "Work": "rooflight.estimate.registry",
+    "load": "rooflight.files",
+    "save": "rooflight.files",
+    "Ledger": "rooflight.ledger",
+    "Op": "rooflight.ledger",
+    "RooflightError": "rooflight.errors",
+}
+
+__all__ = ["Ledger", "Op", "RooflightError", "Work", "__version__", "estimate", "formula", "load", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rooflight' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,169 @@
+"""`rooflight estimate MODEL`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rooflight.errors import BadInput
+
+if TYPE_CHECKING:
+    from rooflight.ledger import Ledger
+
+_STEPS = click.Choice(["infer", "train", "decode"])
+
+
+@click.command(short_help="what a model costs by mathematics")
+@click.argument("model")
+@click.option("--batch", type=int, default=1, show_default=True, help="Samples in a step (a micro-batch with --accumulate).")
+@click.option("--seq", type=int, help="Sequence length, for models that have one.")
+@click.option("--past", type=int, help="Tokens in the KV cache, for --step decode.")
+@click.option("--step", type=_STEPS, default="infer", show_default=True, help="infer (for language models: prefill), train, or decode one token.")
+@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16", "fp64"]), default="fp32", show_default=True, help="Convert the whole model.")
+@click.option("--autocast", type=click.Choice(["bf16", "fp16"]), help="Run under autocast instead of converting the model.")
+@click.option("--loss", type=click.Choice(["cross-entropy", "mse", "sum"]), help="Default: by the model's task.")
+@click.option("--optimizer", type=click.Choice(["sgd", "momentum", "adam", "adamw"]), help="Default: momentum for vision, adamw for transformers.")
+@click.option("--foreach/--no-foreach", default=None, help="Optimizer over all tensors at once, or tensor by tensor. Default: as torch chooses on the target.")
+@click.option("--accumulate", type=int, default=1, show_default=True, help="Micro-batches before the optimizer steps.")
+@click.option("--target", default="cuda", show_default=True, help="Whose kernels to assume: cuda (Hopper or newer), cuda:80 (a compute capability), cpu.")
+@click.option("--input", "input_shape", help="Shape of one sample: 3x224x224, or int:128 for tokens.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A constructor argument of the model, e.g. channels=20,40. Repeatable.")
+@click.option("--download", is_flag=True, help="Allow hf: and timm: to download a configuration.")
+@click.option("--by", type=click.Choice(["module", "type", "op"]), default="module", show_default=True, help="What a row of the table is.")
+@click.option("--depth", type=int, help="Levels of the module tree to show. Default: 3 in text, all in files.")
+@click.option("--unfold", is_flag=True, help="Show equal blocks one by one.")
+@click.option("--epochs", type=int, help="With --dataset-size: the cost of a whole training run.")
+@click.option("--dataset-size", type=int, help="Samples in an epoch.")
+@click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
+@click.option("--latex", is_flag=True, help="With --explain or --symbolic: as LaTeX.")
+@click.option("--symbolic", is_flag=True, help="The closed form in batch B and sequence S, with Big-O.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document: header, totals, modules, ops.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")
+@click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json or .json.gz saves the ledger, .csv and .md the table.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+def command(**options: Any) -> None:
+    """What MODEL costs by mathematics, per operation, without a GPU and without memory for weights.
+
+    MODEL is a built-in name (see `rooflight list models`), torchvision:NAME, timm:NAME, hf:NAME-or-folder,
+    package.module:factory or path/to/file.py:factory.
+    """
+    _check(options)
+    output: Path | None = options["output"]
+    if output is not None:
+        from rooflight.files import check_writable
+
+        check_writable(output, force=options["force"])
+    if options["symbolic"]:
+        _symbolic(options)
+        return
+    ledger = _estimate(options)
+    if options["explain"]:
+        _explain(ledger, options)
+        if output is not None:
+            _save(ledger, output, options)
+        return
+    to = _form(options)
+    if output is not None and _save(ledger, output, options) and to == "text":
+        _show(ledger, "text", options)
+        return
+    if output is None or to != "text":
+        _show(ledger, to, options)
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    for name in ("batch", "seq", "past", "accumulate", "epochs", "dataset_size"):
+        value = options[name]
+        if value is not None and value < 1:
+            raise BadInput(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    if options["depth"] is not None and options["depth"] < 0:
+        raise BadInput(f"--depth must not be negative, got {options['depth']}")
+    if sum(options[name] for name in ("as_json", "as_csv", "as_markdown")) > 1:
+        raise BadInput("choose one of --json, --csv and --md")
+    if bool(options["epochs"]) != bool(options["dataset_size"]):
+        raise BadInput("--epochs and --dataset-size go together: both are needed for the cost of a run")
+    if options["latex"] and not (options["explain"] or options["symbolic"]):
+        raise BadInput("--latex goes with --explain or --symbolic")
+
+
+def _form(options: Mapping[str, Any]) -> str:
+    for name, form in (("as_json", "json"), ("as_csv", "csv"), ("as_markdown", "md")):
+        if options[name]:
+            return form
+    return "text"
+
+
+def _overrides(options: Mapping[str, Any]) -> dict[str, str]:
+    overrides = {}
+    for setting in options["settings"]:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise BadInput(f"--set wants NAME=VALUE, got {setting!r}")
+        overrides[name.strip()] = value.strip()
+    return overrides
+
+
+def _estimate(options: Mapping[str, Any], *, batch: int | None = None, seq: int | None = None) -> Ledger:
+    from rooflight.estimate.api import estimate
+
+    return estimate(
+        options["model"], batch=batch or options["batch"], seq=seq or options["seq"], past=options["past"], step=options["step"],
+        dtype=options["dtype"], autocast=options["autocast"], loss=options["loss"], optimizer=options["optimizer"],
+        foreach=options["foreach"], accumulate=options["accumulate"], target=options["target"],
+        overrides=_overrides(options), input_shape=_input_shape(options), download=options["download"],
+        command=shlex.join(["rooflight", *sys.argv[1:]]),
+    )  # fmt: skip
+
+
+def _input_shape(options: Mapping[str, Any]) -> Any:
+    from rooflight.models.workload import parse_input
+
+    return parse_input(options["input_shape"]) if options["input_shape"] else None
+
+
+def _show(ledger: Ledger, to: str, options: Mapping[str, Any], *, output: Path | None = None) -> None:
+    from rooflight.commands.output import show_estimate
+
+    depth = options["depth"]
+    if depth is None and to in ("text", "md"):
+        depth = 3
+    show_estimate(
+        ledger, by=options["by"], depth=depth, to=to, folded=not options["unfold"] and to != "csv", output=output,
+        force=options["force"], epochs=options["epochs"], dataset_size=options["dataset_size"],
+    )  # fmt: skip
+
+
+def _save(ledger: Ledger, output: Path, options: Mapping[str, Any]) -> bool:
+    """Write the file that the name's ending asks for. Is it the ledger itself?"""
+    from rooflight.commands.output import say
+
+    name = output.name.lower()
+    if name.endswith((".csv", ".md")):
+        _show(ledger, "csv" if name.endswith(".csv") else "md", options, output=output)
+        say(f"wrote {output}")
+        return False
+    if not name.endswith((".json", ".json.gz")):
+        raise BadInput(f"{output}: the name must end in .json, .json.gz, .csv or .md")
+    from rooflight.files import save
+
+    save(ledger, output, force=options["force"])
+    say(f"wrote {output} ({len(ledger.ops):,} ops); see it again with: rooflight report {output}")
+    return True
+
+
+def _explain(ledger: Ledger, options: Mapping[str, Any]) -> None:
+    from rooflight.commands.output import emit
+    from rooflight.estimate.derivation import derive
+    from rooflight.report.derivation import derivation_latex, derivation_text
+
+    derivation = derive(ledger, options["explain"])
+    emit(derivation_latex(derivation) if options["latex"] else derivation_text(derivation))
+
+
+def _symbolic(options: Mapping[str, Any]) -> None:
+    raise BadInput("--symbolic is not there yet")

@@ -1,0 +1,29 @@
+"""`rooflight list WHAT`: models and formulas."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command(short_help="models and formulas")
+@click.argument("what", type=click.Choice(["models", "formulas"]))
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(what: str, as_json: bool) -> None:
+    """List the built-in models, or the operators that have a formula."""
+    if what == "models":
+        from rooflight.models import builtin_names, describe
+
+        rows = [(name, describe(name)) for name in builtin_names()]
+    else:
+        import rooflight.estimate.formulas  # noqa: F401  (registers them)
+        from rooflight.estimate.registry import registered
+
+        rows = [(name, "") for name in registered()]
+    if as_json:
+        click.echo(json.dumps([{"name": name, "description": text} if text else {"name": name} for name, text in rows]))
+        return
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        click.echo(f"{name:{width}}  {text}".rstrip())

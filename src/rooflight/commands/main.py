@@ -1,0 +1,90 @@
+"""`rooflight`: finds the verb, runs it, and turns what goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from rooflight._version import __version__
+from rooflight.errors import RooflightError
+
+VERBS = {
+    "estimate": "what a model costs by mathematics, per operation, without a GPU",
+    "report": "show a saved ledger as text, Markdown, CSV or JSON",
+    "list": "what there is to choose from: models, formulas",
+}
+
+
+class _Verbs(click.Group):
+    """Imports a verb only when it is run: `--help` must not wait for torch."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"rooflight.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"
+            raise click.UsageError(f"no verb {args[0]!r}: {hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="rooflight")
+@click.option("--debug", is_flag=True, help="Show the traceback when something goes wrong.")
+def cli(debug: bool) -> None:
+    """What a PyTorch model costs: FLOPs, bytes and memory of every operation, with the formula."""
+
+
+def main() -> None:
+    """The entry point. Exit code 2 for what the user can mend, 130 for Ctrl-C."""
+    debug = "--debug" in sys.argv
+    # Allow it after the verb as well: that is where one adds it when a command has just failed.
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        cli.main(args=arguments, prog_name="rooflight", standalone_mode=False)
+    except click.exceptions.Exit as request:
+        sys.exit(request.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted; nothing was written", 130)
+    except click.ClickException as error:
+        if debug:
+            raise
+        _fail(" ".join(error.format_message().split()), 2)
+    except RooflightError as error:
+        if debug:
+            raise
+        _fail(" ".join(str(error).split()), error.exit_code)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough.
+        sys.stderr.close()
+        sys.exit(0)
+    except MemoryError:
+        _fail("out of memory: try a smaller batch, or --debug to see where", 2)
+    except Exception as error:
+        if debug:
+            raise
+        _fail(f"a bug in rooflight: {type(error).__name__}: {' '.join(str(error).split())} (add --debug for the traceback)", 70)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"rooflight: {message}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Printing: tables through rich when people look, plain documents when programs do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from rooflight.files import write_atomically
+from rooflight.ledger import Ledger
+from rooflight.report import estimate_tables, text
+from rooflight.report.document import document
+from rooflight.report.table import Table, to_csv, to_markdown, to_rich
+from rooflight.summary import By
+
+
+def show_estimate(ledger: Ledger, *, by: By, depth: int | None, to: str, folded: bool, epochs: int | None = None,
+                  dataset_size: int | None = None, output: Path | None = None, force: bool = False) -> None:  # fmt: skip
+    """Print an estimate in the asked form, or write it to a file."""
+    if to == "text":
+        _show_text(ledger, by=by, depth=depth, folded=folded, epochs=epochs, dataset_size=dataset_size)
+        return
+    if to == "json":
+        steps = estimate_tables.run_steps(ledger, epochs=epochs, dataset_size=dataset_size)
+        content = msgspec.json.encode(document(ledger, run_steps=steps))
+    elif to == "csv":
+        content = to_csv([estimate_tables.main_table(ledger, by, depth=depth, folded=folded)]).encode()
+    else:
+        content = _markdown(ledger, by=by, depth=depth, folded=folded, epochs=epochs, dataset_size=dataset_size).encode()
+    if output is not None:
+        write_atomically(output, content, force=force)
+    else:
+        emit(content)
+
+
+def emit(content: bytes | str) -> None:
+    stream = sys.stdout.buffer
+    data = content if isinstance(content, bytes) else content.encode()
+    stream.write(data if data.endswith(b"\n") else data + b"\n")
+    stream.flush()
+
+
+def _tables(ledger: Ledger, *, by: By, depth: int | None, folded: bool, epochs: int | None,
+            dataset_size: int | None) -> Iterable[Table]:  # fmt: skip
+    yield estimate_tables.main_table(ledger, by, depth=depth, folded=folded)
+    if ledger.header.step == "train":
+        yield estimate_tables.phase_table(ledger)
+    if by != "type":
+        yield estimate_tables.type_table(ledger)
+    yield estimate_tables.total_table(ledger, epochs=epochs, dataset_size=dataset_size)
+    yield estimate_tables.memory_table(ledger)
+
+
+def _show_text(ledger: Ledger, **choices: Any) -> None:
+    console = make_console()
+    console.print(f"[bold]{text.headline(ledger).replace('[', '(')}[/bold]")
+    console.print(text.parameters_line(ledger), markup=False)
+    for table in _tables(ledger, **choices):
+        console.print(to_rich(table))
+    for note in ledger.header.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+    console.print(text.coverage(ledger), markup=False, highlight=False)
+    console.print(text.CONVENTIONS, markup=False, highlight=False, style="dim")
+    console.print(text.provenance(ledger), markup=False, highlight=False, style="dim")
+
+
+def make_console() -> Any:
+    """Wide enough for the tables when the output is no terminal."""
+    from rich.console import Console
+
+    return Console(soft_wrap=False) if sys.stdout.isatty() else Console(width=150)
+
+
+def _markdown(ledger: Ledger, **choices: Any) -> str:
+    parts = [f"## {text.headline(ledger)}\n", text.parameters_line(ledger) + "\n"]
+    parts += [to_markdown(table) for table in _tables(ledger, **choices)]
+    parts += [f"- {note}\n" for note in ledger.header.notes]
+    parts.append(f"{text.coverage(ledger)}\n\n{text.CONVENTIONS}\n\n{text.provenance(ledger)}\n")
+    return "\n".join(parts)
+
+
+def say(message: str) -> None:
+    """A word to the person at the terminal, apart from the result."""
+    click.echo(message, err=True)

@@ -1,0 +1,27 @@
+"""The one family of errors that rooflight shows to its users.
+
+A `RooflightError` is something the user can mend: its message is one line that says what is wrong, where, and what
+to do next. The command line prints it and exits with `exit_code`; anything else that escapes is a bug in rooflight.
+"""
+
+
+class RooflightError(Exception):
+    """Base of every error a user may see; `str(error)` is the one line to print."""
+
+    exit_code = 2
+
+
+class UnknownModel(RooflightError):
+    """No model by that name, or its package cannot be imported."""
+
+
+class BadInput(RooflightError):
+    """An option, a shape or a value that cannot be used."""
+
+
+class TraceFailed(RooflightError):
+    """The step could not be run on tensors without data."""
+
+
+class BadFile(RooflightError):
+    """A file that cannot be read, decoded or written."""

@@ -1,0 +1,1 @@
+"""What the mathematics says a step costs."""

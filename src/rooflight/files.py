@@ -1,0 +1,145 @@
+"""Ledgers on disk: versioned JSON, gzipped when the name ends in .gz; decoded strictly, written atomically.
+
+Files are data, never code. An old format is migrated when read; a newer one is refused. An existing file is replaced
+only when asked to, and a half-written one is never seen: the text goes to a temporary file first.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rooflight.errors import BadFile
+from rooflight.ledger import FORMAT_VERSION, Ledger
+
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+
+MIGRATIONS: dict[int, Migration] = {}
+"""From the version it is filed under to the next. Version 1 is the first: nothing to migrate yet."""
+
+
+def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
+    """Write a ledger; `force` allows to replace an existing file."""
+    path = Path(path)
+    content = msgspec.json.encode(ledger)
+    if path.name.endswith(".gz"):
+        content = gzip.compress(content, compresslevel=6, mtime=0)
+    write_atomically(path, content, force=force)
+    return path
+
+
+def check_writable(path: str | Path, *, force: bool) -> None:
+    """Say before the work starts what would stop it from being saved."""
+    path = Path(path)
+    if path.is_dir():
+        raise BadFile(f"{path} is a folder: give a file name")
+    if path.exists() and not force:
+        raise BadFile(f"{path} exists already: add --force to replace it, or give another name")
+    folder = path.parent
+    if not folder.is_dir():
+        raise BadFile(f"the folder {folder} does not exist: make it first")
+    if not os.access(folder, os.W_OK):
+        raise BadFile(f"no permission to write into {folder}: give a file in another folder")
+
+
+def write_atomically(path: Path, content: bytes, *, force: bool) -> None:
+    """All of the content under its name, or nothing; nobody else's file is replaced without `force`."""
+    check_writable(path, force=force)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        _publish(temporary, path, force=force)
+    except OSError as error:
+        raise BadFile(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _publish(temporary: Path, path: Path, *, force: bool) -> None:
+    temporary.chmod(0o666 & ~_umask())
+    if force:
+        os.replace(temporary, path)
+        return
+    try:
+        # A link fails if the name was taken meanwhile; a rename would silently replace it.
+        os.link(temporary, path)
+    except FileExistsError:
+        raise BadFile(f"{path} exists already: add --force to replace it, or give another name") from None
+    except OSError:
+        os.replace(temporary, path)  # a file system without links
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def load(path: str | Path) -> Ledger:
+    """Read a ledger; whatever is wrong with the file is said in one line."""
+    path = Path(path)
+    content = _read(path)
+    version = _version(content, path)
+    try:
+        if version == FORMAT_VERSION:
+            return msgspec.json.decode(content, type=Ledger)
+        document = msgspec.json.decode(content)
+        for step in range(version, FORMAT_VERSION):
+            document = MIGRATIONS[step](document)
+        return msgspec.convert(document, type=Ledger)
+    except KeyError:
+        raise BadFile(f"{path} has format {version}, which this rooflight cannot migrate to {FORMAT_VERSION}") from None
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise BadFile(f"{path} is no valid ledger: {_one_line(error)}") from error
+
+
+class _Stamp(msgspec.Struct):
+    format_version: int
+
+
+def _version(content: bytes, path: Path) -> int:
+    try:
+        version = msgspec.json.decode(content, type=_Stamp).format_version
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        # A file that breaks off in the middle fails here, before its version can be trusted.
+        raise BadFile(f"{path} is not a rooflight ledger: {_one_line(error)}") from error
+    if version > FORMAT_VERSION:
+        raise BadFile(f"{path} has format {version}, newer than this rooflight reads ({FORMAT_VERSION}): upgrade rooflight")
+    if version < 1:
+        raise BadFile(f"{path} is not a rooflight ledger: format {version} never existed")
+    return version
+
+
+def _read(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise BadFile(f"{path} does not exist") from None
+    except IsADirectoryError:
+        raise BadFile(f"{path} is a folder, not a ledger") from None
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+    if content[:2] == b"\x1f\x8b":
+        try:
+            return gzip.decompress(content)
+        except EOFError:
+            raise BadFile(f"{path} breaks off in the middle: it was not written to its end") from None
+        except (OSError, zlib.error) as error:
+            raise BadFile(f"{path} is no valid gzip file: {_one_line(error)}") from error
+    return content
+
+
+def _one_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,374 @@
+"""The one data model: a ledger holds one row for every operation of a step.
+
+The trace writes the rows, the estimate and the measurement fill them from two sides, everything else reads them.
+Nothing here needs torch. All structures are frozen; changing a ledger means making another (`msgspec.structs.replace`).
+
+Units are SI and stand in the names. `None` is unknown, `0` is proven zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+FORMAT_VERSION = 1
+
+Phase = Literal["forward", "backward", "optimizer"]
+Kind = Literal["compute", "view", "host"]
+StepKind = Literal["infer", "train", "decode"]
+Execution = Literal["eager", "compile", "graph"]
+Category = Literal["parameter", "buffer", "gradient", "optimizer-state", "input", "output", "activation", "temporary"]
+
+LOSS = "<loss>"
+"""Module path of the loss, which is no part of the model."""
+OPTIMIZER = "<optimizer>"
+"""Module path of the optimizer's ops."""
+
+DTYPE_BYTES = {
+    "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
+    "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4,
+}  # fmt: skip
+
+
+class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an op sees of a tensor: its shape, and which storage its elements lie in."""
+
+    storage: int
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...] | None = None
+    """`None` when contiguous."""
+    offset: int = 0
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+    @property
+    def itemsize(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its distinct elements: an expanded (stride 0) dimension is there once."""
+        if self.strides is None:
+            return self.numel * self.itemsize
+        n = 1
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            if stride != 0 or size == 0:
+                n *= size
+        return n * self.itemsize
+
+    @property
+    def channels_last(self) -> bool:
+        """Is it a 4-d (or 5-d) tensor whose channels lie closest together?"""
+        return self.strides is not None and len(self.shape) in (4, 5) and self.strides[1] == 1 and self.shape[1] > 1
+
+
+Scalar = int | float | bool | str | None
+Arg = Tensor | list[Tensor | Scalar] | Scalar
+
+
+class Storage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A block of memory and when it lives, counted in ops of the step."""
+
+    id: int
+    nbytes: int
+    category: Category
+    born: int | None = None
+    """Index of the op that made it; `None`: it was there before the step."""
+    dies: int | None = None
+    """Index of the first op that runs after it was freed; `None`: it outlives the step."""
+    name: str = ""
+    """Parameter, buffer or input name where it has one."""
+    host: bool = False
+    """It lies in the memory of the CPU although the step is for another device."""
+
+
+class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the mathematics says one op costs. Every quantity comes from the formula that `origin` names."""
+
+    origin: str
+    macs: int | None = None
+    """Multiply-adds of useful matrix work (convolution, matmul, attention)."""
+    flops: int | None = None
+    """2 x macs."""
+    other_flops: int | None = None
+    """1 per arithmetic result, transcendental or comparison outside matrix work."""
+    bytes_read: int | None = None
+    bytes_written: int | None = None
+    flops_causal: int | None = None
+    """`flops` with only the half of the attention matrix that a causal mask keeps; equals `flops` elsewhere."""
+    recompute_flops: int | None = 0
+    """Matrix FLOPs done a second time (flash backward, checkpointing); not part of `flops`."""
+
+
+class Op(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One dispatcher call below autograd and autocast."""
+
+    index: int
+    phase: Phase
+    module: str
+    """Path of the module it ran in; "" is the model itself."""
+    call: int
+    """Which call of that module, counted from 0."""
+    name: str
+    """With overload: `aten::add.Tensor`."""
+    ordinal: int
+    """Counts the ops that share all of the above but the index."""
+    rank: int = 0
+    kind: Kind = "compute"
+    precision: str = ""
+    """The precision the arithmetic runs in on the target: `tf32` for an fp32 convolution where torch allows it."""
+    args: dict[str, Arg] = {}
+    """By schema name; defaulted arguments are absent."""
+    outputs: tuple[Tensor, ...] = ()
+    mutates: tuple[str, ...] = ()
+    """Names of arguments written in place."""
+    recompute: bool = False
+    """Run again during backward (checkpointing)."""
+    cost: Cost | None = None
+
+    @property
+    def key(self) -> tuple[int, str, str, int, str, int]:
+        return (self.rank, self.phase, self.module, self.call, self.name, self.ordinal)
+
+    @property
+    def packet(self) -> str:
+        """The name without its overload: `aten::add`."""
+        return self.name.partition(".")[0]
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor argument `name`; a missing one is a mistake of the formula, not of the user."""
+        value = self.args.get(name)
+        if not isinstance(value, Tensor):
+            raise KeyError(f"{self.name} has no tensor argument {name!r}")
+        return value
+
+    def tensors(self, name: str) -> list[Tensor]:
+        """The tensors of a list argument (or of a single one); absent ones are left out."""
+        value = self.args.get(name)
+        if isinstance(value, Tensor):
+            return [value]
+        return [item for item in value if isinstance(item, Tensor)] if isinstance(value, list) else []
+
+    def ints(self, name: str, default: Sequence[int] = ()) -> list[int]:
+        value = self.args.get(name)
+        if isinstance(value, list):
+            return [int(item) for item in value if isinstance(item, int)]
+        return [value] if isinstance(value, int) and not isinstance(value, bool) else list(default)
+
+    def has(self, name: str) -> bool:
+        """Was the argument given, and is it not None?"""
+        return self.args.get(name) is not None
+
+    @property
+    def inputs(self) -> Iterator[Tensor]:
+        """Every tensor that goes in, lists opened, in the order of the schema."""
+        for value in self.args.values():
+            if isinstance(value, Tensor):
+                yield value
+            elif isinstance(value, list):
+                for item in value:
+                    if isinstance(item, Tensor):
+                        yield item
+
+
+class Module(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A module of the model. Parameters are counted at their first owner, so that the rows sum to the model's."""
+
+    path: str
+    type: str
+    params: int = 0
+    """Own parameters, without those of children."""
+    trainable_params: int = 0
+    param_bytes: int = 0
+    buffer_bytes: int = 0
+    tied: tuple[str, ...] = ()
+    """Own parameters that another module already owns."""
+    calls: int = 0
+    inputs: tuple[tuple[int, ...], ...] = ()
+    """Shapes of the tensors its first call got, and gave."""
+    outputs: tuple[tuple[int, ...], ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+
+
+class Value(msgspec.Struct, frozen=True):
+    """A measured quantity and the counter, clock or spec it was read from."""
+
+    value: int | float
+    origin: str
+
+
+class Kernel(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One kernel launch. It belongs to one op, or to several when they were fused or captured together."""
+
+    name: str
+    ops: tuple[int, ...]
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    tile: tuple[int, ...] | None = None
+    stream: int | None = None
+    start_s: float | None = None
+    time_s: float | None = None
+
+
+class Measurement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Quantities over a set of ops: one op, a module, a region, a compiled graph or the whole step."""
+
+    scope: str
+    ops: tuple[int, ...]
+    quantities: dict[str, Value]
+
+
+class MathModes(msgspec.Struct, frozen=True):
+    """The switches that decide which unit fp32 work runs on."""
+
+    tf32_conv: bool
+    tf32_matmul: bool
+
+
+class Header(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was run, how, and what could not be said about it."""
+
+    rooflight: str
+    torch: str
+    model: str
+    step: StepKind
+    target: str
+    batch: int | None
+    """`None`: a live module whose inputs do not tell it."""
+    dtype: str
+    math: MathModes
+    sequence: int | None = None
+    past: int | None = None
+    autocast: str | None = None
+    loss: str | None = None
+    optimizer: str | None = None
+    accumulate: int = 1
+    execution: Execution = "eager"
+    traced_on: str = "meta"
+    inputs: tuple[tuple[str, Tensor], ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    rank: int = 0
+    world: int = 1
+    device: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    conditions: dict[str, str] = {}
+    """Clocks, power, throttling, other processes while it ran; empty for a trace without a device."""
+    command: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Ledger(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One step: what it was, its modules, its memory, its ops, and what was measured over them."""
+
+    format_version: int = FORMAT_VERSION
+    header: Header
+    modules: tuple[Module, ...] = ()
+    storages: tuple[Storage, ...] = ()
+    ops: tuple[Op, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+
+    # How a ledger looks is the report's business; these only let Python find it.
+    def __repr__(self) -> str:
+        from rooflight.report.text import describe
+
+        return describe(self)
+
+    def _repr_html_(self) -> str:
+        from rooflight.report.html import to_html
+
+        return to_html(self)
+
+    def to_pandas(self) -> Any:
+        """One row for every op (needs pandas)."""
+        from rooflight.report.frames import to_pandas
+
+        return to_pandas(self)
+
+
+class Uncounted(msgspec.Struct, frozen=True):
+    """An op that a total does not cover."""
+
+    op: str
+    calls: int
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over ops, and the ops they do not cover. Bytes assume no reuse between ops."""
+
+    macs: int = 0
+    flops: int = 0
+    other_flops: int = 0
+    flops_causal: int = 0
+    recompute_flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    ops: int = 0
+    uncounted: tuple[Uncounted, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+    def __add__(self, other: Totals) -> Totals:
+        if not other.ops:
+            return self
+        if not self.ops:
+            return other
+        missing = Counter({row.op: row.calls for row in self.uncounted})
+        missing.update({row.op: row.calls for row in other.uncounted})
+        sums = {quantity: getattr(self, quantity) + getattr(other, quantity) for quantity in QUANTITIES}
+        return Totals(**sums, ops=self.ops + other.ops, uncounted=_listed(missing))
+
+    @property
+    def intensity(self) -> float | None:
+        """All counted FLOPs per compulsory byte."""
+        return (self.flops + self.recompute_flops + self.other_flops) / self.bytes if self.bytes else None
+
+
+QUANTITIES = ("macs", "flops", "other_flops", "flops_causal", "recompute_flops", "bytes_read", "bytes_written")
+
+
+def total(ops: Iterable[Op]) -> Totals:
+    """Add up the costs of ops. A row with an unknown quantity adds what is known and is listed as uncounted."""
+    sums = dict.fromkeys(QUANTITIES, 0)
+    missing: Counter[str] = Counter()
+    n = 0
+    for op in ops:
+        n += 1
+        cost = op.cost
+        if cost is None:
+            missing[op.name] += 1
+            continue
+        unknown = False
+        for quantity in QUANTITIES:
+            value = getattr(cost, quantity)
+            if value is None:
+                unknown = True
+            else:
+                sums[quantity] += value
+        if unknown:
+            missing[op.name] += 1
+    return Totals(**sums, ops=n, uncounted=_listed(missing))
+
+
+def _listed(missing: Counter[str]) -> tuple[Uncounted, ...]:
+    return tuple(Uncounted(op=name, calls=calls) for name, calls in missing.most_common())
+
+
+def is_inside(path: str, module: str) -> bool:
+    """Is `path` the module itself or something below it? The model ("") contains all but loss and optimizer."""
+    if module == "":
+        return path not in (LOSS, OPTIMIZER)
+    return path == module or path.startswith(module + ".")

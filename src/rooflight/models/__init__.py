@@ -1,0 +1,107 @@
+"""From a name to a model with the inputs of one step.
+
+Importing this package does not import torch: names and descriptions are known without it, and `build` fetches only
+the source that a name belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from rooflight.errors import BadInput, UnknownModel
+from rooflight.models import registry
+from rooflight.models.workload import DTYPES, STEPS, InputShape, Request, Workload, parse_input
+
+__all__ = ["InputShape", "Workload", "build", "builtin_names", "describe", "parse_input"]
+
+FORMS = "a built-in name, torchvision:NAME, timm:NAME, hf:NAME-or-folder, package.module:factory or file.py:factory"
+
+
+def builtin_names() -> list[str]:
+    """The names of the built-in models, in the order of the registry."""
+    return list(registry.BUILTINS)
+
+
+def describe(name: str) -> str:
+    """One line on a built-in model: what it is, and the input it takes unless told otherwise."""
+    entry = registry.find(name)
+    return f"{entry.description}; {entry.default_input}"
+
+
+def build(
+    spec: str,
+    *,
+    batch: int = 1,
+    seq: int | None = None,
+    past: int | None = None,
+    dtype: str = "fp32",
+    step: str = "infer",
+    overrides: Mapping[str, str] = MappingProxyType({}),
+    input_shape: Sequence[int] | InputShape | None = None,
+    download: bool = False,
+    device: str = "meta",
+) -> Workload:
+    """Build the model that `spec` names, on `device`, with the inputs of one step.
+
+    `past` is the number of tokens already in the cache (decode only; `seq` is taken where it is not given).
+    `overrides` are constructor arguments as text. On "meta" nothing is allocated, whatever the size of the model.
+
+    >>> build("resnet50", batch=8).args[0].shape
+    torch.Size([8, 3, 224, 224])
+    """
+    for option, number in (("--batch", batch), ("--seq", seq), ("--past", past)):
+        if number is not None and number < 1:
+            raise BadInput(f"{option} must be at least 1, got {number}")
+    if dtype not in DTYPES:
+        raise BadInput(f"unknown --dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    known_step = next((known for known in STEPS if known == step), None)
+    if known_step is None:
+        raise BadInput(f"unknown --step {step!r}; choose one of {', '.join(STEPS)}")
+    if past is not None and step != "decode":
+        raise BadInput(f"--past {past} is for --step decode; this step is {step!r}")
+    request = Request(
+        spec=spec,
+        batch=batch,
+        seq=seq,
+        past=past,
+        dtype=dtype,
+        step=known_step,
+        overrides=dict(overrides),
+        input_shape=_checked_shape(input_shape),
+        download=download,
+        device=device,
+    )
+    return _load(request)
+
+
+def _checked_shape(shape: Sequence[int] | InputShape | None) -> InputShape | None:
+    if shape is None or isinstance(shape, InputShape):
+        return shape
+    dims = tuple(shape)
+    if not dims or any(size < 1 for size in dims):
+        raise BadInput(f"--input {'x'.join(map(str, dims))}: give at least one size, each at least 1")
+    return InputShape(dims)
+
+
+def _load(request: Request) -> Workload:
+    """Split the spec, and let the source it names build the workload."""
+    source, colon, name = request.spec.partition(":")
+    if not request.spec.strip() or (colon and not (source and name)) or ":" in name:
+        raise UnknownModel(f"{request.spec!r} names no model; give {FORMS}")
+    if not colon:
+        from rooflight.models import builtin
+
+        return builtin.load(registry.find(request.spec), request)
+    zoo = next((known for known in registry.ZOOS if known == source), None)
+    if zoo is not None:
+        from rooflight.models import image_zoo
+
+        return image_zoo.load(zoo, name, request=request)
+    if source == "hf":
+        from rooflight.models import huggingface
+
+        return huggingface.load(name, request)
+    from rooflight.models import factory
+
+    return factory.load(source, name, request=request)

@@ -1,0 +1,119 @@
+"""Mixtral: Llama's decoder with a sparse mixture of experts in every layer.
+
+Which tokens an expert gets depends on the data, of which an estimate has none. The router runs as it does in Hugging
+Face's implementation; then the tokens are dealt out evenly, whatever it chose, so that shapes are known beforehand.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rooflight.models.architectures.causal import Cache, every_position
+from rooflight.models.architectures.llama import Decoder
+
+
+class TopKRouter(nn.Module):
+    """Hidden states [tokens, hidden] -> the weights and numbers of the chosen experts, [tokens, top_k] each."""
+
+    def __init__(self, hidden_size: int, experts: int, *, top_k: int) -> None:
+        super().__init__()
+        self.top_k = top_k
+        self.weight = nn.Parameter(torch.empty(experts, hidden_size).normal_(std=0.02))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        probabilities = F.softmax(F.linear(x, self.weight).float(), dim=-1)
+        weights, chosen = torch.topk(probabilities, self.top_k, dim=-1)
+        weights /= weights.sum(dim=-1, keepdim=True)
+        return weights, chosen
+
+
+class Experts(nn.Module):
+    """All experts of a layer in two tensors; each takes an even share of the (token, choice) pairs."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, *, experts: int) -> None:
+        super().__init__()
+        self.experts = experts
+        self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * intermediate_size, hidden_size).normal_(std=0.02))
+        self.down_proj = nn.Parameter(torch.empty(experts, hidden_size, intermediate_size).normal_(std=0.02))
+
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        choices = weights.shape[-1]
+        pairs = torch.arange(x.shape[0] * choices, device=x.device)
+        start = 0
+        for expert, count in enumerate(even_shares(x.shape[0] * choices, self.experts)):
+            if count == 0:
+                break
+            share = pairs[start : start + count]
+            token, choice = share // choices, share % choices
+            gate, up = F.linear(x[token], self.gate_up_proj[expert]).chunk(2, dim=-1)
+            y = F.linear(F.silu(gate) * up, self.down_proj[expert])
+            y = y * weights[token, choice, None]
+            out.index_add_(0, token, y.to(out.dtype))
+            start += count
+        return out
+
+
+def even_shares(pairs: int, experts: int) -> list[int]:
+    """How many of `pairs` each expert gets: ceil(pairs / experts) or one less, together all of them.
+
+    >>> even_shares(10, 4)
+    [3, 3, 2, 2]
+    """
+    share, rest = divmod(pairs, experts)
+    return [share + (expert < rest) for expert in range(experts)]
+
+
+class SparseMoeBlock(nn.Module):
+    def __init__(self, hidden_size: int, intermediate_size: int, *, experts: int, top_k: int) -> None:
+        super().__init__()
+        self.gate = TopKRouter(hidden_size, experts, top_k=top_k)
+        self.experts = Experts(hidden_size, intermediate_size, experts=experts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.view(-1, x.shape[-1])
+        weights, _ = self.gate(flat)
+        return self.experts(flat, weights).reshape(x.shape)  # type: ignore[no-any-return]
+
+
+class MixtralForCausalLM(nn.Module):
+    """Token numbers [B, S] -> logits [B, S, vocabulary]; the defaults are Mixtral 8x7B."""
+
+    def __init__(
+        self,
+        vocab_size: int = 32000,
+        hidden_size: int = 4096,
+        *,
+        intermediate_size: int = 14336,
+        num_hidden_layers: int = 32,
+        num_attention_heads: int = 32,
+        num_key_value_heads: int = 8,
+        num_local_experts: int = 8,
+        num_experts_per_tok: int = 2,
+        rope_theta: float = 1000000.0,
+        rms_norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        if num_experts_per_tok > num_local_experts:
+            raise ValueError(f"num_experts_per_tok={num_experts_per_tok} of num_local_experts={num_local_experts}")
+        self.cache_shape = (num_hidden_layers, num_key_value_heads, hidden_size // num_attention_heads)
+        self.notes = (
+            "routing depends on the data; "
+            f"estimated as balanced top-{num_experts_per_tok} of {num_local_experts} experts",
+        )
+        self.model = Decoder(
+            lambda: SparseMoeBlock(
+                hidden_size, intermediate_size, experts=num_local_experts, top_k=num_experts_per_tok
+            ),
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            layers=num_hidden_layers,
+            heads=num_attention_heads,
+            key_value_heads=num_key_value_heads,
+            theta=rope_theta,
+            eps=rms_norm_eps,
+        )
+        self.lm_head = nn.Linear(hidden_size, vocab_size, bias=False)
+
+    def forward(self, input_ids: Tensor, cache: Cache | None = None) -> Tensor:
+        return self.lm_head(every_position(self.model(input_ids, cache)))  # type: ignore[no-any-return]

@@ -1,0 +1,257 @@
+"""Users' own models: `package.module:factory` and `path/to/file.py:factory`; inputs from the factory or --input."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from rooflight.errors import BadInput, UnknownModel
+from rooflight.models import arguments, inputs
+from rooflight.models.messages import one_line, suggest
+from rooflight.models.workload import Request, Task, Workload, loss_for
+
+_FORMS = "an nn.Module, (module, inputs) or (module, args, kwargs)"
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a factory returned; `args` is None where it left the inputs to us."""
+
+    model: nn.Module
+    args: tuple[Any, ...] | None
+    kwargs: Mapping[str, Any]
+
+
+def load(place: str, name: str, *, request: Request) -> Workload:
+    """Import the factory, call it, and complete what it returned with inputs."""
+    if request.step == "decode":
+        raise BadInput(f"{request.spec} cannot decode: write the cache into your factory's inputs and use --step infer")
+    found = _find(_imported(place), name, spec=request.spec)
+    device = inputs.device_of(request)
+    values = _call_arguments(found, request)
+    made = _made(found, values, request=request, device=device)
+    home = _home(made.model, device)
+    model = inputs.make_ready(made.model.to(device) if device.type not in ("meta", home.type) else made.model, request)
+    home = _home(model, device)
+    args, kwargs = _step_inputs(made, model, request=request, home=home)
+    batch = _batch(made, request, takes_batch="batch" in values)
+    tokens = next((leaf for leaf in tree_leaves((args, kwargs)) if _is_tokens(leaf)), None)
+    task = _task(tokens, args)
+    return Workload(
+        name=request.spec,
+        model=model,
+        args=args,
+        kwargs=kwargs,
+        batch=batch,
+        sequence=_sequence(tokens, values),
+        past=None,
+        step=request.step,
+        dtype=request.dtype,
+        task=task,
+        loss=loss_for(task),
+        optimizer="momentum" if task == "classification" else "adamw",
+    )
+
+
+def _imported(place: str) -> ModuleType:
+    """The module, from a file or by its dotted name; the current directory is searched first, as `python -m` does."""
+    try:
+        if place.endswith(".py") or "/" in place:
+            return _from_file(Path(place))
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        return importlib.import_module(place)
+    except SyntaxError as error:
+        where = f"{Path(error.filename or place).name}:{error.lineno}"
+        raise UnknownModel(f"SyntaxError at {where}: {error.msg}; mend the file of {place!r}") from error
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
+            raise UnknownModel(
+                f"no module {error.name!r} here or among the installed packages; "
+                f"run from the folder that has it, or give path/to/file.py:factory"
+            ) from None
+        raise UnknownModel(_raised(error, place)) from error
+    except UnknownModel:
+        raise
+    except Exception as error:
+        raise UnknownModel(_raised(error, place)) from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UnknownModel(f"no file {path}; give an existing path/to/file.py:factory")
+    name = f"rooflight_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UnknownModel(f"{path} is no Python file; give path/to/file.py:factory")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickles look their module up by name while the file still runs.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _raised(error: BaseException, place: str) -> str:
+    """Where in the user's code, and what: the last frame that is neither ours nor the import machinery's."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else place
+    return f"{type(error).__name__} at {where}: {one_line(error)}"
+
+
+def _is_machinery(filename: str) -> bool:
+    ours, torch_folder = Path(__file__).parent, Path(torch.__file__).parent
+    path = Path(filename)
+    return filename.startswith("<frozen") or path.parent == ours or torch_folder in path.parents
+
+
+def _find(module: ModuleType, name: str, *, spec: str) -> Any:
+    found = getattr(module, name, None)
+    if found is None:
+        known = [known for known, value in vars(module).items() if callable(value) or isinstance(value, nn.Module)]
+        raise UnknownModel(
+            f"{spec}: the module has no {name!r}; " + suggest(name, known, otherwise="check the name after the colon")
+        )
+    if not (isinstance(found, nn.Module) or callable(found)):
+        raise UnknownModel(
+            f"{spec} is of type {type(found).__name__}; give a factory, an nn.Module class or an instance"
+        )
+    return found
+
+
+def _call_arguments(found: Any, request: Request) -> dict[str, Any]:
+    """The keyword arguments to call the factory with; the batch and the sequence where it takes them."""
+    if isinstance(found, nn.Module):
+        if request.overrides:
+            raise BadInput(f"{request.spec} is a finished module: --set needs a factory or a class")
+        return {}
+    known = arguments.settable(found)
+    values = arguments.parse(request.overrides, known, owner=request.spec)
+    for name, number in (("batch", request.batch), ("seq", request.seq)):
+        if name in known and number is not None:
+            values.setdefault(name, number)
+    missing = [
+        name
+        for name, parameter in inspect.signature(found).parameters.items()
+        if name in known and name not in values and parameter.default is inspect.Parameter.empty
+    ]
+    if missing:
+        raise BadInput(f"{request.spec} needs {', '.join(missing)}; add --set {missing[0]}=VALUE")
+    return values
+
+
+def _made(found: Any, values: dict[str, Any], *, request: Request, device: torch.device) -> _Made:
+    """Call the factory on the device; where that cannot be (it reads values, or mixes devices), on the CPU."""
+    if isinstance(found, nn.Module):
+        return _Made(found, None, {})
+
+    def call() -> _Made:
+        return _unpacked(found(**values), request.spec)
+
+    try:
+        made = inputs.constructed(call, device)
+        if device.type != "meta" or not _mixed(made):
+            return made
+    except BadInput:
+        raise
+    except Exception as error:
+        if device.type != "meta":
+            raise BadInput(f"{request.spec} failed: {_raised(error, request.spec)}") from error
+    return _on_cpu(call, request)
+
+
+def _on_cpu(call: Callable[[], _Made], request: Request) -> _Made:
+    try:
+        return inputs.constructed(call, torch.device("cpu"))
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"{request.spec} failed: {_raised(error, request.spec)}") from error
+
+
+def _mixed(made: _Made) -> bool:
+    """Part of the model has data and part has not, or the model has data and its inputs have not."""
+    state = {tensor.is_meta for tensor in (*made.model.parameters(), *made.model.buffers())}
+    given = {leaf.is_meta for leaf in tree_leaves((made.args, dict(made.kwargs))) if isinstance(leaf, Tensor)}
+    return len(state) > 1 or (state == {False} and True in given)
+
+
+def _unpacked(result: Any, spec: str) -> _Made:
+    if isinstance(result, nn.Module):
+        return _Made(result, None, {})
+    parts = result if isinstance(result, tuple) else ()
+    if len(parts) not in (2, 3) or not isinstance(parts[0], nn.Module):
+        raise BadInput(f"{spec} returned an object of type {type(result).__name__}; return {_FORMS}")
+    given = parts[1] if isinstance(parts[1], (tuple, list)) else (parts[1],)
+    if len(parts) == 2 and isinstance(parts[1], Mapping):
+        return _Made(parts[0], (), parts[1])
+    kwargs = parts[2] if len(parts) == 3 else {}
+    if not isinstance(kwargs, Mapping):
+        raise BadInput(f"{spec} returned keyword inputs of type {type(kwargs).__name__}; return {_FORMS}")
+    return _Made(parts[0], tuple(given), kwargs)
+
+
+def _home(model: nn.Module, device: torch.device) -> torch.device:
+    first = next(iter((*model.parameters(), *model.buffers())), None)
+    return device if first is None else first.device
+
+
+def _step_inputs(
+    made: _Made, model: nn.Module, *, request: Request, home: torch.device
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if request.input_shape is not None:
+        return (inputs.from_shape(request.input_shape, model, request=request, device=home),), {}
+    if made.args is None:
+        raise BadInput(
+            f"{request.spec} brings no inputs; add --input 3x224x224 (or int:128 for tokens), "
+            f"or let the factory return (module, inputs)"
+        )
+
+    def placed(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.to(home, request.torch_dtype if leaf.is_floating_point() else leaf.dtype)
+
+    return tree_map(placed, made.args), tree_map(placed, dict(made.kwargs))
+
+
+def _batch(made: _Made, request: Request, *, takes_batch: bool) -> int:
+    if made.args is None or takes_batch or request.input_shape is not None:
+        return request.batch
+    if request.batch != 1:
+        raise BadInput(f"{request.spec} makes its own inputs; give the factory a `batch` parameter to use --batch")
+    first = next((leaf for leaf in tree_leaves((made.args, dict(made.kwargs))) if isinstance(leaf, Tensor)), None)
+    return int(first.shape[0]) if first is not None and first.dim() > 0 else 1
+
+
+def _sequence(tokens: Tensor | None, values: Mapping[str, Any]) -> int | None:
+    """The tokens of a sequence, as the inputs show or as the factory was told."""
+    if tokens is not None and tokens.dim() > 1:
+        return int(tokens.shape[1])
+    return values.get("seq")
+
+
+def _is_tokens(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dtype in (torch.int64, torch.int32)
+
+
+def _task(tokens: Tensor | None, args: tuple[Any, ...]) -> Task:
+    """The likeliest task: token numbers make a language model, images a classifier, anything else gives features."""
+    if tokens is not None:
+        return "language-model"
+    return "classification" if args and isinstance(args[0], Tensor) and args[0].dim() == 4 else "features"

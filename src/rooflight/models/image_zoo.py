@@ -1,0 +1,136 @@
+"""`torchvision:NAME` and `timm:NAME`: their networks with random weights, on images of the size each is made for."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from rooflight.errors import BadInput, UnknownModel
+from rooflight.models import arguments, inputs
+from rooflight.models.messages import one_line, suggest
+from rooflight.models.registry import Zoo
+from rooflight.models.torchvision_ops import declare_missing_operators
+from rooflight.models.workload import InputShape, Optimizer, Request, Workload
+
+_ATTENTION = ("vit", "swin", "deit", "beit", "eva", "maxvit", "cait", "xcit", "pit_")
+# Families of torchvision that take lists of images, pairs of frames or integer weights, not one image tensor.
+_OTHER_INPUTS = ("detection", "optical_flow", "quantization")
+
+
+def load(source: Zoo, name: str, *, request: Request) -> Workload:
+    """Build a network of the zoo by its name there."""
+    if request.step == "decode":
+        raise BadInput(f"{request.spec} is an image network and cannot decode; use --step infer or train")
+    if request.seq is not None:
+        raise BadInput(f"{request.spec} takes images, not sequences; drop --seq, or give --input 3x224x224")
+    make, default = (_torchvision if source == "torchvision" else _timm)(name)
+    device = inputs.device_of(request)
+    model = inputs.make_ready(_constructed(make, request, device=device), request)
+    shape = request.input_shape or InputShape(tuple(default(model)))
+    optimizer: Optimizer = "adamw" if name.lower().startswith(_ATTENTION) else "momentum"
+    return Workload(
+        name=request.spec,
+        model=model,
+        args=(inputs.from_shape(shape, model, request=request, device=device),),
+        kwargs={},
+        batch=request.batch,
+        sequence=None,
+        past=None,
+        step=request.step,
+        dtype=request.dtype,
+        task="classification",
+        loss="cross-entropy",
+        optimizer=optimizer,
+    )
+
+
+def imported(package: str) -> Any:
+    """The optional package, or one line that says how to install it."""
+    declare_missing_operators()
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise UnknownModel(f"{package} needs {error.name}, which is missing: pip install {error.name}") from error
+        raise UnknownModel(f"{package} is not installed: pip install {package}") from None
+    except Exception as error:  # a package built for another torch fails in ways of its own
+        raise UnknownModel(
+            f"{package} cannot be imported beside torch {torch.__version__}: {one_line(error)}"
+        ) from error
+
+
+Maker = Callable[..., Any]
+Sizer = Callable[[nn.Module], Sequence[int]]
+
+
+def _torchvision(name: str) -> tuple[Maker, Sizer]:
+    models = imported("torchvision").models
+    known = models.list_models()
+    if name not in known:
+        raise UnknownModel(f"torchvision has no model {name!r}; {_near(name, known, 'torchvision')}")
+    builder = models.get_model_builder(name)
+    family = builder.__module__.split(".")
+    if any(other in family for other in _OTHER_INPUTS):
+        raise BadInput(f"torchvision:{name} does not take one image tensor; wrap it in module:factory with its inputs")
+
+    def size(model: nn.Module) -> Sequence[int]:
+        side = _crop(models, name)
+        return (3, 16, side, side) if "video" in family else (3, side, side)
+
+    return builder, size
+
+
+def _crop(models: Any, name: str) -> int:
+    """The side of the images that the network's published weights were trained for (224 where none are)."""
+    weights = next(iter(models.get_model_weights(name)), None)
+    crop = getattr(weights.transforms(), "crop_size", None) if weights is not None else None
+    return int(crop[0]) if crop else 224
+
+
+def _timm(name: str) -> tuple[Maker, Sizer]:
+    timm = imported("timm")
+    if not timm.is_model(name.split(".")[0]):
+        raise UnknownModel(f"timm has no model {name!r}; {_near(name, timm.list_models(), 'timm')}")
+
+    def make(**values: Any) -> Any:
+        return timm.create_model(name, pretrained=False, **values)
+
+    def size(model: nn.Module) -> Sequence[int]:
+        config: Any = getattr(model, "pretrained_cfg", {})
+        return tuple(config.get("input_size", (3, 224, 224)))
+
+    return make, size
+
+
+def _near(name: str, known: Sequence[str], source: str) -> str:
+    return suggest(name, known, otherwise=f"see {source}'s list_models()")
+
+
+def _constructed(make: Maker, request: Request, *, device: torch.device) -> nn.Module:
+    """Build without arguments first: the class that comes out says which arguments it takes."""
+    extra = _quiet_arguments(make)
+    if request.overrides:
+        plain = inputs.constructed(lambda: make(**extra), torch.device("meta"))
+        values = arguments.parse(request.overrides, arguments.settable(type(plain)), owner=request.spec)
+        extra = {**extra, **values}
+    try:
+        model = inputs.constructed(lambda: make(**extra), device)
+    except Exception as error:
+        raise BadInput(f"{request.spec} cannot be built so: {one_line(error)}; check --set") from error
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def _quiet_arguments(make: Maker) -> dict[str, Any]:
+    """What keeps a builder from downloading a backbone's weights, and from an initialisation of minutes."""
+    values: dict[str, Any] = {}
+    if "weights_backbone" in inspect.signature(make).parameters:
+        values["weights_backbone"] = None
+    if getattr(make, "__name__", "") in ("googlenet", "inception_v3"):
+        values["init_weights"] = False
+    return values

@@ -1,0 +1,60 @@
+"""The tensors of one step: images, features or tokens, on the model's device; and the model made ready for the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rooflight.errors import BadInput
+from rooflight.models.workload import InputShape, Request
+
+T = TypeVar("T")
+
+
+def device_of(request: Request) -> torch.device:
+    """The device asked for, or one line that says why it cannot be used."""
+    try:
+        device = torch.device(request.device)
+    except RuntimeError:
+        raise BadInput(f"unknown device {request.device!r}; use meta, cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadInput(f"device {request.device!r}: torch sees no CUDA device here; use meta or cpu")
+    return device
+
+
+def make_ready(model: nn.Module, request: Request) -> nn.Module:
+    """The model converted to the wanted dtype and set to train or eval as the step needs."""
+    if any(tensor.is_floating_point() and tensor.dtype != request.torch_dtype for tensor in _state(model)):
+        model = model.to(request.torch_dtype)
+    return model.train(request.step == "train")
+
+
+def _state(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def floats(sizes: Sequence[int], request: Request, *, device: torch.device) -> Tensor:
+    """Random numbers of the step's dtype, with the batch in front of `sizes`."""
+    return torch.randn(request.batch, *sizes, device=device, dtype=request.torch_dtype)
+
+
+def tokens(sizes: Sequence[int], model: nn.Module, *, device: torch.device) -> Tensor:
+    """Random token numbers that the model's first embedding can look up."""
+    rows = next((module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)), 2)
+    return torch.randint(0, rows, tuple(sizes), device=device)
+
+
+def from_shape(shape: InputShape, model: nn.Module, *, request: Request, device: torch.device) -> Tensor:
+    """One input as `--input` describes it, the batch in front."""
+    if shape.kind == "int":
+        return tokens((request.batch, *shape.dims), model, device=device)
+    return floats(shape.dims, request, device=device)
+
+
+def constructed(make: Callable[[], T], device: torch.device) -> T:
+    """What `make` returns when its parameters are created on `device` directly."""
+    with device:
+        return make()

@@ -1,0 +1,111 @@
+"""What the models room hands on: one model, the inputs of one step, and what the user asked for.
+
+Nothing here imports torch, so that names and options can be checked before the slow import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rooflight.errors import BadInput
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Step = Literal["infer", "train", "decode"]
+Task = Literal["classification", "language-model", "masked-lm", "features"]
+Loss = Literal["cross-entropy", "mse"]
+Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
+
+STEPS: tuple[Step, ...] = ("infer", "train", "decode")
+DTYPES: dict[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model with the inputs of one step, ready to be traced or run.
+
+    `model` is on the device it was built for (meta unless asked otherwise), converted to `dtype`, and in `train()`
+    mode for a training step, `eval()` otherwise. `sequence` is the number of tokens a sequence brings to this step
+    (1 when decoding), `past` the number already in the cache (decode only).
+    """
+
+    name: str
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    batch: int
+    sequence: int | None
+    past: int | None
+    step: Step
+    dtype: str
+    task: Task
+    loss: Loss
+    optimizer: Optimizer
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class InputShape:
+    """The shape of one input without its batch dimension, and whether it holds floats or token numbers."""
+
+    dims: tuple[int, ...]
+    kind: Literal["float", "int"] = "float"
+
+    def __str__(self) -> str:
+        return ("int:" if self.kind == "int" else "") + "x".join(map(str, self.dims))
+
+
+@dataclass(frozen=True)
+class Request:
+    """The checked options of one `build`, as every source of models reads them."""
+
+    spec: str
+    batch: int
+    seq: int | None
+    past: int | None
+    dtype: str
+    step: Step
+    overrides: Mapping[str, str]
+    input_shape: InputShape | None
+    download: bool
+    device: str
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The torch dtype that the model is converted to."""
+        import torch
+
+        dtype = getattr(torch, DTYPES[self.dtype])
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+
+def parse_input(text: str) -> InputShape:
+    """Read an input shape as given on the command line: `3x224x224`, or `int:128` for token numbers.
+
+    >>> parse_input("3x224x224").dims
+    (3, 224, 224)
+    """
+    body = text.strip().lower()
+    kind: Literal["float", "int"] = "float"
+    if ":" in body:
+        prefix, body = body.split(":", 1)
+        if prefix not in ("int", "float"):
+            raise BadInput(f"--input {text}: {prefix!r} is no kind of input; use int:128 for tokens or 3x224x224")
+        kind = "int" if prefix == "int" else "float"
+    parts = body.split("x")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadInput(f"--input {text!r} is no shape; write the sizes without the batch, as in 3x224x224 or int:128")
+    dims = tuple(int(part) for part in parts)
+    if 0 in dims:
+        raise BadInput(f"--input {text}: every size must be at least 1")
+    return InputShape(dims, kind)
+
+
+def loss_for(task: Task) -> Loss:
+    """The loss a training step of such a model takes unless the user names another."""
+    return "mse" if task == "features" else "cross-entropy"

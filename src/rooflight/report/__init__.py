@@ -1,0 +1,1 @@
+"""A ledger as people read it: terminal, notebook, Markdown, CSV, JSON."""

@@ -1,0 +1,32 @@
+"""A ledger as a pandas data frame: one row for every op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooflight.errors import RooflightError
+from rooflight.ledger import QUANTITIES, Ledger
+
+
+def to_pandas(ledger: Ledger) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise RooflightError("to_pandas() needs pandas: pip install pandas") from None
+    records = []
+    for op in ledger.ops:
+        record: dict[str, Any] = {
+            "phase": op.phase, "module": op.module, "call": op.call, "op": op.name, "ordinal": op.ordinal,
+            "kind": op.kind, "precision": op.precision, "recompute": op.recompute,
+            "inputs": [tensor.shape for tensor in op.inputs], "outputs": [tensor.shape for tensor in op.outputs],
+        }  # fmt: skip
+        for quantity in QUANTITIES:
+            record[quantity] = getattr(op.cost, quantity) if op.cost is not None else None
+        record["origin"] = op.cost.origin if op.cost is not None else None
+        records.append(record)
+    frame = pandas.DataFrame.from_records(records)
+    for quantity in QUANTITIES:
+        # Unknown stays unknown: a nullable integer, not a float with NaN.
+        if quantity in frame:
+            frame[quantity] = frame[quantity].astype("Int64")
+    return frame

@@ -1,0 +1,5 @@
+"""A step, run once on tensors without data, written down as a ledger: one row for every aten call."""
+
+from rooflight.trace.tracer import TraceOptions, trace
+
+__all__ = ["TraceOptions", "trace"]

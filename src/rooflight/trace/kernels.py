@@ -1,0 +1,245 @@
+"""Makes tensors without data take the kernels a CUDA device would take.
+
+On meta tensors composite operators decompose in their own way: attention into full matrices, dropout into float masks,
+an LSTM into single steps. Here those operators are redirected, in the dispatcher and above autograd, to the aten
+operators CUDA runs; torch's own formulas then give their backward. Everything is undone on leaving.
+
+A TorchFunctionMode could do the same for calls from Python, but would switch the fast path of
+`nn.MultiheadAttention` off and miss calls from C++.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.backend_registration as backends
+
+from rooflight.trace.precision import dtype_name
+from rooflight.trace.target import AttentionCall, Target, attention_kernel
+
+aten = torch.ops.aten
+_Tensor = torch.Tensor
+_lock = threading.RLock()
+
+
+@contextmanager
+def kernels_of(target: Target) -> Iterator[None]:
+    """Run meta tensors as `target` would run them."""
+    if target.kind == "cpu":
+        yield
+        return
+    with _lock:
+        library = torch.library.Library("aten", "IMPL")
+        device_name = backends._privateuse1_backend_name
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                _register(library, target)
+            # nn.MultiheadAttention takes its fast path on cpu, cuda and on a private backend of this name.
+            backends._privateuse1_backend_name = "meta"
+            yield
+        finally:
+            backends._privateuse1_backend_name = device_name
+            library._destroy()
+
+
+def _register(library: torch.library.Library, target: Target) -> None:
+    def attention(query: _Tensor, key: _Tensor, value: _Tensor, attn_mask: _Tensor | None = None,
+                  dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+                  enable_gqa: bool = False) -> _Tensor:  # fmt: skip
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target)
+
+    library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
+    library.impl("dropout", _dropout, "AutogradMeta")
+    library.impl("batch_norm", _batch_norm, "AutogradMeta")
+    for name, function in _RECURRENT.items():
+        library.impl(name, function, "AutogradMeta")
+    for name, function in _META_KERNELS.items():
+        if not getattr(aten, name).default.has_kernel_for_dispatch_key(torch._C.DispatchKey.Meta):
+            library.impl(name, function, "Meta")
+
+
+def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None, dropout: float, causal: bool,
+               scale: float | None, gqa: bool, target: Target) -> _Tensor:  # fmt: skip
+    tensors = (query, key, value)
+    kernel = "math"
+    if query.dim() == key.dim() == value.dim() == 4:
+        kernel = attention_kernel(
+            AttentionCall(
+                dtype_name(query.dtype), query.shape[1], key.shape[1], query.shape[2], key.shape[2], query.shape[3],
+                value.shape[3], mask is not None, dropout, causal,
+            ),
+            target,
+        )  # fmt: skip
+    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    bias = _float_mask(mask, query.dtype) if mask is not None and kernel in ("cudnn", "efficient") else None
+    result: _Tensor
+    if kernel == "cudnn":
+        result = aten._scaled_dot_product_cudnn_attention(
+            query, key, value, bias, grad, dropout, causal, False, scale=scale
+        )[0]
+    elif kernel == "flash":
+        result = _flash(query, key, value, dropout, causal, scale)
+    elif kernel == "efficient":
+        result = aten._scaled_dot_product_efficient_attention(
+            query, key, value, _padded(bias), grad, dropout, causal, scale=scale
+        )[0]
+    else:
+        result = aten._scaled_dot_product_attention_math(
+            query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=gqa
+        )[0]
+    return result
+
+
+def _flash(query: _Tensor, key: _Tensor, value: _Tensor, dropout: float, causal: bool, scale: float | None) -> _Tensor:
+    """Heads are padded to a multiple of 8, and the padding cut off again."""
+    size = query.shape[-1]
+    padding = -size % 8
+    if padding:
+        scale = 1 / math.sqrt(size) if scale is None else scale
+        query, key, value = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value))
+    result: _Tensor = aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)[0]
+    return result[..., :size] if padding else result
+
+
+def _float_mask(mask: _Tensor, dtype: torch.dtype) -> _Tensor:
+    if mask.dtype is not torch.bool:
+        return mask
+    # As torch converts it: where(mask, 0, -inf).
+    return torch.where(mask, torch.zeros((), dtype=dtype, device=mask.device), -math.inf).to(dtype)
+
+
+def _padded(bias: _Tensor | None) -> _Tensor | None:
+    """The efficient kernel wants the bias rows aligned: it pads the last dimension to 16 and slices it back."""
+    if bias is None:
+        return None
+    size = bias.shape[-1]
+    padding = -size % 16
+    return torch.nn.functional.pad(bias, (0, padding))[..., :size] if padding else bias
+
+
+def _dropout(input: _Tensor, p: float, train: bool) -> _Tensor:
+    if p == 0 or not train or input.numel() == 0:
+        return input
+    if p == 1:
+        return input * torch.zeros((), dtype=input.dtype, device=input.device)
+    result: _Tensor = aten.native_dropout(input, p, train)[0]
+    return result
+
+
+def _batch_norm(input: _Tensor, weight: _Tensor | None, bias: _Tensor | None, running_mean: _Tensor | None,
+                running_var: _Tensor | None, training: bool, momentum: float, eps: float,
+                cudnn_enabled: bool) -> _Tensor:  # fmt: skip
+    """cuDNN's batch norm for fp32 (and fp16 with fp32 statistics) images, torch's own for all else."""
+    result: _Tensor
+    if (
+        cudnn_enabled and input.dim() >= 3 and weight is not None and bias is not None and eps >= 1e-5
+        and input.dtype is not torch.bfloat16 and weight.dtype is not torch.bfloat16
+        and (input.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and ((running_mean is None) == (running_var is None)) and (running_mean is not None or training)
+        and input.shape[0] <= (880801 if training else 65535) and input.numel() < 2**31
+    ):  # fmt: skip
+        layout = torch.channels_last if _channels_last(input) else torch.contiguous_format
+        result = aten.cudnn_batch_norm(
+            input.contiguous(memory_format=layout), weight, bias, running_mean, running_var, training, momentum, eps
+        )[0]
+    else:
+        result = aten._batch_norm_impl_index(
+            input, weight, bias, running_mean, running_var, training, momentum, eps, False
+        )[0]
+    return result
+
+
+def _channels_last(tensor: _Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+
+
+# cuDNN's numbers for its recurrent cells.
+_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+
+
+def _cudnn_rnn(mode: str, data: _Tensor, hidden: Sequence[_Tensor], params: Sequence[_Tensor], options: tuple[Any, ...],
+               batch_sizes: Sequence[int] = ()) -> tuple[_Tensor, ...]:  # fmt: skip
+    has_biases, layers, dropout, train, bidirectional, batch_first = options
+    hx, cx = hidden[0], hidden[1] if mode == "lstm" else None
+    if batch_first:
+        # The kernel takes the time first; torch transposes before and after, which moves nothing.
+        data = data.transpose(0, 1)
+    size = cx.shape[-1] if cx is not None else hx.shape[-1]
+    projected = hx.shape[-1] if hx.shape[-1] != size else 0
+    buffer = torch.empty(0, dtype=data.dtype, device=data.device)
+    output, hy, cy = aten._cudnn_rnn(
+        data, params, len(params) // (layers * (2 if bidirectional else 1)), buffer, hx, cx, _MODES[mode], size,
+        projected, layers, False, dropout, train, bidirectional, list(batch_sizes), None,
+    )[:3]  # fmt: skip
+    if batch_first:
+        output = output.transpose(0, 1)
+    return (output, hy, cy) if mode == "lstm" else (output, hy)
+
+
+def _lstm_input(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first):  # type: ignore[no-untyped-def]
+    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    return _cudnn_rnn("lstm", input, hx, params, options)
+
+
+def _lstm_data(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional):  # type: ignore[no-untyped-def]
+    options = (has_biases, num_layers, dropout, train, bidirectional, False)
+    return _cudnn_rnn("lstm", data, hx, params, options, batch_sizes.tolist())
+
+
+def _simple(mode: str) -> tuple[Any, Any]:
+    def on_input(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first):  # type: ignore[no-untyped-def]
+        options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+        return _cudnn_rnn(mode, input, [hx], params, options)
+
+    def on_data(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional):  # type: ignore[no-untyped-def]
+        options = (has_biases, num_layers, dropout, train, bidirectional, False)
+        return _cudnn_rnn(mode, data, [hx], params, options, batch_sizes.tolist())
+
+    return on_input, on_data
+
+
+_RECURRENT: dict[str, Any] = {"lstm.input": _lstm_input, "lstm.data": _lstm_data}
+for _name in ("gru", "rnn_tanh", "rnn_relu"):
+    _RECURRENT[f"{_name}.input"], _RECURRENT[f"{_name}.data"] = _simple(_name)
+
+
+def _cudnn_rnn_backward_meta(input, weight, weight_stride0, weight_buf, hx, cx, output, grad_output, grad_hy, grad_cy,  # type: ignore[no-untyped-def]
+                             mode, hidden_size, proj_size, num_layers, batch_first, dropout, train, bidirectional,
+                             batch_sizes, dropout_state, reserve, output_mask):  # fmt: skip
+    empty = torch.empty(0, dtype=input.dtype, device=input.device)
+    gradients = [torch.empty_like(w) for w in weight] if output_mask[3] else [empty for _ in weight]
+    return (
+        torch.empty_like(input) if output_mask[0] else empty,
+        torch.empty_like(hx) if output_mask[1] else empty,
+        torch.empty_like(cx) if cx is not None and output_mask[2] else empty,
+        gradients,
+    )
+
+
+def _native_mha_meta(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias,  # type: ignore[no-untyped-def]
+                     mask=None, need_weights=True, average_attn_weights=True, mask_type=None):  # fmt: skip
+    batch, length = query.shape[:2]
+    weights = query.new_empty(0)
+    if need_weights:
+        shape = (batch, length, length) if average_attn_weights else (batch, num_head, length, length)
+        weights = query.new_empty(shape)
+    return query.new_empty(batch, length, proj_weight.shape[0]), weights
+
+
+def _encoder_layer_meta(src, *rest, **options):  # type: ignore[no-untyped-def]
+    return torch.empty_like(src)
+
+
+# Kernels without data that some torch versions lack.
+_META_KERNELS = {
+    "_cudnn_rnn_backward": _cudnn_rnn_backward_meta,
+    "_native_multi_head_attention": _native_mha_meta,
+    "_transformer_encoder_layer_fwd": _encoder_layer_meta,
+}

@@ -1,0 +1,72 @@
+"""Borrow a live module for a trace and give it back exactly as it was.
+
+Parameters and buffers are replaced by tensors without data while the trace runs, so a model of any size on any device
+costs no memory and does no work. Everything is put back in the end: attributes, modes, gradients, random state.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+from rooflight.errors import TraceFailed
+
+_CONTAINERS = ("_parameters", "_buffers", "_modules")
+
+
+@contextmanager
+def borrowed(model: nn.Module, *, training: bool, to_meta: bool = True) -> Iterator[None]:
+    """The model on meta, in train or eval mode; as it was afterwards."""
+    modules = list(model.modules())
+    attributes = [_snapshot(module) for module in modules]
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    random_state, torch_state = random.getstate(), torch.get_rng_state()
+    try:
+        for module in modules:
+            module.training = training
+        if to_meta:
+            _swap_to_meta(modules)
+        yield
+    finally:
+        for module, (own, containers) in zip(modules, attributes, strict=True):
+            module.__dict__.clear()
+            module.__dict__.update(own)
+            for name, content in containers.items():
+                container = module.__dict__[name]
+                container.clear()
+                container.update(content)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        random.setstate(random_state)
+        torch.set_rng_state(torch_state)
+
+
+def _snapshot(module: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    own = dict(module.__dict__)
+    return own, {name: dict(own[name]) for name in _CONTAINERS if name in own}
+
+
+def _swap_to_meta(modules: list[nn.Module]) -> None:
+    replaced: dict[int, Any] = {}
+
+    def meta(tensor: torch.Tensor) -> Any:
+        if isinstance(tensor, UninitializedTensorMixin):
+            raise TraceFailed("the model has lazy parameters without a shape: run it once on a real input first")
+        if id(tensor) not in replaced:
+            empty = tensor.detach().to("meta")
+            if isinstance(tensor, nn.Parameter):
+                empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
+            replaced[id(tensor)] = empty
+        return replaced[id(tensor)]
+
+    for module in modules:
+        for container in (module._parameters, module._buffers):
+            for name, tensor in container.items():
+                if tensor is not None:
+                    container[name] = meta(tensor)

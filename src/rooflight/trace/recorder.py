@@ -1,0 +1,183 @@
+"""The dispatch mode that writes one `Op` for every dispatcher call below autograd.
+
+It runs each call as it comes: on meta or fake tensors this costs nothing, on real ones it is the real step. It keeps
+no tensor alive, so that storages die when they would without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._C import _current_autograd_node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tensor
+from rooflight.trace.modules import ModuleTracker
+from rooflight.trace.precision import DTYPE_NAMES, effective_precision
+from rooflight.trace.storages import Storages
+
+_OUR_NAMESPACES_TO_DROP = ("profiler", "prim")
+
+
+class _Signature:
+    """What an operator's schema says, read once."""
+
+    __slots__ = ("arguments", "dropped", "mutated", "name", "packet")
+
+    def __init__(self, function: Any) -> None:
+        schema = function._schema
+        overload = schema.overload_name
+        self.packet: str = schema.name
+        self.name = f"{schema.name}.{overload}" if overload else schema.name
+        self.arguments = [argument.name for argument in schema.arguments]
+        self.mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+        self.dropped = schema.name.partition("::")[0] in _OUR_NAMESPACES_TO_DROP
+
+
+class Recorder(TorchDispatchMode):
+    """Records ops while it is entered. `phase` is set by whoever runs the step."""
+
+    def __init__(self, tracker: ModuleTracker, *, device: str, modes: MathModes, rank: int = 0) -> None:
+        super().__init__()
+        self.ops: list[Op] = []
+        self.phase: Phase = "forward"
+        self.storages = Storages(lambda: len(self.ops), device)
+        self._tracker = tracker
+        self._device = device
+        self._modes = modes
+        self._rank = rank
+        self._ordinals: Counter[tuple[str, str, int, str]] = Counter()
+        self._signatures: dict[Any, _Signature] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        signature = self._signatures.get(func)
+        if signature is None:
+            signature = self._signatures[func] = _Signature(func)
+        if signature.dropped:
+            return func(*args, **kwargs)
+        # Inputs are described before the call: an op in place may change their shape or storage.
+        described = self._arguments(signature, args, kwargs)
+        result = self._run(func, args, kwargs)
+        self._write(signature, described, result)
+        return result
+
+    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError):
+            # Constants that live on the CPU (masks, tables) meet tensors without data: give up their data too.
+            if self._device != "meta" or not _mixes_devices((args, kwargs)):
+                raise
+            args, kwargs = tree_map_only(torch.Tensor, _to_meta, (args, kwargs))
+            return func(*args, **kwargs)
+
+    def _arguments(self, signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Arg]:
+        described: dict[str, Arg] = {}
+        for name, value in zip(signature.arguments, args, strict=False):
+            if value is not None:
+                described[name] = self._argument(value)
+        for name, value in kwargs.items():
+            if value is not None:
+                described[name] = self._argument(value)
+        return described
+
+    def _argument(self, value: Any) -> Arg:
+        if isinstance(value, torch.Tensor):
+            return self.storages.describe(value)
+        if isinstance(value, (list, tuple)):
+            return [self.storages.describe(v) if isinstance(v, torch.Tensor) else _scalar(v) for v in value]
+        return _scalar(value)
+
+    def _write(self, signature: _Signature, described: dict[str, Arg], result: Any) -> None:
+        outputs = self._outputs(result)
+        inputs = _tensors(described)
+        phase = self.phase
+        recompute = False
+        place = self._tracker.place
+        if phase == "backward":
+            # Backward runs without grad mode; what runs with it is forward work done again (checkpointing).
+            recompute = torch.is_grad_enabled() and _current_autograd_node() is not None
+            if not recompute:
+                place = self._tracker.place_of_node(_current_autograd_node()) or place
+        elif phase == "optimizer":
+            place = (OPTIMIZER, 0)
+        module, call = place
+        name = signature.name
+        key = (phase, module, call, name)
+        ordinal = self._ordinals[key]
+        self._ordinals[key] = ordinal + 1
+        self.ops.append(
+            Op(
+                index=len(self.ops), phase=phase, module=module, call=call, name=name, ordinal=ordinal,
+                rank=self._rank, kind=self._kind(signature, inputs, outputs),
+                precision=effective_precision(signature.packet, inputs or outputs, self._modes),
+                args=described, outputs=outputs, mutates=signature.mutated, recompute=recompute,
+            )
+        )  # fmt: skip
+
+    def _outputs(self, result: Any) -> tuple[Tensor, ...]:
+        if isinstance(result, torch.Tensor):
+            return (self.storages.describe(result),)
+        if isinstance(result, (list, tuple)):
+            found: list[Tensor] = []
+            for item in result:
+                if isinstance(item, torch.Tensor):
+                    found.append(self.storages.describe(item))
+                elif isinstance(item, (list, tuple)):
+                    found.extend(self.storages.describe(t) for t in item if isinstance(t, torch.Tensor))
+            return tuple(found)
+        return ()
+
+    def _kind(self, signature: _Signature, inputs: list[Tensor], outputs: tuple[Tensor, ...]) -> Any:
+        lives = self.storages
+        touched = [*inputs, *outputs]
+        if touched and all(lives.is_host(tensor.storage) for tensor in touched):
+            return "host"
+        if outputs and not signature.mutated:
+            known = {tensor.storage for tensor in inputs}
+            if all(tensor.storage in known for tensor in outputs):
+                return "view"
+        return "compute"
+
+
+def _tensors(described: dict[str, Arg]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in described.values():
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list):
+            found.extend(item for item in value if isinstance(item, Tensor))
+    return found
+
+
+def _scalar(value: Any) -> Scalar:
+    """A value as JSON can hold it: no infinities, no torch objects."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, torch.dtype):
+        return DTYPE_NAMES.get(value, str(value))
+    if isinstance(value, torch.Generator):
+        return "generator"
+    return str(value)
+
+
+def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_meta else tensor.detach().to("meta")
+
+
+def _mixes_devices(arguments: Any) -> bool:
+    devices: set[bool] = set()
+    tree_map_only(torch.Tensor, lambda tensor: devices.add(tensor.is_meta), arguments)
+    return len(devices) == 2

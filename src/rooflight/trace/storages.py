@@ -1,0 +1,85 @@
+"""Which storage a tensor lies in, and when each storage is born and dies, counted in ops.
+
+Python keeps one wrapper for a storage as long as the storage lives, so a weak reference to the wrapper tells the
+moment at which the memory would be freed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from rooflight.ledger import Category, Storage, Tensor
+from rooflight.trace.precision import DTYPE_NAMES, dtype_name
+
+
+@dataclass(slots=True)
+class _Life:
+    nbytes: int
+    category: Category
+    born: int | None
+    name: str
+    host: bool
+    dies: int | None = None
+
+
+class Storages:
+    """The register of storages of one trace. `clock` gives the index of the next op."""
+
+    def __init__(self, clock: Callable[[], int], device: str) -> None:
+        self._clock = clock
+        self._device = device
+        self._lives: list[_Life] = []
+        self._ids: dict[int, int] = {}
+        self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def id_of(self, tensor: torch.Tensor, category: Category | None = None, name: str = "") -> int:
+        """The number of the tensor's storage; one not seen before is born now, or was there before the step if named."""
+        storage = tensor.untyped_storage()
+        address: int = storage._cdata
+        number = self._ids.get(address)
+        if number is None:
+            number = len(self._lives)
+            born = None if category is not None else self._clock()
+            host = tensor.device.type != self._device
+            self._lives.append(_Life(storage.nbytes(), category or "temporary", born, name, host))
+            self._ids[address] = number
+            self._refs[address] = weakref.ref(storage, lambda _, a=address, n=number: self._freed(a, n))
+        return number
+
+    def _freed(self, address: int, number: int) -> None:
+        self._lives[number].dies = self._clock()
+        self._ids.pop(address, None)
+        self._refs.pop(address, None)
+
+    def is_host(self, number: int) -> bool:
+        return self._lives[number].host
+
+    def describe(self, tensor: torch.Tensor) -> Tensor:
+        """What the ledger keeps of a tensor."""
+        strides = None if tensor.is_contiguous() else tuple(tensor.stride())
+        dtype = DTYPE_NAMES.get(tensor.dtype) or dtype_name(tensor.dtype)
+        return Tensor(self.id_of(tensor), tuple(tensor.shape), dtype, strides, tensor.storage_offset())
+
+    def mark_alive(self, category: Category) -> None:
+        """File what was made in the step and lives now under a category, e.g. as kept for backward."""
+        for number in self._ids.values():
+            life = self._lives[number]
+            if life.category == "temporary" and life.born is not None:
+                life.category = category
+
+    def mark(self, tensor: torch.Tensor, category: Category, name: str = "") -> None:
+        life = self._lives[self.id_of(tensor)]
+        if life.category in ("temporary", "activation"):
+            life.category, life.name = category, name or life.name
+
+    def close(self) -> tuple[Storage, ...]:
+        """The finished register. What lives on outlives the step."""
+        self._refs.clear()
+        return tuple(
+            Storage(number, life.nbytes, life.category, life.born, life.dies, life.name, life.host)
+            for number, life in enumerate(self._lives)
+        )
