@@ -126,6 +126,11 @@ CALLS: dict[str, Callable[[], Op]] = {
         aten._embedding_bag_dense_backward.default,
         meta(2, 4), numbers(6), numbers(6), numbers(2), numbers(0), 10, False, 0, None,
     ),
+    "_embedding_bag_backward": lambda: record(
+        aten._embedding_bag_backward.default,
+        torch.ones(2, 4), torch.zeros(6, dtype=torch.int64), torch.tensor([0, 3]), torch.zeros(6, dtype=torch.int64),
+        torch.tensor([3, 3]), torch.zeros(0, dtype=torch.int64), 10, False, 0, False, None,
+    ),
     "gather": lambda: record(aten.gather.default, M, 0, numbers(2, 4)),
     "take": lambda: record(aten.take.default, M, numbers(5)),
     "index": lambda: record(aten.index.Tensor, M, [None, numbers(5)]),
@@ -310,6 +315,9 @@ CALLS: dict[str, Callable[[], Op]] = {
     "linalg_cross": lambda: record(aten.linalg_cross.default, meta(2, 3), meta(2, 3)),
     "linalg_lu_solve": lambda: record(
         aten.linalg_lu_solve.default, M, meta(4, dtype=torch.int32), meta(4, 2)
+    ),
+    "_trilinear": lambda: record(
+        aten._trilinear.default, meta(2, 8), meta(3, 8, 4), meta(2, 4), [1, 3], [0], [1, 2], [2, 3]
     ),
     "_cdist_forward": lambda: record(aten._cdist_forward.default, meta(5, 3), meta(6, 3), 2.0, None),
     "_fft_c2c": lambda: record(aten._fft_c2c.default, waves(8), [0], 0, True),

@@ -97,3 +97,9 @@ def test_loss_scaling() -> None:
 )
 def test_linear_algebra(function: Any, args: tuple[Any, ...], operations: int) -> None:
     assert cost(function, *args).other_flops == operations
+
+
+def test_bilinear() -> None:
+    # x1 [2, 8], W [3, 8, 4], x2 [2, 4]: 2 * 3 * 8 * 4 terms.
+    found = cost(aten._trilinear.default, meta(2, 8), meta(3, 8, 4), meta(2, 4), [1, 3], [0], [1, 2], [2, 3])
+    assert (found.macs, found.other_flops) == (192, 192)

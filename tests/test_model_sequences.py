@@ -185,6 +185,16 @@ def test_distilbert(name: str, step: str, dtype: str) -> None:
     assert_same(ours, theirs)
 
 
+@pytest.mark.parametrize(("name", "make"), [("gpt2", hf_gpt2), ("llama3-8b", hf_llama)])
+def test_same_numbers_with_the_same_weights(name: str, make: Callable[[], nn.Module]) -> None:
+    theirs = make().eval()
+    overrides = GPT2 if name == "gpt2" else {**LLAMA_SET, "rope_theta": "10000"}
+    ours = build(name, batch=2, seq=16, overrides=overrides, device="cpu")
+    ours.model.load_state_dict(theirs.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(ours.model(*ours.args), theirs(*ours.args, use_cache=False).logits)
+
+
 def test_mixtral_has_the_parameters_of_the_original() -> None:
     overrides = {**LLAMA_SET, "num_local_experts": "4"}
     config = transformers.MixtralConfig(**LLAMA, num_local_experts=4)

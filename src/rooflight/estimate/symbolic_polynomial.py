@@ -124,9 +124,13 @@ def powers_latex(powers: Exponents) -> str:
     return " ".join(name + (f"^{{{power}}}" if power > 1 else "") for name, power in named if power)
 
 
+def number_text(value: Fraction) -> str:
+    return f"{value.numerator:,}" + (f"/{value.denominator:,}" if value.denominator != 1 else "")
+
+
 def _term(powers: Exponents, value: Fraction) -> str:
     symbols = powers_text(powers)
-    number = f"{value.numerator:,}" + (f"/{value.denominator:,}" if value.denominator != 1 else "")
+    number = number_text(value)
     if not symbols:
         return number
     return symbols if value == 1 else f"{number}·{symbols}"

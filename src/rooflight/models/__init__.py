@@ -90,9 +90,10 @@ def _load(request: Request) -> Workload:
     if not request.spec.strip() or (colon and not (source and name)) or ":" in name:
         raise UnknownModel(f"{request.spec!r} names no model; give {FORMS}")
     if not colon:
+        entry = registry.find(request.spec)
         from rooflight.models import builtin
 
-        return builtin.load(registry.find(request.spec), request)
+        return builtin.load(entry, request)
     zoo = next((known for known in registry.ZOOS if known == source), None)
     if zoo is not None:
         from rooflight.models import image_zoo

@@ -60,7 +60,7 @@ def read(text: str, wanted: Any) -> Any:
             raise _NotReadable("one of " + ", ".join(map(str, members)))
         return next(member for member in members if str(member) == text)
     if wanted in (tuple, list) or origin in (tuple, list):
-        return _read_sequence(text, origin or wanted, members)
+        return _read_sequence(text, origin or wanted, members=members)
     if wanted is int and _INTEGER.fullmatch(text):
         return int(text)
     if wanted is float:
@@ -98,7 +98,7 @@ def _read_union(text: str, members: Iterable[Any]) -> Any:
     raise _NotReadable(" or ".join(wants))
 
 
-def _read_sequence(text: str, kind: Any, members: tuple[Any, ...]) -> Any:
+def _read_sequence(text: str, kind: Any, *, members: tuple[Any, ...]) -> Any:
     member = members[0] if members else int
     length = len(members) if kind is tuple and members and members[-1] is not Ellipsis else None
     noun = _WORDS.get(member, "a value").removeprefix("a ").replace("true or false", "true/false value")

@@ -86,6 +86,10 @@ def _imported(place: str) -> ModuleType:
         raise UnknownModel(_raised(error, place)) from error
     except UnknownModel:
         raise
+    except SystemExit:
+        raise UnknownModel(
+            f"{place} ends the program while it is imported; put that under `if __name__ == ...`"
+        ) from None
     except Exception as error:
         raise UnknownModel(_raised(error, place)) from error
 
@@ -145,11 +149,8 @@ def _call_arguments(found: Any, request: Request) -> dict[str, Any]:
     for name, number in (("batch", request.batch), ("seq", request.seq)):
         if name in known and number is not None:
             values.setdefault(name, number)
-    missing = [
-        name
-        for name, parameter in inspect.signature(found).parameters.items()
-        if name in known and name not in values and parameter.default is inspect.Parameter.empty
-    ]
+    parameters = inspect.signature(found).parameters if known else {}
+    missing = [name for name in known if name not in values and parameters[name].default is inspect.Parameter.empty]
     if missing:
         raise BadInput(f"{request.spec} needs {', '.join(missing)}; add --set {missing[0]}=VALUE")
     return values

@@ -37,7 +37,9 @@ def load(name: str, request: Request) -> Workload:
     task = _task(cls)
     main = str(getattr(model, "main_input_name", "input_ids"))
     sequence, past = _lengths(config, request, task=task, main=main)
-    kwargs = {main: _main_input(main, model, config=config, request=request, device=home, sequence=sequence)}
+    kwargs: dict[str, Any] = {
+        main: _main_input(main, model, config=config, request=request, device=home, sequence=sequence)
+    }
     if config.is_encoder_decoder:
         kwargs["decoder_input_ids"] = inputs.tokens((request.batch, sequence or DEFAULT_SEQUENCE), model, device=home)
     if task == "language-model" and not config.is_encoder_decoder and hasattr(config, "use_cache"):
@@ -69,19 +71,19 @@ def _offline(wanted: bool) -> Iterator[None]:
         return
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    constants = getattr(imported("huggingface_hub"), "constants", None)
-    was = getattr(constants, "HF_HUB_OFFLINE", None)
-    if constants is not None:
-        constants.HF_HUB_OFFLINE = True
     try:
-        yield
+        imported("transformers")
+        constants = imported("huggingface_hub").constants
+        constants.HF_HUB_OFFLINE = True
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = (before or "").upper() in ("1", "ON", "YES", "TRUE")
     finally:
         if before is None:
             del os.environ["HF_HUB_OFFLINE"]
         else:
             os.environ["HF_HUB_OFFLINE"] = before
-        if constants is not None:
-            constants.HF_HUB_OFFLINE = was if before is not None else False
 
 
 def _configured(library: Any, name: str, *, request: Request) -> tuple[Any, Any]:
@@ -246,7 +248,10 @@ def _main_input(
 def _prefilled(model: nn.Module, past: int, *, request: Request, device: torch.device) -> Any:
     """The cache after `past` tokens, made by the model itself: only it knows the shapes."""
     prompt = inputs.tokens((request.batch, past), model, device=device)
-    cache = getattr(model(input_ids=prompt, use_cache=True), "past_key_values", None)
+    try:
+        cache = getattr(model(input_ids=prompt, use_cache=True), "past_key_values", None)
+    except Exception as error:
+        raise BadInput(f"{request.spec} fails on the prompt before the decoding step: {one_line(error)}") from error
     if cache is None:
         raise BadInput(f"{request.spec} keeps no key-value cache, so it cannot decode here; use --step infer")
     return cache

@@ -24,11 +24,12 @@ from rooflight.models.messages import one_line
 # What torch says when sizes do not fit, as opposed to every other RuntimeError.
 _ABOUT_SHAPES = re.compile(
     r"shapes? (cannot|of|must|'\[)|same reduction dim|size mismatch|sizes? of tensors? must match|must match the size"
-    r"|is invalid for input of size|expected (input (batch_)?shape|input.* to have|\d+-?d|more than 1 value)|expected .*dim|expanded size"
+    r"|is invalid for input of size|expected (input (batch_)?shape|input.* to have|\d+-?d|more than 1 value)"
+    r"|expected .*dim|expanded size"
     r"|output size is too small|can't be greater than actual input size|not broadcastable|cannot be broadcast"
     r"|dimension out of range|index out of range in self|out of bounds|must have the same (size|shape|number of dim)"
     r"|incompatible (shapes|dimensions)|wrong (image|input|number of)|(must|should) be equal to"
-    r"|input (height|width|size)|embedding dim|batch size|view size is not compatible"
+    r"|(input|image) (height|width|size)|embedding dim|batch size|view size is not compatible"
     r"|not enough values to unpack|too many values to unpack",
     re.IGNORECASE,
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from rooflight.errors import BadInput
 from rooflight.trace.precision import torch_dtype
@@ -36,14 +36,15 @@ WIDEST = frozenset("addcdiv addcmul atan2 bilinear cross dot grid_sample index_p
 
 
 @contextmanager
-def autocast_as_cuda(precision: str | None) -> Iterator[None]:
-    """Autocast to `bf16` or `fp16`, or nothing when `precision` is None."""
+def autocast_as_cuda(precision: str | None, *, on: str = "meta") -> Iterator[None]:
+    """Autocast to `bf16` or `fp16`, or nothing when `precision` is None. On a real GPU it is torch's own."""
     if precision is None:
         yield
         return
     if precision not in ("bf16", "fp16"):
         raise BadInput(f"--autocast takes bf16 or fp16, not {precision!r}")
-    with _Autocast(torch_dtype(precision)):
+    dtype = torch_dtype(precision)
+    with torch.autocast("cuda", dtype) if on == "cuda" else _Autocast(dtype):
         yield
 
 
@@ -52,6 +53,8 @@ class _Autocast(TorchFunctionMode):
         super().__init__()
         self._dtype = dtype
         self._cast_weights: dict[int, torch.Tensor] = {}
+        # Some functions (max_pool2d) hand themselves over once more from within: then they just run.
+        self._opening: set[Any] = set()
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -62,13 +65,22 @@ class _Autocast(TorchFunctionMode):
             args, kwargs = self._cast((args, kwargs), torch.float32)
         elif name in WIDEST:
             args, kwargs = self._cast((args, kwargs), self._widest((args, kwargs)))
-        elif (opened := _opened(func)) is not None:
-            with self:
-                return opened(*args, **kwargs)
+        elif func not in self._opening and (opened := _opened(func)) is not None:
+            self._opening.add(func)
+            try:
+                with self:
+                    return opened(*args, **kwargs)
+            finally:
+                self._opening.discard(func)
         return func(*args, **kwargs)
 
     def _cast(self, arguments: Any, dtype: torch.dtype) -> Any:
-        return tree_map_only(torch.Tensor, lambda tensor: self._cast_one(tensor, dtype), arguments)
+        """Cast the last argument first: C++ evaluates arguments in that order, and the rows should be CUDA's."""
+        leaves, structure = tree_flatten(arguments)
+        for index in reversed(range(len(leaves))):
+            if isinstance(leaves[index], torch.Tensor):
+                leaves[index] = self._cast_one(leaves[index], dtype)
+        return tree_unflatten(leaves, structure)
 
     def _cast_one(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if not tensor.is_floating_point() or tensor.dtype in (dtype, torch.float64):
@@ -76,7 +88,8 @@ class _Autocast(TorchFunctionMode):
         # Like torch, remember casts of fp32 weights: each is cast once a step however often it is used.
         if dtype is self._dtype and tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf:
             if id(tensor) not in self._cast_weights:
-                self._cast_weights[id(tensor)] = tensor.to(dtype)
+                with torch.enable_grad():
+                    self._cast_weights[id(tensor)] = tensor.to(dtype)
             return self._cast_weights[id(tensor)]
         return tensor.to(dtype)
 

@@ -29,8 +29,8 @@ _lock = threading.RLock()
 
 
 @contextmanager
-def kernels_of(target: Target) -> Iterator[None]:
-    """Run meta tensors as `target` would run them."""
+def kernels_of(target: Target, *, device: str = "meta") -> Iterator[None]:
+    """Run tensors without data as `target` would run them; `device` is what they say they are on (fake ones: cpu)."""
     if target.kind == "cpu":
         yield
         return
@@ -40,7 +40,7 @@ def kernels_of(target: Target) -> Iterator[None]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                _register(library, target)
+                _register(library, target, "AutogradMeta" if device == "meta" else "AutogradCPU")
             # nn.MultiheadAttention takes its fast path on cpu, cuda and on a private backend of this name.
             backends._privateuse1_backend_name = "meta"
             yield
@@ -49,17 +49,30 @@ def kernels_of(target: Target) -> Iterator[None]:
             library._destroy()
 
 
-def _register(library: torch.library.Library, target: Target) -> None:
+def _register(library: torch.library.Library, target: Target, key: str) -> None:
+    tracing = threading.get_ident()
+
+    def redirect(name: str, function: Any) -> None:
+        packet, _, overload = name.partition(".")
+        original = getattr(getattr(aten, packet), overload or "default")
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            # Other threads may have real tensors on a CPU: for them nothing changes.
+            return (function if threading.get_ident() == tracing else original.decompose)(*args, **kwargs)
+
+        library.impl(name, run if key == "AutogradCPU" else function, key)
+
     def attention(query: _Tensor, key: _Tensor, value: _Tensor, attn_mask: _Tensor | None = None,
                   dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
                   enable_gqa: bool = False) -> _Tensor:  # fmt: skip
         return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target)
 
-    library.impl("scaled_dot_product_attention", attention, "AutogradMeta")
-    library.impl("dropout", _dropout, "AutogradMeta")
-    library.impl("batch_norm", _batch_norm, "AutogradMeta")
+    redirect("scaled_dot_product_attention", attention)
+    redirect("dropout", _dropout)
+    redirect("batch_norm", _batch_norm)
     for name, function in _RECURRENT.items():
-        library.impl(name, function, "AutogradMeta")
+        redirect(name, function)
+    library.impl("convolution_backward", _convolution_backward_meta, "Meta")
     for name, function in _META_KERNELS.items():
         if not getattr(aten, name).default.has_kernel_for_dispatch_key(torch._C.DispatchKey.Meta):
             library.impl(name, function, "Meta")
@@ -88,7 +101,7 @@ def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | Non
         result = _flash(query, key, value, dropout, causal, scale)
     elif kernel == "efficient":
         result = aten._scaled_dot_product_efficient_attention(
-            query, key, value, _padded(bias), grad, dropout, causal, scale=scale
+            query, key, value, _aligned(bias, query, key), grad, dropout, causal, scale=scale
         )[0]
     else:
         result = aten._scaled_dot_product_attention_math(
@@ -109,19 +122,22 @@ def _flash(query: _Tensor, key: _Tensor, value: _Tensor, dropout: float, causal:
 
 
 def _float_mask(mask: _Tensor, dtype: torch.dtype) -> _Tensor:
+    """A boolean mask becomes 0 where it keeps and -inf where it hides, as torch converts it."""
     if mask.dtype is not torch.bool:
         return mask
-    # As torch converts it: where(mask, 0, -inf).
-    return torch.where(mask, torch.zeros((), dtype=dtype, device=mask.device), -math.inf).to(dtype)
+    keep, hide = (aten.scalar_tensor(value, dtype=dtype, device=mask.device) for value in (0.0, -math.inf))
+    converted: _Tensor = aten.where.self(mask, keep, hide)
+    return converted
 
 
-def _padded(bias: _Tensor | None) -> _Tensor | None:
-    """The efficient kernel wants the bias rows aligned: it pads the last dimension to 16 and slices it back."""
+def _aligned(bias: _Tensor | None, query: _Tensor, key: _Tensor) -> _Tensor | None:
+    """The efficient kernel wants the bias for every head, its rows padded to a multiple of 8 and sliced back."""
     if bias is None:
         return None
     size = bias.shape[-1]
-    padding = -size % 16
-    return torch.nn.functional.pad(bias, (0, padding))[..., :size] if padding else bias
+    if padding := -size % 8:
+        bias = torch.nn.functional.pad(bias, (0, padding))[..., :size]
+    return bias.expand(*query.shape[:3], key.shape[2])
 
 
 def _dropout(input: _Tensor, p: float, train: bool) -> _Tensor:
@@ -166,20 +182,15 @@ _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 
 def _cudnn_rnn(mode: str, data: _Tensor, hidden: Sequence[_Tensor], params: Sequence[_Tensor], options: tuple[Any, ...],
                batch_sizes: Sequence[int] = ()) -> tuple[_Tensor, ...]:  # fmt: skip
-    has_biases, layers, dropout, train, bidirectional, batch_first = options
+    _, layers, dropout, train, bidirectional, batch_first = options
     hx, cx = hidden[0], hidden[1] if mode == "lstm" else None
-    if batch_first:
-        # The kernel takes the time first; torch transposes before and after, which moves nothing.
-        data = data.transpose(0, 1)
     size = cx.shape[-1] if cx is not None else hx.shape[-1]
     projected = hx.shape[-1] if hx.shape[-1] != size else 0
     buffer = torch.empty(0, dtype=data.dtype, device=data.device)
     output, hy, cy = aten._cudnn_rnn(
         data, params, len(params) // (layers * (2 if bidirectional else 1)), buffer, hx, cx, _MODES[mode], size,
-        projected, layers, False, dropout, train, bidirectional, list(batch_sizes), None,
+        projected, layers, batch_first, dropout, train, bidirectional, list(batch_sizes), None,
     )[:3]  # fmt: skip
-    if batch_first:
-        output = output.transpose(0, 1)
     return (output, hy, cy) if mode == "lstm" else (output, hy)
 
 
@@ -235,6 +246,18 @@ def _native_mha_meta(query, key, value, embed_dim, num_head, qkv_weight, qkv_bia
 
 def _encoder_layer_meta(src, *rest, **options):  # type: ignore[no-untyped-def]
     return torch.empty_like(src)
+
+
+def _convolution_backward_meta(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,  # type: ignore[no-untyped-def]
+                               output_padding, groups, output_mask):  # fmt: skip
+    """cuDNN gives gradients in the layout of input and weight; torch's own stand-in makes them all contiguous."""
+    channels_last = _channels_last(input) or _channels_last(weight)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    return (
+        torch.empty_like(input, memory_format=layout) if output_mask[0] else None,
+        torch.empty_like(weight, memory_format=layout) if output_mask[1] else None,
+        grad_output.new_empty(weight.shape[1] * groups if transposed else weight.shape[0]) if output_mask[2] else None,
+    )
 
 
 # Kernels without data that some torch versions lack.

@@ -22,8 +22,13 @@ _CONTAINERS = ("_parameters", "_buffers", "_modules")
 
 @contextmanager
 def borrowed(model: nn.Module, *, training: bool, to_meta: bool = True) -> Iterator[None]:
-    """The model on meta, in train or eval mode; as it was afterwards."""
+    """The model in train or eval mode, on meta or where it is; as it was afterwards.
+
+    A model that is really run (`to_meta` off) changes in place, so its values are kept and copied back.
+    """
     modules = list(model.modules())
+    state = [*model.parameters(), *model.buffers()]
+    values = [] if to_meta else [tensor.detach().clone() for tensor in state]
     attributes = [_snapshot(module) for module in modules]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     random_state, torch_state = random.getstate(), torch.get_rng_state()
@@ -41,6 +46,9 @@ def borrowed(model: nn.Module, *, training: bool, to_meta: bool = True) -> Itera
                 container = module.__dict__[name]
                 container.clear()
                 container.update(content)
+        with torch.no_grad():
+            for tensor, value in zip(state, values, strict=False):
+                tensor.copy_(value)
         for parameter, gradient in gradients:
             parameter.grad = gradient
         random.setstate(random_state)

@@ -63,6 +63,10 @@ class Recorder(TorchDispatchMode):
             signature = self._signatures[func] = _Signature(func)
         if signature.dropped:
             return func(*args, **kwargs)
+        if torch.is_inference_mode_enabled():
+            # Inference mode brings composite operators here whole; without it they come as the ops they are made of.
+            with torch.inference_mode(False), torch.no_grad(), self:
+                return func(*args, **kwargs)
         # Inputs are described before the call: an op in place may change their shape or storage.
         described = self._arguments(signature, args, kwargs)
         result = self._run(func, args, kwargs)

@@ -6,6 +6,7 @@ The reported step is the second one: optimizer state exists, gradients are fresh
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,7 +72,9 @@ def run_inference(forward: Callable[[], Any], recorder: Recorder) -> Any:
 
 
 def run_training(forward: Callable[[], Any], recorder: Recorder, tracker: ModuleTracker, *,
-                 optimizer: torch.optim.Optimizer | None, training: Training) -> Any:  # fmt: skip
+                 optimizer: torch.optim.Optimizer | None, training: Training,
+                 autocast: Callable[[], AbstractContextManager[None]] = nullcontext) -> Any:  # fmt: skip
+    """One training step. `autocast` is open around the loss; `forward` opens its own."""
     output: Any = None
     with torch.enable_grad(), recorder:
         for _ in range(training.accumulate):
@@ -80,7 +83,8 @@ def run_training(forward: Callable[[], Any], recorder: Recorder, tracker: Module
             output = forward()
             tracker.enter(LOSS)
             try:
-                loss = _loss(output, training.loss, recorder)
+                with autocast():
+                    loss = _loss(output, training.loss, recorder)
                 recorder.storages.mark_alive("activation")
                 recorder.phase = "backward"
                 if loss.requires_grad:

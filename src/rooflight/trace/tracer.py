@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rooflight._version import __version__
@@ -52,10 +56,14 @@ def trace(workload: Workload, options: TraceOptions = TraceOptions()) -> Ledger:
         return _trace(workload, options)
     except TraceFailed as failure:
         # Some models look at values that fake tensors know (constants) and meta tensors do not.
+        log = logging.getLogger("torch._subclasses.fake_tensor")
         try:
+            log.disabled = True  # it prints every failure; ours to tell is the first
             return _trace(workload, _with(options, on="fake"))
         except RooflightError:
             raise failure from None
+        finally:
+            log.disabled = False
 
 
 def _with(options: TraceOptions, *, on: TensorKind) -> TraceOptions:
@@ -74,47 +82,82 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
         accumulate=options.accumulate,
     )
     with ExitStack() as stage:
+        # A caller's inference mode would hide composite operators and forbid backward.
+        stage.enter_context(torch.inference_mode(False))
         stage.enter_context(borrowed(model, training=training, to_meta=options.on == "meta"))
         args, kwargs = _prepare(stage, workload, model, options.on)
         if options.on in ("meta", "fake"):
-            stage.enter_context(kernels_of(target))
+            stage.enter_context(kernels_of(target, device="meta" if options.on == "meta" else "cpu"))
         optimizer = make_optimizer(model, choices) if training else None
         device = {"fake": "cpu"}.get(options.on, options.on)
         tracker = ModuleTracker(model)
         recorder = Recorder(tracker, device=device, modes=modes)
         inputs = _register(recorder, model, optimizer, (args, kwargs))
 
+        autocast = partial(autocast_as_cuda, options.autocast, on=options.on)
+
         def forward() -> Any:
-            with autocast_as_cuda(options.autocast):
+            with autocast():
                 return model(*args, **kwargs)
 
         stage.enter_context(tracker.watch())
         stage.enter_context(torch.compiler.set_stance("force_eager"))
         with _failures_explained(model):
             if training:
-                output = run_training(forward, recorder, tracker, optimizer=optimizer, training=choices)
+                output = run_training(
+                    forward, recorder, tracker, optimizer=optimizer, training=choices, autocast=autocast
+                )
             else:
                 output = run_inference(forward, recorder)
         outputs = _file_results(recorder, model, output)
         modules = tracker.modules()
         header = _header(workload, options, choices, inputs, outputs, modes)
+        # Closed while the model is still borrowed: what lives now outlives the step.
+        storages = recorder.storages.close()
         del output, optimizer
-    return Ledger(header=header, modules=modules, storages=recorder.storages.close(), ops=tuple(recorder.ops))
+    return Ledger(header=header, modules=modules, storages=storages, ops=tuple(recorder.ops))
 
 
 def _prepare(stage: ExitStack, workload: Workload, model: nn.Module, on: TensorKind) -> tuple[Any, Any]:
     """The step's inputs as the asked kind of tensors; for fake tensors the model's parameters too."""
-    arguments: tuple[Any, Any] = (workload.args, workload.kwargs)
+    arguments: tuple[Any, Any] = _copied_caches((workload.args, workload.kwargs))
     if on == "meta":
-        return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("meta"), _copied_caches(arguments))
+        # Lengths of packed sequences stay on the host, whatever the device of the data.
+        packs = any(isinstance(module, nn.RNNBase) for module in model.modules())
+        return _each_once(lambda tensor: tensor if packs and _is_lengths(tensor) else _meta(tensor), arguments)
     if on == "fake":
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         mode = stage.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         with mode:
             _swap_to_fake(model)
-            return tree_map_only(torch.Tensor, _fake, _copied_caches(arguments))
-    return arguments
+            return _each_once(_fake, arguments)
+    return _each_once(lambda tensor: tensor.detach().clone(), arguments)
+
+
+def _each_once(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Every tensor converted; one that is passed twice stays one tensor, and one that wants a gradient still does."""
+    known: dict[int, Any] = {}
+
+    def converted(value: Any) -> Any:
+        if id(value) not in known:
+            if isinstance(value, PackedSequence):  # sizes and order are looked at on the host
+                known[id(value)] = value._replace(data=converted(value.data))
+            else:
+                known[id(value)] = convert(value).requires_grad_(value.requires_grad)
+        return known[id(value)]
+
+    kinds = (torch.Tensor, PackedSequence)
+    args, kwargs = tree_map_only(kinds, converted, arguments, is_leaf=lambda value: isinstance(value, PackedSequence))
+    return args, kwargs
+
+
+def _meta(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("meta")
+
+
+def _is_lengths(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 1 and tensor.dtype is torch.int64 and tensor.device.type == "cpu"
 
 
 def _copied_caches(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -225,6 +268,12 @@ _DATA_DEPENDENT = ("item()", "Cannot copy out of meta tensor", "data-dependent",
 def _explained(error: Exception) -> TraceFailed:
     where = _where(error)
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if "no fake impl or Meta kernel" in text:
+        operator = text.partition(": ")[0]
+        return TraceFailed(
+            f"{where}: {operator} cannot run on tensors without data; pass real tensors and trace on='cpu', or, if it is "
+            "your own operator, give it torch.library.register_fake"
+        )
     if any(sign in str(error) or sign in type(error).__name__ for sign in _DATA_DEPENDENT):
         return TraceFailed(
             f"{where}: the model looks at values of its data here, which a trace without data does not have ({text}); "
@@ -242,7 +291,11 @@ def _where(error: Exception) -> str:
     return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()})"
 
 
+_TORCH = Path(torch.__file__).parent
+_OURS = Path(__file__).parents[1]
+
+
 def _foreign(filename: str) -> bool:
-    parts = filename.replace("\\", "/").split("/")
-    inside_rooflight = "rooflight" in parts and "architectures" not in parts
-    return "torch" in parts or inside_rooflight or filename.startswith("<")
+    path = Path(filename)
+    ours = path.is_relative_to(_OURS) and not path.is_relative_to(_OURS / "models" / "architectures")
+    return ours or path.is_relative_to(_TORCH) or filename.startswith("<")

@@ -54,8 +54,15 @@ def attention(op: Op) -> Work:
         macs="B * H * Sq * Sk * (D + Dv)",
         causal_macs=f"B * H * {_pairs(op, where)} * (D + Dv)",
         other="6 * B * H * Sq * Sk",
+        writes=_written(op),
         where=where,
     )
+
+
+def _written(op: Op) -> int:
+    """The output, and the log of the row sums when backward will need it."""
+    kept = op.outputs[1:2] if op.args.get("compute_log_sumexp", True) else ()
+    return sum(tensor.nbytes for tensor in (op.outputs[0], *kept))
 
 
 @formula(*_BACKWARD)

@@ -42,7 +42,7 @@ def embedding_bag(op: Op) -> Work:
     return Work(other=other, reads="min(n, V) * D * e + n * i + o", where=where)
 
 
-@formula("aten::_embedding_bag_dense_backward")
+@formula("aten::_embedding_bag_dense_backward", "aten::_embedding_bag_backward")
 def embedding_bag_dense_backward(op: Op) -> Work:
     dy, indices, dw = op.tensor("grad"), op.tensor("indices"), op.outputs[0]
     scale = op.args.get("mode") == 1 or op.has("per_sample_weights")

@@ -1,4 +1,4 @@
-"""Factorisations, solvers, distances and Fourier transforms. Not counted as matrix work: `other`, in operations.
+"""Factorisations, solvers, distances and Fourier transforms: counted in `other`, not as matrix work.
 
 Counts are the leading terms of the textbook algorithms (Golub and Van Loan, Matrix Computations), b matrices a batch.
 A Fourier transform of L points counts 5 L log2(L), the convention of FFT benchmarks; a real one half of that.
@@ -104,6 +104,23 @@ def eig(op: Op) -> Work:
 @formula("aten::linalg_cross")
 def cross(op: Op) -> Work:
     return Work(other="3 * n", where={"n": op.outputs[0].numel})
+
+
+# sum(i1 * i2 * i3) over some dimensions, as nn.Bilinear has it: for each of T terms the product of two factors, then a
+# multiply-add. The factors are broadcast against each other along the dimensions they are expanded by.
+@formula("aten::_trilinear")
+def trilinear(op: Op) -> Work:
+    factors = [(op.tensor(f"i{k}").shape, op.ints(f"expand{k}")) for k in (1, 2, 3)]
+    rank = len(factors[0][0]) + len(factors[0][1])
+    terms = 1
+    for dim in range(rank):
+        terms *= max(_size(shape, expanded, dim) for shape, expanded in factors)
+    return Work(macs="T", other="T", where={"T": terms})
+
+
+def _size(shape: tuple[int, ...], expanded: list[int], dim: int) -> int:
+    """The size of a dimension after ones were put in at the `expanded` places."""
+    return 1 if dim in expanded else shape[dim - sum(place < dim for place in expanded)]
 
 
 # n pairs of vectors of D: difference, power (or absolute value) and sum for each coordinate, and the root.
