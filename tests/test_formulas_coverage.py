@@ -87,7 +87,7 @@ def test_layers(layer: nn.Module, x: Tensor) -> None:
     assert without_formula(_ops_of(lambda: layer(*((x, x) if pair else (x,))).sum().backward())) == {}
 
 
-LOSSES: list[Callable[[Tensor], Tensor]] = [
+FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
     lambda x: F.cross_entropy(x, numbers(4)),
     lambda x: F.cross_entropy(x, numbers(4), weight=meta(5), label_smoothing=0.1),
     lambda x: F.cross_entropy(x, x.softmax(1)),
@@ -126,10 +126,10 @@ LOSSES: list[Callable[[Tensor], Tensor]] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(LOSSES)))
+@pytest.mark.parametrize("number", range(len(FUNCTIONS)))
 def test_functions(number: int) -> None:
     x = meta(4, 5).requires_grad_()
-    assert without_formula(_ops_of(lambda: LOSSES[number](x).sum().backward())) == {}
+    assert without_formula(_ops_of(lambda: FUNCTIONS[number](x).sum().backward())) == {}
 
 
 OPTIMIZERS: list[tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = [

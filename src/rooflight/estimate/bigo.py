@@ -59,20 +59,16 @@ class Term:
         return "·".join(part for part in (powers_text(self.powers), *self.factors) if part)
 
     @property
-    def text(self) -> str:
+    def dimensions(self) -> str:
+        """Its symbols as a product, `Cin·Kh·Kw/G`; empty when it has none."""
         over = "·".join(str(symbol) for symbol in self.symbols if symbol.power > 0)
         under = "·".join(str(replace(symbol, power=-symbol.power)) for symbol in self.symbols if symbol.power < 0)
-        dimensions = (over or "1" if under else over) + (f"/{under}" if under else "")
-        if self.summed > 1 and dimensions:
-            dimensions = f"Σ({dimensions})"
-        return "·".join(part for part in (self.growth, dimensions) if part) or "1"
+        return f"{over or 1}/{under}" if under else over
 
     @property
-    def where(self) -> str:
-        """What its symbols are, in numbers."""
-        if self.summed > 1:
-            return f"Σ over {self.summed} shapes = {number_text(self.weight)}"
-        return ", ".join(symbol.definition for symbol in self.symbols)
+    def text(self) -> str:
+        dimensions = f"Σ({self.dimensions})" if self.summed > 1 and self.symbols else self.dimensions
+        return "·".join(part for part in (self.growth, dimensions) if part) or "1"
 
     def __str__(self) -> str:
         return self.text
@@ -90,8 +86,19 @@ class Growth:
 
     @property
     def where(self) -> tuple[str, ...]:
-        """What each symbol is, said once."""
-        return tuple(dict.fromkeys(part for term in self.terms if (part := term.where)))
+        """What each symbol is, said once; a symbol or a sum that is not the same in every term, with its term."""
+        numbers: dict[str, set[str]] = {}
+        for term in self.terms:
+            for symbol in term.symbols if term.summed == 1 else ():
+                numbers.setdefault(symbol.name, set()).add(symbol.definition)
+        parts = []
+        for term in self.terms:
+            if term.summed > 1:
+                parts.append(f"Σ({term.dimensions}) over {term.summed} shapes = {number_text(term.weight)}")
+            for symbol in term.symbols if term.summed == 1 else ():
+                clash = len(numbers[symbol.name]) > 1
+                parts.append(symbol.definition + (f" in {term.text}" if clash else ""))
+        return tuple(dict.fromkeys(parts))
 
     @property
     def in_sequence(self) -> Growth:
@@ -117,12 +124,12 @@ def growth_of_terms(
     """
     names: dict[object, tuple[Symbol, ...]] = {}
     for term in named_as:
-        names.setdefault(_by_value(term), term.symbols)
+        names.setdefault(numbers_of(term), term.symbols)
     classes: dict[object, Term] = {}
     for term in _without_covered(list(terms)):
-        renamed = replace(term, symbols=names.setdefault(_by_value(term), term.symbols))
+        renamed = replace(term, symbols=names.setdefault(numbers_of(term), term.symbols))
         named = renamed if width is None else _in_width(renamed, width)
-        key = (named.powers, named.factors, _by_value(named))
+        key = (named.powers, named.factors, numbers_of(named))
         classes[key] = _joined(classes[key], named) if key in classes else named
     groups: dict[object, list[Term]] = {}
     for term in classes.values():
@@ -148,7 +155,7 @@ def _order(term: Term) -> tuple[int, int, Fraction]:
     return -term.powers[1], -term.powers[0], -term.weight
 
 
-def _by_value(term: Term) -> object:
+def numbers_of(term: Term) -> object:
     """The numbers in a term: M·N of a weight's gradient are the K·N of its layer."""
     return tuple(sorted((symbol.value, symbol.power) for symbol in term.symbols))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from rooflight.estimate.bigo import Symbol, Term, product_of
+from rooflight.estimate.bigo import Symbol, Term, numbers_of, product_of
 from rooflight.estimate.costs import work_of
 from rooflight.estimate.expressions import evaluate, symbols
 from rooflight.estimate.registry import Work, find
@@ -36,7 +36,10 @@ def terms_of(ops: Sequence[Op], grid: Grid, check: tuple[Point, Op]) -> tuple[Te
     sizes = {name: _size([where[name] for where in found], grid, check[0]) for name in symbols(text) if _in_all(name, found)}
     expansion = _Expansion(first.where, sizes)
     products = expansion.expand(ast.parse(text, mode="eval").body)
-    return tuple(_term(product, expansion, ops[0].name, matrix=matrix) for product in products)
+    terms = [_term(product, expansion, ops[0].name, matrix=matrix) for product in products]
+    # D + Dv of attention are mostly the same number: one term.
+    alike = {(term.powers, term.factors, numbers_of(term)): term for term in reversed(terms)}
+    return tuple(reversed(alike.values()))
 
 
 def _work(op: Op) -> Work | None:
@@ -63,6 +66,11 @@ def _term(product: _Product, expansion: _Expansion, name: str, *, matrix: bool) 
     factors = tuple(symbol[1:] for symbol in product if symbol[0] == "@" and symbol not in (_B, _S))
     powers = (product.get(_B, 0), product.get(_S, 0))
     return Term(powers, factors, dimensions, ((name, 1),), product_of(dimensions), matrix=matrix)
+
+
+def _per(name: str, powers: Exponents) -> str:
+    below = powers_text(powers)
+    return f"{name}/({below})" if "·" in below else f"{name}/{below}"
 
 
 class _Expansion:
@@ -100,7 +108,7 @@ class _Expansion:
         product = {symbol: power for symbol, power in zip((_B, _S), powers, strict=True) if power}
         if factor != 1:
             # 197·B rows: B times a dimension of the model, written M'.
-            self.dimensions[f"{name}'"] = Symbol(f"{name}'", factor, meaning=f"{name}/({powers_text(powers)})")
+            self.dimensions[f"{name}'"] = Symbol(f"{name}'", factor, meaning=_per(name, powers))
             product[f"{name}'"] = 1
         return product
 

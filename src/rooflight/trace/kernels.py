@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.utils.backend_registration as backends
+from torch._meta_registrations import meta_conv
 
 from rooflight.trace.precision import dtype_name
 from rooflight.trace.target import AttentionCall, Target, attention_kernel
@@ -72,6 +73,7 @@ def _register(library: torch.library.Library, target: Target, key: str) -> None:
     redirect("batch_norm", _batch_norm)
     for name, function in _RECURRENT.items():
         redirect(name, function)
+    library.impl("convolution", _convolution_meta, "Meta")
     library.impl("convolution_backward", _convolution_backward_meta, "Meta")
     for name, function in _META_KERNELS.items():
         if not getattr(aten, name).default.has_kernel_for_dispatch_key(torch._C.DispatchKey.Meta):
@@ -246,6 +248,13 @@ def _native_mha_meta(query, key, value, embed_dim, num_head, qkv_weight, qkv_bia
 
 def _encoder_layer_meta(src, *rest, **options):  # type: ignore[no-untyped-def]
     return torch.empty_like(src)
+
+
+def _convolution_meta(input, weight, *rest):  # type: ignore[no-untyped-def]
+    """cuDNN keeps channels last where input or weight have them so; torch's own stand-in makes all contiguous."""
+    output = meta_conv(input, weight, *rest)
+    keeps = input.dtype is not torch.float64 and (_channels_last(input) or _channels_last(weight))
+    return output.contiguous(memory_format=torch.channels_last) if keeps else output
 
 
 def _convolution_backward_meta(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,  # type: ignore[no-untyped-def]

@@ -30,7 +30,7 @@ class ModuleTracker:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         # A compiled module wraps the original under this name; users know the original's paths.
-        self._paths = {id(module): path.replace("_orig_mod.", "").removesuffix("_orig_mod").rstrip(".")
+        self._paths = {id(module): original_name(path).removesuffix("_orig_mod").rstrip(".")
                        for path, module in model.named_modules()}  # fmt: skip
         self._calls: Counter[str] = Counter()
         self._stack: list[Place] = [("", 0)]
@@ -38,7 +38,7 @@ class ModuleTracker:
         self._shapes: dict[str, tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...], tuple[str, ...]]] = {}
         self._owners: dict[int, str] = {}
         for path, parameter in model.named_parameters():
-            self._owners[id(parameter)] = path.replace("_orig_mod.", "").rpartition(".")[0]
+            self._owners[id(parameter)] = original_name(path).rpartition(".")[0]
 
     @property
     def place(self) -> Place:
@@ -137,6 +137,11 @@ class ModuleTracker:
             buffer_bytes=buffer_bytes, tied=tuple(tied), calls=self._calls.get(path, 0), inputs=inputs,
             outputs=outputs, output_dtypes=dtypes,
         )  # fmt: skip
+
+
+def original_name(name: str) -> str:
+    """The name without the wrappers that `torch.compile` puts around modules."""
+    return name.replace("_orig_mod.", "")
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tensor
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.precision import DTYPE_NAMES, effective_precision
+from rooflight.trace.shortcuts import Shortcuts
 from rooflight.trace.storages import Storages
 
 _OUR_NAMESPACES_TO_DROP = ("profiler", "prim")
@@ -27,7 +28,7 @@ _OUR_NAMESPACES_TO_DROP = ("profiler", "prim")
 class _Signature:
     """What an operator's schema says, read once."""
 
-    __slots__ = ("arguments", "dropped", "mutated", "name", "packet")
+    __slots__ = ("arguments", "dropped", "mutated", "name", "packet", "pure")
 
     def __init__(self, function: Any) -> None:
         schema = function._schema
@@ -36,6 +37,7 @@ class _Signature:
         self.name = f"{schema.name}.{overload}" if overload else schema.name
         self.arguments = [argument.name for argument in schema.arguments]
         self.mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+        self.pure = all(a.alias_info is None for a in (*schema.arguments, *schema.returns))
         self.dropped = schema.name.partition("::")[0] in _OUR_NAMESPACES_TO_DROP
 
 
@@ -53,6 +55,7 @@ class Recorder(TorchDispatchMode):
         self._rank = rank
         self._ordinals: Counter[tuple[str, str, int, str]] = Counter()
         self._signatures: dict[Any, _Signature] = {}
+        self._shortcuts = Shortcuts()
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -69,12 +72,14 @@ class Recorder(TorchDispatchMode):
                 return func(*args, **kwargs)
         # Inputs are described before the call: an op in place may change their shape or storage.
         described = self._arguments(signature, args, kwargs)
-        result = self._run(func, args, kwargs)
+        result = self._run(func, args, kwargs, pure=signature.pure)
         self._write(signature, described, result)
         return result
 
-    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, pure: bool) -> Any:
         try:
+            if pure and self._device == "meta":
+                return self._shortcuts.run(func, args, kwargs)
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
             # Constants that live on the CPU (masks, tables) meet tensors without data: give up their data too.

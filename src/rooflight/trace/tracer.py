@@ -24,7 +24,7 @@ from rooflight.models.workload import Workload
 from rooflight.trace.autocast import autocast_as_cuda
 from rooflight.trace.kernels import kernels_of
 from rooflight.trace.live import borrowed
-from rooflight.trace.modules import ModuleTracker
+from rooflight.trace.modules import ModuleTracker, original_name
 from rooflight.trace.precision import math_modes, torch_dtype
 from rooflight.trace.recorder import Recorder
 from rooflight.trace.step import Training, make_optimizer, run_inference, run_training
@@ -192,9 +192,9 @@ def _register(recorder: Recorder, model: nn.Module, optimizer: torch.optim.Optim
     """Name the storages that are there before the step, and describe the inputs."""
     storages = recorder.storages
     for name, parameter in model.named_parameters():
-        storages.id_of(parameter, "parameter", name)
+        storages.id_of(parameter, "parameter", original_name(name))
     for name, buffer in model.named_buffers():
-        storages.id_of(buffer, "buffer", name)
+        storages.id_of(buffer, "buffer", original_name(name))
     if optimizer is not None:
         for state in optimizer.state.values():
             for name, value in state.items():
@@ -223,7 +223,7 @@ def _file_results(recorder: Recorder, model: nn.Module, output: Any) -> Any:
     storages = recorder.storages
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            storages.mark(parameter.grad, "gradient", name)
+            storages.mark(parameter.grad, "gradient", original_name(name))
     leaves = _tensor_leaves(dict(output) if isinstance(output, dict) else output)
     for leaf in leaves:
         storages.mark(leaf, "output")
