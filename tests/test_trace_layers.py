@@ -65,8 +65,10 @@ def test_channels_last_is_seen_in_the_strides() -> None:
     for op in rows(last, "convolution"):
         assert op.tensor("input").channels_last
         assert op.outputs[0].channels_last
-    for op in rows(last, "convolution_backward"):
-        assert op.tensor("grad_output").channels_last
+    # Backward keeps the layout of the forward; what the loss hands to the last layer has its own.
+    inner = only(last, "convolution_backward", module="0")
+    assert inner.tensor("grad_output").channels_last
+    assert inner.outputs[0].channels_last
     assert not any(t.channels_last for op in plain.ops for t in (*op.inputs, *op.outputs))
     assert total(last.ops).flops == total(plain.ops).flops
     assert [op.name for op in rows(last)] == [op.name for op in rows(plain)]

@@ -34,7 +34,7 @@ DTYPE_BYTES = {
 }  # fmt: skip
 
 
-class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an op sees of a tensor: its shape, and which storage its elements lie in."""
 
     storage: int
@@ -76,7 +76,7 @@ Scalar = int | float | bool | str | None
 Arg = Tensor | list[Tensor | Scalar] | Scalar
 
 
-class Storage(msgspec.Struct, frozen=True, omit_defaults=True):
+class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A block of memory and when it lives, counted in ops of the step."""
 
     id: int
@@ -92,7 +92,7 @@ class Storage(msgspec.Struct, frozen=True, omit_defaults=True):
     """It lies in the memory of the CPU although the step is for another device."""
 
 
-class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
+class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the mathematics says one op costs. Every quantity comes from the formula that `origin` names."""
 
     origin: str
@@ -110,7 +110,7 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     """Matrix FLOPs done a second time (flash backward, checkpointing); not part of `flops`."""
 
 
-class Op(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One dispatcher call below autograd and autocast."""
 
     index: int
@@ -181,7 +181,7 @@ class Op(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
                         yield item
 
 
-class Module(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Module(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A module of the model. Parameters are counted at their first owner, so that the rows sum to the model's."""
 
     path: str
@@ -200,14 +200,14 @@ class Module(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     output_dtypes: tuple[str, ...] = ()
 
 
-class Value(msgspec.Struct, frozen=True):
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A measured quantity and the counter, clock or spec it was read from."""
 
     value: int | float
     origin: str
 
 
-class Kernel(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One kernel launch. It belongs to one op, or to several when they were fused or captured together."""
 
     name: str
@@ -220,7 +220,7 @@ class Kernel(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     time_s: float | None = None
 
 
-class Measurement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Quantities over a set of ops: one op, a module, a region, a compiled graph or the whole step."""
 
     scope: str
@@ -228,14 +228,14 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     quantities: dict[str, Value]
 
 
-class MathModes(msgspec.Struct, frozen=True):
+class MathModes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The switches that decide which unit fp32 work runs on."""
 
     tf32_conv: bool
     tf32_matmul: bool
 
 
-class Header(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What was run, how, and what could not be said about it."""
 
     rooflight: str
@@ -268,10 +268,10 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Ledger(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One step: what it was, its modules, its memory, its ops, and what was measured over them."""
 
-    format_version: int = FORMAT_VERSION
+    format_version: int
     header: Header
     modules: tuple[Module, ...] = ()
     storages: tuple[Storage, ...] = ()
@@ -297,14 +297,14 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return to_pandas(self)
 
 
-class Uncounted(msgspec.Struct, frozen=True):
+class Uncounted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An op that a total does not cover."""
 
     op: str
     calls: int
 
 
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
+class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Sums over ops, and the ops they do not cover. Bytes assume no reuse between ops."""
 
     macs: int = 0

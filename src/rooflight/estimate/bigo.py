@@ -70,6 +70,11 @@ class Term:
         dimensions = f"Σ({self.dimensions})" if self.summed > 1 and self.symbols else self.dimensions
         return "·".join(part for part in (self.growth, dimensions) if part) or "1"
 
+    @property
+    def count(self) -> int:
+        """How many ops it comes from."""
+        return sum(count for _, count in self.ops)
+
     def __str__(self) -> str:
         return self.text
 
@@ -94,7 +99,7 @@ class Growth:
         parts = []
         for term in self.terms:
             if term.summed > 1:
-                parts.append(f"Σ({term.dimensions}) over {term.summed} shapes = {number_text(term.weight)}")
+                parts.append(f"Σ({term.dimensions}) over {term.count} ops = {number_text(term.weight)}")
             for symbol in term.symbols if term.summed == 1 else ():
                 clash = len(numbers[symbol.name]) > 1
                 parts.append(symbol.definition + (f" in {term.text}" if clash else ""))
@@ -145,9 +150,7 @@ def _without_covered(terms: list[Term]) -> list[Term]:
     return [
         term
         for term in terms
-        if term.matrix
-        or term.factors
-        or not any(b >= term.powers[0] and s >= term.powers[1] for b, s in matrix)
+        if term.matrix or term.factors or not any(b >= term.powers[0] and s >= term.powers[1] for b, s in matrix)
     ]
 
 
@@ -218,13 +221,14 @@ def product_of(dimensions: Iterable[Symbol]) -> Fraction:
 def _in_width(term: Term, width: Term) -> Term:
     """The term with d for every dimension (or all of them together) that is a simple multiple of the width."""
     size = product_of(width.symbols)
-    meaning = "·".join(str(symbol) for symbol in width.symbols) if len(width.symbols) > 1 else ""
+    parts = [symbol for symbol in width.symbols if symbol.value != 1]
+    meaning = "·".join(str(symbol) for symbol in parts) if len(parts) > 1 else ""
     if product_of(term.symbols) == size:
         return replace(term, symbols=(Symbol("d", size, 1, meaning),))
     power = sum(symbol.power for symbol in term.symbols if _is_multiple(symbol.value, size))
     if power < 1:
         return term
-    rest = tuple(symbol for symbol in term.symbols if not _is_multiple(symbol.value, size))
+    rest = tuple(symbol for symbol in term.symbols if symbol.value != 1 and not _is_multiple(symbol.value, size))
     return replace(term, symbols=(Symbol("d", size, power, meaning), *rest))
 
 

@@ -11,7 +11,7 @@ from rooflight.estimate import formulas as _formulas  # noqa: F401  (registers t
 from rooflight.estimate.expressions import evaluate
 from rooflight.estimate.fallback import torch_flops
 from rooflight.estimate.registry import Formula, Work, find, origin
-from rooflight.ledger import Cost, Ledger, Op, Storage, Tensor
+from rooflight.ledger import Cost, Ledger, Op, Tensor
 
 _VIEW = Cost("a view moves nothing", 0, 0, 0, 0, 0, 0)
 _HOST = Cost("runs on the host, not on the target", 0, 0, 0, 0, 0, 0)
@@ -83,7 +83,10 @@ def _cost(op: Op, work: Work, storage_bytes: dict[int, int]) -> Cost:
 def bytes_read(op: Op, storage_bytes: dict[int, int]) -> int:
     """Compulsory reads: every distinct input once, and never more of a storage than it holds."""
     per_storage: dict[int, set[Tensor]] = {}
-    written_only = {id(tensor) for name in op.mutates if name == "out" for tensor in op.tensors(name)}
+    # An overload such as `add.out` only writes what it mutates; `add_` reads it too.
+    overload = op.name.partition(".")[2]
+    into = op.mutates if overload.endswith("out") or overload in ("grad_input", "values") else ()
+    written_only = {id(tensor) for name in into for tensor in op.tensors(name)}
     for tensor in op.inputs:
         if id(tensor) not in written_only:
             per_storage.setdefault(tensor.storage, set()).add(tensor)
@@ -119,7 +122,3 @@ def _signature(op: Op) -> object:
 
     arguments = tuple((name, plain(value)) for name, value in op.args.items())
     return op.name, op.kind, op.recompute, arguments, tuple(plain(tensor) for tensor in op.outputs)
-
-
-def storage_sizes(storages: Iterable[Storage]) -> dict[int, int]:
-    return {storage.id: storage.nbytes for storage in storages}

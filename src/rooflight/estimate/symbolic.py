@@ -1,7 +1,7 @@
 """The closed form: what a model costs as exact polynomials in the batch B and the sequence S, by layer and in total.
 
 A few small traces determine the polynomials, another one verifies them, and further ones find out where they hold
-(for a batch of 1, for a sequence that is no multiple of 32). Where no polynomial fits, the row says so and names the ops.
+(for a batch of 1, for a sequence that is no multiple of 32). Where none fits, the row says so and names the ops.
 
     >>> form = closed_form("gpt2")
     >>> print(form.total.forward["macs"].polynomial)
@@ -17,7 +17,7 @@ from typing import TypeVar
 from rooflight.errors import BadInput
 from rooflight.estimate.api import estimate
 from rooflight.estimate.bigo import Growth, Term, growth_of_bytes, growth_of_terms, width_of
-from rooflight.estimate.symbolic_fits import Fit, Fits, fit_all
+from rooflight.estimate.symbolic_fits import Condition, Fit, Fits, fit_all
 from rooflight.estimate.symbolic_polynomial import ZERO, Point, Polynomial
 from rooflight.estimate.symbolic_samples import COSTS, PHASES, TOTAL, LedgerAt, Quantity, Samples, sample
 from rooflight.estimate.symbolic_terms import limits_of, terms_of
@@ -150,7 +150,9 @@ def _closed_form(samples: Samples, also: Sequence[Point]) -> ClosedForm:
         dtype=header.dtype,
         has_sequence=samples.step is not None,
         total=_row(found, TOTAL, "", everything, _totalled(terms), _totalled(limits), width=width),
-        rows=tuple(row for row in rows if row.ops or row.params.polynomial != ZERO or row.activations.polynomial != ZERO),
+        rows=tuple(
+            row for row in rows if row.ops or any(fit.polynomial != ZERO for fit in (row.params, row.activations))
+        ),
         fitted=samples.grid.points,
         verified=found.verified,
         traces=samples.traced,
@@ -161,13 +163,13 @@ def _closed_form(samples: Samples, also: Sequence[Point]) -> ClosedForm:
 Place = tuple[str, Phase]
 
 
-def _terms_and_limits(samples: Samples) -> tuple[dict[Place, list[Term]], dict[Place, list[str]]]:
+def _terms_and_limits(samples: Samples) -> tuple[dict[Place, list[Term]], dict[Place, list[Condition]]]:
     """By module and phase the terms of every op, and the limits of its bytes. Equal ops are looked at once."""
     grid, check = samples.grid, samples.check
     tables = [samples.ops(point) for point in (*grid.points, check)]
-    known: dict[object, tuple[tuple[Term, ...], tuple[str, ...]]] = {}
+    known: dict[object, tuple[tuple[Term, ...], tuple[Condition, ...]]] = {}
     terms: dict[Place, list[Term]] = {}
-    limits: dict[Place, list[str]] = {}
+    limits: dict[Place, list[Condition]] = {}
     for key, op in tables[0].items():
         ops = [found for table in tables if (found := table.get(key)) is not None]
         if op.kind == "host" or len(ops) != len(tables):
@@ -190,7 +192,7 @@ def _totalled(groups: Mapping[Place, list[_T]]) -> dict[Place, list[_T]]:
 
 
 def _row(found: Fits, path: str, kind: str, ops: Sequence[Op], terms: Mapping[Place, list[Term]],
-         limits: Mapping[Place, list[str]], *, width: Term | None = None) -> Row:  # fmt: skip
+         limits: Mapping[Place, list[Condition]], *, width: Term | None = None) -> Row:  # fmt: skip
     nothing = Fit(ZERO)
     phases: dict[Phase, Costs] = {}
     growth: dict[Phase, Growth] = {}
@@ -198,7 +200,7 @@ def _row(found: Fits, path: str, kind: str, ops: Sequence[Op], terms: Mapping[Pl
         costs = {quantity: found.fits.get((path, phase, quantity), nothing) for quantity in COSTS}
         if own_limits := tuple(dict.fromkeys(limits.get((path, phase), []))):
             for quantity in ("bytes_read", "bytes"):
-                costs[quantity] = replace(costs[quantity], holds=(*costs[quantity].holds, *own_limits))
+                costs[quantity] = _limited(costs[quantity], own_limits)
         phases[phase] = costs
         own = terms.get((path, phase), [])
         # A layer's backward is told in the symbols of its forward.
@@ -216,3 +218,13 @@ def _row(found: Fits, path: str, kind: str, ops: Sequence[Op], terms: Mapping[Pl
         growth=growth,
         uncounted=tuple(row.op for row in total(ops).uncounted),
     )
+
+
+def _limited(fit: Fit, limits: tuple[Condition, ...]) -> Fit:
+    """A fit with the limits of its ops; a point that they exclude need not be excluded by itself."""
+    explained = [
+        condition
+        for condition in fit.holds
+        if condition.excluded is not None and not all(limit.admits(condition.excluded) for limit in limits)
+    ]
+    return replace(fit, holds=(*(condition for condition in fit.holds if condition not in explained), *limits))

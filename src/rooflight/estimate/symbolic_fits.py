@@ -6,8 +6,34 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rooflight.estimate.symbolic_polynomial import Grid, Point, Polynomial, through
-from rooflight.estimate.symbolic_samples import TOTAL, Key, Samples
+from rooflight.estimate.symbolic_samples import Key, Samples
 from rooflight.ledger import Op
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Where a polynomial holds, in words and as a test. The ops that set the condition are its cause."""
+
+    text: str
+    cause: str = ""
+    least_batch: int = 1
+    divisor: int = 1
+    """Sequences must be a multiple of it."""
+    room: Polynomial | None = None
+    """Must not be negative."""
+    excluded: Point | None = None
+
+    def admits(self, point: Point) -> bool:
+        batch, sequence = point
+        return (
+            batch >= self.least_batch
+            and (sequence or 0) % self.divisor == 0
+            and (self.room is None or self.room.at(*point) >= 0)
+            and point != self.excluded
+        )
+
+    def __str__(self) -> str:
+        return self.text + (f" ({self.cause})" if self.cause else "")
 
 
 @dataclass(frozen=True)
@@ -16,8 +42,12 @@ class Fit:
 
     polynomial: Polynomial | None
     reason: str = ""
-    holds: tuple[str, ...] = ()
+    holds: tuple[Condition, ...] = ()
     """The conditions it was found to need, such as "S a multiple of 16"; empty: it held at every point tried."""
+
+    def admits(self, point: Point) -> bool:
+        """May the polynomial be evaluated there?"""
+        return self.polynomial is not None and all(condition.admits(point) for condition in self.holds)
 
     def __str__(self) -> str:
         return self.reason if self.polynomial is None else str(self.polynomial)
@@ -54,9 +84,11 @@ def fit_all(samples: Samples, also: Sequence[Point]) -> Fits:
         if not wrong:
             verified.append(point)
             continue
-        conditions = _Conditions(samples, point)
         for key in wrong:
-            fits[key] = _narrowed(fits[key], conditions.of(key, *fitted[key]), point)
+            # What an earlier condition explains is not said again.
+            if fits[key].admits(point):
+                found = _conditions(samples, key, *fitted[key], point)
+                fits[key] = replace(fits[key], holds=(*fits[key].holds, *found))
     return Fits({key: fits[key] for key in keys}, tuple(dict.fromkeys(verified)))
 
 
@@ -98,53 +130,35 @@ def _holds(samples: Samples, polynomial: Polynomial, key: Key, point: Point) -> 
     return polynomial.at(*point) == samples.sums(point)[key]
 
 
-def _narrowed(fit: Fit, conditions: tuple[str, ...], point: Point) -> Fit:
-    """A fit with the conditions that explain why it misses a point; what earlier ones explain is not said again."""
+def _conditions(samples: Samples, key: Key, grid: Grid, polynomial: Polynomial, point: Point) -> list[Condition]:
+    """Under which conditions a polynomial that misses a point still holds."""
+
+    def cause(place: Point) -> str:
+        return ", ".join(responsible(samples, key, grid, place))
+
     batch, sequence = point
-    known = any(text.startswith("B ≥ 2") for text in fit.holds) and batch == 1
-    known = known or any(_excludes(text, sequence) for text in fit.holds)
-    return fit if known else replace(fit, holds=tuple(dict.fromkeys((*fit.holds, *conditions))))
+    found = []
+    single: Point = (1, samples.step)
+    if batch == 1 and not _holds(samples, polynomial, key, single):
+        found.append(Condition("B ≥ 2", cause(single), least_batch=2))
+    if samples.step is not None and sequence is not None and sequence % samples.step:
+        odd: Point = (samples.grid.batches[-1], samples.off_step())
+        if not _holds(samples, polynomial, key, odd):
+            divisor = _divisor(samples, key, polynomial, samples.step)
+            found.append(Condition(f"S a multiple of {divisor}", cause(odd), divisor=divisor))
+    return found or [Condition(f"not at {point_text(point)}", cause(point), excluded=point)]
 
 
-def _excludes(condition: str, sequence: int | None) -> bool:
-    words = condition.split()
-    return condition.startswith("S a multiple of") and sequence is not None and sequence % int(words[4].rstrip(":")) != 0
-
-
-class _Conditions:
-    """Finds out under which conditions a polynomial that misses a point still holds."""
-
-    def __init__(self, samples: Samples, point: Point) -> None:
-        self._samples = samples
-        self._point = point
-
-    def of(self, key: Key, grid: Grid, polynomial: Polynomial) -> tuple[str, ...]:
-        samples, (batch, sequence) = self._samples, self._point
-        found = []
-        single: Point = (1, None if samples.step is None else samples.step)
-        if batch == 1 and not _holds(samples, polynomial, key, single):
-            found.append("B ≥ 2" + self._cause(key, grid, single))
-        if samples.step is not None and sequence is not None and sequence % samples.step:
-            odd: Point = (grid.batches[-1], samples.off_step())
-            if not _holds(samples, polynomial, key, odd):
-                multiple = self._multiple(key, polynomial, samples.step)
-                found.append(f"S a multiple of {multiple}" + self._cause(key, grid, odd))
-        return tuple(found) or (f"not at {point_text(self._point)}" + self._cause(key, grid, self._point),)
-
-    def _multiple(self, key: Key, polynomial: Polynomial, step: int) -> int:
-        """The smallest power of two whose multiples will do."""
-        divisor = step
-        while divisor > 2:
-            # step + divisor/2 is a multiple of divisor/2 and of nothing larger.
-            point: Point = (self._samples.grid.batches[-1], step + divisor // 2)
-            if not _holds(self._samples, polynomial, key, point):
-                break
-            divisor //= 2
-        return divisor
-
-    def _cause(self, key: Key, grid: Grid, point: Point) -> str:
-        names = responsible(self._samples, key, grid, point)
-        return f": {', '.join(names)}" if names else ""
+def _divisor(samples: Samples, key: Key, polynomial: Polynomial, step: int) -> int:
+    """The smallest power of two whose multiples will do."""
+    divisor = step
+    while divisor > 2:
+        # step + divisor/2 is a multiple of divisor/2 and of no larger power of two.
+        point: Point = (samples.grid.batches[-1], step + divisor // 2)
+        if not _holds(samples, polynomial, key, point):
+            break
+        divisor //= 2
+    return divisor
 
 
 def responsible(samples: Samples, key: Key, grid: Grid, point: Point, *, limit: int = 3) -> list[str]:
@@ -152,12 +166,12 @@ def responsible(samples: Samples, key: Key, grid: Grid, point: Point, *, limit: 
     path, phase, quantity = key
     if phase == "model":
         return []
-    tables = [samples.ops(place) for place in (*grid.points, point)]
+    tables = [samples.ops(place, path, phase) for place in (*grid.points, point)]
     names: dict[str, None] = {}
     for op_key in dict.fromkeys(op_key for table in tables for op_key in table):
         ops = [table.get(op_key) for table in tables]
         sample = next(op for op in ops if op is not None)
-        if sample.name in names or sample.phase != phase or path not in (sample.module, TOTAL):
+        if sample.name in names:
             continue
         values = [_value(op, quantity) for op in ops]
         if through(grid, values[:-1]).at(*point) != values[-1]:

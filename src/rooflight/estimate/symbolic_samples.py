@@ -14,7 +14,9 @@ from rooflight.ledger import DTYPE_BYTES, Ledger, Module, Op, Phase
 LedgerAt = Callable[[int, int | None], Ledger]
 """The ledger of one step with this batch and this sequence (`None`: the model has none)."""
 
-Quantity = Literal["macs", "flops", "flops_causal", "other_flops", "recompute_flops", "bytes_read", "bytes_written", "bytes"]
+Quantity = Literal[
+    "macs", "flops", "flops_causal", "other_flops", "recompute_flops", "bytes_read", "bytes_written", "bytes"
+]
 COSTS: tuple[Quantity, ...] = get_args(Quantity)
 _SUMMED = COSTS[:-1]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -39,7 +41,7 @@ class Samples:
         """Every sequence of the grid is a multiple of it; `None`: the model has no sequence."""
         self._ledgers: dict[Point, Ledger] = {}
         self._sums: dict[Point, Counter[Key]] = {}
-        self._ops: dict[Point, dict[object, Op]] = {}
+        self._ops: dict[Point, dict[tuple[str, str], dict[object, Op]]] = {}
 
     @cached_property
     def grid(self) -> Grid:
@@ -95,11 +97,21 @@ class Samples:
             self._sums[point] = _sums(self.ledger(point))
         return self._sums[point]
 
-    def ops(self, point: Point) -> dict[object, Op]:
-        """The point's ops by key, views left out."""
+    def ops(self, point: Point, path: str = TOTAL, phase: str | None = None) -> dict[object, Op]:
+        """The point's ops by key, views left out; all, or those of one module or phase."""
         if point not in self._ops:
-            self._ops[point] = {op.key: op for op in self.ledger(point).ops if op.kind != "view"}
-        return self._ops[point]
+            places = self._ops[point] = {}
+            for op in self.ledger(point).ops:
+                if op.kind != "view":
+                    places.setdefault((op.module, op.phase), {})[op.key] = op
+        if path != TOTAL and phase is not None:
+            return self._ops[point].get((path, phase), {})
+        return {
+            key: op
+            for (module, own_phase), ops in self._ops[point].items()
+            if path in (module, TOTAL) and phase in (own_phase, None)
+            for key, op in ops.items()
+        }
 
 
 def sample(ledger_at: LedgerAt, *, sequence: bool | None) -> Samples:
@@ -139,8 +151,8 @@ def _sums(ledger: Ledger) -> Counter[Key]:
     for module in ledger.modules:
         sums[module.path, "model", "params"] += module.params
     total: Counter[Key] = Counter()
-    for (_, phase, quantity), value in sums.items():
-        total[TOTAL, phase, quantity] += value
+    for key, value in sums.items():
+        total[TOTAL, key[1], key[2]] += value
     sums.update(total)
     return sums
 

@@ -1,9 +1,12 @@
-"""From the formula of one op to the terms of its Big-O: its symbols followed over the traces, its text multiplied out."""
+"""From the formula of one op to the terms of its Big-O: its symbols followed over the traces, its text multiplied out.
+
+Also the limits at which a formula changes its course, because it says min() or max().
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,6 +14,7 @@ from rooflight.estimate.bigo import Symbol, Term, numbers_of, product_of
 from rooflight.estimate.costs import work_of
 from rooflight.estimate.expressions import evaluate, symbols
 from rooflight.estimate.registry import Work, find
+from rooflight.estimate.symbolic_fits import Condition
 from rooflight.estimate.symbolic_polynomial import Exponents, Grid, Point, Polynomial, powers_text, through
 from rooflight.ledger import Op
 
@@ -33,7 +37,8 @@ def terms_of(ops: Sequence[Op], grid: Grid, check: tuple[Point, Op]) -> tuple[Te
     found = [work.where for work in works if work is not None]
     if isinstance(text, int) or len(found) != len(works) or not evaluate(text, first.where):
         return ()
-    sizes = {name: _size([where[name] for where in found], grid, check[0]) for name in symbols(text) if _in_all(name, found)}
+    known = [name for name in symbols(text) if all(name in where for where in found)]
+    sizes = {name: _size([where[name] for where in found], grid, check[0]) for name in known}
     expansion = _Expansion(first.where, sizes)
     products = expansion.expand(ast.parse(text, mode="eval").body)
     terms = [_term(product, expansion, ops[0].name, matrix=matrix) for product in products]
@@ -45,10 +50,6 @@ def terms_of(ops: Sequence[Op], grid: Grid, check: tuple[Point, Op]) -> tuple[Te
 def _work(op: Op) -> Work | None:
     formula = find(op)
     return None if formula is None else work_of(op, formula)
-
-
-def _in_all(name: str, found: Iterable[Mapping[str, int | float]]) -> bool:
-    return all(name in where for where in found)
 
 
 def _size(values: Sequence[int | float], grid: Grid, check: Point) -> Polynomial | None:
@@ -100,14 +101,16 @@ class _Expansion:
         if size is None:
             return [{f"@{name}": 1}]
         if size.degree == 0:
-            self.dimensions[name] = Symbol(name, size.coefficient(0))
-            return [{name: 1}] if size.terms else []
+            # A formula's own B or S that does not change is another one than ours.
+            label = f"{name}'" if name in ("B", "S") else name
+            self.dimensions[label] = Symbol(label, size.coefficient(0))
+            return [{label: 1}] if size.terms else []
         return [self.growing(name, powers, factor) for powers, factor in size.leading]
 
     def growing(self, name: str, powers: Exponents, factor: Fraction) -> _Product:
         product = {symbol: power for symbol, power in zip((_B, _S), powers, strict=True) if power}
-        if factor != 1:
-            # 197·B rows: B times a dimension of the model, written M'.
+        if factor > 1 and factor.denominator == 1:
+            # 197·B rows: B times a dimension of the model, written M'. A part of B·S (an expert's) is a constant.
             self.dimensions[f"{name}'"] = Symbol(f"{name}'", factor, meaning=_per(name, powers))
             product[f"{name}'"] = 1
         return product
@@ -133,7 +136,8 @@ class _Expansion:
             return _unmatched([_times(one, other, 1) for one in left for other in right])
         if isinstance(node.op, ast.Pow):
             power = node.right.value if isinstance(node.right, ast.Constant) else 1
-            return [{symbol: count * int(power) for symbol, count in product.items()} for product in left]
+            assert isinstance(power, int), ast.dump(node)
+            return [{symbol: count * power for symbol, count in product.items()} for product in left]
         return [_times(one, right[0], -1) for one in left] if len(right) == 1 else left
 
 
@@ -161,35 +165,32 @@ def _divides(one: _Product, other: _Product) -> bool:
 # --- where a formula changes its course -----------------------------------------------------------------------------
 
 
-def limits_of(ops: Sequence[Op], grid: Grid, check: tuple[Point, Op]) -> tuple[str, ...]:
-    """Up to where min() and max() in the bytes of an op give what they gave in the traces: "B·S ≤ 50,257"."""
+def limits_of(ops: Sequence[Op], grid: Grid, check: tuple[Point, Op]) -> tuple[Condition, ...]:
+    """Up to where min() and max() in the bytes of an op give what they gave in the traces: B·S ≤ 50,257."""
     works = [work for op in (*ops, check[1]) if (work := _work(op)) is not None]
     if len(works) != len(ops) + 1:
         return ()
-    found: dict[str, None] = {}
+    found: dict[Condition, None] = {}
     for text in (works[0].reads, works[0].writes):
-        if not isinstance(text, str) or "min(" not in text and "max(" not in text:
+        if not isinstance(text, str) or ("min(" not in text and "max(" not in text):
             continue
         for node in ast.walk(ast.parse(text, mode="eval")):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
                 limit = _limit(node, [work.where for work in works], grid, check[0])
-                found |= {limit: None} if limit else {}
+                found |= {limit: None} if limit is not None else {}
     return tuple(found)
 
 
-def _limit(node: ast.Call, where: Sequence[Mapping[str, int | float]], grid: Grid, check: Point) -> str:
-    """The condition that the smaller argument stays the smaller; empty if it always does."""
+def _limit(node: ast.Call, where: Sequence[Mapping[str, int | float]], grid: Grid, check: Point) -> Condition | None:
+    """The condition that the smaller argument stays the smaller; `None` if it always does."""
     sizes = []
     for argument in node.args:
         text = ast.unparse(argument)
         sizes.append(_size([evaluate(text, values) for values in where], grid, check))
     if len(sizes) != 2 or sizes[0] is None or sizes[1] is None:
-        return ""
+        return None
     small, large = sorted((sizes[0], sizes[1]), key=lambda size: size.at(*grid.points[0]))
-    difference = large - small
-    if all(value >= 0 for _, value in difference.terms):
-        return ""
-    rising = Polynomial.of({powers: -value for powers, value in difference.terms if value < 0})
-    rest = Polynomial.of({powers: value for powers, value in difference.terms if value > 0})
-    content = difference.content
-    return f"{rising.scaled(1 / content)} ≤ {rest.scaled(1 / content)}"
+    room = (large - small).scaled(1 / (large - small).content)
+    rising = Polynomial.of({powers: -value for powers, value in room.terms if value < 0})
+    rest = Polynomial.of({powers: value for powers, value in room.terms if value > 0})
+    return Condition(f"{rising} ≤ {rest}", room=room) if rising.terms else None

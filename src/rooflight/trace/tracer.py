@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rooflight._version import __version__
 from rooflight.errors import BadInput, RooflightError, TraceFailed
-from rooflight.ledger import Header, Ledger
+from rooflight.ledger import FORMAT_VERSION, Header, Ledger
 from rooflight.models.shapes import explain_shape_errors
 from rooflight.models.workload import Workload
 from rooflight.trace.autocast import autocast_as_cuda
@@ -115,7 +115,7 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
         # Closed while the model is still borrowed: what lives now outlives the step.
         storages = recorder.storages.close()
         del output, optimizer
-    return Ledger(header=header, modules=modules, storages=storages, ops=tuple(recorder.ops))
+    return Ledger(format_version=FORMAT_VERSION, header=header, modules=modules, storages=storages, ops=tuple(recorder.ops))
 
 
 def _prepare(stage: ExitStack, workload: Workload, model: nn.Module, on: TensorKind) -> tuple[Any, Any]:
@@ -240,7 +240,7 @@ def _header(workload: Workload, options: TraceOptions, choices: Training, inputs
     if options.on in ("cpu", "cuda"):
         notes.append(f"the step was really run on {options.on}")
     return Header(
-        rooflight=__version__, torch=torch.__version__, model=workload.name, step=workload.step,
+        rooflight=__version__, torch=str(torch.__version__), model=workload.name, step=workload.step,
         target=parse_target(options.target).name, batch=workload.batch, dtype=workload.dtype, math=modes,
         sequence=workload.sequence, past=workload.past, autocast=options.autocast,
         loss=choices.loss if training else None, optimizer=choices.optimizer if training else None,
