@@ -57,10 +57,10 @@ def _tables(ledger: Ledger, *, by: By, depth: int | None, folded: bool, epochs: 
 
 def _show_text(ledger: Ledger, **choices: Any) -> None:
     console = make_console()
-    console.print(f"[bold]{text.headline(ledger).replace('[', '(')}[/bold]")
-    console.print(text.parameters_line(ledger), markup=False)
+    console.print(text.headline(ledger), markup=False, highlight=False, style="bold")
+    console.print(text.parameters_line(ledger), markup=False, highlight=False)
     for table in _tables(ledger, **choices):
-        console.print(to_rich(table))
+        console.print(to_rich(table, width=console.width))
     for note in ledger.header.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
     console.print(text.coverage(ledger), markup=False, highlight=False)

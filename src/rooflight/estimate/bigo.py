@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from rooflight.estimate.symbolic_polynomial import Exponents, Polynomial, number_text, powers_text
+from rooflight.estimate.symbolic_polynomial import Exponents, Polynomial, number_text, powers_latex, powers_text
 
 Basis = Literal["flops", "bytes"]
 
@@ -70,6 +70,15 @@ class Term:
         dimensions = f"Σ({self.dimensions})" if self.summed > 1 and self.symbols else self.dimensions
         return "·".join(part for part in (self.growth, dimensions) if part) or "1"
 
+    def to_latex(self) -> str:
+        over = " ".join(_latex(symbol) for symbol in self.symbols if symbol.power > 0)
+        under = " ".join(_latex(replace(symbol, power=-symbol.power)) for symbol in self.symbols if symbol.power < 0)
+        dimensions = rf"\frac{{{over or 1}}}{{{under}}}" if under else over
+        if self.summed > 1 and dimensions:
+            dimensions = rf"\sum {dimensions}"
+        growing = [factor.replace("log", r"\log ").replace("·", " ") for factor in self.factors]
+        return " ".join(part for part in (powers_latex(self.powers), *growing, dimensions) if part) or "1"
+
     @property
     def count(self) -> int:
         """How many ops it comes from."""
@@ -88,6 +97,9 @@ class Growth:
 
     def __str__(self) -> str:
         return f"O({' + '.join(term.text for term in self.terms) or '1'})"
+
+    def to_latex(self) -> str:
+        return rf"\mathcal{{O}}({' + '.join(term.to_latex() for term in self.terms) or '1'})"
 
     @property
     def where(self) -> tuple[str, ...]:
@@ -110,6 +122,14 @@ class Growth:
         """What is left when the sequence alone grows."""
         highest = max((term.powers[1] for term in self.terms), default=0)
         return replace(self, terms=tuple(term for term in self.terms if term.powers[1] == highest))
+
+
+def _latex(symbol: Symbol) -> str:
+    letters = symbol.name.rstrip("'")
+    name = letters[0] + (f"_{{{letters[1:]}}}" if letters[1:] else "") + "'" * (len(symbol.name) - len(letters))
+    return (
+        name if symbol.power == 1 else f"({name})^{{{symbol.power}}}" if "'" in name else f"{name}^{{{symbol.power}}}"
+    )
 
 
 def growth_of_bytes(polynomial: Polynomial | None) -> Growth | None:

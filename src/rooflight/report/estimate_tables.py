@@ -20,14 +20,17 @@ def main_table(ledger: Ledger, by: By = "module", *, depth: int | None = None, f
     training = ledger.header.step == "train"
     columns = [Column({"module": "layer", "type": "type", "op": "op"}[by], right=False)]
     if by == "module":
-        columns += [Column("type", right=False), Column("output", units.shape), Column("params", _COUNT)]
+        columns += [Column("type", right=False, optional=4), Column("output", units.shape, optional=2), Column("params", _COUNT)]
     else:
         columns += [Column("calls", units.exact)]
-    columns.append(Column("MACs", _COUNT))
+    columns.append(Column("MACs", _COUNT, optional=1))
     columns += [Column("fwd FLOPs", _COUNT), Column("bwd FLOPs", _COUNT)] if training else [Column("FLOPs", _COUNT)]
     if total(ledger.ops).recompute_flops:
         columns.append(Column("again", _COUNT))
-    columns += [Column("other", _COUNT), Column("bytes", units.bytes_), Column("FLOP/B", units.ratio), Column("share", units.percent)]
+    columns += [
+        Column("other", _COUNT, optional=5), Column("bytes", units.bytes_), Column("FLOP/B", units.ratio, optional=3),
+        Column("share", units.percent),
+    ]  # fmt: skip
     recomputes = any(column.name == "again" for column in columns)
     cells = [_cells(row, ledger, by=by, training=training, recomputes=recomputes) for row in rows]
     whole = Row("total", "", 0, 0, None, summary.params(ledger), summary.trainable_params(ledger), total(ledger.ops),
@@ -67,8 +70,8 @@ def phase_table(ledger: Ledger) -> Table:
     phases = summary.totals_by_phase(ledger)
     columns = (
         Column("phase", right=False), Column("ops", units.exact), Column("MACs", _COUNT), Column("FLOPs", _COUNT),
-        Column("recomputed", _COUNT), Column("other", _COUNT), Column("bytes read", units.bytes_),
-        Column("bytes written", units.bytes_), Column("FLOP/B", units.ratio),
+        Column("recomputed", _COUNT, optional=2), Column("other", _COUNT, optional=1),
+        Column("bytes read", units.bytes_), Column("bytes written", units.bytes_), Column("FLOP/B", units.ratio, optional=3),
     )  # fmt: skip
     sums = {**phases, "step": total(ledger.ops)}
     rows = tuple(

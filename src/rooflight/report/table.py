@@ -17,6 +17,8 @@ class Column:
     name: str
     write: Callable[[Any], str] = str
     right: bool = True
+    optional: int = 0
+    """Columns with the highest number go first when a terminal is too narrow; 0 always stays."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,26 @@ class Table:
         return [[column.write(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
 
 
-def to_rich(table: Table) -> Any:
+def fitting(table: Table, width: int) -> Table:
+    """The table without the columns that a terminal of this width has no room for."""
+    columns = list(range(len(table.columns)))
+    texts = [[column.name for column in table.columns], *table.written()]
+
+    def needed() -> int:
+        return sum(max(len(row[i]) for row in texts) + 3 for i in columns)
+
+    while needed() > width and any(table.columns[i].optional for i in columns):
+        columns.remove(max(columns, key=lambda i: table.columns[i].optional))
+    rows = tuple(tuple(row[i] for i in columns) for row in table.rows)
+    return Table(table.title, tuple(table.columns[i] for i in columns), rows, table.emphasised)
+
+
+def to_rich(table: Table, *, width: int) -> Any:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    table = fitting(table, width)
     drawn = RichTable(title=table.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
         drawn.add_column(column.name, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis")
