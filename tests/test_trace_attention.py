@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from tracing import flops, infer, names, only, rows, train
 
 from rooflight.errors import BadInput
 from rooflight.trace.target import AttentionCall, Target, attention_kernel, parse_target
-from tracing import flops, infer, names, only, rows, train
 
 CHOICES = Path(__file__).parent / "data" / "h200_attention_choice.json.gz"
 OPS = {
@@ -154,7 +154,12 @@ def test_targets_are_read_as_written() -> None:
     assert parse_target("cuda") == Target("cuda", 90)
     assert parse_target("cuda:80") == Target("cuda", 80)
     assert parse_target("cpu").kind == "cpu"
-    assert [parse_target(text).name for text in ("cuda", "cuda:80", "cuda:120", "cpu")] == ["cuda", "cuda:80", "cuda:120", "cpu"]
+    assert [parse_target(text).name for text in ("cuda", "cuda:80", "cuda:120", "cpu")] == [
+        "cuda",
+        "cuda:80",
+        "cuda:120",
+        "cpu",
+    ]
     for text in ("gpu", "cuda:", "cuda:8.0", "cuda:0", "tpu"):
         with pytest.raises(BadInput, match="unknown target"):
             parse_target(text)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
+from tracing import infer, train
 
 import rooflight
 from rooflight.errors import TraceFailed
 from rooflight.estimate.registry import unregister
 from rooflight.ledger import Op, Uncounted, total
-from tracing import infer, train
 
 
 @torch.library.custom_op("rooflighttests::project", mutates_args=())
@@ -146,7 +146,9 @@ def test_an_operator_that_needs_data_is_named_with_the_line_that_calls_it() -> N
         def forward(self, x: Tensor) -> Tensor:
             return opaque(x)  # the line
 
-    with pytest.raises(TraceFailed, match=r"test_trace_custom_ops\.py:\d+ \(return opaque\(x\)  # the line\)") as caught:
+    with pytest.raises(
+        TraceFailed, match=r"test_trace_custom_ops\.py:\d+ \(return opaque\(x\)  # the line\)"
+    ) as caught:
         infer(Opaque(), torch.randn(2))
     assert "rooflighttests::opaque" in str(caught.value)
     assert "register_fake" in str(caught.value)

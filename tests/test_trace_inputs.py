@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from tracing import flops, infer, names, only, rows, train
 
 from rooflight.errors import BadInput
-from tracing import flops, infer, names, only, rows, train
 
 
 class Many(nn.Module):

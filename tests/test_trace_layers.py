@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from tracing import flops, infer, names, only, rows, train
 
 from rooflight.ledger import Tensor as LedgerTensor
 from rooflight.ledger import total
-from tracing import flops, infer, names, only, rows, train
 
 # Convolutions: (layer, input shape, MACs of one pass)
 
@@ -297,7 +297,9 @@ def test_views_are_rows_that_cost_nothing() -> None:
     ledger = infer(Views(), torch.randn(2, 6))
     views = [op for op in ledger.ops if op.kind == "view"]
     assert [op.packet.removeprefix("aten::") for op in views] == ["view", "t", "slice", "unsqueeze"]
-    assert {tensor.storage for op in views for tensor in (*op.inputs, *op.outputs)} == {ledger.header.inputs[0][1].storage}
+    assert {tensor.storage for op in views for tensor in (*op.inputs, *op.outputs)} == {
+        ledger.header.inputs[0][1].storage
+    }
     for op in views:
         assert op.cost is not None
         assert (op.cost.flops, op.cost.bytes_read, op.cost.bytes_written) == (0, 0, 0)

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from tracing import flops, infer, names, only, rows, train
 
 from rooflight.ledger import LOSS, OPTIMIZER, total
-from tracing import flops, infer, names, only, rows, train
 
 
 class ConvNet(nn.Module):
@@ -98,7 +98,11 @@ def test_the_accumulation_of_a_gradient_belongs_to_the_owner_of_the_parameter() 
 def test_the_loss_is_no_part_of_the_model() -> None:
     ledger = train(Block(), torch.randn(3, 4), loss="cross-entropy")
     assert names(ledger, phase="forward", module=LOSS) == ["_log_softmax", "nll_loss_forward"]
-    assert names(ledger, phase="backward", module=LOSS) == ["ones_like", "nll_loss_backward", "_log_softmax_backward_data"]
+    assert names(ledger, phase="backward", module=LOSS) == [
+        "ones_like",
+        "nll_loss_backward",
+        "_log_softmax_backward_data",
+    ]
     assert all(module.path != LOSS for module in ledger.modules)
 
 
@@ -182,8 +186,10 @@ def test_reentrant_checkpointing_runs_the_whole_block_again() -> None:
     plain = train(nn.Sequential(nn.Linear(4, 4), Block(), nn.Linear(4, 2)), torch.randn(3, 4))
     again = [op for op in ledger.ops if op.recompute]
     assert [(op.phase, op.module, op.packet) for op in again if op.kind == "compute"] == [
-        ("backward", "block.a", "aten::addmm"), ("backward", "block", "aten::relu"), ("backward", "block.b", "aten::addmm"),
-    ]  # fmt: skip
+        ("backward", "block.a", "aten::addmm"),
+        ("backward", "block", "aten::relu"),
+        ("backward", "block.b", "aten::addmm"),
+    ]
     totals = total(ledger.ops)
     assert totals.recompute_flops == 2 * 192
     assert totals.flops == total(plain.ops).flops
@@ -241,7 +247,9 @@ def test_frozen_parameters_have_no_gradient_and_no_optimizer() -> None:
     assert flops(rows(ledger, "convolution_backward")) == 0
     assert sorted(s.name for s in ledger.storages if s.category == "gradient") == ["conv2.bias", "fc.bias", "fc.weight"]
     assert [t.shape for t in rows(ledger, phase="optimizer")[0].tensors("self")] == [(5,), (2, 5), (2,)]
-    assert sum(module.params for module in ledger.modules) - sum(m.trainable_params for m in ledger.modules) == 112 + 180
+    assert (
+        sum(module.params for module in ledger.modules) - sum(m.trainable_params for m in ledger.modules) == 112 + 180
+    )
 
 
 def test_a_model_without_trainable_parameters_has_only_a_forward() -> None:

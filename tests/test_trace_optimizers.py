@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-
-from rooflight.ledger import OPTIMIZER, total
 from tracing import names, rows, train
 
-STATE = {"sgd": [], "momentum": ["momentum_buffer"], "adam": ["exp_avg", "exp_avg_sq"], "adamw": ["exp_avg", "exp_avg_sq"]}
+from rooflight.ledger import OPTIMIZER, total
+
+STATE = {
+    "sgd": [],
+    "momentum": ["momentum_buffer"],
+    "adam": ["exp_avg", "exp_avg_sq"],
+    "adamw": ["exp_avg", "exp_avg_sq"],
+}
 ADAM = ["lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", "addcdiv_"]
 # One parameter's second step; adamw decays the weights first.
 SINGLE = {"sgd": ["add_"], "momentum": ["mul_", "add_", "add_"], "adam": ADAM, "adamw": ["mul_", *ADAM]}
@@ -47,7 +52,9 @@ def test_without_foreach_every_parameter_is_stepped_for_itself(optimizer: str, o
 def test_the_state_is_there_before_the_step(optimizer: str, foreach: bool) -> None:
     ledger = train(nn.Linear(4, 2), torch.randn(3, 4), optimizer=optimizer, foreach=foreach)
     state = [s for s in ledger.storages if s.category == "optimizer-state" and not s.host]
-    assert sorted((s.name, s.nbytes) for s in state) == sorted((name, size) for name in STATE[optimizer] for size in (32, 8))
+    assert sorted((s.name, s.nbytes) for s in state) == sorted(
+        (name, size) for name in STATE[optimizer] for size in (32, 8)
+    )
     assert all(s.born is None and s.dies is None for s in state)
     # A first step would clone gradients or fill zeros.
     assert not {"clone", "zeros_like"} & set(names(ledger, phase="optimizer"))

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from tracing import flops, infer, names, only, rows, train
 
 from rooflight.ledger import LOSS
-from tracing import flops, infer, names, only, rows, train
 
 
 @pytest.fixture

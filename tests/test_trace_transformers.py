@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from tracing import flops, infer, names, only, rows, train
 
 from rooflight.ledger import total
 from rooflight.models.torchvision_ops import declare_missing_operators
-from tracing import flops, infer, names, only, rows, train
 
 declare_missing_operators()
 transformers = pytest.importorskip("transformers")
@@ -127,10 +127,14 @@ def test_decoding_attends_to_the_cache_and_leaves_it_as_it_was(make: Any) -> Non
     assert cache.get_seq_length() == 8
     assert cache.layers[0].keys is keys
     # One query looks at 8 cached positions and itself.
-    attended = [op for op in rows(ledger) if op.packet in ("aten::bmm", "aten::_scaled_dot_product_efficient_attention")]
+    attended = [
+        op for op in rows(ledger) if op.packet in ("aten::bmm", "aten::_scaled_dot_product_efficient_attention")
+    ]
     layers = {"transformer.h.0.attn", "transformer.h.1.attn", "model.layers.0.self_attn", "model.layers.1.self_attn"}
     assert flops(op for op in attended if op.module in layers) == 2 * attention(1, 9)
-    cached = [storage for storage in ledger.storages if storage.category == "input" and storage.name == "past_key_values"]
+    cached = [
+        storage for storage in ledger.storages if storage.category == "input" and storage.name == "past_key_values"
+    ]
     assert len(cached) == 4
     assert {storage.born for storage in cached} == {None}
     heads = keys.shape[1]

@@ -55,6 +55,7 @@ def estimate(
         workload = build(
             model, batch=1 if batch is None else batch, seq=seq, past=past, dtype=dtype or "fp32", step=step,
             overrides=overrides or {}, input_shape=input_shape, download=download,
+            device=on if on in ("cpu", "cuda") else "meta",
         )  # fmt: skip
     else:
         if not isinstance(model, nn.Module):

@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from rooflight.estimate.symbolic_polynomial import Exponents, Polynomial, number_text, powers_latex, powers_text
+from rooflight.estimate.symbolic_polynomial import (
+    Exponents,
+    Polynomial,
+    number_text,
+    outgrows,
+    powers_latex,
+    powers_text,
+)
 
 Basis = Literal["flops", "bytes"]
 
@@ -115,6 +122,7 @@ class Growth:
             for symbol in term.symbols if term.summed == 1 else ():
                 clash = len(numbers[symbol.name]) > 1
                 parts.append(symbol.definition + (f" in {term.text}" if clash else ""))
+            parts += [f"{name} = a size that is no polynomial" for name in term.factors if not name.startswith("log(")]
         return tuple(dict.fromkeys(parts))
 
     @property
@@ -144,18 +152,18 @@ def growth_of_terms(
 ) -> Growth | None:
     """The Big-O of several ops: terms that grow alike put together, those outgrown dropped.
 
-    Products of the same numbers are the same, whatever their names, and get the names they have in `named_as`. With
-    `width` (see `width_of`) dimensions that are a simple multiple of the model's width are written as d.
+    Terms that grow alike with the same numbers are the same, whatever their names, and get the names they have in
+    `named_as`. With `width` (see `width_of`) simple multiples of the model's width are written as d.
     """
     names: dict[object, tuple[Symbol, ...]] = {}
     for term in named_as:
-        names.setdefault(numbers_of(term), term.symbols)
+        names.setdefault(_kind(term), term.symbols)
     classes: dict[object, Term] = {}
     for term in _without_covered(list(terms)):
-        renamed = replace(term, symbols=names.setdefault(numbers_of(term), term.symbols))
+        renamed = replace(term, symbols=names.setdefault(_kind(term), term.symbols))
         named = renamed if width is None else _in_width(renamed, width)
-        key = (named.powers, named.factors, numbers_of(named))
-        classes[key] = _joined(classes[key], named) if key in classes else named
+        kind = _kind(named)
+        classes[kind] = _joined(classes[kind], named) if kind in classes else named
     groups: dict[object, list[Term]] = {}
     for term in classes.values():
         groups.setdefault((term.powers, term.factors, tuple(str(symbol) for symbol in term.symbols)), []).append(term)
@@ -183,6 +191,12 @@ def numbers_of(term: Term) -> object:
     return tuple(sorted((symbol.value, symbol.power) for symbol in term.symbols))
 
 
+def _kind(term: Term) -> object:
+    """What two terms must have in common to be one; a sum over several shapes has no single numbers."""
+    numbers = numbers_of(term) if term.summed == 1 else (term.dimensions, term.weight)
+    return term.powers, term.factors, numbers
+
+
 def _joined(one: Term, other: Term) -> Term:
     counts = dict(one.ops)
     for name, count in other.ops:
@@ -194,13 +208,15 @@ def _summed(group: Sequence[Term]) -> Term:
     result = group[0]
     for term in group[1:]:
         result = _joined(result, term)
-    return replace(result, summed=len(group))
+    return replace(result, summed=sum(term.summed for term in group))
 
 
 def _outgrows(one: Term, other: Term) -> bool:
-    """Is every symbol of the other in this one, with the same number, at least to the same power?"""
+    """Does this one grow faster and start higher; or has it every symbol of the other, at least to the same power?"""
     if one is other or not set(other.factors) <= set(one.factors):
         return False
+    if outgrows(one.powers, other.powers) and one.weight >= other.weight:
+        return True
     if one.powers[0] < other.powers[0] or one.powers[1] < other.powers[1]:
         return False
     if (other.summed > 1 or one.summed > 1) and other.symbols:
@@ -240,6 +256,8 @@ def product_of(dimensions: Iterable[Symbol]) -> Fraction:
 
 def _in_width(term: Term, width: Term) -> Term:
     """The term with d for every dimension (or all of them together) that is a simple multiple of the width."""
+    if term.summed > 1:
+        return term
     size = product_of(width.symbols)
     parts = [symbol for symbol in width.symbols if symbol.value != 1]
     meaning = "·".join(str(symbol) for symbol in parts) if len(parts) > 1 else ""

@@ -18,7 +18,7 @@ from rooflight.errors import BadInput
 from rooflight.estimate.api import estimate
 from rooflight.estimate.bigo import Growth, Term, growth_of_bytes, growth_of_terms, width_of
 from rooflight.estimate.symbolic_fits import Condition, Fit, Fits, fit_all
-from rooflight.estimate.symbolic_polynomial import ZERO, Point, Polynomial
+from rooflight.estimate.symbolic_polynomial import ZERO, Grid, Point, Polynomial
 from rooflight.estimate.symbolic_samples import COSTS, PHASES, TOTAL, LedgerAt, Quantity, Samples, sample
 from rooflight.estimate.symbolic_terms import limits_of, terms_of
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Phase, StepKind, total
@@ -133,7 +133,7 @@ def closed_form(
 def _closed_form(samples: Samples, also: Sequence[Point]) -> ClosedForm:
     found = fit_all(samples, also)
     header = samples.base.header
-    terms, limits = _terms_and_limits(samples)
+    terms, limits = _terms_and_limits(samples, found.grid, found.check)
     ops: dict[str, list[Op]] = {}
     for op in samples.ops(samples.grid.points[0]).values():
         ops.setdefault(op.module, []).append(op)
@@ -153,7 +153,7 @@ def _closed_form(samples: Samples, also: Sequence[Point]) -> ClosedForm:
         rows=tuple(
             row for row in rows if row.ops or any(fit.polynomial != ZERO for fit in (row.params, row.activations))
         ),
-        fitted=samples.grid.points,
+        fitted=found.grid.points,
         verified=found.verified,
         traces=samples.traced,
         notes=header.notes,
@@ -163,9 +163,10 @@ def _closed_form(samples: Samples, also: Sequence[Point]) -> ClosedForm:
 Place = tuple[str, Phase]
 
 
-def _terms_and_limits(samples: Samples) -> tuple[dict[Place, list[Term]], dict[Place, list[Condition]]]:
+def _terms_and_limits(
+    samples: Samples, grid: Grid, check: Point
+) -> tuple[dict[Place, list[Term]], dict[Place, list[Condition]]]:
     """By module and phase the terms of every op, and the limits of its bytes. Equal ops are looked at once."""
-    grid, check = samples.grid, samples.check
     tables = [samples.ops(point) for point in (*grid.points, check)]
     known: dict[object, tuple[tuple[Term, ...], tuple[Condition, ...]]] = {}
     terms: dict[Place, list[Term]] = {}

@@ -55,10 +55,12 @@ class Fit:
 
 @dataclass(frozen=True)
 class Fits:
-    """Every fit by its key, and the points at which all of them were verified."""
+    """Every fit by its key, the points at which all of them were verified, and the widest grid they needed."""
 
     fits: dict[Key, Fit]
     verified: tuple[Point, ...]
+    grid: Grid
+    check: Point
 
 
 def point_text(point: Point) -> str:
@@ -77,9 +79,11 @@ def fit_all(samples: Samples, also: Sequence[Point]) -> Fits:
     missed = [key for key in keys if key not in fitted]
     fits = {key: Fit(polynomial) for key, (_, polynomial) in fitted.items()}
     if missed:
-        fits |= _second_attempt(samples, missed, fitted)
-    verified = [check]
-    for point in _probes(samples, also):
+        if all(samples.has(point) for point in (samples.wide_check, *samples.wide_grid.points)):
+            grid, check = samples.wide_grid, samples.wide_check
+        fits |= _second_attempt(samples, missed, fitted, grid, check)
+    verified = []
+    for point in dict.fromkeys([check, *_probes(samples, also)]):
         wrong = [key for key in fitted if not _holds(samples, fitted[key][1], key, point)]
         if not wrong:
             verified.append(point)
@@ -89,18 +93,14 @@ def fit_all(samples: Samples, also: Sequence[Point]) -> Fits:
             if fits[key].admits(point):
                 found = _conditions(samples, key, *fitted[key], point)
                 fits[key] = replace(fits[key], holds=(*fits[key].holds, *found))
-    return Fits({key: fits[key] for key in keys}, tuple(dict.fromkeys(verified)))
+    return Fits({key: fits[key] for key in keys}, tuple(verified), grid, check)
 
 
 def _second_attempt(
-    samples: Samples, missed: Iterable[Key], fitted: dict[Key, tuple[Grid, Polynomial]]
+    samples: Samples, missed: Iterable[Key], fitted: dict[Key, tuple[Grid, Polynomial]], grid: Grid, check: Point
 ) -> dict[Key, Fit]:
     """Higher powers, for the sums that B¹ and S² could not make. What fits is added to `fitted`."""
-    grid, check = samples.wide_grid, samples.wide_check
     found: dict[Key, Fit] = {}
-    possible = all(samples.has(point) for point in (check, *grid.points))
-    if not possible:
-        grid, check = samples.grid, samples.check
     for key in missed:
         polynomial = through(grid, [samples.sums(point)[key] for point in grid.points])
         traced = samples.sums(check)[key]

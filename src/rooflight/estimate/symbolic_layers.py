@@ -1,4 +1,4 @@
-"""A closed form's rows as one reads them: rolled up to a depth, layers that are alike put together, ranked by growth."""
+"""A closed form's rows as one reads them: rolled up to a depth, like layers put together, ranked by growth."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import prod
 
 from rooflight.errors import BadInput
 from rooflight.estimate.bigo import Growth, growth_of_terms
@@ -90,22 +91,18 @@ def alike(rows: Iterable[Row]) -> list[Layers]:
     """Rows in their order, those that are alike at the place of the first."""
     groups: dict[object, list[Row]] = {}
     for row in rows:
-        groups.setdefault((re.sub(r"\b\d+\b", "#", row.path), repr(replace(row, path=""))), []).append(row)
+        groups.setdefault((re.sub(r"\d+", "#", row.path), repr(replace(row, path=""))), []).append(row)
     return [Layers(_label([row.path for row in group]), tuple(group)) for group in groups.values()]
 
 
 def _label(paths: Sequence[str]) -> str:
     """`h.{0…11}.attn` for h.0.attn to h.11.attn."""
-    split = [path.split(".") for path in paths]
-    columns = [list(dict.fromkeys(column)) for column in zip(*split, strict=True)]
-    if len(paths) == 1:
-        return paths[0]
-    sizes = 1
-    for column in columns:
-        sizes *= len(column)
-    if sizes != len(paths):
+    columns = [
+        list(dict.fromkeys(column)) for column in zip(*(re.split(r"(\d+)", path) for path in paths), strict=True)
+    ]
+    if prod(len(column) for column in columns) != len(paths):
         return f"{paths[0]} … {paths[-1]}"
-    return ".".join(column[0] if len(column) == 1 else "{" + _range(column) + "}" for column in columns)
+    return "".join(column[0] if len(column) == 1 else "{" + _range(column) + "}" for column in columns)
 
 
 def _range(numbers: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from rooflight.estimate.symbolic_polynomial import ZERO, Point
 from rooflight.estimate.symbolic_samples import COSTS, Quantity
 
 WIDTH = 100
+_HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 _LINES: tuple[tuple[Quantity, str], ...] = (
     ("macs", "MACs"),
@@ -36,10 +37,16 @@ def to_text(form: ClosedForm, *, depth: int | None = None, top: int = 10) -> str
 
 def _wrapped(first: str, text: str) -> list[str]:
     """`text` after `first`, its further lines below it."""
-    return textwrap.wrap(
+    lines = textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_long_words=False,
         break_on_hyphens=False,
     )  # fmt: skip
+    return [line.replace(_HARD_SPACE, " ") for line in lines]
+
+
+def _together(parts: Iterable[str]) -> str:
+    """A list whose items are not broken over lines."""
+    return ", ".join(part.replace(" ", _HARD_SPACE) for part in parts)
 
 
 def _heading(form: ClosedForm) -> Iterator[str]:
@@ -47,9 +54,9 @@ def _heading(form: ClosedForm) -> Iterator[str]:
     yield f"Closed form of {form.model} ({form.step}, {form.dtype}): {symbols}"
     batches, sequences = (_axis(form.fitted, axis) for axis in (0, 1))
     fitted = f"B = {batches}" + (f" with S = {sequences}" if sequences else "")
-    verified = " and ".join(point_text(point) for point in form.verified)
+    verified = "; ".join(point_text(point).replace(" ", _HARD_SPACE) for point in form.verified)
     yield from _wrapped(
-        "", f"Exact: fitted at {fitted}, verified at {verified}. 1 MAC = 2 FLOPs; bytes are compulsory."
+        "", f"Exact: fitted at {fitted}; verified at {verified}. 1 MAC = 2 FLOPs; bytes are compulsory."
     )
     kept = "kept for backward" if form.step == "train" else "outputs of leaf modules"
     yield from _wrapped("", f"Activations are bytes: {kept}. Big-O drops constant factors and keeps the model's sizes.")
@@ -84,16 +91,16 @@ def _growth_lines(phase: str, growth: Growth | None, form: ClosedForm) -> Iterat
     longest = growth.in_sequence
     if form.has_sequence and str(longest) != str(growth):
         text += f"; as S grows {longest}"
-    yield from _wrapped(f"  {phase:<12}", ", ".join((text, *growth.where)))
+    yield from _wrapped(f"  {phase:<13} ", ", ".join(part for part in (text, _together(growth.where)) if part))
 
 
 def _fit_lines(name: str, fit: Fit, *, indent: int = 4) -> Iterator[str]:
     if fit.polynomial == ZERO:
         return
-    start = " " * indent + f"{name:<{14 - indent}} "
+    start = " " * indent + f"{name:<{15 - indent}} "
     yield from _wrapped(start, str(fit))
     if fit.polynomial is not None and fit.holds:
-        yield from _wrapped(" " * len(start) + "for ", ", ".join(str(condition) for condition in fit.holds))
+        yield from _wrapped(" " * len(start) + "for ", _together(map(str, fit.holds)))
 
 
 def _uncounted(row: Row) -> Iterator[str]:
@@ -105,8 +112,9 @@ def _ranking(form: ClosedForm, top: int) -> Iterator[str]:
     lines = [line for line in ranking(form) if line.growth is not None and line.growth.basis == "flops"]
     yield f"Ranking by growth (all phases; the first {min(top, len(lines))} of {len(lines)} kinds of layer)"
     for place, line in enumerate(lines[:top], 1):
-        work = "FLOPs have no closed form" if line.work is None else f"{line.work} FLOPs"
-        yield from _wrapped(f"  {place:>3} ", f"{line.growth}  {_name(form, line.layers)}: {work}")
+        work = "FLOPs without closed form" if line.work is None else f"{line.work} FLOPs"
+        count = f", {line.layers.count} together" if line.layers.count > 1 else ""
+        yield from _wrapped(f"  {place:>3} ", f"{line.growth}  {_name(form, line.layers)}: {work}{count}")
 
 
 def _name(form: ClosedForm, layers: Layers) -> str:
@@ -116,10 +124,11 @@ def _name(form: ClosedForm, layers: Layers) -> str:
 def _layer(form: ClosedForm, layers: Layers) -> Iterator[str]:
     row = layers.row
     facts = [row.type] if row.type else []
-    if layers.count > 1:
-        facts.append(f"{layers.count} alike, each")
+    each = f"{layers.count} alike, each " if layers.count > 1 else ""
     if row.params.polynomial != ZERO:
-        facts.append(f"{row.params} parameters")
+        facts.append(f"{each}{row.params} parameters")
+    elif each:
+        facts.append(each.rstrip())
     yield from _wrapped(f"{_name(form, layers)}  ", ", ".join(facts)) or [_name(form, layers)]
     for phase, costs in row.phases.items():
         yield from _growth_lines(phase, row.growth.get(phase), form)
@@ -150,7 +159,8 @@ def _latex_rows(name: str, row: Row, quantities: Sequence[tuple[Quantity, str]])
 
     for phase, costs in row.phases.items():
         if phase in row.growth:
-            yield line(phase, "Big-O", f"${row.growth[phase].to_latex()}$")
+            growth = row.growth[phase]
+            yield line(phase, "Big-O", "; ".join((f"${growth.to_latex()}$", *map(_escaped, growth.where))))
         for quantity, text in quantities:
             if costs[quantity].polynomial != ZERO:
                 yield line(phase, text, _latex_fit(costs[quantity]))
@@ -163,10 +173,14 @@ def _latex_fit(fit: Fit) -> str:
     return f"${fit.polynomial.to_latex()}$" if fit.polynomial is not None else _escaped(fit.reason)
 
 
+_LATEX = {
+    "{": r"\{", "}": r"\}", "_": r"\_", "#": r"\#", "^": r"\^{}", "…": r"\ldots ", "·": r"$\cdot$", "Σ": r"$\Sigma$",
+    "²": "$^2$", "³": "$^3$", "≤": r"$\le$", "≥": r"$\ge$",
+}  # fmt: skip
+
+
 def _escaped(text: str) -> str:
-    for plain, escaped in (("{", r"\{"), ("}", r"\}"), ("_", r"\_"), ("#", r"\#"), ("^", r"\^{}"), ("…", r"\ldots ")):
-        text = text.replace(plain, escaped)
-    return text
+    return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 import torch.utils.backend_registration as backends
-from torch._meta_registrations import meta_conv
 
 from rooflight.trace.precision import dtype_name
+from rooflight.trace.stand_ins import channels_last
 from rooflight.trace.target import AttentionCall, Target, attention_kernel
 
 aten = torch.ops.aten
@@ -73,11 +73,6 @@ def _register(library: torch.library.Library, target: Target, key: str) -> None:
     redirect("batch_norm", _batch_norm)
     for name, function in _RECURRENT.items():
         redirect(name, function)
-    library.impl("convolution", _convolution_meta, "Meta")
-    library.impl("convolution_backward", _convolution_backward_meta, "Meta")
-    for name, function in _META_KERNELS.items():
-        if not getattr(aten, name).default.has_kernel_for_dispatch_key(torch._C.DispatchKey.Meta):
-            library.impl(name, function, "Meta")
 
 
 def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None, dropout: float, causal: bool,
@@ -163,7 +158,7 @@ def _batch_norm(input: _Tensor, weight: _Tensor | None, bias: _Tensor | None, ru
         and ((running_mean is None) == (running_var is None)) and (running_mean is not None or training)
         and input.shape[0] <= (880801 if training else 65535) and input.numel() < 2**31
     ):  # fmt: skip
-        layout = torch.channels_last if _channels_last(input) else torch.contiguous_format
+        layout = torch.channels_last if channels_last(input) else torch.contiguous_format
         result = aten.cudnn_batch_norm(
             input.contiguous(memory_format=layout), weight, bias, running_mean, running_var, training, momentum, eps
         )[0]
@@ -172,10 +167,6 @@ def _batch_norm(input: _Tensor, weight: _Tensor | None, bias: _Tensor | None, ru
             input, weight, bias, running_mean, running_var, training, momentum, eps, False
         )[0]
     return result
-
-
-def _channels_last(tensor: _Tensor) -> bool:
-    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
 
 
 # cuDNN's numbers for its recurrent cells.
@@ -221,57 +212,3 @@ def _simple(mode: str) -> tuple[Any, Any]:
 _RECURRENT: dict[str, Any] = {"lstm.input": _lstm_input, "lstm.data": _lstm_data}
 for _name in ("gru", "rnn_tanh", "rnn_relu"):
     _RECURRENT[f"{_name}.input"], _RECURRENT[f"{_name}.data"] = _simple(_name)
-
-
-def _cudnn_rnn_backward_meta(input, weight, weight_stride0, weight_buf, hx, cx, output, grad_output, grad_hy, grad_cy,  # type: ignore[no-untyped-def]
-                             mode, hidden_size, proj_size, num_layers, batch_first, dropout, train, bidirectional,
-                             batch_sizes, dropout_state, reserve, output_mask):  # fmt: skip
-    empty = torch.empty(0, dtype=input.dtype, device=input.device)
-    gradients = [torch.empty_like(w) for w in weight] if output_mask[3] else [empty for _ in weight]
-    return (
-        torch.empty_like(input) if output_mask[0] else empty,
-        torch.empty_like(hx) if output_mask[1] else empty,
-        torch.empty_like(cx) if cx is not None and output_mask[2] else empty,
-        gradients,
-    )
-
-
-def _native_mha_meta(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias,  # type: ignore[no-untyped-def]
-                     mask=None, need_weights=True, average_attn_weights=True, mask_type=None):  # fmt: skip
-    batch, length = query.shape[:2]
-    weights = query.new_empty(0)
-    if need_weights:
-        shape = (batch, length, length) if average_attn_weights else (batch, num_head, length, length)
-        weights = query.new_empty(shape)
-    return query.new_empty(batch, length, proj_weight.shape[0]), weights
-
-
-def _encoder_layer_meta(src, *rest, **options):  # type: ignore[no-untyped-def]
-    return torch.empty_like(src)
-
-
-def _convolution_meta(input, weight, *rest):  # type: ignore[no-untyped-def]
-    """cuDNN keeps channels last where input or weight have them so; torch's own stand-in makes all contiguous."""
-    output = meta_conv(input, weight, *rest)
-    keeps = input.dtype is not torch.float64 and (_channels_last(input) or _channels_last(weight))
-    return output.contiguous(memory_format=torch.channels_last) if keeps else output
-
-
-def _convolution_backward_meta(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,  # type: ignore[no-untyped-def]
-                               output_padding, groups, output_mask):  # fmt: skip
-    """cuDNN gives gradients in the layout of input and weight; torch's own stand-in makes them all contiguous."""
-    channels_last = _channels_last(input) or _channels_last(weight)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    return (
-        torch.empty_like(input, memory_format=layout) if output_mask[0] else None,
-        torch.empty_like(weight, memory_format=layout) if output_mask[1] else None,
-        grad_output.new_empty(weight.shape[1] * groups if transposed else weight.shape[0]) if output_mask[2] else None,
-    )
-
-
-# Kernels without data that some torch versions lack.
-_META_KERNELS = {
-    "_cudnn_rnn_backward": _cudnn_rnn_backward_meta,
-    "_native_multi_head_attention": _native_mha_meta,
-    "_transformer_encoder_layer_fwd": _encoder_layer_meta,
-}

@@ -21,21 +21,25 @@ _CONTAINERS = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
-def borrowed(model: nn.Module, *, training: bool, to_meta: bool = True) -> Iterator[None]:
+def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[None]:
     """The model in train or eval mode, on meta or where it is; as it was afterwards.
 
-    A model that is really run (`to_meta` off) changes in place, so its values are kept and copied back.
+    A model that is really run (on "cpu" or "cuda") changes in place, so its values are kept and copied back.
     """
     modules = list(model.modules())
     state = [*model.parameters(), *model.buffers()]
-    values = [] if to_meta else [tensor.detach().clone() for tensor in state]
+    if any(isinstance(tensor, UninitializedTensorMixin) for tensor in state):
+        raise TraceFailed("the model has lazy parameters without a shape: run it once on a real input first")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
+        raise TraceFailed("the model is scripted, so its calls cannot be followed: pass the module it was made from")
+    values = [tensor.detach().clone() for tensor in state] if on in ("cpu", "cuda") else []
     attributes = [_snapshot(module) for module in modules]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     random_state, torch_state = random.getstate(), torch.get_rng_state()
     try:
         for module in modules:
             module.training = training
-        if to_meta:
+        if on == "meta":
             _swap_to_meta(modules)
         yield
     finally:
@@ -64,8 +68,6 @@ def _swap_to_meta(modules: list[nn.Module]) -> None:
     replaced: dict[int, Any] = {}
 
     def meta(tensor: torch.Tensor) -> Any:
-        if isinstance(tensor, UninitializedTensorMixin):
-            raise TraceFailed("the model has lazy parameters without a shape: run it once on a real input first")
         if id(tensor) not in replaced:
             empty = tensor.detach().to("meta")
             if isinstance(tensor, nn.Parameter):

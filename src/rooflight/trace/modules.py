@@ -28,7 +28,7 @@ class ModuleTracker:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self._modules = list(model.modules())  # as they are before the step: a forward may add some and drop others
         # A compiled module wraps the original under this name; users know the original's paths.
         self._paths = {id(module): original_name(path).removesuffix("_orig_mod").rstrip(".")
                        for path, module in model.named_modules()}  # fmt: skip
@@ -107,7 +107,7 @@ class ModuleTracker:
         """The rows of the module tree. A shared parameter counts at its first owner and is named as tied elsewhere."""
         seen: set[int] = set()
         rows = []
-        for module in self._model.modules():
+        for module in self._modules:
             path = self._paths[id(module)]
             if type(module).__name__ == "OptimizedModule":
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,8 @@ class _Signature:
 class Recorder(TorchDispatchMode):
     """Records ops while it is entered. `phase` is set by whoever runs the step."""
 
-    def __init__(self, tracker: ModuleTracker, *, device: str, modes: MathModes, rank: int = 0) -> None:
+    def __init__(self, tracker: ModuleTracker, *, device: str, modes: MathModes, rank: int = 0,
+                 stand_ins: Mapping[Any, Callable[..., Any]] | None = None) -> None:  # fmt: skip
         super().__init__()
         self.ops: list[Op] = []
         self.phase: Phase = "forward"
@@ -55,6 +56,7 @@ class Recorder(TorchDispatchMode):
         self._rank = rank
         self._ordinals: Counter[tuple[str, str, int, str]] = Counter()
         self._signatures: dict[Any, _Signature] = {}
+        self._stand_ins = stand_ins or {}
         self._shortcuts = Shortcuts()
 
     def __torch_dispatch__(
@@ -77,6 +79,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, pure: bool) -> Any:
+        func = self._stand_ins.get(func, func)
         try:
             if pure and self._device == "meta":
                 return self._shortcuts.run(func, args, kwargs)

@@ -27,6 +27,7 @@ from rooflight.trace.live import borrowed
 from rooflight.trace.modules import ModuleTracker, original_name
 from rooflight.trace.precision import math_modes, torch_dtype
 from rooflight.trace.recorder import Recorder
+from rooflight.trace.stand_ins import STAND_INS
 from rooflight.trace.step import Training, make_optimizer, run_inference, run_training
 from rooflight.trace.target import parse_target
 
@@ -84,14 +85,15 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
     with ExitStack() as stage:
         # A caller's inference mode would hide composite operators and forbid backward.
         stage.enter_context(torch.inference_mode(False))
-        stage.enter_context(borrowed(model, training=training, to_meta=options.on == "meta"))
+        stage.enter_context(borrowed(model, training=training, on=options.on))
         args, kwargs = _prepare(stage, workload, model, options.on)
         if options.on in ("meta", "fake"):
             stage.enter_context(kernels_of(target, device="meta" if options.on == "meta" else "cpu"))
         optimizer = make_optimizer(model, choices) if training else None
         device = {"fake": "cpu"}.get(options.on, options.on)
         tracker = ModuleTracker(model)
-        recorder = Recorder(tracker, device=device, modes=modes)
+        stand_ins = STAND_INS if target.kind == "cuda" and options.on in ("meta", "fake") else None
+        recorder = Recorder(tracker, device=device, modes=modes, stand_ins=stand_ins)
         inputs = _register(recorder, model, optimizer, (args, kwargs))
 
         autocast = partial(autocast_as_cuda, options.autocast, on=options.on)
@@ -262,7 +264,7 @@ def _failures_explained(model: nn.Module) -> Iterator[None]:
 
 
 _DATA_DEPENDENT = ("item()", "Cannot copy out of meta tensor", "data-dependent", "data dependent", "nonzero",
-                   "meta tensors", "DataDependent", "_local_scalar_dense", "truth value", "Boolean value")  # fmt: skip
+                   "meta tensors", "to numpy", "DataDependent", "_local_scalar_dense", "truth value", "Boolean value")  # fmt: skip
 
 
 def _explained(error: Exception) -> TraceFailed:

@@ -1,0 +1,1 @@
+"""The parts of `benchmarks/estimate.py`: what is asked, of whom, how it is measured and shown."""
