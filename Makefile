@@ -38,8 +38,20 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(STAMP)
-	@$(BIN)/python benchmarks/estimate.py
+bench: .venv-bench/.installed
+	@.venv-bench/bin/python benchmarks/estimate.py --write
+
+# The tools that rooflight is compared with stay out of .venv. DeepSpeed is built from source, with the torch that is
+# there and none of its own kernels; where that fails, the page says so.
+.venv-bench/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt benchmarks/requirements-deepspeed.txt
+	@echo "installing the other tools into .venv-bench (once)"
+	@$(PYTHON) -m venv --clear .venv-bench
+	@echo '*' >.venv-bench/.gitignore
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-bench/bin/python -m pip install -qq -c constraints.txt -e . \
+		setuptools wheel -r benchmarks/requirements.txt
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 DS_BUILD_OPS=0 .venv-bench/bin/python -m pip install -qq -c constraints.txt \
+		--no-build-isolation -r benchmarks/requirements-deepspeed.txt || echo "DeepSpeed did not install: left out" >&2
+	@touch $@
 
 install: $(STAMP)
 	@:

@@ -90,7 +90,7 @@ def conditions(rounds: int) -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     load = f"; load average at the start {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     python = ".".join(map(str, sys.version_info[:3]))
-    return f"Python {python}, {versions}; {cores} CPU cores, no GPU{load}; best of {rounds} rounds."
+    return f"Python {python}, {versions}; {cores} CPU cores, no GPU{load}; rounds: {rounds}."
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from rooflight.estimate.costs import cost_of
+from rooflight.estimation.costs import cost_of
 from rooflight.ledger import Cost, MathModes, Op
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.recorder import Recorder

@@ -154,7 +154,7 @@ def test_save_and_report(run, tmp_path):
 
 def test_csv_and_markdown_files(run, tmp_path):
     for name, start in (("t.csv", "layer,"), ("t.md", "## mnist-cnn")):
-        code, out, _ = run("estimate", "mnist-cnn", "-o", tmp_path / name)
+        code, _, _ = run("estimate", "mnist-cnn", "-o", tmp_path / name)
         assert code == 0
         assert (tmp_path / name).read_text().startswith(start)
 
@@ -289,7 +289,10 @@ def test_debug_shows_the_traceback(run):
         run("estimate", "resnet5O", "--debug")
 
 
-@pytest.mark.parametrize("content", [b"\x00\xff" * 500, b"", b'{"format_version": 99999}', b'{"format_version": 1}', b"[1, 2", b"\x1f\x8b\x08"])
+@pytest.mark.parametrize(
+    "content",
+    [b"\x00\xff" * 500, b"", b'{"format_version": 99999}', b'{"format_version": 1}', b"[1, 2", b"\x1f\x8b\x08"],
+)
 def test_files_that_are_no_ledgers(run, tmp_path, content):
     path = tmp_path / "x.json"
     path.write_bytes(content)
@@ -312,7 +315,16 @@ def test_nothing_is_overwritten_without_force(run, tmp_path):
 
 @pytest.mark.parametrize("delay", [0.6, 2.5])
 def test_ctrl_c_is_130_and_leaves_nothing(tmp_path, delay):
-    command = [sys.executable, "-m", "rooflight.commands.main", "estimate", "llama3-70b", "--step", "train", "--symbolic"]
+    command = [
+        sys.executable,
+        "-m",
+        "rooflight.commands.main",
+        "estimate",
+        "llama3-70b",
+        "--step",
+        "train",
+        "--symbolic",
+    ]
     process = subprocess.Popen([*command, "-o", str(tmp_path / "run.json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))  # fmt: skip
     time.sleep(delay)
@@ -325,6 +337,8 @@ def test_ctrl_c_is_130_and_leaves_nothing(tmp_path, delay):
 
 def test_a_reader_that_stops_reading_is_no_error():
     shell = f"{sys.executable} -m rooflight.commands.main list formulas | head -n 1"
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {shell}"], capture_output=True, text=True, check=False, env=os.environ)
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {shell}"], capture_output=True, text=True, check=False, env=os.environ
+    )
     assert done.stdout.startswith("aten::")
     assert done.stderr == ""

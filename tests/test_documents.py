@@ -140,7 +140,11 @@ RULES = [
 def rule_for(row):
     for subject, quantity, answer in RULES:
         if (found := re.fullmatch(subject, row["subject"])) and (named := re.fullmatch(quantity, row["quantity"])):
-            return subject + " / " + quantity, answer, named if "(" in quantity and named.groups() and not found.groups() else found
+            return (
+                subject + " / " + quantity,
+                answer,
+                named if "(" in quantity and named.groups() and not found.groups() else found,
+            )
     return None
 
 

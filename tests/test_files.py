@@ -173,7 +173,9 @@ def test_random_bytes_are_refused_in_one_line(tmp_path, content):
 
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
-documents = st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4))
+documents = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+)
 fields = st.sampled_from(["header", "modules", "storages", "ops", "kernels", "measurements"])
 
 

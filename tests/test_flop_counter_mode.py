@@ -46,7 +46,7 @@ def counted_by_torch(load) -> int:
 
 
 def estimated(load, **options):
-    from rooflight.estimate.costs import fill_costs
+    from rooflight.estimation.costs import fill_costs
     from rooflight.trace import TraceOptions, trace
 
     return fill_costs(trace(load, TraceOptions(loss="mse", **options)))
@@ -85,7 +85,12 @@ def test_recurrent_layers_are_nothing_to_torch():
     sums = total(rooflight.estimate(model, data).ops)
     # 4 gates; the first layer meets 16 inputs, the second 32; both meet 32 hidden values; 5 steps of 3 samples.
     assert sums.macs == 5 * 3 * 4 * 32 * ((16 + 32) + (32 + 32))
-    with warnings.catch_warnings(), kernels_of(Target("cuda")), torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with (
+        warnings.catch_warnings(),
+        kernels_of(Target("cuda")),
+        torch.no_grad(),
+        FlopCounterMode(display=False) as counter,
+    ):
         warnings.simplefilter("ignore")
         model.to("meta")(data.to("meta"))
     assert counter.get_total_flops() == 0

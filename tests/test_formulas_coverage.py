@@ -11,8 +11,8 @@ from recording import meta, numbers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rooflight.estimate.costs import fill_costs
-from rooflight.estimate.formulas.coverage import without_formula
+from rooflight.estimation.costs import fill_costs
+from rooflight.estimation.formulas.coverage import without_formula
 from rooflight.ledger import MathModes, Op
 from rooflight.models import build
 from rooflight.trace import TraceOptions, trace

@@ -8,7 +8,7 @@ import pytest
 import torch
 from recording import cost, meta, numbers
 
-from rooflight.estimate.formulas.pooling import covered
+from rooflight.estimation.formulas.pooling import covered
 
 aten = torch.ops.aten
 X = meta(2, 3, 8, 8)

@@ -6,17 +6,17 @@ import pytest
 import torch
 from formula_calls import CALLS, PRETENDED, call
 
-from rooflight.estimate import formulas
-from rooflight.estimate.costs import cost_of
-from rooflight.estimate.expressions import evaluate, symbols, to_latex, to_text
-from rooflight.estimate.registry import find, registered
+from rooflight.estimation import formulas
+from rooflight.estimation.costs import cost_of
+from rooflight.estimation.expressions import evaluate, symbols, to_latex, to_text
+from rooflight.estimation.registry import find, registered
 
 # Their own tests call these.
 _ELSEWHERE = (formulas.attention, formulas.convolution, formulas.matmul, formulas.recurrent)
 
 
 def _own_names() -> list[str]:
-    from rooflight.estimate.registry import _FORMULAS
+    from rooflight.estimation.registry import _FORMULAS
 
     elsewhere = {module.__name__ for module in _ELSEWHERE}
     return [

@@ -6,6 +6,7 @@ import random
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,7 @@ class Net(nn.Module):
         self.count = getattr(self, "count", 0) + 1
         self.scale = self.scale * 2
         random.random()
+        np.random.random()
         torch.rand(1)
         if self.fail == "raise":
             raise ValueError("midway")
@@ -100,7 +102,7 @@ class Snapshot:
         self.gradients = {
             name: None if p.grad is None else (id(p.grad), p.grad.clone()) for name, p in model.named_parameters()
         }
-        self.random = random.getstate()
+        self.random = random.getstate(), str(np.random.get_state())
         self.torch = torch.get_rng_state()
 
     def check(self, model: nn.Module) -> None:
@@ -263,8 +265,8 @@ def test_a_model_by_name_may_really_be_run() -> None:
 
 
 def test_importing_a_part_does_not_hide_the_function_of_that_name() -> None:
-    import rooflight.estimate.costs
-    import rooflight.estimate.registry
+    import rooflight.estimation.costs
+    import rooflight.estimation.registry
 
     assert callable(rooflight.estimate)
     assert rooflight.estimate(nn.Linear(2, 2), torch.randn(1, 2)).ops

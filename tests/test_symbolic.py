@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from torch import nn
 
 from rooflight.errors import BadInput
-from rooflight.estimate.api import estimate
-from rooflight.estimate.symbolic import ClosedForm, Row, closed_form
-from rooflight.estimate.symbolic_layers import alike, at_depth, ranking
-from rooflight.estimate.symbolic_polynomial import Grid, Polynomial, through
-from rooflight.estimate.symbolic_samples import COSTS
-from rooflight.estimate.symbolic_text import to_json_dict, to_latex, to_text
+from rooflight.estimation.api import estimate
+from rooflight.estimation.symbolic import ClosedForm, Row, closed_form
+from rooflight.estimation.symbolic.layers import alike, at_depth, ranking
+from rooflight.estimation.symbolic.polynomial import Grid, Polynomial, through
+from rooflight.estimation.symbolic.samples import COSTS
 from rooflight.ledger import Ledger, total
+from rooflight.reporting.closed_form import to_json_dict, to_latex, to_text
 
 TINY_GPT2 = {"n_layer": "2", "n_embd": "64", "n_head": "4"}
 

@@ -12,7 +12,7 @@ from tracing import infer, train
 
 import rooflight
 from rooflight.errors import TraceFailed
-from rooflight.estimate.registry import unregister
+from rooflight.estimation.registry import unregister
 from rooflight.ledger import Op, Uncounted, total
 
 

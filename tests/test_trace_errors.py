@@ -114,7 +114,7 @@ class Raises(nn.Module):
 @pytest.mark.parametrize(
     ("error", "text"),
     [(KeyError("no such head"), "KeyError: 'no such head'"), (ValueError("bad\nsecond line"), "ValueError: bad"),
-     (AssertionError(), "AssertionError"), (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero")],
+     (AssertionError(), "AssertionError"), (ValueError("must be nonzero"), "ValueError: must be nonzero"), (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero")],
 )  # fmt: skip
 @pytest.mark.parametrize("step", ["infer", "train"])
 def test_an_error_of_the_models_own_is_passed_on_with_its_line(error: Exception, text: str, step: str) -> None:

@@ -1,13 +1,15 @@
 """Record which attention kernel CUDA chooses, over a grid of shapes, types and options.
 
-usage: attention_choice.py OUT.json    (needs a CUDA GPU)
+usage: attention_choice.py OUT.json.gz    (needs a CUDA GPU)
 
-The trace predicts this choice with no GPU; tests/data/h200_attention_choice.json, made by this script, holds the truth.
+The trace predicts this choice with no GPU; tests/data/h200_attention_choice.json.gz, made by this script, holds the truth.
 """
 
+import gzip
 import itertools
 import json
 import sys
+from collections import Counter
 
 import torch
 
@@ -15,7 +17,9 @@ NAMES = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 
 
 def choice(*, dtype, head, sq, sk, heads_kv, mask, dropout, causal, grad, batch=2, heads=8):
-    make = lambda h, s: torch.randn(batch, h, s, head, device="cuda", dtype=dtype, requires_grad=grad)
+    def make(h, s):
+        return torch.randn(batch, h, s, head, device="cuda", dtype=dtype, requires_grad=grad)
+
     q, k, v = make(heads, sq), make(heads_kv, sk), make(heads_kv, sk)
     bias = None
     if mask == "bool":
@@ -31,26 +35,41 @@ def main() -> None:
     rows = []
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
     grid = itertools.product(
-        dtypes, (8, 20, 32, 64, 80, 96, 100, 128, 192, 256, 320), ((128, 128), (1, 128), (1, 1), (77, 77), (100, 128), (1024, 1024)),
-        (8, 2), (None, "bool", "float", "2d"), (0.0, 0.1), (False, True), (False, True),
+        dtypes,
+        (8, 20, 32, 64, 80, 96, 100, 128, 192, 256, 320),
+        ((128, 128), (1, 128), (1, 1), (77, 77), (100, 128), (1024, 1024)),
+        (8, 2),
+        (None, "bool", "float", "2d"),
+        (0.0, 0.1),
+        (False, True),
+        (False, True),
     )
     for dtype, head, (sq, sk), heads_kv, mask, dropout, causal, grad in grid:
         if mask and causal:
             continue
-        row = dict(dtype=dtype, head=head, sq=sq, sk=sk, heads_kv=heads_kv, mask=mask, dropout=dropout, causal=causal, grad=grad)
+        row = dict(
+            dtype=dtype,
+            head=head,
+            sq=sq,
+            sk=sk,
+            heads_kv=heads_kv,
+            mask=mask,
+            dropout=dropout,
+            causal=causal,
+            grad=grad,
+        )
         try:
             row["choice"] = choice(**{**row, "dtype": dtypes[dtype]})
         except Exception as error:
             row["choice"] = "error: " + str(error).splitlines()[0][:80]
         rows.append(row)
-    about = dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, cudnn=torch.backends.cudnn.version(), rows=rows)
-    with open(sys.argv[1], "w") as out:
-        json.dump(about, out)
-    seen: dict = {}
-    for row in rows:
-        key = (row["dtype"], row["head"], row["mask"], row["heads_kv"], row["sq"], row["sk"])
-        seen.setdefault(key, set()).add(row["choice"])
-    print(len(rows), "rows")
+    columns = list(rows[0])
+    about = dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, cudnn=torch.backends.cudnn.version(),
+                 made_by="benchmarks/h200/attention_choice.py", columns=columns,
+                 rows=[[row[column] for column in columns] for row in rows])  # fmt: skip
+    with gzip.GzipFile(sys.argv[1], "wb", mtime=0) as out:
+        out.write(json.dumps(about, separators=(",", ":")).encode())
+    print(len(rows), "rows", Counter(row["choice"] for row in rows))
 
 
 if __name__ == "__main__":

@@ -41,8 +41,10 @@ for optimizer in ("sgd", "momentum", "adam", "adamw"):
 for name in ("torchvision:resnet18", "torchvision:vgg11", "torchvision:googlenet", "torchvision:mobilenet_v3_small", "torchvision:convnext_tiny",
              "torchvision:swin_t", "timm:vit_tiny_patch16_224", "hf:bert", "hf:gpt2", "hf:distilbert"):  # fmt: skip
     CASES += [(name, dict(batch=2, step=step), {}) for step in ("infer", "train")]
-SMALL = "lstm lstm_projected gru rnn attention_odd attention_bool_mask attention_float_mask attention_grouped convolutions " \
+SMALL = (
+    "lstm lstm_projected gru rnn attention_odd attention_bool_mask attention_float_mask attention_grouped convolutions "
     "convolutions_channels_last checkpointed multi_head"
+)
 HERE = Path(__file__).parent
 for name in SMALL.split():
     for step in ("infer", "train"):
@@ -82,20 +84,38 @@ def main() -> None:
             a, b = rows(dry, shapes=True), rows(wet, shapes=True)
             same = a == b
             equal += same
-            results.append(dict(model=name, arguments=arguments, options=options, ops=[f"{o[0]} {o[1]} {o[2]}" for o in rows(wet, shapes=False)]))
+            results.append(
+                dict(
+                    model=name,
+                    arguments=arguments,
+                    options=options,
+                    ops=[f"{o[0]} {o[1]} {o[2]}" for o in rows(wet, shapes=False)],
+                )
+            )
             print("ok  " if same else "DIFF", label, len(a), len(b), flush=True)
             if not same:
                 shown = 0
                 for tag, i, j, k, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
                     if tag != "equal" and shown < 4:
                         shown += 1
-                        print("    meta", [x[1:] for x in a[i:j]][:5], "\n    cuda", [x[1:] for x in b[k:m]][:5], flush=True)
+                        print(
+                            "    meta",
+                            [x[1:] for x in a[i:j]][:5],
+                            "\n    cuda",
+                            [x[1:] for x in b[k:m]][:5],
+                            flush=True,
+                        )
         except Exception as error:
             print("FAIL", label, repr(error)[:300], flush=True)
             if "-v" in sys.argv:
                 traceback.print_exc()
         torch.cuda.empty_cache()
-    about = dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, made_by="benchmarks/h200/op_sequences.py", cases=results)
+    about = dict(
+        gpu=torch.cuda.get_device_name(),
+        torch=torch.__version__,
+        made_by="benchmarks/h200/op_sequences.py",
+        cases=results,
+    )
     with gzip.GzipFile(sys.argv[1], "wb", mtime=0) as out:
         out.write(json.dumps(about, separators=(",", ":")).encode())
     print(f"{equal} of {len(CASES)} equal")

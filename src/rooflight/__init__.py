@@ -9,24 +9,22 @@ Names are imported when they are used, so that `import rooflight` takes no time.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rooflight._version import __version__
 
 if TYPE_CHECKING:
     from rooflight.errors import RooflightError
-    from rooflight.estimate.api import estimate
-    from rooflight.estimate.registry import Work, formula
+    from rooflight.estimation.api import estimate
+    from rooflight.estimation.registry import Work, formula
     from rooflight.files import load, save
     from rooflight.ledger import Ledger, Op
 
 _HOMES = {
-    "estimate": "rooflight.estimate.api",
-    "formula": "rooflight.estimate.registry",
-    "Work": "rooflight.estimate.registry",
+    "estimate": "rooflight.estimation.api",
+    "formula": "rooflight.estimation.registry",
+    "Work": "rooflight.estimation.registry",
     "load": "rooflight.files",
     "save": "rooflight.files",
     "Ledger": "rooflight.ledger",
@@ -45,14 +43,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """Python names a subpackage in its parent when it is imported: `estimate` must stay the function of that name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

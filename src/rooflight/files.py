@@ -116,7 +116,9 @@ def _version(content: bytes, path: Path) -> int:
         # A file that breaks off in the middle fails here, before its version can be trusted.
         raise BadFile(f"{path} is not a rooflight ledger: {_one_line(error)}") from error
     if version > FORMAT_VERSION:
-        raise BadFile(f"{path} has format {version}, newer than this rooflight reads ({FORMAT_VERSION}): upgrade rooflight")
+        raise BadFile(
+            f"{path} has format {version}, newer than this rooflight reads ({FORMAT_VERSION}): upgrade rooflight"
+        )
     if version < 1:
         raise BadFile(f"{path} is not a rooflight ledger: format {version} never existed")
     return version

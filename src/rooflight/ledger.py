@@ -8,6 +8,7 @@ Units are SI and stand in the names. `None` is unknown, `0` is proven zero.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -46,10 +47,7 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def numel(self) -> int:
-        n = 1
-        for size in self.shape:
-            n *= size
-        return n
+        return math.prod(self.shape)
 
     @property
     def itemsize(self) -> int:
@@ -199,6 +197,13 @@ class Module(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     outputs: tuple[tuple[int, ...], ...] = ()
     output_dtypes: tuple[str, ...] = ()
 
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the tensors one call gives."""
+        return sum(
+            math.prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in zip(self.outputs, self.output_dtypes, strict=True)
+        )
+
 
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A measured quantity and the counter, clock or spec it was read from."""
@@ -281,18 +286,18 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     # How a ledger looks is the report's business; these only let Python find it.
     def __repr__(self) -> str:
-        from rooflight.report.text import describe
+        from rooflight.reporting.text import describe
 
         return describe(self)
 
     def _repr_html_(self) -> str:
-        from rooflight.report.html import to_html
+        from rooflight.reporting.html import to_html
 
         return to_html(self)
 
     def to_pandas(self) -> Any:
         """One row for every op (needs pandas)."""
-        from rooflight.report.frames import to_pandas
+        from rooflight.reporting.frames import to_pandas
 
         return to_pandas(self)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from rooflight.ledger import DTYPE_BYTES, LOSS, OPTIMIZER, Ledger, Module, Op, Totals, total
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Totals, total
 
 By = Literal["module", "type", "op"]
 
@@ -121,13 +121,8 @@ def _leaves(modules: Iterable[Module]) -> list[Module]:
 
 
 def _output_bytes(module: Module) -> int:
-    count = 0
-    for shape, dtype in zip(module.outputs, module.output_dtypes, strict=True):
-        size = DTYPE_BYTES[dtype]
-        for length in shape:
-            size *= length
-        count += size
-    return count * max(module.calls, 1)
+    """Outputs of all calls, each taken to be like the first."""
+    return module.output_bytes * max(module.calls, 1)
 
 
 def rows(ledger: Ledger, by: By = "module", *, depth: int | None = None) -> list[Row]:
@@ -137,7 +132,9 @@ def rows(ledger: Ledger, by: By = "module", *, depth: int | None = None) -> list
         return _module_rows(ledger, depth, whole)
     key = _type_of(ledger) if by == "type" else _name_of
     groups = _sums(ledger.ops, key)
-    made = [_row(name, "", sums, whole, calls=sum(phase.ops for phase in sums.values())) for name, sums in groups.items()]
+    made = [
+        _row(name, "", sums, whole, calls=sum(phase.ops for phase in sums.values())) for name, sums in groups.items()
+    ]
     return sorted(made, key=lambda row: (row.totals.flops + row.totals.recompute_flops, row.totals.bytes), reverse=True)
 
 
@@ -215,6 +212,7 @@ def _ancestry(path: str) -> list[str]:
 def _row(name: str, kind: str, sums: PhaseSums, whole: Totals, *, calls: int, depth: int = 0,
          output: tuple[int, ...] | None = None, params: int = 0, trainable: int = 0) -> Row:  # fmt: skip
     everything = sum(sums.values(), Totals())
+    share: float | None
     if whole.flops + whole.recompute_flops:
         share = (everything.flops + everything.recompute_flops) / (whole.flops + whole.recompute_flops)
     else:

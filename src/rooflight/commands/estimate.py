@@ -20,21 +20,62 @@ _STEPS = click.Choice(["infer", "train", "decode"])
 
 @click.command(short_help="what a model costs by mathematics")
 @click.argument("model")
-@click.option("--batch", type=int, default=1, show_default=True, help="Samples in a step (a micro-batch with --accumulate).")
+@click.option(
+    "--batch", type=int, default=1, show_default=True, help="Samples in a step (a micro-batch with --accumulate)."
+)
 @click.option("--seq", type=int, help="Sequence length, for models that have one.")
 @click.option("--past", type=int, help="Tokens in the KV cache, for --step decode.")
-@click.option("--step", type=_STEPS, default="infer", show_default=True, help="infer (for language models: prefill), train, or decode one token.")
-@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16", "fp64"]), default="fp32", show_default=True, help="Convert the whole model.")
-@click.option("--autocast", type=click.Choice(["bf16", "fp16"]), help="Run under autocast instead of converting the model.")
+@click.option(
+    "--step",
+    type=_STEPS,
+    default="infer",
+    show_default=True,
+    help="infer (for language models: prefill), train, or decode one token.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["fp32", "bf16", "fp16", "fp64"]),
+    default="fp32",
+    show_default=True,
+    help="Convert the whole model.",
+)
+@click.option(
+    "--autocast", type=click.Choice(["bf16", "fp16"]), help="Run under autocast instead of converting the model."
+)
 @click.option("--loss", type=click.Choice(["cross-entropy", "mse", "sum"]), help="Default: by the model's task.")
-@click.option("--optimizer", type=click.Choice(["sgd", "momentum", "adam", "adamw"]), help="Default: momentum for vision, adamw for transformers.")
-@click.option("--foreach/--no-foreach", default=None, help="Optimizer over all tensors at once, or tensor by tensor. Default: as torch chooses on the target.")
+@click.option(
+    "--optimizer",
+    type=click.Choice(["sgd", "momentum", "adam", "adamw"]),
+    help="Default: momentum for vision, adamw for transformers.",
+)
+@click.option(
+    "--foreach/--no-foreach",
+    default=None,
+    help="Optimizer over all tensors at once, or tensor by tensor. Default: as torch chooses on the target.",
+)
 @click.option("--accumulate", type=int, default=1, show_default=True, help="Micro-batches before the optimizer steps.")
-@click.option("--target", default="cuda", show_default=True, help="Whose kernels to assume: cuda (Hopper or newer), cuda:80 (a compute capability), cpu.")
+@click.option(
+    "--target",
+    default="cuda",
+    show_default=True,
+    help="Whose kernels to assume: cuda (Hopper or newer), cuda:80 (a compute capability), cpu.",
+)
 @click.option("--input", "input_shape", help="Shape of one sample: 3x224x224, or int:128 for tokens.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A constructor argument of the model, e.g. channels=20,40. Repeatable.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A constructor argument of the model, e.g. channels=20,40. Repeatable.",
+)
 @click.option("--download", is_flag=True, help="Allow hf: and timm: to download a configuration.")
-@click.option("--by", type=click.Choice(["module", "type", "op"]), default="module", show_default=True, help="What a row of the table is.")
+@click.option(
+    "--by",
+    type=click.Choice(["module", "type", "op"]),
+    default="module",
+    show_default=True,
+    help="What a row of the table is.",
+)
 @click.option("--depth", type=int, help="Levels of the module tree to show. Default: 3 in text, all in files.")
 @click.option("--unfold", is_flag=True, help="Show equal blocks one by one.")
 @click.option("--epochs", type=int, help="With --dataset-size: the cost of a whole training run.")
@@ -45,7 +86,12 @@ _STEPS = click.Choice(["infer", "train", "decode"])
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document: header, totals, modules, ops.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")
 @click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json or .json.gz saves the ledger, .csv and .md the table.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write to FILE: .json or .json.gz saves the ledger, .csv and .md the table.",
+)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(**options: Any) -> None:
     """What MODEL costs by mathematics, per operation, without a GPU and without memory for weights.
@@ -108,11 +154,11 @@ def _overrides(options: Mapping[str, Any]) -> dict[str, str]:
     return overrides
 
 
-def _estimate(options: Mapping[str, Any], *, batch: int | None = None, seq: int | None = None) -> Ledger:
-    from rooflight.estimate.api import estimate
+def _estimate(options: Mapping[str, Any]) -> Ledger:
+    from rooflight.estimation.api import estimate
 
     return estimate(
-        options["model"], batch=batch or options["batch"], seq=seq or options["seq"], past=options["past"], step=options["step"],
+        options["model"], batch=options["batch"], seq=options["seq"], past=options["past"], step=options["step"],
         dtype=options["dtype"], autocast=options["autocast"], loss=options["loss"], optimizer=options["optimizer"],
         foreach=options["foreach"], accumulate=options["accumulate"], target=options["target"],
         overrides=_overrides(options), input_shape=_input_shape(options), download=options["download"],
@@ -158,12 +204,35 @@ def _save(ledger: Ledger, output: Path, options: Mapping[str, Any]) -> bool:
 
 def _explain(ledger: Ledger, options: Mapping[str, Any]) -> None:
     from rooflight.commands.output import emit
-    from rooflight.estimate.derivation import derive
-    from rooflight.report.derivation import derivation_latex, derivation_text
+    from rooflight.estimation.derivation import derive
+    from rooflight.reporting.derivation import derivation_latex, derivation_text
 
     derivation = derive(ledger, options["explain"])
     emit(derivation_latex(derivation) if options["latex"] else derivation_text(derivation))
 
 
 def _symbolic(options: Mapping[str, Any]) -> None:
-    raise BadInput("--symbolic is not there yet")
+    """The closed form, checked at the batch and sequence that were asked for as well."""
+    import json
+
+    from rooflight.commands.output import emit, say
+    from rooflight.estimation.symbolic import closed_form
+    from rooflight.files import write_atomically
+    from rooflight.reporting.closed_form import to_json_dict, to_latex, to_text
+
+    length = options["past"] if options["step"] == "decode" else options["seq"]
+    form = closed_form(
+        options["model"], step=options["step"], also=[(options["batch"], length)],
+        dtype=options["dtype"], autocast=options["autocast"], target=options["target"], loss=options["loss"],
+        optimizer=options["optimizer"], foreach=options["foreach"], accumulate=options["accumulate"],
+        overrides=_overrides(options), input_shape=_input_shape(options), download=options["download"],
+    )  # fmt: skip
+    if options["as_json"] or options["output"]:
+        content = json.dumps(to_json_dict(form))
+    else:
+        content = to_latex(form, depth=options["depth"]) if options["latex"] else to_text(form, depth=options["depth"])
+    if options["output"] is None:
+        emit(content)
+        return
+    write_atomically(options["output"], content.encode(), force=options["force"])
+    say(f"wrote {options['output']}")

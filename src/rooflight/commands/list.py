@@ -17,8 +17,8 @@ def command(what: str, as_json: bool) -> None:
 
         rows = [(name, describe(name)) for name in builtin_names()]
     else:
-        import rooflight.estimate.formulas  # noqa: F401  (registers them)
-        from rooflight.estimate.registry import registered
+        import rooflight.estimation.formulas  # noqa: F401  (registers them)
+        from rooflight.estimation.registry import registered
 
         rows = [(name, "") for name in registered()]
     if as_json:

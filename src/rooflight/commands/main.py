@@ -33,7 +33,9 @@ class _Verbs(click.Group):
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             import difflib
 
@@ -78,7 +80,8 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        _fail(f"a bug in rooflight: {type(error).__name__}: {' '.join(str(error).split())} (add --debug for the traceback)", 70)
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        _fail(f"a bug in rooflight: {what} (add --debug for the traceback)", 70)
 
 
 def _fail(message: str, code: int) -> None:

@@ -12,14 +12,24 @@ import msgspec
 
 from rooflight.files import write_atomically
 from rooflight.ledger import Ledger
-from rooflight.report import estimate_tables, text
-from rooflight.report.document import document
-from rooflight.report.table import Table, to_csv, to_markdown, to_rich
+from rooflight.reporting import estimate_tables, text
+from rooflight.reporting.document import document
+from rooflight.reporting.table import Table, to_csv, to_markdown, to_rich
 from rooflight.summary import By
 
 
-def show_estimate(ledger: Ledger, *, by: By, depth: int | None, to: str, folded: bool, epochs: int | None = None,
-                  dataset_size: int | None = None, output: Path | None = None, force: bool = False) -> None:  # fmt: skip
+def show_estimate(
+    ledger: Ledger,
+    *,
+    by: By,
+    depth: int | None,
+    to: str,
+    folded: bool,
+    epochs: int | None = None,
+    dataset_size: int | None = None,
+    output: Path | None = None,
+    force: bool = False,
+) -> None:
     """Print an estimate in the asked form, or write it to a file."""
     if to == "text":
         _show_text(ledger, by=by, depth=depth, folded=folded, epochs=epochs, dataset_size=dataset_size)
@@ -30,7 +40,9 @@ def show_estimate(ledger: Ledger, *, by: By, depth: int | None, to: str, folded:
     elif to == "csv":
         content = to_csv([estimate_tables.main_table(ledger, by, depth=depth, folded=folded)]).encode()
     else:
-        content = _markdown(ledger, by=by, depth=depth, folded=folded, epochs=epochs, dataset_size=dataset_size).encode()
+        content = _markdown(
+            ledger, by=by, depth=depth, folded=folded, epochs=epochs, dataset_size=dataset_size
+        ).encode()
     if output is not None:
         write_atomically(output, content, force=force)
     else:

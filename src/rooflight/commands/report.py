@@ -11,8 +11,16 @@ from rooflight.errors import BadInput
 
 @click.command(short_help="show a saved ledger")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--to", type=click.Choice(["text", "md", "csv", "json"]), default="text", show_default=True, help="In which form.")
-@click.option("--by", type=click.Choice(["module", "type", "op"]), default="module", show_default=True, help="What a row of the table is.")
+@click.option(
+    "--to", type=click.Choice(["text", "md", "csv", "json"]), default="text", show_default=True, help="In which form."
+)
+@click.option(
+    "--by",
+    type=click.Choice(["module", "type", "op"]),
+    default="module",
+    show_default=True,
+    help="What a row of the table is.",
+)
 @click.option("--depth", type=int, help="Levels of the module tree to show. Default: 3 in text, all in files.")
 @click.option("--unfold", is_flag=True, help="Show equal blocks one by one.")
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
@@ -29,8 +37,8 @@ def command(path: Path, to: str, by: str, depth: int | None, unfold: bool, expla
     from rooflight.commands.output import emit, show_estimate
 
     if explain:
-        from rooflight.estimate.derivation import derive
-        from rooflight.report.derivation import derivation_text
+        from rooflight.estimation.derivation import derive
+        from rooflight.reporting.derivation import derivation_text
 
         emit(derivation_text(derive(ledger, explain)))
         return

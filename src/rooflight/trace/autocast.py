@@ -32,7 +32,9 @@ FLOAT32 = frozenset(
     binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp prod softmax log_softmax cumprod cumsum
     vector_norm matrix_norm norm sum interpolate""".split()
 )
-WIDEST = frozenset("addcdiv addcmul atan2 bilinear cross dot grid_sample index_put tensordot scatter_add cat stack".split())
+WIDEST = frozenset(
+    "addcdiv addcmul atan2 bilinear cross dot grid_sample index_put tensordot scatter_add cat stack".split()
+)
 
 
 @contextmanager
@@ -103,8 +105,10 @@ def _opened(func: Any) -> Any:
     """A function of torch.nn.functional that does not hand itself to modes, so that the mode sees what it calls."""
     if not isinstance(func, types.FunctionType) or func.__module__ not in ("torch.nn.functional", "torch.functional"):
         return None
-    quiet = {name: _never for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")}
-    opened = types.FunctionType(func.__code__, {**func.__globals__, **quiet}, func.__name__, func.__defaults__, func.__closure__)
+    quiet = dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _never)
+    opened = types.FunctionType(
+        func.__code__, {**func.__globals__, **quiet}, func.__name__, func.__defaults__, func.__closure__
+    )
     opened.__kwdefaults__ = func.__kwdefaults__
     return opened
 

@@ -114,7 +114,9 @@ def _flash(query: _Tensor, key: _Tensor, value: _Tensor, dropout: float, causal:
     if padding:
         scale = 1 / math.sqrt(size) if scale is None else scale
         query, key, value = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value))
-    result: _Tensor = aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)[0]
+    result: _Tensor = aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)[
+        0
+    ]
     return result[..., :size] if padding else result
 
 

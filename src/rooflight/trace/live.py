@@ -7,13 +7,14 @@ costs no memory and does no work. Everything is put back in the end: attributes,
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from rooflight.errors import TraceFailed
 
@@ -28,7 +29,7 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
     """
     modules = list(model.modules())
     state = [*model.parameters(), *model.buffers()]
-    if any(isinstance(tensor, UninitializedTensorMixin) for tensor in state):
+    if any(is_lazy(tensor) for tensor in state):
         raise TraceFailed("the model has lazy parameters without a shape: run it once on a real input first")
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise TraceFailed("the model is scripted, so its calls cannot be followed: pass the module it was made from")
@@ -36,6 +37,8 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
     attributes = [_snapshot(module) for module in modules]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     random_state, torch_state = random.getstate(), torch.get_rng_state()
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy is not None else None
     try:
         for module in modules:
             module.training = training
@@ -57,6 +60,8 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
             parameter.grad = gradient
         random.setstate(random_state)
         torch.set_rng_state(torch_state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
 
 
 def _snapshot(module: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

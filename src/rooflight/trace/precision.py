@@ -29,7 +29,9 @@ def dtype_name(dtype: torch.dtype) -> str:
     try:
         return DTYPE_NAMES[dtype]
     except KeyError:
-        raise BadInput(f"tensors of {dtype} are not supported; convert the model to one of {', '.join(sorted(_FLOATS))}") from None
+        raise BadInput(
+            f"tensors of {dtype} are not supported; convert the model to one of {', '.join(sorted(_FLOATS))}"
+        ) from None
 
 
 def torch_dtype(name: str) -> torch.dtype:

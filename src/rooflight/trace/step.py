@@ -88,7 +88,7 @@ def run_training(forward: Callable[[], Any], recorder: Recorder, tracker: Module
                 recorder.storages.mark_alive("activation")
                 recorder.phase = "backward"
                 if loss.requires_grad:
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    loss.backward()
             finally:
                 tracker.leave()
             del loss
@@ -111,7 +111,7 @@ def main_output(output: Any) -> torch.Tensor:
 
 
 def _loss(output: Any, name: str, recorder: Recorder) -> torch.Tensor:
-    """Cross-entropy over the last dimension (or dimension 1 of a 4-d output), or the mean square of the output in fp32."""
+    """Cross-entropy over the last dimension (dimension 1 of a 4-d output), or the mean square in fp32."""
     given = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if isinstance(given, torch.Tensor):
         return given
@@ -121,7 +121,9 @@ def _loss(output: Any, name: str, recorder: Recorder) -> torch.Tensor:
     if name == "sum":
         return value.sum()
     if value.dim() < 2:
-        raise BadInput(f"cross-entropy needs class scores, but the model's output has shape {tuple(value.shape)}: use --loss mse")
+        raise BadInput(
+            f"cross-entropy needs class scores, but the model's output has shape {tuple(value.shape)}: use --loss mse"
+        )
     if value.dim() <= 3:
         value = value.reshape(-1, value.shape[-1])
     # Labels are an input of the step, not an op of it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -37,7 +38,7 @@ class Storages:
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def id_of(self, tensor: torch.Tensor, category: Category | None = None, name: str = "") -> int:
-        """The number of the tensor's storage; one not seen before is born now, or was there before the step if named."""
+        """The number of the tensor's storage. A new one is born now, or was there before the step if filed."""
         storage = tensor.untyped_storage()
         address: int = storage._cdata
         number = self._ids.get(address)
@@ -47,10 +48,10 @@ class Storages:
             host = tensor.device.type != self._device
             self._lives.append(_Life(storage.nbytes(), category or "temporary", born, name, host))
             self._ids[address] = number
-            self._refs[address] = weakref.ref(storage, lambda _, a=address, n=number: self._freed(a, n))
+            self._refs[address] = weakref.ref(storage, partial(self._freed, address, number))
         return number
 
-    def _freed(self, address: int, number: int) -> None:
+    def _freed(self, address: int, number: int, _: object) -> None:
         self._lives[number].dies = self._clock()
         self._ids.pop(address, None)
         self._refs.pop(address, None)
@@ -62,7 +63,7 @@ class Storages:
         """What the ledger keeps of a tensor."""
         strides = None if tensor.is_contiguous() else tuple(tensor.stride())
         dtype = DTYPE_NAMES.get(tensor.dtype) or dtype_name(tensor.dtype)
-        return Tensor(self.id_of(tensor), tuple(tensor.shape), dtype, strides, tensor.storage_offset())
+        return Tensor(self.id_of(tensor), tuple(tensor.shape), dtype, strides, int(tensor.storage_offset()))
 
     def mark_alive(self, category: Category) -> None:
         """File what was made in the step and lives now under a category, e.g. as kept for backward."""

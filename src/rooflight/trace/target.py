@@ -57,7 +57,7 @@ class AttentionCall:
 
 
 def attention_kernel(call: AttentionCall, target: Target) -> AttentionKernel:
-    """The kernel `scaled_dot_product_attention` runs, as torch 2.11 with cuDNN 9.19 chose it on an H200 in 10,560 cases.
+    """The kernel that attention runs as: what torch 2.11 with cuDNN 9.19 chose on an H200 in 10,560 cases.
 
     Older architectures differ in what they can run (flash from 8.0) and prefer (cuDNN first only from 9.0).
     """

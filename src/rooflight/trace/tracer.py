@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rooflight._version import __version__
-from rooflight.errors import BadInput, RooflightError, TraceFailed
+from rooflight.errors import RooflightError, TraceFailed
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger
 from rooflight.models.shapes import explain_shape_errors
 from rooflight.models.workload import Workload
@@ -25,7 +25,7 @@ from rooflight.trace.autocast import autocast_as_cuda
 from rooflight.trace.kernels import kernels_of
 from rooflight.trace.live import borrowed
 from rooflight.trace.modules import ModuleTracker, original_name
-from rooflight.trace.precision import math_modes, torch_dtype
+from rooflight.trace.precision import math_modes
 from rooflight.trace.recorder import Recorder
 from rooflight.trace.stand_ins import STAND_INS
 from rooflight.trace.step import Training, make_optimizer, run_inference, run_training
@@ -49,7 +49,10 @@ class TraceOptions:
     command: str = ""
 
 
-def trace(workload: Workload, options: TraceOptions = TraceOptions()) -> Ledger:
+_DEFAULTS = TraceOptions()
+
+
+def trace(workload: Workload, options: TraceOptions = _DEFAULTS) -> Ledger:
     """Run the workload's step once and write one row for every op."""
     if options.on != "meta":
         return _trace(workload, options)
@@ -117,7 +120,9 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
         # Closed while the model is still borrowed: what lives now outlives the step.
         storages = recorder.storages.close()
         del output, optimizer
-    return Ledger(format_version=FORMAT_VERSION, header=header, modules=modules, storages=storages, ops=tuple(recorder.ops))
+    return Ledger(
+        format_version=FORMAT_VERSION, header=header, modules=modules, storages=storages, ops=tuple(recorder.ops)
+    )
 
 
 def _prepare(stage: ExitStack, workload: Workload, model: nn.Module, on: TensorKind) -> tuple[Any, Any]:
@@ -232,7 +237,9 @@ def _file_results(recorder: Recorder, model: nn.Module, output: Any) -> Any:
     return tuple(storages.describe(leaf) for leaf in leaves)
 
 
-def _header(workload: Workload, options: TraceOptions, choices: Training, inputs: Any, outputs: Any, modes: Any) -> Header:
+def _header(
+    workload: Workload, options: TraceOptions, choices: Training, inputs: Any, outputs: Any, modes: Any
+) -> Header:
     training = workload.step == "train"
     notes = list(workload.notes)
     compiled = any(type(m).__name__ == "OptimizedModule" or getattr(m, "_compiled_call_impl", None) is not None
@@ -263,8 +270,10 @@ def _failures_explained(model: nn.Module) -> Iterator[None]:
         raise _explained(error) from error
 
 
-_DATA_DEPENDENT = ("item()", "Cannot copy out of meta tensor", "data-dependent", "data dependent", "nonzero",
-                   "meta tensors", "to numpy", "DataDependent", "_local_scalar_dense", "truth value", "Boolean value")  # fmt: skip
+_DATA_DEPENDENT = (
+    "item()", "Cannot copy out of meta tensor", "data-dependent", "data dependent", "nonzero", "meta tensors",
+    "to numpy", "DataDependent", "_local_scalar_dense", "truth value", "Boolean value",
+)  # fmt: skip
 
 
 def _explained(error: Exception) -> TraceFailed:
@@ -273,10 +282,11 @@ def _explained(error: Exception) -> TraceFailed:
     if "no fake impl or Meta kernel" in text:
         operator = text.partition(": ")[0]
         return TraceFailed(
-            f"{where}: {operator} cannot run on tensors without data; pass real tensors and trace on='cpu', or, if it is "
-            "your own operator, give it torch.library.register_fake"
+            f"{where}: {operator} cannot run on tensors without data; pass real tensors and trace on='cpu', or, if it "
+            "is your own operator, give it torch.library.register_fake"
         )
-    if any(sign in str(error) or sign in type(error).__name__ for sign in _DATA_DEPENDENT):
+    signs = [sign for sign in _DATA_DEPENDENT if sign in str(error) or sign in type(error).__name__]
+    if signs and isinstance(error, (RuntimeError, TypeError)):  # as torch raises them
         return TraceFailed(
             f"{where}: the model looks at values of its data here, which a trace without data does not have ({text}); "
             "pass real tensors and trace on='cpu', or take this branch out of the model"

@@ -1,0 +1,104 @@
+"""`rooflight.estimate`: what a model costs, by name or as a live module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from rooflight.errors import BadInput
+from rooflight.estimation.costs import fill_costs
+from rooflight.ledger import Ledger, StepKind
+from rooflight.models import build
+from rooflight.models.workload import Workload
+from rooflight.trace import TraceOptions, trace
+from rooflight.trace.precision import DTYPE_NAMES
+from rooflight.trace.tracer import TensorKind
+
+
+def estimate(
+    model: str | nn.Module,
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    step: StepKind = "infer",
+    batch: int | None = None,
+    seq: int | None = None,
+    past: int | None = None,
+    dtype: str | None = None,
+    autocast: str | None = None,
+    target: str = "cuda",
+    loss: str | None = None,
+    optimizer: str | None = None,
+    foreach: bool | None = None,
+    accumulate: int = 1,
+    overrides: Mapping[str, str] | None = None,
+    input_shape: Sequence[int] | None = None,
+    download: bool = False,
+    on: TensorKind = "meta",
+    command: str = "",
+) -> Ledger:
+    """The cost of one step, one row for every aten op, without a GPU and without memory for weights.
+
+    `model` is a name (`"resnet50"`, `"hf:gpt2"`, ...), built here with `batch`, `seq`, `dtype` and `overrides`; or a
+    live module, called with `inputs` and `kwargs` and left exactly as it was: device, mode, hooks, state, gradients
+    and random state. A training step runs it in train mode, the others in eval mode.
+
+        >>> import rooflight
+        >>> rooflight.estimate("resnet50", batch=16, step="train")
+        >>> rooflight.estimate(my_model, torch.randn(8, 3, 224, 224)).to_pandas()
+    """
+    if isinstance(model, str):
+        if inputs or kwargs:
+            raise BadInput(
+                "inputs go with a live module; a model by name gets its own (use batch=, seq=, input_shape=)"
+            )
+        workload = build(
+            model, batch=1 if batch is None else batch, seq=seq, past=past, dtype=dtype or "fp32", step=step,
+            overrides=overrides or {}, input_shape=input_shape, download=download,
+            device=on if on in ("cpu", "cuda") else "meta",
+        )  # fmt: skip
+    else:
+        if not isinstance(model, nn.Module):
+            raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
+        given = {
+            "batch": batch,
+            "seq": seq,
+            "past": past,
+            "dtype": dtype,
+            "overrides": overrides,
+            "input_shape": input_shape,
+        }
+        if wrong := [name for name, value in given.items() if value is not None]:
+            raise BadInput(
+                f"{', '.join(wrong)}: only for a model by name; a live module is traced with the inputs you pass"
+            )
+        workload = live_workload(model, inputs, dict(kwargs or {}), step=step)
+    options = TraceOptions(
+        target=target, autocast=autocast, loss=loss, optimizer=optimizer, foreach=foreach, accumulate=accumulate, on=on,
+        command=command,
+    )  # fmt: skip
+    return fill_costs(trace(workload, options))
+
+
+def live_workload(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], *, step: StepKind) -> Workload:
+    """A live module with the inputs it will be called with. Batch and sequence are read off the first tensor."""
+    tensors = [value for value in (*inputs, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    first = tensors[0] if tensors else None
+    is_tokens = first is not None and first.dim() == 2 and not first.is_floating_point()
+    parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
+    return Workload(
+        name=type(getattr(model, "_orig_mod", model)).__name__,
+        model=model,
+        args=inputs,
+        kwargs=kwargs,
+        batch=first.shape[0] if first is not None and first.dim() else 1,
+        sequence=first.shape[1] if first is not None and is_tokens else None,
+        past=None,
+        step=step,
+        dtype=DTYPE_NAMES.get(parameter.dtype, "fp32") if parameter is not None else "fp32",
+        task="language-model" if is_tokens else "features",
+        loss="cross-entropy" if is_tokens else "mse",
+        optimizer="adamw" if is_tokens else "momentum",
+    )

@@ -1,0 +1,95 @@
+"""The pen-and-paper derivation of a layer, as data: formula, substitution, result, for every op that runs in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflight.errors import BadInput
+from rooflight.estimation import formulas as _formulas  # noqa: F401  (registers them)
+from rooflight.estimation.costs import work_of
+from rooflight.estimation.registry import Work, find
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Tensor, is_inside
+
+GLOSSARY = {
+    "N": "batch", "Cin": "input channels", "Cout": "output channels", "Ho": "output height", "Wo": "output width",
+    "Do": "output depth", "Hi": "input height", "Wi": "input width", "Kh": "kernel height", "Kw": "kernel width",
+    "Kd": "kernel depth", "G": "groups", "M": "rows", "K": "summed over", "B": "batch", "H": "heads", "Sq": "queries",
+    "Sk": "keys", "D": "head size", "Dv": "value size", "S": "sequence", "E": "width", "F": "feed-forward width",
+    "b": "matrices in the batch", "n": "elements", "k": "window", "P": "passes (dgrad, wgrad)",
+}  # fmt: skip
+_IN_MATMUL = {"N": "columns"}
+
+
+@dataclass(frozen=True)
+class Share:
+    """A tensor that is read or written, and its bytes."""
+
+    name: str
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class OpDerivation:
+    """One op: its work as expressions, and the tensors it moves."""
+
+    op: Op
+    work: Work | None
+    times: int
+    """How many equal ops this stands for."""
+    read: tuple[Share, ...]
+    written: tuple[Share, ...]
+    legend: tuple[tuple[str, str, int | float], ...]
+    """Symbols with their meaning and value."""
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A layer and everything that runs in it."""
+
+    ledger: Ledger
+    path: str
+    module: Module | None
+    ops: tuple[OpDerivation, ...]
+
+
+def derive(ledger: Ledger, path: str) -> Derivation:
+    """The derivation of the module at `path`, and of all below it."""
+    module = next((module for module in ledger.modules if module.path == path), None)
+    if module is None and path not in (LOSS, OPTIMIZER):
+        raise BadInput(_unknown(ledger, path))
+    ops = [op for op in ledger.ops if op.kind == "compute" and is_inside(op.module, path)]
+    if not ops:
+        raise BadInput(
+            f"{path} runs nothing in this step (a {module.type if module else 'phase'} may be idle outside training)"
+        )
+    groups: dict[object, list[Op]] = {}
+    for op in ops:
+        groups.setdefault(_alike(op), []).append(op)
+    return Derivation(ledger, path, module, tuple(_derive(found[0], len(found)) for found in groups.values()))
+
+
+def _alike(op: Op) -> object:
+    shapes = tuple((tensor.shape, tensor.dtype) for tensor in (*op.inputs, *op.outputs))
+    return op.phase, op.name, shapes, op.recompute, op.cost
+
+
+def _derive(op: Op, times: int) -> OpDerivation:
+    formula = find(op)
+    work = work_of(op, formula) if formula is not None else None
+    read = [Share(name, tensor) for name, value in op.args.items() for tensor in op.tensors(name) if value is not None]
+    written = [
+        Share("output" if len(op.outputs) == 1 else f"output {i}", tensor) for i, tensor in enumerate(op.outputs)
+    ]
+    written += [Share(name, tensor) for name in op.mutates for tensor in op.tensors(name) if tensor not in op.outputs]
+    matmul = op.packet in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
+    meanings = {**GLOSSARY, **(_IN_MATMUL if matmul else {})}
+    legend = tuple((symbol, meanings.get(symbol, ""), value) for symbol, value in (work.where if work else {}).items())
+    return OpDerivation(op, work, times, tuple(read), tuple(written), legend)
+
+
+def _unknown(ledger: Ledger, path: str) -> str:
+    import difflib
+
+    paths = [module.path for module in ledger.modules if module.path]
+    near = difflib.get_close_matches(path, paths, n=3) or [p for p in paths if path in p][:3] or paths[:5]
+    return f"no layer {path!r} in {ledger.header.model}: did you mean {', '.join(near)}?"

@@ -1,0 +1,43 @@
+"""Formulas by family. Importing this package registers them all."""
+
+from rooflight.estimation.formulas import (
+    activations,
+    attention,
+    convolution,
+    copies,
+    indexing,
+    interpolation,
+    linear_algebra,
+    losses,
+    matmul,
+    normalisation,
+    optimizers,
+    pointwise,
+    pooling,
+    randomness,
+    recurrent,
+    reductions,
+    softmax,
+    sorting,
+)
+
+__all__ = [
+    "activations",
+    "attention",
+    "convolution",
+    "copies",
+    "indexing",
+    "interpolation",
+    "linear_algebra",
+    "losses",
+    "matmul",
+    "normalisation",
+    "optimizers",
+    "pointwise",
+    "pooling",
+    "randomness",
+    "recurrent",
+    "reductions",
+    "softmax",
+    "sorting",
+]

@@ -1,0 +1,188 @@
+"""Fits polynomials to the sums of the traces, verifies them at other points, and finds out where they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rooflight.estimation.symbolic.polynomial import Grid, Point, Polynomial, through
+from rooflight.estimation.symbolic.samples import Key, Samples
+from rooflight.ledger import Op
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Where a polynomial holds, in words and as a test. The ops that set the condition are its cause."""
+
+    text: str
+    cause: str = ""
+    least_batch: int = 1
+    divisor: int = 1
+    """Sequences must be a multiple of it."""
+    room: Polynomial | None = None
+    """Must not be negative."""
+    excluded: Point | None = None
+
+    def admits(self, point: Point) -> bool:
+        batch, sequence = point
+        return (
+            batch >= self.least_batch
+            and (sequence or 0) % self.divisor == 0
+            and (self.room is None or self.room.at(*point) >= 0)
+            and point != self.excluded
+        )
+
+    def __str__(self) -> str:
+        return self.text + (f" ({self.cause})" if self.cause else "")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One quantity of one row: its polynomial, verified; or `None` and the reason."""
+
+    polynomial: Polynomial | None
+    reason: str = ""
+    holds: tuple[Condition, ...] = ()
+    """The conditions it was found to need, such as "S a multiple of 16"; empty: it held at every point tried."""
+
+    def admits(self, point: Point) -> bool:
+        """May the polynomial be evaluated there?"""
+        return self.polynomial is not None and all(condition.admits(point) for condition in self.holds)
+
+    def __str__(self) -> str:
+        return self.reason if self.polynomial is None else str(self.polynomial)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Every fit by its key, the points at which all of them were verified, and the widest grid they needed."""
+
+    fits: dict[Key, Fit]
+    verified: tuple[Point, ...]
+    grid: Grid
+    check: Point
+
+
+def point_text(point: Point) -> str:
+    return f"B = {point[0]}" + (f", S = {point[1]}" if point[1] is not None else "")
+
+
+def fit_all(samples: Samples, also: Sequence[Point]) -> Fits:
+    """Fit every sum that is not zero everywhere."""
+    grid, check = samples.grid, samples.check
+    keys = dict.fromkeys(key for point in (*grid.points, check) for key in samples.sums(point))
+    fitted: dict[Key, tuple[Grid, Polynomial]] = {}
+    for key in keys:
+        polynomial = through(grid, [samples.sums(point)[key] for point in grid.points])
+        if polynomial.at(*check) == samples.sums(check)[key]:
+            fitted[key] = grid, polynomial
+    missed = [key for key in keys if key not in fitted]
+    fits = {key: Fit(polynomial) for key, (_, polynomial) in fitted.items()}
+    if missed:
+        if all(samples.has(point) for point in (samples.wide_check, *samples.wide_grid.points)):
+            grid, check = samples.wide_grid, samples.wide_check
+        fits |= _second_attempt(samples, missed, fitted, grid, check)
+    verified = []
+    for point in dict.fromkeys([check, *_probes(samples, also)]):
+        wrong = [key for key in fitted if not _holds(samples, fitted[key][1], key, point)]
+        if not wrong:
+            verified.append(point)
+            continue
+        for key in wrong:
+            # What an earlier condition explains is not said again.
+            if fits[key].admits(point):
+                found = _conditions(samples, key, *fitted[key], point)
+                fits[key] = replace(fits[key], holds=(*fits[key].holds, *found))
+    return Fits({key: fits[key] for key in keys}, tuple(verified), grid, check)
+
+
+def _second_attempt(
+    samples: Samples, missed: Iterable[Key], fitted: dict[Key, tuple[Grid, Polynomial]], grid: Grid, check: Point
+) -> dict[Key, Fit]:
+    """Higher powers, for the sums that B¹ and S² could not make. What fits is added to `fitted`."""
+    found: dict[Key, Fit] = {}
+    for key in missed:
+        polynomial = through(grid, [samples.sums(point)[key] for point in grid.points])
+        traced = samples.sums(check)[key]
+        if polynomial.at(*check) == traced:
+            fitted[key] = grid, polynomial
+            found[key] = Fit(polynomial)
+        else:
+            found[key] = Fit(None, _reason(samples, key, grid, check))
+    return found
+
+
+def _reason(samples: Samples, key: Key, grid: Grid, check: Point) -> str:
+    highest = f"B^{len(grid.batches) - 1}" + (f" and S^{len(grid.sequences) - 1}" if grid.sequences else "")
+    names = responsible(samples, key, grid, check)
+    cause = f": {', '.join(names)}" if names else ""
+    return f"no polynomial up to {highest}, it misses the trace at {point_text(check)}{cause}"
+
+
+def _probes(samples: Samples, also: Sequence[Point]) -> list[Point]:
+    """A batch of 1 with an odd sequence, both at once since mostly both are well; then what the user asks for."""
+    odd: Point = (1, samples.off_step())
+    wanted = [(batch, sequence if samples.step is not None else None) for batch, sequence in also]
+    return [point for point in dict.fromkeys([odd, *wanted]) if samples.has(point)]
+
+
+def _holds(samples: Samples, polynomial: Polynomial, key: Key, point: Point) -> bool:
+    return polynomial.at(*point) == samples.sums(point)[key]
+
+
+def _conditions(samples: Samples, key: Key, grid: Grid, polynomial: Polynomial, point: Point) -> list[Condition]:
+    """Under which conditions a polynomial that misses a point still holds."""
+
+    def cause(place: Point) -> str:
+        return ", ".join(responsible(samples, key, grid, place))
+
+    batch, sequence = point
+    found = []
+    single: Point = (1, samples.step)
+    if batch == 1 and not _holds(samples, polynomial, key, single):
+        found.append(Condition("B ≥ 2", cause(single), least_batch=2))
+    if samples.step is not None and sequence is not None and sequence % samples.step:
+        odd: Point = (samples.grid.batches[-1], samples.off_step())
+        if not _holds(samples, polynomial, key, odd):
+            divisor = _divisor(samples, key, polynomial, samples.step)
+            found.append(Condition(f"S a multiple of {divisor}", cause(odd), divisor=divisor))
+    return found or [Condition(f"not at {point_text(point)}", cause(point), excluded=point)]
+
+
+def _divisor(samples: Samples, key: Key, polynomial: Polynomial, step: int) -> int:
+    """The smallest power of two whose multiples will do."""
+    divisor = step
+    while divisor > 2:
+        # step + divisor/2 is a multiple of divisor/2 and of no larger power of two.
+        point: Point = (samples.grid.batches[-1], step + divisor // 2)
+        if not _holds(samples, polynomial, key, point):
+            break
+        divisor //= 2
+    return divisor
+
+
+def responsible(samples: Samples, key: Key, grid: Grid, point: Point, *, limit: int = 3) -> list[str]:
+    """The ops of a row whose own polynomial misses a point, or that run only at some of the points."""
+    path, phase, quantity = key
+    if phase == "model":
+        return []
+    tables = [samples.ops(place, path, phase) for place in (*grid.points, point)]
+    names: dict[str, None] = {}
+    for op_key in dict.fromkeys(op_key for table in tables for op_key in table):
+        ops = [table.get(op_key) for table in tables]
+        sample = next(op for op in ops if op is not None)
+        if sample.name in names:
+            continue
+        values = [_value(op, quantity) for op in ops]
+        if through(grid, values[:-1]).at(*point) != values[-1]:
+            names[sample.name] = None
+    found = list(names)
+    return found if len(found) <= limit else [*found[:limit], f"{len(found) - limit} more"]
+
+
+def _value(op: Op | None, quantity: str) -> int:
+    if op is None or op.cost is None:
+        return 0
+    if quantity == "bytes":
+        return (op.cost.bytes_read or 0) + (op.cost.bytes_written or 0)
+    return getattr(op.cost, quantity) or 0

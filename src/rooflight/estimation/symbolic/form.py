@@ -1,0 +1,232 @@
+"""The closed form: what a model costs as exact polynomials in the batch B and the sequence S, by layer and in total.
+
+A few small traces determine the polynomials, another one verifies them, and further ones find out where they hold
+(for a batch of 1, for a sequence that is no multiple of 32). Where none fits, the row says so and names the ops.
+
+    >>> form = closed_form("gpt2")
+    >>> print(form.total.forward["macs"].polynomial)
+    18,432·B·S² + 123,532,032·B·S
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from rooflight.errors import BadInput
+from rooflight.estimation.api import estimate
+from rooflight.estimation.symbolic.bigo import Growth, Term, growth_of_bytes, growth_of_terms, width_of
+from rooflight.estimation.symbolic.fits import Condition, Fit, Fits, fit_all
+from rooflight.estimation.symbolic.polynomial import ZERO, Grid, Point, Polynomial
+from rooflight.estimation.symbolic.samples import COSTS, PHASES, TOTAL, LedgerAt, Quantity, Samples, sample
+from rooflight.estimation.symbolic.terms import limits_of, terms_of
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Phase, StepKind, total
+
+_T = TypeVar("_T")
+Costs = Mapping[Quantity, Fit]
+WORK: tuple[Quantity, ...] = ("flops", "recompute_flops", "other_flops")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A module by what runs in it itself, not in its children; or the loss, the optimizer, the total."""
+
+    path: str
+    type: str
+    ops: int
+    """How many ops that are no views, at the first traced point."""
+    phases: Mapping[Phase, Costs]
+    """The phases it has work in, each with every quantity of a cost; bytes are compulsory bytes."""
+    params: Fit
+    activations: Fit
+    """Bytes: kept for backward, in a training step; otherwise the output of a leaf module, once for each call."""
+    growth: Mapping[Phase, Growth] = field(default_factory=dict)
+    """The Big-O of each phase's work."""
+    uncounted: tuple[str, ...] = ()
+    """Ops of unknown cost, which the polynomials do not cover."""
+
+    @property
+    def forward(self) -> Costs:
+        return self.phases["forward"]
+
+    @property
+    def backward(self) -> Costs:
+        return self.phases["backward"]
+
+    def work(self, phases: Iterable[Phase] = PHASES) -> Polynomial | None:
+        """All FLOPs, matrix and other and recomputed, of these phases; `None` where one of them has no closed form."""
+        sum_ = ZERO
+        for phase in phases:
+            if phase in self.phases:
+                for quantity in WORK:
+                    part = self.phases[phase][quantity].polynomial
+                    if part is None:
+                        return None
+                    sum_ += part
+        return sum_
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """The closed form of one step of a model, and how it was found."""
+
+    model: str
+    step: StepKind
+    dtype: str
+    has_sequence: bool
+    total: Row
+    rows: tuple[Row, ...]
+    """In the order of the model, then the loss and the optimizer; the rows add up to the total."""
+    fitted: tuple[Point, ...]
+    verified: tuple[Point, ...]
+    traces: int
+    notes: tuple[str, ...] = ()
+
+    def row(self, path: str) -> Row:
+        """The row of one module."""
+        for row in self.rows:
+            if row.path == path:
+                return row
+        raise BadInput(f"{self.model} has no layer {path!r} with ops of its own; see the rows of its closed form")
+
+
+def closed_form(
+    model: str | LedgerAt,
+    *,
+    step: StepKind = "infer",
+    sequence: bool | None = None,
+    also: Sequence[Point] = (),
+    dtype: str | None = None,
+    autocast: str | None = None,
+    target: str = "cuda",
+    loss: str | None = None,
+    optimizer: str | None = None,
+    foreach: bool | None = None,
+    accumulate: int = 1,
+    overrides: Mapping[str, str] | None = None,
+    input_shape: Sequence[int] | None = None,
+    download: bool = False,
+) -> ClosedForm:
+    """The closed form of a model by name, or of whatever a function of batch and sequence traces.
+
+    A function gets (batch, sequence) and gives the filled ledger of that step; the options are then its own affair.
+    `sequence` says whether there is one: by default a function has one, and a model by name is asked. When decoding,
+    the sequence is the number of tokens in the cache. `also` are further points to verify the polynomials at, such as
+    the one that will be run.
+
+        >>> closed_form(lambda batch, _: estimate(my_model, torch.randn(batch, 3, 32, 32)), sequence=False)
+    """
+    if callable(model):
+        return _closed_form(sample(model, sequence=True if sequence is None else sequence), also)
+
+    def ledger_at(batch: int, length: int | None) -> Ledger:
+        return estimate(
+            model, step=step, batch=batch, seq=length, dtype=dtype, autocast=autocast, target=target, loss=loss,
+            optimizer=optimizer, foreach=foreach, accumulate=accumulate, overrides=overrides, input_shape=input_shape,
+            download=download,
+        )  # fmt: skip
+
+    return _closed_form(sample(ledger_at, sequence=sequence), also)
+
+
+def _closed_form(samples: Samples, also: Sequence[Point]) -> ClosedForm:
+    # A point without a length says nothing about a model that has one.
+    found = fit_all(samples, [point for point in also if (point[1] is None) == (samples.step is None)])
+    header = samples.base.header
+    terms, limits = _terms_and_limits(samples, found.grid, found.check)
+    ops: dict[str, list[Op]] = {}
+    for op in samples.ops(samples.grid.points[0]).values():
+        ops.setdefault(op.module, []).append(op)
+    types = {module.path: module.type for module in samples.base.modules}
+    types |= {LOSS: header.loss or "", OPTIMIZER: header.optimizer or ""}
+    rows = [_row(found, path, types.get(path, ""), ops.get(path, []), terms, limits) for path in (types | ops)]
+    matrix = (term for group in terms.values() for term in group if term.matrix)
+    # One token against a cache meets each of S keys once; a whole sequence meets itself.
+    width = width_of(matrix, least_power=1 if header.past is not None else 2)
+    everything = [op for group in ops.values() for op in group]
+    return ClosedForm(
+        model=header.model,
+        step=header.step,
+        dtype=header.dtype,
+        has_sequence=samples.step is not None,
+        total=_row(found, TOTAL, "", everything, _totalled(terms), _totalled(limits), width=width),
+        rows=tuple(
+            row for row in rows if row.ops or any(fit.polynomial != ZERO for fit in (row.params, row.activations))
+        ),
+        fitted=found.grid.points,
+        verified=found.verified,
+        traces=samples.traced,
+        notes=header.notes,
+    )
+
+
+Place = tuple[str, Phase]
+
+
+def _terms_and_limits(
+    samples: Samples, grid: Grid, check: Point
+) -> tuple[dict[Place, list[Term]], dict[Place, list[Condition]]]:
+    """By module and phase the terms of every op, and the limits of its bytes. Equal ops are looked at once."""
+    tables = [samples.ops(point) for point in (*grid.points, check)]
+    known: dict[object, tuple[tuple[Term, ...], tuple[Condition, ...]]] = {}
+    terms: dict[Place, list[Term]] = {}
+    limits: dict[Place, list[Condition]] = {}
+    for key, op in tables[0].items():
+        ops = [found for table in tables if (found := table.get(key)) is not None]
+        if op.kind == "host" or len(ops) != len(tables):
+            continue
+        shapes = tuple((tuple(tensor.shape for tensor in one.inputs), one.cost) for one in (ops[0], ops[-1]))
+        if (op.name, shapes) not in known:
+            last = (check, ops[-1])
+            known[op.name, shapes] = terms_of(ops[:-1], grid, last), limits_of(ops[:-1], grid, last)
+        own_terms, own_limits = known[op.name, shapes]
+        terms.setdefault((op.module, op.phase), []).extend(own_terms)
+        limits.setdefault((op.module, op.phase), []).extend(own_limits)
+    return terms, limits
+
+
+def _totalled(groups: Mapping[Place, list[_T]]) -> dict[Place, list[_T]]:
+    sums: dict[Place, list[_T]] = {}
+    for (_, phase), items in groups.items():
+        sums.setdefault((TOTAL, phase), []).extend(items)
+    return sums
+
+
+def _row(found: Fits, path: str, kind: str, ops: Sequence[Op], terms: Mapping[Place, list[Term]],
+         limits: Mapping[Place, list[Condition]], *, width: Term | None = None) -> Row:  # fmt: skip
+    nothing = Fit(ZERO)
+    phases: dict[Phase, Costs] = {}
+    growth: dict[Phase, Growth] = {}
+    for phase in (phase for phase in PHASES if any(op.phase == phase for op in ops)):
+        costs = {quantity: found.fits.get((path, phase, quantity), nothing) for quantity in COSTS}
+        if own_limits := tuple(dict.fromkeys(limits.get((path, phase), []))):
+            for quantity in ("bytes_read", "bytes"):
+                costs[quantity] = _limited(costs[quantity], own_limits)
+        phases[phase] = costs
+        own = terms.get((path, phase), [])
+        # A layer's backward is told in the symbols of its forward.
+        grown = growth_of_terms(own, named_as=terms.get((path, "forward"), []), width=width)
+        grown = grown or growth_of_bytes(costs["bytes"].polynomial)
+        if grown is not None:
+            growth[phase] = grown
+    return Row(
+        path=path,
+        type=kind,
+        ops=len(ops),
+        phases=phases,
+        params=found.fits.get((path, "model", "params"), nothing),
+        activations=found.fits.get((path, "model", "activations"), nothing),
+        growth=growth,
+        uncounted=tuple(row.op for row in total(ops).uncounted),
+    )
+
+
+def _limited(fit: Fit, limits: tuple[Condition, ...]) -> Fit:
+    """A fit with the limits of its ops; a point that they exclude need not be excluded by itself."""
+    explained = [
+        condition
+        for condition in fit.holds
+        if condition.excluded is not None and not all(limit.admits(condition.excluded) for limit in limits)
+    ]
+    return replace(fit, holds=(*(condition for condition in fit.holds if condition not in explained), *limits))

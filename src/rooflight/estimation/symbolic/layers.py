@@ -1,0 +1,147 @@
+"""A closed form's rows as one reads them: rolled up to a depth, like layers put together, ranked by growth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import prod
+
+from rooflight.errors import BadInput
+from rooflight.estimation.symbolic.bigo import Growth, growth_of_terms
+from rooflight.estimation.symbolic.fits import Fit
+from rooflight.estimation.symbolic.form import ClosedForm, Costs, Row
+from rooflight.estimation.symbolic.polynomial import ZERO, Polynomial
+from rooflight.estimation.symbolic.samples import COSTS, PHASES
+from rooflight.ledger import LOSS, OPTIMIZER, Phase
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Rows with the same closed form whose paths differ only in their numbers."""
+
+    label: str
+    rows: tuple[Row, ...]
+
+    @property
+    def row(self) -> Row:
+        """What each of them is."""
+        return self.rows[0]
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A line of the ranking: layers that are alike, their growth, and all their FLOPs together."""
+
+    layers: Layers
+    growth: Growth | None
+    work: Polynomial | None
+    cost: Fraction | None
+    """FLOPs at the point asked for; `None` where none was, or the layers have no closed form."""
+
+
+def at_depth(form: ClosedForm, depth: int) -> tuple[Row, ...]:
+    """The rows with everything deeper than `depth` added to the module it belongs to; 0 is the model itself."""
+    groups: dict[str, list[Row]] = {}
+    for row in form.rows:
+        whole = row.path if row.path in (LOSS, OPTIMIZER) else ".".join(row.path.split(".")[:depth])
+        groups.setdefault(whole, []).append(row)
+    return tuple(_rolled(path, rows) for path, rows in groups.items())
+
+
+def _rolled(path: str, rows: Sequence[Row]) -> Row:
+    if len(rows) == 1 and rows[0].path == path:
+        return rows[0]
+    phases: dict[Phase, Costs] = {}
+    growth: dict[Phase, Growth] = {}
+    for phase in (phase for phase in PHASES if any(phase in row.phases for row in rows)):
+        parts = [row.phases[phase] for row in rows if phase in row.phases]
+        phases[phase] = {quantity: _sum([part[quantity] for part in parts]) for quantity in COSTS}
+        grown = [row.growth[phase] for row in rows if phase in row.growth]
+        terms = [term for each in grown if each.basis == "flops" for term in each.terms]
+        if found := growth_of_terms(terms) or (grown[0] if grown else None):
+            growth[phase] = found
+    return Row(
+        path=path,
+        type=next((row.type for row in rows if row.path == path), ""),
+        ops=sum(row.ops for row in rows),
+        phases=phases,
+        params=_sum([row.params for row in rows]),
+        activations=_sum([row.activations for row in rows]),
+        growth=growth,
+        uncounted=tuple(dict.fromkeys(name for row in rows for name in row.uncounted)),
+    )
+
+
+def _sum(fits: Sequence[Fit]) -> Fit:
+    total = ZERO
+    for fit in fits:
+        if fit.polynomial is None:
+            return fit
+        total += fit.polynomial
+    return Fit(total, holds=tuple(dict.fromkeys(condition for fit in fits for condition in fit.holds)))
+
+
+def alike(rows: Iterable[Row]) -> list[Layers]:
+    """Rows in their order, those that are alike at the place of the first."""
+    groups: dict[object, list[Row]] = {}
+    for row in rows:
+        groups.setdefault((re.sub(r"\d+", "#", row.path), repr(replace(row, path=""))), []).append(row)
+    return [Layers(_label([row.path for row in group]), tuple(group)) for group in groups.values()]
+
+
+def _label(paths: Sequence[str]) -> str:
+    """`h.{0…11}.attn` for h.0.attn to h.11.attn."""
+    columns = [
+        list(dict.fromkeys(column)) for column in zip(*(re.split(r"(\d+)", path) for path in paths), strict=True)
+    ]
+    if prod(len(column) for column in columns) != len(paths):
+        return f"{paths[0]} … {paths[-1]}"
+    return "".join(column[0] if len(column) == 1 else "{" + _range(column) + "}" for column in columns)
+
+
+def _range(numbers: Sequence[str]) -> str:
+    values = [int(number) for number in numbers]
+    if len(values) > 2 and values == list(range(values[0], values[-1] + 1)):
+        return f"{values[0]}…{values[-1]}"
+    return ",".join(numbers)
+
+
+def ranking(
+    form: ClosedForm, *, batch: int | None = None, seq: int | None = None, phases: Sequence[Phase] = PHASES
+) -> list[Ranked]:
+    """The layers, costliest first: by FLOPs at a batch (and sequence), or else by how they grow.
+
+    By growth the sequence counts before the batch, a logarithm breaks ties, and then the coefficient decides.
+    """
+    if batch is not None and form.has_sequence and seq is None:
+        raise BadInput(f"{form.model} has a sequence: rank its layers at a batch and a sequence, or at neither")
+    ranked = []
+    for layers in alike(row for row in form.rows if any(phase in row.phases for phase in phases)):
+        each = layers.row.work(phases)
+        work = None if each is None else each.scaled(layers.count)
+        cost = work.at(batch, seq) if work is not None and batch is not None else None
+        growth = next((layers.row.growth[phase] for phase in phases if phase in layers.row.growth), None)
+        ranked.append(Ranked(layers, growth, work, cost))
+    if batch is not None:
+        return sorted(ranked, key=lambda line: -1 if line.cost is None else line.cost, reverse=True)
+    return sorted(ranked, key=_growth_rank, reverse=True)
+
+
+def _growth_rank(line: Ranked) -> tuple[bool, tuple[int, int], int, Fraction]:
+    if line.growth is None or line.growth.basis == "bytes":
+        return False, (0, 0), 0, Fraction(0)
+    powers, logs = max(((term.powers[1], term.powers[0]), len(term.factors)) for term in line.growth.terms)
+    return True, powers, logs, Fraction(0) if line.work is None else line.work.coefficient(powers[1], powers[0])
+
+
+def describe_symbols(form: ClosedForm) -> Mapping[str, str]:
+    """What B and S stand for."""
+    if not form.has_sequence:
+        return {"B": "batch"}
+    return {"B": "batch", "S": "tokens in the cache" if form.step == "decode" else "sequence length"}

@@ -1,0 +1,153 @@
+"""The tables of an estimate: the module tree or another grouping, totals, phases, shares by type, memory."""
+
+from __future__ import annotations
+
+from rooflight import summary, units
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Totals, total
+from rooflight.reporting.folding import fold
+from rooflight.reporting.table import Column, Table
+from rooflight.summary import By, Row
+
+_COUNT = units.count
+
+
+def main_table(ledger: Ledger, by: By = "module", *, depth: int | None = None, folded: bool = True) -> Table:
+    """The rows the user asked for, and the total they sum to."""
+    rows = summary.rows(ledger, by, depth=None if by == "module" else depth)
+    if by == "module":
+        rows = fold(rows) if folded else rows
+        rows = [row for row in rows if depth is None or row.depth <= depth]
+    training = ledger.header.step == "train"
+    columns = [Column({"module": "layer", "type": "type", "op": "op"}[by], right=False)]
+    if by == "module":
+        columns += [
+            Column("type", right=False, optional=4),
+            Column("output", units.shape, optional=2),
+            Column("params", _COUNT),
+        ]
+    else:
+        columns += [Column("calls", units.exact)]
+    columns.append(Column("MACs", _COUNT, optional=1))
+    columns += [Column("fwd FLOPs", _COUNT), Column("bwd FLOPs", _COUNT)] if training else [Column("FLOPs", _COUNT)]
+    if total(ledger.ops).recompute_flops:
+        columns.append(Column("again", _COUNT))
+    columns += [
+        Column("other", _COUNT, optional=5), Column("bytes", units.bytes_), Column("FLOP/B", units.ratio, optional=3),
+        Column("share", units.percent),
+    ]  # fmt: skip
+    recomputes = any(column.name == "again" for column in columns)
+    cells = [_cells(row, ledger, by=by, training=training, recomputes=recomputes) for row in rows]
+    whole = Row("total", "", 0, 0, None, summary.params(ledger), summary.trainable_params(ledger), total(ledger.ops),
+                *_phases(ledger), 1.0)  # fmt: skip
+    cells.append(_cells(whole, ledger, by=by, training=training, recomputes=recomputes))
+    return Table("", tuple(columns), tuple(cells), frozenset({len(cells) - 1}))
+
+
+def _phases(ledger: Ledger) -> tuple[Totals, Totals]:
+    phases = summary.totals_by_phase(ledger)
+    return phases.get("forward", Totals()), phases.get("backward", Totals())
+
+
+def _cells(row: Row, ledger: Ledger, *, by: By, training: bool, recomputes: bool) -> tuple[object, ...]:
+    name = row.name if by != "module" else _label(row, ledger)
+    cells: list[object] = [name]
+    cells += [row.type, row.output, row.params] if by == "module" else [row.calls or row.totals.ops]
+    sums = row.totals
+    cells.append(sums.macs)
+    cells += [row.forward.flops, row.backward.flops] if training else [sums.flops]
+    if recomputes:
+        cells.append(sums.recompute_flops)
+    cells += [sums.other_flops, sums.bytes, sums.intensity, row.share]
+    return tuple(cells)
+
+
+def _label(row: Row, ledger: Ledger) -> str:
+    if row.name == "":
+        return ledger.header.model
+    if row.name in ("total", LOSS, OPTIMIZER):
+        return row.name
+    return "  " * row.depth + row.name.rpartition(".")[2]
+
+
+def phase_table(ledger: Ledger) -> Table:
+    """Forward, backward and optimizer apart."""
+    phases = summary.totals_by_phase(ledger)
+    columns = (
+        Column("phase", right=False), Column("ops", units.exact), Column("MACs", _COUNT), Column("FLOPs", _COUNT),
+        Column("recomputed", _COUNT, optional=2), Column("other", _COUNT, optional=1),
+        Column("bytes read", units.bytes_), Column("bytes written", units.bytes_),
+        Column("FLOP/B", units.ratio, optional=3),
+    )  # fmt: skip
+    sums = {**phases, "step": total(ledger.ops)}
+    rows = tuple(
+        (name, s.ops, s.macs, s.flops, s.recompute_flops, s.other_flops, s.bytes_read, s.bytes_written, s.intensity)
+        for name, s in sums.items()
+    )
+    return Table("phases", columns, rows, frozenset({len(rows) - 1}))
+
+
+def total_table(ledger: Ledger, *, epochs: int | None = None, dataset_size: int | None = None) -> Table:
+    """Totals per step, per sample and per token, and for a whole training run when asked."""
+    sums = total(ledger.ops)
+    scopes: list[tuple[str, float]] = [("step", 1)]
+    if samples := summary.samples(ledger):
+        scopes.append(("sample", 1 / samples))
+    if tokens := summary.tokens(ledger):
+        scopes.append(("token", 1 / tokens))
+    if steps := run_steps(ledger, epochs=epochs, dataset_size=dataset_size):
+        scopes.append((f"run of {steps:,} steps", steps))
+    columns = (
+        Column("per", right=False), Column("MACs", _COUNT), Column("FLOPs", _COUNT), Column("causal FLOPs", _COUNT),
+        Column("other", _COUNT), Column("bytes", units.bytes_),
+    )  # fmt: skip
+    rows = tuple(
+        (
+            name,
+            *(
+                _scaled(value, scale)
+                for value in (sums.macs, sums.flops, sums.flops_causal, sums.other_flops, sums.bytes)
+            ),
+        )
+        for name, scale in scopes
+    )
+    return Table("totals", columns, rows)
+
+
+def _scaled(value: int, scale: float) -> int | float:
+    scaled = value * scale
+    return round(scaled) if abs(scaled - round(scaled)) < 1e-6 * max(1.0, abs(scaled)) else scaled
+
+
+def run_steps(ledger: Ledger, *, epochs: int | None, dataset_size: int | None) -> int | None:
+    """Steps of a whole run: the last, smaller batch of an epoch is a step too."""
+    samples = summary.samples(ledger)
+    if not epochs or not dataset_size or not samples:
+        return None
+    return epochs * -(-dataset_size // samples)
+
+
+def type_table(ledger: Ledger, *, limit: int = 6) -> Table:
+    """The share of matrix FLOPs by layer type."""
+    rows = [row for row in summary.rows(ledger, "type") if row.totals.flops or row.totals.recompute_flops][:limit]
+    columns = (
+        Column("layer type", right=False), Column("MACs", _COUNT), Column("FLOPs", _COUNT),
+        Column("bytes", units.bytes_), Column("share", units.percent),
+    )  # fmt: skip
+    cells = tuple((row.name, row.totals.macs, row.totals.flops, row.totals.bytes, row.share) for row in rows)
+    return Table("FLOPs by layer type", columns, cells)
+
+
+def memory_table(ledger: Ledger) -> Table:
+    """Bytes by category. The peak, which is no sum of these, needs the allocator's rules."""
+    sizes = summary.sizes(ledger)
+    lines: list[tuple[str, int | None]] = [
+        ("parameters", sizes.param_bytes), ("buffers", sizes.buffer_bytes), ("inputs", sizes.input_bytes),
+        ("outputs of all leaf modules", sizes.leaf_output_bytes),
+    ]  # fmt: skip
+    if ledger.header.step == "train":
+        lines += [
+            ("activations kept for backward", sizes.kept_for_backward_bytes), ("gradients", sizes.gradient_bytes),
+            ("optimizer state", sizes.optimizer_state_bytes),
+        ]  # fmt: skip
+    return Table("memory", (Column("what", right=False), Column("bytes", units.bytes_), Column("exactly", units.exact)),
+                 tuple((name, value, value) for name, value in lines))  # fmt: skip

@@ -1,0 +1,19 @@
+"""A ledger in a notebook."""
+
+from __future__ import annotations
+
+import html
+
+from rooflight.ledger import Ledger
+from rooflight.reporting import estimate_tables, text
+from rooflight.reporting.table import to_html as table_to_html
+
+
+def to_html(ledger: Ledger) -> str:
+    """Headline, module tree (equal blocks folded, three levels deep), totals."""
+    tree = table_to_html(estimate_tables.main_table(ledger, depth=3))
+    sums = table_to_html(estimate_tables.total_table(ledger))
+    lines = "<br>".join(
+        html.escape(line) for line in (text.coverage(ledger), text.provenance(ledger), text.CONVENTIONS)
+    )
+    return f"<div><b>{html.escape(text.headline(ledger))}</b>{tree}{sums}<small>{lines}</small></div>"

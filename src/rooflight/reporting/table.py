@@ -1,0 +1,118 @@
+"""A table as data: columns that know how to be written, rows of raw values. One definition, every format."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Cell = Any
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    write: Callable[[Any], str] = str
+    right: bool = True
+    optional: int = 0
+    """Columns with the highest number go first when a terminal is too narrow; 0 always stays."""
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    emphasised: frozenset[int] = frozenset()
+    """Rows that are totals."""
+
+    def written(self) -> list[list[str]]:
+        return [[column.write(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+
+
+def fitting(table: Table, width: int) -> Table:
+    """The table without the columns that a terminal of this width has no room for."""
+    columns = list(range(len(table.columns)))
+    texts = [[column.name for column in table.columns], *table.written()]
+
+    def needed() -> int:
+        return sum(max(len(row[i]) for row in texts) + 3 for i in columns)
+
+    while needed() > width and any(table.columns[i].optional for i in columns):
+        columns.remove(max(columns, key=lambda i: table.columns[i].optional))
+    rows = tuple(tuple(row[i] for i in columns) for row in table.rows)
+    return Table(table.title, tuple(table.columns[i] for i in columns), rows, table.emphasised)
+
+
+def to_rich(table: Table, *, width: int) -> Any:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = fitting(table, width)
+    drawn = RichTable(
+        title=table.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for column in table.columns:
+        drawn.add_column(column.name, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis")
+    for number, row in enumerate(table.written()):
+        drawn.add_row(*(Text(cell) for cell in row), style="bold" if number in table.emphasised else None)
+    return drawn
+
+
+def to_markdown(table: Table) -> str:
+    lines = [f"**{table.title}**", ""] if table.title else []
+    lines.append("| " + " | ".join(column.name for column in table.columns) + " |")
+    lines.append("|" + "|".join(" ---: " if column.right else " --- " for column in table.columns) + "|")
+    lines.extend("| " + " | ".join(map(_markdown_cell, row)) + " |" for row in table.written())
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("  ", "&nbsp;&nbsp;")
+
+
+def to_csv(tables: Sequence[Table]) -> str:
+    """Raw values, for spreadsheets; a blank line between tables."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    for number, table in enumerate(tables):
+        if number:
+            writer.writerow([])
+        writer.writerow([column.name for column in table.columns])
+        for row in table.rows:
+            writer.writerow([_raw(cell) for cell in row])
+    return buffer.getvalue()
+
+
+def _raw(cell: Cell) -> Cell:
+    if isinstance(cell, tuple):
+        return "x".join(map(str, cell))
+    text = cell.strip() if isinstance(cell, str) else cell
+    # A cell that a spreadsheet would run as a formula is only text.
+    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "@") else text
+
+
+def to_html(table: Table) -> str:
+    head = "".join(
+        f"<th style='text-align:{_side(column)}'>{html.escape(column.name)}</th>" for column in table.columns
+    )
+    body = []
+    for number, row in enumerate(table.written()):
+        weight = ";font-weight:bold" if number in table.emphasised else ""
+        cells = "".join(
+            f"<td style='text-align:{_side(column)}{weight};white-space:pre'>{html.escape(cell)}</td>"
+            for column, cell in zip(table.columns, row, strict=True)
+        )
+        body.append(f"<tr>{cells}</tr>")
+    title = (
+        f"<caption style='text-align:left;font-weight:bold'>{html.escape(table.title)}</caption>" if table.title else ""
+    )
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _side(column: Column) -> str:
+    return "right" if column.right else "left"
