@@ -26,8 +26,7 @@ for name, extra in [
     ("mixtral-8x7b", dict(seq=64, overrides={"num_hidden_layers": "1"})),
 ]:  # fmt: skip
     for step in ("infer", "train"):
-        for dtype in ("fp32", "bf16"):
-            CASES.append((name, dict(extra, batch=4, step=step, dtype=dtype), {}))
+        CASES += [(name, dict(extra, batch=4, step=step, dtype=dtype), {}) for dtype in ("fp32", "bf16")]
 for name in ("gpt2", "llama3-8b"):
     extra = {} if name == "gpt2" else dict(overrides={"num_hidden_layers": "2"})
     CASES += [(name, dict(extra, batch=2, step="decode", past=128, dtype=dtype), {}) for dtype in ("fp32", "bf16")]
@@ -45,7 +44,7 @@ SMALL = (
     "lstm lstm_projected gru rnn attention_odd attention_bool_mask attention_float_mask attention_grouped convolutions "
     "convolutions_channels_last checkpointed multi_head"
 )
-HERE = Path(__file__).parent
+SMALL_MODELS = Path(__file__).parents[2] / "tests" / "small_models.py"
 for name in SMALL.split():
     for step in ("infer", "train"):
         for dtype in ("fp32", "bf16"):
@@ -58,7 +57,7 @@ IGNORED = ("aten::set_", "aten::lift_fresh", "aten::_local_scalar_dense", "aten:
 
 def spec_of(name: str) -> str:
     family, _, rest = name.partition(":")
-    return f"{HERE / 'small_models.py'}:{rest}" if family == "small_models" else name
+    return f"{SMALL_MODELS}:{rest}" if family == "small_models" else name
 
 
 def rows(ledger, *, shapes: bool):

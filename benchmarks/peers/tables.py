@@ -60,7 +60,7 @@ HEAD = """\
 <!-- Made by `benchmarks/estimate.py --write`. Do not edit: run `make bench`. -->
 # Benchmarks: rooflight beside other tools
 
-{conditions}
+`make bench`, which runs `python benchmarks/estimate.py --write`, made this page. {conditions}
 
 How it is measured: every figure comes from a fresh process that imports everything, warms up on a tiny model of the \
 same kind and then asks the tool, up to three times. The tools take turns, so that a busy moment of the machine does \
@@ -152,8 +152,9 @@ def _backward(results: Results) -> list[str]:
 BACKWARD_NOTE = """\
 The loss is the mean square of the output. rooflight has no step without an optimizer, so it also traces an SGD step, \
 which FlopCounterMode does not. On meta tensors torch computes attention through full matrices, and this is what \
-FlopCounterMode sees; rooflight traces the fused kernels that CUDA would take, which are fewer ops. The others do not \
-trace backward: calflops and DeepSpeed can multiply forward by a factor."""
+FlopCounterMode sees; rooflight traces the fused kernels that CUDA would take, which are fewer ops, and works out an \
+operator only once for the same shapes, which is most of its lead. The others do not trace backward: calflops and \
+DeepSpeed can multiply forward by a factor."""
 
 
 def _step(results: Results) -> list[str]:

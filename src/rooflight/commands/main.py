@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 
 import click
 
@@ -57,31 +62,60 @@ def main() -> None:
     debug = "--debug" in sys.argv
     # Allow it after the verb as well: that is where one adds it when a command has just failed.
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    interrupted = _Interrupted()
     try:
-        cli.main(args=arguments, prog_name="rooflight", standalone_mode=False)
+        with interrupted.noticed():
+            cli.main(args=arguments, prog_name="rooflight", standalone_mode=False)
     except click.exceptions.Exit as request:
         sys.exit(request.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted; nothing was written", 130)
-    except click.ClickException as error:
+    except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
-        _fail(" ".join(error.format_message().split()), 2)
-    except RooflightError as error:
-        if debug:
-            raise
-        _fail(" ".join(str(error).split()), error.exit_code)
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough.
-        sys.stderr.close()
+        # Ctrl-C in the middle of an import can come out as any other error.
+        ctrl_c = interrupted or isinstance(error, (click.Abort, KeyboardInterrupt))
+        _fail(*(("interrupted; nothing was written", 130) if ctrl_c else _explained(error)))
+
+
+class _Interrupted:
+    """Remembers that Ctrl-C was pressed, whatever becomes of the KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def __bool__(self) -> bool:
+        return self._seen
+
+    @contextmanager
+    def noticed(self) -> Iterator[None]:
+        def handler(number: int, frame: FrameType | None) -> None:
+            self._seen = True
+            raise KeyboardInterrupt
+
+        try:
+            before = signal.signal(signal.SIGINT, handler)
+        except ValueError:  # not the main thread: Ctrl-C does not come here
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _explained(error: BaseException) -> tuple[str, int]:
+    """One line and an exit code."""
+    text = " ".join(str(error).split())
+    if isinstance(error, click.ClickException):
+        return " ".join(error.format_message().split()), 2
+    if isinstance(error, RooflightError):
+        return text, error.exit_code
+    if isinstance(error, BrokenPipeError):
+        # The reader (head, less) has seen enough; what is still buffered must not be flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except MemoryError:
-        _fail("out of memory: try a smaller batch, or --debug to see where", 2)
-    except Exception as error:
-        if debug:
-            raise
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        _fail(f"a bug in rooflight: {what} (add --debug for the traceback)", 70)
+    if isinstance(error, MemoryError):
+        return "out of memory: try a smaller batch, or --debug to see where", 2
+    return f"a bug in rooflight: {type(error).__name__}: {text} (add --debug for the traceback)", 70
 
 
 def _fail(message: str, code: int) -> None:

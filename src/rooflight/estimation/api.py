@@ -14,8 +14,8 @@ from rooflight.ledger import Ledger, StepKind
 from rooflight.models import build
 from rooflight.models.workload import Workload
 from rooflight.trace import TraceOptions, trace
+from rooflight.trace.arguments import TensorKind
 from rooflight.trace.precision import DTYPE_NAMES
-from rooflight.trace.tracer import TensorKind
 
 
 def estimate(

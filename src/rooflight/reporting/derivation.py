@@ -143,8 +143,11 @@ def derivation_latex(derivation: Derivation) -> str:
 def _latex_lines(work: Work, cost: Cost) -> list[str]:
     lines = []
     expressions = (
-        ("MACs", work.macs), ("causal MACs", work.causal_macs), ("recomputed MACs", work.recompute_macs), ("other", work.other),
-    )  # fmt: skip
+        ("MACs", work.macs),
+        ("causal MACs", work.causal_macs),
+        ("recomputed MACs", work.recompute_macs),
+        ("other", work.other),
+    )
     for name, text in expressions:
         if text is None or text == 0:
             continue

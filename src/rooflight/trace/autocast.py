@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.amp.autocast_mode import autocast
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
@@ -27,7 +28,7 @@ LOWER = frozenset(
 FLOAT32 = frozenset(
     """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus
     layer_norm group_norm rms_norm nuclear_norm cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss
-    nll_loss_nd cross_entropy_loss cross_entropy hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
+    nll_loss_nd hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
     margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
     binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp prod softmax log_softmax cumprod cumsum
     vector_norm matrix_norm norm sum interpolate""".split()
@@ -39,42 +40,121 @@ WIDEST = frozenset(
 
 @contextmanager
 def autocast_as_cuda(precision: str | None, *, on: str = "meta") -> Iterator[None]:
-    """Autocast to `bf16` or `fp16`, or nothing when `precision` is None. On a real GPU it is torch's own."""
-    if precision is None:
-        yield
-        return
-    if precision not in ("bf16", "fp16"):
+    """Autocast to `bf16` or `fp16`, or not at all, and in either case as the model's own autocast contexts say.
+
+    On a real GPU it is torch's own.
+    """
+    if precision is not None and precision not in ("bf16", "fp16"):
         raise BadInput(f"--autocast takes bf16 or fp16, not {precision!r}")
-    dtype = torch_dtype(precision)
-    with torch.autocast("cuda", dtype) if on == "cuda" else _Autocast(dtype):
+    dtype = None if precision is None else torch_dtype(precision)
+    if on == "cuda":
+        with torch.autocast("cuda", dtype, enabled=dtype is not None):
+            yield
+        return
+    levels = _Levels()
+    with _contexts_of_the_model(levels), levels.at(dtype):
         yield
+
+
+class _Levels:
+    """The nesting of autocast contexts. Only inside one is the mode active: it costs the fast path of attention."""
+
+    def __init__(self) -> None:
+        self._modes: list[_Autocast | None] = []
+
+    def push(self, dtype: torch.dtype | None) -> None:
+        if dtype is None and not any(self._modes):
+            self._modes.append(None)
+            return
+        # A disabled context inside an enabled one is a mode that lets everything pass.
+        mode = _Autocast(dtype)
+        mode.__enter__()
+        self._modes.append(mode)
+
+    def pop(self) -> None:
+        mode = self._modes.pop()
+        if mode is not None:
+            mode.__exit__(None, None, None)
+
+    @contextmanager
+    def at(self, dtype: torch.dtype | None) -> Iterator[None]:
+        self.push(dtype)
+        try:
+            yield
+        finally:
+            self.pop()
+
+
+@contextmanager
+def _contexts_of_the_model(levels: _Levels) -> Iterator[None]:
+    """`torch.autocast("cuda")` in a model's forward, which a torch without CUDA would switch off with a warning.
+
+    A model that asks for its tensors' own device gets "meta", which stands for the target here.
+    """
+    original = autocast.__init__, autocast.__enter__, autocast.__exit__
+
+    def init(self: Any, device_type: str, dtype: torch.dtype | None = None, enabled: bool = True,
+             cache_enabled: bool | None = None) -> None:  # fmt: skip
+        if device_type not in ("cuda", "meta"):
+            original[0](self, device_type, dtype, enabled, cache_enabled)
+            return
+        self.device, self._enabled = device_type, enabled
+        self._level = (dtype or torch.get_autocast_dtype("cuda")) if enabled else None
+
+    def enter(self: Any) -> Any:
+        if not hasattr(self, "_level"):
+            return original[1](self)
+        levels.push(self._level)
+        return self
+
+    def leave(self: Any, *failure: Any) -> Any:
+        if not hasattr(self, "_level"):
+            return original[2](self, *failure)
+        levels.pop()
+        return False
+
+    autocast.__init__, autocast.__enter__, autocast.__exit__ = init, enter, leave  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        autocast.__init__, autocast.__enter__, autocast.__exit__ = original  # type: ignore[method-assign]
 
 
 class _Autocast(TorchFunctionMode):
-    def __init__(self, dtype: torch.dtype) -> None:
+    """Casts what goes into torch's functions; with no type, lets everything pass and hides the modes outside."""
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
         super().__init__()
         self._dtype = dtype
-        self._cast_weights: dict[int, torch.Tensor] = {}
+        self._low = dtype or torch.float32
+        # The weight is kept beside its cast, so that its id cannot pass to another tensor.
+        self._cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # Some functions (max_pool2d) hand themselves over once more from within: then they just run.
         self._opening: set[Any] = set()
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "") if self._dtype is not None else ""
+        if name == "cross_entropy_loss" and _by_class(args, kwargs):
+            # torch fixes the type of this softmax to that of its input, so autocast leaves it alone; only the loss
+            # itself runs in fp32.
+            return _cross_entropy(*args, **kwargs)
         if name in LOWER:
-            args, kwargs = self._cast((args, kwargs), self._dtype)
+            args, kwargs = self._cast((args, kwargs), self._low)
         elif name in FLOAT32:
             args, kwargs = self._cast((args, kwargs), torch.float32)
         elif name in WIDEST:
             args, kwargs = self._cast((args, kwargs), self._widest((args, kwargs)))
-        elif func not in self._opening and (opened := _opened(func)) is not None:
+        elif name and func not in self._opening and (opened := _opened(func)) is not None:
             self._opening.add(func)
             try:
                 with self:
                     return opened(*args, **kwargs)
             finally:
                 self._opening.discard(func)
-        return func(*args, **kwargs)
+        # Contexts outside this one have no say.
+        with torch._C.DisableTorchFunction():
+            return func(*args, **kwargs)
 
     def _cast(self, arguments: Any, dtype: torch.dtype) -> Any:
         """Cast the last argument first: C++ evaluates arguments in that order, and the rows should be CUDA's."""
@@ -88,17 +168,33 @@ class _Autocast(TorchFunctionMode):
         if not tensor.is_floating_point() or tensor.dtype in (dtype, torch.float64):
             return tensor
         # Like torch, remember casts of fp32 weights: each is cast once a step however often it is used.
-        if dtype is self._dtype and tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf:
+        weight = tensor.requires_grad and tensor.is_leaf and not tensor._is_view()
+        if weight and dtype is self._low and tensor.dtype is torch.float32:
             if id(tensor) not in self._cast_weights:
                 with torch.enable_grad():
-                    self._cast_weights[id(tensor)] = tensor.to(dtype)
-            return self._cast_weights[id(tensor)]
+                    self._cast_weights[id(tensor)] = (tensor, tensor.to(dtype))
+            return self._cast_weights[id(tensor)][1]
         return tensor.to(dtype)
 
     def _widest(self, arguments: Any) -> torch.dtype:
-        found = {self._dtype}
+        found = {self._low}
         tree_map_only(torch.Tensor, lambda tensor: found.add(tensor.dtype), arguments)
-        return torch.float32 if torch.float32 in found else self._dtype
+        return torch.float32 if torch.float32 in found else self._low
+
+
+def _by_class(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Is the target a class number, and is nothing smoothed?"""
+    target = args[1] if len(args) > 1 else kwargs["target"]
+    smoothing = args[5] if len(args) > 5 else kwargs.get("label_smoothing", 0.0)
+    return not target.is_floating_point() and not smoothing
+
+
+def _cross_entropy(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1,
+                   ignore_index: int = -100, label_smoothing: float = 0.0) -> torch.Tensor:  # fmt: skip
+    scores = torch.log_softmax(input, 1 if input.dim() > 1 else 0, dtype=input.dtype)
+    weight = None if weight is None else weight.float()
+    loss: torch.Tensor = torch._C._nn.nll_loss_nd(scores.float(), target, weight, reduction, ignore_index)  # type: ignore[arg-type]
+    return loss
 
 
 def _opened(func: Any) -> Any:

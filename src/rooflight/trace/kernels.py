@@ -32,9 +32,6 @@ _lock = threading.RLock()
 @contextmanager
 def kernels_of(target: Target, *, device: str = "meta") -> Iterator[None]:
     """Run tensors without data as `target` would run them; `device` is what they say they are on (fake ones: cpu)."""
-    if target.kind == "cpu":
-        yield
-        return
     with _lock:
         library = torch.library.Library("aten", "IMPL")
         device_name = backends._privateuse1_backend_name
@@ -69,6 +66,8 @@ def _register(library: torch.library.Library, target: Target, key: str) -> None:
         return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target)
 
     redirect("scaled_dot_product_attention", attention)
+    if target.kind == "cpu":
+        return
     redirect("dropout", _dropout)
     redirect("batch_norm", _batch_norm)
     for name, function in _RECURRENT.items():
@@ -88,11 +87,17 @@ def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | Non
             target,
         )  # fmt: skip
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    bias = _float_mask(mask, query.dtype) if mask is not None and kernel in ("cudnn", "efficient") else None
+    bias = (
+        _float_mask(mask, query.dtype) if mask is not None and kernel in ("cudnn", "efficient", "cpu-flash") else None
+    )
     result: _Tensor
     if kernel == "cudnn":
         result = aten._scaled_dot_product_cudnn_attention(
             query, key, value, bias, grad, dropout, causal, False, scale=scale
+        )[0]
+    elif kernel == "cpu-flash":
+        result = aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, dropout, causal, attn_mask=bias, scale=scale
         )[0]
     elif kernel == "flash":
         result = _flash(query, key, value, dropout, causal, scale)

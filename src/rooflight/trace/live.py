@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,7 +43,7 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
         for module in modules:
             module.training = training
         if on == "meta":
-            _swap_to_meta(modules)
+            swap_state(modules, to_meta)
         yield
     finally:
         for module, (own, containers) in zip(modules, attributes, strict=True):
@@ -69,19 +69,20 @@ def _snapshot(module: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str, An
     return own, {name: dict(own[name]) for name in _CONTAINERS if name in own}
 
 
-def _swap_to_meta(modules: list[nn.Module]) -> None:
-    replaced: dict[int, Any] = {}
+def to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("meta")
 
-    def meta(tensor: torch.Tensor) -> Any:
-        if id(tensor) not in replaced:
-            empty = tensor.detach().to("meta")
-            if isinstance(tensor, nn.Parameter):
-                empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
-            replaced[id(tensor)] = empty
-        return replaced[id(tensor)]
 
+def swap_state(modules: list[nn.Module], convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Put a converted tensor in the place of every parameter and buffer; what was shared stays shared."""
+    replaced: dict[int, torch.Tensor] = {}
     for module in modules:
         for container in (module._parameters, module._buffers):
             for name, tensor in container.items():
-                if tensor is not None:
-                    container[name] = meta(tensor)
+                if tensor is None:
+                    continue
+                if id(tensor) not in replaced:
+                    other = convert(tensor)
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    replaced[id(tensor)] = nn.Parameter(other, tensor.requires_grad) if is_parameter else other
+                container[name] = replaced[id(tensor)]  # type: ignore[assignment]

@@ -48,14 +48,10 @@ def _cudnn_attention(query, key, value, attn_bias, compute_log_sumexp, *rest, **
 def _cudnn_rnn_backward(input, weight, weight_stride0, weight_buf, hx, cx, output, grad_output, grad_hy, grad_cy,  # type: ignore[no-untyped-def]
                         mode, hidden_size, proj_size, num_layers, batch_first, dropout, train, bidirectional,
                         batch_sizes, dropout_state, reserve, output_mask):  # fmt: skip
+    """cuDNN makes the gradients of data and hidden state whether anybody asked for them or not."""
     empty = torch.empty(0, dtype=input.dtype, device=input.device)
     gradients = [torch.empty_like(w) for w in weight] if output_mask[3] else [empty for _ in weight]
-    return (
-        torch.empty_like(input) if output_mask[0] else empty,
-        torch.empty_like(hx) if output_mask[1] else empty,
-        torch.empty_like(cx) if cx is not None and output_mask[2] else empty,
-        gradients,
-    )
+    return torch.empty_like(input), torch.empty_like(hx), empty if cx is None else torch.empty_like(cx), gradients
 
 
 def _multi_head_attention(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias,  # type: ignore[no-untyped-def]

@@ -11,7 +11,7 @@ from typing import Literal
 
 from rooflight.errors import BadInput
 
-AttentionKernel = Literal["cudnn", "flash", "efficient", "math"]
+AttentionKernel = Literal["cudnn", "flash", "efficient", "cpu-flash", "math"]
 
 _HALF = ("fp16", "bf16")
 
@@ -62,7 +62,7 @@ def attention_kernel(call: AttentionCall, target: Target) -> AttentionKernel:
     Older architectures differ in what they can run (flash from 8.0) and prefer (cuDNN first only from 9.0).
     """
     if target.kind == "cpu":
-        return "math"
+        return "cpu-flash" if call.dropout == 0 and call.head_dim == call.head_dim_v else "math"
     half = call.dtype in _HALF
     same_dim = call.head_dim == call.head_dim_v
     if target.capability >= 90 and half and _cudnn_runs(call):

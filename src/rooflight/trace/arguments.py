@@ -1,0 +1,81 @@
+"""The inputs of a step, as the kind of tensors it is traced on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from copy import deepcopy
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from rooflight.models.workload import Workload
+from rooflight.trace.live import swap_state, to_meta
+
+TensorKind = Literal["meta", "fake", "cpu", "cuda"]
+
+
+def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, Any]:
+    """The step's inputs as the asked kind of tensors; for fake tensors the model's parameters too."""
+    model = workload.model
+    arguments: tuple[Any, Any] = _copied_caches((workload.args, workload.kwargs))
+    if on == "meta":
+        # Lengths of packed sequences stay on the host, whatever the device of the data.
+        packs = any(isinstance(module, nn.RNNBase) for module in model.modules())
+        return _each_once(lambda tensor: tensor if packs and _is_lengths(tensor) else to_meta(tensor), arguments)
+    if on == "fake":
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        mode = stage.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        with mode:
+            swap_state(list(model.modules()), _fake)
+            return _each_once(_fake, arguments)
+    return _each_once(lambda tensor: tensor.detach().clone(), arguments)
+
+
+def _each_once(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Every tensor converted; one that is passed twice stays one tensor, and one that wants a gradient still does."""
+    known: dict[int, Any] = {}
+
+    def converted(value: Any) -> Any:
+        if id(value) not in known:
+            if isinstance(value, PackedSequence):  # sizes and order are looked at on the host
+                known[id(value)] = value._replace(data=converted(value.data))
+            else:
+                known[id(value)] = convert(value).requires_grad_(value.requires_grad)
+        return known[id(value)]
+
+    kinds = (torch.Tensor, PackedSequence)
+    args, kwargs = tree_map_only(kinds, converted, arguments, is_leaf=lambda value: isinstance(value, PackedSequence))
+    return args, kwargs
+
+
+def _is_lengths(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 1 and tensor.dtype is torch.int64 and tensor.device.type == "cpu"
+
+
+def _copied_caches(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
+    """A KV cache object grows while the step runs; each trace gets its own."""
+    args, kwargs = arguments
+    return args, {name: deepcopy(value) if _is_cache(value) else value for name, value in kwargs.items()}
+
+
+def _is_cache(value: Any) -> bool:
+    return "cache" in type(value).__name__.lower()
+
+
+def _fake(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape, made under fake mode: on the CPU, without memory."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+
+def tensor_leaves(value: Any) -> list[torch.Tensor]:
+    """Tensors anywhere in a value; objects such as caches are opened one level at a time."""
+    found = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    if not found and hasattr(value, "layers"):
+        for layer in value.layers:
+            found.extend(v for v in vars(layer).values() if isinstance(v, torch.Tensor))
+    return found
