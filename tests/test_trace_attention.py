@@ -147,7 +147,8 @@ def test_on_a_cpu_the_step_is_that_of_the_cpu() -> None:
         assert ledger.header.target == "cpu"
         assert not [op for op in ledger.ops if op.packet.removeprefix("aten::") in OPS.values()]
         assert flops(rows(ledger)) == 3 * FORWARD
-    assert only(ledger, "_scaled_dot_product_flash_attention_for_cpu")
+        assert only(ledger, "_scaled_dot_product_flash_attention_for_cpu")
+        assert only(ledger, "_scaled_dot_product_flash_attention_for_cpu_backward")
 
 
 def test_targets_are_read_as_written() -> None:

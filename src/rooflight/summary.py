@@ -213,8 +213,8 @@ def _row(name: str, kind: str, sums: PhaseSums, whole: Totals, *, calls: int, de
          output: tuple[int, ...] | None = None, params: int = 0, trainable: int = 0) -> Row:  # fmt: skip
     everything = sum(sums.values(), Totals())
     share: float | None
-    if whole.flops + whole.recompute_flops:
-        share = (everything.flops + everything.recompute_flops) / (whole.flops + whole.recompute_flops)
+    if whole.flops:
+        share = everything.flops / whole.flops
     else:
         share = everything.other_flops / whole.other_flops if whole.other_flops else None
     return Row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -81,10 +82,13 @@ def _show_text(ledger: Ledger, **choices: Any) -> None:
 
 
 def make_console() -> Any:
-    """Wide enough for the tables when the output is no terminal."""
+    """As wide as the terminal; in a pipe or a file, as COLUMNS says or wide enough for the tables."""
     from rich.console import Console
 
-    return Console(soft_wrap=False) if sys.stdout.isatty() else Console(width=150)
+    if sys.stdout.isatty():
+        return Console()
+    given = os.environ.get("COLUMNS", "")
+    return Console(width=int(given) if given.isdigit() and int(given) > 20 else 150)
 
 
 def _markdown(ledger: Ledger, **choices: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from rooflight import units
 from rooflight.estimation.derivation import Derivation, OpDerivation, Share
 from rooflight.estimation.expressions import evaluate, to_latex, to_text
@@ -45,7 +47,8 @@ def _op_text(row: OpDerivation) -> str:
     if work.note:
         lines.append(f"  {work.note}")
     if row.legend and (work.macs != 0 or work.other != 0):
-        lines.append("  where   " + ", ".join(f"{s} = {v:,}" + (f" ({m})" if m else "") for s, m, v in row.legend))
+        legend = ", ".join(f"{s} = {v:,}" + (f" ({m})" if m else "") for s, m, v in row.legend)
+        lines.append(fill(legend, 100, initial_indent="  where   ", subsequent_indent=" " * 10))
     if work.macs != 0:
         lines += _expression("MACs", work.macs, row)
         macs = evaluate(work.macs, work.where)
