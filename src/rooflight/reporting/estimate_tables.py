@@ -30,12 +30,12 @@ def main_table(ledger: Ledger, by: By = "module", *, depth: int | None = None, f
     columns.append(Column("MACs", _COUNT, optional=1))
     columns += [Column("fwd FLOPs", _COUNT), Column("bwd FLOPs", _COUNT)] if training else [Column("FLOPs", _COUNT)]
     if total(ledger.ops).recompute_flops:
-        columns.append(Column("again", _COUNT))
+        columns.append(Column("recomputed", _COUNT))
     columns += [
         Column("other", _COUNT, optional=5), Column("bytes", units.bytes_), Column("FLOP/B", units.ratio, optional=3),
         Column("share", units.percent),
     ]  # fmt: skip
-    recomputes = any(column.name == "again" for column in columns)
+    recomputes = any(column.name == "recomputed" for column in columns)
     cells = [_cells(row, ledger, by=by, training=training, recomputes=recomputes) for row in rows]
     whole = Row("total", "", 0, 0, None, summary.params(ledger), summary.trainable_params(ledger), total(ledger.ops),
                 *_phases(ledger), 1.0)  # fmt: skip

@@ -16,4 +16,5 @@ def to_html(ledger: Ledger) -> str:
     lines = "<br>".join(
         html.escape(line) for line in (text.coverage(ledger), text.provenance(ledger), text.CONVENTIONS)
     )
-    return f"<div><b>{html.escape(text.headline(ledger))}</b>{tree}{sums}<small>{lines}</small></div>"
+    head = f"<b>{html.escape(text.headline(ledger))}</b><br>{html.escape(text.parameters_line(ledger))}"
+    return f"<div>{head}{tree}{sums}<small>{lines}</small></div>"

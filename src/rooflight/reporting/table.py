@@ -97,22 +97,25 @@ def _raw(cell: Cell) -> Cell:
 
 
 def to_html(table: Table) -> str:
+    """Styles stand in the cells: a notebook keeps no style sheets."""
     head = "".join(
-        f"<th style='text-align:{_side(column)}'>{html.escape(column.name)}</th>" for column in table.columns
+        f"<th style='{_style(column)};border-bottom:1px solid'>{html.escape(column.name)}</th>"
+        for column in table.columns
     )
     body = []
     for number, row in enumerate(table.written()):
-        weight = ";font-weight:bold" if number in table.emphasised else ""
+        weight = ";font-weight:bold;border-top:1px solid" if number in table.emphasised else ""
         cells = "".join(
-            f"<td style='text-align:{_side(column)}{weight};white-space:pre'>{html.escape(cell)}</td>"
+            f"<td style='{_style(column)}{weight}'>{html.escape(cell)}</td>"
             for column, cell in zip(table.columns, row, strict=True)
         )
         body.append(f"<tr>{cells}</tr>")
-    title = (
-        f"<caption style='text-align:left;font-weight:bold'>{html.escape(table.title)}</caption>" if table.title else ""
-    )
-    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    caption = "<caption style='text-align:left;font-weight:bold;padding-top:8px'>"
+    title = f"{caption}{html.escape(table.title)}</caption>" if table.title else ""
+    table_style = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0"
+    return f"<table style='{table_style}'>{title}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
-def _side(column: Column) -> str:
-    return "right" if column.right else "left"
+def _style(column: Column) -> str:
+    side = "right" if column.right else "left"
+    return f"text-align:{side};padding:1px 10px;white-space:pre"
