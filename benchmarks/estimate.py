@@ -3,6 +3,7 @@
     python benchmarks/estimate.py            everything, printed
     python benchmarks/estimate.py --write    the same, and docs/benchmarks.md written anew
     python benchmarks/estimate.py --quick    ResNet-50 once: does the script still work
+    python benchmarks/estimate.py --save FILE, --load FILE    keep what was measured; show it again, measuring nothing
 
 It runs in an environment that has the other tools (`make bench` makes one); a tool that is missing is listed as such.
 Every measurement is a fresh process; the tools take turns, several rounds of them, and the best time of each counts.
@@ -11,6 +12,7 @@ Every measurement is a fresh process; the tools take turns, several rounds of th
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
@@ -20,13 +22,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from peers.cases import BACKWARD, CASES, FORWARD, GROWTH, STEP
-from peers.tables import Job, Results, Run, document
+from peers.tables import SLOW_S, Job, Results, Run, document
 from peers.tools import FORWARD_PEERS, TOOLS
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 TIMEOUT_S = 600
-SLOW_S = 15.0  # a job that takes longer is not repeated
 TOO_BIG_FOR_REAL_WEIGHTS = {"llama-forward"}
 
 
@@ -38,10 +39,11 @@ def plan(*, quick: bool) -> list[list[Job]]:
         peers = [Job(tool, case.key, kind) for tool in FORWARD_PEERS for kind in kinds]
         groups.append([Job("rooflight", case.key, "meta"), *peers])
     groups += [[Job(tool, case.key, "meta") for tool in ("rooflight", "flop-counter-mode")] for case in BACKWARD]
-    groups += [
-        [Job("rooflight", case.key, "meta"), *(Job("mem-tracker", case.key, kind) for kind in ("meta", "fake"))]
-        for case in STEP
-    ]
+    for case in STEP:
+        peers = [Job("mem-tracker", case.key, kind) for kind in ("meta", "fake")]
+        if case.peak_bytes is not None:  # only where there is a peak to be right about
+            peers.append(Job("mem-tracker-cuda", case.key, "meta"))
+        groups.append([Job("rooflight", case.key, "meta"), *peers])
     groups.append([Job("rooflight", case.key, "meta") for case in GROWTH])
     if quick:
         return [group for group in groups if CASES[group[0].case].model == "resnet50"]
@@ -88,9 +90,21 @@ def conditions(rounds: int) -> str:
     packages = dict.fromkeys(tool.package for tool in TOOLS.values())
     versions = ", ".join(f"{package} {installed(package) or '(not installed)'}" for package in packages)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    load = f"; load average at the start {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    load = (
+        f"; load average before the run, from other work, {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    )
     python = ".".join(map(str, sys.version_info[:3]))
     return f"Python {python}, {versions}; {cores} CPU cores, no GPU{load}; rounds: {rounds}."
+
+
+def saved(stated: str, results: Results) -> str:
+    rows = [{"job": job, "run": dataclasses.asdict(run)} for job, run in results.items()]
+    return json.dumps({"conditions": stated, "results": rows}, indent=1)
+
+
+def loaded(path: Path) -> tuple[str, Results]:
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    return kept["conditions"], {Job(*row["job"]): Run(**row["run"]) for row in kept["results"]}
 
 
 def main() -> None:
@@ -98,12 +112,19 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--quick", action="store_true", help="ResNet-50 only, one round")
     parser.add_argument("--rounds", type=int, default=3, help="how often the tools take turns (default 3)")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep the measurements as JSON")
+    parser.add_argument("--load", type=Path, metavar="FILE", help="show kept measurements instead of making new ones")
     options = parser.parse_args()
     if options.quick and options.write:
         parser.error("--quick measures too little for docs/benchmarks.md; leave --write out")
-    rounds = 1 if options.quick else options.rounds
-    stated = conditions(rounds)
-    results = measure(plan(quick=options.quick), rounds=rounds)
+    if options.load:
+        stated, results = loaded(options.load)
+    else:
+        rounds = 1 if options.quick else options.rounds
+        stated = conditions(rounds)
+        results = measure(plan(quick=options.quick), rounds=rounds)
+    if options.save:
+        options.save.write_text(saved(stated, results), encoding="utf-8")
     page = document(results, stated)
     print(page)
     if options.write:

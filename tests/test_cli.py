@@ -27,6 +27,7 @@ def run(monkeypatch, capfd):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["rooflight", *map(str, arguments)])
+        monkeypatch.delenv("COLUMNS", raising=False)
         code = 0
         try:
             main()

@@ -139,6 +139,15 @@ def _mem_tracker(workload: Workload, case: Case) -> Answer:
     return Answer(peak_bytes=sum(parts["Total"] for parts in peak.values()))
 
 
+def _mem_tracker_as_cuda(workload: Workload, case: Case) -> Answer:
+    """The same, with attention and dropout as CUDA would run them: shows what the kernels of meta tensors add."""
+    from rooflight.trace.kernels import kernels_of
+    from rooflight.trace.target import parse_target
+
+    with kernels_of(parse_target("cuda")):
+        return _mem_tracker(workload, case)
+
+
 def _loss(output: torch.Tensor) -> torch.Tensor:
     return output.float().square().mean()
 
@@ -154,6 +163,8 @@ _ALL = (
     Tool("calflops", "calflops", "calflops", "its MACs", _calflops),
     Tool("deepspeed", "DeepSpeed profiler", "deepspeed", "its MACs, without its warm-up pass", _deepspeed),
     Tool("mem-tracker", "MemTracker", "torch", "counts no operations", _mem_tracker),
+    Tool("mem-tracker-cuda", "MemTracker, on rooflight's stand-ins for CUDA's kernels", "torch", "counts no operations",
+         _mem_tracker_as_cuda),
 )  # fmt: skip
 
 TOOLS = {tool.key: tool for tool in _ALL}

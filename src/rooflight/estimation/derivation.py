@@ -10,14 +10,26 @@ from rooflight.estimation.costs import work_of
 from rooflight.estimation.registry import Work, find
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Tensor, is_inside
 
-GLOSSARY = {
-    "N": "batch", "Cin": "input channels", "Cout": "output channels", "Ho": "output height", "Wo": "output width",
-    "Do": "output depth", "Hi": "input height", "Wi": "input width", "Kh": "kernel height", "Kw": "kernel width",
-    "Kd": "kernel depth", "G": "groups", "M": "rows", "K": "summed over", "B": "batch", "H": "heads", "Sq": "queries",
-    "Sk": "keys", "D": "head size", "Dv": "value size", "S": "sequence", "E": "width", "F": "feed-forward width",
-    "b": "matrices in the batch", "n": "elements", "k": "window", "P": "passes (dgrad, wgrad)",
-}  # fmt: skip
-_IN_MATMUL = {"N": "columns"}
+# What the letters of a formula mean, by a word in the op's name; the first that fits speaks.
+_MEANINGS: tuple[tuple[str, dict[str, str]], ...] = (
+    (
+        "conv",
+        {
+            "N": "batch", "Cin": "input channels", "Cout": "output channels", "Ho": "output height",
+            "Wo": "output width", "Do": "output depth", "Hi": "input height", "Wi": "input width",
+            "Di": "input depth", "Kh": "kernel height", "Kw": "kernel width", "Kd": "kernel depth", "G": "groups",
+            "P": "passes", "dy": "elements of the output's gradient",
+        },
+    ),
+    ("attention", {"B": "batch", "H": "heads", "Sq": "queries", "Sk": "keys", "D": "head size", "Dv": "value size",
+                   "S": "sequence", "E": "width"}),
+    ("encoder_layer", {"B": "batch", "H": "heads", "S": "sequence", "E": "width", "F": "feed-forward width"}),
+    ("mm", {"M": "rows", "K": "summed over", "N": "columns", "b": "matrices"}),
+    ("pool", {"N": "batch", "C": "channels", "Ho": "output height", "Wo": "output width", "Kh": "window height",
+              "Kw": "window width"}),
+    ("norm", {"n": "elements", "C": "channels", "R": "rows", "D": "normalised size"}),
+    ("", {"n": "elements"}),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,8 @@ class OpDerivation:
 
     op: Op
     work: Work | None
+    place: str
+    """Path of the module it runs in, below the one that is derived."""
     times: int
     """How many equal ops this stands for."""
     read: tuple[Share, ...]
@@ -51,6 +65,14 @@ class Derivation:
     module: Module | None
     ops: tuple[OpDerivation, ...]
 
+    @property
+    def params(self) -> int:
+        return sum(module.params for module in self.ledger.modules if is_inside(module.path, self.path))
+
+    @property
+    def param_bytes(self) -> int:
+        return sum(module.param_bytes for module in self.ledger.modules if is_inside(module.path, self.path))
+
 
 def derive(ledger: Ledger, path: str) -> Derivation:
     """The derivation of the module at `path`, and of all below it."""
@@ -65,7 +87,7 @@ def derive(ledger: Ledger, path: str) -> Derivation:
     groups: dict[object, list[Op]] = {}
     for op in ops:
         groups.setdefault(_alike(op), []).append(op)
-    return Derivation(ledger, path, module, tuple(_derive(found[0], len(found)) for found in groups.values()))
+    return Derivation(ledger, path, module, tuple(_derive(found, path) for found in groups.values()))
 
 
 def _alike(op: Op) -> object:
@@ -73,7 +95,10 @@ def _alike(op: Op) -> object:
     return op.phase, op.name, shapes, op.recompute, op.cost
 
 
-def _derive(op: Op, times: int) -> OpDerivation:
+def _derive(ops: list[Op], path: str) -> OpDerivation:
+    op = ops[0]
+    places = list(dict.fromkeys(alike.module.removeprefix(path).removeprefix(".") for alike in ops))
+    place = places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
     formula = find(op)
     work = work_of(op, formula) if formula is not None else None
     read = [Share(name, tensor) for name, value in op.args.items() for tensor in op.tensors(name) if value is not None]
@@ -81,10 +106,9 @@ def _derive(op: Op, times: int) -> OpDerivation:
         Share("output" if len(op.outputs) == 1 else f"output {i}", tensor) for i, tensor in enumerate(op.outputs)
     ]
     written += [Share(name, tensor) for name in op.mutates for tensor in op.tensors(name) if tensor not in op.outputs]
-    matmul = op.packet in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
-    meanings = {**GLOSSARY, **(_IN_MATMUL if matmul else {})}
+    meanings = next(words for sign, words in _MEANINGS if sign in op.packet)
     legend = tuple((symbol, meanings.get(symbol, ""), value) for symbol, value in (work.where if work else {}).items())
-    return OpDerivation(op, work, times, tuple(read), tuple(written), legend)
+    return OpDerivation(op, work, place, len(ops), tuple(read), tuple(written), legend)
 
 
 def _unknown(ledger: Ledger, path: str) -> str:

@@ -35,13 +35,14 @@ def _title(derivation: Derivation) -> str:
     scope = f"batch {header.batch}" + (f", sequence {header.sequence}" if header.sequence is not None else "")
     calls = f", called {module.calls} times" if module.calls > 1 else ""
     step = f"{header.model}, {header.step}, {scope}, {header.dtype}{calls}"
-    return f"{line}, {module.params:,} parameters of its own ({step})"
+    return f"{line}, {derivation.params:,} parameters ({step})"
 
 
 def _op_text(row: OpDerivation) -> str:
     op, work, cost = row.op, row.work, row.op.cost
     times = f", {row.times} times (figures are for one)" if row.times > 1 else ""
-    lines = [f"{op.phase}: {op.name} in {op.precision}{times}{', recomputation' if op.recompute else ''}"]
+    place = f" ({row.place})" if row.place else ""
+    lines = [f"{op.phase}{place}: {op.name} in {op.precision}{times}{', recomputation' if op.recompute else ''}"]
     if work is None or cost is None:
         return lines[0] + "\n  no formula: this op is not counted"
     if work.note:
@@ -52,7 +53,8 @@ def _op_text(row: OpDerivation) -> str:
     if work.macs != 0:
         lines += _expression("MACs", work.macs, row)
         macs = evaluate(work.macs, work.where)
-        lines.append(f"  FLOPs   = 2 × MACs = {2 * macs:,}  (1 multiply-add = 2 FLOP; a bias is part of them)")
+        bias = "; the bias is part of them" if op.has("bias") or op.packet == "aten::addmm" else ""
+        lines.append(f"  FLOPs   = 2 × MACs = {2 * macs:,}  (1 multiply-add = 2 FLOP{bias})")
         if work.causal_macs is not None and cost.flops_causal != cost.flops:
             lines += _expression("causal", work.causal_macs, row)
             lines.append(f"          -> {cost.flops_causal:,} FLOPs with only the pairs a causal mask keeps")
@@ -109,10 +111,10 @@ def _memory_text(derivation: Derivation) -> str:
     module = derivation.module
     if module is None:
         return ""
-    lines = [f"memory: parameters {module.params:,} = {module.param_bytes:,} B, whatever the batch"]
+    lines = [f"memory: parameters {derivation.params:,} = {derivation.param_bytes:,} B, whatever the batch"]
     if module.outputs:
         lines.append(f"        output {units.shape(module.outputs[0])} = {module.output_bytes:,} B")
-        lines.append(f"        output + parameters = {module.output_bytes + module.param_bytes:,} B")
+        lines.append(f"        output + parameters = {module.output_bytes + derivation.param_bytes:,} B")
     return "\n".join(lines)
 
 
