@@ -118,6 +118,35 @@ def test_csv_has_raw_numbers_that_sum_up(run):
     assert sum(int(row["FLOPs"]) for row in rows[:-1]) == int(rows[-1]["FLOPs"]) == 2 * 7_609_090_048
 
 
+def test_csv_names_layers_in_full(run):
+    _, out, _ = run("estimate", "resnet18", "--csv")
+    names = [row["layer"] for row in csv.DictReader(io.StringIO(out))]
+    assert "layer4.1.conv2" in names
+    assert len(names) == len(set(names))
+
+
+def test_frozen_parameters_get_a_column(run, tmp_path):
+    code = "import torch\ndef make():\n    m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))\n"
+    path = write(tmp_path / "frozen.py", code + "    m[0].requires_grad_(False)\n    return m\n")
+    _, out, _ = run("estimate", f"{path}:make", "--input", "4", "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["params"], row["trainable"]) for row in rows] == [
+        ("30", "10"),
+        ("20", "0"),
+        ("10", "10"),
+        ("30", "10"),
+    ]
+
+
+def test_a_full_disk_behind_the_output_is_one_line():
+    for arguments in (["mnist-cnn"], ["mnist-cnn", "--json"]):
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-m", "rooflight.commands.main", "estimate", *arguments]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr == "rooflight: cannot write the output: No space left on device\n"
+
+
 def test_markdown_is_a_table(run):
     code, out, _ = run("estimate", "mnist-cnn", "--md")
     assert code == 0

@@ -113,6 +113,10 @@ def _explained(error: BaseException) -> tuple[str, int]:
         # The reader (head, less) has seen enough; what is still buffered must not be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    if isinstance(error, OSError):
+        # A full disk or a closed terminal behind the output; files we write ourselves say so in their own words.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return f"cannot write the output: {error.strerror or text}", 2
     if isinstance(error, MemoryError):
         return "out of memory: try a smaller batch, or --debug to see where", 2
     return f"a bug in rooflight: {type(error).__name__}: {text} (add --debug for the traceback)", 70

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rooflight import summary, units
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Totals, total
 from rooflight.reporting.folding import fold
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Column, Label, Table
 from rooflight.summary import By, Row
 
 _COUNT = units.count
@@ -13,34 +15,54 @@ _COUNT = units.count
 
 def main_table(ledger: Ledger, by: By = "module", *, depth: int | None = None, folded: bool = True) -> Table:
     """The rows the user asked for, and the total they sum to."""
-    rows = summary.rows(ledger, by, depth=None if by == "module" else depth)
+    rows = summary.rows(ledger, by)
     if by == "module":
         rows = fold(rows) if folded else rows
         rows = [row for row in rows if depth is None or row.depth <= depth]
-    training = ledger.header.step == "train"
-    columns = [Column({"module": "layer", "type": "type", "op": "op"}[by], right=False)]
-    if by == "module":
-        columns += [
-            Column("type", right=False, optional=4),
-            Column("output", units.shape, optional=2),
-            Column("params", _COUNT),
-        ]
+    everything = total(ledger.ops)
+    whole = Row("total", "", 0, everything.ops, None, summary.params(ledger), summary.trainable_params(ledger),
+                everything, *_phases(ledger), 1.0)  # fmt: skip
+    columns = _module_columns(ledger) if by == "module" else _group_columns(by)
+    columns += _cost_columns(ledger, everything)
+    cells = tuple(tuple(value(row) for _, value in columns) for row in [*rows, whole])
+    return Table("", tuple(column for column, _ in columns), cells, frozenset({len(cells) - 1}))
+
+
+_Columns = list[tuple[Column, Callable[[Row], object]]]
+
+
+def _module_columns(ledger: Ledger) -> _Columns:
+    columns: _Columns = [
+        (Column("layer", right=False), lambda row: _label(row, ledger)),
+        (Column("type", right=False, optional=4), lambda row: row.type),
+        (Column("output", units.shape, optional=2), lambda row: row.output),
+        (Column("params", _COUNT), lambda row: row.params),
+    ]
+    if summary.trainable_params(ledger) != summary.params(ledger):
+        columns.append((Column("trainable", _COUNT), lambda row: row.trainable_params))
+    return columns
+
+
+def _group_columns(by: By) -> _Columns:
+    return [(Column(by, right=False), lambda row: row.name), (Column("calls", units.exact), lambda row: row.calls)]
+
+
+def _cost_columns(ledger: Ledger, everything: Totals) -> _Columns:
+    columns: _Columns = [(Column("MACs", _COUNT, optional=1), lambda row: row.totals.macs)]
+    if ledger.header.step == "train":
+        columns.append((Column("fwd FLOPs", _COUNT), lambda row: row.forward.flops))
+        columns.append((Column("bwd FLOPs", _COUNT), lambda row: row.backward.flops))
     else:
-        columns += [Column("calls", units.exact)]
-    columns.append(Column("MACs", _COUNT, optional=1))
-    columns += [Column("fwd FLOPs", _COUNT), Column("bwd FLOPs", _COUNT)] if training else [Column("FLOPs", _COUNT)]
-    if total(ledger.ops).recompute_flops:
-        columns.append(Column("recomputed", _COUNT))
-    columns += [
-        Column("other", _COUNT, optional=5), Column("bytes", units.bytes_), Column("FLOP/B", units.ratio, optional=3),
-        Column("share", units.percent),
-    ]  # fmt: skip
-    recomputes = any(column.name == "recomputed" for column in columns)
-    cells = [_cells(row, ledger, by=by, training=training, recomputes=recomputes) for row in rows]
-    whole = Row("total", "", 0, 0, None, summary.params(ledger), summary.trainable_params(ledger), total(ledger.ops),
-                *_phases(ledger), 1.0)  # fmt: skip
-    cells.append(_cells(whole, ledger, by=by, training=training, recomputes=recomputes))
-    return Table("", tuple(columns), tuple(cells), frozenset({len(cells) - 1}))
+        columns.append((Column("FLOPs", _COUNT), lambda row: row.totals.flops))
+    if everything.recompute_flops:
+        columns.append((Column("recomputed", _COUNT), lambda row: row.totals.recompute_flops))
+    return [
+        *columns,
+        (Column("other", _COUNT, optional=5), lambda row: row.totals.other_flops),
+        (Column("bytes", units.bytes_), lambda row: row.totals.bytes),
+        (Column("FLOP/B", units.ratio, optional=3), lambda row: row.totals.intensity),
+        (Column("share", units.percent), lambda row: row.share),
+    ]
 
 
 def _phases(ledger: Ledger) -> tuple[Totals, Totals]:
@@ -48,25 +70,12 @@ def _phases(ledger: Ledger) -> tuple[Totals, Totals]:
     return phases.get("forward", Totals()), phases.get("backward", Totals())
 
 
-def _cells(row: Row, ledger: Ledger, *, by: By, training: bool, recomputes: bool) -> tuple[object, ...]:
-    name = row.name if by != "module" else _label(row, ledger)
-    cells: list[object] = [name]
-    cells += [row.type, row.output, row.params] if by == "module" else [row.calls or row.totals.ops]
-    sums = row.totals
-    cells.append(sums.macs)
-    cells += [row.forward.flops, row.backward.flops] if training else [sums.flops]
-    if recomputes:
-        cells.append(sums.recompute_flops)
-    cells += [sums.other_flops, sums.bytes, sums.intensity, row.share]
-    return tuple(cells)
-
-
-def _label(row: Row, ledger: Ledger) -> str:
+def _label(row: Row, ledger: Ledger) -> Label:
     if row.name == "":
-        return ledger.header.model
+        return Label(ledger.header.model, ledger.header.model)
     if row.name in ("total", LOSS, OPTIMIZER):
-        return row.name
-    return "  " * row.depth + row.name.rpartition(".")[2]
+        return Label(row.name, row.name)
+    return Label(row.name, "  " * row.depth + row.name.rpartition(".")[2])
 
 
 def phase_table(ledger: Ledger) -> Table:

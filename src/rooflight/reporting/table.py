@@ -22,6 +22,17 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Label:
+    """The name of a row: in full for programs, as it is shown in a tree for people."""
+
+    full: str
+    shown: str
+
+    def __str__(self) -> str:
+        return self.shown
+
+
+@dataclass(frozen=True)
 class Table:
     title: str
     columns: tuple[Column, ...]
@@ -91,7 +102,7 @@ def to_csv(tables: Sequence[Table]) -> str:
 def _raw(cell: Cell) -> Cell:
     if isinstance(cell, tuple):
         return "x".join(map(str, cell))
-    text = cell.strip() if isinstance(cell, str) else cell
+    text = cell.full if isinstance(cell, Label) else cell
     # A cell that a spreadsheet would run as a formula is only text.
     return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "@") else text
 
