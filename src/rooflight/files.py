@@ -40,6 +40,8 @@ def check_writable(path: str | Path, *, force: bool) -> None:
     path = Path(path)
     if path.is_dir():
         raise BadFile(f"{path} is a folder: give a file name")
+    if path.exists() and not path.is_file():
+        raise BadFile(f"{path} is no regular file: give another name, or leave -o away and redirect the output")
     if path.exists() and not force:
         raise BadFile(f"{path} exists already: add --force to replace it, or give another name")
     folder = path.parent
@@ -52,6 +54,7 @@ def check_writable(path: str | Path, *, force: bool) -> None:
 def write_atomically(path: Path, content: bytes, *, force: bool) -> None:
     """All of the content under its name, or nothing; nobody else's file is replaced without `force`."""
     check_writable(path, force=force)
+    path = path.resolve()  # what a link points to is replaced, not the link
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
@@ -94,15 +97,34 @@ def load(path: str | Path) -> Ledger:
     version = _version(content, path)
     try:
         if version == FORMAT_VERSION:
-            return msgspec.json.decode(content, type=Ledger)
+            return _checked(msgspec.json.decode(content, type=Ledger))
         document = msgspec.json.decode(content)
         for step in range(version, FORMAT_VERSION):
+            if step not in MIGRATIONS:
+                raise BadFile(f"{path} has format {version}, which this rooflight cannot migrate to {FORMAT_VERSION}")
             document = MIGRATIONS[step](document)
-        return msgspec.convert(document, type=Ledger)
-    except KeyError:
-        raise BadFile(f"{path} has format {version}, which this rooflight cannot migrate to {FORMAT_VERSION}") from None
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        return _checked(msgspec.convert(document, type=Ledger))
+    except (msgspec.DecodeError, msgspec.ValidationError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise BadFile(f"{path} is no valid ledger: {_one_line(error)}") from error
+
+
+def _checked(ledger: Ledger) -> Ledger:
+    """What types cannot say: everything that is referred to is there, once."""
+    paths = [module.path for module in ledger.modules]
+    if len(set(paths)) != len(paths):
+        raise ValueError("two modules have the same path")
+    if any(len(module.outputs) != len(module.output_dtypes) for module in ledger.modules):
+        raise ValueError("a module's outputs and their types differ in number")
+    if [op.index for op in ledger.ops] != list(range(len(ledger.ops))):
+        raise ValueError("ops are not numbered from 0 in order")
+    known = {storage.id for storage in ledger.storages}
+    for op in ledger.ops:
+        for tensor in (*op.inputs, *op.outputs):
+            if tensor.storage not in known:
+                raise ValueError(f"op {op.index} uses storage {tensor.storage}, which is not in the ledger")
+            if tensor.strides is not None and len(tensor.strides) != len(tensor.shape):
+                raise ValueError(f"op {op.index} has a tensor whose strides do not fit its shape")
+    return ledger
 
 
 class _Stamp(msgspec.Struct):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -28,22 +28,28 @@ LOSS = "<loss>"
 OPTIMIZER = "<optimizer>"
 """Module path of the optimizer's ops."""
 
-DTYPE_BYTES = {
-    "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
-    "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4,
+Dtype = Literal[
+    "fp64", "fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int64", "int32", "int16", "int8", "uint64", "uint32",
+    "uint16", "uint8", "bool", "complex32", "complex64", "complex128",
+]  # fmt: skip
+DTYPE_BYTES: dict[str, int] = {
+    "fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int64": 8, "int32": 4, "int16": 2,
+    "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
+    "complex32": 4, "complex64": 8, "complex128": 16,
 }  # fmt: skip
+Size = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an op sees of a tensor: its shape, and which storage its elements lie in."""
 
-    storage: int
-    shape: tuple[int, ...]
-    dtype: str
+    storage: Size
+    shape: tuple[Size, ...]
+    dtype: Dtype
     strides: tuple[int, ...] | None = None
     """`None` when contiguous."""
-    offset: int = 0
+    offset: Size = 0
 
     @property
     def numel(self) -> int:
@@ -55,14 +61,13 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its distinct elements: an expanded (stride 0) dimension is there once."""
-        if self.strides is None:
+        """Bytes of its distinct elements: an expanded (stride 0) dimension is there once, overlaps too."""
+        if self.strides is None or not self.numel:
             return self.numel * self.itemsize
-        n = 1
-        for size, stride in zip(self.shape, self.strides, strict=True):
-            if stride != 0 or size == 0:
-                n *= size
-        return n * self.itemsize
+        sizes = list(zip(self.shape, self.strides, strict=True))
+        distinct = math.prod(size for size, stride in sizes if stride != 0)
+        span = 1 + sum((size - 1) * abs(stride) for size, stride in sizes)
+        return min(distinct, span) * self.itemsize
 
     @property
     def channels_last(self) -> bool:
@@ -77,12 +82,12 @@ Arg = Tensor | list[Tensor | Scalar] | Scalar
 class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A block of memory and when it lives, counted in ops of the step."""
 
-    id: int
-    nbytes: int
+    id: Size
+    nbytes: Size
     category: Category
-    born: int | None = None
+    born: Size | None = None
     """Index of the op that made it; `None`: it was there before the step."""
-    dies: int | None = None
+    dies: Size | None = None
     """Index of the first op that runs after it was freed; `None`: it outlives the step."""
     name: str = ""
     """Parameter, buffer or input name where it has one."""
@@ -194,8 +199,8 @@ class Module(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     calls: int = 0
     inputs: tuple[tuple[int, ...], ...] = ()
     """Shapes of the tensors its first call got, and gave."""
-    outputs: tuple[tuple[int, ...], ...] = ()
-    output_dtypes: tuple[str, ...] = ()
+    outputs: tuple[tuple[Size, ...], ...] = ()
+    output_dtypes: tuple[Dtype, ...] = ()
 
     @property
     def output_bytes(self) -> int:
@@ -248,7 +253,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     model: str
     step: StepKind
     target: str
-    batch: int | None
+    batch: Count | None
     """`None`: a live module whose inputs do not tell it."""
     dtype: str
     math: MathModes
@@ -257,7 +262,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     autocast: str | None = None
     loss: str | None = None
     optimizer: str | None = None
-    accumulate: int = 1
+    accumulate: Count = 1
     execution: Execution = "eager"
     traced_on: str = "meta"
     inputs: tuple[tuple[str, Tensor], ...] = ()

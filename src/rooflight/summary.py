@@ -71,9 +71,8 @@ def tokens(ledger: Ledger) -> int | None:
 
 def bytes_step_min(ledger: Ledger) -> int:
     """The other bound on traffic: parameters, inputs and outputs once, everything else kept in a cache."""
-    inputs = sum(tensor.nbytes for _, tensor in ledger.header.inputs)
-    outputs = sum(tensor.nbytes for tensor in ledger.header.outputs)
-    return param_bytes(ledger) + inputs + outputs
+    tensors = {tensor for _, tensor in ledger.header.inputs} | set(ledger.header.outputs)
+    return param_bytes(ledger) + sum(tensor.nbytes for tensor in tensors)
 
 
 @dataclass(frozen=True)
@@ -107,9 +106,11 @@ def sizes(ledger: Ledger) -> Sizes:
         input_bytes=sum(tensor.nbytes for _, tensor in ledger.header.inputs),
         param_bytes=param_bytes(ledger),
         buffer_bytes=buffer_bytes(ledger),
-        leaf_output_bytes=sum(_output_bytes(module) for module in leaves),
-        parameterised_output_bytes=sum(_output_bytes(m) for m in leaves if m.params or m.tied),
-        kept_for_backward_bytes=categories["activation"] if ledger.header.step == "train" else None,
+        leaf_output_bytes=sum(output_bytes(module, ledger.header.accumulate) for module in leaves),
+        parameterised_output_bytes=sum(
+            output_bytes(module, ledger.header.accumulate) for module in leaves if module.params or module.tied
+        ),
+        kept_for_backward_bytes=_most_kept(ledger) if ledger.header.step == "train" else None,
         gradient_bytes=categories["gradient"],
         optimizer_state_bytes=categories["optimizer-state"],
     )
@@ -120,9 +121,24 @@ def _leaves(modules: Iterable[Module]) -> list[Module]:
     return [module for module in modules if module.path not in parents and module.path]
 
 
-def _output_bytes(module: Module) -> int:
-    """Outputs of all calls, each taken to be like the first."""
-    return module.output_bytes * max(module.calls, 1)
+def _most_kept(ledger: Ledger) -> int:
+    """The most activation bytes that live at once: the micro-batches of an accumulated step follow one another."""
+    changes: Counter[int] = Counter()
+    for storage in ledger.storages:
+        if storage.category == "activation" and storage.born is not None and not storage.host:
+            changes[storage.born] += storage.nbytes
+            if storage.dies is not None:
+                changes[storage.dies] -= storage.nbytes
+    alive = most = 0
+    for moment in sorted(changes):
+        alive += changes[moment]
+        most = max(most, alive)
+    return most
+
+
+def output_bytes(module: Module, accumulate: int = 1) -> int:
+    """Outputs of all calls of one forward pass, each taken to be like the first."""
+    return module.output_bytes * max(module.calls // accumulate, 1)
 
 
 def rows(ledger: Ledger, by: By = "module", *, depth: int | None = None) -> list[Row]:

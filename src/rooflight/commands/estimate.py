@@ -133,8 +133,21 @@ def _check(options: Mapping[str, Any]) -> None:
         raise BadInput("choose one of --json, --csv and --md")
     if bool(options["epochs"]) != bool(options["dataset_size"]):
         raise BadInput("--epochs and --dataset-size go together: both are needed for the cost of a run")
+    _check_forms(options)
     if options["latex"] and not (options["explain"] or options["symbolic"]):
         raise BadInput("--latex goes with --explain or --symbolic")
+
+
+def _check_forms(options: Mapping[str, Any]) -> None:
+    """Which ways of showing go together."""
+    tables = [name for name in ("as_json", "as_csv", "as_markdown") if options[name]]
+    ending = options["output"].name.lower() if options["output"] is not None else ".json"
+    if options["explain"] and options["symbolic"]:
+        raise BadInput("choose one of --explain and --symbolic")
+    if options["explain"] and (tables or not ending.endswith((".json", ".json.gz"))):
+        raise BadInput("--explain prints text or --latex; with -o FILE.json it also saves the ledger, nothing else")
+    if options["symbolic"] and ("as_csv" in tables or "as_markdown" in tables or not ending.endswith(".json")):
+        raise BadInput("--symbolic prints text, --latex or --json, and writes a .json file with -o")
 
 
 def _form(options: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import BadInput
 from rooflight.estimation.costs import fill_costs
@@ -42,7 +43,8 @@ def estimate(
     """The cost of one step, one row for every aten op, without a GPU and without memory for weights.
 
     `model` is a name (`"resnet50"`, `"hf:gpt2"`, ...), built here with `batch`, `seq`, `dtype` and `overrides`; or a
-    live module, called with `inputs` and `kwargs` and left exactly as it was: device, mode, hooks, state, gradients
+    live module, called with `inputs` and `kwargs` (say `batch` and `seq` if they are not the inputs' first dimensions)
+    and left exactly as it was: device, mode, hooks, state, gradients
     and random state. A training step runs it in train mode, the others in eval mode.
 
         >>> import rooflight
@@ -63,8 +65,6 @@ def estimate(
         if not isinstance(model, nn.Module):
             raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
         given = {
-            "batch": batch,
-            "seq": seq,
             "past": past,
             "dtype": dtype,
             "overrides": overrides,
@@ -74,7 +74,7 @@ def estimate(
             raise BadInput(
                 f"{', '.join(wrong)}: only for a model by name; a live module is traced with the inputs you pass"
             )
-        workload = live_workload(model, inputs, dict(kwargs or {}), step=step)
+        workload = live_workload(model, inputs, dict(kwargs or {}), step=step, batch=batch, seq=seq)
     options = TraceOptions(
         target=target, autocast=autocast, loss=loss, optimizer=optimizer, foreach=foreach, accumulate=accumulate, on=on,
         command=command,
@@ -82,9 +82,10 @@ def estimate(
     return fill_costs(trace(workload, options))
 
 
-def live_workload(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], *, step: StepKind) -> Workload:
-    """A live module with the inputs it will be called with. Batch and sequence are read off the first tensor."""
-    tensors = [value for value in (*inputs, *kwargs.values()) if isinstance(value, torch.Tensor)]
+def live_workload(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], *, step: StepKind,
+                  batch: int | None = None, seq: int | None = None) -> Workload:  # fmt: skip
+    """A live module with the inputs it will be called with. Batch and sequence are read off them where not given."""
+    tensors = [leaf for leaf in tree_leaves((inputs, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
     first = tensors[0] if tensors else None
     is_tokens = first is not None and first.dim() == 2 and not first.is_floating_point()
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
@@ -93,8 +94,8 @@ def live_workload(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, A
         model=model,
         args=inputs,
         kwargs=kwargs,
-        batch=first.shape[0] if first is not None and first.dim() else 1,
-        sequence=first.shape[1] if first is not None and is_tokens else None,
+        batch=_batch(model, tensors) if batch is None else batch,
+        sequence=first.shape[1] if seq is None and first is not None and is_tokens else seq,
         past=None,
         step=step,
         dtype=DTYPE_NAMES.get(parameter.dtype, "fp32") if parameter is not None else "fp32",
@@ -102,3 +103,11 @@ def live_workload(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, A
         loss="cross-entropy" if is_tokens else "mse",
         optimizer="adamw" if is_tokens else "momentum",
     )
+
+
+def _batch(model: nn.Module, tensors: list[torch.Tensor]) -> int | None:
+    """The first dimension of the inputs, if they agree on it; `None` if they do not say."""
+    if isinstance(model, nn.RNNBase) and not model.batch_first and tensors and tensors[0].dim() == 3:
+        return tensors[0].shape[1]
+    sizes = {tensor.shape[0] for tensor in tensors}
+    return sizes.pop() if len(sizes) == 1 else None

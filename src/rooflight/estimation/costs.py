@@ -9,14 +9,12 @@ from msgspec.structs import replace
 from rooflight.errors import RooflightError
 from rooflight.estimation import formulas as _formulas  # noqa: F401  (registers them)
 from rooflight.estimation.expressions import evaluate
-from rooflight.estimation.fallback import torch_flops
+from rooflight.estimation.fallback import torch_cost
 from rooflight.estimation.registry import Formula, Work, find, origin
 from rooflight.ledger import Cost, Ledger, Op, Tensor
 
 _VIEW = Cost("a view moves nothing", 0, 0, 0, 0, 0, 0)
 _HOST = Cost("runs on the host, not on the target", 0, 0, 0, 0, 0, 0)
-_FREE = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
-_ALLOCATES = Cost("allocates only", 0, 0, 0, 0, 0, 0)
 
 
 def fill_costs(ledger: Ledger) -> Ledger:
@@ -28,7 +26,7 @@ def fill_costs(ledger: Ledger) -> Ledger:
     sizes = {storage.id: storage.nbytes for storage in ledger.storages}
     ops = []
     for op in ledger.ops:
-        key = _signature(op)
+        key = _signature(op, sizes)
         if key not in known:
             known[key] = cost_of(op, sizes)
         ops.append(replace(op, cost=known[key]))
@@ -41,11 +39,9 @@ def cost_of(op: Op, storage_bytes: dict[int, int]) -> Cost | None:
         return _VIEW
     if op.kind == "host":
         return _HOST
-    if op.packet in _FREE:
-        return _ALLOCATES
     found = find(op)
     if found is None:
-        return torch_flops(op, bytes_read(op, storage_bytes), bytes_written(op))
+        return torch_cost(op, bytes_read(op, storage_bytes), bytes_written(op))
     return _cost(op, work_of(op, found), storage_bytes)
 
 
@@ -108,14 +104,15 @@ def _distinct_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in set(tensors))
 
 
-def _signature(op: Op) -> object:
-    """What a cost depends on: storages by their order of appearance, not by number."""
+def _signature(op: Op, storage_bytes: dict[int, int]) -> object:
+    """What a cost depends on: storages by their order of appearance and their size, not by number."""
     order: dict[int, int] = {}
 
     def plain(value: object) -> object:
         if isinstance(value, Tensor):
             place = order.setdefault(value.storage, len(order))
-            return (place, value.shape, value.dtype, value.strides, value.offset)
+            size = 0 if value.strides is None else storage_bytes.get(value.storage)
+            return (place, size, value.shape, value.dtype, value.strides, value.offset)
         if isinstance(value, list):
             return tuple(plain(item) for item in value)
         return (type(value), value)

@@ -51,6 +51,8 @@ def build(
     torch.Size([8, 3, 224, 224])
     """
     for option, number in (("--batch", batch), ("--seq", seq), ("--past", past)):
+        if number is not None and number > 10**9:
+            raise BadInput(f"{option} {number} is more than torch can count the elements of: give at most 1000000000")
         if number is not None and number < 1:
             raise BadInput(f"{option} must be at least 1, got {number}")
     if dtype not in DTYPES:

@@ -37,7 +37,7 @@ class Workload:
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    batch: int
+    batch: int | None
     sequence: int | None
     past: int | None
     step: Step

@@ -89,6 +89,7 @@ def _bytes_text(row: OpDerivation, cost: Cost) -> list[str]:
     ):
         if override is not None and not isinstance(override, int):
             lines += _expression(label, override, row)
+            lines[-1] += " B"
         elif override is None and value and 1 < len(shares) <= _MOST_TENSORS:
             parts = " + ".join(f"{share.name} {_product(share)}" for share in shares if share.tensor.nbytes)
             lines.append(f"  {label:7} = {parts}")

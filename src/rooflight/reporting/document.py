@@ -31,7 +31,7 @@ def document(ledger: Ledger, *, run_steps: int | None = None) -> dict[str, Any]:
             **{name: value * run_steps for name, value in _sums(sums).items() if name != "intensity"},
         }
     return {
-        "header": msgspec.to_builtins(ledger.header),
+        "header": msgspec.to_builtins(msgspec.structs.asdict(ledger.header)),
         "totals": totals,
         "modules": [_module(row) for row in summary.rows(ledger)],
         "ops": [_op(op) for op in ledger.ops],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from rooflight import summary, units
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Totals, total
@@ -20,7 +21,8 @@ def main_table(ledger: Ledger, by: By = "module", *, depth: int | None = None, f
         rows = fold(rows) if folded else rows
         rows = [row for row in rows if depth is None or row.depth <= depth]
     everything = total(ledger.ops)
-    whole = Row("total", "", 0, everything.ops, None, summary.params(ledger), summary.trainable_params(ledger),
+    calls = sum(row.calls for row in rows)
+    whole = Row("total", "", 0, calls, None, summary.params(ledger), summary.trainable_params(ledger),
                 everything, *_phases(ledger), 1.0)  # fmt: skip
     columns = _module_columns(ledger) if by == "module" else _group_columns(by)
     columns += _cost_columns(ledger, everything)
@@ -48,21 +50,32 @@ def _group_columns(by: By) -> _Columns:
 
 
 def _cost_columns(ledger: Ledger, everything: Totals) -> _Columns:
-    columns: _Columns = [(Column("MACs", _COUNT, optional=1), lambda row: row.totals.macs)]
+    columns = [_cost("MACs", lambda row: row.totals.macs, optional=1)]
     if ledger.header.step == "train":
-        columns.append((Column("fwd FLOPs", _COUNT), lambda row: row.forward.flops))
-        columns.append((Column("bwd FLOPs", _COUNT), lambda row: row.backward.flops))
+        columns.append(_cost("fwd FLOPs", lambda row: row.forward.flops))
+        columns.append(_cost("bwd FLOPs", lambda row: row.backward.flops))
     else:
-        columns.append((Column("FLOPs", _COUNT), lambda row: row.totals.flops))
+        columns.append(_cost("FLOPs", lambda row: row.totals.flops))
     if everything.recompute_flops:
-        columns.append((Column("recomputed", _COUNT), lambda row: row.totals.recompute_flops))
-    return [
-        *columns,
-        (Column("other", _COUNT, optional=5), lambda row: row.totals.other_flops),
-        (Column("bytes", units.bytes_), lambda row: row.totals.bytes),
-        (Column("FLOP/B", units.ratio, optional=3), lambda row: row.totals.intensity),
-        (Column("share", units.percent), lambda row: row.share),
-    ]
+        columns.append(_cost("recomputed", lambda row: row.totals.recompute_flops))
+    columns.append(_cost("other", lambda row: row.totals.other_flops, optional=5))
+    columns.append(_cost("bytes", lambda row: row.totals.bytes, write=units.bytes_))
+    if everything.uncounted:
+        columns.append((Column("uncounted", units.exact), lambda row: sum(e.calls for e in row.totals.uncounted)))
+    columns.append((Column("FLOP/B", units.ratio, optional=3), lambda row: row.totals.intensity))
+    columns.append(_cost("share", lambda row: row.share, write=units.percent))
+    return columns
+
+
+def _cost(name: str, value: Callable[[Row], object], *, write: Callable[[Any], str] = _COUNT,
+          optional: int = 0) -> tuple[Column, Callable[[Row], object]]:  # fmt: skip
+    """A column of costs. A row of which nothing is known has none: that is not zero."""
+
+    def known(row: Row) -> object:
+        missing = sum(entry.calls for entry in row.totals.uncounted)
+        return None if missing and missing == row.totals.ops else value(row)
+
+    return Column(name, write, optional=optional), known
 
 
 def _phases(ledger: Ledger) -> tuple[Totals, Totals]:

@@ -26,7 +26,7 @@ def to_pandas(ledger: Ledger) -> Any:
         records.append(record)
     frame = pandas.DataFrame.from_records(records)
     for quantity in QUANTITIES:
-        # Unknown stays unknown: a nullable integer, not a float with NaN.
-        if quantity in frame:
+        # Unknown stays unknown: a nullable integer, not a float with NaN. What 64 bits cannot hold stays a Python int.
+        if quantity in frame and not any(abs(value) >= 2**63 for value in frame[quantity].dropna()):
             frame[quantity] = frame[quantity].astype("Int64")
     return frame

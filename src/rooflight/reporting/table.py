@@ -104,7 +104,7 @@ def _raw(cell: Cell) -> Cell:
         return "x".join(map(str, cell))
     text = cell.full if isinstance(cell, Label) else cell
     # A cell that a spreadsheet would run as a formula is only text.
-    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "@") else text
+    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def to_html(table: Table) -> str:

@@ -17,11 +17,11 @@ def headline(ledger: Ledger) -> str:
     """`resnet50 · training step · batch 16 · fp32 (TF32 convolutions) · momentum SGD`."""
     header = ledger.header
     kind = {"infer": "inference", "train": "training step", "decode": "decoding one token"}[header.step]
-    parts = [header.model, kind, f"batch {header.batch}"]
+    parts = [header.model, kind, f"batch {'unknown' if header.batch is None else header.batch}"]
     if header.accumulate > 1:
         parts[-1] += f" × {header.accumulate} accumulated"
     if header.step == "decode":
-        parts.append(f"{header.past:,} tokens in the cache")
+        parts.append("one more token" if header.past is None else f"{header.past:,} tokens in the cache")
     elif header.sequence is not None:
         parts.append(f"sequence {header.sequence}")
     parts.append(_precision(ledger))

@@ -60,7 +60,8 @@ def _is_lengths(tensor: torch.Tensor) -> bool:
 def _copied_caches(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
     """A KV cache object grows while the step runs; each trace gets its own."""
     args, kwargs = arguments
-    return args, {name: deepcopy(value) if _is_cache(value) else value for name, value in kwargs.items()}
+    own = tuple(deepcopy(value) if _is_cache(value) else value for value in args)
+    return own, {name: deepcopy(value) if _is_cache(value) else value for name, value in kwargs.items()}
 
 
 def _is_cache(value: Any) -> bool:
@@ -74,6 +75,8 @@ def _fake(tensor: torch.Tensor) -> torch.Tensor:
 
 def tensor_leaves(value: Any) -> list[torch.Tensor]:
     """Tensors anywhere in a value; objects such as caches are opened one level at a time."""
+    if isinstance(value, dict):
+        value = dict(value)  # outputs of Hugging Face models are dicts that pytree may not know
     found = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
     if not found and hasattr(value, "layers"):
         for layer in value.layers:

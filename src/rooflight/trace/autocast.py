@@ -30,9 +30,10 @@ FLOAT32 = frozenset(
     layer_norm group_norm rms_norm nuclear_norm cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss
     nll_loss_nd hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
     margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
-    binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp prod softmax log_softmax cumprod cumsum
-    vector_norm matrix_norm norm sum interpolate""".split()
+    binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp interpolate""".split()
 )
+RESULT_FLOAT32 = frozenset("prod softmax log_softmax cumprod cumsum vector_norm matrix_norm norm sum".split())
+"""These read the low precision and are told to give fp32, unless the caller says which type to give."""
 WIDEST = frozenset(
     "addcdiv addcmul atan2 bilinear cross dot grid_sample index_put tensordot scatter_add cat stack".split()
 )
@@ -103,7 +104,12 @@ def _contexts_of_the_model(levels: _Levels) -> Iterator[None]:
 
     def enter(self: Any) -> Any:
         if not hasattr(self, "_level"):
-            return original[1](self)
+            if self.device != "cuda":
+                return original[1](self)
+            # Made before the trace, when torch switches it off for want of a GPU. One that was meant to be on mostly
+            # names its type, and that is still there.
+            named = not torch.cuda.is_available() and self.fast_dtype is not torch.get_autocast_dtype("cuda")
+            self._level = self.fast_dtype if self._enabled or named else None
         levels.push(self._level)
         return self
 
@@ -143,6 +149,9 @@ class _Autocast(TorchFunctionMode):
             args, kwargs = self._cast((args, kwargs), self._low)
         elif name in FLOAT32:
             args, kwargs = self._cast((args, kwargs), torch.float32)
+        elif name in RESULT_FLOAT32:
+            if kwargs.get("dtype") is None and _is_low(args, kwargs):
+                kwargs = {**kwargs, "dtype": torch.float32}
         elif name in WIDEST:
             args, kwargs = self._cast((args, kwargs), self._widest((args, kwargs)))
         elif name and func not in self._opening and (opened := _opened(func)) is not None:
@@ -180,6 +189,13 @@ class _Autocast(TorchFunctionMode):
         found = {self._low}
         tree_map_only(torch.Tensor, lambda tensor: found.add(tensor.dtype), arguments)
         return torch.float32 if torch.float32 in found else self._low
+
+
+def _is_low(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Is the first tensor of a low precision, and is no type given among the plain arguments?"""
+    first = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
+    given = any(isinstance(value, torch.dtype) for value in args)
+    return first is not None and first.dtype in (torch.bfloat16, torch.float16) and not given
 
 
 def _by_class(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

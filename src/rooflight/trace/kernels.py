@@ -27,27 +27,35 @@ from rooflight.trace.target import AttentionCall, Target, attention_kernel
 aten = torch.ops.aten
 _Tensor = torch.Tensor
 _lock = threading.RLock()
+_PLAIN_ATTENTION = (
+    "causal attention that no fused kernel takes (such as grouped queries in fp32) runs as plain matrix products: "
+    "its causal FLOPs are counted in full"
+)
 
 
 @contextmanager
-def kernels_of(target: Target, *, device: str = "meta") -> Iterator[None]:
-    """Run tensors without data as `target` would run them; `device` is what they say they are on (fake ones: cpu)."""
+def kernels_of(target: Target, *, device: str = "meta") -> Iterator[list[str]]:
+    """Run tensors without data as `target` would run them; `device` is what they say they are on (fake ones: cpu).
+
+    Gives a list that fills with what a reader of the trace should know.
+    """
+    notes: list[str] = []
     with _lock:
         library = torch.library.Library("aten", "IMPL")
         device_name = backends._privateuse1_backend_name
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                _register(library, target, "AutogradMeta" if device == "meta" else "AutogradCPU")
+                _register(library, target, "AutogradMeta" if device == "meta" else "AutogradCPU", notes)
             # nn.MultiheadAttention takes its fast path on cpu, cuda and on a private backend of this name.
             backends._privateuse1_backend_name = "meta"
-            yield
+            yield notes
         finally:
             backends._privateuse1_backend_name = device_name
             library._destroy()
 
 
-def _register(library: torch.library.Library, target: Target, key: str) -> None:
+def _register(library: torch.library.Library, target: Target, key: str, notes: list[str]) -> None:
     tracing = threading.get_ident()
 
     def redirect(name: str, function: Any) -> None:
@@ -63,7 +71,7 @@ def _register(library: torch.library.Library, target: Target, key: str) -> None:
     def attention(query: _Tensor, key: _Tensor, value: _Tensor, attn_mask: _Tensor | None = None,
                   dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
                   enable_gqa: bool = False) -> _Tensor:  # fmt: skip
-        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target)
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, notes)
 
     redirect("scaled_dot_product_attention", attention)
     if target.kind == "cpu":
@@ -75,7 +83,7 @@ def _register(library: torch.library.Library, target: Target, key: str) -> None:
 
 
 def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None, dropout: float, causal: bool,
-               scale: float | None, gqa: bool, target: Target) -> _Tensor:  # fmt: skip
+               scale: float | None, gqa: bool, target: Target, notes: list[str]) -> _Tensor:  # fmt: skip
     tensors = (query, key, value)
     kernel = "math"
     if query.dim() == key.dim() == value.dim() == 4:
@@ -106,6 +114,8 @@ def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | Non
             query, key, value, _aligned(bias, query, key), grad, dropout, causal, scale=scale
         )[0]
     else:
+        if causal and _PLAIN_ATTENTION not in notes:
+            notes.append(_PLAIN_ATTENTION)
         result = aten._scaled_dot_product_attention_math(
             query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=gqa
         )[0]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
@@ -17,8 +19,6 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from rooflight.errors import TraceFailed
-
-_CONTAINERS = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
@@ -37,22 +37,23 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
     attributes = [_snapshot(module) for module in modules]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     random_state, torch_state = random.getstate(), torch.get_rng_state()
+    cuda_states = torch.cuda.get_rng_state_all() if on == "cuda" else []
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy is not None else None
     try:
-        for module in modules:
-            module.training = training
+        # A model may know better than to put all of itself into train mode (a frozen batch norm).
+        if model.training != training:
+            model.train(training)
         if on == "meta":
             swap_state(modules, to_meta)
         yield
     finally:
-        for module, (own, containers) in zip(modules, attributes, strict=True):
+        for module, (own, contents) in zip(modules, attributes, strict=True):
             module.__dict__.clear()
             module.__dict__.update(own)
-            for name, content in containers.items():
-                container = module.__dict__[name]
+            for container, content in contents:
                 container.clear()
-                container.update(content)
+                (container.update if isinstance(container, (dict, set)) else container.extend)(content)
         with torch.no_grad():
             for tensor, value in zip(state, values, strict=False):
                 tensor.copy_(value)
@@ -60,13 +61,16 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
             parameter.grad = gradient
         random.setstate(random_state)
         torch.set_rng_state(torch_state)
+        if cuda_states:
+            torch.cuda.set_rng_state_all(cuda_states)
         if numpy is not None:
             numpy.random.set_state(numpy_state)
 
 
-def _snapshot(module: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _snapshot(module: nn.Module) -> tuple[dict[str, Any], list[tuple[Any, Any]]]:
+    """A module's attributes, and what is in those that are containers: parameters, hooks, lists of its own."""
     own = dict(module.__dict__)
-    return own, {name: dict(own[name]) for name in _CONTAINERS if name in own}
+    return own, [(value, copy(value)) for value in own.values() if isinstance(value, (dict, list, set, deque))]
 
 
 def to_meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,4 +89,5 @@ def swap_state(modules: list[nn.Module], convert: Callable[[torch.Tensor], torch
                     other = convert(tensor)
                     is_parameter = isinstance(tensor, nn.Parameter)
                     replaced[id(tensor)] = nn.Parameter(other, tensor.requires_grad) if is_parameter else other
+                    replaced[id(tensor)].__dict__.update(tensor.__dict__)  # marks that the model left on it
                 container[name] = replaced[id(tensor)]  # type: ignore[assignment]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
@@ -13,11 +14,15 @@ from torch import nn
 from torch.autograd import _get_sequence_nr
 from torch.utils._pytree import tree_leaves
 
-from rooflight.ledger import Module
+from rooflight.ledger import Dtype, Module
 from rooflight.trace.precision import dtype_name
 
 Place = tuple[str, int]
 """Path of a module, and which call of it."""
+
+
+_Shapes = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...], tuple[Dtype, ...]]
+"""Shapes that a call got and gave, and the types of the latter."""
 
 
 class ModuleTracker:
@@ -34,8 +39,10 @@ class ModuleTracker:
                        for path, module in model.named_modules()}  # fmt: skip
         self._calls: Counter[str] = Counter()
         self._stack: list[Place] = [("", 0)]
+        self._thread = threading.get_ident()
+        self._known = set(self._paths.values())
         self._marks: list[tuple[int, Place]] = []
-        self._shapes: dict[str, tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...], tuple[str, ...]]] = {}
+        self._shapes: dict[str, _Shapes] = {}
         self._owners: dict[int, str] = {}
         for path, parameter in model.named_parameters():
             self._owners[id(parameter)] = original_name(path).rpartition(".")[0]
@@ -43,6 +50,11 @@ class ModuleTracker:
     @property
     def place(self) -> Place:
         return self._stack[-1]
+
+    @property
+    def inside_a_module(self) -> bool:
+        """Is a module being called, as opposed to the model as a whole or a place entered by hand?"""
+        return self._stack[-1][0] in self._known
 
     def enter(self, path: str) -> None:
         """Run in a place that is no module of the model, such as the loss."""
@@ -55,7 +67,10 @@ class ModuleTracker:
         self._mark()
 
     def _mark(self) -> None:
-        self._marks.append((_get_sequence_nr(), self._stack[-1]))
+        # Autograd counts in each thread by itself; what another thread makes (a checkpoint recomputed on a GPU's own
+        # thread) is no node of this step's forward.
+        if threading.get_ident() == self._thread:
+            self._marks.append((_get_sequence_nr(), self._stack[-1]))
 
     def place_of_node(self, node: Any) -> Place | None:
         """Where the forward op of an autograd node ran; for the accumulation of a gradient, its parameter's owner."""

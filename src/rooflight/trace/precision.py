@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from rooflight.errors import BadInput
-from rooflight.ledger import MathModes, Tensor
+from rooflight.ledger import Dtype, MathModes, Tensor
+from rooflight.trace.target import Target
 
-DTYPE_NAMES: dict[torch.dtype, str] = {
+DTYPE_NAMES: dict[torch.dtype, Dtype] = {
     torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
     torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2",
     torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8", torch.uint8: "uint8",
@@ -25,7 +26,7 @@ _MATMULS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv",
             "aten::_transformer_encoder_layer_fwd"}  # fmt: skip
 
 
-def dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> Dtype:
     try:
         return DTYPE_NAMES[dtype]
     except KeyError:
@@ -41,11 +42,15 @@ def torch_dtype(name: str) -> torch.dtype:
     raise BadInput(f"unknown dtype {name!r}; known: {', '.join(sorted(_FLOATS))}")
 
 
-def math_modes() -> MathModes:
-    """The TF32 switches as they stand. torch's default allows TF32 in convolutions (and cuDNN RNNs), not in matmuls."""
+def math_modes(target: Target) -> MathModes:
+    """The TF32 switches as they stand, for a target that has TF32 (compute capability 8.0).
+
+    torch's default allows it in convolutions (and cuDNN's recurrent layers), not in matmuls.
+    """
+    can = target.kind == "cuda" and target.capability >= 80
     return MathModes(
-        tf32_conv=bool(torch.backends.cudnn.allow_tf32),
-        tf32_matmul=bool(torch.backends.cuda.matmul.allow_tf32),
+        tf32_conv=can and bool(torch.backends.cudnn.allow_tf32),
+        tf32_matmul=can and bool(torch.backends.cuda.matmul.allow_tf32),
     )
 
 

@@ -49,7 +49,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.ops: list[Op] = []
         self.phase: Phase = "forward"
-        self.storages = Storages(lambda: len(self.ops), device)
+        self.storages = Storages(self.ops.__len__, device)
         self._tracker = tracker
         self._device = device
         self._modes = modes
@@ -115,10 +115,12 @@ class Recorder(TorchDispatchMode):
         recompute = False
         place = self._tracker.place
         if phase == "backward":
-            # Backward runs without grad mode; what runs with it is forward work done again (checkpointing).
-            recompute = torch.is_grad_enabled() and _current_autograd_node() is not None
+            # Forward work done again (checkpointing) runs with grad mode on, which backward does not, or inside the
+            # call of a module, which backward never makes.
+            node = _current_autograd_node()
+            recompute = node is not None and (torch.is_grad_enabled() or self._tracker.inside_a_module)
             if not recompute:
-                place = self._tracker.place_of_node(_current_autograd_node()) or place
+                place = self._tracker.place_of_node(node) or place
         elif phase == "optimizer":
             place = (OPTIMIZER, 0)
         module, call = place

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import BadInput
 from rooflight.ledger import LOSS
+from rooflight.trace.arguments import tensor_leaves
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.recorder import Recorder
 
@@ -81,6 +82,8 @@ def run_training(forward: Callable[[], Any], recorder: Recorder, tracker: Module
             recorder.phase = "forward"
             output = None  # the last micro-batch's graph is gone by now
             output = forward()
+            for leaf in tensor_leaves(output):
+                recorder.storages.mark(leaf, "output")
             tracker.enter(LOSS)
             try:
                 with autocast():

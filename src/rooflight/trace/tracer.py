@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from rooflight._version import __version__
 from rooflight.errors import RooflightError, TraceFailed
-from rooflight.ledger import FORMAT_VERSION, Header, Ledger
+from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
 from rooflight.models.workload import Workload
 from rooflight.trace.arguments import TensorKind, prepare, tensor_leaves
 from rooflight.trace.autocast import autocast_as_cuda
@@ -64,13 +68,27 @@ def trace(workload: Workload, options: TraceOptions = _DEFAULTS) -> Ledger:
             log.disabled = False
 
 
+_lock = threading.RLock()
+
+
+@contextmanager
+def _room_for_deep_models() -> Iterator[None]:
+    """Following a call takes frames of its own; a model that runs without a trace must run with one."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(3 * limit)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def _with(options: TraceOptions, *, on: TensorKind) -> TraceOptions:
     return TraceOptions(**{**options.__dict__, "on": on})
 
 
 def _trace(workload: Workload, options: TraceOptions) -> Ledger:
     target = parse_target(options.target)
-    modes = math_modes()
+    modes = math_modes(target)
     model = workload.model
     training = workload.step == "train"
     choices = Training(
@@ -80,12 +98,19 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
         accumulate=options.accumulate,
     )
     with ExitStack() as stage:
-        # A caller's inference mode would hide composite operators and forbid backward.
+        # A trace patches torch and borrows the model: one at a time in a process.
+        stage.enter_context(_lock)
+        # A caller's modes (another trace around this one, fake tensors) have no part in it, and an inference mode would
+        # hide composite operators and forbid backward.
+        stage.enter_context(_disable_current_modes())
         stage.enter_context(torch.inference_mode(False))
+        stage.enter_context(torch.autocast("cpu", enabled=False))
+        stage.enter_context(_room_for_deep_models())
         stage.enter_context(borrowed(model, training=training, on=options.on))
         args, kwargs = prepare(stage, workload, options.on)
+        notes: list[str] = []
         if options.on in ("meta", "fake"):
-            stage.enter_context(kernels_of(target, device="meta" if options.on == "meta" else "cpu"))
+            notes = stage.enter_context(kernels_of(target, device="meta" if options.on == "meta" else "cpu"))
         optimizer = make_optimizer(model, choices) if training else None
         device = {"fake": "cpu"}.get(options.on, options.on)
         tracker = ModuleTracker(model)
@@ -110,7 +135,7 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
                 output = run_inference(forward, recorder)
         outputs = _file_results(recorder, model, output)
         modules = tracker.modules()
-        header = _header(workload, options, choices, inputs, outputs, modes)
+        header = _header(workload, options, choices, inputs, outputs, modes, notes)
         # Closed while the model is still borrowed: what lives now outlives the step.
         storages = recorder.storages.close()
         del output, optimizer
@@ -152,11 +177,10 @@ def _file_results(recorder: Recorder, model: nn.Module, output: Any) -> Any:
     return tuple(storages.describe(leaf) for leaf in leaves)
 
 
-def _header(
-    workload: Workload, options: TraceOptions, choices: Training, inputs: Any, outputs: Any, modes: Any
-) -> Header:
+def _header(workload: Workload, options: TraceOptions, choices: Training, inputs: Any, outputs: Any, modes: MathModes,
+            found: list[str]) -> Header:  # fmt: skip
     training = workload.step == "train"
-    notes = list(workload.notes)
+    notes = [*workload.notes, *found]
     compiled = any(type(m).__name__ == "OptimizedModule" or getattr(m, "_compiled_call_impl", None) is not None
                    for m in workload.model.modules())  # fmt: skip
     if compiled:

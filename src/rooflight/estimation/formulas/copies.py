@@ -88,7 +88,7 @@ def scatter_slice(op: Op) -> Work:
 )
 def pad_backward(op: Op) -> Work:
     dy, dx = op.tensor("grad_output"), op.outputs[0]
-    return Work(other="dy - dx", reads="dy * e", where={"dy": dy.numel, "dx": dx.numel, "e": dy.itemsize})
+    return Work(other="max(0, dy - dx)", reads="dy * e", where={"dy": dy.numel, "dx": dx.numel, "e": dy.itemsize})
 
 
 # The windows overlap: every element of every window is added to its place.

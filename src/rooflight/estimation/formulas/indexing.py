@@ -81,13 +81,13 @@ def _gathered(op: Op, source: Tensor, indices: list[Tensor]) -> Work:
 def _scattered(op: Op, n: int, *, count: int, source: Tensor | None, indices: list[Tensor]) -> Work:
     destination = op.tensor("self")
     other = "n" if count == 1 else f"{count} * n" if count else 0
-    where = {"n": n, "e": destination.itemsize}
+    where = {"n": n, "d": destination.numel, "e": destination.itemsize}
     if not op.packet.endswith("_"):
         return Work(other=other, where=where)
-    reads = ["I"] + (["S"] if source is not None else []) + (["n * e"] if count else [])
+    reads = ["I"] + (["S"] if source is not None else []) + (["min(n, d) * e"] if count else [])
     where |= {"I": sum(each.nbytes for each in indices), "S": source.nbytes if source is not None else 0}
     note = "I, S: bytes of the index and of the source" if source is not None else "I: bytes of the index"
-    return Work(other=other, reads=" + ".join(reads), writes="n * e", where=where, note=note)
+    return Work(other=other, reads=" + ".join(reads), writes="min(n, d) * e", where=where, note=note)
 
 
 @formula("aten::scatter", "aten::scatter_", "aten::scatter_add", "aten::scatter_add_")

@@ -1,13 +1,25 @@
 """Matrix products: [M, K] x [K, N] is M*N*K multiply-adds, once per matrix of a batch."""
 
 from rooflight.estimation.registry import Work, formula
-from rooflight.ledger import Op
+from rooflight.ledger import Op, Tensor
+
+
+def _product(macs: str, where: dict[str, int], *, of: Tensor, reads: int | None = None) -> Work:
+    """A product of complex numbers is four of real ones."""
+    return Work(macs=f"4 * {macs}" if of.dtype.startswith("complex") else macs, where=where, reads=reads)
+
+
+def _read(op: Op, addend: str) -> int | None:
+    """With beta = 0 the addend is not looked at."""
+    if op.args.get("beta") != 0:
+        return None
+    return sum(tensor.nbytes for name in op.args if name != addend for tensor in op.tensors(name))
 
 
 @formula("aten::mm", "aten::_int_mm", "aten::_scaled_mm")
 def mm(op: Op) -> Work:
     (m, k), (_, n) = op.tensor("self").shape, op.tensor("mat2").shape
-    return Work(macs="M * K * N", where={"M": m, "K": k, "N": n})
+    return _product("M * K * N", {"M": m, "K": k, "N": n}, of=op.tensor("self"))
 
 
 # beta * input + alpha * (mat1 @ mat2): the addend is the bias of a linear layer, and K multiplies with K-1 adds and
@@ -15,19 +27,20 @@ def mm(op: Op) -> Work:
 @formula("aten::addmm", "aten::addmm_", "aten::_addmm_activation")
 def addmm(op: Op) -> Work:
     (m, k), (_, n) = op.tensor("mat1").shape, op.tensor("mat2").shape
-    return Work(macs="M * K * N", where={"M": m, "K": k, "N": n})
+    return _product("M * K * N", {"M": m, "K": k, "N": n}, of=op.tensor("mat1"), reads=_read(op, "self"))
 
 
 @formula("aten::bmm")
 def bmm(op: Op) -> Work:
     (b, m, k), (_, _, n) = op.tensor("self").shape, op.tensor("mat2").shape
-    return Work(macs="b * M * K * N", where={"b": b, "M": m, "K": k, "N": n})
+    return _product("b * M * K * N", {"b": b, "M": m, "K": k, "N": n}, of=op.tensor("self"))
 
 
 @formula("aten::baddbmm", "aten::baddbmm_", "aten::addbmm", "aten::addbmm_")
 def baddbmm(op: Op) -> Work:
     (b, m, k), (_, _, n) = op.tensor("batch1").shape, op.tensor("batch2").shape
-    return Work(macs="b * M * K * N", where={"b": b, "M": m, "K": k, "N": n})
+    where = {"b": b, "M": m, "K": k, "N": n}
+    return _product("b * M * K * N", where, of=op.tensor("batch1"), reads=_read(op, "self"))
 
 
 @formula("aten::mv", "aten::addmv", "aten::addmv_")

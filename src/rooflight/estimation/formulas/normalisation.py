@@ -149,7 +149,9 @@ def _layer_norm_backward(op: Op, where: dict[str, int], width: str) -> Work:
     dx, dweight, dbias = _mask(op, 3)
     per_element = (2 if dx or dweight else 0) + (7 if dx else 0) + (dx and op.has("weight")) + 2 * dweight + dbias
     sums = dweight + dbias
-    return Work(other=f"{per_element} * n" + (f" - {sums} * {width}" if sums else ""), where=where)
+    # Adding up n numbers into `width` sums takes n - width additions; with no rows there is nothing to add.
+    less = f" - {sums} * {width}" if sums and where["n"] else ""
+    return Work(other=f"{per_element} * n{less}", where=where)
 
 
 @formula("aten::native_layer_norm_backward")

@@ -35,7 +35,7 @@ def draw_from(op: Op) -> Work:
 @formula("aten::bernoulli", "aten::bernoulli_")
 def bernoulli(op: Op) -> Work:
     where = {"n": elements(op)}
-    if isinstance(op.args.get("p"), float | int):
+    if isinstance(op.args.get("p"), float | int) or (op.packet.endswith("_") and not op.has("p")):
         return Work(other="2 * n", reads=0, where=where)
     probabilities = op.tensor("p" if op.has("p") else "self")
     return Work(other="2 * n", reads="P", where={**where, "P": probabilities.nbytes})

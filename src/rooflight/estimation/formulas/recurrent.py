@@ -1,15 +1,16 @@
 """Recurrent layers as cuDNN runs them: all layers, directions and time steps in one op.
 
 A cell with G gates (RNN 1, GRU 3, LSTM 4), input size I and hidden size H multiplies x by [G*H, I] and h by [G*H, H]
-at each step; a projection of size P makes h smaller and adds H*P. Pointwise work per cell element: LSTM 3 sigmoids,
-2 tanh, 3 products, 1 sum; GRU 2 sigmoids, 1 tanh, 3 products, 3 sums; RNN 1; and the G sums of the two products.
+at each step; a projection of size P makes h smaller and adds H*P. Pointwise work per cell element, a sigmoid being 4
+operations (negate, exp, add, divide): LSTM 3 sigmoids, 2 tanh, 3 products, 1 sum; GRU 2 sigmoids, 1 tanh, 3 products,
+1 difference, 1 sum; RNN 1; and the G sums of the two products.
 """
 
 from rooflight.estimation.registry import Work, formula
 from rooflight.ledger import Op, Tensor
 
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
-_POINTWISE = {0: 1 + 1, 1: 1 + 1, 2: 9 + 4, 3: 9 + 3}
+_POINTWISE = {0: 1 + 1, 1: 1 + 1, 2: 3 * 4 + 2 + 3 + 1 + 4, 3: 2 * 4 + 1 + 3 + 1 + 1 + 3}
 
 
 def _weight_products(op: Op) -> int:
@@ -44,10 +45,12 @@ def cudnn_rnn(op: Op) -> Work:
     return _work(op, passes=1)
 
 
-# Like a linear layer: the gradient of the input and of the weights, each as much as forward.
+# Like a linear layer: the gradient of the data, which cuDNN always makes, and that of the weights if it is asked for,
+# each as much as forward.
 @formula("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
 def cudnn_rnn_backward(op: Op) -> Work:
-    return _work(op, passes=2)
+    mask = op.args.get("output_mask")
+    return _work(op, passes=1 + (not isinstance(mask, list) or bool(mask[3])))
 
 
 # One layer and direction on a CPU: weight0 [G*H, I], weight1 [G*H, H].

@@ -46,8 +46,9 @@ class Fit:
     """The conditions it was found to need, such as "S a multiple of 16"; empty: it held at every point tried."""
 
     def admits(self, point: Point) -> bool:
-        """May the polynomial be evaluated there?"""
-        return self.polynomial is not None and all(condition.admits(point) for condition in self.holds)
+        """May the polynomial be evaluated there? A sequence of 1 is never claimed: it folds dimensions away."""
+        longer = point[1] is None or point[1] > 1
+        return self.polynomial is not None and longer and all(condition.admits(point) for condition in self.holds)
 
     def __str__(self) -> str:
         return self.reason if self.polynomial is None else str(self.polynomial)

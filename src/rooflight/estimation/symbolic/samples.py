@@ -9,7 +9,8 @@ from typing import Literal, get_args
 
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.estimation.symbolic.polynomial import Grid, Point
-from rooflight.ledger import Ledger, Module, Op, Phase
+from rooflight.ledger import Ledger, Op, Phase
+from rooflight.summary import output_bytes
 
 LedgerAt = Callable[[int, int | None], Ledger]
 """The ledger of one step with this batch and this sequence (`None`: the model has none)."""
@@ -160,16 +161,13 @@ def _sums(ledger: Ledger) -> Counter[Key]:
 def _activations(ledger: Ledger) -> Iterator[tuple[str, int]]:
     """Bytes by module: what a training step keeps for backward, or else what the leaf modules put out."""
     if ledger.header.step == "train":
+        # Micro-batches of an accumulated step follow one another: the first one's is what is kept at a time.
+        first_backward = next((op.index for op in ledger.ops if op.phase == "backward"), len(ledger.ops))
         for storage in ledger.storages:
-            if storage.category == "activation" and storage.born is not None:
+            if storage.category == "activation" and storage.born is not None and storage.born < first_backward:
                 yield ledger.ops[storage.born].module, storage.nbytes
         return
     parents = {module.path.rpartition(".")[0] for module in ledger.modules if module.path}
     for module in ledger.modules:
         if module.path and module.path not in parents:
-            yield module.path, _output_bytes(module)
-
-
-def _output_bytes(module: Module) -> int:
-    """Outputs of all calls, each taken to be like the first."""
-    return module.output_bytes * max(module.calls, 1)
+            yield module.path, output_bytes(module)
