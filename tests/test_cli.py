@@ -147,6 +147,39 @@ def test_a_full_disk_behind_the_output_is_one_line():
         assert done.stderr == "rooflight: cannot write the output: No space left on device\n"
 
 
+UNKNOWN = """
+import torch
+@torch.library.custom_op("cli_tests::unknown", mutates_args=())
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+unknown.register_fake(torch.empty_like)
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return unknown(x).relu()
+"""
+
+
+def test_what_has_no_formula_is_not_zero(run, tmp_path):
+    path = write(tmp_path / "unknown_op.py", UNKNOWN)
+    _, out, _ = run("estimate", f"{path}:Net", "--input", "4", "--by", "op", "--csv")
+    rows = {row["op"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert [rows["cli_tests::unknown"][name] for name in ("FLOPs", "other", "bytes", "uncounted")] == ["", "", "", "1"]
+    assert [rows["total"][name] for name in ("other", "uncounted", "calls")] == ["4", "1", "2"]
+    _, out, _ = run("estimate", f"{path}:Net", "--input", "4")
+    assert "NOT COUNTED, no formula: cli_tests::unknown (1×)" in out
+
+
+def test_json_says_what_is_default_too(run):
+    _, out, _ = run("estimate", "mnist-cnn", "--json")
+    header = json.loads(out)["header"]
+    assert (header["execution"], header["accumulate"], header["autocast"], header["sequence"]) == (
+        "eager",
+        1,
+        None,
+        None,
+    )
+
+
 def test_markdown_is_a_table(run):
     code, out, _ = run("estimate", "mnist-cnn", "--md")
     assert code == 0
@@ -276,6 +309,12 @@ def make():
     (["estimate", "mnist-cnn", "-o", "/nowhere/run.json"], "/nowhere"),
     (["estimate", "mnist-cnn", "-o", "/proc/run.json"], "/proc"),
     (["estimate", "hf:no-such-model-anywhere"], "--download"),
+    (["estimate", "mnist-cnn", "--batch", "9999999999999999999999"], "--batch"),
+    (["estimate", "mnist-cnn", "--explain", "conv2", "--json"], "--explain"),
+    (["estimate", "mnist-cnn", "--explain", "conv2", "-o", "e.md"], "--explain"),
+    (["estimate", "mnist-cnn", "--explain", "conv2", "--symbolic"], "--symbolic"),
+    (["estimate", "mnist-cnn", "--symbolic", "-o", "s.csv"], "--symbolic"),
+    (["estimate", "mnist-cnn", "--symbolic", "--md"], "--symbolic"),
     (["report", "nothing.json"], "nothing.json"),
 ])  # fmt: skip
 def test_bad_input_is_one_clear_line(run, arguments, says, tmp_path, monkeypatch):

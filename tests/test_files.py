@@ -209,3 +209,39 @@ def test_a_ledger_with_one_value_replaced_is_read_or_refused(ledger, tmp_path, d
     path = tmp_path / "x.json"
     path.write_bytes(msgspec.json.encode(document))
     assert refused_or_read(path)
+
+
+def test_a_link_stays_a_link_and_a_pipe_a_pipe(ledger, tmp_path):
+    target, link, pipe = tmp_path / "target.json", tmp_path / "link.json", tmp_path / "pipe.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    files.save(ledger, link, force=True)
+    assert link.is_symlink()
+    assert files.load(target) == ledger
+    os.mkfifo(pipe)
+    with pytest.raises(BadFile, match="no regular file"):
+        files.save(ledger, pipe, force=True)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d["ops"][0]["outputs"][0].update(dtype="fp7"),
+        lambda d: d["ops"][0]["outputs"][0].update(shape=[-1, 2]),
+        lambda d: d["ops"][0]["outputs"][0].update(storage=10**9),
+        lambda d: d["ops"][0]["outputs"][0].update(strides=[1]),
+        lambda d: d["ops"][1].update(index=0),
+        lambda d: d["header"].update(batch=0),
+        lambda d: d["modules"][1].update(path=""),
+        lambda d: d["modules"][1].update(output_dtypes=[]),
+        lambda d: d.update(surprise=1),
+    ],
+)
+def test_a_ledger_that_makes_no_sense_is_refused(ledger, tmp_path, change):
+    document = msgspec.to_builtins(ledger)
+    change(document)
+    path = tmp_path / "x.json"
+    path.write_bytes(msgspec.json.encode(document))
+    with pytest.raises(BadFile, match="no valid ledger"):
+        files.load(path)

@@ -109,3 +109,26 @@ def test_fold_adds_overlapping_windows() -> None:
     # A padded row of 10 folded back to 8: 2 additions for each of 6 rows; the input itself is not read.
     found = cost(aten.reflection_pad1d_backward.default, meta(2, 3, 10), meta(2, 3, 8), [1, 1])
     assert (found.other_flops, found.bytes_read) == (12, 240)
+
+
+def test_a_scatter_touches_no_more_than_there_is() -> None:
+    """10,000 values into 100 places: the places are read and written once, whatever the order."""
+    x, index, source = meta(100), torch.zeros(10_000, dtype=torch.int64, device="meta"), meta(10_000)
+    scattered = cost(aten.scatter_add_.default, x, 0, index, source)
+    assert scattered.bytes_read == 10_000 * 8 + 10_000 * 4 + 100 * 4
+    assert scattered.bytes_written == 100 * 4
+    assert scattered.other_flops == 10_000
+
+
+def test_overlapping_views_count_what_they_touch() -> None:
+    """7 rows of 4, each one element further: 10 distinct elements."""
+    x = meta(1000)
+    assert cost(aten.sum.default, x.as_strided((7, 4), (1, 1))).bytes_read == 10 * 4
+
+
+def test_complex_products_and_ignored_addends() -> None:
+    a, b = (torch.empty(8, 8, dtype=torch.complex64, device="meta") for _ in range(2))
+    assert cost(aten.mm.default, a, b).macs == 4 * 8**3
+    x, y, z = meta(2, 8, 8), meta(2, 8, 8), meta(2, 8, 8)
+    assert cost(aten.baddbmm.default, x, y, z, beta=0).bytes_read == 2 * 2 * 64 * 4
+    assert cost(aten.baddbmm.default, x, y, z).bytes_read == 3 * 2 * 64 * 4

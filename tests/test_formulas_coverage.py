@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from coverage_of_formulas import without_formula
 from recording import meta, numbers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rooflight.estimation.costs import fill_costs
-from rooflight.estimation.formulas.coverage import without_formula
 from rooflight.ledger import MathModes, Op
 from rooflight.models import build
 from rooflight.trace import TraceOptions, trace

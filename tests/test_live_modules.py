@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -278,3 +281,150 @@ def test_a_failure_in_the_first_trace_does_not_spoil_the_next() -> None:
         infer(net, torch.randn(2, 3, 8, 8))
     net.fail = ""
     assert infer(net, torch.randn(2, 3, 8, 8)).ops
+
+
+class Busy(nn.Module):
+    """Leaves things behind wherever it can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.linear.weight.scale = 2.0
+        self.history: list[Tensor] = []
+        self.named: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x) * self.linear.weight.scale
+        self.history.append(y)
+        self.named["y"] = y
+        self.extra = y
+        self.register_forward_hook(lambda *_: None)
+        return y
+
+
+def test_lists_dicts_hooks_and_attributes_are_as_before() -> None:
+    model = Busy()
+    infer(model, torch.randn(2, 4))
+    assert model.history == []
+    assert model.named == {}
+    assert not hasattr(model, "extra")
+    assert len(model._forward_hooks) == 0
+    assert model.linear.weight.scale == 2.0
+    assert model.linear.weight.device.type == "cpu"
+
+
+class Slow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.2)
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("on", ["meta", "cpu"])
+def test_two_threads_may_estimate_the_same_model(on: str) -> None:
+    model, call = Slow(), nn.Module.__call__
+    results: list[int] = []
+    work = [
+        threading.Thread(target=lambda: results.append(total(infer(model, torch.randn(2, 4), on=on).ops).macs))
+        for _ in range(3)
+    ]
+    for thread in work:
+        thread.start()
+        time.sleep(0.05)
+    for thread in work:
+        thread.join()
+    assert results == [32, 32, 32]
+    assert model.linear.weight.device.type == "cpu"
+    assert nn.Module.__call__ is call
+
+
+def test_an_estimate_inside_a_forward_is_its_own() -> None:
+    inner = nn.Linear(4, 4)
+    seen: list[int] = []
+
+    class Curious(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(total(infer(inner, torch.randn(3, 4)).ops).macs)
+            return self.own(x)
+
+    ledger = infer(Curious(), torch.randn(5, 4))
+    assert seen == [3 * 4 * 4]
+    assert total(ledger.ops).macs == 5 * 4 * 2
+
+
+def test_a_model_that_keeps_its_norms_in_eval_mode_is_believed() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+            self.train(False)
+
+        def train(self, mode: bool = True) -> Frozen:
+            super().train(mode)
+            self.norm.eval()
+            return self
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x)
+
+    model = Frozen()
+    ledger = train(model, torch.randn(2, 4, 3))
+    assert [op.args["training"] for op in ledger.ops if "batch_norm" in op.name and op.phase == "forward"] == [False]
+    assert not model.training
+
+
+def test_nothing_keeps_the_model_alive() -> None:
+    model = nn.Linear(4, 4)
+    there = weakref.ref(model)
+    ledger = train(model, torch.randn(2, 4))
+    gc.collect()
+    gc.disable()
+    try:
+        infer(model, torch.randn(2, 4))
+        del model
+        assert there() is None
+    finally:
+        gc.enable()
+    assert ledger.ops
+
+
+def test_a_deeply_nested_model_can_be_followed() -> None:
+    model: nn.Module = nn.Linear(4, 4)
+    for _ in range(150):
+        model = nn.Sequential(model)
+    assert total(infer(model, torch.randn(2, 4)).ops).macs == 32
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "batch"),
+    [
+        ((torch.randn(6, 4),), {}, 6),
+        (({"x": torch.randn(16, 4)},), {}, 16),
+        ((torch.randn(6, 4), torch.randn(3, 4)), {}, None),
+        ((torch.randn(6, 4), torch.randn(3, 4)), {"batch": 3}, 3),
+    ],
+)
+def test_the_batch_is_read_off_the_inputs_or_unknown(inputs: Any, options: dict[str, int], batch: int | None) -> None:
+    class Doubling(nn.Module):
+        def forward(self, x: Any, *rest: Tensor) -> Tensor:
+            return (x["x"] if isinstance(x, dict) else x) * 2
+
+    ledger = infer(Doubling(), *inputs, **options)
+    assert ledger.header.batch == batch
+    assert "batch" in repr(ledger)
+
+
+def test_a_recurrent_layer_has_its_batch_second() -> None:
+    assert infer(nn.LSTM(8, 8), torch.randn(35, 4, 8)).header.batch == 4
+
+
+def test_decoding_with_a_live_module_can_be_shown() -> None:
+    ledger = rooflight.estimate(nn.Linear(4, 4), torch.randn(2, 4), step="decode")
+    assert "decoding one token" in repr(ledger)

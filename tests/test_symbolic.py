@@ -399,3 +399,11 @@ def test_a_size_that_is_no_polynomial_is_said_to_be_none() -> None:
     row = live(nn.Sequential(KeepsHalf(), nn.ReLU())).row("0")
     assert row.forward["other_flops"].polynomial is None
     assert row.growth["forward"].where == ("n = a size that is no polynomial",)
+
+
+def test_a_sequence_of_one_is_not_claimed():
+    form = closed_form("word-lm", step="train")
+    fit = form.total.forward["bytes"]
+    assert fit.polynomial is not None
+    assert fit.admits((3, 2)) or fit.holds
+    assert not fit.admits((33, 1))

@@ -164,3 +164,13 @@ def test_targets_are_read_as_written() -> None:
     for text in ("gpu", "cuda:", "cuda:8.0", "cuda:0", "tpu"):
         with pytest.raises(BadInput, match="unknown target"):
             parse_target(text)
+
+
+def test_causal_attention_without_a_fused_kernel_says_so() -> None:
+    class Grouped(nn.Module):
+        def forward(self, q: Tensor, kv: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, kv, kv, is_causal=True, enable_gqa=True)
+
+    q, kv = torch.randn(1, 8, 16, 64), torch.randn(1, 2, 16, 64)
+    assert any("causal FLOPs are counted in full" in note for note in infer(Grouped(), q, kv).header.notes)
+    assert infer(Grouped(), q.bfloat16(), kv.bfloat16()).header.notes == ()

@@ -176,3 +176,27 @@ def test_an_autograd_function_is_filed_under_the_module_that_applies_it() -> Non
     ledger = train(nn.Sequential(nn.Linear(4, 4), Double()), torch.randn(2, 4))
     found = [(op.phase, op.module) for op in ledger.ops if op.name == "aten::mul.Tensor" and op.module != "<loss>"]
     assert found == [("forward", "1"), ("backward", "1")]
+
+
+def test_torchs_formula_gets_absent_arguments_in_their_places() -> None:
+    @torch.library.custom_op("rooflight_tests::scores", mutates_args=())
+    def scores(x: Tensor, mask: Tensor | None, w: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
+        return x @ w @ v
+
+    @scores.register_fake
+    def _(x: Tensor, mask: Tensor | None, w: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
+        return x.new_empty(x.shape[0], v.shape[1])
+
+    @register_flop_formula(torch.ops.rooflight_tests.scores)
+    def formula(x, mask, w, v, scale=1.0, *, out_shape=None, **kwargs) -> int:  # type: ignore[no-untyped-def]
+        return 2 * x[0] * x[1] * w[1] + 2 * x[0] * w[1] * v[1]
+
+    class Net(nn.Module):
+        def forward(self, x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+            return scores(x, None, w, v)
+
+    try:
+        ledger = infer(Net(), torch.randn(2, 3), torch.randn(3, 4), torch.randn(4, 5))
+    finally:
+        del flop_registry[torch.ops.rooflight_tests.scores]
+    assert total(ledger.ops).flops == 2 * 2 * 3 * 4 + 2 * 2 * 4 * 5

@@ -109,7 +109,7 @@ def test_segmentation_scores_have_their_classes_in_dimension_one() -> None:
         ({"accumulate": 0}, "at least 1"),
         ({"target": "tpu"}, "unknown target"),
         ({"autocast": "fp8"}, "bf16 or fp16"),
-        ({"batch": 3}, "only for a model by name"),
+        ({"dtype": "bf16"}, "only for a model by name"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:

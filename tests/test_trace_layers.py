@@ -324,3 +324,19 @@ def test_inference_mode_shows_the_same_ops(outside: bool) -> None:
         ledger = infer(Net(not outside), x)
     assert [op.key for op in ledger.ops] == [op.key for op in plain.ops]
     assert total(ledger.ops) == total(plain.ops)
+
+
+def test_a_frozen_lstm_behind_a_trained_layer_has_no_weight_gradients() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.lstm = nn.Linear(4, 6), nn.LSTM(6, 8)
+            self.lstm.requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.lstm(self.first(x))[0]
+
+    ledger = train(Net(), torch.randn(5, 2, 4))
+    forward = 2 * (5 * 2) * 4 * 8 * (6 + 8)
+    assert flops(rows(ledger, "_cudnn_rnn")) == forward
+    assert flops(rows(ledger, "_cudnn_rnn_backward")) == forward

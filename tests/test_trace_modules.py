@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -299,3 +301,42 @@ def test_a_compiled_module_is_traced_as_the_eager_module_it_was(make) -> None:  
 
 def test_a_compiled_model_is_named_after_what_was_compiled() -> None:
     assert infer(torch.compile(Block()), torch.randn(3, 4)).header.model == "Block"
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        return grads[0] @ w.T, x.T @ grads[0]
+
+
+class FunctionBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Product.apply(x, self.w)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_function_does_again_is_recomputation_too(reentrant: bool) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = FunctionBlock()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.block, x, use_reentrant=reentrant)
+
+    ledger = train(Net(), torch.randn(8, 8, requires_grad=True))
+    product = 2 * 8 * 8 * 8
+    sums = total(ledger.ops)
+    assert (sums.flops, sums.recompute_flops) == (3 * product, product)
+    again = [op for op in ledger.ops if op.recompute and op.cost and op.cost.recompute_flops]
+    assert [op.module for op in again] == ["block"]

@@ -204,3 +204,51 @@ def test_an_autocast_context_that_raises_is_closed() -> None:
         infer(Raising(), torch.randn(2, 4))
     ledger = infer(nn.Linear(4, 4), torch.randn(2, 4))
     assert [op.precision for op in rows(ledger, "addmm")] == ["fp32"]
+
+
+@pytest.mark.parametrize(
+    ("target", "precision"),
+    [("cuda", "tf32"), ("cuda:80", "tf32"), ("cuda:75", "fp32"), ("cuda:70", "fp32"), ("cpu", "fp32")],
+)
+def test_tf32_only_where_there_is_tf32(target: str, precision: str) -> None:
+    ledger = infer(nn.Conv2d(3, 4, 3), torch.randn(1, 3, 8, 8), target=target)
+    assert only(ledger, "convolution").precision == precision
+    assert ledger.header.math.tf32_conv == (precision == "tf32")
+
+
+@torch.autocast("cuda", dtype=torch.bfloat16)
+def _decorated(layer: nn.Module, x: Tensor) -> Tensor:
+    return layer(x)
+
+
+def test_a_context_made_before_the_trace_holds_if_it_names_its_type() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(_decorated(self.a, x).float())
+
+    ledger = infer(Net(), torch.randn(2, 4))
+    assert [(op.module, op.precision) for op in rows(ledger, "addmm")] == [("a", "bf16"), ("b", "fp32")]
+
+
+def test_sums_under_autocast_read_the_low_precision_and_give_fp32() -> None:
+    """As an H200 runs them: no cast before `sum`, `cumsum` or a norm."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x)
+            return y.sum() + torch.cumsum(y, 1).sum() + torch.linalg.vector_norm(y)
+
+    ledger = infer(Net(), torch.randn(2, 4), autocast="bf16")
+    assert [op.outputs[0].dtype for op in rows(ledger, "sum")] == ["fp32", "fp32"]
+    assert [op.tensor("self").dtype for op in rows(ledger, "cumsum")] == ["bf16"]
+    assert [op.tensor("self").dtype for op in rows(ledger, "linalg_vector_norm")] == ["bf16"]
+    # Only the two operands and the bias of the product are cast.
+    assert len(rows(ledger, "_to_copy")) == 3

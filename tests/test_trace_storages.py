@@ -167,3 +167,11 @@ def test_no_storage_is_read_after_its_death() -> None:
             assert life.born is None or life.born <= op.index
             assert life.dies is None or life.dies > op.index
             assert tensor.nbytes <= life.nbytes
+
+
+def test_accumulated_steps_keep_one_micro_batch_at_a_time() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+    kept = [sizes(train(model, torch.randn(4, 8), accumulate=times)) for times in (1, 2, 4)]
+    assert len({size.kept_for_backward_bytes for size in kept}) == 1
+    assert len({size.leaf_output_bytes for size in kept}) == 1
+    assert kept[0].leaf_output_bytes == 3 * 4 * 8 * 4
