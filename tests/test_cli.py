@@ -254,6 +254,70 @@ def test_symbolic_gives_the_closed_form(run):
     assert "21,233,664·B" in out
 
 
+NOISY = """
+import torch
+print("hello from the model")
+class Net(torch.nn.Module):
+    def forward(self, x):
+        print("and again")
+        return x * 2
+"""
+
+
+def test_what_a_model_prints_does_not_get_into_the_document(run, tmp_path):
+    path = write(tmp_path / "noisy.py", NOISY)
+    code, out, err = run("estimate", f"{path}:Net", "--input", "4", "--json")
+    assert code == 0
+    assert json.loads(out)["totals"]["other_flops"] == 4
+    assert "hello from the model" in err
+
+
+def test_a_module_named_like_ours_does_no_harm(tmp_path):
+    write(tmp_path / "rich.py", "raise RuntimeError('not this one')\n")
+    write(
+        tmp_path / "net.py",
+        "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 4)\n",
+    )
+    # The installed command: `python -m` itself puts the current folder first.
+    command = [Path(sys.executable).with_name("rooflight"), "estimate", "net.py:Net", "--input", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "20 parameters" in done.stdout
+
+
+def test_output_that_cannot_be_written_as_it_is(tmp_path):
+    done = spawn("estimate", "mnist-cnn", env={**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
+    assert done.returncode == 0, done.stderr
+    closed = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m rooflight estimate mnist-cnn >&-"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_the_printed_document_is_told_from_a_ledger(run, tmp_path):
+    _, out, _ = run("estimate", "mnist-cnn", "--json")
+    path = write(tmp_path / "printed.json", out)
+    code, _, err = run("report", path)
+    assert code == 2
+    assert "is what --json prints" in err
+
+
+def test_the_model_itself_can_be_explained(run):
+    code, out, _ = run("estimate", "mnist-cnn", "--explain", "mnist-cnn")
+    assert code == 0
+    assert "max_pool2d_with_indices" in out
+
+
+def test_without_a_verb_there_is_help(run):
+    code, out, _ = run()
+    assert code == 0
+    assert "estimate" in out
+    assert len(out.splitlines()) > 8
+
+
 def test_models_are_listed(run):
     code, out, _ = run("list", "models", "--json")
     names = {entry["name"] for entry in json.loads(out)}
@@ -311,6 +375,10 @@ def make():
     (["estimate", "hf:no-such-model-anywhere"], "--download"),
     (["estimate", "mnist-cnn", "--batch", "9999999999999999999999"], "--batch"),
     (["estimate", "mnist-cnn", "--explain", "conv2", "--json"], "--explain"),
+    (["estimate", "mnist-cnn", "--loss", "mse"], "--step train"),
+    (["estimate", "mnist-cnn", "--accumulate", "4"], "--step train"),
+    (["estimate", "mnist-cnn", "--input", "1x28x28", "--input", "3"], "only one --input"),
+    (["estimate", "models.py"], "models.py:MyNet"),
     (["estimate", "mnist-cnn", "--explain", "conv2", "-o", "e.md"], "--explain"),
     (["estimate", "mnist-cnn", "--explain", "conv2", "--symbolic"], "--symbolic"),
     (["estimate", "mnist-cnn", "--symbolic", "-o", "s.csv"], "--symbolic"),

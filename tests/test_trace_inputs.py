@@ -84,7 +84,9 @@ def test_integer_inputs_make_a_language_model() -> None:
     assert (header.batch, header.sequence, header.loss, header.optimizer) == (2, 3, "cross-entropy", "adamw")
     assert header.inputs[0][1].dtype == "int64"
     other = train(nn.Linear(4, 2), torch.randn(5, 4)).header
-    assert (other.batch, other.sequence, other.loss, other.optimizer) == (5, None, "mse", "momentum")
+    assert (other.batch, other.sequence, other.loss, other.optimizer) == (5, None, "mse", "adamw")
+    image = train(nn.Conv2d(3, 4, 3), torch.randn(5, 3, 8, 8)).header
+    assert (image.batch, image.loss, image.optimizer) == (5, "cross-entropy", "momentum")
 
 
 @pytest.mark.parametrize(("loss", "op"), [("mse", "pow"), ("sum", "sum"), ("cross-entropy", "nll_loss_forward")])

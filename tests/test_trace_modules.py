@@ -64,7 +64,7 @@ def test_a_functional_call_belongs_to_the_module_that_makes_it() -> None:
 
 
 def test_a_backward_op_is_filed_with_the_forward_op_it_belongs_to() -> None:
-    ledger = train(ConvNet(), torch.randn(2, 3, 8, 8))
+    ledger = train(ConvNet(), torch.randn(2, 3, 8, 8), loss="mse")
     assert [op.module for op in rows(ledger, "convolution_backward")] == ["conv2", "conv1"]
     assert [op.module for op in rows(ledger, "threshold_backward")] == ["", ""]
     assert [op.module for op in rows(ledger, "mm", phase="backward")] == ["fc", "fc"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from tracing import infer, only, rows, train
 
 from rooflight.ledger import Ledger, Op, Storage
@@ -67,7 +68,7 @@ def test_births_and_deaths_of_a_training_step() -> None:
 
     loss = storage_of(ledger, only(ledger, "mean"))
     first_step = rows(ledger, phase="optimizer")[0].index
-    assert (loss.category, loss.nbytes, loss.dies) == ("activation", 4, first_step)
+    assert (loss.category, loss.name, loss.nbytes, loss.dies) == ("output", "loss", 4, first_step)
 
     gradient = next(s for s in ledger.storages if s.category == "gradient")
     made = only(ledger, "mm", phase="backward")
@@ -117,9 +118,9 @@ def test_running_statistics_are_buffers_written_in_place() -> None:
 
 
 def test_gradients_of_a_second_micro_batch_are_added_to_the_first() -> None:
-    ledger = train(nn.Linear(4, 3), torch.randn(2, 4), accumulate=2)
+    ledger = train(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.randn(2, 4), accumulate=2)
     gradients = {s.id for s in ledger.storages if s.category == "gradient"}
-    assert len(gradients) == 2
+    assert len(gradients) == 4
     assert {op.tensor("self").storage for op in rows(ledger, "add_", phase="backward")} == gradients
     # What the first micro-batch kept is gone before the second one's forward.
     second = next(op.index for op in ledger.ops if op.phase == "forward" and op.call == 1)
@@ -154,8 +155,8 @@ def test_sizes_of_a_step_by_category() -> None:
     assert found.param_bytes == found.gradient_bytes == params
     # Two moments for each parameter, and a counter of 4 bytes for each of the four.
     assert found.optimizer_state_bytes == 2 * params + 4 * 4
-    # relu's output, 2 x 8 floats, and the loss; the output of the last layer is filed as output.
-    assert found.kept_for_backward_bytes == 2 * 8 * 4 + 4
+    # relu's output, 2 x 8 floats; the output of the last layer and the loss are filed as outputs.
+    assert found.kept_for_backward_bytes == 2 * 8 * 4
 
 
 def test_no_storage_is_read_after_its_death() -> None:
@@ -175,3 +176,50 @@ def test_accumulated_steps_keep_one_micro_batch_at_a_time() -> None:
     assert len({size.kept_for_backward_bytes for size in kept}) == 1
     assert len({size.leaf_output_bytes for size in kept}) == 1
     assert kept[0].leaf_output_bytes == 3 * 4 * 8 * 4
+
+
+def test_what_gets_no_gradient_has_no_optimizer_state() -> None:
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x)
+
+    found = sizes(train(Unused(), torch.randn(2, 4), optimizer="momentum"))
+    assert found.gradient_bytes == found.optimizer_state_bytes == 4 * (4 * 4 + 4)
+
+
+def test_outputs_made_again_count_once() -> None:
+    class Net(nn.Module):
+        def __init__(self, again: bool) -> None:
+            super().__init__()
+            self.block, self.again = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), again
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.block, x, use_reentrant=False) if self.again else self.block(x)
+
+    plain, again = (sizes(train(Net(flag), torch.randn(2, 8))) for flag in (False, True))
+    assert plain.leaf_output_bytes == again.leaf_output_bytes == 3 * 2 * 8 * 4
+    assert again.kept_for_backward_bytes < plain.kept_for_backward_bytes
+
+
+def test_a_step_that_trains_nothing_says_so() -> None:
+    ledger = train(nn.ReLU(), torch.randn(2, 4))
+    assert any("nothing is trained" in note for note in ledger.header.notes)
+    assert train(nn.Linear(4, 4), torch.randn(2, 4)).header.notes == ()
+
+
+def test_a_model_that_gives_a_loss_is_trained_on_it() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x).abs().mean()
+
+    ledger = train(Own(), torch.randn(2, 4), loss="cross-entropy")
+    assert [op.module for op in rows(ledger, "mean")] == [""]
+    assert len(rows(ledger, "mm", phase="backward")) == 1

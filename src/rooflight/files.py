@@ -136,6 +136,10 @@ def _version(content: bytes, path: Path) -> int:
         version = msgspec.json.decode(content, type=_Stamp).format_version
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
         # A file that breaks off in the middle fails here, before its version can be trusted.
+        if content[:10] == b'{"header":':
+            raise BadFile(
+                f"{path} is what --json prints; a ledger is saved with: rooflight estimate MODEL -o run.json"
+            ) from None
         raise BadFile(f"{path} is not a rooflight ledger: {_one_line(error)}") from error
     if version > FORMAT_VERSION:
         raise BadFile(

@@ -204,16 +204,17 @@ def _module_rows(ledger: Ledger, depth: int | None, whole: Totals) -> list[Row]:
         level = module.path.count(".") + 1 if module.path else 0
         if depth is not None and level > depth:
             continue
+        kind = module.type + (" (tied)" if module.tied else "")
         made.append(
             _row(
-                module.path, module.type, inside.get(module.path, {}), whole, calls=module.calls, depth=level,
+                module.path, kind, inside.get(module.path, {}), whole, calls=module.calls, depth=level,
                 output=module.outputs[0] if module.outputs else None, params=all_params[module.path],
                 trainable=all_trainable[module.path],
             )
         )  # fmt: skip
-    for path, kind in ((LOSS, ledger.header.loss or ""), (OPTIMIZER, ledger.header.optimizer or "")):
+    for path, name in ((LOSS, ledger.header.loss or ""), (OPTIMIZER, ledger.header.optimizer or "")):
         if inside.get(path):
-            made.append(_row(path, kind, inside[path], whole, calls=1))
+            made.append(_row(path, name, inside[path], whole, calls=1))
     return made
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,11 @@ _STEPS = click.Choice(["infer", "train", "decode"])
 @click.option(
     "--autocast", type=click.Choice(["bf16", "fp16"]), help="Run under autocast instead of converting the model."
 )
-@click.option("--loss", type=click.Choice(["cross-entropy", "mse", "sum"]), help="Default: by the model's task.")
+@click.option(
+    "--loss",
+    type=click.Choice(["cross-entropy", "mse", "sum"]),
+    help="mse is the mean square of the output (in fp32). Default: by the model's task.",
+)
 @click.option(
     "--optimizer",
     type=click.Choice(["sgd", "momentum", "adam", "adamw"]),
@@ -60,7 +65,7 @@ _STEPS = click.Choice(["infer", "train", "decode"])
     show_default=True,
     help="Whose kernels to assume: cuda (Hopper or newer), cuda:80 (a compute capability), cpu.",
 )
-@click.option("--input", "input_shape", help="Shape of one sample: 3x224x224, or int:128 for tokens.")
+@click.option("--input", "input_shape", multiple=True, help="Shape of one sample: 3x224x224, or int:128 for tokens.")
 @click.option(
     "--set",
     "settings",
@@ -109,7 +114,7 @@ def command(**options: Any) -> None:
         _symbolic(options)
         return
     ledger = _estimate(options)
-    if options["explain"]:
+    if options["explain"] is not None:
         _explain(ledger, options)
         if output is not None:
             _save(ledger, output, options)
@@ -134,8 +139,19 @@ def _check(options: Mapping[str, Any]) -> None:
     if bool(options["epochs"]) != bool(options["dataset_size"]):
         raise BadInput("--epochs and --dataset-size go together: both are needed for the cost of a run")
     _check_forms(options)
+    _check_training(options)
     if options["latex"] and not (options["explain"] or options["symbolic"]):
         raise BadInput("--latex goes with --explain or --symbolic")
+
+
+def _check_training(options: Mapping[str, Any]) -> None:
+    """Options that say nothing about inference."""
+    if options["step"] == "train":
+        return
+    given = [name for name in ("loss", "optimizer", "foreach", "epochs") if options[name] is not None]
+    given += ["accumulate"] if options["accumulate"] != 1 else []
+    if given:
+        raise BadInput(f"--{given[0]} goes with --step train")
 
 
 def _check_forms(options: Mapping[str, Any]) -> None:
@@ -170,19 +186,37 @@ def _overrides(options: Mapping[str, Any]) -> dict[str, str]:
 def _estimate(options: Mapping[str, Any]) -> Ledger:
     from rooflight.estimation.api import estimate
 
-    return estimate(
-        options["model"], batch=options["batch"], seq=options["seq"], past=options["past"], step=options["step"],
-        dtype=options["dtype"], autocast=options["autocast"], loss=options["loss"], optimizer=options["optimizer"],
-        foreach=options["foreach"], accumulate=options["accumulate"], target=options["target"],
-        overrides=_overrides(options), input_shape=_input_shape(options), download=options["download"],
-        command=shlex.join(["rooflight", *sys.argv[1:]]),
-    )  # fmt: skip
+    with _quiet_model():
+        return estimate(
+            options["model"], batch=options["batch"], seq=options["seq"], past=options["past"], step=options["step"],
+            dtype=options["dtype"], autocast=options["autocast"], loss=options["loss"], optimizer=options["optimizer"],
+            foreach=options["foreach"], accumulate=options["accumulate"], target=options["target"],
+            overrides=_overrides(options), input_shape=_input_shape(options), download=options["download"],
+            command=shlex.join(["rooflight", *sys.argv[1:]]),
+        )  # fmt: skip
+
+
+@contextmanager
+def _quiet_model() -> Iterator[None]:
+    """What a model prints goes to the error output, so that it cannot get into a document.
+
+    What prints for us is imported before: the model's folder may hold a module of the same name.
+    """
+    import rich.box
+    import rich.console
+    import rich.table  # noqa: F401
+
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def _input_shape(options: Mapping[str, Any]) -> Any:
     from rooflight.models.workload import parse_input
 
-    return parse_input(options["input_shape"]) if options["input_shape"] else None
+    shapes = options["input_shape"]
+    if len(shapes) > 1:
+        raise BadInput("only one --input: for a model with several inputs let the factory return (module, inputs)")
+    return parse_input(shapes[0]) if shapes else None
 
 
 def _show(ledger: Ledger, to: str, options: Mapping[str, Any], *, output: Path | None = None) -> None:
@@ -234,12 +268,13 @@ def _symbolic(options: Mapping[str, Any]) -> None:
     from rooflight.reporting.closed_form import to_json_dict, to_latex, to_text
 
     length = options["past"] if options["step"] == "decode" else options["seq"]
-    form = closed_form(
-        options["model"], step=options["step"], also=[(options["batch"], length)],
-        dtype=options["dtype"], autocast=options["autocast"], target=options["target"], loss=options["loss"],
-        optimizer=options["optimizer"], foreach=options["foreach"], accumulate=options["accumulate"],
-        overrides=_overrides(options), input_shape=_input_shape(options), download=options["download"],
-    )  # fmt: skip
+    with _quiet_model():
+        form = closed_form(
+            options["model"], step=options["step"], also=[(options["batch"], length)],
+            dtype=options["dtype"], autocast=options["autocast"], target=options["target"], loss=options["loss"],
+            optimizer=options["optimizer"], foreach=options["foreach"], accumulate=options["accumulate"],
+            overrides=_overrides(options), input_shape=_input_shape(options), download=options["download"],
+        )  # fmt: skip
     if options["as_json"] or options["output"]:
         content = json.dumps(to_json_dict(form))
     else:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 from types import FrameType
 
 import click
@@ -61,7 +62,8 @@ def main() -> None:
     """The entry point. Exit code 2 for what the user can mend, 130 for Ctrl-C."""
     debug = "--debug" in sys.argv
     # Allow it after the verb as well: that is where one adds it when a command has just failed.
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"] or ["--help"]
+    _mend_output()
     interrupted = _Interrupted()
     try:
         with interrupted.noticed():
@@ -72,8 +74,17 @@ def main() -> None:
         if debug:
             raise
         # Ctrl-C in the middle of an import can come out as any other error.
-        ctrl_c = interrupted or isinstance(error, (click.Abort, KeyboardInterrupt))
-        _fail(*(("interrupted; nothing was written", 130) if ctrl_c else _explained(error)))
+        if interrupted or isinstance(error, (click.Abort, KeyboardInterrupt)):
+            _leave_at_once("interrupted; nothing was written", 130)
+        _fail(*_explained(error))
+
+
+def _mend_output() -> None:
+    """Print what can be printed: a closed output swallows, one that cannot write × shows a question mark."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (for the rest of the process)
+    elif isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 class _Interrupted:
@@ -120,6 +131,13 @@ def _explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "out of memory: try a smaller batch, or --debug to see where", 2
     return f"a bug in rooflight: {type(error).__name__}: {text} (add --debug for the traceback)", 70
+
+
+def _leave_at_once(message: str, code: int) -> None:
+    """Python ends itself by the signal, whatever exit code it is told, if Ctrl-C came in the wrong place."""
+    click.echo(f"rooflight: {message}", err=True)
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _fail(message: str, code: int) -> None:

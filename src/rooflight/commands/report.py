@@ -34,7 +34,7 @@ def command(path: Path, to: str, by: str, depth: int | None, unfold: bool, expla
     if output is not None and to == "text":
         raise BadInput("-o goes with --to md, csv or json")
     ledger = load(path)
-    from rooflight.commands.output import emit, show_estimate
+    from rooflight.commands.output import emit, say, show_estimate
 
     if explain:
         from rooflight.estimation.derivation import derive
@@ -45,3 +45,5 @@ def command(path: Path, to: str, by: str, depth: int | None, unfold: bool, expla
     if depth is None and to in ("text", "md"):
         depth = 3
     show_estimate(ledger, by=by, depth=depth, to=to, folded=not unfold and to != "csv", output=output, force=force)  # type: ignore[arg-type]
+    if output is not None:
+        say(f"wrote {output}")

@@ -13,7 +13,7 @@ from rooflight.errors import BadInput
 from rooflight.estimation.costs import fill_costs
 from rooflight.ledger import Ledger, StepKind
 from rooflight.models import build
-from rooflight.models.workload import Workload
+from rooflight.models.workload import STEPS, Task, Workload, loss_for
 from rooflight.trace import TraceOptions, trace
 from rooflight.trace.arguments import TensorKind
 from rooflight.trace.precision import DTYPE_NAMES
@@ -51,6 +51,8 @@ def estimate(
         >>> rooflight.estimate("resnet50", batch=16, step="train")
         >>> rooflight.estimate(my_model, torch.randn(8, 3, 224, 224)).to_pandas()
     """
+    if step not in STEPS:
+        raise BadInput(f"unknown step {step!r}; known: {', '.join(STEPS)}")
     if isinstance(model, str):
         if inputs or kwargs:
             raise BadInput(
@@ -88,6 +90,9 @@ def live_workload(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, A
     tensors = [leaf for leaf in tree_leaves((inputs, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
     first = tensors[0] if tensors else None
     is_tokens = first is not None and first.dim() == 2 and not first.is_floating_point()
+    task: Task = "language-model" if is_tokens else "features"
+    if first is not None and first.dim() == 4:
+        task = "classification"  # an image, most likely
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
     return Workload(
         name=type(getattr(model, "_orig_mod", model)).__name__,
@@ -99,9 +104,9 @@ def live_workload(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, A
         past=None,
         step=step,
         dtype=DTYPE_NAMES.get(parameter.dtype, "fp32") if parameter is not None else "fp32",
-        task="language-model" if is_tokens else "features",
-        loss="cross-entropy" if is_tokens else "mse",
-        optimizer="adamw" if is_tokens else "momentum",
+        task=task,
+        loss=loss_for(task),
+        optimizer="momentum" if task == "classification" else "adamw",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rooflight.errors import BadInput
 from rooflight.estimation import formulas as _formulas  # noqa: F401  (registers them)
 from rooflight.estimation.costs import work_of
+from rooflight.estimation.expressions import symbols
 from rooflight.estimation.registry import Work, find
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Tensor, is_inside
 
@@ -27,8 +28,12 @@ _MEANINGS: tuple[tuple[str, dict[str, str]], ...] = (
     ("mm", {"M": "rows", "K": "summed over", "N": "columns", "b": "matrices"}),
     ("pool", {"N": "batch", "C": "channels", "Ho": "output height", "Wo": "output width", "Kh": "window height",
               "Kw": "window width"}),
+    ("rnn", {"T": "time steps x batch", "W": "weight elements", "P": "passes", "L": "layers", "D": "directions",
+             "H": "hidden size", "c": "operations per element"}),
+    ("embedding", {"n": "indices", "D": "row size", "V": "rows of the table", "e": "bytes per element",
+                   "i": "bytes per index"}),
     ("norm", {"n": "elements", "C": "channels", "R": "rows", "D": "normalised size"}),
-    ("", {"n": "elements"}),
+    ("", {"n": "elements", "e": "bytes per element", "i": "bytes per index"}),
 )  # fmt: skip
 
 
@@ -76,6 +81,8 @@ class Derivation:
 
 def derive(ledger: Ledger, path: str) -> Derivation:
     """The derivation of the module at `path`, and of all below it."""
+    if path == ledger.header.model:  # as the first row of the table calls it
+        path = ""
     module = next((module for module in ledger.modules if module.path == path), None)
     if module is None and path not in (LOSS, OPTIMIZER):
         raise BadInput(_unknown(ledger, path))
@@ -107,8 +114,14 @@ def _derive(ops: list[Op], path: str) -> OpDerivation:
     ]
     written += [Share(name, tensor) for name in op.mutates for tensor in op.tensors(name) if tensor not in op.outputs]
     meanings = next(words for sign, words in _MEANINGS if sign in op.packet)
-    legend = tuple((symbol, meanings.get(symbol, ""), value) for symbol, value in (work.where if work else {}).items())
+    legend = tuple((symbol, meanings.get(symbol, ""), work.where[symbol]) for symbol in _used(work)) if work else ()
     return OpDerivation(op, work, place, len(ops), tuple(read), tuple(written), legend)
+
+
+def _used(work: Work) -> list[str]:
+    """The symbols that a reader meets in the expressions, in that order."""
+    texts = (work.macs, work.causal_macs or 0, work.recompute_macs, work.other, work.reads or 0, work.writes or 0)
+    return list(dict.fromkeys(symbol for text in texts for symbol in symbols(text)))
 
 
 def _unknown(ledger: Ledger, path: str) -> str:

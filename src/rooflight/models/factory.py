@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from rooflight.errors import BadInput, UnknownModel
 from rooflight.models import arguments, inputs
 from rooflight.models.messages import one_line, suggest
+from rooflight.models.torchvision_ops import declare_missing_operators
 from rooflight.models.workload import Request, Task, Workload, loss_for
 
 _FORMS = "an nn.Module, (module, inputs) or (module, args, kwargs)"
@@ -67,6 +68,7 @@ def load(place: str, name: str, *, request: Request) -> Workload:
 
 def _imported(place: str) -> ModuleType:
     """The module, from a file or by its dotted name; the current directory is searched first, as `python -m` does."""
+    declare_missing_operators()  # the user's file may import torchvision
     try:
         if place.endswith(".py") or "/" in place:
             return _from_file(Path(place))

@@ -231,6 +231,8 @@ BUILTINS = _by_name(_ENTRIES)
 def find(name: str) -> Builtin:
     """The built-in model of that name; `_` may stand for `-`, as other libraries write it."""
     entry = BUILTINS.get(name) or BUILTINS.get(name.replace("_", "-"))
+    if entry is None and name.endswith(".py"):
+        raise UnknownModel(f"{name} is a file: name the model in it, as in {name}:MyNet")
     if entry is None:
         raise UnknownModel(f"no built-in model {name!r}; {suggest(name, BUILTINS)}")
     return entry

@@ -112,7 +112,7 @@ def _ranking(form: ClosedForm, top: int) -> Iterator[str]:
     lines = [line for line in ranking(form) if line.growth is not None and line.growth.basis == "flops"]
     yield f"Ranking by growth (all phases; the first {min(top, len(lines))} of {len(lines)} kinds of layer)"
     for place, line in enumerate(lines[:top], 1):
-        work = "FLOPs without closed form" if line.work is None else f"{line.work} FLOPs"
+        work = "operations without closed form" if line.work is None else f"{line.work} operations"
         count = f", {line.layers.count} together" if line.layers.count > 1 else ""
         yield from _wrapped(f"  {place:>3} ", f"{line.growth}  {_name(form, line.layers)}: {work}{count}")
 

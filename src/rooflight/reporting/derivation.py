@@ -47,7 +47,7 @@ def _op_text(row: OpDerivation) -> str:
         return lines[0] + "\n  no formula: this op is not counted"
     if work.note:
         lines.append(f"  {work.note}")
-    if row.legend and (work.macs != 0 or work.other != 0):
+    if row.legend:
         legend = ", ".join(f"{s} = {v:,}" + (f" ({m})" if m else "") for s, m, v in row.legend)
         lines.append(fill(legend, 100, initial_indent="  where   ", subsequent_indent=" " * 10))
     if work.macs != 0:
@@ -105,7 +105,9 @@ def _bytes_text(row: OpDerivation, cost: Cost) -> list[str]:
 
 
 def _product(share: Share) -> str:
-    return f"{units.shape(share.tensor.shape)} × {share.tensor.itemsize} B"
+    tensor = share.tensor
+    distinct = "" if tensor.nbytes == tensor.numel * tensor.itemsize else f" ({tensor.nbytes:,} B of them distinct)"
+    return f"{units.shape(tensor.shape)} × {tensor.itemsize} B{distinct}"
 
 
 def _memory_text(derivation: Derivation) -> str:
@@ -114,7 +116,8 @@ def _memory_text(derivation: Derivation) -> str:
         return ""
     lines = [f"memory: parameters {derivation.params:,} = {derivation.param_bytes:,} B, whatever the batch"]
     if module.outputs:
-        lines.append(f"        output {units.shape(module.outputs[0])} = {module.output_bytes:,} B")
+        shapes = ", ".join(map(units.shape, module.outputs))
+        lines.append(f"        output {shapes} = {module.output_bytes:,} B")
         lines.append(f"        output + parameters = {module.output_bytes + derivation.param_bytes:,} B")
     return "\n".join(lines)
 
@@ -139,6 +142,7 @@ def derivation_latex(derivation: Derivation) -> str:
     blocks = [f"% {line}" for line in _title(derivation).splitlines()]
     for row in derivation.ops:
         blocks.append(f"% {row.op.phase}: {row.op.name}" + (f", {row.times} times" if row.times > 1 else ""))
+        blocks.extend(f"% {symbol} = {value:,} {meaning}".rstrip() for symbol, meaning, value in row.legend)
         if row.work is None or row.op.cost is None:
             blocks.append("% no formula: not counted")
         else:

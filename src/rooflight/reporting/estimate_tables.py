@@ -46,7 +46,10 @@ def _module_columns(ledger: Ledger) -> _Columns:
 
 
 def _group_columns(by: By) -> _Columns:
-    return [(Column(by, right=False), lambda row: row.name), (Column("calls", units.exact), lambda row: row.calls)]
+    return [
+        (Column(by, right=False), lambda row: row.name),
+        (Column("calls" if by == "op" else "ops", units.exact), lambda row: row.calls),
+    ]
 
 
 def _cost_columns(ledger: Ledger, everything: Totals) -> _Columns:
@@ -105,7 +108,7 @@ def phase_table(ledger: Ledger) -> Table:
         (name, s.ops, s.macs, s.flops, s.recompute_flops, s.other_flops, s.bytes_read, s.bytes_written, s.intensity)
         for name, s in sums.items()
     )
-    return Table("phases", columns, rows, frozenset({len(rows) - 1}))
+    return Table("phases" + _without(ledger), columns, rows, frozenset({len(rows) - 1}))
 
 
 def total_table(ledger: Ledger, *, epochs: int | None = None, dataset_size: int | None = None) -> Table:
@@ -132,7 +135,13 @@ def total_table(ledger: Ledger, *, epochs: int | None = None, dataset_size: int 
         )
         for name, scale in scopes
     )
-    return Table("totals", columns, rows)
+    return Table("totals" + _without(ledger), columns, rows)
+
+
+def _without(ledger: Ledger) -> str:
+    """What a title says of the ops that its sums do not cover."""
+    missing = sum(entry.calls for entry in total(ledger.ops).uncounted)
+    return f", without {missing:,} ops that have no formula" if missing else ""
 
 
 def _scaled(value: int, scale: float) -> int | float:
@@ -164,6 +173,7 @@ def memory_table(ledger: Ledger) -> Table:
     sizes = summary.sizes(ledger)
     lines: list[tuple[str, int | None]] = [
         ("parameters", sizes.param_bytes), ("buffers", sizes.buffer_bytes), ("inputs", sizes.input_bytes),
+        ("outputs", sum(tensor.nbytes for tensor in set(ledger.header.outputs))),
         ("outputs of all leaf modules", sizes.leaf_output_bytes),
     ]  # fmt: skip
     if ledger.header.step == "train":

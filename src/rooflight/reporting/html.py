@@ -13,8 +13,8 @@ def to_html(ledger: Ledger) -> str:
     """Headline, module tree (equal blocks folded, three levels deep), totals."""
     tree = table_to_html(estimate_tables.main_table(ledger, depth=3))
     sums = table_to_html(estimate_tables.total_table(ledger))
-    lines = "<br>".join(
-        html.escape(line) for line in (text.coverage(ledger), text.provenance(ledger), text.CONVENTIONS)
-    )
+    notes = [f"note: {note}" for note in ledger.header.notes]
+    said = [*notes, text.coverage(ledger), text.provenance(ledger), text.CONVENTIONS]
+    lines = "<br>".join(html.escape(line) for line in said)
     head = f"<b>{html.escape(text.headline(ledger))}</b><br>{html.escape(text.parameters_line(ledger))}"
     return f"<div>{head}{tree}{sums}<small>{lines}</small></div>"

@@ -67,8 +67,12 @@ def to_rich(table: Table, *, width: int) -> Any:
     drawn = RichTable(
         title=table.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )
-    for column in table.columns:
-        drawn.add_column(column.name, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis")
+    texts = [[column.name for column in table.columns], *table.written()]
+    for number, column in enumerate(table.columns):
+        # Names may be cut short, numbers never.
+        least = max(len(row[number]) for row in texts) if column.right else None
+        side: Any = "right" if column.right else "left"
+        drawn.add_column(column.name, justify=side, no_wrap=True, overflow="ellipsis", min_width=least)
     for number, row in enumerate(table.written()):
         drawn.add_row(*(Text(cell) for cell in row), style="bold" if number in table.emphasised else None)
     return drawn
@@ -83,7 +87,7 @@ def to_markdown(table: Table) -> str:
 
 
 def _markdown_cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("  ", "&nbsp;&nbsp;")
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("_", "\\_").replace("  ", "&nbsp;&nbsp;")
 
 
 def to_csv(tables: Sequence[Table]) -> str:

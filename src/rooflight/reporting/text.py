@@ -9,7 +9,7 @@ CONVENTIONS = (
     "1 multiply-add = 2 FLOP; FLOPs are matrix work (convolution, matmul, attention) = 2 × MACs, a bias is part of it; "
     "other = 1 per arithmetic result, function or comparison elsewhere; bytes are compulsory: every distinct input "
     "read once, every output written once, no reuse between ops; attention counts the full S², causal FLOPs the kept "
-    "half; recomputed work stands apart."
+    "half; recomputed work stands apart; FLOP/B = (FLOPs + other + recomputed) / bytes; share is of FLOPs."
 )
 
 
@@ -78,5 +78,6 @@ def describe(ledger: Ledger) -> str:
         lines.append(coverage(ledger))
     else:
         lines.append("no costs yet: rooflight.estimate fills them")
+    lines.extend(f"note: {note}" for note in ledger.header.notes)
     lines.append(provenance(ledger))
     return "\n".join(lines)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd import _get_sequence_nr
 from torch.utils._pytree import tree_leaves
 
-from rooflight.ledger import Dtype, Module
+from rooflight.ledger import LOSS, Dtype, Module
 from rooflight.trace.precision import dtype_name
 
 Place = tuple[str, int]
@@ -38,6 +38,7 @@ class ModuleTracker:
         self._paths = {id(module): original_name(path).removesuffix("_orig_mod").rstrip(".")
                        for path, module in model.named_modules()}  # fmt: skip
         self._calls: Counter[str] = Counter()
+        self._forward_calls: Counter[str] = Counter()
         self._stack: list[Place] = [("", 0)]
         self._thread = threading.get_ident()
         self._known = set(self._paths.values())
@@ -95,6 +96,8 @@ class ModuleTracker:
                 return original(module, *args, **kwargs)
             number = calls[path]
             calls[path] = number + 1
+            if len(stack) == 1 or stack[1][0] != LOSS:  # in backward the loss is still open: a call is made again there
+                tracker._forward_calls[path] += 1
             stack.append((path, number))
             tracker._mark()
             try:
@@ -149,7 +152,7 @@ class ModuleTracker:
         inputs, outputs, dtypes = self._shapes.get(path, ((), (), ()))
         return Module(
             path=path, type=type(module).__name__, params=params, trainable_params=trainable, param_bytes=param_bytes,
-            buffer_bytes=buffer_bytes, tied=tuple(tied), calls=self._calls.get(path, 0), inputs=inputs,
+            buffer_bytes=buffer_bytes, tied=tuple(tied), calls=self._forward_calls[path], inputs=inputs,
             outputs=outputs, output_dtypes=dtypes,
         )  # fmt: skip
 

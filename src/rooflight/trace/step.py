@@ -88,6 +88,7 @@ def run_training(forward: Callable[[], Any], recorder: Recorder, tracker: Module
             try:
                 with autocast():
                     loss = _loss(output, training.loss, recorder)
+                recorder.storages.mark(loss, "output", "loss")
                 recorder.storages.mark_alive("activation")
                 recorder.phase = "backward"
                 if loss.requires_grad:
@@ -119,6 +120,8 @@ def _loss(output: Any, name: str, recorder: Recorder) -> torch.Tensor:
     if isinstance(given, torch.Tensor):
         return given
     value = main_output(output)
+    if value.dim() == 0:  # the model computes its own loss
+        return value
     if name == "mse":
         return value.float().square().mean()
     if name == "sum":

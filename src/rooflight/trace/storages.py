@@ -35,6 +35,7 @@ class Storages:
         self._device = device
         self._lives: list[_Life] = []
         self._ids: dict[int, int] = {}
+        self._forgotten: set[int] = set()
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def id_of(self, tensor: torch.Tensor, category: Category | None = None, name: str = "") -> int:
@@ -77,10 +78,15 @@ class Storages:
         if life.category in ("temporary", "activation"):
             life.category, life.name = category, name or life.name
 
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Leave a storage out of the register: the step turned out not to have it."""
+        self._forgotten.add(self.id_of(tensor))
+
     def close(self) -> tuple[Storage, ...]:
         """The finished register. What lives on outlives the step."""
         self._refs.clear()
         return tuple(
             Storage(number, life.nbytes, life.category, life.born, life.dies, life.name, life.host)
             for number, life in enumerate(self._lives)
+            if number not in self._forgotten
         )

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from rooflight._version import __version__
 from rooflight.errors import RooflightError, TraceFailed
-from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
+from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes, Op
 from rooflight.models.workload import Workload
 from rooflight.trace.arguments import TensorKind, prepare, tensor_leaves
 from rooflight.trace.autocast import autocast_as_cuda
@@ -69,6 +69,7 @@ def trace(workload: Workload, options: TraceOptions = _DEFAULTS) -> Ledger:
 
 
 _lock = threading.RLock()
+_FUSED_LAYERS = ("aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd")
 
 
 @contextmanager
@@ -133,9 +134,9 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
                 )
             else:
                 output = run_inference(forward, recorder)
-        outputs = _file_results(recorder, model, output)
+        outputs = _file_results(recorder, model, output, optimizer)
         modules = tracker.modules()
-        header = _header(workload, options, choices, inputs, outputs, modes, notes)
+        header = _header(workload, options, choices, inputs, outputs, modes, notes, recorder.ops)
         # Closed while the model is still borrowed: what lives now outlives the step.
         storages = recorder.storages.close()
         del output, optimizer
@@ -165,12 +166,17 @@ def _register(recorder: Recorder, model: nn.Module, optimizer: torch.optim.Optim
     return tuple(described)
 
 
-def _file_results(recorder: Recorder, model: nn.Module, output: Any) -> Any:
+def _file_results(recorder: Recorder, model: nn.Module, output: Any, optimizer: torch.optim.Optimizer | None) -> Any:
     """Gradients and outputs are known only when the step is over."""
     storages = recorder.storages
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             storages.mark(parameter.grad, "gradient", original_name(name))
+        elif optimizer is not None:
+            # Nothing in the loss depends on it, so a real optimizer never makes state for it.
+            for value in optimizer.state.get(parameter, {}).values():
+                if isinstance(value, torch.Tensor):
+                    storages.forget(value)
     leaves = tensor_leaves(dict(output) if isinstance(output, dict) else output)
     for leaf in leaves:
         storages.mark(leaf, "output")
@@ -178,7 +184,7 @@ def _file_results(recorder: Recorder, model: nn.Module, output: Any) -> Any:
 
 
 def _header(workload: Workload, options: TraceOptions, choices: Training, inputs: Any, outputs: Any, modes: MathModes,
-            found: list[str]) -> Header:  # fmt: skip
+            found: list[str], ops: list[Op]) -> Header:  # fmt: skip
     training = workload.step == "train"
     notes = [*workload.notes, *found]
     compiled = any(type(m).__name__ == "OptimizedModule" or getattr(m, "_compiled_call_impl", None) is not None
@@ -187,6 +193,15 @@ def _header(workload: Workload, options: TraceOptions, choices: Training, inputs
         notes.append("the model is compiled; these are the ops of its eager form, before fusion")
     if options.on in ("cpu", "cuda"):
         notes.append(f"the step was really run on {options.on}")
+    if training and not any(op.phase == "backward" for op in ops):
+        notes.append(
+            "nothing is trained: the loss depends on no parameter that wants a gradient, so there is no backward"
+        )
+    if any(op.packet in _FUSED_LAYERS for op in ops):
+        notes.append(
+            "nn.MultiheadAttention and nn.TransformerEncoderLayer take their fast path: a whole layer is one op, and "
+            "the modules inside it run nothing of their own"
+        )
     return Header(
         rooflight=__version__, torch=str(torch.__version__), model=workload.name, step=workload.step,
         target=parse_target(options.target).name, batch=workload.batch, dtype=workload.dtype, math=modes,
