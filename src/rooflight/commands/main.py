@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -100,17 +101,20 @@ class _Interrupted:
     def noticed(self) -> Iterator[None]:
         def handler(number: int, frame: FrameType | None) -> None:
             self._seen = True
+            # Python drops what is raised inside callbacks and finalizers: say it again until somebody listens.
+            signal.setitimer(signal.ITIMER_REAL, 1.0)
             raise KeyboardInterrupt
 
-        try:
-            before = signal.signal(signal.SIGINT, handler)
-        except ValueError:  # not the main thread: Ctrl-C does not come here
-            yield
+        if threading.current_thread() is not threading.main_thread():
+            yield  # Ctrl-C does not come here
             return
+        before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGALRM)}
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for number, old in before.items():
+                signal.signal(number, old)
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
