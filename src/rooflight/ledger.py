@@ -4,6 +4,9 @@ The trace writes the rows, the estimate and the measurement fill them from two s
 Nothing here needs torch. All structures are frozen; changing a ledger means making another (`msgspec.structs.replace`).
 
 Units are SI and stand in the names. `None` is unknown, `0` is proven zero.
+
+The rows are hidden from Python's garbage collector (`gc=False`): they hold no cycles, and walking tens of thousands of
+them again and again made a trace's cost grow faster than its length.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ Size = Annotated[int, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Tensor(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """What an op sees of a tensor: its shape, and which storage its elements lie in."""
 
     storage: Size
@@ -79,7 +82,7 @@ Scalar = int | float | bool | str | None
 Arg = Tensor | list[Tensor | Scalar] | Scalar
 
 
-class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Storage(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """A block of memory and when it lives, counted in ops of the step."""
 
     id: Size
@@ -95,7 +98,7 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """It lies in the memory of the CPU although the step is for another device."""
 
 
-class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Cost(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """What the mathematics says one op costs. Every quantity comes from the formula that `origin` names."""
 
     origin: str
@@ -113,7 +116,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Matrix FLOPs done a second time (flash backward, checkpointing); not part of `flops`."""
 
 
-class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One dispatcher call below autograd and autocast."""
 
     index: int
