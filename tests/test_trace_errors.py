@@ -196,3 +196,8 @@ def test_a_scripted_model_is_refused_and_left_alone(nested: bool) -> None:
 def test_something_else_than_a_model_is_refused() -> None:
     with pytest.raises(BadInput, match=r"expected the name of a model or an nn\.Module, got function"):
         infer(lambda x: x, torch.randn(2))  # type: ignore[arg-type]
+
+
+def test_sparse_gradients_are_refused_by_name() -> None:
+    with pytest.raises(TraceFailed, match="sparse_coo tensor, which cannot be followed"):
+        train(nn.Embedding(10, 4, sparse=True), torch.randint(0, 10, (2, 3)), optimizer="sgd")

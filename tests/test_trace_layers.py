@@ -340,3 +340,10 @@ def test_a_frozen_lstm_behind_a_trained_layer_has_no_weight_gradients() -> None:
     forward = 2 * (5 * 2) * 4 * 8 * (6 + 8)
     assert flops(rows(ledger, "_cudnn_rnn")) == forward
     assert flops(rows(ledger, "_cudnn_rnn_backward")) == forward
+
+
+def test_a_reader_is_told_of_fused_layers_and_of_what_cudnn_keeps() -> None:
+    encoder = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    assert any("fast path" in note for note in infer(encoder, torch.randn(2, 3, 16)).header.notes)
+    assert not any("fast path" in note for note in train(encoder, torch.randn(2, 3, 16)).header.notes)
+    assert any("reserve" in note for note in train(nn.GRU(4, 4), torch.randn(3, 2, 4)).header.notes)

@@ -62,10 +62,10 @@ def _recipe(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if output is None:
             recipe.append(None)
             continue
-        if not isinstance(output, torch.Tensor) or not output.is_meta or output.storage_offset():
+        if not isinstance(output, torch.Tensor) or not output.is_meta or output.layout is not torch.strided:
             return None
         storage = output.untyped_storage()
-        if storage._cdata in seen or storage.nbytes() != _needed(output):
+        if output.storage_offset() or storage._cdata in seen or storage.nbytes() != _needed(output):
             return None
         seen.add(storage._cdata)
         recipe.append((output.shape, output.stride(), output.dtype))

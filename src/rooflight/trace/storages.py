@@ -13,6 +13,7 @@ from functools import partial
 
 import torch
 
+from rooflight.errors import TraceFailed
 from rooflight.ledger import Category, Storage, Tensor
 from rooflight.trace.precision import DTYPE_NAMES, dtype_name
 
@@ -40,6 +41,8 @@ class Storages:
 
     def id_of(self, tensor: torch.Tensor, category: Category | None = None, name: str = "") -> int:
         """The number of the tensor's storage. A new one is born now, or was there before the step if filed."""
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            raise TraceFailed(f"the step makes a {_kind(tensor)} tensor, which cannot be followed: use dense ones")
         storage = tensor.untyped_storage()
         address: int = storage._cdata
         number = self._ids.get(address)
@@ -90,3 +93,7 @@ class Storages:
             for number, life in enumerate(self._lives)
             if number not in self._forgotten
         )
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")

@@ -69,7 +69,7 @@ def trace(workload: Workload, options: TraceOptions = _DEFAULTS) -> Ledger:
 
 
 _lock = threading.RLock()
-_FUSED_LAYERS = ("aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd")
+_FUSED_LAYERS = {"aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd"}
 
 
 @contextmanager
@@ -136,7 +136,10 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
                 output = run_inference(forward, recorder)
         outputs = _file_results(recorder, model, output, optimizer)
         modules = tracker.modules()
-        header = _header(workload, options, choices, inputs, outputs, modes, notes, recorder.ops)
+        header = _header(
+            workload, options, choices, inputs=inputs, outputs=outputs, modes=modes,
+            notes=_notes(workload, options, notes, recorder.ops),
+        )  # fmt: skip
         # Closed while the model is still borrowed: what lives now outlives the step.
         storages = recorder.storages.close()
         del output, optimizer
@@ -183,30 +186,37 @@ def _file_results(recorder: Recorder, model: nn.Module, output: Any, optimizer: 
     return tuple(storages.describe(leaf) for leaf in leaves)
 
 
-def _header(workload: Workload, options: TraceOptions, choices: Training, inputs: Any, outputs: Any, modes: MathModes,
-            found: list[str], ops: list[Op]) -> Header:  # fmt: skip
-    training = workload.step == "train"
+def _notes(workload: Workload, options: TraceOptions, found: list[str], ops: list[Op]) -> tuple[str, ...]:
+    """What a reader of the ledger should know."""
     notes = [*workload.notes, *found]
-    compiled = any(type(m).__name__ == "OptimizedModule" or getattr(m, "_compiled_call_impl", None) is not None
-                   for m in workload.model.modules())  # fmt: skip
-    if compiled:
+    if any(type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+           for module in workload.model.modules()):  # fmt: skip
         notes.append("the model is compiled; these are the ops of its eager form, before fusion")
     if options.on in ("cpu", "cuda"):
         notes.append(f"the step was really run on {options.on}")
+    training, packets = workload.step == "train", {op.packet for op in ops}
     if training and not any(op.phase == "backward" for op in ops):
+        notes.append("nothing is trained: the loss depends on no parameter that wants a gradient; there is no backward")
+    if training and "aten::_cudnn_rnn" in packets:
         notes.append(
-            "nothing is trained: the loss depends on no parameter that wants a gradient, so there is no backward"
+            "what cuDNN keeps of recurrent layers for backward (its reserve) is not in the memory figures"
         )
-    if any(op.packet in _FUSED_LAYERS for op in ops):
+    if packets & _FUSED_LAYERS:
         notes.append(
             "nn.MultiheadAttention and nn.TransformerEncoderLayer take their fast path: a whole layer is one op, and "
             "the modules inside it run nothing of their own"
         )
+    return tuple(notes)
+
+
+def _header(workload: Workload, options: TraceOptions, choices: Training, *, inputs: Any, outputs: Any,
+            modes: MathModes, notes: tuple[str, ...]) -> Header:  # fmt: skip
+    training = workload.step == "train"
     return Header(
         rooflight=__version__, torch=str(torch.__version__), model=workload.name, step=workload.step,
         target=parse_target(options.target).name, batch=workload.batch, dtype=workload.dtype, math=modes,
         sequence=workload.sequence, past=workload.past, autocast=options.autocast,
         loss=choices.loss if training else None, optimizer=choices.optimizer if training else None,
         accumulate=choices.accumulate if training else 1, traced_on=options.on, inputs=inputs, outputs=outputs,
-        command=options.command, notes=tuple(notes),
+        command=options.command, notes=notes,
     )  # fmt: skip
