@@ -141,11 +141,11 @@ def output_bytes(module: Module, accumulate: int = 1) -> int:
     return module.output_bytes * max(module.calls // accumulate, 1)
 
 
-def rows(ledger: Ledger, by: By = "module", *, depth: int | None = None) -> list[Row]:
+def rows(ledger: Ledger, by: By = "module") -> list[Row]:
     """The summary's rows: modules in the order of the model, types and ops the costliest first."""
     whole = total(ledger.ops)
     if by == "module":
-        return _module_rows(ledger, depth, whole)
+        return _module_rows(ledger, whole)
     key = _type_of(ledger) if by == "type" else _name_of
     groups = _sums(ledger.ops, key)
     made = [
@@ -186,8 +186,8 @@ def _type_of(ledger: Ledger) -> Callable[[Op], str]:
     return type_of
 
 
-def _module_rows(ledger: Ledger, depth: int | None, whole: Totals) -> list[Row]:
-    """Every module down to `depth`, with all that runs inside it; then loss and optimizer, which are no modules."""
+def _module_rows(ledger: Ledger, whole: Totals) -> list[Row]:
+    """Every module, with all that runs inside it; then loss and optimizer, which are no modules."""
     inside: dict[str, PhaseSums] = defaultdict(dict)
     for path, sums in _sums(ledger.ops, _module_of).items():
         for ancestor in [path] if path in (LOSS, OPTIMIZER) else _ancestry(path):
@@ -202,8 +202,6 @@ def _module_rows(ledger: Ledger, depth: int | None, whole: Totals) -> list[Row]:
     made = []
     for module in ledger.modules:
         level = module.path.count(".") + 1 if module.path else 0
-        if depth is not None and level > depth:
-            continue
         kind = module.type + (" (tied)" if module.tied else "")
         made.append(
             _row(

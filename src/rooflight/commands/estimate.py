@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.table_options import table_options
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
@@ -74,15 +75,7 @@ _STEPS = click.Choice(["infer", "train", "decode"])
     help="A constructor argument of the model, e.g. channels=20,40. Repeatable.",
 )
 @click.option("--download", is_flag=True, help="Allow hf: and timm: to download a configuration.")
-@click.option(
-    "--by",
-    type=click.Choice(["module", "type", "op"]),
-    default="module",
-    show_default=True,
-    help="What a row of the table is.",
-)
-@click.option("--depth", type=int, help="Levels of the module tree to show. Default: 3 in text, all in files.")
-@click.option("--unfold", is_flag=True, help="Show equal blocks one by one.")
+@table_options
 @click.option("--epochs", type=int, help="With --dataset-size: the cost of a whole training run.")
 @click.option("--dataset-size", type=int, help="Samples in an epoch.")
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
@@ -132,8 +125,6 @@ def _check(options: Mapping[str, Any]) -> None:
         value = options[name]
         if value is not None and value < 1:
             raise BadInput(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-    if options["depth"] is not None and options["depth"] < 0:
-        raise BadInput(f"--depth must not be negative, got {options['depth']}")
     if sum(options[name] for name in ("as_json", "as_csv", "as_markdown")) > 1:
         raise BadInput("choose one of --json, --csv and --md")
     if bool(options["epochs"]) != bool(options["dataset_size"]):
@@ -158,6 +149,8 @@ def _check_forms(options: Mapping[str, Any]) -> None:
     """Which ways of showing go together."""
     tables = [name for name in ("as_json", "as_csv", "as_markdown") if options[name]]
     ending = options["output"].name.lower() if options["output"] is not None else ".json"
+    if not ending.endswith((".json", ".json.gz", ".csv", ".md")):
+        raise BadInput(f"{options['output']}: the name must end in .json, .json.gz, .csv or .md")
     if options["explain"] and options["symbolic"]:
         raise BadInput("choose one of --explain and --symbolic")
     if options["explain"] and (tables or not ending.endswith((".json", ".json.gz"))):
@@ -240,8 +233,6 @@ def _save(ledger: Ledger, output: Path, options: Mapping[str, Any]) -> bool:
         _show(ledger, "csv" if name.endswith(".csv") else "md", options, output=output)
         say(f"wrote {output}")
         return False
-    if not name.endswith((".json", ".json.gz")):
-        raise BadInput(f"{output}: the name must end in .json, .json.gz, .csv or .md")
     from rooflight.files import save
 
     save(ledger, output, force=options["force"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from rooflight.commands.table_options import table_options
 from rooflight.errors import BadInput
 
 
@@ -14,15 +15,7 @@ from rooflight.errors import BadInput
 @click.option(
     "--to", type=click.Choice(["text", "md", "csv", "json"]), default="text", show_default=True, help="In which form."
 )
-@click.option(
-    "--by",
-    type=click.Choice(["module", "type", "op"]),
-    default="module",
-    show_default=True,
-    help="What a row of the table is.",
-)
-@click.option("--depth", type=int, help="Levels of the module tree to show. Default: 3 in text, all in files.")
-@click.option("--unfold", is_flag=True, help="Show equal blocks one by one.")
+@table_options
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")

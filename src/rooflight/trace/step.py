@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,8 +21,6 @@ from rooflight.trace.arguments import tensor_leaves
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.recorder import Recorder
 
-LossName = Literal["cross-entropy", "mse", "sum"]
-OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
 LOSSES = ("cross-entropy", "mse", "sum")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 
