@@ -25,3 +25,7 @@ class TraceFailed(RooflightError):
 
 class BadFile(RooflightError):
     """A file that cannot be read, decoded or written."""
+
+
+class CannotMeasure(RooflightError):
+    """Something on this machine stands in the way of a measurement; the line says what, and what would change it."""

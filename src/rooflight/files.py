@@ -21,8 +21,14 @@ from rooflight.ledger import FORMAT_VERSION, Ledger
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
-MIGRATIONS: dict[int, Migration] = {}
-"""From the version it is filed under to the next. Version 1 is the first: nothing to migrate yet."""
+
+def _to_2(document: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 only added fields (what measurements need), so a file of version 1 already says the same."""
+    return {**document, "format_version": 2}
+
+
+MIGRATIONS: dict[int, Migration] = {1: _to_2}
+"""From the version it is filed under to the next."""
 
 
 def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
@@ -124,6 +130,9 @@ def _checked(ledger: Ledger) -> Ledger:
                 raise ValueError(f"op {op.index} uses storage {tensor.storage}, which is not in the ledger")
             if tensor.strides is not None and len(tensor.strides) != len(tensor.shape):
                 raise ValueError(f"op {op.index} has a tensor whose strides do not fit its shape")
+    for ops in (*(kernel.ops for kernel in ledger.kernels), *(row.ops for row in ledger.measurements)):
+        if any(not 0 <= index < len(ledger.ops) for index in ops):
+            raise ValueError("a kernel or a measurement belongs to an op that is not in the ledger")
     return ledger
 
 

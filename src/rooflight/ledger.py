@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 Phase = Literal["forward", "backward", "optimizer"]
 Kind = Literal["compute", "view", "host"]
@@ -213,32 +213,53 @@ class Module(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         )
 
 
-class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A measured quantity and the counter, clock or spec it was read from."""
 
     value: int | float
     origin: str
+    low: int | float | None = None
+    """Least and greatest of the repeats that `value` is the median of; `None` where there was one."""
+    high: int | float | None = None
+
+
+KernelKind = Literal["kernel", "copy", "set", "primitive"]
+Scope = Literal["op", "region", "graph", "step"]
 
 
 class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One kernel launch. It belongs to one op, or to several when they were fused or captured together."""
 
     name: str
-    ops: tuple[int, ...]
+    ops: tuple[int, ...] = ()
+    """Empty: nothing tells which op it belongs to."""
+    kind: KernelKind = "kernel"
+    """`copy` and `set` are the copy engine's work; a `primitive` is a CPU library's."""
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     tile: tuple[int, ...] | None = None
+    """Rows and columns (and depth) of the output tile of one thread block, where the name tells."""
     stream: int | None = None
     start_s: float | None = None
+    """Counted from the step's first kernel."""
     time_s: float | None = None
+    label: str = ""
+    """The range it was launched in, where a log names one."""
+    quantities: dict[str, Value] = {}
+    """What was counted for this kernel alone."""
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Quantities over a set of ops: one op, a module, a region, a compiled graph or the whole step."""
+    """Quantities over a set of ops: one op, a region, a compiled graph or the whole step. Modules are sums of ops.
 
-    scope: str
-    ops: tuple[int, ...]
-    quantities: dict[str, Value]
+    The names of quantities are those of `rooflight.quantities`, or a counter's own.
+    """
+
+    scope: Scope
+    ops: tuple[int, ...] = ()
+    quantities: dict[str, Value] = {}
+    name: str = ""
+    """What a region or graph is called."""
 
 
 class MathModes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -252,14 +273,15 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """What was run, how, and what could not be said about it."""
 
     rooflight: str
-    torch: str
+    torch: str | None
+    """`None` here and below: a log from elsewhere does not tell."""
     model: str
-    step: StepKind
+    step: StepKind | None
     target: str
     batch: Count | None
     """`None`: a live module whose inputs do not tell it."""
-    dtype: str
-    math: MathModes
+    dtype: str | None
+    math: MathModes | None
     sequence: int | None = None
     past: int | None = None
     autocast: str | None = None

@@ -21,7 +21,7 @@ TensorKind = Literal["meta", "fake", "cpu", "cuda"]
 def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, Any]:
     """The step's inputs as the asked kind of tensors; for fake tensors the model's parameters too."""
     model = workload.model
-    arguments: tuple[Any, Any] = _copied_caches((workload.args, workload.kwargs))
+    arguments: tuple[Any, Any] = fresh_caches((workload.args, workload.kwargs))
     if on == "meta":
         # Lengths of packed sequences stay on the host, whatever the device of the data.
         packs = any(isinstance(module, nn.RNNBase) for module in model.modules())
@@ -57,8 +57,8 @@ def _is_lengths(tensor: torch.Tensor) -> bool:
     return tensor.dim() == 1 and tensor.dtype is torch.int64 and tensor.device.type == "cpu"
 
 
-def _copied_caches(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
-    """A KV cache object grows while the step runs; each trace gets its own."""
+def fresh_caches(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The inputs with caches of their own: a KV cache object grows while the step runs."""
     args, kwargs = arguments
     own = tuple(deepcopy(value) if _is_cache(value) else value for value in args)
     return own, {name: deepcopy(value) if _is_cache(value) else value for name, value in kwargs.items()}

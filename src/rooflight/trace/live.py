@@ -6,8 +6,6 @@ costs no memory and does no work. Everything is put back in the end: attributes,
 
 from __future__ import annotations
 
-import random
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from rooflight.errors import TraceFailed
+from rooflight.trace.kept import KeptRandomness, KeptValues
 
 
 @contextmanager
@@ -33,13 +32,10 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
         raise TraceFailed("the model has lazy parameters without a shape: run it once on a real input first")
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise TraceFailed("the model is scripted, so its calls cannot be followed: pass the module it was made from")
-    values = [tensor.detach().clone() for tensor in state] if on in ("cpu", "cuda") else []
+    values = KeptValues(state) if on in ("cpu", "cuda") else None
     attributes = [_snapshot(module) for module in modules]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    random_state, torch_state = random.getstate(), torch.get_rng_state()
-    cuda_states = torch.cuda.get_rng_state_all() if on == "cuda" else []
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy is not None else None
+    randomness = KeptRandomness(cuda=on == "cuda")
     try:
         # A model may know better than to put all of itself into train mode (a frozen batch norm).
         if model.training != training:
@@ -54,17 +50,11 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
             for container, content in contents:
                 container.clear()
                 (container.update if isinstance(container, (dict, set)) else container.extend)(content)
-        with torch.no_grad():
-            for tensor, value in zip(state, values, strict=False):
-                tensor.copy_(value)
+        if values is not None:
+            values.put_back(everything=True)
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        random.setstate(random_state)
-        torch.set_rng_state(torch_state)
-        if cuda_states:
-            torch.cuda.set_rng_state_all(cuda_states)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
+        randomness.put_back()
 
 
 def _snapshot(module: nn.Module) -> tuple[dict[str, Any], list[tuple[Any, Any]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._C import _current_autograd_node
@@ -41,11 +41,23 @@ class _Signature:
         self.dropped = schema.name.partition("::")[0] in _OUR_NAMESPACES_TO_DROP
 
 
+class Observer(Protocol):
+    """Told when each op begins and ends, on the thread it runs on: the place for a hardware range or a clock.
+
+    `after` comes also when the op raises.
+    """
+
+    def before(self, index: int) -> None: ...
+
+    def after(self, index: int) -> None: ...
+
+
 class Recorder(TorchDispatchMode):
     """Records ops while it is entered. `phase` is set by whoever runs the step."""
 
     def __init__(self, tracker: ModuleTracker, *, device: str, modes: MathModes, rank: int = 0,
-                 stand_ins: Mapping[Any, Callable[..., Any]] | None = None) -> None:  # fmt: skip
+                 stand_ins: Mapping[Any, Callable[..., Any]] | None = None,
+                 observer: Observer | None = None) -> None:  # fmt: skip
         super().__init__()
         self.ops: list[Op] = []
         self.phase: Phase = "forward"
@@ -58,6 +70,7 @@ class Recorder(TorchDispatchMode):
         self._signatures: dict[Any, _Signature] = {}
         self._stand_ins = stand_ins or {}
         self._shortcuts = Shortcuts()
+        self._observer = observer
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -74,7 +87,16 @@ class Recorder(TorchDispatchMode):
                 return func(*args, **kwargs)
         # Inputs are described before the call: an op in place may change their shape or storage.
         described = self._arguments(signature, args, kwargs)
-        result = self._run(func, args, kwargs, pure=signature.pure)
+        observer = self._observer
+        if observer is None:
+            result = self._run(func, args, kwargs, pure=signature.pure)
+        else:
+            index = len(self.ops)
+            observer.before(index)
+            try:
+                result = func(*args, **kwargs)
+            finally:
+                observer.after(index)
         self._write(signature, described, result)
         return result
 
@@ -100,6 +122,18 @@ class Recorder(TorchDispatchMode):
             if value is not None:
                 described[name] = self._argument(value)
         return described
+
+    # What the step's runner tells about it (`StepNotes`).
+    def forward_done(self, leaves: list[torch.Tensor]) -> None:
+        for leaf in leaves:
+            self.storages.mark(leaf, "output")
+
+    def loss_made(self, loss: torch.Tensor) -> None:
+        self.storages.mark(loss, "output", "loss")
+        self.storages.mark_alive("activation")
+
+    def labels_made(self, labels: torch.Tensor) -> None:
+        self.storages.id_of(labels, "input", "labels")
 
     def _argument(self, value: Any) -> Arg:
         if isinstance(value, torch.Tensor):

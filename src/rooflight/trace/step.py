@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -16,10 +16,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import BadInput
-from rooflight.ledger import LOSS
+from rooflight.ledger import LOSS, Phase
 from rooflight.trace.arguments import tensor_leaves
-from rooflight.trace.modules import ModuleTracker
-from rooflight.trace.recorder import Recorder
 
 LOSSES = ("cross-entropy", "mse", "sum")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
@@ -58,44 +56,108 @@ def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimize
     else:
         optimizer = torch.optim.AdamW(parameters, lr=1e-4, foreach=training.foreach)
     for parameter in parameters:
-        parameter.grad = torch.empty_like(parameter)
+        parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return optimizer
 
 
-def run_inference(forward: Callable[[], Any], recorder: Recorder) -> Any:
-    recorder.phase = "forward"
-    with torch.no_grad(), recorder:
+class StepNotes(Protocol):
+    """Whoever follows a step: entered while it runs, and told how far it is."""
+
+    phase: Phase
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *failure: Any) -> Any: ...
+
+    def forward_done(self, leaves: list[torch.Tensor]) -> None: ...
+
+    def loss_made(self, loss: torch.Tensor) -> None: ...
+
+    def labels_made(self, labels: torch.Tensor) -> None: ...
+
+
+class Places(Protocol):
+    """Told when the step enters a place that is no module."""
+
+    def enter(self, path: str) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+class Unwatched:
+    """Follows nothing: the plain step, as a user would run it."""
+
+    phase: Phase = "forward"
+
+    def __enter__(self) -> Unwatched:
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        return None
+
+    def forward_done(self, leaves: list[torch.Tensor]) -> None:
+        pass
+
+    def loss_made(self, loss: torch.Tensor) -> None:
+        pass
+
+    def labels_made(self, labels: torch.Tensor) -> None:
+        pass
+
+    def enter(self, path: str) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+
+class Labels:
+    """The labels of a step: an input of it, not an op of it, so they are made once and outside of what is recorded."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def like(self, value: torch.Tensor) -> torch.Tensor:
+        shape = (value.shape[0], *value.shape[2:])
+        key = (shape, value.device)
+        if key not in self._made:
+            with _disable_current_modes():
+                self._made[key] = torch.zeros(shape, dtype=torch.long, device=value.device)
+        return self._made[key]
+
+
+def run_inference(forward: Callable[[], Any], notes: StepNotes) -> Any:
+    notes.phase = "forward"
+    with torch.no_grad(), notes:
         return forward()
 
 
-def run_training(forward: Callable[[], Any], recorder: Recorder, tracker: ModuleTracker, *,
-                 optimizer: torch.optim.Optimizer | None, training: Training,
+def run_training(forward: Callable[[], Any], notes: StepNotes, places: Places, *,
+                 optimizer: torch.optim.Optimizer | None, training: Training, labels: Labels,
                  autocast: Callable[[], AbstractContextManager[None]] = nullcontext) -> Any:  # fmt: skip
     """One training step. `autocast` is open around the loss; `forward` opens its own."""
     output: Any = None
-    with torch.enable_grad(), recorder:
+    with torch.enable_grad(), notes:
         for _ in range(training.accumulate):
-            recorder.phase = "forward"
+            notes.phase = "forward"
             output = None  # the last micro-batch's graph is gone by now
             output = forward()
-            for leaf in tensor_leaves(output):
-                recorder.storages.mark(leaf, "output")
-            tracker.enter(LOSS)
+            notes.forward_done(tensor_leaves(output))
+            places.enter(LOSS)
             try:
                 with autocast():
-                    loss = _loss(output, training.loss, recorder)
-                recorder.storages.mark(loss, "output", "loss")
-                recorder.storages.mark_alive("activation")
-                recorder.phase = "backward"
+                    loss = _loss(output, training.loss, notes, labels)
+                notes.loss_made(loss)
+                notes.phase = "backward"
                 if loss.requires_grad:
                     loss.backward()
             finally:
-                tracker.leave()
+                places.leave()
             del loss
         if optimizer is not None:
-            recorder.phase = "optimizer"
+            notes.phase = "optimizer"
             optimizer.step()
     return output
 
@@ -112,7 +174,7 @@ def main_output(output: Any) -> torch.Tensor:
     raise BadInput("the model gives no floating-point tensor to take a loss of: train it with a wrapper that does")
 
 
-def _loss(output: Any, name: str, recorder: Recorder) -> torch.Tensor:
+def _loss(output: Any, name: str, notes: StepNotes, labels: Labels) -> torch.Tensor:
     """Cross-entropy over the last dimension (dimension 1 of a 4-d output), or the mean square in fp32."""
     given = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if isinstance(given, torch.Tensor):
@@ -130,8 +192,6 @@ def _loss(output: Any, name: str, recorder: Recorder) -> torch.Tensor:
         )
     if value.dim() <= 3:
         value = value.reshape(-1, value.shape[-1])
-    # Labels are an input of the step, not an op of it.
-    with _disable_current_modes():
-        target = torch.zeros(value.shape[0], *value.shape[2:], dtype=torch.long, device=value.device)
-    recorder.storages.id_of(target, "input", "labels")
+    target = labels.like(value)
+    notes.labels_made(target)
     return torch.nn.functional.cross_entropy(value, target)

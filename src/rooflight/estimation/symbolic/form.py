@@ -145,6 +145,7 @@ def _closed_form(samples: Samples, also: Sequence[Point]) -> ClosedForm:
     # One token against a cache meets each of S keys once; a whole sequence meets itself.
     width = width_of(matrix, least_power=1 if header.past is not None else 2)
     everything = [op for group in ops.values() for op in group]
+    assert header.step is not None and header.dtype is not None  # a trace tells both
     return ClosedForm(
         model=header.model,
         step=header.step,

@@ -1,0 +1,1 @@
+"""What can be counted on a CPU: floating-point instructions through perf events, oneDNN's primitives."""

@@ -1,0 +1,67 @@
+"""The names of measured quantities: what each is, in which unit, and how it adds up.
+
+A `Measurement` may also hold counters under their own names (`dram__bytes_read.sum`); what stands here is what
+rooflight itself computes, compares and shows. Units stand in the names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["flop", "byte", "second", "count"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """`additive`: the value of several ops is the sum of theirs."""
+
+    name: str
+    unit: Unit
+    about: str
+    additive: bool = True
+
+
+TENSOR_PRECISIONS = ("tf32", "bf16", "fp16", "fp8", "fp4", "fp64", "int8", "int4", "int1")
+CUDA_PRECISIONS = ("fp32", "fp16", "fp64")
+CPU_PRECISIONS = ("fp32", "fp64")
+
+QUANTITIES: dict[str, Quantity] = {
+    quantity.name: quantity
+    for quantity in (
+        # Executed work: what the counters saw, an FMA as 2.
+        *(Quantity(f"tensor_flops_{p}", "flop", f"operations of the tensor cores on {p} operands") for p in TENSOR_PRECISIONS),
+        *(Quantity(f"cuda_flops_{p}", "flop", f"{p} add + mul + 2 x fma of the CUDA cores") for p in CUDA_PRECISIONS),
+        *(Quantity(f"cpu_flops_{p}", "flop", f"{p} operations of the CPU's vector units") for p in CPU_PRECISIONS),
+        # Traffic.
+        Quantity("dram_bytes_read", "byte", "read from device memory"),
+        Quantity("dram_bytes_written", "byte", "written to device memory"),
+        Quantity("l2_bytes", "byte", "through the L2 cache"),
+        Quantity("l1_bytes", "byte", "through the L1 caches"),
+        # Time. Each has a scope: they are never put in one ratio.
+        Quantity("wall_time_s", "second", "a whole step by the host's clock, synchronised before and after", additive=False),
+        Quantity("gpu_busy_s", "second", "union of all kernel intervals", additive=False),
+        Quantity("gpu_time_s", "second", "durations of its kernels"),
+        Quantity("host_time_s", "second", "time of the call on the CPU, for a step that runs there"),
+        Quantity("kernels", "count", "kernel launches"),
+        # Memory, as torch's allocator sees it.
+        Quantity("growth_bytes", "byte", "allocated after minus allocated before"),
+        Quantity("allocations", "count", "calls of the allocator"),
+        Quantity("output_bytes", "byte", "new storage that the results lie in, as the allocator rounds it"),
+        Quantity("workspace_bytes", "byte", "most bytes taken and given back inside the op, beyond what stays"),
+        Quantity("allocated_bytes", "byte", "allocated when it was over: the timeline", additive=False),
+        Quantity("peak_allocated_bytes", "byte", "most bytes in tensors at one time", additive=False),
+        Quantity("peak_reserved_bytes", "byte", "most bytes the allocator held of the device", additive=False),
+        Quantity("allocated_before_bytes", "byte", "allocated when the step began", additive=False),
+        Quantity("outside_bytes", "byte", "on the device but outside the allocator: CUDA context and libraries", additive=False),
+        Quantity("resident_bytes", "byte", "memory of the process after the step", additive=False),
+        Quantity("peak_resident_bytes", "byte", "most memory the process ever had", additive=False),
+    )
+}  # fmt: skip
+
+TENSOR_FLOPS = tuple(f"tensor_flops_{p}" for p in TENSOR_PRECISIONS)
+CUDA_FLOPS = tuple(f"cuda_flops_{p}" for p in CUDA_PRECISIONS)
+CPU_FLOPS = tuple(f"cpu_flops_{p}" for p in CPU_PRECISIONS)
+EXECUTED_FLOPS = (*TENSOR_FLOPS, *CUDA_FLOPS, *CPU_FLOPS)
+"""Their sum is what was executed. Integer tensor work counts as operations, as peaks do."""
+DRAM_BYTES = ("dram_bytes_read", "dram_bytes_written")

@@ -1,0 +1,237 @@
+"""A step set up to be run: the model borrowed, inputs and optimizer made, torch's switches set.
+
+A trace records it once. A measurement runs it again and again, watched or plain, and puts values and random state back
+in between, so that every run is the same step.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from rooflight.ledger import MathModes, Module, Op, Storage, Tensor
+from rooflight.models.workload import Workload
+from rooflight.trace.arguments import TensorKind, fresh_caches, prepare, tensor_leaves
+from rooflight.trace.autocast import autocast_as_cuda
+from rooflight.trace.failures import failures_explained
+from rooflight.trace.kept import KeptRandomness, KeptValues, optimizer_tensors
+from rooflight.trace.kernels import kernels_of
+from rooflight.trace.live import borrowed
+from rooflight.trace.modules import ModuleTracker, original_name
+from rooflight.trace.precision import math_modes
+from rooflight.trace.recorder import Observer, Recorder
+from rooflight.trace.stand_ins import STAND_INS
+from rooflight.trace.step import Labels, Training, Unwatched, make_optimizer, run_inference, run_training
+from rooflight.trace.target import Target, parse_target
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """How a step is traced. `on` says what the tensors are: without data (meta, fake), or real (cpu, cuda)."""
+
+    target: str = "cuda"
+    autocast: str | None = None
+    loss: str | None = None
+    optimizer: str | None = None
+    foreach: bool | None = None
+    """`None`: as torch chooses on the target (on for CUDA, off for the CPU)."""
+    accumulate: int = 1
+    on: TensorKind = "meta"
+    rank: int = 0
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What one watched run of a step wrote down."""
+
+    ops: tuple[Op, ...]
+    modules: tuple[Module, ...]
+    storages: tuple[Storage, ...]
+    inputs: tuple[tuple[str, Tensor], ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass
+class Stage:
+    """One step, ready to run as often as wanted while `staged` is open."""
+
+    workload: Workload
+    options: TraceOptions
+    target: Target
+    modes: MathModes
+    choices: Training
+    arguments: tuple[Any, Any]
+    optimizer: torch.optim.Optimizer | None
+    notes: list[str]
+    call: Callable[..., Any]
+    """What is called with the inputs: the model, or what torch.compile made of it."""
+    labels: Labels = field(default_factory=Labels)
+    _values: KeptValues | None = None
+    _randomness: KeptRandomness | None = None
+
+    @property
+    def training(self) -> bool:
+        return self.workload.step == "train"
+
+    @property
+    def model(self) -> nn.Module:
+        return self.workload.model
+
+    def record(self, observer: Observer | None = None) -> Recording:
+        """Run the step eagerly and write down every op; `observer` is told of each."""
+        on, model = self.options.on, self.model
+        device = {"fake": "cpu"}.get(on, on)
+        tracker = ModuleTracker(model)
+        stand_ins = STAND_INS if self.target.kind == "cuda" and on in ("meta", "fake") else None
+        recorder = Recorder(
+            tracker, device=device, modes=self.modes, rank=self.options.rank, stand_ins=stand_ins, observer=observer
+        )
+        arguments = fresh_caches(self.arguments)
+        inputs = _register(recorder, model, self.optimizer, arguments)
+        with tracker.watch(), torch.compiler.set_stance("force_eager"), failures_explained(model):
+            output = self._step(model, arguments, recorder, tracker)
+        outputs = _file_results(recorder, model, output, self.optimizer)
+        # Closed while the model is still borrowed: what lives now outlives the step.
+        return Recording(tuple(recorder.ops), tracker.modules(), recorder.storages.close(), inputs, outputs)
+
+    def run(self, arguments: tuple[Any, Any] | None = None) -> Any:
+        """The plain step, as a user would run it; gives what the model gave."""
+        nobody = Unwatched()
+        with failures_explained(self.model):
+            return self._step(self.call, arguments or self.fresh_arguments(), nobody, nobody)
+
+    def fresh_arguments(self) -> tuple[Any, Any]:
+        """The inputs with caches as they were before the step; made before a clock starts."""
+        return fresh_caches(self.arguments)
+
+    def _step(self, call: Callable[..., Any], arguments: tuple[Any, Any], notes: Any, places: Any) -> Any:
+        args, kwargs = arguments
+        autocast = partial(_autocast, self.options, self.target)
+
+        def forward() -> Any:
+            with autocast():
+                return call(*args, **kwargs)
+
+        if not self.training:
+            return run_inference(forward, notes)
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        return run_training(
+            forward, notes, places, optimizer=self.optimizer, training=self.choices, labels=self.labels,
+            autocast=autocast,
+        )  # fmt: skip
+
+    def keep(self) -> None:
+        """Take the values from which `put_back` starts every run anew."""
+        model = self.model
+        tensors = [*model.parameters(), *model.buffers(), *optimizer_tensors(self.optimizer)]
+        self._values = KeptValues(tensors)
+        self._randomness = KeptRandomness(cuda=self.options.on == "cuda")
+
+    def put_back(self, *, everything: bool = False) -> None:
+        """Parameters, buffers, optimizer state and random state as they were kept, in place."""
+        if self._values is not None and self._randomness is not None:
+            self._values.put_back(everything=everything)
+            self._randomness.put_back()
+
+
+def _autocast(options: TraceOptions, target: Target) -> AbstractContextManager[Any]:
+    if options.on == "cpu" and target.kind == "cpu":
+        if options.autocast is None:
+            return nullcontext()
+        return torch.autocast("cpu", {"bf16": torch.bfloat16, "fp16": torch.float16}[options.autocast])
+    return autocast_as_cuda(options.autocast, on=options.on)
+
+
+_lock = threading.RLock()
+
+
+@contextmanager
+def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
+    """Set the stage for a step; model, modes and random state are as they were afterwards."""
+    target = parse_target(options.target)
+    choices = Training(
+        loss=options.loss or workload.loss,
+        optimizer=options.optimizer or workload.optimizer,
+        foreach=target.kind == "cuda" if options.foreach is None else options.foreach,
+        accumulate=options.accumulate,
+    )
+    training = workload.step == "train"
+    with ExitStack() as stage:
+        # A trace patches torch and borrows the model: one at a time in a process.
+        stage.enter_context(_lock)
+        # A caller's modes (another trace around this one, fake tensors) have no part in it, and an inference mode would
+        # hide composite operators and forbid backward.
+        stage.enter_context(_disable_current_modes())
+        stage.enter_context(torch.inference_mode(False))
+        stage.enter_context(torch.autocast("cpu", enabled=False))
+        stage.enter_context(_room_for_deep_models())
+        stage.enter_context(borrowed(workload.model, training=training, on=options.on))
+        arguments = prepare(stage, workload, options.on)
+        notes: list[str] = []
+        if options.on in ("meta", "fake"):
+            notes = stage.enter_context(kernels_of(target, device="meta" if options.on == "meta" else "cpu"))
+        optimizer = make_optimizer(workload.model, choices) if training else None
+        yield Stage(
+            workload=workload, options=options, target=target, modes=math_modes(target), choices=choices,
+            arguments=arguments, optimizer=optimizer, notes=notes, call=workload.model,
+        )  # fmt: skip
+
+
+@contextmanager
+def _room_for_deep_models() -> Iterator[None]:
+    """Following a call takes frames of its own; a model that runs without a trace must run with one."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(3 * limit)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _register(recorder: Recorder, model: nn.Module, optimizer: torch.optim.Optimizer | None, inputs: Any) -> Any:
+    """Name the storages that are there before the step, and describe the inputs."""
+    storages = recorder.storages
+    for name, parameter in model.named_parameters():
+        storages.id_of(parameter, "parameter", original_name(name))
+    for name, buffer in model.named_buffers():
+        storages.id_of(buffer, "buffer", original_name(name))
+    if optimizer is not None:
+        for state in optimizer.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    storages.id_of(value, "optimizer-state", name)
+    described = []
+    args, kwargs = inputs
+    for name, value in [*((f"input {i}", arg) for i, arg in enumerate(args)), *kwargs.items()]:
+        for leaf in tensor_leaves(value):
+            storages.id_of(leaf, "input", name)
+            described.append((name, storages.describe(leaf)))
+    return tuple(described)
+
+
+def _file_results(recorder: Recorder, model: nn.Module, output: Any, optimizer: torch.optim.Optimizer | None) -> Any:
+    """Gradients and outputs are known only when the step is over."""
+    storages = recorder.storages
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            storages.mark(parameter.grad, "gradient", original_name(name))
+        elif optimizer is not None:
+            # Nothing in the loss depends on it, so a real optimizer never makes state for it.
+            for value in optimizer.state.get(parameter, {}).values():
+                if isinstance(value, torch.Tensor):
+                    storages.forget(value)
+    leaves = tensor_leaves(dict(output) if isinstance(output, dict) else output)
+    for leaf in leaves:
+        storages.mark(leaf, "output")
+    return tuple(storages.describe(leaf) for leaf in leaves)
