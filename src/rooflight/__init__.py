@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rooflight.estimation.registry import Work, formula
     from rooflight.files import load, save
     from rooflight.ledger import Ledger, Op
+    from rooflight.measurement.api import measure
+    from rooflight.measurement.ranks import join
+    from rooflight.measurement.regions import Region, region, regions, regions_ledger, save_regions
 
 _HOMES = {
     "estimate": "rooflight.estimation.api",
@@ -30,9 +33,33 @@ _HOMES = {
     "Ledger": "rooflight.ledger",
     "Op": "rooflight.ledger",
     "RooflightError": "rooflight.errors",
+    "join": "rooflight.measurement.ranks",
+    "measure": "rooflight.measurement.api",
+    "region": "rooflight.measurement.regions",
+    "Region": "rooflight.measurement.regions",
+    "regions": "rooflight.measurement.regions",
+    "regions_ledger": "rooflight.measurement.regions",
+    "save_regions": "rooflight.measurement.regions",
 }
 
-__all__ = ["Ledger", "Op", "RooflightError", "Work", "__version__", "estimate", "formula", "load", "save"]
+__all__ = [
+    "Ledger",
+    "Op",
+    "Region",
+    "RooflightError",
+    "Work",
+    "__version__",
+    "estimate",
+    "formula",
+    "join",
+    "load",
+    "measure",
+    "region",
+    "regions",
+    "regions_ledger",
+    "save",
+    "save_regions",
+]
 
 
 def __getattr__(name: str) -> Any:

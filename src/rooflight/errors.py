@@ -29,3 +29,7 @@ class BadFile(RooflightError):
 
 class CannotMeasure(RooflightError):
     """Something on this machine stands in the way of a measurement; the line says what, and what would change it."""
+
+
+class OutOfMemory(CannotMeasure):
+    """The step does not fit on the device it really runs on."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from rooflight import recorded
 from rooflight.errors import BadFile
 from rooflight.ledger import FORMAT_VERSION, Ledger
 
@@ -97,8 +98,8 @@ def _umask() -> int:
 
 
 def load(path: str | Path) -> Ledger:
-    """Read a ledger; whatever is wrong with the file is said in one line."""
-    path = Path(path)
+    """Read a ledger, or the recording `recorded:NAME`; whatever is wrong with the file is said in one line."""
+    path = recorded.path(str(path)) if recorded.is_recorded(path) else Path(path)
     content = _read(path)
     version = _version(content, path)
     try:

@@ -24,7 +24,8 @@ class Quantity:
 
 TENSOR_PRECISIONS = ("tf32", "bf16", "fp16", "fp8", "fp4", "fp64", "int8", "int4", "int1")
 CUDA_PRECISIONS = ("fp32", "fp16", "fp64")
-CPU_PRECISIONS = ("fp32", "fp64")
+CPU_PRECISIONS = ("fp32", "fp64", "bf16", "any")
+"""`any`: AMD's Zen 2 to 4 do not tell precisions apart; a machine never gives it beside the others."""
 
 QUANTITIES: dict[str, Quantity] = {
     quantity.name: quantity
@@ -43,7 +44,10 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("gpu_busy_s", "second", "union of all kernel intervals", additive=False),
         Quantity("gpu_time_s", "second", "durations of its kernels"),
         Quantity("host_time_s", "second", "time of the call on the CPU, for a step that runs there"),
+        Quantity("gpu_span_s", "second", "first to last work on the GPU, gaps included", additive=False),
         Quantity("kernels", "count", "kernel launches"),
+        Quantity("executions", "count", "how often a region was run", additive=False),
+        Quantity("executed_flops", "flop", "all units together, for a region", additive=False),
         # Memory, as torch's allocator sees it.
         Quantity("growth_bytes", "byte", "allocated after minus allocated before"),
         Quantity("allocations", "count", "calls of the allocator"),

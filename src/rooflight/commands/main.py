@@ -19,9 +19,17 @@ from rooflight.errors import RooflightError
 
 VERBS = {
     "estimate": "what a model costs by mathematics, per operation, without a GPU",
+    "measure": "what the hardware does, per operation: counters, time and memory",
+    "run": "measure the regions of a script",
+    "compare": "two ledgers side by side: estimate and measurement, eager and compiled, two devices",
+    "import": "read the logs of ncu, nsys, nvprof and PyTorch's profiler",
+    "doctor": "what can be measured on this machine, and what to change where it cannot",
     "report": "show a saved ledger as text, Markdown, CSV or JSON",
     "list": "what there is to choose from: models, formulas",
 }
+
+_MODULES = {"import": "import_"}
+"""Modules of verbs whose name is Python's."""
 
 
 class _Verbs(click.Group):
@@ -33,7 +41,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"rooflight.commands.{cmd_name}").command
+        command: click.Command = import_module(f"rooflight.commands.{_MODULES.get(cmd_name, cmd_name)}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -61,9 +69,12 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """The entry point. Exit code 2 for what the user can mend, 130 for Ctrl-C."""
-    debug = "--debug" in sys.argv
-    # Allow it after the verb as well: that is where one adds it when a command has just failed.
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"] or ["--help"]
+    # What follows `--` is another program's. --debug is allowed after the verb as well: that is where one adds it when a
+    # command has just failed.
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    ours, theirs = sys.argv[1:end], sys.argv[end:]
+    debug = "--debug" in ours
+    arguments = [*(argument for argument in ours if argument != "--debug"), *theirs] or ["--help"]
     _mend_output()
     interrupted = _Interrupted()
     try:

@@ -11,10 +11,13 @@ from typing import Any
 import click
 import msgspec
 
+from rooflight.comparison.sides import Comparison
 from rooflight.files import write_atomically
 from rooflight.ledger import Ledger
-from rooflight.reporting import estimate_tables, text
+from rooflight.measured import Measured
+from rooflight.reporting import compare_tables, estimate_tables, measure_tables, text
 from rooflight.reporting.document import document
+from rooflight.reporting.page import Page, log_page, measure_page, region_page
 from rooflight.reporting.table import Table, to_csv, to_markdown, to_rich
 from rooflight.summary import By
 
@@ -48,6 +51,94 @@ def show_estimate(
         write_atomically(output, content, force=force)
     else:
         emit(content)
+
+
+def show_measure(
+    ledger: Ledger,
+    *,
+    by: By,
+    depth: int | None,
+    to: str,
+    folded: bool,
+    memory: bool = False,
+    kernels: int = 10,
+    output: Path | None = None,
+    force: bool = False,
+) -> None:
+    """Print a measurement in the asked form, or write it to a file. `memory` adds the allocator's view of every op."""
+    if to == "text":
+        _print_page(measure_page(ledger, by=by, depth=depth, folded=folded, memory=memory, kernels=kernels))
+        return
+    if to == "json":
+        content = msgspec.json.encode(document(ledger))
+    elif to == "csv":
+        content = to_csv([measure_tables.main_table(Measured(ledger), by, depth=depth, folded=folded)]).encode()
+    else:
+        page = measure_page(ledger, by=by, depth=depth, folded=folded, memory=memory, kernels=kernels)
+        content = page.to_markdown().encode()
+    if output is not None:
+        write_atomically(output, content, force=force)
+    else:
+        emit(content)
+
+
+def show_log(ledger: Ledger, *, to: str, kernels: int, output: Path | None = None, force: bool = False) -> None:
+    """Print a ledger that has no ops, of an imported log or of a program's regions, or write it to a file."""
+    from rooflight.reporting import kernel_tables, region_tables
+
+    has_regions = bool(region_tables.regions_of(ledger))
+    page = region_page(ledger) if has_regions else log_page(ledger, kernels=kernels)
+    if to == "text":
+        _print_page(page)
+        return
+    if to == "json":
+        made = region_tables.region_document(ledger) if has_regions else kernel_tables.document(ledger)
+        content = msgspec.json.encode(made)
+    else:
+        content = (to_csv(page.tables[:1]) if to == "csv" else page.to_markdown()).encode()
+    if output is not None:
+        write_atomically(output, content, force=force)
+    else:
+        emit(content)
+
+
+def show_comparison(
+    comparison: Comparison,
+    *,
+    by: By,
+    depth: int | None,
+    to: str,
+    folded: bool,
+    output: Path | None = None,
+    force: bool = False,
+) -> None:
+    """Print two ledgers side by side in the asked form, or write that to a file."""
+    if to == "text":
+        _print_page(compare_tables.compare_page(comparison, by=by, depth=depth, folded=folded))
+        return
+    if to == "json":
+        content = msgspec.json.encode(compare_tables.document(comparison, by))
+    elif to == "csv":
+        content = to_csv([compare_tables.row_table(comparison, by, depth=depth, folded=folded)]).encode()
+    else:
+        content = compare_tables.compare_page(comparison, by=by, depth=depth, folded=folded).to_markdown().encode()
+    if output is not None:
+        write_atomically(output, content, force=force)
+    else:
+        emit(content)
+
+
+def _print_page(page: Page) -> None:
+    console = make_console()
+    console.print(page.headline, markup=False, highlight=False, style="bold")
+    for line in page.summary:
+        console.print(line, markup=False, highlight=False)
+    for table in page.tables:
+        console.print(to_rich(table, width=console.width))
+    for line in page.notes:
+        console.print(line, markup=False, highlight=False)
+    for line in page.small_print:
+        console.print(line, markup=False, highlight=False, style="dim")
 
 
 def emit(content: bytes | str) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rooflight.commands.table_options import table_options
 from rooflight.errors import BadInput
+
+if TYPE_CHECKING:
+    from rooflight.summary import By
 
 
 @click.command(short_help="show a saved ledger")
@@ -16,18 +20,30 @@ from rooflight.errors import BadInput
     "--to", type=click.Choice(["text", "md", "csv", "json"]), default="text", show_default=True, help="In which form."
 )
 @table_options
+@click.option("--memory", is_flag=True, help="Of a measurement: what the allocator saw, row by row.")
+@click.option(
+    "--kernels",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="Of a measurement: how many kernels to show.",
+)
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def command(path: Path, to: str, by: str, depth: int | None, unfold: bool, explain: str | None, output: Path | None,
-            force: bool) -> None:  # fmt: skip
-    """Show the ledger in PATH, as `rooflight estimate -o PATH` saved it."""
+def command(path: Path, to: str, by: By, depth: int | None, unfold: bool, memory: bool, kernels: int,
+            explain: str | None, output: Path | None, force: bool) -> None:  # fmt: skip
+    """Show the ledger in PATH, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it.
+
+    PATH may be recorded:NAME, a measurement that comes with rooflight (see `rooflight list recordings`).
+    """
     from rooflight.files import load
 
     if output is not None and to == "text":
         raise BadInput("-o goes with --to md, csv or json")
     ledger = load(path)
-    from rooflight.commands.output import emit, say, show_estimate
+    from rooflight.commands.output import emit, say, show_estimate, show_log, show_measure
+    from rooflight.measured import is_measured
 
     if explain:
         from rooflight.estimation.derivation import derive
@@ -37,6 +53,13 @@ def command(path: Path, to: str, by: str, depth: int | None, unfold: bool, expla
         return
     if depth is None and to in ("text", "md"):
         depth = 3
-    show_estimate(ledger, by=by, depth=depth, to=to, folded=not unfold and to != "csv", output=output, force=force)  # type: ignore[arg-type]
+    folded = not unfold and to != "csv"
+    if not ledger.ops and is_measured(ledger):
+        show_log(ledger, to=to, kernels=kernels, output=output, force=force)
+    elif is_measured(ledger):
+        show_measure(ledger, by=by, depth=depth, to=to, folded=folded, memory=memory, kernels=kernels, output=output,
+                     force=force)  # fmt: skip
+    else:
+        show_estimate(ledger, by=by, depth=depth, to=to, folded=folded, output=output, force=force)
     if output is not None:
         say(f"wrote {output}")

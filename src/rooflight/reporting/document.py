@@ -1,4 +1,4 @@
-"""An estimate as one JSON document: header, totals, modules, ops."""
+"""A ledger as one JSON document: header, totals, modules, ops; and what was measured of each, where something was."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import msgspec
 
 from rooflight import summary
 from rooflight.ledger import QUANTITIES, Ledger, Op, Totals, total
+from rooflight.measured import Measured, is_measured
+from rooflight.reporting import measure_document
 from rooflight.summary import Row
 
 
@@ -30,12 +32,27 @@ def document(ledger: Ledger, *, run_steps: int | None = None) -> dict[str, Any]:
             "steps": run_steps,
             **{name: value * run_steps for name, value in _sums(sums).items() if name != "intensity"},
         }
-    return {
+    made: dict[str, Any] = {
         "header": msgspec.to_builtins(msgspec.structs.asdict(ledger.header)),
         "totals": totals,
         "modules": [_module(row) for row in summary.rows(ledger)],
         "ops": [_op(op) for op in ledger.ops],
     }
+    if is_measured(ledger):
+        _add_measured(made, Measured(ledger))
+    return made
+
+
+def _add_measured(made: dict[str, Any], measured: Measured) -> None:
+    """The same document with the other side of every row."""
+    made["totals"]["measured"] = measure_document.totals(measured)
+    by_path = measure_document.modules(measured)
+    for row in made["modules"]:
+        row["measured"] = by_path.pop(row["path"])
+    made["totals"]["measured"]["of_no_module"] = by_path
+    for row, values in zip(made["ops"], measure_document.ops(measured), strict=True):
+        row["measured"] = values
+    made["kernels"] = measure_document.kernels(measured)
 
 
 def _sums(sums: Totals) -> dict[str, Any]:

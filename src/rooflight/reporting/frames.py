@@ -1,4 +1,4 @@
-"""A ledger as a pandas data frame: one row for every op."""
+"""A ledger as a pandas data frame: one row for every op, with a column for every quantity that was measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from rooflight.errors import RooflightError
 from rooflight.ledger import QUANTITIES, Ledger
+from rooflight.measured import op_values
 
 
 def to_pandas(ledger: Ledger) -> Any:
@@ -13,8 +14,10 @@ def to_pandas(ledger: Ledger) -> Any:
         import pandas
     except ImportError:
         raise RooflightError("to_pandas() needs pandas: pip install pandas") from None
+    measured = op_values(ledger)
+    names = list(dict.fromkeys(name for values in measured for name in values))
     records = []
-    for op in ledger.ops:
+    for op, values in zip(ledger.ops, measured, strict=True):
         record: dict[str, Any] = {
             "phase": op.phase, "module": op.module, "call": op.call, "op": op.name, "ordinal": op.ordinal,
             "kind": op.kind, "precision": op.precision, "recompute": op.recompute,
@@ -23,9 +26,11 @@ def to_pandas(ledger: Ledger) -> Any:
         for quantity in QUANTITIES:
             record[quantity] = getattr(op.cost, quantity) if op.cost is not None else None
         record["origin"] = op.cost.origin if op.cost is not None else None
+        record.update((name, values[name].value if name in values else None) for name in names)
         records.append(record)
     frame = pandas.DataFrame.from_records(records)
-    for quantity in QUANTITIES:
+    whole = [name for name in names if all(isinstance(v[name].value, int) for v in measured if name in v)]
+    for quantity in (*QUANTITIES, *whole):
         # Unknown stays unknown: a nullable integer, not a float with NaN. What 64 bits cannot hold stays a Python int.
         if quantity in frame and not any(abs(value) >= 2**63 for value in frame[quantity].dropna()):
             frame[quantity] = frame[quantity].astype("Int64")

@@ -1,9 +1,11 @@
-"""An estimate in words: what was traced, under which conventions, and what is not covered."""
+"""A ledger in words: what was traced, under which conventions, and what is not covered."""
 
 from __future__ import annotations
 
 from rooflight import summary, units
 from rooflight.ledger import Ledger, total
+from rooflight.measured import Measured, is_measured
+from rooflight.reporting import measure_text
 
 CONVENTIONS = (
     "1 multiply-add = 2 FLOP; FLOPs are matrix work (convolution, matmul, attention) = 2 × MACs, a bias is part of it; "
@@ -13,38 +15,57 @@ CONVENTIONS = (
 )
 
 
+_KINDS = {"infer": "inference", "train": "training step", "decode": "decoding one token"}
+_EXECUTIONS = {"compile": "compiled", "graph": "CUDA graph"}
+
+
 def headline(ledger: Ledger) -> str:
-    """`resnet50 · training step · batch 16 · fp32 (TF32 convolutions) · momentum SGD`."""
+    """`resnet50 · training step · batch 16 · fp32 (TF32 convolutions) · momentum SGD`, without what is not known."""
     header = ledger.header
-    kind = {"infer": "inference", "train": "training step", "decode": "decoding one token"}[header.step]
-    parts = [header.model, kind, f"batch {'unknown' if header.batch is None else header.batch}"]
+    parts = [header.model]
+    if header.step is not None:
+        parts += [_KINDS[header.step], f"batch {'unknown' if header.batch is None else header.batch}"]
+    elif header.batch is not None:
+        parts.append(f"batch {header.batch}")
     if header.accumulate > 1:
         parts[-1] += f" × {header.accumulate} accumulated"
     if header.step == "decode":
         parts.append("one more token" if header.past is None else f"{header.past:,} tokens in the cache")
     elif header.sequence is not None:
         parts.append(f"sequence {header.sequence}")
-    parts.append(_precision(ledger))
+    if precision := _precision(ledger):
+        parts.append(precision)
     if header.step == "train":
         parts.append(f"{header.loss} loss, {header.optimizer}")
+    if header.execution != "eager":
+        parts.append(_EXECUTIONS[header.execution])
+    if header.device is not None:
+        parts.append(header.device)
     return " · ".join(parts)
 
 
 def _precision(ledger: Ledger) -> str:
     header = ledger.header
-    text = header.dtype
+    text = header.dtype or ""
     if header.dtype == "fp32" and header.target.startswith("cuda"):
         used = {op.precision for op in ledger.ops if op.cost and op.cost.macs}
         if "tf32" in used:
             text += " (TF32 in all matrix work)" if "fp32" not in used else " (TF32 in convolutions, not in matmuls)"
-    return f"{text}, autocast {header.autocast}" if header.autocast else text
+    return f"{text}, autocast {header.autocast}".lstrip(", ") if header.autocast else text
 
 
 def provenance(ledger: Ledger) -> str:
     header = ledger.header
+    versions = (
+        f"torch {header.torch}, rooflight {header.rooflight}" if header.torch else f"rooflight {header.rooflight}"
+    )
+    if not ledger.ops:
+        return f"{len(ledger.kernels):,} kernels, no ops; {versions}"
+    if is_measured(ledger):
+        return f"{len(ledger.ops):,} ops, recorded as the step ran on {header.traced_on}; {versions}"
     return (
         f"one trace of {len(ledger.ops):,} ops on {header.traced_on} tensors, as {header.target} would run it; "
-        f"torch {header.torch}, rooflight {header.rooflight}"
+        f"{versions}"
     )
 
 
@@ -66,18 +87,26 @@ def parameters_line(ledger: Ledger) -> str:
 
 def describe(ledger: Ledger) -> str:
     """The `repr` of a ledger: what it is, and its totals."""
-    sums = total(ledger.ops)
-    lines = [headline(ledger), parameters_line(ledger)]
-    if any(op.cost is not None for op in ledger.ops):
-        again = f" + {units.count(sums.recompute_flops)} again" if sums.recompute_flops else ""
-        lines.append(
-            f"{units.count(sums.macs)} MACs, {units.count(sums.flops)} FLOPs{again}, "
-            f"{units.count(sums.other_flops)} other, {units.bytes_(sums.bytes)} moved, "
-            f"{units.ratio(sums.intensity)} FLOP/B"
-        )
-        lines.append(coverage(ledger))
-    else:
-        lines.append("no costs yet: rooflight.estimate fills them")
+    lines = [headline(ledger)]
+    if ledger.modules:
+        lines.append(parameters_line(ledger))
+    if ledger.ops:
+        lines += _estimated(ledger)
+    if is_measured(ledger):
+        lines += measure_text.headlines(Measured(ledger))
     lines.extend(f"note: {note}" for note in ledger.header.notes)
     lines.append(provenance(ledger))
     return "\n".join(lines)
+
+
+def _estimated(ledger: Ledger) -> list[str]:
+    if all(op.cost is None for op in ledger.ops):
+        return ["no costs yet: rooflight.estimate fills them"]
+    sums = total(ledger.ops)
+    again = f" + {units.count(sums.recompute_flops)} again" if sums.recompute_flops else ""
+    return [
+        f"{units.count(sums.macs)} MACs, {units.count(sums.flops)} FLOPs{again}, "
+        f"{units.count(sums.other_flops)} other, {units.bytes_(sums.bytes)} moved, "
+        f"{units.ratio(sums.intensity)} FLOP/B",
+        coverage(ledger),
+    ]

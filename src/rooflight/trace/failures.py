@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rooflight.errors import RooflightError, TraceFailed
+from rooflight.errors import OutOfMemory, RooflightError, TraceFailed
 from rooflight.models.shapes import explain_shape_errors
 
 
@@ -22,6 +22,9 @@ def failures_explained(model: nn.Module) -> Iterator[None]:
             yield
     except (RooflightError, KeyboardInterrupt):
         raise
+    except torch.OutOfMemoryError as error:
+        text = (str(error).splitlines() or ["out of memory"])[0]
+        raise OutOfMemory(f"out of memory on the device: try a smaller batch ({text})") from error
     except Exception as error:
         raise _explained(error) from error
 

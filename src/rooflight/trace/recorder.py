@@ -55,6 +55,12 @@ class Observer(Protocol):
 class Recorder(TorchDispatchMode):
     """Records ops while it is entered. `phase` is set by whoever runs the step."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch would import Dynamo (seconds) at the first op, to keep it from compiling this method. Compiled code
+        # runs eagerly under a recorder, so there is nothing to keep off.
+        return False
+
     def __init__(self, tracker: ModuleTracker, *, device: str, modes: MathModes, rank: int = 0,
                  stand_ins: Mapping[Any, Callable[..., Any]] | None = None,
                  observer: Observer | None = None) -> None:  # fmt: skip

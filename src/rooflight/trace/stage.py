@@ -45,6 +45,8 @@ class TraceOptions:
     foreach: bool | None = None
     """`None`: as torch chooses on the target (on for CUDA, off for the CPU)."""
     accumulate: int = 1
+    capturable: bool = False
+    """An optimizer that a CUDA graph can hold: its step counts live on the device."""
     on: TensorKind = "meta"
     rank: int = 0
     command: str = ""
@@ -75,6 +77,10 @@ class Stage:
     notes: list[str]
     call: Callable[..., Any]
     """What is called with the inputs: the model, or what torch.compile made of it."""
+    play: Callable[[Any], Any] | None = None
+    """Replays a captured step instead of running it."""
+    writes_unseen: bool = False
+    """Values may change without torch's knowing, as a replayed graph changes them."""
     labels: Labels = field(default_factory=Labels)
     _values: KeptValues | None = None
     _randomness: KeptRandomness | None = None
@@ -87,7 +93,7 @@ class Stage:
     def model(self) -> nn.Module:
         return self.workload.model
 
-    def record(self, observer: Observer | None = None) -> Recording:
+    def record(self, observer: Observer | None = None, arguments: tuple[Any, Any] | None = None) -> Recording:
         """Run the step eagerly and write down every op; `observer` is told of each."""
         on, model = self.options.on, self.model
         device = {"fake": "cpu"}.get(on, on)
@@ -96,9 +102,9 @@ class Stage:
         recorder = Recorder(
             tracker, device=device, modes=self.modes, rank=self.options.rank, stand_ins=stand_ins, observer=observer
         )
-        arguments = fresh_caches(self.arguments)
+        arguments = arguments or self.fresh_arguments()
         inputs = _register(recorder, model, self.optimizer, arguments)
-        with tracker.watch(), torch.compiler.set_stance("force_eager"), failures_explained(model):
+        with tracker.watch(), _eagerly(), failures_explained(model):
             output = self._step(model, arguments, recorder, tracker)
         outputs = _file_results(recorder, model, output, self.optimizer)
         # Closed while the model is still borrowed: what lives now outlives the step.
@@ -106,9 +112,12 @@ class Stage:
 
     def run(self, arguments: tuple[Any, Any] | None = None) -> Any:
         """The plain step, as a user would run it; gives what the model gave."""
+        arguments = arguments or self.fresh_arguments()
+        if self.play is not None:
+            return self.play(arguments)
         nobody = Unwatched()
         with failures_explained(self.model):
-            return self._step(self.call, arguments or self.fresh_arguments(), nobody, nobody)
+            return self._step(self.call, arguments, nobody, nobody)
 
     def fresh_arguments(self) -> tuple[Any, Any]:
         """The inputs with caches as they were before the step; made before a clock starts."""
@@ -138,11 +147,16 @@ class Stage:
         self._values = KeptValues(tensors)
         self._randomness = KeptRandomness(cuda=self.options.on == "cuda")
 
-    def put_back(self, *, everything: bool = False) -> None:
+    def put_back(self) -> None:
         """Parameters, buffers, optimizer state and random state as they were kept, in place."""
         if self._values is not None and self._randomness is not None:
-            self._values.put_back(everything=everything)
+            self._values.put_back(everything=self.writes_unseen)
             self._randomness.put_back()
+
+
+def _eagerly() -> AbstractContextManager[Any]:
+    """Compiled parts run as they were written. Whoever has some has loaded Dynamo, which takes seconds to import."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _autocast(options: TraceOptions, target: Target) -> AbstractContextManager[Any]:
@@ -165,6 +179,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         optimizer=options.optimizer or workload.optimizer,
         foreach=target.kind == "cuda" if options.foreach is None else options.foreach,
         accumulate=options.accumulate,
+        capturable=options.capturable,
     )
     training = workload.step == "train"
     with ExitStack() as stage:

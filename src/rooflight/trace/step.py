@@ -32,6 +32,7 @@ class Training:
     foreach: bool = True
     accumulate: int = 1
     """Micro-batches (forward and backward) before the optimizer steps once."""
+    capturable: bool = False
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -52,9 +53,9 @@ def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimize
         momentum = 0.9 if training.optimizer == "momentum" else 0.0
         optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=momentum, foreach=training.foreach)
     elif training.optimizer == "adam":
-        optimizer = torch.optim.Adam(parameters, lr=1e-4, foreach=training.foreach)
+        optimizer = torch.optim.Adam(parameters, lr=1e-4, foreach=training.foreach, capturable=training.capturable)
     else:
-        optimizer = torch.optim.AdamW(parameters, lr=1e-4, foreach=training.foreach)
+        optimizer = torch.optim.AdamW(parameters, lr=1e-4, foreach=training.foreach, capturable=training.capturable)
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

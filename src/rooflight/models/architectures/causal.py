@@ -21,8 +21,11 @@ def look_for_packed_sequences(numbers: Tensor, batch: int) -> None:
     """Do what Hugging Face's causal mask does without a cache: see whether several sequences share a row.
 
     They never do here. The few small kernels and the wait of the host for their answer are part of a real step, and
-    show where a step is bound by the host; without data (meta) there is nothing to wait for.
+    show where a step is bound by the host; without data (meta) there is nothing to wait for. It is left out
+    where nobody can wait: in compiled code, and while a CUDA graph is captured.
     """
+    if torch.compiler.is_compiling() or (numbers.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
     if numbers.shape[0] != batch:
         numbers = numbers.expand(batch, -1)
     before = numbers[:, :1] - 1

@@ -1,0 +1,65 @@
+"""`rooflight compare A B`: two ledgers side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rooflight.commands.table_options import table_options
+from rooflight.errors import BadInput
+
+if TYPE_CHECKING:
+    from rooflight.summary import By
+
+_FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
+
+
+@click.command(short_help="two ledgers side by side")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@table_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document: both headers, totals, rows.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
+@click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json, .csv or .md.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+def command(a: Path, b: Path, by: By, depth: int | None, unfold: bool, as_json: bool, as_csv: bool, as_markdown: bool,
+            output: Path | None, force: bool) -> None:  # fmt: skip
+    """Put two saved ledgers side by side: eager and compiled, two precisions, estimate and measurement.
+
+    A and B are files that `rooflight estimate -o` or `rooflight measure -o` saved, or recorded:NAME, a measurement
+    that comes with rooflight (see `rooflight list recordings`). Ratios are B by A.
+    """
+    to = _form(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, output=output)
+    if output is not None:
+        from rooflight.files import check_writable
+
+        check_writable(output, force=force)
+    from rooflight.commands.output import say, show_comparison
+    from rooflight.comparison.sides import Comparison
+    from rooflight.files import load
+
+    comparison = Comparison(load(a), load(b))
+    if depth is None and to in ("text", "md"):
+        depth = 3
+    show_comparison(comparison, by=by, depth=depth, to=to, folded=not unfold and to != "csv", output=output,
+                    force=force)  # fmt: skip
+    if output is not None:
+        say(f"wrote {output}")
+
+
+def _form(*, as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None) -> str:
+    """The form that was asked for, or the one that the file's name tells."""
+    chosen = [form for form, given in (("json", as_json), ("csv", as_csv), ("md", as_markdown)) if given]
+    if len(chosen) > 1:
+        raise BadInput("choose one of --json, --csv and --md")
+    if output is None:
+        return chosen[0] if chosen else "text"
+    named = _FORMS.get(output.suffix.lower())
+    if named is None:
+        raise BadInput(f"{output}: the name must end in .json, .csv or .md")
+    if chosen and chosen[0] != named:
+        raise BadInput(f"--{chosen[0]} and -o {output} ask for two forms: leave one away")
+    return named

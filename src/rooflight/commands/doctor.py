@@ -1,0 +1,135 @@
+"""`rooflight doctor`: what can be measured on this machine, what cannot, why, and what would change it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rooflight.errors import RooflightError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rooflight.measurement.checks.outcome import Status
+    from rooflight.measurement.diagnosis import Diagnosis, Finding
+
+REQUIREMENTS: dict[str, tuple[str, ...]] = {
+    "time": ("time",),
+    "gpu": ("gpu",),
+    "counters": ("counters_cupti", "counters_ncu"),
+    "cpu-counters": ("cpu_counters",),
+}
+"""What `--require` takes, and the capabilities of which one is enough."""
+
+_MARKS = {"ok": ("✓ ok", "green"), "limited": ("! limited", "yellow"), "no": ("✗ no", "red")}
+
+
+class Missing(RooflightError):
+    """Something that was asked for cannot be done on this machine."""
+
+    exit_code = 3
+
+
+@click.command(short_help="what can be measured here, and what would change it")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@click.option("--require", "required", type=click.Choice(list(REQUIREMENTS)), multiple=True,
+              help="Exit with 3 if this cannot be measured here; may be repeated.")  # fmt: skip
+@click.option("--strict", is_flag=True,
+              help="Exit with 3 also for what is only limited; without --require, for anything at all.")  # fmt: skip
+def command(as_json: bool, required: tuple[str, ...], strict: bool) -> None:
+    """Look at this machine: what rooflight can measure on it, what it cannot, why, and what would change that.
+
+    Exit codes: 0 rooflight works here (--require and --strict ask for more), 2 wrong usage, 3 something that is
+    needed is missing; then the last line, on standard error, says what.
+    """
+    from rooflight.measurement.diagnosis import diagnose
+
+    diagnosis = diagnose()
+    if as_json:
+        _show_json(diagnosis)
+    else:
+        show(diagnosis)
+    refuse(diagnosis, required=required, strict=strict)
+
+
+def refuse(diagnosis: Diagnosis, *, required: Sequence[str], strict: bool) -> None:
+    """Raise `Missing` for the first thing that is needed and not there."""
+    groups = [("estimate",), *(REQUIREMENTS[name] for name in required)]
+    if strict and not required:
+        groups = [(found.id,) for found in diagnosis.capabilities]
+    enough = ("ok",) if strict else ("ok", "limited")
+    for group in groups:
+        found = [diagnosis.capability(id) for id in group]
+        if not any(capability.status in enough for capability in found):
+            first = found[0]
+            change = first.command or first.remedy
+            state = "only limited" if first.status == "limited" else "cannot be had"
+            raise Missing(f"{first.what} {state} here: {first.reason}" + (f"; try: {change}" if change else ""))
+
+
+def _show_json(diagnosis: Diagnosis) -> None:
+    import msgspec
+
+    from rooflight.commands.output import emit
+
+    capabilities = {
+        found.id: {"status": found.status, "reason": found.reason, "remedy": found.remedy, "command": found.command}
+        for found in diagnosis.capabilities
+    }
+    document = {"capabilities": capabilities, "findings": diagnosis.findings, "versions": diagnosis.versions}
+    emit(msgspec.json.format(msgspec.json.encode(document), indent=2))
+
+
+def show(diagnosis: Diagnosis) -> None:
+    from rooflight.commands.output import make_console
+
+    console = make_console()
+    versions = diagnosis.versions
+    told = [f"rooflight {versions['rooflight']}", f"Python {versions['python']}"]
+    told += [f"torch {versions['torch']}"] if versions["torch"] else []
+    told += [f"driver {versions['driver']}"] if versions["driver"] else []
+    console.print(" · ".join(told), markup=False, highlight=False, style="bold")
+    able = [(found.what, found.status, found.reason) for found in diagnosis.capabilities]
+    seen = [(found.what, found.status, found.detail) for found in diagnosis.findings]
+    width = 2 + max(len(what) for what, _, _ in (*able, *seen))
+    console.print(_table("what can be measured here", able, width))
+    console.print(_table("what was found", seen, width))
+    if any(found.remedy or found.command for found in diagnosis.findings):
+        console.print("\nto change it", style="bold", highlight=False)
+        _show_remedies(console, diagnosis.findings, width)
+    else:
+        console.print("\nnothing stands in the way", highlight=False)
+
+
+def _table(title: str, rows: Sequence[tuple[str, Status, str]], width: int) -> Any:
+    """A bold line, and under it what, status and detail in columns."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, min_width=width)
+    grid.add_column(no_wrap=True, min_width=max(len(mark) for mark, _ in _MARKS.values()))
+    grid.add_column(overflow="fold")
+    for what, status, detail in rows:
+        mark, style = _MARKS[status]
+        grid.add_row(Text(f"  {what}"), Text(mark, style=style), Text(detail))
+    return Group(Text(f"\n{title}", style="bold"), grid)
+
+
+def _show_remedies(console: Any, findings: Sequence[Finding], width: int) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    for finding in findings:
+        if not (finding.remedy or finding.command):
+            continue
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True, min_width=width)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(f"  {finding.what}"), Text(finding.remedy))
+        console.print(grid)
+        if finding.command:
+            # Never broken into lines: it is there to be copied.
+            console.print(Text(f"{'':{width}}  $ {finding.command}", style="cyan"), soft_wrap=True)

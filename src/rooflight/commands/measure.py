@@ -1,0 +1,250 @@
+"""`rooflight measure MODEL`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rooflight.commands.form_options import check_form, form, form_options
+from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, step_options
+from rooflight.commands.table_options import table_options
+from rooflight.errors import BadInput, CannotMeasure
+
+if TYPE_CHECKING:
+    from rooflight.ledger import Ledger
+    from rooflight.measurement.findings import Progress
+
+
+@click.command(short_help="what the hardware does, per operation")
+@click.argument("model")
+@step_options
+@click.option("--on", "device", metavar="DEVICE", help="cuda, cuda:1 or cpu. Default: the GPU if there is one.")
+@click.option(
+    "--counters", type=click.Choice(["auto", "cupti", "ncu", "none"]), default="auto", show_default=True,
+    help="Hardware counters: CUPTI in this process, ncu around another one, or none.",
+)  # fmt: skip
+@click.option(
+    "--level", "levels", type=click.Choice(["dram", "l2", "l1"]), multiple=True,
+    help="Where bytes are counted. Repeatable. Default: dram.",
+)  # fmt: skip
+@click.option("--metrics", multiple=True, metavar="NAME", help="A further counter by its own name. Repeatable.")
+@click.option("--per-kernel", is_flag=True, help="Counters for every kernel too, not only for every op.")
+@click.option("--repeat", type=int, default=20, show_default=True, help="Plain steps to take the time of.")
+@click.option("--compile", "compiled", is_flag=True, help="The step as torch.compile runs it.")
+@click.option(
+    "--compile-mode", metavar="MODE", help="torch.compile's mode: reduce-overhead, max-autotune, ... Implies --compile."
+)
+@click.option("--graphs", is_flag=True, help="The step captured as a CUDA graph, and replayed.")
+@click.option(
+    "--trace", "trace_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write a trace for ui.perfetto.dev or chrome://tracing.",
+)  # fmt: skip
+@click.option(
+    "--ncu-command", metavar="OP", help="Only print the ncu command that opens OP (a number, or MODULE:NAME)."
+)
+@click.option("--profile-op", hidden=True, help="Run the step once for an outer profiler: `all`, or one op's number.")
+@table_options
+@form_options
+def command(**options: Any) -> None:
+    """Run a step of MODEL for real, and write down what the hardware did in every operation.
+
+    On an NVIDIA GPU: FLOPs by unit and precision, DRAM bytes, time, memory, kernels. On a CPU: time and memory, and
+    FLOPs where the machine lets them be counted. `rooflight doctor` says what can be measured here.
+    """
+    if options["compile_mode"]:
+        options["compiled"] = True
+    _check(options)
+    if options["profile_op"] is not None:
+        _run_for_a_profiler(options)
+        return
+    options["output"] = _of_rank(options["output"])
+    options["trace_file"] = _of_rank(options["trace_file"])
+    check_form(options)
+    if options["ncu_command"] is not None:
+        _ncu_command(options)
+        return
+    if options["trace_file"] is not None:
+        from rooflight.files import check_writable
+
+        check_writable(options["trace_file"], force=options["force"])
+    ledger, stopped = _measure(options)
+    _give(ledger, options)
+    if stopped:
+        click.echo("rooflight: interrupted; what was measured before is shown, the rest is missing", err=True)
+        raise click.exceptions.Exit(130)
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    check_step(options)
+    check_positive("repeat", options["repeat"])
+    if options["compiled"] and options["graphs"]:
+        raise BadInput("choose one of --compile and --graphs (--compile-mode reduce-overhead uses graphs by itself)")
+    if options["counters"] == "none" and (options["metrics"] or options["per_kernel"] or options["levels"]):
+        raise BadInput("--metrics, --per-kernel and --level need counters: leave --counters none away")
+    if options["counters"] == "ncu" and (options["compiled"] or options["graphs"]):
+        raise BadInput("--counters ncu is for the eager step: use --counters cupti with --compile and --graphs")
+    trace_file = options["trace_file"]
+    if trace_file is not None and not trace_file.name.lower().endswith(".json"):
+        raise BadInput(f"--trace {trace_file}: the name must end in .json")
+
+
+def _measure(options: Mapping[str, Any]) -> tuple[Ledger, bool]:
+    """The ledger, and whether Ctrl-C ended the measurement early."""
+    from rooflight.measurement.api import MeasurementStopped, measure
+
+    backend = options["counters"]
+    try:
+        with quiet_model(), _progress() as progress:
+            ledger = measure(
+                options["model"], **step_arguments(options), device=options["device"],
+                counters="none" if backend == "ncu" else backend, levels=options["levels"] or ("dram",),
+                metrics=() if backend == "ncu" else options["metrics"],
+                per_kernel=options["per_kernel"] and backend != "ncu", repeat=options["repeat"],
+                compile=options["compiled"], compile_mode=options["compile_mode"], graphs=options["graphs"],
+                progress=progress, command=shlex.join(["rooflight", *sys.argv[1:]]),
+            )  # fmt: skip
+            if backend == "ncu":
+                progress("counters: ncu replays every kernel", 0, 1)
+                ledger = _with_ncu(ledger, options)
+    except MeasurementStopped as stopped:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # heard: no need to say it again
+        return stopped.ledger, True
+    return ledger, False
+
+
+def _with_ncu(ledger: Ledger, options: Mapping[str, Any]) -> Ledger:
+    import msgspec
+
+    from rooflight.measurement.counters import ncu
+    from rooflight.measurement.options import MeasureOptions
+
+    _release_gpu()
+    wanted = MeasureOptions(counters="ncu", levels=options["levels"] or ("dram",), metrics=options["metrics"])
+    try:
+        return ncu.count(ledger, [*_this_step(options), "--profile-op", "all"], wanted)
+    except CannotMeasure as error:  # what was measured before stays
+        notes = (*ledger.header.notes, f"counters not measured: {error}")
+        return msgspec.structs.replace(ledger, header=msgspec.structs.replace(ledger.header, notes=notes))
+
+
+def _release_gpu() -> None:
+    """The model is gone by now; the other process needs the memory it took."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _this_step(options: Mapping[str, Any]) -> list[str]:
+    """A command line that runs the same step."""
+    line = [sys.executable, "-m", "rooflight", "measure", options["model"]]
+    for name in ("batch", "seq", "past", "step", "dtype", "autocast", "loss", "optimizer", "accumulate"):
+        if options[name] is not None:
+            line += [f"--{name}", str(options[name])]
+    if options["foreach"] is not None:
+        line.append("--foreach" if options["foreach"] else "--no-foreach")
+    for name, flag in (("input_shape", "--input"), ("settings", "--set")):
+        for value in options[name]:
+            line += [flag, value]
+    if options["download"]:
+        line.append("--download")
+    if options["device"]:
+        line += ["--on", options["device"]]
+    return line
+
+
+def _run_for_a_profiler(options: Mapping[str, Any]) -> None:
+    from rooflight.measurement.api import profiled_step
+
+    wanted = options["profile_op"]
+    if wanted != "all" and not wanted.isdigit():
+        raise BadInput(f"--profile-op takes `all` or the number of an op, got {wanted!r}")
+    with quiet_model():
+        profiled_step(
+            options["model"], **step_arguments(options), device=options["device"],
+            only=None if wanted == "all" else int(wanted),
+        )  # fmt: skip
+
+
+def _ncu_command(options: Mapping[str, Any]) -> None:
+    from rooflight.commands.output import emit
+    from rooflight.estimation.api import estimate
+    from rooflight.measurement.counters.ncu import find_op, open_op_command
+
+    with quiet_model():
+        ledger = estimate(options["model"], **step_arguments(options))
+    op = find_op(ledger.ops, options["ncu_command"])
+    line = _this_step(options)
+    line[0] = "python"
+    where = op.module or options["model"]
+    emit(f"# {op.name} in {where}, {op.phase}, op {op.index} of {len(ledger.ops)}")
+    emit(open_op_command(line, op.index, report=f"op{op.index}"))
+
+
+def _give(ledger: Ledger, options: Mapping[str, Any]) -> None:
+    """Save first: a terminal that closes must not cost the measurement."""
+    from rooflight.commands.output import say, show_measure
+    from rooflight.files import save, write_atomically
+
+    to, output = form(options), options["output"]
+    depth = 3 if options["depth"] is None and to in ("text", "md") else options["depth"]
+    choices = {"by": options["by"], "depth": depth, "folded": not options["unfold"] and to != "csv"}
+    if options["trace_file"] is not None:
+        from rooflight.reporting.perfetto import to_perfetto
+
+        write_atomically(options["trace_file"], to_perfetto(ledger), force=options["force"])
+        say(f"wrote {options['trace_file']}; open it at https://ui.perfetto.dev")
+    if output is not None:
+        name = output.name.lower()
+        if name.endswith((".json", ".json.gz")):
+            save(ledger, output, force=options["force"])
+            say(f"wrote {output} ({len(ledger.ops):,} ops); see it again with: rooflight report {output}")
+        else:
+            show_measure(
+                ledger, to=name.rpartition(".")[2], output=output, force=options["force"],
+                **{**choices, "depth": options["depth"]},
+            )  # fmt: skip
+            say(f"wrote {output}")
+            if to == "text":
+                return
+    if ledger.header.rank == 0:
+        show_measure(ledger, to=to, **choices)
+
+
+def _of_rank(output: Path | None) -> Path | None:
+    """Under torchrun every process writes its own file: run.json becomes run.rank1.json."""
+    if output is None or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return output
+    stem, dot, ending = output.name.partition(".")
+    return output.with_name(f"{stem}.rank{os.environ.get('RANK', '0')}{dot}{ending}")
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on the error output with what is being done; nothing where nobody looks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal or os.environ.get("RANK", "0") != "0":
+        yield lambda doing, done, total: None
+        return
+    columns = (TextColumn("{task.description:<32}"), BarColumn(), TextColumn("run {task.completed} of {task.total}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=1)
+
+        def show(doing: str, done: int, total: int) -> None:
+            bar.update(task, description=doing, completed=done, total=total)
+
+        yield show

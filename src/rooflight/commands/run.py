@@ -1,0 +1,244 @@
+"""`rooflight run -- COMMAND`: somebody's program, and what its regions measured."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from rooflight.errors import BadFile, BadInput, CannotMeasure
+
+if TYPE_CHECKING:
+    from rooflight.ledger import Ledger
+
+_NO_REGIONS = (
+    "no region was entered: write `with rooflight.region('name'):` around what you want to know, and run it again"
+)
+_ENDINGS = (".json", ".json.gz", ".csv", ".md")
+
+
+@click.command(
+    short_help="measure the regions of a program",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option(
+    "--counters",
+    type=click.Choice(["auto", "cupti", "none"]),
+    default="auto",
+    show_default=True,
+    help="Hardware counters. auto: where they can be read; cupti: an error if they cannot; none: only time and memory.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(["dram", "l2", "l1"]),
+    default="dram",
+    show_default=True,
+    help="Count the bytes of this level of memory too; DRAM always.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; the program's output goes to stderr.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Also write to FILE: .json or .json.gz saves the ledger, .csv and .md the table.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
+def command(
+    counters: str, level: str, as_json: bool, output: Path | None, force: bool, command: tuple[str, ...]
+) -> None:
+    """Run a program and show what its regions measured.
+
+    The program marks them itself, with `with rooflight.region("conv2"):` or as a decorator, and runs as it does
+    without rooflight; each execution of a region adds a piece, and what is still missing at the end is said. The exit
+    code is the program's.
+
+    \b
+    rooflight run -- python main.py --epochs 1
+    rooflight run -o run.json -- torchrun --nproc-per-node 2 main.py
+    """
+    if not command:
+        raise BadInput("nothing to run: write `rooflight run -- python main.py`")
+    if output is not None:
+        _check(output, force=force)
+    with tempfile.TemporaryDirectory(prefix="rooflight-") as folder:
+        from rooflight.measurement.region_settings import COUNTERS, LEVEL, RUN
+
+        environment = {**os.environ, RUN: folder, COUNTERS: counters, LEVEL: level}
+        code = _run(command, environment, quiet=as_json)
+        ledgers, damaged = _collect(Path(folder))
+    for line in damaged:
+        _say(line)
+    joined = _joined(ledgers, command)
+    _show(joined, as_json=as_json, output=output, force=force, code=code)
+    if not code and counters == "cupti" and joined is not None and not _has_counters(joined):
+        raise CannotMeasure("--counters cupti was asked for, and nothing could be counted: the lines above say why")
+    sys.exit(code)
+
+
+def _has_counters(ledger: Ledger) -> bool:
+    return any(value.origin.startswith("cupti") for row in ledger.measurements for value in row.quantities.values())
+
+
+def _check(output: Path, *, force: bool) -> None:
+    from rooflight.files import check_writable
+
+    if not output.name.lower().endswith(_ENDINGS):
+        raise BadInput(f"{output}: the name must end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}")
+    check_writable(output, force=force)
+
+
+# --- the program ---
+
+
+def _run(command: Sequence[str], environment: dict[str, str], *, quiet: bool) -> int:
+    """Its exit code; as a shell says it where a signal ended it. Its input and output are ours."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        # Ctrl-C at a terminal reaches the program by itself; a second one would break off its own tidying up.
+        if number == signal.SIGINT and _at_terminal():
+            return
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)  # does nothing when it has ended
+
+    with _answered_by(pass_on):
+        try:
+            process = subprocess.Popen(command, env=environment, stdout=2 if quiet else None)
+        except OSError as error:
+            raise BadInput(_why_not(command, error)) from None
+        for number in early:
+            process.send_signal(number)
+        code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def _answered_by(handler: signal._HANDLER) -> Iterator[None]:
+    """While the program runs, signals are its business. A handler, unlike `SIG_IGN`, is not inherited by it."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    try:
+        before = {number: signal.signal(number, handler) for number in numbers}
+    except ValueError:  # not the main thread: no signals come here
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _at_terminal() -> bool:
+    """Are we in the foreground of a terminal, where the whole group hears Ctrl-C?"""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _why_not(command: Sequence[str], error: OSError) -> str:
+    program = command[0]
+    if program.startswith("-"):
+        return f"no option {program}: put what is for the program after --, as in `rooflight run -- python main.py`"
+    if program.endswith(".py") and Path(program).is_file():
+        return f"{program} is no program: write `rooflight run -- python {shlex.join(command)}`"
+    if isinstance(error, FileNotFoundError):
+        return f"no command {program!r}: is it installed, and spelled right?"
+    return f"cannot run {program!r}: {error.strerror or error}"
+
+
+# --- what it left ---
+
+
+def _collect(folder: Path) -> tuple[list[tuple[str, Ledger]], list[str]]:
+    """Ledgers by process, lowest rank first, and a line for each that cannot be read."""
+    from rooflight.files import load
+
+    ledgers: list[tuple[str, Ledger]] = []
+    damaged = []
+    for path in folder.glob("rank*.json"):
+        try:
+            ledgers.append((path.name.split("-")[1].removeprefix("pid"), load(path)))
+        except BadFile as error:
+            damaged.append(f"the regions of one process are lost: {error}")
+    return sorted(ledgers, key=lambda entry: (entry[1].header.rank, int(entry[0]))), damaged
+
+
+def _joined(ledgers: Sequence[tuple[str, Ledger]], command: Sequence[str]) -> Ledger | None:
+    """One ledger of all processes. The first keeps the names of its regions, the others add whose they are."""
+    if not ledgers:
+        return None
+    import msgspec
+
+    ranks = [ledger.header.rank for _, ledger in ledgers]
+    first = ledgers[0][1]
+    rows, notes = list(first.measurements), list(first.header.notes)
+    for pid, ledger in ledgers[1:]:
+        rank = ledger.header.rank
+        whose = f"rank {rank}" if ranks.count(rank) == 1 else f"process {pid}"
+        rows += [msgspec.structs.replace(row, name=f"{row.name} ({whose})") for row in ledger.measurements]
+        notes += [f"{whose}: {note}" for note in ledger.header.notes]
+    header = msgspec.structs.replace(
+        first.header, notes=tuple(notes), command=shlex.join(["rooflight", "run", "--", *command])
+    )
+    return msgspec.structs.replace(first, header=header, measurements=tuple(rows))
+
+
+def _show(ledger: Ledger | None, *, as_json: bool, output: Path | None, force: bool, code: int) -> None:
+    if code:
+        _say(f"the program ended with exit code {code}" + (": what was measured before" if ledger is not None else ""))
+    if ledger is None:
+        _say(_NO_REGIONS + ("; nothing was written" if output is not None else ""))
+        if as_json:
+            click.echo(f'{{"header":null,"regions":[],"exit_code":{code}}}')
+        return
+    from rooflight.commands.output import emit, show_log
+
+    if as_json:
+        import msgspec
+
+        from rooflight.reporting.region_tables import region_document
+
+        emit(msgspec.json.encode(region_document(ledger, exit_code=code)))
+    else:
+        show_log(ledger, to="text", kernels=0)
+    if output is not None:
+        _write(ledger, output, force=force)
+        _say(f"wrote {output}")
+
+
+def _write(ledger: Ledger, output: Path, *, force: bool) -> None:
+    from rooflight.commands.output import show_log
+    from rooflight.files import save
+
+    name = output.name.lower()
+    if name.endswith((".csv", ".md")):
+        show_log(ledger, to="csv" if name.endswith(".csv") else "md", kernels=0, output=output, force=force)
+    else:
+        save(ledger, output, force=force)
+
+
+def _say(message: str) -> None:
+    click.echo(f"rooflight: {message}", err=True)

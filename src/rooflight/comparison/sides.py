@@ -1,0 +1,274 @@
+"""Two ledgers joined: totals, rows and the ops that only one of them has.
+
+Each side may be an estimate or a measurement, eager or compiled. What can be put side by side is decided once for the
+whole comparison: executed FLOPs with executed ones; where only one side was counted, the useful FLOPs of the other with
+what was executed in ops with matrix work. The same goes for DRAM and compulsory bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rooflight.ledger import Ledger, Op, total
+from rooflight.measured import Measured, Number, is_measured, ratio
+from rooflight.measured_rows import MeasuredRow, rows
+from rooflight.measured_step import busy_s, dram_bytes, executed_flops, wall_s
+from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS, Unit
+from rooflight.summary import By
+
+Basis = Literal["executed", "matrix executed", "useful", "DRAM", "compulsory"]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one side says of a row."""
+
+    time_s: Number | None
+    flops: Number | None
+    bytes: Number | None
+    ops: int
+    only_here: int
+    """Ops of the row that the other side does not have."""
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """A row of the summary on both sides; `None` where a side does not have it at all."""
+
+    name: str
+    type: str
+    depth: int
+    a: Figures | None
+    b: Figures | None
+
+    def ratio_of(self, pick: Callable[[Figures], Number | None]) -> float | None:
+        """B by A."""
+        return ratio(pick(self.b), pick(self.a)) if self.a is not None and self.b is not None else None
+
+
+@dataclass(frozen=True)
+class TotalLine:
+    """A quantity of the whole step on both sides."""
+
+    name: str
+    unit: Unit
+    a: Number | None
+    b: Number | None
+
+    @property
+    def ratio(self) -> float | None:
+        return ratio(self.b, self.a)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that the two steps were run with, and that is not the same."""
+
+    name: str
+    a: str
+    b: str
+
+
+class Comparison:
+    """Ledger A against ledger B."""
+
+    def __init__(self, a: Ledger, b: Ledger) -> None:
+        self.a, self.b = Measured(a), Measured(b)
+        self._sides = (self.a, self.b)
+        self.flops_basis = _bases(self._sides, EXECUTED_FLOPS, ("executed", "matrix executed", "useful"))
+        self.bytes_basis = _bases(self._sides, DRAM_BYTES, ("DRAM", "DRAM", "compulsory"))
+        self.only_a = _unmatched(a, b)
+        self.only_b = _unmatched(b, a)
+        self._only = (frozenset(op.index for op in self.only_a), frozenset(op.index for op in self.only_b))
+
+    def differences(self) -> list[Difference]:
+        """What was not the same: ratios mix it in."""
+        found = []
+        for name in _COMPARED:
+            values = [getattr(side.ledger.header, name) for side in self._sides]
+            if values[0] == values[1] or (name in _OF_A_RUN and None in values):
+                continue
+            found.append(Difference(name, *map(_said, values)))
+        return found
+
+    def totals(self) -> list[TotalLine]:
+        """The whole step: what at least one side knows."""
+        lines = [
+            self._line("wall time", "second", wall_s),
+            self._line("GPU-busy", "second", busy_s),
+            self._line("sum of kernel times", "second", lambda side: side.total.get("gpu_time_s")),
+            self._line("sum of op times", "second", lambda side: side.total.get("host_time_s")),
+            self._line("kernels", "count", lambda side: side.total.get("kernels")),
+            self._line("useful FLOPs", "flop", _useful),
+            *(self._line(_unit_name(name), "flop", _whole(name)) for name in EXECUTED_FLOPS),
+            *self._both_kinds(),
+            self._line("compulsory bytes", "byte", _compulsory),
+            self._line("DRAM read", "byte", _whole("dram_bytes_read")),
+            self._line("DRAM written", "byte", _whole("dram_bytes_written")),
+            self._line("through L2", "byte", _whole("l2_bytes")),
+            self._line("through L1", "byte", _whole("l1_bytes")),
+            self._line("allocated at the peak", "byte", _whole("peak_allocated_bytes")),
+            self._line("reserved at the peak", "byte", _whole("peak_reserved_bytes")),
+        ]
+        return [line for line in lines if line.a or line.b]
+
+    def _both_kinds(self) -> list[TotalLine]:
+        """An estimate against a measurement: useful with executed, compulsory with counted."""
+        lines = []
+        flops: dict[str, Callable[[Measured], Number | None]] = {
+            "useful": _useful, "matrix executed": lambda side: side.total.matrix_executed,
+        }  # fmt: skip
+        traffic: dict[str, Callable[[Measured], Number | None]] = {"compulsory": _compulsory, "DRAM": dram_bytes}
+        a, b = self.flops_basis
+        if a != b:
+            lines.append(
+                TotalLine(f"matrix work: A {_short(a)}, B {_short(b)}", "flop", flops[a](self.a), flops[b](self.b))
+            )
+        a, b = self.bytes_basis
+        if a != b:
+            lines.append(TotalLine(f"bytes: A {a}, B {b}", "byte", traffic[a](self.a), traffic[b](self.b)))
+        return lines
+
+    def _line(self, name: str, unit: Unit, pick: Callable[[Measured], Number | None]) -> TotalLine:
+        return TotalLine(name, unit, pick(self.a), pick(self.b))
+
+    def rows(self, by: By = "module") -> list[PairRow]:
+        """Modules in A's order, then what only B has; types and ops the slowest first."""
+        return self.paired(rows(self.a, by), rows(self.b, by), by)
+
+    def paired(self, rows_a: list[MeasuredRow], rows_b: list[MeasuredRow], by: By) -> list[PairRow]:
+        """Rows of the same name side by side."""
+        found_a, found_b = ({row.name: row for row in found} for found in (rows_a, rows_b))
+        names = [*found_a, *(name for name in found_b if name not in found_a)]
+        pairs = [self._pair(found_a.get(name), found_b.get(name)) for name in names]
+        return pairs if by == "module" else sorted(pairs, key=_weight, reverse=True)
+
+    def total_pair(self, whole_a: MeasuredRow, whole_b: MeasuredRow) -> PairRow:
+        """The last row: the ops of both, or both whole steps where one side knows no more than that."""
+        row = self._pair(whole_a, whole_b)
+        a, b = row.a, row.b
+        assert a is not None and b is not None
+        if self.flops_basis == ("executed", "executed") and not self._both_know(EXECUTED_FLOPS):
+            a, b = replace(a, flops=executed_flops(self.a)), replace(b, flops=executed_flops(self.b))
+        if self.bytes_basis == ("DRAM", "DRAM") and not self._both_know(DRAM_BYTES):
+            a, b = replace(a, bytes=dram_bytes(self.a)), replace(b, bytes=dram_bytes(self.b))
+        return replace(row, a=a, b=b)
+
+    def _both_know(self, names: tuple[str, ...]) -> bool:
+        """Have ops on both sides one of these?"""
+        return all(any(name in side.known for name in names) for side in self._sides)
+
+    def _pair(self, row_a: MeasuredRow | None, row_b: MeasuredRow | None) -> PairRow:
+        known = row_a or row_b
+        assert known is not None
+        a, b = (None if row is None else self._figures(number, row) for number, row in enumerate((row_a, row_b)))
+        return PairRow(known.name, known.estimate.type, known.estimate.depth, a, b)
+
+    def _figures(self, side: int, row: MeasuredRow) -> Figures:
+        sums, estimate = row.sums, row.estimate.totals
+        known = bool(estimate.ops) and sum(entry.calls for entry in estimate.uncounted) < estimate.ops
+        flops: dict[str, Number | None] = {
+            "executed": sums.executed_flops, "matrix executed": sums.matrix_executed,
+            "useful": estimate.flops if known else None,
+        }  # fmt: skip
+        traffic: dict[str, Number | None] = {
+            "DRAM": sums.dram_bytes, "compulsory": estimate.bytes if known else None,
+        }  # fmt: skip
+        return Figures(
+            time_s=sums.time_s,
+            flops=flops[self.flops_basis[side]],
+            bytes=traffic[self.bytes_basis[side]],
+            ops=len(row.group.ops),
+            only_here=len(self._only[side].intersection(row.group.ops)),
+        )
+
+    def unmatched(self) -> dict[str, tuple[Counter[str], Counter[str]]]:
+        """Ops that only one side has, by module: their names and how often, in A and in B."""
+        found: dict[str, tuple[Counter[str], Counter[str]]] = {}
+        for side, ops in enumerate((self.only_a, self.only_b)):
+            for op in ops:
+                found.setdefault(op.module, (Counter(), Counter()))[side][op.name] += 1
+        return found
+
+
+_COMPARED = (
+    "model", "step", "batch", "accumulate", "sequence", "past", "dtype", "autocast", "math", "optimizer", "loss",
+    "execution", "device", "target", "torch", "cuda", "driver", "world",
+)  # fmt: skip
+_OF_A_RUN = ("device", "cuda", "driver", "torch")
+"""An estimate has none of these, and differs in nothing by that."""
+
+
+def _said(value: object) -> str:
+    if value is None:
+        return "–"
+    if hasattr(value, "tf32_conv"):
+        on = [name for name, used in (("convolutions", value.tf32_conv), ("matmuls", value.tf32_matmul)) if used]  # type: ignore[attr-defined]
+        return f"TF32 in {' and '.join(on)}" if on else "no TF32"
+    return str(value)
+
+
+def _bases(sides: tuple[Measured, Measured], names: tuple[str, ...],
+           choices: tuple[Basis, Basis, Basis]) -> tuple[Basis, Basis]:  # fmt: skip
+    """What each side contributes: counted with counted; else what compares with an estimate, and the estimate."""
+    counted = [any(name in side.known or name in side.step for name in names) for side in sides]
+    both, with_estimate, estimated = choices
+    if all(counted):
+        return both, both
+    a, b = (with_estimate if own else estimated for own in counted)
+    return a, b
+
+
+def _unmatched(here: Ledger, there: Ledger) -> list[Op]:
+    """Ops without a partner of the same key; views, which cost nothing, left out. Ranks may differ."""
+    keys = {op.key[1:] for op in there.ops}
+    return [op for op in here.ops if op.kind != "view" and op.key[1:] not in keys]
+
+
+def _short(basis: str) -> str:
+    return basis.removeprefix("matrix ")
+
+
+def _weight(row: PairRow) -> tuple[Number, Number]:
+    """Time of both sides, then work."""
+    sides = [side for side in (row.a, row.b) if side is not None]
+    return sum(side.time_s or 0 for side in sides), sum(side.flops or 0 for side in sides)
+
+
+def _useful(side: Measured) -> Number | None:
+    return total(side.ledger.ops).flops if any(op.cost is not None for op in side.ledger.ops) else None
+
+
+def _compulsory(side: Measured) -> Number | None:
+    return total(side.ledger.ops).bytes if any(op.cost is not None for op in side.ledger.ops) else None
+
+
+def _whole(name: str) -> Callable[[Measured], Number | None]:
+    """The range around the step where there is one, else the sum of the ops."""
+
+    def pick(side: Measured) -> Number | None:
+        return side.step[name].value if name in side.step else side.total.get(name)
+
+    return pick
+
+
+_UNITS = {"tensor": "tensor cores", "cuda": "CUDA cores", "cpu": "CPU"}
+
+
+def _unit_name(name: str) -> str:
+    """`tensor_flops_tf32` is `executed, tensor cores tf32`."""
+    unit, _, precision = name.partition("_flops_")
+    return f"executed, {_UNITS[unit]} {precision}"
+
+
+def attributed(side: Measured) -> dict[str, float] | None:
+    """Shares of the kernels' time: that of one op, of several fused ones, of none that is known."""
+    if not is_measured(side.ledger):
+        return None
+    whole = sum(side.attributed.values())
+    if not whole:
+        return None
+    return {name: side.attributed[n] / whole for n, name in ((1, "one op"), (2, "several ops"), (0, "no op"))}

@@ -1,0 +1,150 @@
+"""From a profiler's own metrics to quantities: which of them are FLOPs and bytes, and what a log leaves out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from functools import cache
+
+from rooflight.importing.log import Log, Reading
+from rooflight.ledger import Value
+from rooflight.measurement.counters.metrics import (
+    Counter,
+    byte_counters,
+    cuda_core_counters,
+    flop_count_sp,
+    tensor_counters,
+    to_quantities,
+)
+
+_CHIPS = {
+    "7.0": "GV100", "7.5": "TU102", "8.0": "GA100", "8.6": "GA102", "8.7": "GA10B", "8.9": "AD102", "9.0": "GH100",
+    "10.0": "GB100", "10.3": "GB110", "11.0": "GB10B", "12.0": "GB202", "12.1": "GB20B",
+}  # fmt: skip
+_BYTES = byte_counters(("dram", "l2", "l1"))
+_TENSOR = re.compile(r"sm__ops_path_tensor_src_\w+\.sum")
+_SPARSITY = re.compile(r"(?P<family>sm__ops_path_tensor_src_\w+)_sparsity_(on|off)\.sum")
+# Counted per SM or per quarter of one, the sum is the same; newer chips spell the direction differently.
+_SAME = (
+    (re.compile(r"sm__(sass_thread_inst_executed_op_\w+_pred_on\.sum)"), r"smsp__\1"),
+    (re.compile(r"dram__bytes_op_(read|write)\.sum"), r"dram__bytes_\1.sum"),
+)
+# nvprof's own metrics: its flop counts are add + multiply + 2 x multiply-add, as ours are.
+_NVPROF = {
+    "flop_count_sp": "cuda_flops_fp32",
+    "flop_count_dp": "cuda_flops_fp64",
+    "flop_count_hp": "cuda_flops_fp16",
+    "dram_read_bytes": "dram_bytes_read",
+    "dram_write_bytes": "dram_bytes_written",
+}
+FLOP_COUNT_SP = "flop_count_sp"
+
+
+def quantities(tool: str, metrics: Mapping[str, Reading]) -> dict[str, Value]:
+    """What one launch did, under the names of `rooflight.quantities`; every metric also stays under its own name."""
+    counted = _by_known_names(metrics)
+    values = {name: reading.value for name, reading in counted.items()}
+    found: dict[str, Value] = {}
+    flops = to_quantities(values, _flop_counters(frozenset(values)), source=tool)
+    found.update({name: value for name, value in flops.items() if name not in counted})
+    for counter in _BYTES:  # not by `to_quantities`: the floor of a range does not hold for a kernel on its own
+        if counter.metric in counted:
+            found[counter.quantity] = _value(counted[counter.metric], f"{tool}: {counter.metric.removesuffix('.sum')}")
+    for name, quantity in _NVPROF.items():
+        if name in metrics and quantity not in found:
+            found[quantity] = _value(metrics[name], f"{tool}: {name}")
+    if FLOP_COUNT_SP not in metrics and (count := flop_count_sp(values)) is not None:
+        found[FLOP_COUNT_SP] = Value(count, f"{tool}: fadd + fmul + 2 x ffma, as nvprof's metric of this name")
+    for name, reading in metrics.items():
+        found[name] = _value(reading, f"{tool}, in {reading.unit}" if reading.unit else tool)
+    return found
+
+
+def missing(log: Log) -> list[str]:
+    """What a reader of the sums must know was never counted."""
+    seen = {name for launch in log.launches for name in _by_known_names(launch.metrics)}
+    if log.tool == "nvprof":
+        return ["nvprof does not count the tensor cores: what ran there is missing from every FLOP count"]
+    if log.tool != "ncu":
+        return ["the log has times and no counters: FLOPs and bytes are unknown (ncu counts them)"]
+    return [*_missing_tensor(seen, log.capability), *_missing_cuda(seen, log.capability), *_missing_bytes(seen)]
+
+
+def _missing_tensor(seen: Collection[str], capability: str | None) -> list[str]:
+    counted = {name for name in seen if _TENSOR.fullmatch(name)}
+    chip = _CHIPS.get(capability or "")
+    families = tensor_counters(chip) if chip is not None else ()
+    if re.fullmatch(r"[1-6]\.\d", capability or ""):
+        return []  # Pascal and older have no tensor cores
+    if not counted:
+        return [
+            "the tensor cores were not counted: what ran there is missing from every FLOP count; "
+            "profile again with sm__ops_path_tensor_src_* metrics (ncu --query-metrics lists them)"
+        ]
+    left = [counter.metric for counter in families if counter.metric not in counted]
+    if not left:
+        return []
+    names = ", ".join(re.sub(r"sm__ops_path_tensor_src_(\w+)\.sum", r"\1", name) for name in left)
+    return [f"the log counts no tensor-core work on {names}: what ran there is missing from every FLOP count"]
+
+
+def _missing_cuda(seen: Collection[str], capability: str | None) -> list[str]:
+    notes = []
+    chip = _CHIPS.get(capability or "", "GH100")
+    kinds: dict[str, list[str]] = {}
+    for counter in cuda_core_counters(chip):
+        kinds.setdefault(counter.quantity, []).append(counter.metric)
+    never = []
+    for quantity, members in kinds.items():
+        left = [metric for metric in members if metric not in seen]
+        if len(left) == len(members):
+            never.append(quantity.removeprefix("cuda_flops_"))
+        elif left:
+            notes.append(f"{quantity} is incomplete: {', '.join(left)} not in the log")
+    if never:
+        counters = "smsp__sass_thread_inst_executed_op_{f,h,d}{add,mul,fma}_pred_on.sum"
+        notes.append(f"the CUDA cores' work in {', '.join(never)} was not counted ({counters})")
+    return notes
+
+
+def _missing_bytes(seen: Collection[str]) -> list[str]:
+    if {"dram__bytes_read.sum", "dram__bytes_write.sum"} <= set(seen):
+        return [
+            "ncu flushes the caches before every kernel, and leaves a kernel's last writes in L2, unless it ran with "
+            "--cache-control none, which no log tells: DRAM bytes and times are those of kernels run one by one"
+        ]
+    return ["DRAM bytes were not counted both ways (dram__bytes_read.sum, dram__bytes_write.sum)"]
+
+
+@cache
+def _flop_counters(names: frozenset[str]) -> tuple[Counter, ...]:
+    """The FLOP counters among these names. What every chip calls alike is worth alike."""
+    tensor = {counter.metric: counter for chip in _CHIPS.values() for counter in tensor_counters(chip)}
+    cuda = {counter.metric: counter for chip in _CHIPS.values() for counter in cuda_core_counters(chip)}
+    # The paired instructions of some chips are added where they were counted; the others are needed all three.
+    needed = [counter for counter in cuda.values() if counter.metric in names or not _is_paired(counter)]
+    return (*(counter for metric, counter in tensor.items() if metric in names), *needed)
+
+
+def _is_paired(counter: Counter) -> bool:
+    return re.search(r"(add|mul|fma)2_pred", counter.metric) is not None
+
+
+def _by_known_names(metrics: Mapping[str, Reading]) -> dict[str, Reading]:
+    """Add the name we know to counters that have another, and to tensor work of which only the two parts, with and
+    without sparsity, were counted."""
+    result = dict(metrics)
+    for name, reading in metrics.items():
+        for pattern, known in _SAME:
+            if pattern.fullmatch(name):
+                result.setdefault(pattern.sub(known, name), reading)
+        if (found := _SPARSITY.fullmatch(name)) is not None:
+            parts = [metrics.get(f"{found['family']}_sparsity_{side}.sum") for side in ("on", "off")]
+            whole = [part.value for part in parts if part is not None]
+            if len(whole) == 2:
+                result.setdefault(f"{found['family']}.sum", Reading(sum(whole), reading.unit))
+    return result
+
+
+def _value(reading: Reading, origin: str) -> Value:
+    return Value(reading.value, origin, reading.low, reading.high)

@@ -1,0 +1,130 @@
+"""Nsight Systems' list of everything that ran on the GPU: `nsys stats --report cuda_gpu_trace --format csv`.
+
+Older versions call the report `gputrace`. The units stand in the column names and may be any; numbers are plain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+
+from rooflight.importing.log import Dim3, Launch, Log, Reading, exact
+from rooflight.importing.metric_units import unit
+from rooflight.importing.numbers import PLAIN
+from rooflight.importing.source import Source, cells_of, record
+from rooflight.ledger import KernelKind
+
+HEADER = re.compile(r'^"?Start ?\([^)]*\)"?,"?Duration ?\([^)]*\)"?,', re.MULTILINE)
+_COLUMN = re.compile(r"(?P<name>[^(]+?) ?(?:\((?P<unit>[^)]*)\))?")
+_NEEDED = ("Start", "Duration", "Name")
+_SIZES = (("GrdX", "GrdY", "GrdZ"), ("BlkX", "BlkY", "BlkZ"))
+
+
+class _Columns:
+    """Where the columns are, and in which units."""
+
+    def __init__(self, source: Source, line: int, header: list[str]) -> None:
+        found = [_COLUMN.fullmatch(name) for name in header]
+        self.names = {match["name"]: place for place, match in enumerate(found) if match is not None}
+        self.units = {match["name"]: match["unit"] or "" for match in found if match is not None}
+        self.width = len(header)
+        self.source = source
+        if any(name not in self.names for name in _NEEDED):
+            raise source.bad(
+                line, f"the header lacks one of {', '.join(_NEEDED)}: the file is not whole, export it again"
+            )
+
+    def cell(self, cells: list[str], name: str) -> str:
+        return cells[self.names[name]].strip() if name in self.names else ""
+
+    def number(self, row: tuple[int, list[str]], name: str) -> Decimal | None:
+        """A number in its base unit; `None` where the cell is empty."""
+        line, cells = row
+        text = self.cell(cells, name)
+        if text in ("", "-"):
+            return None
+        known, value = unit(self.units.get(name, "")), PLAIN.parse(text)
+        if value is None:
+            raise self.source.bad(line, f"{name} is {text!r}, which is no number")
+        if known is None:
+            raise self.source.bad(line, f"{name} is in {self.units[name]!r}, a unit that rooflight does not know")
+        return value * known.factor
+
+    def whole(self, row: tuple[int, list[str]], name: str) -> int | None:
+        value = self.number(row, name)
+        if value is not None and value != value.to_integral_value():
+            raise self.source.bad(row[0], f"{name} is {self.cell(row[1], name)!r}, which is no whole number")
+        return None if value is None else int(value)
+
+
+def read(source: Source) -> Log:
+    launches: list[Launch] = []
+    devices: dict[str, None] = {}
+    for columns, row in _rows(source):
+        devices.setdefault(re.sub(r" \(\d+\)$", "", columns.cell(row[1], "Device")))
+        launches.append(_launch(columns, row))
+    if not launches:
+        raise source.bad(
+            len(source.lines), "the GPU trace has a header and no rows: nothing ran on the GPU, or it was cut"
+        )
+    first = min(launch.start_s or 0.0 for launch in launches)
+    notes = []
+    if len(devices) > 1:
+        notes.append(f"the log covers {len(devices)} GPUs, all of them in the totals: {', '.join(devices)}")
+    return Log(
+        tool="nsys",
+        about="nsys GPU trace",
+        launches=tuple(replace(launch, start_s=(launch.start_s or 0.0) - first) for launch in launches),
+        time_origin="nsys Duration",
+        device=next(iter(devices), "") or None,
+        notes=tuple(notes),
+    )
+
+
+def _rows(source: Source) -> Iterator[tuple[_Columns, tuple[int, list[str]]]]:
+    columns: _Columns | None = None
+    lines = iter(source.numbered())
+    for number, line in lines:
+        if HEADER.match(line):
+            header = cells_of(line)
+            if header is None:
+                raise source.bad(number, "the header row breaks off: the file is not whole, export it again")
+            columns = _Columns(source, number, [name.strip() for name in header])
+        elif columns is not None and not re.match(r'"?-?\d', line):
+            columns = None if not line.strip() or line.startswith("Processing [") else columns
+        elif columns is not None:
+            cells = record(source, lines, (number, line))
+            if len(cells) != columns.width:
+                raise source.bad(
+                    number,
+                    f"{len(cells)} cells where the header has {columns.width}: the file is not whole, export it again",
+                )
+            if not line.endswith('"'):
+                source.must_end(number)
+            yield columns, (number, cells)
+
+
+def _launch(columns: _Columns, row: tuple[int, list[str]]) -> Launch:
+    line, cells = row
+    name = columns.cell(cells, "Name")
+    start, time = columns.number(row, "Start"), columns.number(row, "Duration")
+    if start is None or time is None or not name:
+        raise columns.source.bad(line, "a launch needs a start, a duration and a name: the file is not whole")
+    grid, block = (_dim3([columns.whole(row, axis) for axis in axes]) for axes in _SIZES)
+    size = columns.number(row, "Bytes")
+    metrics = {"copied_bytes": Reading(exact(size), "byte")} if size is not None else {}
+    return Launch(name=name, kind=_kind(name), grid=grid, block=block, stream=columns.whole(row, "Strm"),
+                  start_s=float(start), time_s=float(time), metrics=metrics)  # fmt: skip
+
+
+def _dim3(sizes: list[int | None]) -> Dim3 | None:
+    x, y, z = sizes
+    return None if x is None or y is None or z is None else (x, y, z)
+
+
+def _kind(name: str) -> KernelKind:
+    if name.lower().startswith("[cuda memcpy"):
+        return "copy"
+    return "set" if name.lower().startswith("[cuda memset") else "kernel"

@@ -1,0 +1,128 @@
+"""nvprof's tables of metrics, as text and as CSV: the least, the greatest and the average launch of every kernel.
+
+    ==558094== Metric result:
+    Invocations           Metric Name                      Metric Description         Min         Max         Avg
+    Device "Quadro GP100 (0)"
+        Kernel: GPU_track(of_photon*, double*, int)
+              4         flop_count_sp   Floating Point Operations(Single Prec...   455917968  2.4855e+10  7066167016
+
+nvprof read no tensor cores, and knows no GPU after Volta. Its text rounds from 10**10 on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from rooflight.importing.log import Launch, Log, Reading, exact
+from rooflight.importing.metric_units import unit
+from rooflight.importing.ncu_launches import times
+from rooflight.importing.ncu_messages import refuse_empty
+from rooflight.importing.numbers import PLAIN
+from rooflight.importing.source import Source, cells_of
+
+RESULT = re.compile(r"==\d+== Metric result:")
+_HEADER = re.compile(r"Invocations\s+Metric Name\s+Metric Description\s+Min\s+Max\s+Avg\s*")
+_CSV_HEADER = ["Device", "Kernel", "Invocations", "Metric Name", "Metric Description", "Min", "Max", "Avg"]
+_COUNTS = ("flop_count_sp", "flop_count_dp", "flop_count_hp", "dram_read_bytes", "dram_write_bytes")
+_DEVICE = re.compile(r'Device "(?P<name>.*) \(\d+\)"\s*')
+_KERNEL = re.compile(r"\s+Kernel: (?P<name>.+)")
+_VALUE = r"(\S+(?: \(\d+\))?)"
+_ROW = re.compile(rf"\s+(?P<times>\d+)\s+(?P<metric>\w+)\s+(?P<about>\S.*?)\s{{2,}}{_VALUE}\s+{_VALUE}\s+{_VALUE}\s*")
+_NUMBER = re.compile(r"(?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?P<unit>%|[KMGT]?B(?:/s)?)?")
+
+
+@dataclass(frozen=True)
+class _Row:
+    line: int
+    device: str
+    kernel: str
+    times: int
+    metric: str
+    values: tuple[str, str, str]
+    """Least, greatest, average."""
+
+
+@dataclass
+class _Kernel:
+    name: str
+    times: int
+    metrics: dict[str, Reading] = field(default_factory=dict)
+
+
+def read(source: Source) -> Log:
+    rows = list(_rows(source))
+    if not rows:
+        raise refuse_empty(source, "the log has no table of metrics by kernel")
+    kernels: dict[tuple[str, str], _Kernel] = {}
+    rounded = False
+    for row in rows:
+        kernel = kernels.setdefault((row.device, row.kernel), _Kernel(row.kernel, row.times))
+        kernel.times = max(kernel.times, row.times)
+        if (reading := _reading(source, row)) is not None:
+            kernel.metrics.setdefault(row.metric, reading)
+            rounded = rounded or "e+" in row.values[2]
+    notes = ["nvprof gives the average over the launches of a kernel: every launch stands here with it"]
+    if rounded:
+        notes.append("nvprof rounded counts of 10**10 and more to five digits")
+    launches = tuple(
+        Launch(name=kernel.name, metrics=kernel.metrics) for kernel in kernels.values() for _ in range(kernel.times)
+    )
+    devices = list(dict.fromkeys(row.device for row in rows))
+    if len(devices) > 1:
+        notes.append(f"the log covers {len(devices)} GPUs, all of them in the totals: {', '.join(devices)}")
+    return Log(tool="nvprof", about="nvprof metrics", launches=launches, time_origin="", device=devices[0],
+               notes=tuple(notes))  # fmt: skip
+
+
+def _rows(source: Source) -> Iterator[_Row]:
+    device, kernel = "", ""
+    inside: str | None = None
+    for number, line in source.numbered():
+        if _HEADER.fullmatch(line):
+            inside = "text"
+        elif line.startswith('"Device"'):
+            inside = "csv" if cells_of(line) == _CSV_HEADER else None
+        elif line.startswith("==") or "Event Name" in line:
+            inside = None
+        elif inside == "csv" and line.startswith('"'):
+            yield _csv_row(source, number, line)
+        elif inside == "text" and (found := _DEVICE.fullmatch(line)):
+            device, kernel = found["name"], ""
+        elif inside == "text" and (found := _KERNEL.fullmatch(line)):
+            kernel = found["name"].strip()
+        elif inside == "text" and line.strip() and line[0].isspace():
+            found = _ROW.fullmatch(line)
+            if found is None or not kernel:
+                raise source.bad(number, "this is no row of nvprof's metrics: the file is not whole, record it again")
+            source.must_end(number)
+            values = (found[4], found[5], found[6])
+            yield _Row(number, device, kernel, times(source, number, found["times"]), found["metric"], values)
+
+
+def _csv_row(source: Source, number: int, line: str) -> _Row:
+    cells = cells_of(line)
+    if cells is None or len(cells) != len(_CSV_HEADER):
+        raise source.bad(number, "this row of nvprof's metrics breaks off: the file is not whole, record it again")
+    source.must_end(number)
+    device = re.sub(r" \(\d+\)$", "", cells[0])
+    return _Row(number, device, cells[1], times(source, number, cells[2]), cells[3], (cells[5], cells[6], cells[7]))
+
+
+def _reading(source: Source, row: _Row) -> Reading | None:
+    if (average := _number(row.values[2])) is None:
+        if row.metric in _COUNTS and "OVERFLOW" not in row.values[2]:
+            raise source.bad(row.line, f"{row.metric} is {row.values[2]!r}, which is no number")
+        return None  # levels such as `Low (1)`
+    ends = [_number(text) for text in row.values[:2]]
+    low, high = (None if end is None else exact(end[0]) for end in ends)
+    return Reading(exact(average[0]), average[1], low, high)
+
+
+def _number(text: str) -> tuple[Decimal, str] | None:
+    found = _NUMBER.fullmatch(text.strip())
+    known = unit(found["unit"] or "") if found is not None else None
+    number = PLAIN.parse(found["number"]) if found is not None else None
+    return None if known is None or number is None else (number * known.factor, known.base)

@@ -1,0 +1,178 @@
+"""What was measured, sorted into the rows of a summary: modules, layer types, ops, phases.
+
+A fact lies in the smallest row that holds all of its ops. So rows add up, whatever a compiler did to the step: a kernel
+that fuses a convolution with the batch norm behind it counts in the block around both, and in the type of row
+`Conv2d + BatchNorm2d`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rooflight import summary
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, total
+from rooflight.measured import Fact, Group, Measured, Sums, ratio
+from rooflight.summary import By, Row
+
+NO_OP = "<no op>"
+"""Row of what nothing tells the op of."""
+SEVERAL = "<several>"
+"""Row of what belongs to the model, the loss and the optimizer together."""
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """One line of a summary from both sides."""
+
+    estimate: Row
+    group: Group
+    own: Group
+    """What runs in the module itself, not in its children; elsewhere the same as `group`."""
+    sums: Sums
+    own_sums: Sums
+    share: float | None
+    """Of the time of all ops."""
+
+    @property
+    def name(self) -> str:
+        return self.estimate.name
+
+
+def rows(measured: Measured, by: By = "module") -> list[MeasuredRow]:
+    """The summary's rows: modules in the order of the model, types and ops the slowest first."""
+    if by == "module":
+        return _module_rows(measured)
+    key = summary._type_of(measured.ledger) if by == "type" else summary._name_of
+    groups = _fused(measured, key)
+    made = [_row(measured, _estimated(measured.ledger, name, group), group) for name, group in groups.items()]
+    return sorted(made, key=lambda row: (row.sums.time_s or 0, row.estimate.totals.flops), reverse=True)
+
+
+def merged(measured: Measured, members: list[MeasuredRow], estimate: Row) -> MeasuredRow:
+    """One row for several, under the estimate's row for them."""
+    return _row(measured, estimate, _together([row.group for row in members]), _together([row.own for row in members]))
+
+
+def phases(measured: Measured) -> list[MeasuredRow]:
+    """The phases that the step has."""
+    groups = _grouped(measured, lambda op: op.phase)
+    order = ("forward", "backward", "optimizer", SEVERAL, NO_OP)
+    return [
+        _row(measured, _estimated(measured.ledger, name, groups[name]), groups[name])
+        for name in order
+        if name in groups
+    ]
+
+
+def _row(measured: Measured, estimate: Row, group: Group, own: Group | None = None) -> MeasuredRow:
+    sums = measured.sums(group)
+    own_sums = sums if own is None or own == group else measured.sums(own)
+    return MeasuredRow(estimate, group, own or group, sums, own_sums, ratio(sums.time_s, measured.total.time_s))
+
+
+def _together(groups: list[Group]) -> Group:
+    return Group(
+        tuple(index for group in groups for index in group.ops), tuple(fact for group in groups for fact in group.facts)
+    )
+
+
+class _Gathered:
+    """Groups while they grow."""
+
+    def __init__(self) -> None:
+        self._ops: dict[str, list[int]] = defaultdict(list)
+        self._facts: dict[str, list[Fact]] = defaultdict(list)
+
+    def add_op(self, name: str, op: Op) -> None:
+        if op.kind != "view":
+            self._ops[name].append(op.index)
+
+    def add_fact(self, name: str, fact: Fact) -> None:
+        self._facts[name].append(fact)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._ops or name in self._facts
+
+    def group(self, name: str) -> Group:
+        return Group(tuple(self._ops.get(name, ())), tuple(self._facts.get(name, ())))
+
+    def all(self) -> dict[str, Group]:
+        return {name: self.group(name) for name in (*self._ops, *(n for n in self._facts if n not in self._ops))}
+
+
+def _module_rows(measured: Measured) -> list[MeasuredRow]:
+    inside, own = _Gathered(), _Gathered()
+    for op in measured.ledger.ops:
+        own.add_op(op.module, op)
+        for path in _around(op.module):
+            inside.add_op(path, op)
+    for fact in measured.facts:
+        where = _common({measured.ledger.ops[index].module for index in fact.ops})
+        own.add_fact(where, fact)
+        for path in _around(where):
+            inside.add_fact(path, fact)
+    estimates = summary.rows(measured.ledger, "module")
+    estimates += [_estimated(measured.ledger, name, Group((), ())) for name in (SEVERAL, NO_OP) if name in inside]
+    return [_row(measured, row, inside.group(row.name), own.group(row.name)) for row in estimates]
+
+
+def _grouped(measured: Measured, key: Callable[[Op], str]) -> dict[str, Group]:
+    """Groups of ops; what spans several is a row of its own."""
+    gathered = _Gathered()
+    for op in measured.ledger.ops:
+        gathered.add_op(key(op), op)
+    for fact in measured.facts:
+        names = {key(measured.ledger.ops[index]) for index in fact.ops}
+        gathered.add_fact(names.pop() if len(names) == 1 else SEVERAL if names else NO_OP, fact)
+    return gathered.all()
+
+
+def _fused(measured: Measured, key: Callable[[Op], str]) -> dict[str, Group]:
+    """Groups of ops, where ops that ran as one kernel make a group of their own: `Conv2d + ReLU`."""
+    ops, gathered = measured.ledger.ops, _Gathered()
+    home: dict[int, str] = {}
+    for fact in measured.facts:
+        name = _joined([key(ops[index]) for index in fact.ops]) if fact.ops else NO_OP
+        gathered.add_fact(name, fact)
+        if len(fact.ops) > 1:
+            for index in fact.ops:
+                home.setdefault(index, name)  # an op that ran in two kernels is in the row of the first
+    for op in ops:
+        gathered.add_op(home.get(op.index, key(op)), op)
+    return gathered.all()
+
+
+def _estimated(ledger: Ledger, name: str, group: Group) -> Row:
+    """The estimate's side of a group."""
+    found = [ledger.ops[index] for index in group.ops]
+    forward, backward = (total(op for op in found if op.phase == phase) for phase in ("forward", "backward"))
+    return Row(name, "", 0, len(found), None, 0, 0, total(found), forward, backward, None)
+
+
+def _common(paths: set[str]) -> str:
+    """The innermost module that all of them are in."""
+    if not paths:
+        return NO_OP
+    if len(paths) == 1:
+        return next(iter(paths))
+    if paths & {LOSS, OPTIMIZER}:
+        return SEVERAL
+    shared: list[str] = []
+    for level in zip(*(path.split(".") for path in paths), strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared)
+
+
+def _around(path: str) -> list[str]:
+    return [path] if path in (LOSS, OPTIMIZER, SEVERAL, NO_OP) else summary._ancestry(path)
+
+
+def _joined(names: list[str]) -> str:
+    """`a + b`, each once, in the order of the step; a long list is cut."""
+    distinct = list(Counter(names))
+    more = f" + {len(distinct) - 3} more" if len(distinct) > 3 else ""
+    return " + ".join(distinct[:3]) + more

@@ -1,0 +1,226 @@
+"""`rooflight.measure`: run a step for real, and write down what the device did under the ops it belongs to."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from rooflight.errors import BadInput, CannotMeasure
+from rooflight.estimation.costs import fill_costs
+from rooflight.ledger import FORMAT_VERSION, Ledger, StepKind
+from rooflight.measurement import on_cpu, on_gpu
+from rooflight.measurement.compiled import CompiledStep
+from rooflight.measurement.conditions import Conditions, cuda_version, device_name, driver_version
+from rooflight.measurement.counters.metrics import Level
+from rooflight.measurement.execution import CapturedStep, EagerStep
+from rooflight.measurement.findings import Findings, Interrupted, Progress, silent
+from rooflight.measurement.options import CounterBackend, MeasureOptions
+from rooflight.measurement.provenance import is_compiled
+from rooflight.models.workload import Workload
+from rooflight.trace.given import given_workload
+from rooflight.trace.stage import Stage, TraceOptions, staged
+from rooflight.trace.tracer import header_of
+
+
+class MeasurementStopped(KeyboardInterrupt):
+    """Ctrl-C during a measurement; `ledger` holds what was measured before."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__("interrupted")
+        self.ledger = ledger
+
+
+def measure(
+    model: str | nn.Module,
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    step: StepKind = "infer",
+    batch: int | None = None,
+    seq: int | None = None,
+    past: int | None = None,
+    dtype: str | None = None,
+    autocast: str | None = None,
+    loss: str | None = None,
+    optimizer: str | None = None,
+    foreach: bool | None = None,
+    accumulate: int = 1,
+    overrides: Mapping[str, str] | None = None,
+    input_shape: Sequence[int] | None = None,
+    download: bool = False,
+    device: str | None = None,
+    counters: CounterBackend = "auto",
+    levels: Sequence[Level] = ("dram",),
+    metrics: Sequence[str] = (),
+    per_kernel: bool = False,
+    repeat: int = 20,
+    compile: bool = False,
+    compile_mode: str | None = None,
+    graphs: bool = False,
+    progress: Progress = silent,
+    command: str = "",
+) -> Ledger:
+    """Run one step for real and measure it: time, memory, kernels, and what the hardware counted, for every op.
+
+    `model` is a name, built here on `device` (the GPU if there is one), or a live module that is called with `inputs`
+    where it is, and left exactly as it was. The step is run `repeat` times plainly for its time and a few times more
+    for the rest. What cannot be measured is missing, and a note says why.
+
+        >>> ledger = rooflight.measure("resnet50", batch=16, step="train")
+        >>> ledger.to_pandas()[["op", "gpu_time_s", "dram_bytes_read"]]
+    """
+    options = MeasureOptions(
+        counters=counters, levels=tuple(levels), metrics=tuple(metrics), per_kernel=per_kernel, repeat=repeat,
+        execution="graph" if graphs else "compile" if compile else "eager", compile_mode=compile_mode,
+    )  # fmt: skip
+    if graphs and compile:
+        raise BadInput("choose one of compile and graphs")
+    if counters == "ncu":
+        raise BadInput("ncu needs a process of its own: use the command line, rooflight measure --counters ncu")
+    where = _device(model, device)
+    if graphs and where.type != "cuda":
+        raise BadInput("CUDA graphs need a GPU: leave graphs away to measure on the CPU")
+    with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
+        workload = given_workload(
+            model, inputs, kwargs, step=step, batch=batch, seq=seq, past=past, dtype=dtype, overrides=overrides,
+            input_shape=input_shape, download=download, device=where.type,
+        )  # fmt: skip
+        if is_compiled(workload.model) and not graphs:
+            options = replace(options, execution="compile")
+        trace_options = TraceOptions(
+            target=_target(where), autocast=autocast, loss=loss, optimizer=optimizer, foreach=foreach,
+            accumulate=accumulate, capturable=graphs, on="cuda" if where.type == "cuda" else "cpu", rank=rank(),
+            command=command,
+        )  # fmt: skip
+        return measure_workload(workload, trace_options, options, progress)
+
+
+def profiled_step(model: str, *, device: str | None, only: int | None, step: StepKind, autocast: str | None,
+                  loss: str | None, optimizer: str | None, foreach: bool | None, accumulate: int,
+                  **which: Any) -> None:  # fmt: skip
+    """Run the step of a model by name for an outer profiler, such as ncu."""
+    from rooflight.measurement.profiled_step import run_profiled_step
+
+    where = _device(model, device)
+    with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
+        workload = given_workload(model, (), None, step=step, device=where.type, **which)
+        options = TraceOptions(
+            target=_target(where), autocast=autocast, loss=loss, optimizer=optimizer, foreach=foreach,
+            accumulate=accumulate, on="cuda" if where.type == "cuda" else "cpu",
+        )  # fmt: skip
+        run_profiled_step(workload, options, only=only)
+
+
+def measure_workload(workload: Workload, trace_options: TraceOptions, options: MeasureOptions,
+                     progress: Progress = silent) -> Ledger:  # fmt: skip
+    """Measure a step that is ready to be staged."""
+    findings = Findings()
+    if rank() and options.counters == "auto":
+        options = replace(options, counters="none", metrics=(), per_kernel=False)
+        findings.notes.append("counters are read on rank 0 only")
+    conditions = Conditions(trace_options.on)
+    with staged(workload, trace_options) as stage:
+        stage.keep()
+        execution = _execution(stage, options)
+        try:
+            progress("warm-up", 0, 1)
+            _start_clean(trace_options.on)
+            execution.prepare()
+            stage.put_back()
+            conditions.before()
+            if trace_options.on == "cuda":
+                on_gpu.collect(stage, options, execution, findings, progress)
+            else:
+                on_cpu.collect(stage, options, execution, findings, progress)
+        except Interrupted:
+            raise MeasurementStopped(_ledger(stage, findings, conditions, options)) from None
+        finally:
+            execution.close()
+        return _ledger(stage, findings, conditions, options)
+
+
+def _start_clean(on: str) -> None:
+    """What earlier work left in the allocator's hands is no part of this step's memory."""
+    if on == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _execution(stage: Stage, options: MeasureOptions) -> EagerStep:
+    if options.execution == "graph":
+        return CapturedStep(stage)
+    if options.execution == "compile":
+        return CompiledStep(stage, mode=options.compile_mode)
+    return EagerStep(stage)
+
+
+def _ledger(stage: Stage, findings: Findings, conditions: Conditions, options: MeasureOptions) -> Ledger:
+    on = stage.options.on
+    recording = findings.recording
+    if recording is None:  # stopped before the ops were recorded
+        stage.put_back()
+        recording = stage.record()
+    header = header_of(stage, recording)
+    header = msgspec.structs.replace(
+        header, execution=options.execution, device=device_name(on), cuda=cuda_version() if on == "cuda" else None,
+        driver=driver_version() if on == "cuda" else None, conditions=conditions.after(),
+        notes=(*header.notes, *findings.notes), world=world(),
+    )  # fmt: skip
+    return fill_costs(
+        Ledger(
+            format_version=FORMAT_VERSION, header=header, modules=recording.modules, storages=recording.storages,
+            ops=recording.ops, kernels=findings.kernels, measurements=findings.measurements(),
+        )
+    )  # fmt: skip
+
+
+def _device(model: str | nn.Module, asked: str | None) -> torch.device:
+    """The device the step runs on: where a live module is; as asked, or the GPU if there is one."""
+    if isinstance(model, nn.Module):
+        places = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+        if len(places) > 1:
+            raise BadInput(f"the model lies on {len(places)} devices: measure it on one (model.to('cuda'))")
+        place = places.pop() if places else torch.device(asked or _default_device())
+        if asked is not None and torch.device(asked).type != place.type:
+            raise BadInput(f"the model is on {place}, not on {asked}: move it first")
+    else:
+        try:
+            place = torch.device(asked or _default_device())
+        except RuntimeError:
+            raise BadInput(f"unknown device {asked!r}: use cuda, cuda:1 or cpu") from None
+    if place.type not in ("cuda", "cpu"):
+        raise BadInput(f"cannot measure on {place.type}: use cuda, cuda:1 or cpu")
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise CannotMeasure("torch sees no GPU: measure with device cpu, or ask `rooflight doctor` what is missing")
+    if place.type == "cuda" and place.index is not None and place.index >= torch.cuda.device_count():
+        raise BadInput(f"there is no {place}: torch sees {torch.cuda.device_count()} GPU(s)")
+    return place
+
+
+def _default_device() -> str:
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+
+
+def _target(place: torch.device) -> str:
+    if place.type == "cpu":
+        return "cpu"
+    major, minor = torch.cuda.get_device_capability(place)
+    return f"cuda:{major}{minor}"
+
+
+def rank() -> int:
+    """Which of torchrun's processes this is."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))

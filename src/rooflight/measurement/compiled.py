@@ -1,0 +1,99 @@
+"""The step as torch.compile runs it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rooflight.ledger import Kernel, Op, Value
+from rooflight.measurement import provenance, timeline
+from rooflight.measurement.execution import EagerStep, Launches, attributed_share
+from rooflight.measurement.profiler_trace import Span, Thread, Trace
+from rooflight.trace.stage import Stage
+
+_GRAPH = "## Call CompiledFxGraph"
+
+
+class CompiledStep(EagerStep):
+    """Forward and backward compiled, the loss and the optimizer as they are."""
+
+    eager = False
+
+    def __init__(self, stage: Stage, *, mode: str | None) -> None:
+        super().__init__(stage)
+        self._mode = mode
+        self._provenance = provenance.Provenance(stage.model)
+
+    def prepare(self) -> None:
+        import torch._dynamo  # seconds, so only here
+
+        stage = self.stage
+        torch._dynamo.reset()
+        stage.call = (
+            stage.model if provenance.is_compiled(stage.model) else provenance.compiled(stage.model, mode=self._mode)
+        )
+        with self._provenance as found:
+            for _ in range(3 if self._mode else 2):  # graphs inside the compiled code are captured by a second run
+                stage.run()
+            found.begin_step()
+            stage.run()
+
+    def memory(self) -> tuple[dict[str, Value], list[str]]:
+        found, notes = super().memory()
+        broken = f", {self._provenance.graph_breaks} graph breaks" if self._provenance.graph_breaks else ""
+        notes.append(f"torch.compile made {self._provenance.graphs} graph(s) of the model{broken}")
+        return found, notes
+
+    def attributed(self, marked: Callable[[], Launches], traces: Sequence[Trace], plain: Sequence[Launches],
+                   ops: Sequence[Op]) -> Launches:  # fmt: skip
+        """By what Inductor says its kernels were made of."""
+        launches = list(plain[0])
+        order = sorted(range(len(launches)), key=lambda i: (_called(traces[0], launches[i]), launches[i].start_s))
+        stacks = _Stacks(traces[0].spans)
+        seen = [stacks.launch(traces[0], launches[i]) for i in order]
+        for position, found in zip(order, provenance.walk(seen, self._provenance, ops), strict=True):
+            launches[position] = replace(launches[position], op=None, ops=found)
+        return launches
+
+    def attribution_notes(self, kernels: Sequence[Kernel]) -> list[str]:
+        notes = [attributed_share(kernels, "by Inductor's provenance")]
+        if self._provenance.reason:
+            notes.append(f"some kernels have no op: {self._provenance.reason}")
+        return notes
+
+    def close(self) -> None:
+        self.stage.call = self.stage.model
+
+
+def _called(trace: Trace, launch: timeline.Launch) -> int:
+    """When the host asked for it."""
+    point = trace.calls.get(launch.correlation)
+    return point.time_ns if point is not None else 0
+
+
+class _Stacks:
+    """Which host ranges were open when something was launched."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._threads: dict[Thread, list[tuple[int, Span]]] = defaultdict(list)
+        for number, span in enumerate(spans):
+            self._threads[span.thread].append((number, span))
+        for rows in self._threads.values():
+            rows.sort(key=lambda row: (row[1].start_ns, -row[1].end_ns))
+
+    def launch(self, trace: Trace, launch: timeline.Launch) -> provenance.Launch:
+        point = trace.calls.get(launch.correlation)
+        stack: list[tuple[str, int]] = []
+        graph = None
+        if point is not None:
+            for number, span in self._threads.get(point.thread, ()):
+                if span.start_ns > point.time_ns:
+                    break
+                if span.end_ns < point.time_ns:
+                    continue
+                if span.name.startswith(_GRAPH):
+                    graph, stack = span.name, []  # what is around a compiled graph tells nothing of what is inside
+                elif ("::" in span.name or span.name.startswith("triton")) and not span.name.startswith("autograd::"):
+                    stack.append((span.name, number))
+        return provenance.Launch(launch.name, tuple(stack), graph)

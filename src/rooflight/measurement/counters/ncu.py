@@ -1,0 +1,180 @@
+"""Counters through Nsight Compute: slower than CUPTI in the process, but an independent witness, and a way out where
+CUPTI's library is missing.
+
+ncu replays every kernel by itself with caches and clocks left alone, so its FLOPs are those of the step, while its
+bytes are those of each kernel run several times over on the same data.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections import Counter as Counted
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from rooflight.errors import BadFile, BadInput, CannotMeasure
+from rooflight.importing import read
+from rooflight.ledger import Kernel, Ledger, Measurement, Op, Value
+from rooflight.measurement.counters import metrics
+from rooflight.measurement.counters.metrics import Counter
+from rooflight.measurement.options import MeasureOptions
+from rooflight.measurement.profiled_step import RANGE
+from rooflight.quantities import QUANTITIES
+
+_BASE = (
+    "--profile-from-start", "off", "--target-processes", "all", "--nvtx", "--replay-mode", "kernel",
+    "--cache-control", "none", "--clock-control", "none",
+)  # fmt: skip
+_CHIPS = {70: "GV100", 72: "GV100", 75: "TU102", 80: "GA100", 86: "GA102", 87: "GA10B", 89: "AD102", 90: "GH100",
+          100: "GB100", 103: "GB110", 120: "GB202"}  # fmt: skip
+"""The chip behind a compute capability, as far as counters are concerned."""
+
+
+def find_ncu() -> str | None:
+    return shutil.which("ncu")
+
+
+def command_line(step: Sequence[str], names: Sequence[str]) -> list[str]:
+    """ncu around a process that runs the profiled step, with its counters as CSV on the output."""
+    return [
+        find_ncu() or "ncu", *_BASE, "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(names),
+        *step,
+    ]  # fmt: skip
+
+
+def open_op_command(step: Sequence[str], index: int, *, report: str) -> str:
+    """The line that opens one op in Nsight Compute: everything ncu knows of its kernels, in a report file."""
+    line = [
+        "ncu", "--profile-from-start", "off", "--target-processes", "all", "--set", "full", "--force-overwrite",
+        "--export", report, *step, "--profile-op", str(index),
+    ]  # fmt: skip
+    return shlex.join(line)
+
+
+def counters_for(ledger: Ledger, options: MeasureOptions) -> tuple[Counter, ...]:
+    """What to ask for: bytes, CUDA cores, and the tensor cores that the precisions of the step can reach."""
+    chip = chip_of(ledger.header.target)
+    used = {op.precision for op in ledger.ops} | {
+        tensor.dtype for op in ledger.ops for tensor in (*op.inputs, *op.outputs)
+    }
+    reach = {precision.removeprefix("fp8_")[:3] if precision.startswith("fp8") else precision for precision in used}
+    reach |= {"tf32"} if "fp32" in used else set()
+    tensor = tuple(
+        counter for counter in metrics.tensor_counters(chip) if counter.quantity.removeprefix("tensor_flops_") in reach
+    )
+    return (*metrics.byte_counters(options.levels, chip=chip), *tensor, *metrics.cuda_core_counters(chip))
+
+
+def chip_of(target: str) -> str:
+    capability = int(target.partition(":")[2] or 90)
+    if capability not in _CHIPS:
+        raise CannotMeasure(f"rooflight has no table of counters for compute capability {capability / 10}")
+    return _CHIPS[capability]
+
+
+def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledger:
+    """Run the step once more under ncu, and add its counters to the ops of the ledger."""
+    if find_ncu() is None:
+        raise CannotMeasure("ncu is not on PATH: install Nsight Compute, or measure with --counters cupti")
+    counters = counters_for(ledger, options)
+    names = [*(counter.metric for counter in counters), *options.metrics]
+    with tempfile.TemporaryDirectory(prefix="rooflight-") as folder:
+        log = Path(folder) / "ncu.csv"
+        with log.open("wb") as output:
+            ended = subprocess.run(
+                command_line(step, names), stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                check=False,
+            )  # fmt: skip
+        try:
+            kernels = read(log).kernels
+        except BadFile as error:
+            reason = str(error).replace(f"{log}", "ncu's output")
+            raise CannotMeasure(f"ncu counted nothing (exit code {ended.returncode}): {reason}") from error
+    return attributed(ledger, kernels)
+
+
+def attributed(ledger: Ledger, kernels: Sequence[Kernel]) -> Ledger:
+    """The counters of ncu's kernels, summed under the op whose range they were launched in."""
+    sums: dict[int, dict[str, Value]] = {}
+    lost = 0
+    for kernel in kernels:
+        index = op_of(kernel)
+        if index is None or index >= len(ledger.ops):
+            lost += 1
+            continue
+        found = sums.setdefault(index, {})
+        for name, value in kernel.quantities.items():
+            if not _adds_up(name):
+                continue
+            before = found.get(name)
+            found[name] = Value(value.value + (before.value if before else 0), value.origin)
+    notes = [f"counters by ncu: {len(kernels):,} kernels, each replayed by itself"]
+    if lost:
+        notes.append(f"{lost:,} of ncu's kernels lie in no op's range: their counts are in no row")
+    rows = {row.ops[0]: row for row in ledger.measurements if row.scope == "op"}
+    others = [row for row in ledger.measurements if row.scope != "op"]
+    for index, quantities in sums.items():
+        before_row = rows.get(index) or Measurement(scope="op", ops=(index,))
+        rows[index] = msgspec.structs.replace(before_row, quantities={**before_row.quantities, **quantities})
+    header = msgspec.structs.replace(ledger.header, notes=(*ledger.header.notes, *notes))
+    measurements = (*others, *(rows[index] for index in sorted(rows)))
+    return msgspec.structs.replace(
+        ledger, header=header, measurements=measurements, kernels=_with_counters(ledger, kernels)
+    )
+
+
+def _adds_up(name: str) -> bool:
+    """Counts and bytes; no rates, and no times: ncu's are those of single kernels at its own pace."""
+    if name in QUANTITIES:
+        return QUANTITIES[name].additive and QUANTITIES[name].unit != "second"
+    return name.endswith(".sum") and "time" not in name
+
+
+def _with_counters(ledger: Ledger, counted: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """The timeline's kernels with their counters, where both saw the same number of kernels in every op."""
+    queues: dict[int, list[Kernel]] = defaultdict(list)
+    for kernel in counted:
+        index = op_of(kernel)
+        if index is not None:
+            queues[index].append(kernel)
+    own = Counted(kernel.ops[0] for kernel in ledger.kernels if kernel.kind == "kernel" and len(kernel.ops) == 1)
+    joined = []
+    for kernel in ledger.kernels:
+        index = kernel.ops[0] if kernel.kind == "kernel" and len(kernel.ops) == 1 else None
+        if index is not None and own[index] == len(queues[index]):
+            own[index] -= 1
+            counts = queues[index].pop(0).quantities
+            kernel = msgspec.structs.replace(kernel, quantities={**counts, **kernel.quantities})
+        joined.append(kernel)
+    return tuple(joined)
+
+
+def op_of(kernel: Kernel) -> int | None:
+    """The op that an NVTX range of ours names."""
+    match = re.search(rf"{RANGE}(\d+)", kernel.label)
+    return int(match[1]) if match else None
+
+
+def find_op(ops: Sequence[Op], text: str) -> Op:
+    """The op a user means: its number, or a module with, if it has several, the name of the op."""
+    if text.isdigit():
+        if int(text) >= len(ops):
+            raise BadInput(f"there is no op {text}: the step has ops 0 to {len(ops) - 1}")
+        return ops[int(text)]
+    module, _, name = text.partition(":")
+    computing = [op for op in ops if op.kind == "compute"]
+    inside = [op for op in computing if op.module == module and (not name or name in op.name)]
+    if not inside:
+        import difflib
+
+        near = difflib.get_close_matches(module, {op.module for op in computing}, n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "give its number (--by op shows them) or MODULE:OP"
+        raise BadInput(f"no op in {text!r}: {hint}")
+    return inside[0]

@@ -1,0 +1,192 @@
+"""Counters for every op of a step, by repeating the step: once for each group of counters the hardware can count
+together, with values and random state put back in between.
+
+First one range around the whole step, with everything that may be at work; it tells which tensor cores are, and is
+what the sum over ops is checked against. Then a range around every op that does something on the device, with only the
+counters that moved. Counters cost about 1.5 ms for each range and pass, whatever is inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rooflight.errors import CannotMeasure
+from rooflight.ledger import Op, Value
+from rooflight.measurement.counters import metrics
+from rooflight.measurement.counters.metrics import Counter
+from rooflight.measurement.counters.ranges import RangeProfiler, probe
+from rooflight.measurement.findings import Progress
+from rooflight.measurement.options import MeasureOptions
+from rooflight.trace.stage import Stage
+
+WINDOW = 2048
+"""Ranges counted in one go. More ops than that are counted window by window, each in its own repeats of the step."""
+_EMPTY = 8
+_SOURCE = "cupti"
+
+Counts = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which counters are asked for, after the whole step has shown which are at work."""
+
+    chip: str
+    counters: tuple[Counter, ...]
+    extra: tuple[str, ...]
+    idle: Mapping[str, Value]
+    """Quantities that are zero in the whole step, so in each of its ops."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return (*(counter.metric for counter in self.counters), *self.extra)
+
+    def quantities(self, counts: Mapping[str, float], floor: Mapping[str, float] | None = None) -> dict[str, Value]:
+        """What was counted in one range; bytes that an empty range shows as well are unknown."""
+        found = {**self.idle, **metrics.to_quantities(counts, self.counters, source=_SOURCE)}
+        for counter in self.counters:
+            below = floor is not None and counts.get(counter.metric, 0.0) <= floor.get(counter.metric, -1.0)
+            if below and counter.quantity.endswith(("_bytes", "_read", "_written")):
+                found.pop(counter.quantity, None)
+        return found
+
+
+class OpCounters:
+    """Counts one staged step. `passes` grows with every repeat of it."""
+
+    def __init__(self, stage: Stage, options: MeasureOptions, progress: Progress) -> None:
+        self.chip = probe(torch.cuda.current_device())
+        self.passes = 0
+        self._stage = stage
+        self._options = options
+        self._progress = progress
+
+    def whole_step(self) -> tuple[Plan, dict[str, Value]]:
+        """One range around the plain step, and the plan for what comes after."""
+        scouted = self._count(metrics.scout_metrics(self.chip), self._step_in_a_range, 1, "counters: scouting")
+        tensor = metrics.tensor_counters_in_use(self.chip, scouted["step"])
+        everything = (
+            *metrics.byte_counters(self._options.levels, chip=self.chip), *tensor,
+            *metrics.cuda_core_counters(self.chip),
+        )  # fmt: skip
+        names = [*(counter.metric for counter in everything), *self._options.metrics]
+        counts = self._count(names, self._step_in_a_range, 1, "counters: whole step")["step"]
+        in_use = metrics.tensor_counters_in_use(self.chip, {**scouted["step"], **counts})
+        kept = tuple(counter for counter in everything if counter not in tensor or counter in in_use)
+        plan = Plan(self.chip, kept, self._options.metrics, metrics.idle_quantities(self.chip, in_use, source=_SOURCE))
+        return plan, plan.quantities(counts)
+
+    def per_op(self, plan: Plan, ops: Sequence[Op], wanted: Collection[int]) -> dict[int, dict[str, Value]]:
+        """A range around every op of `wanted`; the step must repeat `ops` each time."""
+        found: dict[int, dict[str, Value]] = {}
+        indices = sorted(wanted)
+        windows = [indices[start : start + WINDOW] for start in range(0, len(indices), WINDOW)]
+        for number, window in enumerate(windows, 1):
+            part = f" {number} of {len(windows)}" if len(windows) > 1 else ""
+            doing = f"counters: {len(window):,} ops{part}"
+            counts = self._count(plan.metrics, _OpRanges(self._stage, ops, window), len(window) + _EMPTY, doing)
+            empty = [counts.pop(_empty(i)) for i in range(_EMPTY)]
+            # The first empty range still sees what was written before it.
+            floor = {metric: max(row.get(metric, 0.0) for row in empty[1:]) for metric in plan.metrics}
+            for name, values in counts.items():
+                found[int(name)] = plan.quantities(values, floor)
+        return found
+
+    def per_kernel(self, plan: Plan, kernels: int) -> list[dict[str, Value]]:
+        """Counters of every kernel of the plain step, in the order of launch."""
+        on = torch.cuda.current_device()
+        with RangeProfiler(plan.metrics, max_ranges=kernels + 16, per_kernel=True, device=on) as profiler:
+            self._passes(profiler, lambda _, arguments: self._stage.run(arguments), f"counters: {kernels:,} kernels")
+            ranges = sorted(profiler.results(), key=lambda found: int(found.name))
+        return [plan.quantities(found.values) for found in ranges]
+
+    def cuda_cores(self, where: str) -> dict[str, Value]:
+        """Only the CUDA cores, over the whole step; `where` says how it was run."""
+        counters = metrics.cuda_core_counters(self.chip)
+        names = [counter.metric for counter in counters]
+        counts = self._count(names, self._step_in_a_range, 1, "counters: CUDA cores")["step"]
+        return metrics.to_quantities(counts, counters, source=f"{_SOURCE} ({where})")
+
+    def _step_in_a_range(self, profiler: RangeProfiler, arguments: Any) -> Any:
+        profiler.push("step")
+        output = self._stage.run(arguments)
+        torch.cuda.synchronize()
+        profiler.pop()
+        return output
+
+    def _count(self, names: Sequence[str], run: Callable[[RangeProfiler, Any], Any], ranges: int,
+               doing: str) -> dict[str, Counts]:  # fmt: skip
+        with RangeProfiler(names, max_ranges=ranges, device=torch.cuda.current_device()) as profiler:
+            self._passes(profiler, run, doing)
+            return {found.name: found.values for found in profiler.results()}
+
+    def _passes(self, profiler: RangeProfiler, run: Callable[[RangeProfiler, Any], Any], doing: str) -> None:
+        done, number = False, 0
+        while not done:
+            self._progress(doing, number, profiler.passes)
+            self._stage.put_back()
+            arguments = self._stage.fresh_arguments()
+            torch.cuda.synchronize()
+            profiler.start()
+            try:
+                run(profiler, arguments)
+                torch.cuda.synchronize()
+            except BaseException:
+                profiler.abort()
+                raise
+            done = profiler.stop()
+            number += 1
+            if number > 4 * profiler.passes:
+                raise CannotMeasure(f"CUPTI asks for more than {number} passes where it planned {profiler.passes}")
+        self.passes += number
+
+
+def _empty(number: int) -> str:
+    return f"empty {number}"
+
+
+class _OpRanges:
+    """Runs the recorded step with a range around each op of a window, and checks that it repeats itself."""
+
+    def __init__(self, stage: Stage, ops: Sequence[Op], window: Sequence[int]) -> None:
+        self._stage = stage
+        self._ops = ops
+        self._window = set(window)
+        self._profiler: RangeProfiler
+
+    def __call__(self, profiler: RangeProfiler, arguments: Any) -> None:
+        self._profiler = profiler
+        for number in range(_EMPTY):
+            profiler.push(_empty(number))
+            profiler.pop()
+        again = self._stage.record(self, arguments).ops
+        check_repeated(self._ops, again)
+
+    def before(self, index: int) -> None:
+        if index in self._window:
+            self._profiler.push(str(index))
+
+    def after(self, index: int) -> None:
+        if index in self._window:
+            self._profiler.pop()
+
+
+def check_repeated(first: Sequence[Op], again: Sequence[Op]) -> None:
+    """Counters of several runs belong together only if each run was the same step."""
+    for one, other in zip(first, again, strict=False):
+        if one.key != other.key or [t.shape for t in one.outputs] != [t.shape for t in other.outputs]:
+            raise CannotMeasure(
+                f"the step does not repeat itself: op {one.index} was {_described(one)} and is {_described(other)} in "
+                "another run; take what changes (data-dependent branches, counters, growing caches) out of the step"
+            )
+    if len(first) != len(again):
+        raise CannotMeasure(f"the step does not repeat itself: it had {len(first):,} ops and then {len(again):,}")
+
+
+def _described(op: Op) -> str:
+    shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in op.outputs) or "nothing"
+    return f"{op.name} in {op.module or 'the model'} giving {shapes}"

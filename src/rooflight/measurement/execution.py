@@ -1,0 +1,171 @@
+"""How the plain step is run: eagerly, through torch.compile, or as a captured CUDA graph.
+
+The ops of the ledger are always those of the eager step: they are what estimate and measurement are joined by. What is
+timed, profiled and counted is the step as it was asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rooflight.errors import CannotMeasure, RooflightError
+from rooflight.ledger import Kernel, Op, Value
+from rooflight.measurement import gpu_memory, timeline
+from rooflight.measurement.profiler_trace import Trace
+from rooflight.trace.stage import Stage
+
+Launches = list[timeline.Launch]
+
+
+class EagerStep:
+    """The eager step; the others change what differs."""
+
+    eager = True
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.uses_graphs = False
+        """CUDA graphs are launched, inside which some counters do not count."""
+
+    def prepare(self) -> None:
+        """Run the step once: handles, workspaces and caches of libraries are made by the first."""
+        self.stage.run()
+
+    def memory(self) -> tuple[dict[str, Value], list[str]]:
+        return gpu_memory.step_memory(self.stage)
+
+    def profiled(self) -> Trace:
+        arguments = self.stage.fresh_arguments()
+        torch.cuda.synchronize()
+        return timeline.profiled(lambda: self.stage.run(arguments), cuda=True)
+
+    def attributed(self, marked: Callable[[], Launches], traces: Sequence[Trace], plain: Sequence[Launches],
+                   ops: Sequence[Op]) -> Launches:  # fmt: skip
+        """The launches of the plain step, each with its op: here those of a run with a mark around every op."""
+        return marked()
+
+    def attribution_notes(self, kernels: Sequence[Kernel]) -> list[str]:
+        return []
+
+    @contextmanager
+    def eagerly(self) -> Iterator[bool]:
+        """Run the same kernels one by one instead of as a graph, if that can be done."""
+        yield False
+
+    def close(self) -> None:
+        """Give back what `prepare` made."""
+
+
+class CapturedStep(EagerStep):
+    """The step as one CUDA graph, replayed."""
+
+    eager = False
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.uses_graphs = True
+        self._same_kernels = False
+
+    def prepare(self) -> None:
+        """Warm up on the stream of the capture, as torch asks for, and capture."""
+        stage = self.stage
+        stage.writes_unseen = True
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                stage.run()
+        torch.cuda.current_stream().wait_stream(aside)
+        stage.put_back()
+        torch.cuda.synchronize()
+        self._capture(aside)
+        stage.run()
+
+    def _capture(self, stream: torch.cuda.Stream) -> None:
+        stage = self.stage
+        graph = torch.cuda.CUDAGraph()
+        arguments = stage.fresh_arguments()
+        torch.cuda.reset_peak_memory_stats()
+        failure: list[Exception] = []
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                try:
+                    output = stage.run(arguments)
+                except Exception as error:  # the end of the capture will fail too, and say less
+                    failure.append(error)
+                    raise
+        except (RuntimeError, RooflightError) as error:
+            text = (str(failure[0] if failure else error).splitlines() or [""])[0]
+            raise CannotMeasure(
+                f"the step cannot be captured as a CUDA graph: it may not wait for the device or change shapes ({text})"
+            ) from error
+        self._peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+
+        def replay(_: Any) -> Any:
+            graph.replay()
+            return output
+
+        stage.play = replay
+
+    def memory(self) -> tuple[dict[str, Value], list[str]]:
+        allocated, reserved = self._peaks
+        found, notes = gpu_memory.step_memory(self.stage)
+        found["peak_allocated_bytes"] = Value(allocated, "torch's CUDA allocator: most in tensors during the capture")
+        found["peak_reserved_bytes"] = Value(
+            max(reserved, int(found["peak_reserved_bytes"].value)), "torch's CUDA allocator: most held, graph included"
+        )
+        return found, notes
+
+    def attributed(self, marked: Callable[[], Launches], traces: Sequence[Trace], plain: Sequence[Launches],
+                   ops: Sequence[Op]) -> Launches:  # fmt: skip
+        """The graph replays what the eager step launches: same names in the same order, but for what capture drops."""
+        theirs = marked()
+        self._same_kernels = _names(theirs) == _names(plain[0])
+        return in_the_order_of(theirs, plain[0])
+
+    def attribution_notes(self, kernels: Sequence[Kernel]) -> list[str]:
+        return [attributed_share(kernels, "by the order of the eager step's kernels")]
+
+    @contextmanager
+    def eagerly(self) -> Iterator[bool]:
+        play, self.stage.play = self.stage.play, None
+        try:
+            yield self._same_kernels
+        finally:
+            self.stage.play = play
+
+    def close(self) -> None:
+        self.stage.play = None
+        self.stage.writes_unseen = False
+
+
+def _names(launches: Launches) -> list[str]:
+    return [launch.name for launch in launches if launch.kind == "kernel"]
+
+
+def in_the_order_of(marked: Sequence[timeline.Launch], run: Sequence[timeline.Launch]) -> list[timeline.Launch]:
+    """The launches of `run` with the ops of those in `marked` that have the same name at the same place."""
+    found = [replace(launch, op=None) for launch in run]
+    names = [launch.name for launch in marked], [launch.name for launch in run]
+    if names[0] == names[1]:
+        blocks = [(0, 0, len(run))]
+    else:
+        matcher = difflib.SequenceMatcher(None, *names, autojunk=False)
+        blocks = [(block.a, block.b, block.size) for block in matcher.get_matching_blocks()]
+    for theirs, ours, size in blocks:
+        for offset in range(size):
+            found[ours + offset] = replace(found[ours + offset], op=marked[theirs + offset].op)
+    return found
+
+
+def attributed_share(kernels: Sequence[Kernel], how: str) -> str:
+    total = sum(kernel.time_s or 0.0 for kernel in kernels)
+    known = sum(kernel.time_s or 0.0 for kernel in kernels if kernel.ops)
+    share = known / total if total else 0.0
+    return f"kernels are attributed to ops {how}: {share:.1%} of their time"

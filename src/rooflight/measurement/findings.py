@@ -1,0 +1,87 @@
+"""What was found out about a step so far. Collectors add to it one after the other; whatever stops one of them, what
+the others found stays.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from rooflight.errors import OutOfMemory, RooflightError
+from rooflight.ledger import Kernel, Measurement, Scope, Value
+from rooflight.trace.stage import Recording
+
+
+class Progress(Protocol):
+    """Told what is being done: `done` of `total` runs of the step."""
+
+    def __call__(self, doing: str, done: int, total: int) -> None: ...
+
+
+def silent(doing: str, done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while something was measured. `findings` holds what was measured before."""
+
+    def __init__(self, findings: Findings) -> None:
+        super().__init__("interrupted")
+        self.findings = findings
+
+
+@dataclass
+class Findings:
+    """Quantities by op, of the whole step and of graphs, kernels, and notes on what could not be measured."""
+
+    ops: dict[int, dict[str, Value]] = field(default_factory=dict)
+    step: dict[str, Value] = field(default_factory=dict)
+    graphs: dict[str, dict[str, Value]] = field(default_factory=dict)
+    kernels: tuple[Kernel, ...] = ()
+    recording: Recording | None = None
+    """The ops that the numbers belong to, once they were recorded."""
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, index: int, quantities: Mapping[str, Value]) -> None:
+        self.ops.setdefault(index, {}).update(quantities)
+
+    @contextmanager
+    def collecting(self, what: str) -> Iterator[None]:
+        """Something that may fail without taking the rest along: the reason becomes a note."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.notes.append(f"interrupted while measuring {what}: that and what follows is missing")
+            raise Interrupted(self) from None
+        except RooflightError as error:
+            if isinstance(error, OutOfMemory):
+                _release_memory()
+            self.notes.append(f"{what} not measured: {error}")
+
+    def measurements(self) -> tuple[Measurement, ...]:
+        rows: list[tuple[Scope, tuple[int, ...], str, dict[str, Value]]] = [("step", (), "", self.step)]
+        rows += [("graph", (), name, quantities) for name, quantities in self.graphs.items()]
+        rows += [("op", (index,), "", self.ops[index]) for index in sorted(self.ops)]
+        return tuple(
+            Measurement(scope=scope, ops=ops, name=name, quantities=quantities)
+            for scope, ops, name, quantities in rows
+            if quantities
+        )
+
+
+def _release_memory() -> None:
+    """Give back what the allocator holds but nobody uses, so that the next run finds it."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def median(values: Sequence[float], origin: str) -> Value:
+    """The median with least and greatest."""
+    if len(values) == 1:
+        return Value(values[0], origin)
+    return Value(statistics.median(values), origin, min(values), max(values))

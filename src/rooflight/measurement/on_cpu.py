@@ -1,0 +1,159 @@
+"""The collectors of a step on the CPU: time, host time of every op, memory, oneDNN's primitives, FLOP counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooflight.errors import CannotMeasure
+from rooflight.ledger import Value
+from rooflight.measurement import gpu_memory, timeline
+from rooflight.measurement.counters.op_counters import check_repeated
+from rooflight.measurement.cpu import memory, onednn, perf_events
+from rooflight.measurement.execution import EagerStep
+from rooflight.measurement.findings import Findings, Progress
+from rooflight.measurement.options import MeasureOptions
+from rooflight.measurement.plain import wall_time
+from rooflight.trace.stage import Recording, Stage
+
+_ALLOCATIONS = "torch's profiler: CPU allocations"
+
+
+def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, findings: Findings,
+            progress: Progress) -> None:  # fmt: skip
+    with findings.collecting("memory of the process"):
+        progress("memory", 0, 2)
+        findings.step.update(_resident(stage))
+    with findings.collecting("time"):
+        findings.step["wall_time_s"] = wall_time(stage, options.repeat, progress)
+    progress("memory of every op", 1, 2)
+    recording = findings.recording = _record(stage, execution, findings)
+    if not execution.eager:
+        findings.notes.append("a compiled step on the CPU has no rows for its ops: only the whole step is measured")
+        return
+    with findings.collecting("time of every op"):
+        _host_times(stage, recording, options, findings, progress)
+    with findings.collecting("oneDNN primitives"):
+        _primitives(stage, recording, findings, progress)
+    if options.counters != "none":
+        with findings.collecting("FLOP counters"):
+            _flops(stage, recording, findings, progress)
+
+
+def _resident(stage: Stage) -> dict[str, Value]:
+    since = "during the step" if memory.reset_peak() else "since the process began"
+    output = stage.run()
+    now = memory.resident()
+    del output
+    found = {}
+    if now.resident_bytes is not None:
+        found["resident_bytes"] = Value(now.resident_bytes, "the kernel: resident memory after a plain step")
+    if now.peak_resident_bytes is not None:
+        found["peak_resident_bytes"] = Value(now.peak_resident_bytes, f"the kernel: most resident memory {since}")
+    return found
+
+
+def _record(stage: Stage, execution: EagerStep, findings: Findings) -> Recording:
+    stage.put_back()
+    if not execution.eager:
+        return stage.record()
+    with memory.CpuAllocations() as allocations:
+        recording = stage.record(allocations)
+    findings.step["allocated_before_bytes"] = Value(allocations.allocated_before_bytes, f"{_ALLOCATIONS}, before")
+    findings.step["peak_allocated_bytes"] = Value(allocations.peak_allocated_bytes, f"{_ALLOCATIONS}, most at one time")
+    made = gpu_memory.output_bytes(recording.storages, block=1)
+    for index, found in allocations.per_op().items():
+        quantities = {
+            "growth_bytes": Value(found.growth_bytes, f"{_ALLOCATIONS}, after minus before"),
+            "allocations": Value(found.allocations, f"{_ALLOCATIONS}, calls"),
+            "workspace_bytes": Value(
+                found.peak_growth_bytes - max(found.growth_bytes, 0),
+                f"{_ALLOCATIONS}, most inside the op minus what stays",
+            ),
+            "allocated_bytes": Value(found.allocated_bytes, f"{_ALLOCATIONS}, after"),
+        }
+        if index in made:
+            quantities["output_bytes"] = made[index]
+        findings.add(index, quantities)
+    return recording
+
+
+def _host_times(stage: Stage, recording: Recording, options: MeasureOptions, findings: Findings,
+                progress: Progress) -> None:  # fmt: skip
+    marker = timeline.Marker()
+    traces = []
+    for number in range(options.profiled_runs + 1):
+        progress("time of every op", number, options.profiled_runs + 1)
+        stage.put_back()
+        again: list[Recording] = []
+
+        def run(again: list[Recording] = again) -> None:
+            again.append(stage.record(marker))
+
+        trace = timeline.profiled(run, cuda=False)
+        check_repeated(recording.ops, again[-1].ops)
+        if number:  # the first wakes the profiler up
+            traces.append(trace)
+    for index, value in timeline.host_times(traces).items():
+        findings.add(index, {"host_time_s": value})
+
+
+def _primitives(stage: Stage, recording: Recording, findings: Findings, progress: Progress) -> None:
+    progress("oneDNN primitives", 0, 1)
+    stage.put_back()
+    with onednn.Primitives() as primitives:
+        again = stage.record(_Marks(primitives))
+    check_repeated(recording.ops, again.ops)
+    if primitives.reason is not None:
+        raise CannotMeasure(primitives.reason)
+    findings.kernels = tuple(primitives.kernels())
+
+
+class _Marks:
+    """Tells oneDNN's list which op runs."""
+
+    def __init__(self, primitives: onednn.Primitives) -> None:
+        self._primitives = primitives
+
+    def before(self, index: int) -> None:
+        self._primitives.mark(index)
+
+    def after(self, index: int) -> None:
+        self._primitives.mark(None)
+
+
+def _flops(stage: Stage, recording: Recording, findings: Findings, progress: Progress) -> None:
+    """One quantity at a time, so that its events need not take turns; for the whole step and for every op."""
+    reason = perf_events.available()
+    if reason is not None:
+        raise CannotMeasure(reason)
+    wanted = perf_events.quantities()
+    for number, quantity in enumerate(wanted):
+        progress("FLOP counters", number, len(wanted))
+        origin = "perf events: floating-point instructions, by lanes"
+        stage.put_back()
+        arguments = stage.fresh_arguments()
+        with perf_events.FlopCounters([quantity]) as counters:
+            before = counters.read()[quantity]
+            stage.run(arguments)
+            findings.step[quantity] = Value(counters.read()[quantity] - before, origin)
+        stage.put_back()
+        with perf_events.FlopCounters([quantity]) as counters:
+            observer = _FlopsOfOps(counters, quantity)
+            again = stage.record(observer)
+        check_repeated(recording.ops, again.ops)
+        for index, count in observer.found.items():
+            findings.add(index, {quantity: Value(count, origin)})
+
+
+class _FlopsOfOps:
+    def __init__(self, counters: Any, quantity: str) -> None:
+        self.found: dict[int, int] = {}
+        self._counters = counters
+        self._quantity = quantity
+        self._before = 0
+
+    def before(self, index: int) -> None:
+        self._before = self._counters.read()[self._quantity]
+
+    def after(self, index: int) -> None:
+        self.found[index] = self._counters.read()[self._quantity] - self._before

@@ -1,0 +1,173 @@
+"""The collectors of a step on an NVIDIA GPU, one after the other.
+
+Each disturbs those after it and none before it: memory and time of the plain step come first, then the profiler, and
+counters, which serialise everything, last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from rooflight.errors import CannotMeasure
+from rooflight.ledger import Kernel, Op, Value
+from rooflight.measurement import gpu_memory, timeline
+from rooflight.measurement.counters.op_counters import OpCounters, Plan, check_repeated
+from rooflight.measurement.execution import EagerStep
+from rooflight.measurement.findings import Findings, Progress
+from rooflight.measurement.options import MeasureOptions
+from rooflight.measurement.plain import wall_time
+from rooflight.measurement.profiler_trace import Trace
+from rooflight.trace.stage import Recording, Stage
+
+
+def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, findings: Findings,
+            progress: Progress) -> None:  # fmt: skip
+    """Everything that is asked for and can be measured."""
+    with findings.collecting("memory of the step"):
+        progress("memory", 0, 2)
+        stage.put_back()
+        found, notes = execution.memory()
+        findings.step.update(found)
+        findings.notes += notes
+    with findings.collecting("time"):
+        findings.step["wall_time_s"] = wall_time(stage, options.repeat, progress)
+    recording = findings.recording = _record(stage, execution, findings, progress)
+    with findings.collecting("kernels"):
+        _kernels(stage, recording, options, execution, findings, progress)
+    if options.counters in ("auto", "cupti"):
+        with findings.collecting("counters"):
+            _refuse_collectives(recording.ops)
+            _counters(stage, recording, options, execution, findings, progress)
+
+
+def _refuse_collectives(ops: Sequence[Op]) -> None:
+    """Counters repeat the step on one rank and slow it down: the others would wait for it, or for ever."""
+    found = next((op for op in ops if op.name.startswith(("c10d::", "_c10d_functional::"))), None)
+    if found is not None:
+        raise CannotMeasure(
+            f"the step talks to other ranks ({found.name}), and a rank cannot repeat that alone: measure the model "
+            "without DDP or FSDP around it, or put a rooflight.region into the training loop"
+        )
+
+
+def _record(stage: Stage, execution: EagerStep, findings: Findings, progress: Progress) -> Recording:
+    """The ops of the step. Where it runs eagerly, the allocator is asked around each."""
+    progress("memory of every op", 1, 2)
+    stage.put_back()
+    if not execution.eager:
+        return stage.record()
+    observer = gpu_memory.OpMemory()
+    recording = stage.record(observer)
+    for index, quantities in observer.found.items():
+        if recording.ops[index].kind != "host":
+            findings.add(index, quantities)
+    for index, value in gpu_memory.output_bytes(recording.storages).items():
+        if index in findings.ops:
+            findings.add(index, {"output_bytes": value})
+    return recording
+
+
+def _kernels(stage: Stage, recording: Recording, options: MeasureOptions, execution: EagerStep, findings: Findings,
+             progress: Progress) -> None:  # fmt: skip
+    """Which kernels each op launches, and how long they take in the plain step."""
+    runs = options.profiled_runs
+    doing = "kernels"
+    progress(doing, 0, runs + 1)
+    timeline.profiled(_wake_up, cuda=True)
+    traces = []
+    for number in range(runs):
+        progress(doing, number + 1, runs + 1)
+        traces.append(execution.profiled())
+    execution.uses_graphs = execution.uses_graphs or any(trace.graph_launches for trace in traces)
+
+    def marked() -> list[timeline.Launch]:
+        return timeline.launches(_marked(stage, recording.ops))
+
+    plain = [timeline.launches(trace) for trace in traces]
+    kernels, times = timeline.merge(execution.attributed(marked, traces, plain, recording.ops), plain)
+    findings.kernels = kernels
+    findings.step.update(times.quantities())
+    if not execution.eager:
+        findings.notes += execution.attribution_notes(kernels)
+    for index, value in timeline.per_op_time(kernels).items():
+        findings.add(index, {"gpu_time_s": value})
+    launched: dict[int, int] = {}
+    for kernel in kernels:
+        if len(kernel.ops) == 1:
+            launched[kernel.ops[0]] = launched.get(kernel.ops[0], 0) + 1
+    for index, count in launched.items():
+        findings.add(index, {"kernels": Value(count, "kineto: launches")})
+    if times.outside_ops_s.value and execution.eager:
+        findings.notes.append(
+            f"{times.outside_ops_s.value * 1e6:.1f} µs of GPU time are no op's: copies and library calls between ops"
+        )
+
+
+def _marked(stage: Stage, ops: Sequence[Op]) -> Trace:
+    """One recorded run under the profiler, with a mark around every op."""
+    marker = timeline.Marker()
+    again: list[Recording] = []
+
+    def run() -> None:
+        again.append(stage.record(marker))
+
+    stage.put_back()
+    trace = timeline.profiled(run, cuda=True)
+    check_repeated(ops, again[-1].ops)
+    return trace
+
+
+def _wake_up() -> None:
+    torch.zeros(1, device="cuda")
+
+
+def _counters(stage: Stage, recording: Recording, options: MeasureOptions, execution: EagerStep, findings: Findings,
+              progress: Progress) -> None:  # fmt: skip
+    counting = OpCounters(stage, options, progress)
+    plan, whole = counting.whole_step()
+    findings.step.update(whole)
+    parts = [f"{counting.passes} for the whole step"]
+    if execution.uses_graphs:
+        _cuda_cores_of_the_eager_step(counting, execution, findings)
+    if execution.eager:
+        busy = {index for index, found in findings.ops.items() if "kernels" in found}
+        wanted = busy or {op.index for op in recording.ops if op.kind == "compute"}
+        before = counting.passes
+        for index, quantities in counting.per_op(plan, recording.ops, wanted).items():
+            findings.add(index, quantities)
+        parts.append(f"{counting.passes - before} for its ops")
+    if (options.per_kernel or not execution.eager) and not execution.uses_graphs:
+        before = counting.passes
+        _kernel_counters(counting, plan, findings)
+        parts.append(f"{counting.passes - before} for its kernels")
+    findings.notes.append(f"counters took {counting.passes} passes, each one run of the step: {', '.join(parts)}")
+
+
+def _cuda_cores_of_the_eager_step(counting: OpCounters, execution: EagerStep, findings: Findings) -> None:
+    """Instructions of CUDA cores are not counted inside a CUDA graph: they read 0 there, which is not true."""
+    for name in [name for name in findings.step if name.startswith(("cuda_flops_", "smsp__sass_"))]:
+        del findings.step[name]
+    with execution.eagerly() as same_kernels:
+        if same_kernels:
+            findings.step.update(counting.cuda_cores("the same kernels, run outside the graph"))
+    known = "counted by running the same kernels outside the graph" if same_kernels else "unknown"
+    findings.notes.append(f"inside a CUDA graph the FLOPs of CUDA cores cannot be counted; they are {known}")
+
+
+def _kernel_counters(counting: OpCounters, plan: Plan, findings: Findings) -> None:
+    """Counters for each kernel, joined to the timeline by the order of launch."""
+    positions = [number for number, kernel in enumerate(findings.kernels) if kernel.kind == "kernel"]
+    counted = counting.per_kernel(plan, len(positions))
+    if len(counted) != len(positions):
+        findings.notes.append(
+            f"counters by kernel left out: {len(counted):,} kernels were counted, {len(positions):,} profiled"
+        )
+        return
+    kernels: list[Kernel] = list(findings.kernels)
+    for position, quantities in zip(positions, counted, strict=True):
+        kernel = kernels[position]
+        kernels[position] = msgspec.structs.replace(kernel, quantities={**kernel.quantities, **quantities})
+    findings.kernels = tuple(kernels)

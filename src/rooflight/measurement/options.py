@@ -1,0 +1,43 @@
+"""What is measured of a step, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rooflight.errors import BadInput
+from rooflight.ledger import Execution
+from rooflight.measurement.counters.metrics import Level
+
+CounterBackend = Literal["auto", "cupti", "ncu", "none"]
+COUNTER_BACKENDS: tuple[CounterBackend, ...] = ("auto", "cupti", "ncu", "none")
+LEVELS: tuple[Level, ...] = ("dram", "l2", "l1")
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """`repeat` plain steps are timed, a few of them are profiled, and counters take as many as they have passes."""
+
+    counters: CounterBackend = "auto"
+    levels: tuple[Level, ...] = ("dram",)
+    metrics: tuple[str, ...] = ()
+    """Further counters by their own names."""
+    per_kernel: bool = False
+    """Counters for every kernel, beside those for every op."""
+    repeat: int = 20
+    execution: Execution = "eager"
+    compile_mode: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.repeat < 1:
+            raise BadInput(f"--repeat must be at least 1, got {self.repeat}")
+        if self.counters not in COUNTER_BACKENDS:
+            raise BadInput(f"unknown counters {self.counters!r}; known: {', '.join(COUNTER_BACKENDS)}")
+        if wrong := [level for level in self.levels if level not in LEVELS]:
+            raise BadInput(f"unknown level {wrong[0]!r}; known: {', '.join(LEVELS)}")
+        if self.counters == "none" and (self.metrics or self.per_kernel):
+            raise BadInput("--metrics and --per-kernel need counters: leave --counters none away")
+
+    @property
+    def profiled_runs(self) -> int:
+        return min(self.repeat, 5)

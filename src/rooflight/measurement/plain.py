@@ -1,0 +1,39 @@
+"""The plain step: its time by the host's clock. Nothing watches it, so this is what a user waits for."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+from rooflight.ledger import Value
+from rooflight.measurement.findings import Progress, median
+from rooflight.trace.stage import Stage
+
+_WARM_UP = 3
+
+
+def synchronise(stage: Stage) -> None:
+    """Wait until the device has done all that was asked of it."""
+    if stage.options.on == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def wall_time(stage: Stage, repeat: int, progress: Progress) -> Value:
+    """Seconds of one step, from a still device to a still device."""
+    times: list[float] = []
+    gc.collect()
+    for number in range(_WARM_UP + repeat):
+        progress("time", number, _WARM_UP + repeat)
+        arguments = stage.fresh_arguments()
+        synchronise(stage)
+        start = time.perf_counter()
+        output = stage.run(arguments)
+        synchronise(stage)
+        end = time.perf_counter()
+        del output, arguments
+        if number >= _WARM_UP:
+            times.append(end - start)
+    runs = f"median of {repeat} plain steps" if repeat > 1 else "one plain step"
+    return median(times, f"host clock, synchronised before and after: {runs}")

@@ -1,0 +1,66 @@
+"""A step for another profiler to look at: warmed up, then run once with the profiler switched on by cudaProfilerStart.
+
+Nsight Compute is told to wait for that switch (`--profile-from-start off`), and finds each op in an NVTX range of its
+own, `rooflight:INDEX`, on the thread that launches its kernels.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from rooflight.errors import BadInput, CannotMeasure
+from rooflight.models.workload import Workload
+from rooflight.trace.stage import Stage, TraceOptions, staged
+
+RANGE = "rooflight:"
+
+
+def run_profiled_step(workload: Workload, options: TraceOptions, *, only: int | None) -> None:
+    """Run the step with every op in its range, or with the profiler on for the op `only` alone."""
+    if options.on != "cuda":
+        raise CannotMeasure("an outer profiler is for a step on a GPU: there is none here")
+    with staged(workload, options) as stage:
+        stage.keep()
+        stage.run()
+        stage.put_back()
+        if only is not None:
+            _check_index(stage, only)
+        observer = _Switch(only) if only is not None else _Ranges()
+        torch.cuda.synchronize()
+        if only is None:
+            torch.cuda.profiler.start()
+        try:
+            stage.record(observer)
+            torch.cuda.synchronize()
+        finally:
+            torch.cuda.profiler.stop()
+
+
+def _check_index(stage: Stage, only: int) -> None:
+    ops = stage.record().ops
+    stage.put_back()
+    if not 0 <= only < len(ops):
+        raise BadInput(f"there is no op {only}: the step has ops 0 to {len(ops) - 1}")
+
+
+class _Ranges:
+    def before(self, index: int) -> None:
+        torch.cuda.nvtx.range_push(f"{RANGE}{index}")
+
+    def after(self, index: int) -> None:
+        torch.cuda.nvtx.range_pop()
+
+
+class _Switch:
+    def __init__(self, only: int) -> None:
+        self._only = only
+
+    def before(self, index: int) -> None:
+        if index == self._only:
+            torch.cuda.synchronize()
+            torch.cuda.profiler.start()
+
+    def after(self, index: int) -> None:
+        if index == self._only:
+            torch.cuda.synchronize()
+            torch.cuda.profiler.stop()

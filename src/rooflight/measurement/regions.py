@@ -1,0 +1,146 @@
+"""`rooflight.region`: time, memory and counters of a piece of anybody's program.
+
+    with rooflight.region("conv2") as r:      # inside a forward, or around a step or an epoch
+        x = self.conv2(x)
+    print(r.flops, r.bytes_read, r.time_s)
+
+A region never changes what the program computes, and cannot run it again. So every execution is used for one thing
+only, and the executions complete each other:
+
+1. The first one sets things up (library handles, lazy state). Its time is kept, and given only where there is no other.
+2. One without counters: time, growth and peak of memory.
+3. Counters, one pass an execution.
+4. More times, for a median. After that a region only counts its executions.
+
+One region is measured at a time in a process, since waiting for the GPU or counting would disturb the others: what is
+entered meanwhile, inside it or in another thread, is only counted, and has its turn when that one has all it needs.
+First executions hold nobody up: their time is dropped when something was measured inside them. A region inside one of
+the same name is part of it. Counters see all that the GPU does at that time, whichever thread asked for it.
+
+One thing may show: torch keeps a single peak of memory, so it begins anew at one execution of every region.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from rooflight.errors import BadInput
+from rooflight.measurement import region_turns
+from rooflight.measurement.region_store import Region
+
+if TYPE_CHECKING:
+    from rooflight.ledger import Ledger
+
+__all__ = ["Region", "Scope", "region", "regions", "regions_ledger", "save_regions"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+When = Callable[[], object] | bool
+_COMPILED = "inside torch.compile a region is not there: put it around the call of the compiled function"
+
+
+def region(name: str, *, when: When = True) -> Scope:
+    """Measure what runs inside `with rooflight.region(name) as r:`, or a function decorated with it.
+
+    Executions under the same name belong together, wherever they are. `when`, a value or a function asked each time,
+    chooses the executions: at the others nothing is done at all. Nothing that goes wrong with measuring is raised; it
+    stands in `r.missing`.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise BadInput(f"a region needs a name, got {name!r}: write rooflight.region('conv2')")
+    return Scope(name, when)
+
+
+def regions() -> tuple[Region, ...]:
+    """All regions of this process, in the order in which they were met."""
+    return region_turns.process().all_regions()
+
+
+def regions_ledger() -> Ledger:
+    """What the regions of this process have measured so far, one measurement each."""
+    from rooflight.measurement.region_ledger import ledger_of
+
+    return ledger_of(regions(), region_turns.process().settings)
+
+
+def save_regions(path: str | Path, *, force: bool = False) -> Path:
+    """Write `regions_ledger()` to a file; `force` allows to replace an existing one."""
+    from rooflight.files import save
+
+    return save(regions_ledger(), path, force=force)
+
+
+class Scope:
+    """One place in a program where a region is entered; may be used again and again, also as a decorator."""
+
+    def __init__(self, name: str, when: When) -> None:
+        self._name = name
+        self._when = when
+        self._entered: list[tuple[int, region_turns.Execution | None]] = []
+        """Thread and execution of every `with` that has not ended; `None`: nothing is done in it."""
+
+    def __enter__(self) -> Region:
+        compiled = _compiled(self._name)
+        if compiled is not None:
+            return compiled
+        found = region_turns.process().region(self._name)
+        wanted = self._when() if callable(self._when) else self._when
+        execution = region_turns.begin(found) if wanted else None
+        self._entered.append((threading.get_ident(), execution))
+        return found
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        entered = self._entered
+        if not entered:
+            return  # inside torch.compile
+        thread = threading.get_ident()
+        # The last one of this thread; a generator may also be closed in another thread than it was entered in.
+        last = next((entry for entry in reversed(entered) if entry[0] == thread), entered[-1])
+        entered.remove(last)
+        if last[1] is not None:
+            region_turns.end(last[1], failed=kind is not None)
+
+    def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
+        if not callable(function) or inspect.isclass(function):
+            raise BadInput(f"region {self._name!r} can decorate a function, not {function!r}")
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            raise BadInput(
+                f"region {self._name!r} cannot decorate {function.__qualname__}, which stops in between: "
+                "write `with rooflight.region(...)` inside it"
+            )
+        region_turns.process().region(self._name)  # told as never executed if it is never called
+
+        @functools.wraps(function)
+        def measured(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            with Scope(self._name, self._when):
+                return function(*args, **kwargs)
+
+        return measured
+
+
+def _compiled(name: str) -> Region | None:
+    """The region where torch.compile is tracing it into a graph, in which it leaves no mark; else `None`.
+
+    A compiled function must not fall back to eager because of a region. torch calls this while it compiles and takes
+    the answer for a constant (see `torch.compiler.assume_constant_result`, which does no more than the line below).
+    """
+    if "torch._dynamo" not in sys.modules:
+        return None
+    guards: Any = sys.modules["torch._guards"]
+    if guards.TracingContext.try_get() is None:
+        return None
+    found = region_turns.process().region(name)
+    found.pieces.remarks[_COMPILED] = None
+    return found
+
+
+_compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -1,0 +1,284 @@
+"""The timeline of a step: which kernels each op launched, how long they ran, when the device was busy.
+
+Two kinds of runs are put together. A *marked* run, with the trace's dispatch mode, opens a profiler range around each
+op, so that every launch inside it is known to be the op's; the mode slows the host, so its times are not used.
+*Plain* runs, without any mode, give the durations. Both launch the same kernels in the same order, stream by stream:
+that is checked, and a step that does not repeat itself is told apart by the first launch that differs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rooflight.errors import CannotMeasure
+from rooflight.ledger import Kernel, KernelKind, Value
+from rooflight.measurement.profiler_trace import Marker, Marks, Sizes, Trace, profiled, self_times_ns
+from rooflight.measurement.tiles import tile
+
+__all__ = [
+    "Launch", "Marker", "SequenceDiffers", "StepTimes", "gpu_busy_s", "host_times", "launches", "merge", "per_op_time",
+    "profiled",
+]  # fmt: skip
+
+_DURATIONS = "kineto: kernel duration"
+
+
+class SequenceDiffers(CannotMeasure):
+    """Two runs of the step did not launch the same kernels in the same order."""
+
+    def __init__(self, *, run: str, stream: int | None, position: int, expected: str | None, found: str | None) -> None:
+        self.run = run
+        self.stream = stream
+        self.position = position
+        """Counted from 0 within the stream."""
+        self.expected = expected
+        """`None`: the run that it is compared with was over."""
+        self.found = found
+        here = "ends" if found is None else f"launches {_short(found)}"
+        there = "had ended" if expected is None else f"launched {_short(expected)}"
+        super().__init__(
+            f"the step does not repeat its kernels: launch {position} of stream {stream}: {run} {here} where the "
+            f"marked run {there}; make the step deterministic (fixed inputs, no cudnn.benchmark, no random branches)"
+        )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel, copy or set. `start_s` counts from the first launch of its trace."""
+
+    name: str
+    kind: KernelKind
+    stream: int
+    start_s: float
+    time_s: float
+    device: int = 0
+    grid: Sizes | None = None
+    block: Sizes | None = None
+    op: int | None = None
+    """`None`: it was launched outside any op."""
+    ops: tuple[int, ...] = ()
+    """All its ops, where it works for several at once."""
+    correlation: int = 0
+    graph_node: int | None = None
+    """Which node of a CUDA graph; all of a graph's launches share one correlation."""
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.time_s
+
+
+def launches(trace: Trace) -> list[Launch]:
+    """All device work in order of start, each with the op that launched it."""
+    if not trace.work:
+        return []
+    marks = Marks(trace.marks)
+    work = sorted(trace.work, key=lambda one: (one.start_ns, one.correlation, one.graph_node or 0))
+    first_ns = work[0].start_ns
+    found = []
+    for one in work:
+        # The host range that was open when it was launched is exact; the time of the launching call comes from
+        # another clock, and serves where the profiler kept no range.
+        op = marks.at(trace.ranges.get(one.external)) if one.external is not None else None
+        if op is None:
+            op = marks.at(trace.calls.get(one.correlation))
+        found.append(
+            Launch(
+                name=one.name, kind=one.kind, stream=one.stream, start_s=(one.start_ns - first_ns) / 1e9,
+                time_s=one.time_ns / 1e9, device=one.device, grid=one.grid, block=one.block, op=op,
+                correlation=one.correlation, graph_node=one.graph_node,
+            )
+        )  # fmt: skip
+    return found
+
+
+def gpu_busy_s(launches: Iterable[Launch]) -> float:
+    """Seconds in which at least one launch ran, on any stream."""
+    busy = 0.0
+    until = float("-inf")
+    for launch in sorted(launches, key=lambda launch: launch.start_s):
+        busy += max(0.0, launch.end_s - max(launch.start_s, until))
+        until = max(until, launch.end_s)
+    return busy
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The device's side of a whole step."""
+
+    gpu_busy_s: Value
+    """Union of all launches."""
+    gpu_time_s: Value
+    """Sum of all launches: more than busy where streams overlap."""
+    span_s: Value
+    """From the first start to the last end, under the profiler, which slows the host: no step time. What is not busy
+    in it, the device waited."""
+    kernels: Value
+    outside_ops_s: Value
+    """The part of `gpu_time_s` that belongs to no op."""
+
+    def quantities(self) -> dict[str, Value]:
+        """By the names that a measurement of the step has."""
+        return {"gpu_busy_s": self.gpu_busy_s, "gpu_time_s": self.gpu_time_s, "kernels": self.kernels}
+
+
+def merge(marked: list[Launch], plain: Sequence[list[Launch]]) -> tuple[tuple[Kernel, ...], StepTimes]:
+    """Ops from the marked run, durations from the plain ones (median, least, greatest), start from the plain run of
+    median length. Without plain runs the marked one gives the times too, and the origin says so.
+
+    Raises `SequenceDiffers` when a plain run did not launch what the marked one did.
+    """
+    origin = f"{_DURATIONS}, {_of_runs(len(plain), 'step')}" if plain else f"{_DURATIONS}, 1 marked step"
+    matched = [_matched(marked, run, name=f"plain run {n}") for n, run in enumerate(plain, 1)] or [list(marked)]
+    shown = sorted(matched, key=_span_s)[(len(matched) - 1) // 2]
+    kernels = []
+    for position, launch in enumerate(shown):
+        times = [run[position].time_s for run in matched]
+        op, ops = marked[position].op, marked[position].ops
+        kernels.append(
+            Kernel(
+                name=launch.name, ops=ops or (() if op is None else (op,)), kind=launch.kind, grid=launch.grid,
+                block=launch.block, tile=tile(launch.name) if launch.kind == "kernel" else None, stream=launch.stream,
+                start_s=launch.start_s, time_s=statistics.median(times),
+                quantities={"gpu_time_s": _value(times, origin)},
+            )
+        )  # fmt: skip
+    return tuple(sorted(kernels, key=lambda kernel: kernel.start_s or 0.0)), _step_times(marked, matched, origin)
+
+
+def _step_times(marked: list[Launch], matched: Sequence[list[Launch]], origin: str) -> StepTimes:
+    outside = [position for position, launch in enumerate(marked) if launch.op is None and not launch.ops]
+    runs = origin.removeprefix(f"{_DURATIONS}, ")
+    return StepTimes(
+        gpu_busy_s=_value([gpu_busy_s(run) for run in matched], f"kineto: union of kernel intervals, {runs}"),
+        gpu_time_s=_value([_sum_s(run) for run in matched], f"kineto: sum of kernel durations, {runs}"),
+        span_s=_value([_span_s(run) for run in matched], f"kineto: first kernel's start to last kernel's end, {runs}"),
+        kernels=Value(len(marked), "kineto: launches"),
+        outside_ops_s=_value(
+            [_sum_s(run[position] for position in outside) for run in matched],
+            f"kineto: sum of kernel durations outside ops, {runs}",
+        ),
+    )
+
+
+def per_op_time(kernels: Iterable[Kernel]) -> dict[int, Value]:
+    """`gpu_time_s` of each op: the sum of its kernels' (their medians, so that rows add up; least and greatest too).
+
+    Kernels of several ops, or of none, are nobody's.
+    """
+    parts: dict[int, list[Value]] = defaultdict(list)
+    for kernel in kernels:
+        time = kernel.quantities.get("gpu_time_s")
+        if len(kernel.ops) == 1 and time is not None:
+            parts[kernel.ops[0]].append(time)
+    return {op: _sum_of_values(times) for op, times in sorted(parts.items())}
+
+
+def _sum_of_values(values: Sequence[Value]) -> Value:
+    lows = [value.low for value in values if value.low is not None]
+    highs = [value.high for value in values if value.high is not None]
+    spread = len(lows) == len(highs) == len(values)
+    runs = values[0].origin.removeprefix(f"{_DURATIONS}, ")
+    return Value(
+        sum(value.value for value in values),
+        f"kineto: sum of kernel durations, {runs}",
+        sum(lows) if spread else None,
+        sum(highs) if spread else None,
+    )
+
+
+def host_times(marked: Sequence[Trace]) -> dict[int, Value]:
+    """`host_time_s` of each op of a step on the CPU: the time its mark was open, without marks inside it.
+
+    The mark itself costs about a microsecond, which is left in. Ops that some run did not have are left out.
+    """
+    origin = f"torch profiler: range around the op (about 1 µs of it the range's own), {_of_runs(len(marked), 'step')}"
+    runs = [self_times_ns(trace.marks) for trace in marked]
+    if not runs:
+        return {}
+    common = set.intersection(*(set(run) for run in runs))
+    return {op: _value([run[op] / 1e9 for run in runs], origin) for op in sorted(common)}
+
+
+_Stream = tuple[int, int]
+
+
+def _streams(run: Sequence[Launch]) -> dict[_Stream, list[int]]:
+    """Positions of each stream's launches, streams in order of their first."""
+    found: dict[_Stream, list[int]] = defaultdict(list)
+    for position, launch in enumerate(run):
+        found[launch.device, launch.stream].append(position)
+    return found
+
+
+def _matched(marked: Sequence[Launch], run: Sequence[Launch], *, name: str) -> list[Launch]:
+    """The launches of `run` in the order of `marked`.
+
+    Streams are matched by number; one taken from torch's pool has another number in every run, so what is left is
+    matched by the kernels that run on it, in order of appearance.
+    """
+    ours, theirs = _streams(marked), _streams(run)
+    result: list[Launch | None] = [None] * len(marked)
+    left: list[_Stream] = []
+    for stream, positions in ours.items():
+        if stream in theirs and _names(marked, positions) == _names(run, theirs[stream]):
+            _place(result, positions, run, theirs.pop(stream))
+        else:
+            left.append(stream)
+    for stream in left:
+        positions = ours[stream]
+        twin = next((key for key, own in theirs.items() if _names(run, own) == _names(marked, positions)), None)
+        if twin is None:
+            other = theirs.get(stream) or next(iter(theirs.values()), [])
+            raise _difference(_names(marked, positions), _names(run, other), run=name, stream=stream[1])
+        _place(result, positions, run, theirs.pop(twin))
+    for stream, positions in theirs.items():
+        raise _difference([], _names(run, positions), run=name, stream=stream[1])
+    return [launch for launch in result if launch is not None]
+
+
+def _names(run: Sequence[Launch], positions: Sequence[int]) -> list[str]:
+    return [run[position].name for position in positions]
+
+
+def _place(result: list[Launch | None], positions: Sequence[int], run: Sequence[Launch], theirs: Sequence[int]) -> None:
+    for position, their in zip(positions, theirs, strict=True):
+        result[position] = run[their]
+
+
+def _difference(expected: Sequence[str], found: Sequence[str], *, run: str, stream: int) -> SequenceDiffers:
+    position = next(
+        (n for n, (one, other) in enumerate(zip(expected, found, strict=False)) if one != other),
+        min(len(expected), len(found)),
+    )
+    return SequenceDiffers(
+        run=run,
+        stream=stream,
+        position=position,
+        expected=expected[position] if position < len(expected) else None,
+        found=found[position] if position < len(found) else None,
+    )
+
+
+def _value(times: Sequence[float], origin: str) -> Value:
+    if len(times) == 1:
+        return Value(times[0], origin)
+    return Value(statistics.median(times), origin, min(times), max(times))
+
+
+def _of_runs(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"median of {number} {what}s"
+
+
+def _sum_s(run: Iterable[Launch]) -> float:
+    return sum(launch.time_s for launch in run)
+
+
+def _span_s(run: Sequence[Launch]) -> float:
+    return max((launch.end_s for launch in run), default=0.0) - min((launch.start_s for launch in run), default=0.0)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else f"{name[:57]}..."

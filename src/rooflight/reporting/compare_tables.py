@@ -1,0 +1,196 @@
+"""Two ledgers side by side: the page, its tables, and the same as one JSON document."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rooflight import units
+from rooflight.comparison.sides import Comparison, Figures, PairRow, attributed
+from rooflight.ledger import LOSS, OPTIMIZER
+from rooflight.measured import Measured, is_measured
+from rooflight.measured_rows import NO_OP, SEVERAL, MeasuredRow, rows
+from rooflight.reporting import measure_text, text
+from rooflight.reporting.measure_tables import total_row
+from rooflight.reporting.measured_folding import fold_measured
+from rooflight.reporting.page import Page
+from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.written import figure, quotient, seconds, whole_bytes, whole_count
+from rooflight.summary import By
+
+_WRITTEN: dict[str, Callable[[Any], str]] = {
+    "flop": whole_count, "byte": whole_bytes, "second": seconds, "count": whole_count,
+}  # fmt: skip
+CONVENTIONS = (
+    "B/A under 1: B is less. Ops are joined by phase, module, call of the module, name and ordinal. A kernel that "
+    "fuses several ops counts in the smallest module around all of them, so of a compiled step outer rows say more "
+    "than inner ones. Counts of the whole step are those of one range around it, where there is one; those of a row "
+    "are sums over its ops."
+)
+
+
+def totals_table(comparison: Comparison) -> Table:
+    columns = (Column("whole step", right=False), Column("A"), Column("B"), Column("B/A", quotient))
+    lines = tuple(
+        (line.name, figure(line.a, _WRITTEN[line.unit]), figure(line.b, _WRITTEN[line.unit]), line.ratio)
+        for line in comparison.totals()
+    )
+    return Table("", columns, lines)
+
+
+_Columns = list[tuple[Column, Callable[[PairRow], object]]]
+
+
+def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = None, folded: bool = True) -> Table:
+    """The same rows of both, and the total."""
+    pairs = [row for row in _pairs(comparison, by, folded=folded) if depth is None or row.depth <= depth]
+    pairs.append(comparison.total_pair(total_row(comparison.a), total_row(comparison.b)))
+    flops, traffic = comparison.flops_basis, comparison.bytes_basis
+    # What is left on a narrow terminal: an estimate is judged by its FLOPs, two runs by their bytes.
+    first, second = (3, 5) if flops[0] != flops[1] else (5, 3)
+    columns: _Columns = [
+        (Column("layer" if by == "module" else by, right=False), lambda row: _label(row, comparison)),
+        (Column("type", right=False, optional=9), lambda row: row.type),
+        *_three("time", ("", ""), lambda side: side.time_s, seconds, optional=0),
+        *_three("FLOPs", flops, lambda side: side.flops, whole_count, optional=first),
+        *_three("bytes", traffic, lambda side: side.bytes, whole_bytes, optional=second),
+        (Column("only in A", units.exact, optional=8), lambda row: row.a.only_here if row.a else None),
+        (Column("only in B", units.exact, optional=7), lambda row: row.b.only_here if row.b else None),
+    ]
+    cells = [[value(row) for _, value in columns] for row in pairs]
+    said = [any(row[i] not in (None, "") for row in cells) for i in range(len(columns))]
+    if not comparison.only_a and not comparison.only_b:
+        said[-2:] = [False, False]
+    kept = [i for i, says in enumerate(said) if says or not i]
+    return Table(
+        "",
+        tuple(columns[i][0] for i in kept),
+        tuple(tuple(row[i] for i in kept) for row in cells),
+        frozenset({len(cells) - 1}),
+    )
+
+
+def _three(name: str, basis: tuple[str, str], pick: Callable[[Figures], Any], write: Callable[[Any], str], *,
+           optional: int) -> _Columns:  # fmt: skip
+    """A, B and their ratio. Columns say of which kind they are where the two are not of one kind."""
+    kinds = [f" {kind.removeprefix('matrix ')}" if basis[0] != basis[1] else "" for kind in basis]
+    named = [f"{name} {side}{kind}" for side, kind in zip("AB", kinds, strict=True)]
+    return [
+        (Column(named[0], write, optional=optional), lambda row: pick(row.a) if row.a else None),
+        (Column(named[1], write, optional=optional), lambda row: pick(row.b) if row.b else None),
+        (Column(f"{name} B/A", quotient, optional=max(optional - 1, 0)), lambda row: row.ratio_of(pick)),
+    ]
+
+
+def _pairs(comparison: Comparison, by: By, *, folded: bool) -> list[PairRow]:
+    """Equal blocks are folded only where both sides fold the same ones."""
+    found: list[list[MeasuredRow]] = [rows(side, by) for side in (comparison.a, comparison.b)]
+    if by == "module" and folded:
+        shorter = [fold_measured(side, own) for side, own in zip((comparison.a, comparison.b), found, strict=True)]
+        special = {SEVERAL, NO_OP, LOSS, OPTIMIZER}
+        if [row.name for row in shorter[0] if row.name not in special] == [
+            row.name for row in shorter[1] if row.name not in special
+        ]:
+            found = shorter
+    return comparison.paired(found[0], found[1], by)
+
+
+def _label(row: PairRow, comparison: Comparison) -> Label:
+    if row.name == "":
+        return Label(comparison.a.ledger.header.model, comparison.a.ledger.header.model)
+    if row.name in ("total", LOSS, OPTIMIZER, SEVERAL, NO_OP) or not row.depth:
+        return Label(row.name, row.name)
+    return Label(row.name, "  " * row.depth + row.name.rpartition(".")[2])
+
+
+def unmatched_table(comparison: Comparison, *, limit: int = 12) -> Table:
+    """Ops that only one of the two has."""
+    lines = [
+        (module or comparison.a.ledger.header.model, sum(a.values()), sum(b.values()), _names(a), _names(b))
+        for module, (a, b) in comparison.unmatched().items()
+    ]
+    lines.sort(key=lambda line: -(line[1] + line[2]))
+    if len(lines) > limit:
+        rest = lines[limit:]
+        more = (f"{len(rest)} more layers", sum(line[1] for line in rest), sum(line[2] for line in rest), "", "")
+        lines = [*lines[:limit], more]
+    columns = (
+        Column("ops that only one side has", right=False), Column("in A", units.exact), Column("in B", units.exact),
+        Column("A's", right=False, optional=1), Column("B's", right=False, optional=2),
+    )  # fmt: skip
+    return Table("", columns, tuple(lines))
+
+
+def _names(found: Counter[str]) -> str:
+    names = [f"{name} ({calls}×)" if calls > 1 else name for name, calls in found.most_common(3)]
+    return ", ".join(names) + (", …" if len(found) > 3 else "")
+
+
+def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: bool) -> Page:
+    summary = []
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        summary.append(f"{name}: {text.headline(side.ledger)}")
+        summary += [f"   {line}" for line in measure_text.headlines(side)] if is_measured(side.ledger) else []
+    tables = [totals_table(comparison), row_table(comparison, by, depth=depth, folded=folded)]
+    tables.append(unmatched_table(comparison))
+    matched = sum(op.kind != "view" for op in comparison.a.ledger.ops) - len(comparison.only_a)
+    differences = [f"{found.name} {found.a} | {found.b}" for found in comparison.differences()]
+    notes = [f"not the same (A | B): {'; '.join(differences)}"] if differences else []
+    notes.append(
+        f"{matched:,} ops are in both; {len(comparison.only_a):,} only in A, {len(comparison.only_b):,} only in B"
+    )
+    notes += [f"{name}: {line}" for name, side in _named(comparison) if (line := measure_text.attribution(side))]
+    notes += [f"{name}: note: {note}" for name, side in _named(comparison) for note in side.ledger.header.notes]
+    small = [f"{name}: {text.provenance(side.ledger)}" for name, side in _named(comparison)]
+    if comparison.flops_basis[0] != comparison.flops_basis[1]:
+        small.append(
+            "useful = matrix work by formula; executed = what was counted in the ops that have such work, "
+            "whatever else they did"
+        )
+    return Page("A against B", tuple(summary), tuple(table for table in tables if table.rows), tuple(notes),
+                (*small, CONVENTIONS))  # fmt: skip
+
+
+def _named(comparison: Comparison) -> tuple[tuple[str, Measured], tuple[str, Measured]]:
+    return ("A", comparison.a), ("B", comparison.b)
+
+
+def document(comparison: Comparison, by: By = "module") -> dict[str, Any]:
+    """Raw numbers; unknown is null; ratios are B by A."""
+    return {
+        **{name.lower(): _side(side) for name, side in _named(comparison)},
+        "differences": {found.name: {"a": found.a, "b": found.b} for found in comparison.differences()},
+        "totals": [
+            {"name": line.name, "unit": line.unit, "a": line.a, "b": line.b, "ratio": line.ratio}
+            for line in comparison.totals()
+        ],
+        "basis": {
+            "flops": dict(zip("ab", comparison.flops_basis, strict=True)),
+            "bytes": dict(zip("ab", comparison.bytes_basis, strict=True)),
+        },
+        "rows": [_row(row) for row in comparison.rows(by)],
+        "unmatched": {
+            module: {"a": dict(a), "b": dict(b)} for module, (a, b) in comparison.unmatched().items()
+        },
+    }  # fmt: skip
+
+
+def _side(side: Measured) -> dict[str, Any]:
+    return {
+        "header": msgspec.to_builtins(msgspec.structs.asdict(side.ledger.header)),
+        "attributed_time": attributed(side),
+    }
+
+
+def _row(row: PairRow) -> dict[str, Any]:
+    return {
+        "name": row.name, "type": row.type, "depth": row.depth,
+        "a": None if row.a is None else msgspec.to_builtins(row.a),
+        "b": None if row.b is None else msgspec.to_builtins(row.b),
+        "time_ratio": row.ratio_of(lambda side: side.time_s),
+        "flops_ratio": row.ratio_of(lambda side: side.flops),
+        "bytes_ratio": row.ratio_of(lambda side: side.bytes),
+    }  # fmt: skip

@@ -1,0 +1,158 @@
+"""The tables of a measurement: modules or another grouping with both sides, and the phases.
+
+The columns are those that the measurement has: a run without counters has no column for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rooflight import units
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Totals, total
+from rooflight.measured import Group, Measured, Sums
+from rooflight.measured_rows import NO_OP, SEVERAL, MeasuredRow, phases, rows
+from rooflight.reporting.measured_folding import fold_measured
+from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.written import giga, quotient, seconds, tera, whole_bytes, whole_count
+from rooflight.summary import By, Row
+
+_Columns = list[tuple[Column, Callable[[MeasuredRow], object]]]
+
+
+def main_table(measured: Measured, by: By = "module", *, depth: int | None = None, folded: bool = True) -> Table:
+    """The rows the user asked for, and the total they sum to."""
+    found = rows(measured, by)
+    if by == "module":
+        found = fold_measured(measured, found) if folded else found
+        found = [row for row in found if depth is None or row.estimate.depth <= depth]
+    everything = total_row(measured, calls=sum(row.estimate.calls for row in found))
+    columns = _name_columns(measured.ledger, by) + _figures(measured)
+    return drawn("", columns, [*found, everything])
+
+
+def drawn(title: str, columns: _Columns, rows: Sequence[MeasuredRow]) -> Table:
+    """A table of the columns in which some row has a value; the last row is the total."""
+    cells = [[value(row) for _, value in columns] for row in rows]
+    kept = [i for i, (column, _) in enumerate(columns) if not column.right or any(row[i] is not None for row in cells)]
+    return Table(
+        title,
+        tuple(columns[i][0] for i in kept),
+        tuple(tuple(row[i] for i in kept) for row in cells),
+        frozenset({len(cells) - 1}),
+    )
+
+
+def total_row(measured: Measured, *, calls: int = 0) -> MeasuredRow:
+    ledger = measured.ledger
+    estimate = Row("total", "", 0, calls, None, 0, 0, total(ledger.ops), Totals(), Totals(), 1.0)
+    group = Group(tuple(op.index for op in ledger.ops if op.kind != "view"), tuple(measured.facts))
+    share = None if measured.total.time_s is None else 1.0
+    return MeasuredRow(estimate, group, group, measured.total, measured.total, share)
+
+
+def _name_columns(ledger: Ledger, by: By) -> _Columns:
+    if by == "module":
+        return [
+            (Column("layer", right=False), lambda row: _label(row, ledger)),
+            (Column("type", right=False, optional=12), lambda row: row.estimate.type),
+        ]
+    return [
+        (Column(by, right=False), lambda row: row.name),
+        (Column("calls" if by == "op" else "ops", units.exact, optional=10), lambda row: row.estimate.calls),
+    ]
+
+
+def _label(row: MeasuredRow, ledger: Ledger) -> Label:
+    if row.name == "":
+        return Label(ledger.header.model, ledger.header.model)
+    if row.name in ("total", LOSS, OPTIMIZER, SEVERAL, NO_OP):
+        return Label(row.name, row.name)
+    return Label(row.name, "  " * row.estimate.depth + row.name.rpartition(".")[2])
+
+
+def _figures(measured: Measured) -> _Columns:
+    """Time, work and traffic. The number is the order in which columns go when the terminal is narrow."""
+    counted = measured.total.executed_flops is not None
+    return [
+        *_measured("GPU time", lambda sums: sums.get("gpu_time_s"), seconds),
+        *_measured("CPU time", lambda sums: sums.get("host_time_s"), seconds),
+        (Column("share", units.percent, optional=3), lambda row: row.share),
+        (Column("useful", units.count), lambda row: _useful(row.estimate.totals)),
+        *_measured("tensor", lambda sums: sums.tensor_flops, whole_count),
+        *_measured("CUDA core", lambda sums: sums.cuda_flops, whole_count, optional=2),
+        *_measured("CPU FLOPs", lambda sums: sums.cpu_flops, whole_count),
+        *_measured("exec/useful", lambda sums: sums.executed_per_useful, quotient, optional=4),
+        *_measured("DRAM read", lambda sums: sums.get("dram_bytes_read"), whole_bytes),
+        *_measured("written", lambda sums: sums.get("dram_bytes_written"), whole_bytes),
+        (Column("compulsory", units.bytes_, optional=8), lambda row: _compulsory(row.estimate.totals)),
+        *_measured("DRAM/comp.", lambda sums: sums.dram_per_compulsory, quotient, optional=7),
+        *_measured("L2", lambda sums: sums.get("l2_bytes"), whole_bytes, optional=9),
+        *_measured("L1", lambda sums: sums.get("l1_bytes"), whole_bytes, optional=9),
+        (Column(*_rate(measured.ledger), optional=6), _executed_rate if counted else _useful_rate),
+        *_measured("GB/s", lambda sums: sums.dram_bytes_per_s, giga, optional=5),
+        *_measured("growth", lambda sums: sums.get("growth_bytes"), whole_bytes, optional=11),
+        *_measured("workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes, optional=10),
+    ]
+
+
+def _measured(
+    name: str, value: Callable[[Sums], object], write: Callable[[Any], str], *, optional: int = 0
+) -> _Columns:
+    return [(Column(name, write, optional=optional), lambda row: value(row.sums))]
+
+
+def _rate(ledger: Ledger) -> tuple[str, Callable[[Any], str]]:
+    """A GPU is spoken of in TFLOP/s, a CPU in GFLOP/s."""
+    return ("GFLOP/s", giga) if ledger.header.target == "cpu" else ("TFLOP/s", tera)
+
+
+def _useful(totals: Totals) -> int | None:
+    return None if _unknown(totals) else totals.flops
+
+
+def _compulsory(totals: Totals) -> int | None:
+    return None if _unknown(totals) else totals.bytes
+
+
+def _unknown(totals: Totals) -> bool:
+    """A row none of whose ops has a formula, or that has no ops, has no estimate: that is not zero."""
+    return sum(entry.calls for entry in totals.uncounted) == totals.ops
+
+
+def _executed_rate(row: MeasuredRow) -> float | None:
+    return row.sums.executed_flops_per_s
+
+
+def _useful_rate(row: MeasuredRow) -> float | None:
+    time = row.sums.time_s
+    return row.estimate.totals.flops / time if time and not _unknown(row.estimate.totals) else None
+
+
+def phase_table(measured: Measured) -> Table:
+    """Forward, backward and optimizer apart."""
+    columns: _Columns = [
+        (Column("phase", right=False), lambda row: row.name),
+        (Column("ops", units.exact, optional=10), lambda row: len(row.group.ops)),
+        *_measured("kernels", lambda sums: sums.get("kernels"), whole_count, optional=9),
+    ]
+    return drawn("phases", columns + _figures(measured), [*phases(measured), total_row(measured)])
+
+
+def operator_memory_table(measured: Measured, by: By = "op", *, limit: int | None = None) -> Table:
+    """What the allocator saw of each op, layer type or module: size increase with all that runs inside, and alone."""
+    found = [row for row in rows(measured, by) if row.sums.get("allocations") is not None]
+    found.sort(key=lambda row: abs(row.sums.get("growth_bytes") or 0), reverse=True)
+    columns: _Columns = [
+        (Column(by if by != "module" else "layer", right=False), lambda row: _label(row, measured.ledger).full),
+        (Column("calls", units.exact), lambda row: row.estimate.calls),
+        *_measured("size increase", lambda sums: sums.get("growth_bytes"), whole_bytes),
+        (Column("self", whole_bytes), lambda row: row.own_sums.get("growth_bytes")),
+        *_measured("allocations", lambda sums: sums.get("allocations"), whole_count),
+        *_measured("outputs", lambda sums: sums.get("output_bytes"), whole_bytes),
+        *_measured("workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes),
+    ]
+    if not found:
+        return Table("", (), ())
+    calls = sum(row.estimate.calls for row in found)
+    return drawn(f"memory by {by}", columns, [*found[:limit], total_row(measured, calls=calls)])

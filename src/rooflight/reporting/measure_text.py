@@ -1,0 +1,155 @@
+"""A measurement in words: how the step did, what was not measured, under which conditions, and from which source."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from rooflight import units
+from rooflight.ledger import Ledger
+from rooflight.measured import Measured, Number
+from rooflight.measured_step import busy_s, busy_share, dram_bytes, is_host_bound, rates, utilisation, wall_s
+from rooflight.quantities import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
+from rooflight.reporting.written import peak_tera, per_second, seconds, whole_bytes, whole_count
+
+
+def conventions(measured: Measured) -> str:
+    """What the columns that are shown mean."""
+    sums = measured.total
+    said = []
+    if sums.get("gpu_time_s") is not None:
+        said.append("GPU time is the duration of an op's kernels in runs without counters, share is of it")
+    elif sums.get("host_time_s") is not None:
+        said.append("CPU time is that of the call, share is of it")
+    said.append("useful = matrix work by formula, 1 multiply-add = 2 FLOP")
+    if sums.executed_flops is not None:
+        said.append(
+            "tensor, CUDA core, CPU FLOPs = what was executed, as counted, an FMA as 2; exec/useful is over the ops "
+            "with matrix work; FLOP/s are executed FLOPs by the time of the ops"
+        )
+    else:
+        said.append("FLOP/s are useful FLOPs by the time of the ops")
+    if sums.dram_bytes is not None:
+        said.append(
+            "DRAM bytes are counted: what one op writes may stay in the L2 cache and reach DRAM during a later one, so "
+            "modules and the step are firmer than ops"
+        )
+    said.append("compulsory bytes: every distinct input read once, every output written once")
+    if sums.get("growth_bytes") is not None:
+        said.append(
+            "growth: allocated after minus before; workspace: taken and given back inside an op, the largest counts"
+        )
+    return "; ".join(said) + "."
+
+
+def verdict(measured: Measured) -> str:
+    """`22.9 ms a step; the GPU was busy for 5.13 ms and idle for 78% of the step: host-bound`; empty when unknown."""
+    wall, busy, share = wall_s(measured), busy_s(measured), busy_share(measured)
+    said = [] if wall is None else [f"{seconds(wall)} a step"]
+    if busy is not None:
+        said.append(f"the GPU was busy for {seconds(busy)}")
+        if share is not None and is_host_bound(measured):
+            said[-1] += f" and idle for {1 - share:.0%} of the step: host-bound"
+        elif share is not None:
+            said[-1] += f", {min(share, 1):.0%} of the step"
+    return "; ".join(said)
+
+
+def counted(measured: Measured) -> str:
+    """Executed FLOPs by unit, and DRAM bytes; empty without counters."""
+    parts = []
+    for name, quantities in (("tensor cores", TENSOR_FLOPS), ("CUDA cores", CUDA_FLOPS), ("the CPU", CPU_FLOPS)):
+        if (work := _by_precision(measured, quantities)) is not None:
+            parts.append(f"{work} on {name}")
+    said = [f"executed {' + '.join(parts)}"] if parts else []
+    if dram_bytes(measured) is not None:
+        read, written = (_whole(measured, name) for name in DRAM_BYTES)
+        said.append(f"DRAM {whole_bytes(read)} read + {whole_bytes(written)} written")
+    return "; ".join(said)
+
+
+def _by_precision(measured: Measured, names: tuple[str, ...]) -> str | None:
+    """`186 G tf32 + 3.1 G bf16`, zeros left out."""
+    found = {name.rpartition("_")[2]: _whole(measured, name) for name in names}
+    known = {precision: value for precision, value in found.items() if value is not None}
+    if not known:
+        return None
+    return " + ".join(f"{whole_count(value)} {name}" for name, value in known.items() if value) or "0"
+
+
+def _whole(measured: Measured, name: str) -> Number | None:
+    return measured.step[name].value if name in measured.step else measured.total.get(name)
+
+
+def speed(measured: Measured) -> str:
+    """`699 samples/s; MFU 3.1%, HFU 3.3% of 494.5 TFLOP/s tf32`."""
+    found, used = rates(measured), utilisation(measured)
+    said = []
+    if found.samples_per_s is not None:
+        said.append(f"{per_second(found.samples_per_s)} samples/s")
+    if found.tokens_per_s is not None:
+        said.append(f"{per_second(found.tokens_per_s)} tokens/s")
+    if used is not None:
+        hfu = "" if used.hfu is None else f", HFU {units.percent(used.hfu)}"
+        said.append(f"MFU {units.percent(used.mfu)}{hfu} of {peak_tera(used.peak.flops_per_s)} {used.precision}")
+    return "; ".join(said)
+
+
+def headlines(measured: Measured) -> list[str]:
+    """The result in three lines or fewer."""
+    return [line for line in (verdict(measured), counted(measured), speed(measured)) if line]
+
+
+def coverage(measured: Measured) -> list[str]:
+    """Which ops have no value of what others have; said even when there are none."""
+    families = {
+        "time": ("gpu_time_s", "host_time_s"), "executed FLOPs": EXECUTED_FLOPS, "DRAM bytes": DRAM_BYTES,
+    }  # fmt: skip
+    ran, lines, complete = len(measured.launched), [], []
+    for family, names in families.items():
+        known = [name for name in names if name in measured.known]
+        if not known:
+            continue
+        missing = measured.without(known)
+        if not missing:
+            complete.append(family)
+            continue
+        named = Counter(op.name for op in missing).most_common(5)
+        listed = ", ".join(f"{name} ({calls}×)" for name, calls in named)
+        more = " and others" if sum(calls for _, calls in named) < len(missing) else ""
+        lines.append(f"{family}: missing for {len(missing):,} of the {ran:,} ops that ran: {listed}{more}")
+    if complete:
+        lines.insert(0, f"{', '.join(complete)}: every one of the {ran:,} ops that ran has a value")
+    return lines
+
+
+def attribution(measured: Measured) -> str:
+    """How much of the kernels' time is known to belong to which op; empty without kernels."""
+    whole = sum(measured.attributed.values())
+    named = ((1, "one op"), (2, "several that were fused"), (0, "none that is known"))
+    parts = [f"{measured.attributed[n] / whole:.1%} to {name}" for n, name in named if measured.attributed[n]]
+    return f"of the kernels' time belong {', '.join(parts)}" if parts else ""
+
+
+def conditions(ledger: Ledger) -> str:
+    """Clocks, power and what else was running; empty for a trace without a device."""
+    return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in ledger.header.conditions.items())
+
+
+def provenance(measured: Measured) -> list[str]:
+    """Where each number comes from: one line for every collector."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    ledger = measured.ledger
+    rows = [row.quantities for row in ledger.measurements] + [kernel.quantities for kernel in ledger.kernels]
+    for quantities in rows:
+        for name, value in quantities.items():
+            collector, _, how = value.origin.partition(": ")
+            names = found[collector][how]
+            if name in QUANTITIES and name not in names:
+                names.append(name)
+    lines = []
+    for collector, ways in found.items():
+        parts = [f"{', '.join(names)} = {how}" if how else ", ".join(names) for how, names in ways.items() if names]
+        lines.append(f"{collector}: {'; '.join(parts)}" if parts else collector)
+    if (used := utilisation(measured)) is not None:
+        lines.append(f"{used.peak.source}: the peak of {peak_tera(used.peak.flops_per_s)} in {used.precision}")
+    return lines

@@ -1,0 +1,125 @@
+"""The regions of a program: one row each, and as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from rooflight import units
+from rooflight.ledger import Ledger, Measurement
+from rooflight.quantities import EXECUTED_FLOPS
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import seconds, whole_bytes, whole_count
+
+CONVENTIONS = (
+    "values are those of one execution; time is by the host's clock, the GPU waited for, the median of executions "
+    "without counters; GPU time is from the first to the last of its work there; FLOPs are executed ones, by unit, "
+    "a multiply-add as 2; FLOP/B is executed FLOPs for every byte of DRAM traffic; growth is memory after minus before."
+)
+_UNITS = {"tensor": "tensor", "cuda": "CUDA", "cpu": "CPU"}
+
+
+def regions_of(ledger: Ledger) -> tuple[Measurement, ...]:
+    return tuple(row for row in ledger.measurements if row.scope == "region")
+
+
+def headline(ledger: Ledger) -> str:
+    """`main.py · 2 regions · NVIDIA H200 · torch 2.11.0`."""
+    header = ledger.header
+    count = len(regions_of(ledger))
+    parts = [header.model, f"{count} region{'' if count == 1 else 's'}", header.device]
+    parts.append(f"{header.world} processes" if header.world > 1 else None)
+    parts.append(f"torch {header.torch}" if header.torch is not None else None)
+    return " · ".join(part for part in parts if part)
+
+
+def region_table(ledger: Ledger) -> Table:
+    """A column is there when some region has a value for it."""
+    rows = regions_of(ledger)
+    columns = [column for column in _columns(rows) if not column[0].optional or _any(column, rows)]
+    cells = tuple(tuple(value(row) for _, value in columns) for row in rows)
+    return Table("", tuple(column for column, _ in columns), cells)
+
+
+_ColumnOf = tuple[Column, Callable[[Measurement], Any]]
+
+
+def _any(column: _ColumnOf, rows: Sequence[Measurement]) -> bool:
+    return any(column[1](row) is not None for row in rows)
+
+
+def _columns(rows: Sequence[Measurement]) -> list[_ColumnOf]:
+    columns: list[_ColumnOf] = [
+        (Column("region", right=False), lambda row: row.name),
+        (Column("executions", units.exact), lambda row: _value(row, "executions") or 0),
+        (Column("time", seconds), lambda row: _value(row, "wall_time_s")),
+        (Column("GPU time", seconds, optional=1), lambda row: _value(row, "gpu_span_s")),
+    ]
+    used = [name for name in EXECUTED_FLOPS if any(_value(row, name) for row in rows)]
+    columns += [_quantity(_unit_name(name), name, whole_count, optional=2) for name in used]
+    # One unit alone is the total.
+    if len(used) != 1:
+        columns.append(_quantity("FLOPs", "executed_flops", whole_count, optional=1))
+    columns += [
+        _quantity("DRAM read", "dram_bytes_read", whole_bytes, optional=1),
+        _quantity("DRAM written", "dram_bytes_written", whole_bytes, optional=1),
+        _quantity("L2", "l2_bytes", whole_bytes, optional=3),
+        _quantity("L1", "l1_bytes", whole_bytes, optional=3),
+        (Column("FLOP/B", units.ratio, optional=2), intensity),
+        _quantity("growth", "growth_bytes", whole_bytes, optional=3),
+        # On a CPU there is only the process's peak so far, which says nothing about one region.
+        _quantity("peak", "peak_allocated_bytes", whole_bytes, optional=4),
+    ]
+    return columns
+
+
+def _quantity(title: str, name: str, write: Callable[[Any], str], *, optional: int) -> _ColumnOf:
+    return Column(title, write, optional=optional), lambda row: _value(row, name)
+
+
+def _unit_name(name: str) -> str:
+    """`tensor_flops_tf32` is `tf32 tensor`."""
+    unit, _, precision = name.partition("_flops_")
+    return f"{precision} {_UNITS[unit]}"
+
+
+def _value(row: Measurement, name: str) -> Any:
+    found = row.quantities.get(name)
+    return None if found is None else found.value
+
+
+def intensity(row: Measurement) -> float | None:
+    """Executed FLOPs for every byte of DRAM traffic."""
+    flops, read, written = (_value(row, n) for n in ("executed_flops", "dram_bytes_read", "dram_bytes_written"))
+    if flops is None or read is None or written is None or not read + written:
+        return None
+    return float(flops / (read + written))
+
+
+def peak_bytes(row: Measurement) -> int | float | None:
+    """Of torch's allocator on a GPU; of the whole process on a CPU."""
+    found: int | float | None = _value(row, "peak_allocated_bytes")
+    if found is None:
+        found = _value(row, "peak_resident_bytes")
+    return found
+
+
+def region_document(ledger: Ledger, *, exit_code: int | None = None) -> dict[str, Any]:
+    """Raw numbers under the names of the ledger; unknown is null. `exit_code` is the program's."""
+    return {
+        "header": msgspec.to_builtins(msgspec.structs.asdict(ledger.header)),
+        "regions": [_region(row) for row in regions_of(ledger)],
+        "exit_code": exit_code,
+    }
+
+
+def _region(row: Measurement) -> dict[str, Any]:
+    return {
+        "name": row.name, "executions": _value(row, "executions") or 0, "time_s": _value(row, "wall_time_s"),
+        "gpu_time_s": _value(row, "gpu_span_s"), "flops": _value(row, "executed_flops"),
+        "bytes_read": _value(row, "dram_bytes_read"), "bytes_written": _value(row, "dram_bytes_written"),
+        "intensity": intensity(row), "growth_bytes": _value(row, "growth_bytes"), "peak_bytes": peak_bytes(row),
+        "quantities": {name: msgspec.to_builtins(value) for name, value in row.quantities.items()},
+    }  # fmt: skip

@@ -1,0 +1,168 @@
+"""The tables of a measured step as a whole: its time, speed, self-check, memory and kernels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from rooflight import units
+from rooflight.ledger import Kernel, Value
+from rooflight.measured import Measured, Number, adds_up, graphs, ratio
+from rooflight.measured_step import Rates, busy_s, rates, self_check, time_parts, utilisation
+from rooflight.quantities import QUANTITIES
+from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.written import (
+    figure,
+    giga,
+    kernel_name,
+    peak_tera,
+    per_second,
+    seconds,
+    share,
+    signed_percent,
+    tera,
+    whole_bytes,
+    whole_count,
+)  # fmt: skip
+
+_WRITTEN: dict[str, Callable[[Any], str]] = {
+    "flop": whole_count, "byte": whole_bytes, "second": seconds, "count": whole_count,
+}  # fmt: skip
+
+
+def time_table(measured: Measured) -> Table:
+    """From the ops to the wall: every gap has a name."""
+    spread = {"GPU-busy": measured.step.get("gpu_busy_s"), "wall": measured.step.get("wall_time_s")}
+    parts = time_parts(measured)
+    columns = (
+        Column("where the time of a step goes", right=False), Column("time", seconds),
+        Column("of wall", share), Column("least to greatest", str),
+    )  # fmt: skip
+    rows = tuple((part.name, part.time_s, part.share, _spread(spread.get(part.name))) for part in parts)
+    return Table("", columns, rows, frozenset(n for n, part in enumerate(parts) if part.is_sum))
+
+
+def _spread(value: Value | None) -> str:
+    if value is None or value.low is None or value.high is None:
+        return ""
+    return f"{seconds(value.low)} to {seconds(value.high)}"
+
+
+def speed_table(measured: Measured) -> Table:
+    """Throughput and utilisation, by the wall and by the time the GPU was busy."""
+    by_wall = rates(measured)
+    busy = busy_s(measured)
+    by_busy = rates(measured, over_s=busy) if busy else None
+    used = utilisation(measured)
+    lines: list[tuple[str, Label, Label]] = []
+
+    def line(name: str, write: Callable[[Any], str], pick: Callable[[Rates], float | None]) -> None:
+        wall, while_busy = pick(by_wall), pick(by_busy) if by_busy else None
+        if wall is not None or while_busy is not None:
+            lines.append((name, figure(wall, write), figure(while_busy, write)))
+
+    line("samples/s", per_second, lambda found: found.samples_per_s)
+    line("tokens/s", per_second, lambda found: found.tokens_per_s)
+    unit, write = ("GFLOP/s", giga) if measured.ledger.header.target == "cpu" else ("TFLOP/s", tera)
+    line(f"useful {unit}", write, lambda found: found.useful_flops_per_s)
+    line(f"executed {unit}", write, lambda found: found.executed_flops_per_s)
+    line("DRAM GB/s", giga, lambda found: found.dram_bytes_per_s)
+    if used is not None:
+        best = used.peak.flops_per_s
+        roof = f"{peak_tera(best)} {used.precision}"
+        line(f"MFU: useful, of {roof}", units.percent, lambda found: ratio(found.useful_flops_per_s, best))
+        line(f"HFU: executed, of {roof}", units.percent, lambda found: ratio(found.executed_flops_per_s, best))
+    columns = (Column("speed", right=False), Column("by the wall"), Column("while the GPU is busy"))
+    kept = 3 if by_busy else 2
+    return Table("", columns[:kept], tuple(row[:kept] for row in lines))
+
+
+def check_table(measured: Measured) -> Table:
+    """The self-check: the sum over ops against one range around the step."""
+    columns = (
+        Column("self-check", right=False), Column("sum of ops", units.exact), Column("one range", units.exact),
+        Column("difference", units.exact, optional=1), Column("relative", signed_percent),
+        Column("ops without", units.exact, optional=2),
+    )  # fmt: skip
+    rows = tuple(
+        (check.name, check.sum_of_ops, check.whole_step, check.difference, check.relative, check.missing)
+        for check in self_check(measured)
+    )
+    return Table("", columns, rows)
+
+
+_MEMORY = (
+    ("allocated before the step", "allocated_before_bytes"), ("allocated at the peak", "peak_allocated_bytes"),
+    ("reserved at the peak", "peak_reserved_bytes"), ("outside the allocator", "outside_bytes"),
+    ("process, after the step", "resident_bytes"), ("process, most ever", "peak_resident_bytes"),
+)  # fmt: skip
+
+
+def memory_table(measured: Measured) -> Table:
+    """What the step needed of the device (or of the process, on a CPU)."""
+    lines = [(name, measured.step[key].value) for name, key in _MEMORY if key in measured.step]
+    for name, key in (("outputs of all ops", "output_bytes"), ("largest workspace of an op", "workspace_bytes")):
+        if (value := measured.total.get(key)) is not None:
+            lines.append((name, value))
+    columns = (Column("memory", right=False), Column("bytes", whole_bytes), Column("exactly", units.exact))
+    return Table("", columns, tuple((name, value, value) for name, value in lines))
+
+
+def kernel_table(measured: Measured, *, limit: int = 10) -> Table:
+    """The kernels that took the most time, equal names together."""
+    groups: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in measured.ledger.kernels:
+        groups[kernel.name].append(kernel)
+    everything = _time(measured.ledger.kernels)
+    order = sorted(groups.items(), key=lambda entry: (_time(entry[1]) or 0, len(entry[1])), reverse=True)
+    shown = [
+        (kernel_name(name), len(found), _time(found), ratio(_time(found), everything), _ops(measured, found))
+        for name, found in order[:limit]
+    ]
+    if len(order) > limit:
+        rest = [kernel for _, found in order[limit:] for kernel in found]
+        label = f"{len(order) - limit} more kernels"
+        shown.append((Label(label, label), len(rest), _time(rest), ratio(_time(rest), everything), ""))
+    of_cpu = any(kernel.kind == "primitive" for kernel in measured.ledger.kernels)
+    columns = (
+        Column("oneDNN primitive" if of_cpu else "kernel", right=False), Column("calls", units.exact),
+        Column("time" if of_cpu else "GPU time", seconds), Column("share", units.percent, optional=1),
+        Column("of", right=False, optional=2),
+    )  # fmt: skip
+    return Table("", columns, tuple(shown))
+
+
+def _time(kernels: Any) -> Number | None:
+    known = [kernel.time_s for kernel in kernels if kernel.time_s is not None]
+    return sum(known) if known else None
+
+
+def _ops(measured: Measured, kernels: list[Kernel]) -> str:
+    """The ops that launched it: `aten::convolution (12 layers)`."""
+    ops = measured.ledger.ops
+    names = list(dict.fromkeys(ops[index].packet for kernel in kernels for index in kernel.ops))
+    places = {ops[index].module for kernel in kernels for index in kernel.ops}
+    if not names:
+        return "–"
+    more = f" + {len(names) - 2}" if len(names) > 2 else ""
+    where = next(iter(places)) if len(places) == 1 else f"{len(places)} layers"
+    return f"{', '.join(names[:2])}{more} ({where or measured.ledger.header.model})"
+
+
+def graph_table(measured: Measured) -> Table:
+    """What was measured over each compiled or captured graph."""
+    found = graphs(measured.ledger)
+    names = [name for name in QUANTITIES if any(name in row.quantities for row in found) and adds_up(name)]
+    columns = (
+        Column("graph", right=False), Column("ops", units.exact),
+        *(Column(name, _WRITTEN[QUANTITIES[name].unit], optional=n) for n, name in enumerate(names)),
+    )  # fmt: skip
+    rows = tuple(
+        (
+            row.name or "graph", len(row.ops) or None,
+            *(row.quantities[name].value if name in row.quantities else None for name in names),
+        )
+        for row in found
+    )  # fmt: skip
+    return Table("", columns, rows)

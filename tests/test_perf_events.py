@@ -1,0 +1,280 @@
+"""FLOP counters of CPUs: encodings and arithmetic by hand, the system calls with events that every Linux has."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflight.errors import CannotMeasure
+from rooflight.measurement.cpu import perf_events
+from rooflight.measurement.cpu.perf_events import Counters, Cpu, Event, FlopCounters, Sample, decode, events_of, growth
+
+SAPPHIRE_RAPIDS = """processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 143
+model name\t: Intel(R) Xeon(R) Platinum 8480+
+flags\t\t: fpu sse2 avx avx2 avx512f amx_bf16
+
+processor\t: 1
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 1
+"""
+
+
+def intel(model, *flags):
+    return Cpu("GenuineIntel", 6, model, frozenset(flags))
+
+
+def amd(family, model):
+    return Cpu("AuthenticAMD", family, model, frozenset())
+
+
+def test_the_first_processor_of_cpuinfo_is_read():
+    assert perf_events.parse_cpuinfo(SAPPHIRE_RAPIDS) == Cpu(
+        "GenuineIntel", 6, 143, frozenset({"fpu", "sse2", "avx", "avx2", "avx512f", "amx_bf16"})
+    )
+    assert perf_events.parse_cpuinfo("") == Cpu("", 0, 0, frozenset())
+    # An ARM's cpuinfo has none of these lines.
+    assert events_of(perf_events.parse_cpuinfo("processor\t: 0\nCPU part\t: 0xd40\n")) == ()
+
+
+def test_intel_counts_lanes_and_the_hardware_counts_an_fma_twice():
+    events = events_of(perf_events.parse_cpuinfo(SAPPHIRE_RAPIDS))
+    assert {event.config for event in events} == {
+        0x01C7, 0x02C7, 0x04C7, 0x08C7, 0x10C7, 0x20C7, 0x40C7, 0x80C7,
+    }  # fmt: skip
+    # 1000 FMAs of 512-bit vectors: the counter says 2000, each for 16 floats or 8 doubles.
+    weight = {event.config: event.weight for event in events}
+    assert 2000 * weight[0x80C7] == 2 * 1000 * 16
+    assert 2000 * weight[0x40C7] == 2 * 1000 * 8
+    # One 128-bit and one 256-bit add of each precision, and one scalar: 4 + 8 + 1 and 2 + 4 + 1.
+    assert weight[0x08C7] + weight[0x20C7] + weight[0x02C7] == 13
+    assert weight[0x04C7] + weight[0x10C7] + weight[0x01C7] == 7
+    singles = {event.config for event in events if event.quantity == "cpu_flops_fp32"}
+    assert singles == {0x02C7, 0x08C7, 0x20C7, 0x80C7}
+    assert {event.quantity for event in events} == {"cpu_flops_fp32", "cpu_flops_fp64"}
+
+
+def test_a_cpu_without_avx512_needs_no_counters_for_it():
+    events = events_of(intel(0x9E, "avx2"))  # Coffee Lake
+    assert {event.config >> 8 for event in events} == {0x01, 0x02, 0x04, 0x08, 0x10, 0x20}
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [
+        # Zen 1: the low nibble is single precision, the high one double.
+        (amd(0x17, 0x01), {("cpu_flops_fp32", 0x0F03), ("cpu_flops_fp64", 0xF003)}),
+        (amd(0x17, 0x31), {("cpu_flops_any", 0x0F03)}),  # Rome
+        (amd(0x19, 0x01), {("cpu_flops_any", 0x0F03)}),  # Milan
+        (amd(0x19, 0x50), {("cpu_flops_any", 0x0F03)}),  # Cezanne
+        (amd(0x19, 0x11), {("cpu_flops_any", 0x0F03), ("cpu_flops_bf16", 0x1003)}),  # Genoa
+        (
+            amd(0x1A, 0x02),  # Turin
+            {
+                ("cpu_flops_fp32", 0x4F03), ("cpu_flops_fp32", 0x6F03), ("cpu_flops_fp64", 0x8F03),
+                ("cpu_flops_fp64", 0xAF03), ("cpu_flops_bf16", 0x2F03),
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_amd_counts_flops_themselves(cpu, expected):
+    events = events_of(cpu)
+    assert {(event.quantity, event.config) for event in events} == expected
+    assert all(event.weight == 1 for event in events)
+
+
+@pytest.mark.parametrize(
+    "cpu",
+    [intel(0x3C), intel(0x5C), intel(0xAF), amd(0x15, 0x02), amd(0x1A, 0x50), Cpu("GenuineIntel", 19, 1, frozenset())],
+)
+def test_a_cpu_whose_events_are_not_known_is_not_guessed(cpu):
+    # Haswell and Atoms have no such event; an older AMD has another; Zen 6 and Diamond Rapids are not documented.
+    assert events_of(cpu) == ()
+
+
+def test_the_kernels_answer_is_three_words():
+    raw = bytes([5, 1, 0, 0, 0, 0, 0, 0]) + bytes([10] + [0] * 7) + bytes([0, 0, 0, 0, 1, 0, 0, 0])
+    assert decode(raw) == Sample(count=261, enabled_ns=10, running_ns=1 << 32)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (Sample(), Sample(), 0),  # the thread slept: proven zero
+        (Sample(), Sample(100, 50, 50), 100),
+        (Sample(100, 50, 50), Sample(160, 70, 70), 60),
+        (Sample(), Sample(100, 300, 100), 300),  # it had the counter a third of the time
+        (Sample(100, 300, 100), Sample(110, 320, 105), 40),  # a quarter of this interval: 10 x 20/5
+        (Sample(), Sample(1, 2, 3), 1),
+        (Sample(), Sample(0, 80, 0), None),  # it never had it
+        (Sample(7, 80, 80), Sample(7, 90, 80), None),
+    ],
+)
+def test_counts_are_scaled_to_the_time_asked_for(before, now, expected):
+    assert growth(before, now) == expected
+
+
+@given(st.integers(0, 1 << 48), st.integers(1, 1 << 50), st.integers(1, 1 << 50))
+def test_scaling_never_loses_counts(count, enabled, running):
+    scaled = growth(Sample(), Sample(count, enabled, running))
+    assert scaled is not None
+    assert scaled >= count
+    assert running < enabled or scaled == count
+
+
+def samples(tmp_path, name, *rows):
+    """A file that answers each read with the next sample, as a counter does."""
+    path = tmp_path / name
+    path.write_bytes(b"".join(word.to_bytes(8, sys.byteorder) for row in rows for word in row))
+    return os.open(path, os.O_RDONLY)
+
+
+def test_totals_are_weighted_and_scaled_and_say_so(tmp_path):
+    scalar, wide = Event("flops", "scalar", 1, 1), Event("flops", "wide", 2, 16)
+    other = Event("rare", "rare", 3)
+    counters = Counters(4, [scalar, wide, other])
+    assert counters.origins == {"flops": "perf scalar + wide", "rare": "perf rare"}
+    counters._totals = {"flops": 0, "rare": 0}
+    counters._open = [
+        (samples(tmp_path, "a", (10, 100, 100), (12, 200, 200)), scalar),
+        (samples(tmp_path, "b", (5, 100, 100), (6, 200, 150)), wide),
+        (samples(tmp_path, "c", (0, 100, 0), (3, 200, 50)), other),
+    ]
+    assert counters.read() == {"flops": 10 + 5 * 16}  # `rare` has not had its turn: unknown, not 0
+    assert counters.multiplexed
+    # wide: 1 count in half of the interval makes 2; rare: 3 in a quarter of all the time makes 12.
+    assert counters.read() == {"flops": 90 + 2 + 2 * 16, "rare": 12}
+    counters._close()
+    assert counters._open == []
+
+
+PAGES = 1000
+SOFTWARE, PAGE_FAULTS, MINOR_FAULTS = 1, 2, 5
+FAULTS = (Event("faults", "page-faults", PAGE_FAULTS, 1), Event("double", "minor-faults", MINOR_FAULTS, 2))
+
+
+def _software_events():
+    try:
+        with Counters(SOFTWARE, FAULTS):
+            return True
+    except (OSError, AttributeError):
+        return False
+
+
+needs_perf = pytest.mark.skipif(not _software_events(), reason="perf_event_open is not allowed here")
+
+
+def touch_pages():
+    block = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.madvise(mmap.MADV_NOHUGEPAGE)
+    for page in range(PAGES):
+        block[page * mmap.PAGESIZE] = 1
+    block.close()
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@needs_perf
+def test_every_thread_is_counted_those_born_later_too():
+    """Page faults go the way of FLOPs: a fresh page is one fault, in whichever thread it is touched."""
+    start = threading.Event()
+    early = threading.Thread(target=lambda: (start.wait(), touch_pages()))
+    early.start()
+    files = open_files()
+    with Counters(SOFTWARE, FAULTS) as counters:
+        assert counters.read()["faults"] < 50
+        touch_pages()
+        one = counters.read()["faults"]
+        start.set()
+        early.join()
+        two = counters.read()["faults"]
+        late = threading.Thread(target=touch_pages)
+        late.start()
+        late.join()
+        three = counters.read()
+    # Python's own few page faults come on top.
+    assert PAGES <= one < PAGES + 100
+    assert 2 * PAGES <= two < 2 * PAGES + 200
+    assert 3 * PAGES <= three["faults"] < 3 * PAGES + 300
+    assert three["double"] == pytest.approx(2 * three["faults"], abs=20)
+    assert not counters.multiplexed
+    assert open_files() == files
+
+
+@needs_perf
+def test_counting_again_starts_at_zero_and_an_error_leaves_nothing_open():
+    files = open_files()
+    counters = Counters(SOFTWARE, FAULTS)
+    with counters:
+        touch_pages()
+        assert counters.read()["faults"] >= PAGES
+    with counters:
+        assert counters.read()["faults"] < 50
+    with pytest.raises(ZeroDivisionError), counters:
+        _ = 1 // 0
+    with pytest.raises(OSError, match=r"."), Counters(SOFTWARE, [*FAULTS, Event("x", "no such event", 0xFFFF)]):
+        pass
+    assert open_files() == files
+
+
+@pytest.mark.parametrize(
+    ("number", "machine", "remedy"),
+    [
+        (errno.EACCES, {"paranoid": 4}, "sysctl kernel.perf_event_paranoid=2"),
+        (errno.EPERM, {"filtered": True}, "--cap-add PERFMON"),
+        (errno.EPERM, {}, "CAP_PERFMON"),
+        (errno.ENOSYS, {}, "CONFIG_PERF_EVENTS"),
+        (errno.EMFILE, {}, "ulimit -n"),
+        (errno.EBUSY, {}, "another profiler"),
+        (errno.ENOENT, {"virtual": True, "pmu": False}, "pmu=on"),
+        (errno.ENOENT, {}, "newer kernel"),
+        (errno.EINVAL, {"virtual": True}, "newer kernel"),
+    ],
+)
+def test_each_refusal_names_its_remedy_in_one_line(number, machine, remedy):
+    known = {"paranoid": 2, "filtered": False, "virtual": False, "pmu": True}
+    line = perf_events.explain(number, **{**known, **machine})
+    assert remedy in line
+    assert "\n" not in line
+
+
+def test_a_list_of_cpus_as_the_kernel_writes_it():
+    assert perf_events.parse_cpu_list("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
+    assert perf_events.parse_cpu_list("") == set()
+
+
+def test_flops_are_counted_here_or_it_says_why_not():
+    import torch
+
+    reason = perf_events.available()
+    if reason is None:
+        a = torch.randn(256, 256)
+        _ = a @ a
+        with FlopCounters() as counters:
+            _ = a @ a
+            counted = counters.read()
+        # 256 x 256 results of 256 multiply-adds; blocking may pad a little.
+        useful = 2 * 256**3
+        assert set(counted) <= set(perf_events.quantities())
+        assert useful <= counted.get("cpu_flops_fp32", counted.get("cpu_flops_any", 0)) < 1.5 * useful
+        return
+    assert "\n" not in reason
+    if "stay at 0" in reason:
+        return  # they open, and only counting finds them out
+    files = open_files() if sys.platform == "linux" else 0
+    with pytest.raises(CannotMeasure) as refused, FlopCounters() as counters:
+        counters.read()
+    assert str(refused.value) == reason
+    assert sys.platform != "linux" or open_files() == files

@@ -1,0 +1,412 @@
+"""The timeline of a step, on traces of torch's profiler from an H200 (torch 2.11, CUDA 13) and on real CPU runs.
+
+The recordings are one training step of resnet18, batch 16, mean square loss, momentum SGD: once with a mark around each
+dispatcher call, twice without, once as a CUDA graph. Events that no reader looks at were cut away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import rooflight
+from rooflight.errors import BadFile, CannotMeasure
+from rooflight.ledger import Kernel, Value
+from rooflight.measurement.profiler_trace import DeviceWork, Mark, Point, Trace, decode
+from rooflight.measurement.timeline import (
+    Launch,
+    Marker,
+    SequenceDiffers,
+    gpu_busy_s,
+    host_times,
+    launches,
+    merge,
+    per_op_time,
+    profiled,
+)
+
+DATA = Path(__file__).parent / "data" / "timeline"
+HOST = (1, 1)
+
+
+def content(run: str) -> bytes:
+    return gzip.decompress((DATA / f"resnet18_{run}.json.gz").read_bytes())
+
+
+def recorded(run: str) -> Trace:
+    return decode(content(run), source=run)
+
+
+def events(run: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(content(run))["traceEvents"]
+    return found
+
+
+MARKED = launches(recorded("marked"))
+PLAIN = [launches(recorded("plain")), launches(recorded("plain2"))]
+WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def test_all_device_work_and_nothing_else_is_a_launch() -> None:
+    assert any(event.get("cat") == "gpu_user_annotation" for event in events("plain"))
+    for run, found in (("marked", MARKED), ("plain", PLAIN[0])):
+        work = [event for event in events(run) if event.get("cat") in WORK]
+        assert len(found) == len(work) == 380
+        assert sorted(launch.name for launch in found) == sorted(event["name"] for event in work)
+        assert sum(launch.time_s for launch in found) == pytest.approx(sum(event["dur"] for event in work) / 1e6)
+    assert [sum(launch.kind == kind for launch in MARKED) for kind in ("kernel", "copy", "set")] == [372, 1, 7]
+
+
+def test_a_launch_has_what_the_trace_says_of_it() -> None:
+    first = min((event for event in events("plain") if event.get("cat") in WORK), key=lambda event: event["ts"])
+    launch = PLAIN[0][0]
+    assert launch.start_s == 0
+    assert launch.time_s == pytest.approx(first["dur"] / 1e6, abs=1e-12)
+    assert (launch.name, list(launch.grid or ()), list(launch.block or ())) == (
+        first["name"],
+        first["args"]["grid"],
+        first["args"]["block"],
+    )
+    assert (launch.device, launch.stream, launch.correlation) == (0, 7, first["args"]["correlation"])
+    starts = [launch.start_s for launch in PLAIN[0]]
+    assert starts == sorted(starts)
+
+
+def test_every_launch_is_the_op_whose_mark_holds_its_runtime_call() -> None:
+    # Another way than the code's: it looks for the host range of `External id`, here only the clock is used.
+    found = events("marked")
+    marks = [event for event in found if event["name"].startswith("rooflight::")]
+    calls = {
+        event["args"]["correlation"]: event for event in found if event.get("cat") in ("cuda_runtime", "cuda_driver")
+    }
+    assert len(marks) == 278
+    assert len({event["tid"] for event in marks}) == 2  # backward has a thread of its own
+    for launch in MARKED:
+        call = calls[launch.correlation]
+        around = [
+            mark
+            for mark in marks
+            if mark["tid"] == call["tid"] and mark["ts"] <= call["ts"] <= mark["ts"] + mark["dur"]
+        ]
+        assert f"rooflight::{launch.op}" == min(around, key=lambda mark: mark["dur"])["name"]
+
+
+def test_without_host_ranges_the_runtime_call_decides() -> None:
+    trace = recorded("marked")
+    alone = launches(replace(trace, ranges={}))
+    assert [launch.op for launch in alone] == [launch.op for launch in MARKED]
+    assert all(launch.op is None for launch in launches(replace(trace, ranges={}, calls={})))
+
+
+def test_the_kernels_are_those_of_the_traced_ops() -> None:
+    ledger = rooflight.estimate("resnet18", batch=16, step="train", loss="mse", optimizer="momentum")
+    # The marks also counted the profiler's own two calls around zero_grad and around the optimizer's step.
+    assert len(ledger.ops) == 278 - 4
+    names: dict[str, list[str]] = {}
+    for launch in MARKED:
+        assert launch.op is not None
+        op = ledger.ops[launch.op - (2 if launch.op < 273 else 3)]
+        assert op.kind == "compute"
+        names.setdefault(op.packet, []).append(launch.name)
+    convolutions = sum(op.packet == "aten::convolution" for op in ledger.ops)
+    assert convolutions == 20
+    assert sum("_xmma_fprop_" in name for name in names["aten::convolution"]) == convolutions
+    assert sum("_xmma_wgrad_" in name or "Conv2dWgrad" in name for name in names["aten::convolution_backward"]) >= 20
+    assert all("bn_fw" in name for name in names["aten::cudnn_batch_norm"])
+    assert all("multi_tensor_apply" in name for name in names["aten::_foreach_add_"])
+
+
+def test_merged_rows_have_ops_tiles_and_the_spread_of_the_plain_runs() -> None:
+    kernels, step = merge(MARKED, PLAIN)
+    assert [kernel.ops for kernel in kernels] == [(launch.op,) for launch in MARKED]
+    for kernel, one, other in zip(kernels, PLAIN[0], PLAIN[1], strict=True):
+        assert kernel.name == one.name == other.name
+        assert kernel.time_s == pytest.approx((one.time_s + other.time_s) / 2)
+        time = kernel.quantities["gpu_time_s"]
+        assert (time.low, time.high) == (min(one.time_s, other.time_s), max(one.time_s, other.time_s))
+        assert time.origin == "kineto: kernel duration, median of 2 steps"
+    # Of two runs the shorter is the lower median.
+    shorter = min(PLAIN, key=lambda run: max(launch.end_s for launch in run))
+    assert [kernel.start_s for kernel in kernels] == [launch.start_s for launch in shorter]
+    conv1 = [kernel for kernel in kernels if kernel.ops == (2,) and kernel.tile]
+    assert [(kernel.tile, kernel.kind) for kernel in conv1] == [((128, 32, 16), "kernel")]
+    assert step.kernels.value == 380
+    assert step.outside_ops_s.value == 0
+
+
+def test_the_step_s_times_are_those_of_its_launches() -> None:
+    _, step = merge(MARKED, PLAIN)
+    sums = [sum(launch.time_s for launch in run) for run in PLAIN]
+    assert step.gpu_time_s.value == pytest.approx(sum(sums) / 2)
+    assert (step.gpu_time_s.low, step.gpu_time_s.high) == (min(sums), max(sums))
+    # Hopper lets a kernel start while the one before it ends: busy is a little less than the sum, on one stream too.
+    assert step.gpu_time_s.value - step.gpu_busy_s.value == pytest.approx(5.6e-6, abs=0.1e-6)
+    assert step.span_s.value > step.gpu_busy_s.value
+    assert set(step.quantities()) == {"gpu_busy_s", "gpu_time_s", "kernels"}
+
+
+def test_the_times_of_ops_add_up_to_the_kernels() -> None:
+    kernels, _ = merge(MARKED, PLAIN)
+    ops = per_op_time(kernels)
+    assert set(ops) == {launch.op for launch in MARKED}
+    assert sum(value.value for value in ops.values()) == pytest.approx(sum(kernel.time_s or 0 for kernel in kernels))
+    own = [kernel.quantities["gpu_time_s"] for kernel in kernels if kernel.ops == (2,)]
+    assert len(own) == 4
+    assert ops[2].low == pytest.approx(sum(value.low or 0 for value in own))
+    assert ops[2].high == pytest.approx(sum(value.high or 0 for value in own))
+    assert ops[2].origin == "kineto: sum of kernel durations, median of 2 steps"
+
+
+def test_a_kernel_of_several_ops_or_of_none_is_no_op_s_time() -> None:
+    time = {"gpu_time_s": Value(1e-6, "kineto: kernel duration, 1 step")}
+    kernels = [
+        Kernel(name="a", ops=(0,), quantities=time),
+        Kernel(name="b", ops=(0, 1), quantities=time),
+        Kernel(name="c", quantities=time),
+    ]
+    assert per_op_time(kernels) == {0: Value(1e-6, "kineto: sum of kernel durations, 1 step")}
+
+
+def test_without_plain_runs_the_marked_one_gives_the_times_and_says_so() -> None:
+    kernels, step = merge(MARKED, [])
+    assert [kernel.time_s for kernel in kernels] == [launch.time_s for launch in MARKED]
+    assert kernels[0].quantities["gpu_time_s"] == Value(MARKED[0].time_s, "kineto: kernel duration, 1 marked step")
+    assert step.gpu_busy_s.origin == "kineto: union of kernel intervals, 1 marked step"
+
+
+def test_a_graph_s_launches_share_one_call_and_belong_to_no_op() -> None:
+    graph = launches(recorded("graph"))
+    assert len(graph) == 380
+    assert len({launch.correlation for launch in graph}) == 1
+    kernels, step = merge(graph, [graph, graph, graph])
+    assert all(kernel.ops == () for kernel in kernels)
+    assert step.outside_ops_s == replace_origin(step.gpu_time_s, step.outside_ops_s.origin)
+    assert per_op_time(kernels) == {}
+
+
+def replace_origin(value: Value, origin: str) -> Value:
+    return Value(value.value, origin, value.low, value.high)
+
+
+def test_a_step_that_does_not_repeat_itself_is_named() -> None:
+    wrong = [*PLAIN[0]]
+    wrong[100] = replace(wrong[100], name="another_kernel")
+    with pytest.raises(
+        SequenceDiffers, match=r"launch 100 of stream 7: plain run 2 launches another_kernel where"
+    ) as caught:
+        merge(MARKED, [PLAIN[0], wrong])
+    error = caught.value
+    assert (error.stream, error.position, error.expected, error.found) == (7, 100, MARKED[100].name, "another_kernel")
+    assert "\n" not in str(error)
+    with pytest.raises(
+        SequenceDiffers, match=r"launch 379 of stream 7: plain run 1 ends where the marked run launched"
+    ):
+        merge(MARKED, [PLAIN[0][:-1]])
+    with pytest.raises(SequenceDiffers, match=r"launch 380 of stream 7: .* where the marked run had ended"):
+        merge(MARKED, [[*PLAIN[0], replace(PLAIN[0][-1], start_s=1.0)]])
+    with pytest.raises(
+        SequenceDiffers, match=r"launch 0 of stream 9: plain run 1 launches .* where the marked run had ended"
+    ):
+        merge(MARKED, [[*PLAIN[0], replace(PLAIN[0][-1], start_s=1.0, stream=9)]])
+    with pytest.raises(SequenceDiffers, match=r"launch 0 of stream 7: plain run 1 ends where"):
+        merge(MARKED, [[]])
+
+
+def launch(name: str, *, stream: int = 7, start: float = 0.0, time: float = 1.0, op: int | None = None) -> Launch:
+    return Launch(name=name, kind="kernel", stream=stream, start_s=start, time_s=time, op=op)
+
+
+def test_streams_of_another_number_are_matched_by_what_runs_on_them() -> None:
+    marked = [launch("a", op=0), launch("side", stream=20, start=1, op=1), launch("b", start=2, op=2)]
+    # The side stream has another number, and its kernel now starts after b.
+    plain = [launch("a", time=2), launch("b", start=2, time=3), launch("side", stream=24, start=2.5, time=4)]
+    kernels, _ = merge(marked, [plain])
+    assert [(kernel.name, kernel.ops, kernel.stream, kernel.time_s) for kernel in kernels] == [
+        ("a", (0,), 7, 2),
+        ("b", (2,), 7, 3),
+        ("side", (1,), 24, 4),
+    ]
+
+
+def test_busy_is_the_union_over_streams() -> None:
+    assert gpu_busy_s([]) == 0
+    assert gpu_busy_s([launch("a", start=0, time=2), launch("b", start=5, time=1)]) == 3
+    overlapping = [
+        launch("a", start=0, time=4),
+        launch("b", start=1, time=1, stream=8),
+        launch("c", start=3, time=3, stream=8),
+    ]
+    assert gpu_busy_s(overlapping) == 6
+    assert gpu_busy_s(reversed(overlapping)) == 6
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(0, 2))))
+def test_busy_counts_every_second_once(intervals: list[tuple[int, int, int]]) -> None:
+    seconds = {second for start, time, _ in intervals for second in range(start, start + time)}
+    assert gpu_busy_s([launch("k", start=start, time=time, stream=stream) for start, time, stream in intervals]) == len(
+        seconds
+    )
+
+
+def work(start_ns: int, *, external: int | None = None, correlation: int = 0) -> DeviceWork:
+    return DeviceWork(
+        name="k", kind="kernel", start_ns=start_ns, time_ns=5, device=0, stream=7, correlation=correlation, external=external
+    )  # fmt: skip
+
+
+def test_the_innermost_mark_wins_and_threads_are_apart() -> None:
+    other = (1, 2)
+    marks = (
+        Mark(0, HOST, 0, 100), Mark(1, HOST, 10, 40), Mark(2, HOST, 20, 30), Mark(3, HOST, 50, 60),
+        Mark(4, other, 0, 35), Mark(5, HOST, 200, 210),
+    )  # fmt: skip
+    for moment, thread, op in (
+        (5, HOST, 0), (10, HOST, 1), (25, HOST, 2), (35, HOST, 1), (45, HOST, 0), (55, HOST, 3), (100, HOST, 0),
+        (150, HOST, None), (25, other, 4), (45, other, None), (25, (1, 3), None),
+    ):  # fmt: skip
+        trace = Trace(marks=marks, work=(work(1000, correlation=9),), calls={9: Point(thread, moment)})
+        assert launches(trace)[0].op == op, (moment, thread)
+
+
+def test_host_time_leaves_out_the_marks_inside() -> None:
+    one = Trace(marks=(Mark(0, HOST, 0, 100), Mark(1, HOST, 10, 40), Mark(2, HOST, 20, 30), Mark(3, (1, 2), 20, 90)))
+    assert {op: value.value for op, value in host_times([one]).items()} == pytest.approx(
+        {0: 70e-9, 1: 20e-9, 2: 10e-9, 3: 70e-9}
+    )
+    slower = Trace(marks=(Mark(0, HOST, 0, 200), Mark(1, HOST, 10, 40)))
+    both = host_times([one, slower, slower])
+    assert set(both) == {0, 1}  # what a run does not have is unknown
+    assert (both[0].value, both[0].low, both[0].high) == pytest.approx((170e-9, 70e-9, 170e-9))
+    assert both[0].origin == "torch profiler: range around the op (about 1 µs of it the range's own), median of 3 steps"
+    assert host_times([]) == {}
+
+
+class Marking(TorchDispatchMode):
+    """Marks every dispatcher call, as the trace's own mode does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marker = Marker()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        index = len(self.names)
+        self.names.append(func._schema.name)
+        self.marker.before(index)
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.marker.after(index)
+
+
+def test_a_step_on_the_cpu_has_a_mark_for_every_op_and_no_launches() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    inputs = torch.randn(32, 64)
+    names: list[list[str]] = []
+
+    def run() -> None:
+        model.zero_grad()
+        with Marking() as marking:
+            model(inputs).sum().backward()
+        names.append(marking.names)
+
+    traces = [profiled(run, cuda=False) for _ in range(3)]
+    assert names[0] == names[1] == names[2]
+    assert "aten::addmm" in names[0] and "aten::threshold_backward" in names[0]
+    for trace in traces:
+        assert sorted(mark.op for mark in trace.marks) == list(range(len(names[0])))
+        assert launches(trace) == []
+    times = host_times(traces)
+    assert list(times) == list(range(len(names[0])))
+    for value in times.values():
+        assert value.low is not None and value.high is not None
+        assert 0 < value.low <= value.value <= value.high
+    # An op lies inside its mark: marks do not overlap where ops do not nest.
+    marks = sorted(traces[0].marks, key=lambda mark: mark.start_ns)
+    assert all(one.end_ns <= other.start_ns for one, other in itertools.pairwise(marks))
+
+
+def test_a_marker_outside_the_profiler_does_nothing() -> None:
+    marker = Marker()
+    marker.before(3)
+    marker.after(3)
+    marker.after(3)
+
+
+def test_a_step_that_raises_leaves_the_profiler_usable() -> None:
+    def broken() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        profiled(broken, cuda=False)
+    assert profiled(lambda: None, cuda=False).marks == ()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_timeline_without_a_gpu_is_refused() -> None:
+    with pytest.raises(CannotMeasure, match="no CUDA device"):
+        profiled(lambda: None, cuda=True)
+
+
+def document(*rows: dict[str, Any]) -> bytes:
+    return json.dumps({"traceEvents": rows}).encode()
+
+
+KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.5, "dur": 2.25, "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [1, 2, 3], "block": [4, 5, 6]}}  # fmt: skip
+
+
+def test_only_the_fields_of_a_category_are_looked_at() -> None:
+    # Triton's ranges have a grid of their own kind; a peer copy has no device, but one it ran in; no bandwidth for 0 ns.
+    trace = decode(
+        document(
+            KERNEL,
+            {"ph": "X", "cat": "cpu_op", "name": "triton_poi_0", "ts": 1, "args": {"External id": 4, "grid": "grid(64,)", "stream": "7"}},
+            {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy PtoP", "ts": 5, "dur": 1, "args": {"fromDevice": 0, "inDevice": 1, "toDevice": 1, "stream": 3, "correlation": 2, "bytes": 8, "memory bandwidth (GB/s)": "N/A", "graph node id": 77}},
+            {"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "ts": 6, "args": {"stream": -1}},
+            {"ph": "M", "name": "process_name", "pid": "Spans", "args": {"name": "python"}},
+            {"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": 9},
+        ),
+        source="test",
+    )  # fmt: skip
+    assert trace.work == (
+        DeviceWork("k", "kernel", 1500, 2250, 0, 7, 1, None, (1, 2, 3), (4, 5, 6), None),
+        DeviceWork("Memcpy PtoP", "copy", 5000, 1000, 1, 3, 2, None, None, None, 77),
+    )
+    assert trace.ranges == {4: Point((0, 0), 1000)}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"",
+        b"{}",
+        b'{"traceEvents": 3}',
+        document(KERNEL)[:-20],
+        document({**KERNEL, "args": {"stream": 7}}),
+        document({**KERNEL, "args": {**KERNEL["args"], "grid": [1, 2]}}),  # type: ignore[dict-item]
+        document({**KERNEL, "ts": "soon"}),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_one_line(broken: bytes) -> None:
+    with pytest.raises(BadFile, match=r"^here\.json cannot be read: [^\n]+$"):
+        decode(broken, source="here.json")
+
+
+@given(st.integers(0, 3000), st.binary(max_size=8))
+def test_a_damaged_trace_is_read_or_refused(position: int, damage: bytes) -> None:
+    whole = document(*(event for event in events("plain")[:12]))
+    damaged = whole[:position] + damage + whole[position + len(damage) :]
+    with contextlib.suppress(BadFile):
+        assert isinstance(decode(damaged, source="test"), Trace)
