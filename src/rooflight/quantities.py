@@ -31,7 +31,7 @@ QUANTITIES: dict[str, Quantity] = {
     quantity.name: quantity
     for quantity in (
         # Executed work: what the counters saw, an FMA as 2.
-        *(Quantity(f"tensor_flops_{p}", "flop", f"operations of the tensor cores on {p} operands") for p in TENSOR_PRECISIONS),
+        *(Quantity(f"tensor_flops_{p}", "flop", f"tensor cores' operations on {p} values") for p in TENSOR_PRECISIONS),
         *(Quantity(f"cuda_flops_{p}", "flop", f"{p} add + mul + 2 x fma of the CUDA cores") for p in CUDA_PRECISIONS),
         *(Quantity(f"cpu_flops_{p}", "flop", f"{p} operations of the CPU's vector units") for p in CPU_PRECISIONS),
         # Traffic.
@@ -40,7 +40,7 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("l2_bytes", "byte", "through the L2 cache"),
         Quantity("l1_bytes", "byte", "through the L1 caches"),
         # Time. Each has a scope: they are never put in one ratio.
-        Quantity("wall_time_s", "second", "a whole step by the host's clock, synchronised before and after", additive=False),
+        Quantity("wall_time_s", "second", "a whole step by the host's clock, from still to still", additive=False),
         Quantity("gpu_busy_s", "second", "union of all kernel intervals", additive=False),
         Quantity("gpu_time_s", "second", "durations of its kernels"),
         Quantity("host_time_s", "second", "time of the call on the CPU, for a step that runs there"),
@@ -57,7 +57,7 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("peak_allocated_bytes", "byte", "most bytes in tensors at one time", additive=False),
         Quantity("peak_reserved_bytes", "byte", "most bytes the allocator held of the device", additive=False),
         Quantity("allocated_before_bytes", "byte", "allocated when the step began", additive=False),
-        Quantity("outside_bytes", "byte", "on the device but outside the allocator: CUDA context and libraries", additive=False),
+        Quantity("outside_bytes", "byte", "outside the allocator: CUDA context and libraries", additive=False),
         Quantity("resident_bytes", "byte", "memory of the process after the step", additive=False),
         Quantity("peak_resident_bytes", "byte", "most memory the process ever had", additive=False),
     )

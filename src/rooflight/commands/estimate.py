@@ -146,7 +146,7 @@ def _symbolic(options: Mapping[str, Any]) -> None:
 
     length = options["past"] if options["step"] == "decode" else options["seq"]
     arguments = step_arguments(options)
-    for name in ("batch", "seq", "past"):  # the form holds for all of them
+    for name in ("batch", "seq", "past", "tf32"):  # the form holds for all of them
         del arguments[name]
     with quiet_model():
         found = closed_form(options["model"], also=[(options["batch"], length)], target=options["target"], **arguments)

@@ -69,8 +69,8 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """The entry point. Exit code 2 for what the user can mend, 130 for Ctrl-C."""
-    # What follows `--` is another program's. --debug is allowed after the verb as well: that is where one adds it when a
-    # command has just failed.
+    # What follows `--` is another program's. --debug is allowed after the verb as well: that is where one adds it when
+    # a command has just failed.
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     ours, theirs = sys.argv[1:end], sys.argv[end:]
     debug = "--debug" in ours

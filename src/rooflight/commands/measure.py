@@ -6,9 +6,11 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 @click.option(
     "--ncu-command", metavar="OP", help="Only print the ncu command that opens OP (a number, or MODULE:NAME)."
 )
-@click.option("--profile-op", hidden=True, help="Run the step once for an outer profiler: `all`, or one op's number.")
+@click.option("--profile-op", hidden=True, help="Run the step once for an outer profiler: `all`, or one op.")
 @table_options
 @form_options
 def command(**options: Any) -> None:
@@ -79,7 +81,7 @@ def command(**options: Any) -> None:
     _give(ledger, options)
     if stopped:
         click.echo("rooflight: interrupted; what was measured before is shown, the rest is missing", err=True)
-        raise click.exceptions.Exit(130)
+        sys.exit(130)  # click would swallow its own Exit
 
 
 def _check(options: Mapping[str, Any]) -> None:
@@ -102,7 +104,7 @@ def _measure(options: Mapping[str, Any]) -> tuple[Ledger, bool]:
 
     backend = options["counters"]
     try:
-        with quiet_model(), _progress() as progress:
+        with quiet_model(), _progress() as progress, _heard_once():
             ledger = measure(
                 options["model"], **step_arguments(options), device=options["device"],
                 counters="none" if backend == "ncu" else backend, levels=options["levels"] or ("dram",),
@@ -111,18 +113,54 @@ def _measure(options: Mapping[str, Any]) -> tuple[Ledger, bool]:
                 compile=options["compiled"], compile_mode=options["compile_mode"], graphs=options["graphs"],
                 progress=progress, command=shlex.join(["rooflight", *sys.argv[1:]]),
             )  # fmt: skip
-            if backend == "ncu":
-                progress("counters: ncu replays every kernel", 0, 1)
-                ledger = _with_ncu(ledger, options)
+            if backend != "ncu":
+                return ledger, False
+            progress("counters: ncu replays every kernel", 0, 1)
+            try:
+                return _with_ncu(ledger, options), False
+            except KeyboardInterrupt:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                return _noted(ledger, "interrupted while ncu counted: counters are missing"), True
     except MeasurementStopped as stopped:
         signal.setitimer(signal.ITIMER_REAL, 0)  # heard: no need to say it again
         return stopped.ledger, True
-    return ledger, False
+
+
+@contextmanager
+def _heard_once() -> Iterator[None]:
+    """Ctrl-C is said again every second until somebody listens. Who listens writes down what was measured, which may
+    take longer than that, and must not be interrupted by the same Ctrl-C.
+    """
+    from rooflight.measurement.api import MeasurementStopped
+    from rooflight.measurement.findings import Interrupted
+
+    say_again = signal.getsignal(signal.SIGALRM)
+    if threading.current_thread() is not threading.main_thread() or not callable(say_again):
+        yield
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        error = sys.exception()
+        while error is not None and not isinstance(error, (Interrupted, MeasurementStopped)):
+            error = error.__context__
+        if error is None:
+            say_again(number, frame)
+
+    signal.signal(signal.SIGALRM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, say_again)
+
+
+def _noted(ledger: Ledger, note: str) -> Ledger:
+    import msgspec
+
+    header = msgspec.structs.replace(ledger.header, notes=(*ledger.header.notes, note))
+    return msgspec.structs.replace(ledger, header=header)
 
 
 def _with_ncu(ledger: Ledger, options: Mapping[str, Any]) -> Ledger:
-    import msgspec
-
     from rooflight.measurement.counters import ncu
     from rooflight.measurement.options import MeasureOptions
 
@@ -131,8 +169,7 @@ def _with_ncu(ledger: Ledger, options: Mapping[str, Any]) -> Ledger:
     try:
         return ncu.count(ledger, [*_this_step(options), "--profile-op", "all"], wanted)
     except CannotMeasure as error:  # what was measured before stays
-        notes = (*ledger.header.notes, f"counters not measured: {error}")
-        return msgspec.structs.replace(ledger, header=msgspec.structs.replace(ledger.header, notes=notes))
+        return _noted(ledger, f"counters not measured: {error}")
 
 
 def _release_gpu() -> None:
@@ -149,11 +186,13 @@ def _release_gpu() -> None:
 def _this_step(options: Mapping[str, Any]) -> list[str]:
     """A command line that runs the same step."""
     line = [sys.executable, "-m", "rooflight", "measure", options["model"]]
+    usual = {"step": "infer", "dtype": "fp32", "accumulate": 1}
     for name in ("batch", "seq", "past", "step", "dtype", "autocast", "loss", "optimizer", "accumulate"):
-        if options[name] is not None:
+        if options[name] is not None and options[name] != usual.get(name):
             line += [f"--{name}", str(options[name])]
-    if options["foreach"] is not None:
-        line.append("--foreach" if options["foreach"] else "--no-foreach")
+    for name in ("foreach", "tf32"):
+        if options[name] is not None:
+            line.append(f"--{name}" if options[name] else f"--no-{name}")
     for name, flag in (("input_shape", "--input"), ("settings", "--set")):
         for value in options[name]:
             line += [flag, value]
@@ -168,12 +207,10 @@ def _run_for_a_profiler(options: Mapping[str, Any]) -> None:
     from rooflight.measurement.api import profiled_step
 
     wanted = options["profile_op"]
-    if wanted != "all" and not wanted.isdigit():
-        raise BadInput(f"--profile-op takes `all` or the number of an op, got {wanted!r}")
     with quiet_model():
         profiled_step(
             options["model"], **step_arguments(options), device=options["device"],
-            only=None if wanted == "all" else int(wanted),
+            only=None if wanted == "all" else wanted,
         )  # fmt: skip
 
 
@@ -189,7 +226,7 @@ def _ncu_command(options: Mapping[str, Any]) -> None:
     line[0] = "python"
     where = op.module or options["model"]
     emit(f"# {op.name} in {where}, {op.phase}, op {op.index} of {len(ledger.ops)}")
-    emit(open_op_command(line, op.index, report=f"op{op.index}"))
+    emit(open_op_command(line, op))
 
 
 def _give(ledger: Ledger, options: Mapping[str, Any]) -> None:

@@ -22,6 +22,8 @@ _OPTIONS = (
                  help="Convert the whole model."),
     click.option("--autocast", type=click.Choice(["bf16", "fp16"]),
                  help="Run under autocast instead of converting the model."),
+    click.option("--tf32/--no-tf32", default=None,
+                 help="TF32 for fp32 convolutions and matmuls. Default: as torch (convolutions yes, matmuls no)."),
     click.option("--loss", type=click.Choice(["cross-entropy", "mse", "sum"]),
                  help="mse is the mean square of the output (in fp32). Default: by the model's task."),
     click.option("--optimizer", type=click.Choice(["sgd", "momentum", "adam", "adamw"]),
@@ -64,7 +66,8 @@ def check_positive(name: str, value: int | None) -> None:
 def step_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """The same, as `rooflight.estimate` and `rooflight.measure` take them."""
     names = (
-        "batch", "seq", "past", "step", "dtype", "autocast", "loss", "optimizer", "foreach", "accumulate", "download",
+        "batch", "seq", "past", "step", "dtype", "autocast", "tf32", "loss", "optimizer", "foreach", "accumulate",
+        "download",
     )  # fmt: skip
     return {
         **{name: options[name] for name in names},

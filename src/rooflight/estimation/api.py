@@ -24,6 +24,7 @@ def estimate(
     past: int | None = None,
     dtype: str | None = None,
     autocast: str | None = None,
+    tf32: bool | None = None,
     target: str = "cuda",
     loss: str | None = None,
     optimizer: str | None = None,
@@ -51,7 +52,7 @@ def estimate(
         input_shape=input_shape, download=download, device=on if on in ("cpu", "cuda") else "meta",
     )  # fmt: skip
     options = TraceOptions(
-        target=target, autocast=autocast, loss=loss, optimizer=optimizer, foreach=foreach, accumulate=accumulate, on=on,
-        command=command,
+        target=target, autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
+        accumulate=accumulate, on=on, command=command,
     )  # fmt: skip
     return fill_costs(trace(workload, options))

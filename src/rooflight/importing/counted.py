@@ -109,10 +109,7 @@ def _missing_cuda(seen: Collection[str], capability: str | None) -> list[str]:
 
 def _missing_bytes(seen: Collection[str]) -> list[str]:
     if {"dram__bytes_read.sum", "dram__bytes_write.sum"} <= set(seen):
-        return [
-            "ncu flushes the caches before every kernel, and leaves a kernel's last writes in L2, unless it ran with "
-            "--cache-control none, which no log tells: DRAM bytes and times are those of kernels run one by one"
-        ]
+        return ["kernels were run one by one, again and again: DRAM bytes and times are not those of a running model"]
     return ["DRAM bytes were not counted both ways (dram__bytes_read.sum, dram__bytes_write.sum)"]
 
 

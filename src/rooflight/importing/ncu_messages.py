@@ -51,6 +51,10 @@ def notes_of(source: Source, *, launches: int) -> list[str]:
     profiled = sum(text.startswith("Profiling ") for _, text in messages(source, "PROF"))
     if profiled > launches:
         notes.append(f"ncu says that it profiled {profiled:,} kernels, the log holds {launches:,}: its end may be lost")
+    if any("uncontrolled GPU caches" in text for _, text in messages(source, "WARNING")):
+        notes.append("caches were left as they were between kernels (--cache-control none)")
+    elif any(text.startswith("Connected") for _, text in messages(source, "PROF")):
+        notes.append("ncu emptied the caches before every kernel, and left a kernel's last writes in L2")
     if any("unmodified GPU clocks" in text for _, text in messages(source, "WARNING")):
         notes.append("the GPU's clocks were not fixed while it was profiled (--clock-control none)")
     return notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -48,6 +49,7 @@ def measure(
     past: int | None = None,
     dtype: str | None = None,
     autocast: str | None = None,
+    tf32: bool | None = None,
     loss: str | None = None,
     optimizer: str | None = None,
     foreach: bool | None = None,
@@ -95,15 +97,15 @@ def measure(
         if is_compiled(workload.model) and not graphs:
             options = replace(options, execution="compile")
         trace_options = TraceOptions(
-            target=_target(where), autocast=autocast, loss=loss, optimizer=optimizer, foreach=foreach,
+            target=_target(where), autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
             accumulate=accumulate, capturable=graphs, on="cuda" if where.type == "cuda" else "cpu", rank=rank(),
             command=command,
         )  # fmt: skip
         return measure_workload(workload, trace_options, options, progress)
 
 
-def profiled_step(model: str, *, device: str | None, only: int | None, step: StepKind, autocast: str | None,
-                  loss: str | None, optimizer: str | None, foreach: bool | None, accumulate: int,
+def profiled_step(model: str, *, device: str | None, only: str | None, step: StepKind, autocast: str | None,
+                  tf32: bool | None, loss: str | None, optimizer: str | None, foreach: bool | None, accumulate: int,
                   **which: Any) -> None:  # fmt: skip
     """Run the step of a model by name for an outer profiler, such as ncu."""
     from rooflight.measurement.profiled_step import run_profiled_step
@@ -112,7 +114,7 @@ def profiled_step(model: str, *, device: str | None, only: int | None, step: Ste
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
         workload = given_workload(model, (), None, step=step, device=where.type, **which)
         options = TraceOptions(
-            target=_target(where), autocast=autocast, loss=loss, optimizer=optimizer, foreach=foreach,
+            target=_target(where), autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
             accumulate=accumulate, on="cuda" if where.type == "cuda" else "cpu",
         )  # fmt: skip
         run_profiled_step(workload, options, only=only)
@@ -126,9 +128,11 @@ def measure_workload(workload: Workload, trace_options: TraceOptions, options: M
         options = replace(options, counters="none", metrics=(), per_kernel=False)
         findings.notes.append("counters are read on rank 0 only")
     conditions = Conditions(trace_options.on)
-    with staged(workload, trace_options) as stage:
+    with staged(workload, trace_options) as stage, warnings.catch_warnings():
         stage.keep()
         execution = _execution(stage, options)
+        # A captured step and the same step run eagerly use different streams, on purpose.
+        warnings.filterwarnings("ignore", message=".*AccumulateGrad node's stream does not match")
         try:
             progress("warm-up", 0, 1)
             _start_clean(trace_options.on)
@@ -139,7 +143,11 @@ def measure_workload(workload: Workload, trace_options: TraceOptions, options: M
                 on_gpu.collect(stage, options, execution, findings, progress)
             else:
                 on_cpu.collect(stage, options, execution, findings, progress)
-        except Interrupted:
+        except KeyboardInterrupt as stop:
+            if not findings.step:
+                raise
+            if not isinstance(stop, Interrupted):
+                findings.notes.append("interrupted between two measurements: what follows is missing")
             raise MeasurementStopped(_ledger(stage, findings, conditions, options)) from None
         finally:
             execution.close()

@@ -13,6 +13,7 @@ from rooflight.measurement.execution import EagerStep
 from rooflight.measurement.findings import Findings, Progress
 from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.plain import wall_time
+from rooflight.measurement.ranks import refuse_collectives
 from rooflight.trace.stage import Recording, Stage
 
 _ALLOCATIONS = "torch's profiler: CPU allocations"
@@ -25,8 +26,14 @@ def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, finding
         findings.step.update(_resident(stage))
     with findings.collecting("time"):
         findings.step["wall_time_s"] = wall_time(stage, options.repeat, progress)
-    progress("memory of every op", 1, 2)
-    recording = findings.recording = _record(stage, execution, findings)
+    with findings.collecting("memory of every op"):
+        progress("memory of every op", 1, 2)
+        findings.recording = _record(stage, execution, findings)
+    with findings.collecting("ops"):
+        findings.recording = findings.recording or _only_ops(stage)
+    recording = findings.recording
+    if recording is None:
+        return  # whoever makes the ledger says why, if it still fails
     if not execution.eager:
         findings.notes.append("a compiled step on the CPU has no rows for its ops: only the whole step is measured")
         return
@@ -35,8 +42,17 @@ def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, finding
     with findings.collecting("oneDNN primitives"):
         _primitives(stage, recording, findings, progress)
     if options.counters != "none":
+        if options.metrics or options.per_kernel or options.counters == "cupti" or options.levels != ("dram",):
+            findings.notes.append("CUPTI, --metrics, --per-kernel and --level are for NVIDIA GPUs: left out on the CPU")
         with findings.collecting("FLOP counters"):
+            refuse_collectives(recording.ops)
             _flops(stage, recording, findings, progress)
+
+
+def _only_ops(stage: Stage) -> Recording:
+    """The ops by themselves, where nothing could be said of their memory."""
+    stage.put_back()
+    return stage.record()
 
 
 def _resident(stage: Stage) -> dict[str, Value]:

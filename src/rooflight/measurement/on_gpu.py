@@ -6,6 +6,7 @@ counters, which serialise everything, last.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -126,6 +127,7 @@ def _wake_up() -> None:
 
 def _counters(stage: Stage, recording: Recording, options: MeasureOptions, execution: EagerStep, findings: Findings,
               progress: Progress) -> None:  # fmt: skip
+    start = time.perf_counter()
     counting = OpCounters(stage, options, progress)
     plan, whole = counting.whole_step()
     findings.step.update(whole)
@@ -143,7 +145,10 @@ def _counters(stage: Stage, recording: Recording, options: MeasureOptions, execu
         before = counting.passes
         _kernel_counters(counting, plan, findings)
         parts.append(f"{counting.passes - before} for its kernels")
-    findings.notes.append(f"counters took {counting.passes} passes, each one run of the step: {', '.join(parts)}")
+    findings.notes.append(
+        f"counters took {counting.passes} passes in {time.perf_counter() - start:.1f} s, each one run of the step: "
+        f"{', '.join(parts)}"
+    )
 
 
 def _cuda_cores_of_the_eager_step(counting: OpCounters, execution: EagerStep, findings: Findings) -> None:

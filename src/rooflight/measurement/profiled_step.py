@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import torch
 
-from rooflight.errors import BadInput, CannotMeasure
+from rooflight.errors import CannotMeasure
 from rooflight.models.workload import Workload
 from rooflight.trace.stage import Stage, TraceOptions, staged
 
 RANGE = "rooflight:"
 
 
-def run_profiled_step(workload: Workload, options: TraceOptions, *, only: int | None) -> None:
+def run_profiled_step(workload: Workload, options: TraceOptions, *, only: str | None) -> None:
     """Run the step with every op in its range, or with the profiler on for the op `only` alone."""
     if options.on != "cuda":
         raise CannotMeasure("an outer profiler is for a step on a GPU: there is none here")
@@ -23,9 +23,7 @@ def run_profiled_step(workload: Workload, options: TraceOptions, *, only: int | 
         stage.keep()
         stage.run()
         stage.put_back()
-        if only is not None:
-            _check_index(stage, only)
-        observer = _Switch(only) if only is not None else _Ranges()
+        observer = _Switch(_index(stage, only)) if only is not None else _Ranges()
         torch.cuda.synchronize()
         if only is None:
             torch.cuda.profiler.start()
@@ -36,11 +34,13 @@ def run_profiled_step(workload: Workload, options: TraceOptions, *, only: int | 
             torch.cuda.profiler.stop()
 
 
-def _check_index(stage: Stage, only: int) -> None:
-    ops = stage.record().ops
+def _index(stage: Stage, only: str) -> int:
+    """The number of the op in the step as it runs here."""
+    from rooflight.measurement.counters.ncu import find_op
+
+    found = find_op(stage.record().ops, only).index
     stage.put_back()
-    if not 0 <= only < len(ops):
-        raise BadInput(f"there is no op {only}: the step has ops 0 to {len(ops) - 1}")
+    return found
 
 
 class _Ranges:

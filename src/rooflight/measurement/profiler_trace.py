@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import os
 import tempfile
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -171,10 +172,13 @@ def profiled(run: Callable[[], None], *, cuda: bool, host: bool = True) -> Trace
     activities = [ProfilerActivity.CUDA] if cuda and not host else [ProfilerActivity.CPU]
     if cuda and host:
         activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities) as profiler:
-        run()
-        if cuda:
-            torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        # Some versions tell at every profile that it holds one cycle, which is what is wanted.
+        warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+        with profile(activities=activities) as profiler:
+            run()
+            if cuda:
+                torch.cuda.synchronize()
     # The file has everything (the in-memory events have no grid in all versions), and is faster to read than they are.
     with tempfile.TemporaryDirectory(prefix="rooflight-") as folder:
         path = Path(folder) / "trace.json"

@@ -1,4 +1,4 @@
-"""Several processes of one step, each with its own ledger, put together."""
+"""Several processes of one step: what one of them may not do alone, and their ledgers put together."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from typing import Any
 
 import msgspec
 
-from rooflight.errors import BadInput
+from rooflight.errors import BadInput, CannotMeasure
 from rooflight.ledger import FORMAT_VERSION, Arg, Ledger, Op, Storage, Tensor
+
+
+def refuse_collectives(ops: Sequence[Op]) -> None:
+    """Counters repeat the step on one rank, and slow it down: the others would wait for it, or it for them for ever."""
+    found = next((op for op in ops if op.name.startswith(("c10d::", "_c10d_functional::"))), None)
+    if found is not None:
+        raise CannotMeasure(
+            f"the step talks to other ranks ({found.name}), and a rank cannot repeat that alone: measure the model "
+            "without DDP or FSDP around it, or put a rooflight.region into the training loop"
+        )
 
 
 def join(ledgers: Sequence[Ledger]) -> Ledger:

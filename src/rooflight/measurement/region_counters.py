@@ -114,8 +114,9 @@ class CounterPlan:
             self._groups = self._grouped([counter.metric for counter in self._work])
 
     def abort(self) -> None:
-        """Forget the pass that was begun, and those before it of the same group; the next execution begins it anew."""
-        self.close()
+        """Forget the pass that was begun; the next execution does it again."""
+        if self._profiler is not None:
+            self._profiler.abort()
 
     def close(self) -> None:
         """Let the GPU's counters go."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -52,6 +53,21 @@ def math_modes(target: Target) -> MathModes:
         tf32_conv=can and bool(torch.backends.cudnn.allow_tf32),
         tf32_matmul=can and bool(torch.backends.cuda.matmul.allow_tf32),
     )
+
+
+@contextmanager
+def tf32_switched(on: bool | None) -> Iterator[None]:
+    """Allow TF32 to fp32 convolutions and matmuls alike, or forbid it; `None` leaves torch's switches as they are."""
+    if on is None:
+        yield
+        return
+    conv, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = conv.allow_tf32, matmul.allow_tf32
+    conv.allow_tf32 = matmul.allow_tf32 = on
+    try:
+        yield
+    finally:
+        conv.allow_tf32, matmul.allow_tf32 = before
 
 
 def effective_precision(packet: str, tensors: Sequence[Tensor], modes: MathModes) -> str:

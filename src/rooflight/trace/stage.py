@@ -27,7 +27,7 @@ from rooflight.trace.kept import KeptRandomness, KeptValues, optimizer_tensors
 from rooflight.trace.kernels import kernels_of
 from rooflight.trace.live import borrowed
 from rooflight.trace.modules import ModuleTracker, original_name
-from rooflight.trace.precision import math_modes
+from rooflight.trace.precision import math_modes, tf32_switched
 from rooflight.trace.recorder import Observer, Recorder
 from rooflight.trace.stand_ins import STAND_INS
 from rooflight.trace.step import Labels, Training, Unwatched, make_optimizer, run_inference, run_training
@@ -40,6 +40,8 @@ class TraceOptions:
 
     target: str = "cuda"
     autocast: str | None = None
+    tf32: bool | None = None
+    """For fp32 convolutions and matmuls alike; `None`: as torch's switches say."""
     loss: str | None = None
     optimizer: str | None = None
     foreach: bool | None = None
@@ -191,6 +193,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         stage.enter_context(torch.inference_mode(False))
         stage.enter_context(torch.autocast("cpu", enabled=False))
         stage.enter_context(_room_for_deep_models())
+        stage.enter_context(tf32_switched(options.tf32))
         stage.enter_context(borrowed(workload.model, training=training, on=options.on))
         arguments = prepare(stage, workload, options.on)
         notes: list[str] = []

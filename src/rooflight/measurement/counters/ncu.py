@@ -49,11 +49,11 @@ def command_line(step: Sequence[str], names: Sequence[str]) -> list[str]:
     ]  # fmt: skip
 
 
-def open_op_command(step: Sequence[str], index: int, *, report: str) -> str:
+def open_op_command(step: Sequence[str], op: Op) -> str:
     """The line that opens one op in Nsight Compute: everything ncu knows of its kernels, in a report file."""
     line = [
         "ncu", "--profile-from-start", "off", "--target-processes", "all", "--set", "full", "--force-overwrite",
-        "--export", report, *step, "--profile-op", str(index),
+        "--export", f"op{op.index}", *step, "--profile-op", op_name(op),
     ]  # fmt: skip
     return shlex.join(line)
 
@@ -64,7 +64,7 @@ def counters_for(ledger: Ledger, options: MeasureOptions) -> tuple[Counter, ...]
     used = {op.precision for op in ledger.ops} | {
         tensor.dtype for op in ledger.ops for tensor in (*op.inputs, *op.outputs)
     }
-    reach = {precision.removeprefix("fp8_")[:3] if precision.startswith("fp8") else precision for precision in used}
+    reach = {"fp8" if precision.startswith("fp8") else precision for precision in used}
     reach |= {"tf32"} if "fp32" in used else set()
     tensor = tuple(
         counter for counter in metrics.tensor_counters(chip) if counter.quantity.removeprefix("tensor_flops_") in reach
@@ -81,6 +81,8 @@ def chip_of(target: str) -> str:
 
 def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledger:
     """Run the step once more under ncu, and add its counters to the ops of the ledger."""
+    if ledger.header.target == "cpu":
+        raise CannotMeasure("ncu counts on NVIDIA GPUs, and this step ran on the CPU")
     if find_ncu() is None:
         raise CannotMeasure("ncu is not on PATH: install Nsight Compute, or measure with --counters cupti")
     counters = counters_for(ledger, options)
@@ -162,9 +164,17 @@ def op_of(kernel: Kernel) -> int | None:
     return int(match[1]) if match else None
 
 
+def op_name(op: Op) -> str:
+    """A name that finds the same op in another run: its key, as text."""
+    return "/".join((op.phase, op.module, str(op.call), op.name, str(op.ordinal)))
+
+
 def find_op(ops: Sequence[Op], text: str) -> Op:
-    """The op a user means: its number, or a module with, if it has several, the name of the op."""
-    if text.isdigit():
+    """The op a user means: its number, its name as `op_name` gives it, or MODULE or MODULE:NAME for the first there."""
+    for op in ops:
+        if op_name(op) == text:
+            return op
+    if text.isdecimal():
         if int(text) >= len(ops):
             raise BadInput(f"there is no op {text}: the step has ops 0 to {len(ops) - 1}")
         return ops[int(text)]

@@ -199,6 +199,8 @@ class RangeProfiler:
                 session.owner._decode()
             self._configure()
             session.owner = self
+        if self._interleaved:
+            self._image_before = bytes(self._image)
         self._library.call(structs.Start, pRangeProfilerObject=self._handle)
         self._running = True
 
@@ -252,15 +254,21 @@ class RangeProfiler:
         return self._complete
 
     def abort(self) -> None:
-        """Leave a pass in which something went wrong. What was counted so far is thrown away; `start` begins anew."""
+        """Leave a pass in which something went wrong: `start` does it again. Passes before it are lost too, unless
+        the profiler is `interleaved`.
+        """
         self._halt()
         session = self._session
         if session is not None and session.owner is self:
             session.owner = None
             # Drains the GPU's buffer, so that nothing of this is found by the next pass of anyone.
             self._try(structs.DecodeData)
-        self._reset()
-        self._empty_image()
+        if self._interleaved:
+            C.memmove(self._image, self._image_before, len(self._image))
+            self._decoded = True
+        else:
+            self._reset()
+            self._empty_image()
 
     def _halt(self) -> None:
         """Close what is open and stop, whatever the state: the error that led here is the one to report."""

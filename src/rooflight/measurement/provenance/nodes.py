@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rooflight.measurement.provenance.graphs import family
+
 
 def without_wrappers(path: str) -> str:
     """The path without the wrappers that `torch.compile` puts around modules."""
@@ -21,6 +23,54 @@ def module_path(source: str) -> str:
 def packet(target: Any) -> str | None:
     schema = getattr(target, "_schema", None)
     return None if schema is None else str(schema.name)
+
+
+def packet_inside(node: Any) -> str | None:
+    """Of an operator that runs another one (as checkpointing does, to have its random numbers again): that one."""
+    return next((name for name in map(packet, node.args[:2]) if name is not None), None)
+
+
+def metadata(node: Any) -> dict[str, Any]:
+    """What a node knows of its past; where it was put in later and knows nothing, what its results know."""
+    for _ in range(3):
+        if node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or len(node.users) == 0:
+            break
+        picks = [user for user in node.users if getattr(user.target, "__name__", "") == "getitem"]
+        if len(picks) != len(node.users):
+            break
+        node = picks[-1]
+    found: dict[str, Any] = node.meta
+    return found
+
+
+def is_library(node: Any) -> bool:
+    """Does a node stand for work that is left to a library?"""
+    return node.op == "call_function" and family(packet(node.target) or "") in _LIBRARY
+
+
+def merged(before: list[Any], now: list[Any]) -> dict[Any, Any]:
+    """Nodes that stand for a library's work but bear the past of another op, and the nodes they took the place of.
+
+    A product that was merged with a sum only knows of the sum: the product is the one of its shape that is gone.
+    """
+    names = {node.name for node in now}
+    gone = [node for node in before if node.name not in names]
+    found = {}
+    for node in now:
+        original = packet(node.meta.get("original_aten"))
+        if is_library(node) and (original is None or family(original) != family(packet(node.target) or "")):
+            lost = next((other for other in gone if _shape(other) == _shape(node)), None)
+            if lost is not None:
+                gone.remove(lost)
+                found[node] = lost
+    return found
+
+
+def _shape(node: Any) -> tuple[Any, ...]:
+    return tuple(getattr(node.meta.get("val"), "shape", ()))
+
+
+_LIBRARY = {"mm", "bmm", "convolution", "convolution_backward", "attention", "attention_backward"}
 
 
 def fused_nodes(schedule: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -25,7 +25,18 @@ from rooflight.measurement.provenance.graphs import (
     moves,
     resolve,
 )  # fmt: skip
-from rooflight.measurement.provenance.nodes import fused_nodes, made_of, module_path, packet, sources, without_wrappers
+from rooflight.measurement.provenance.nodes import (
+    fused_nodes,
+    is_library,
+    made_of,
+    merged,
+    metadata,
+    module_path,
+    packet,
+    packet_inside,
+    sources,
+    without_wrappers,
+)  # fmt: skip
 
 _Hook = TypeVar("_Hook", bound=Callable[..., None])
 
@@ -51,6 +62,8 @@ class Provenance:
         self._current: Graph | None = None
         self._noted: set[int] = set()
         self._defined: dict[int, str] = {}
+        self._before_passes: list[Any] = []
+        self._merged: dict[Any, Any] = {}
         self._runs: list[Run] = []
         self._waiting: dict[int, list[Run]] = defaultdict(list)
         self._stack = ExitStack()
@@ -100,7 +113,7 @@ class Provenance:
         import torch._functorch.config
         import torch._inductor.config
         from torch._dynamo.output_graph import OutputGraph
-        from torch._inductor import debug
+        from torch._inductor import compile_fx, debug
         from torch._inductor.codegen import cpp, triton
         from torch._inductor.graph import GraphLowering
         from torch._inductor.output_code import CompiledFxGraph
@@ -117,6 +130,7 @@ class Provenance:
         before = {kind: Counter(counters[kind]) for kind in ("graph_break", "unimplemented")}
         self._stack.callback(lambda: self._count_breaks(counters, before))
         enter(_wrapped(OutputGraph, "call_user_compiler", before=self._safe(self._on_trace)))
+        enter(_wrapped(compile_fx, "_recursive_post_grad_passes", before=self._safe(self._on_passes)))
         enter(_wrapped(GraphLowering, "codegen", before=self._safe(self._on_codegen)))
         for place in (debug, cpp, triton):  # the last two hold the function by its name
             enter(_wrapped(place, "set_kernel_post_grad_provenance_tracing", before=self._safe(self._on_kernel)))
@@ -164,6 +178,10 @@ class Provenance:
                 if node.op not in ("placeholder", "output", "get_attr") and not node.meta.get("nn_module_stack"):
                     node.meta["nn_module_stack"] = {f"{id(owner)}@{call}": ("", type(owner))}
 
+    def _on_passes(self, gm: Any, *_: Any, **__: Any) -> None:
+        """The graph before Inductor's last rewriting of it."""
+        self._before_passes += [node for node in gm.graph.nodes if is_library(node)]
+
     def _on_codegen(self, lowering: Any) -> None:
         traced = getattr(lowering, "graph_id", None)
         index = len(self._graphs)
@@ -173,16 +191,20 @@ class Provenance:
         self._noted.clear()
         self._defined.clear()
         lowering._rooflight_graph = graph
-        for node in lowering.module.graph.nodes:
-            if node.op == "call_function":
-                self._describe(graph, node)
+        nodes = [node for node in lowering.module.graph.nodes if node.op == "call_function"]
+        self._merged = merged(self._before_passes, nodes)
+        for node in nodes:
+            if node in self._merged:
+                self._describe(graph, self._merged[node])
+            self._describe(graph, node)
+        self._before_passes = []
 
     def _describe(self, graph: Graph, node: Any) -> Node | None:
         if id(node) in graph.nodes:
             return graph.nodes[id(node)]
-        meta = node.meta
+        meta = metadata(node)
         original = meta.get("original_aten")
-        aten = packet(original) or packet(node.target)
+        aten = packet(original) or packet(node.target) or packet_inside(node)
         if aten is None:
             return None
         stack, past = meta.get("nn_module_stack"), meta.get("fwd_nn_module_stack")
@@ -238,10 +260,11 @@ class Provenance:
         origin = getattr(kernel, "origin_node", None)
         self._add(name, [origin] if origin is not None else sorted(made_of(kernel))[-1:], extern=True)
 
-    def _add(self, name: str, origins: Iterable[Any], *, extern: bool = False, tail: bool = False) -> None:
+    def _add(self, name: str, origins: Sequence[Any], *, extern: bool = False, tail: bool = False) -> None:
         graph = self._current
         if graph is not None:
-            nodes = [self._describe(graph, origin) for origin in dict.fromkeys(origins)]
+            lost = [self._merged[origin] for origin in origins if origin in self._merged]
+            nodes = [self._describe(graph, origin) for origin in dict.fromkeys([*origins, *lost])]
             known = tuple(node for node in nodes if node is not None)
             if graph.calls and (graph.calls[-1].name, graph.calls[-1].nodes) == (name, known):
                 graph.calls.pop()  # some versions of torch say the same twice

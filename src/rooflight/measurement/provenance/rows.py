@@ -17,6 +17,7 @@ class Rows:
         self._groups: dict[tuple[str, int, str, bool], list[int]] = defaultdict(list)
         self._again: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._calls: dict[str, set[int]] = defaultdict(set)
+        self._work: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
         for position, op in enumerate(ops):
             if op.phase == "optimizer":
                 continue
@@ -25,6 +26,8 @@ class Rows:
                 continue
             self._groups[op.module, op.call, family(op.name), op.phase == "backward"].append(position)
             self._calls[op.module].add(op.call)
+            if op.kind == "compute":
+                self._work[op.module, op.call, op.phase == "backward"].append(position)
 
     def find(self, origins: Iterable[Origin]) -> tuple[int, ...]:
         """See `attribute`."""
@@ -46,6 +49,10 @@ class Rows:
             rows = self._groups.get((origin.module, call, name, origin.backward), [])
             for part in () if rows else _PARTS.get(name, ()):
                 rows = [*rows, *self._groups.get((origin.module, call, part, origin.backward), [])]
+            if not rows:
+                # Whatever the compiler made of it: where only one op works, it is that one.
+                work = self._work.get((origin.module, call, origin.backward), [])
+                rows = work if len(work) == 1 else []
         # Counted differently on the two sides: it is some of these, and nothing tells which.
         return rows if origin.order is None or origin.of != len(rows) else [rows[origin.order]]
 
