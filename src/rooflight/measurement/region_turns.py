@@ -236,6 +236,9 @@ def _fail(execution: Execution, error: Exception) -> None:
         else:
             pieces.remarks[f"time and memory of one execution: {text}"] = None
     execution.abandon()
+    if execution.purpose == "counters" and pieces.plan is not None:
+        with suppress(Exception):
+            pieces.plan.close()
     _leave(execution)
     execution.purpose = None
 
