@@ -21,6 +21,8 @@ from rooflight.measurement import on_cpu, on_gpu
 from rooflight.measurement.compiled import CompiledStep
 from rooflight.measurement.conditions import Conditions, cuda_version, device_name, driver_version
 from rooflight.measurement.counters.metrics import Level
+from rooflight.measurement.counters.op_counters import check_names
+from rooflight.measurement.counters.ranges import probe
 from rooflight.measurement.execution import CapturedStep, EagerStep
 from rooflight.measurement.findings import Findings, Interrupted, Progress, silent
 from rooflight.measurement.options import CounterBackend, MeasureOptions
@@ -134,6 +136,8 @@ def measure_workload(workload: Workload, trace_options: TraceOptions, options: M
         # A captured step and the same step run eagerly use different streams, on purpose.
         warnings.filterwarnings("ignore", message=".*AccumulateGrad node's stream does not match")
         try:
+            if options.metrics and trace_options.on == "cuda":
+                check_names(probe(torch.cuda.current_device()), options.metrics)
             progress("warm-up", 0, 1)
             _start_clean(trace_options.on)
             execution.prepare()

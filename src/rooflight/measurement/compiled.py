@@ -73,25 +73,29 @@ def _called(trace: Trace, launch: timeline.Launch) -> int:
 
 
 class _Stacks:
-    """Which host ranges were open when something was launched."""
+    """Which host ranges were open when something was launched. To be asked in the order of time."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        self._threads: dict[Thread, list[tuple[int, Span]]] = defaultdict(list)
+        self._coming: dict[Thread, list[tuple[int, Span]]] = defaultdict(list)
         for number, span in enumerate(spans):
-            self._threads[span.thread].append((number, span))
-        for rows in self._threads.values():
-            rows.sort(key=lambda row: (row[1].start_ns, -row[1].end_ns))
+            self._coming[span.thread].append((number, span))
+        for rows in self._coming.values():  # the next one last
+            rows.sort(key=lambda row: (row[1].start_ns, -row[1].end_ns), reverse=True)
+        self._open: dict[Thread, list[tuple[int, Span]]] = defaultdict(list)
+
+    def _at(self, thread: Thread, time_ns: int) -> list[tuple[int, Span]]:
+        coming, around = self._coming[thread], self._open[thread]
+        while coming and coming[-1][1].start_ns <= time_ns:
+            around.append(coming.pop())
+        around[:] = [row for row in around if row[1].end_ns >= time_ns]
+        return around
 
     def launch(self, trace: Trace, launch: timeline.Launch) -> provenance.Launch:
         point = trace.calls.get(launch.correlation)
         stack: list[tuple[str, int]] = []
         graph = None
         if point is not None:
-            for number, span in self._threads.get(point.thread, ()):
-                if span.start_ns > point.time_ns:
-                    break
-                if span.end_ns < point.time_ns:
-                    continue
+            for number, span in self._at(point.thread, point.time_ns):
                 if span.name.startswith(_GRAPH):
                     graph, stack = span.name, []  # what is around a compiled graph tells nothing of what is inside
                 elif ("::" in span.name or span.name.startswith("triton")) and not span.name.startswith("autograd::"):

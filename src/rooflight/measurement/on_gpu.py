@@ -88,7 +88,7 @@ def _kernels(stage: Stage, recording: Recording, options: MeasureOptions, execut
         return timeline.launches(_marked(stage, recording.ops))
 
     plain = [timeline.launches(trace) for trace in traces]
-    kernels, times = timeline.merge(execution.attributed(marked, traces, plain, recording.ops), plain)
+    kernels, times = _merged(execution.attributed(marked, traces, plain, recording.ops), plain, findings)
     findings.kernels = kernels
     findings.step.update(times.quantities())
     if not execution.eager:
@@ -105,6 +105,16 @@ def _kernels(stage: Stage, recording: Recording, options: MeasureOptions, execut
         findings.notes.append(
             f"{times.outside_ops_s.value * 1e6:.1f} µs of GPU time are no op's: copies and library calls between ops"
         )
+
+
+def _merged(attributed: list[timeline.Launch], plain: list[list[timeline.Launch]],
+            findings: Findings) -> tuple[tuple[Kernel, ...], timeline.StepTimes]:  # fmt: skip
+    """Durations of the plain runs; of the attributed one alone where the step does not repeat its kernels."""
+    try:
+        return timeline.merge(attributed, plain)
+    except timeline.SequenceDiffers as difference:
+        findings.notes.append(f"times of kernels are those of a single run: {difference}")
+        return timeline.merge(attributed, [])
 
 
 def _marked(stage: Stage, ops: Sequence[Op]) -> Trace:

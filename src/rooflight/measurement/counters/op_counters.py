@@ -8,15 +8,17 @@ counters that moved. Counters cost about 1.5 ms for each range and pass, whateve
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from rooflight.errors import CannotMeasure
+from rooflight.errors import BadInput, CannotMeasure
 from rooflight.ledger import Op, Value
 from rooflight.measurement.counters import metrics
+from rooflight.measurement.counters.cupti import Host
 from rooflight.measurement.counters.metrics import Counter
 from rooflight.measurement.counters.ranges import RangeProfiler, probe
 from rooflight.measurement.findings import Progress
@@ -143,6 +145,17 @@ class OpCounters:
             if number > 4 * profiler.passes:
                 raise CannotMeasure(f"CUPTI asks for more than {number} passes where it planned {profiler.passes}")
         self.passes += number
+
+
+def check_names(chip: str, names: Sequence[str]) -> None:
+    """Say it before the step is run if the chip has no such counter."""
+    with Host(chip) as host:
+        for name in names:
+            if not host.is_known(name):
+                base = name.partition(".")[0]
+                near = difflib.get_close_matches(base, host.base_metrics(), n=3)
+                hint = f"did you mean {', '.join(near)}?" if near else "`ncu --query-metrics` lists them"
+                raise BadInput(f"{chip} has no counter {name!r}: {hint} (add .sum, .avg, .max or .min)")
 
 
 def _empty(number: int) -> str:

@@ -79,6 +79,9 @@ class Call:
 FRAME, RESUMED = -1, -2
 """Call numbers of the module whose forward is the traced frame itself, and of one that goes on after a graph break."""
 
+UNKNOWN = "?"
+"""Module of a node that does not tell: it may still be found by its order among all ops of its kind."""
+
 Group = tuple[str, int, str, bool]
 """Module, call, family, backward: the ops that `Origin.order` counts."""
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from rooflight.measurement.provenance.graphs import (
     FRAME,
     RESUMED,
+    UNKNOWN,
     Call,
     Generated,
     Graph,
@@ -215,6 +216,8 @@ class Provenance:
             # The sum of two gradients has no forward op; eager does it where the later of the two was made.
             known = [graph.nodes[id(source)] for source in sources(node) if id(source) in graph.nodes]
             place = (known[-1].module, known[-1].call) if known else None
+        if place is None and backward and "_backward" in aten:  # as it is after some ops in place
+            place = (UNKNOWN, 0)
         if place is None:
             return None
         source = meta.get("fwd_source_fn_stack" if backward else "source_fn_stack") or [("",)]

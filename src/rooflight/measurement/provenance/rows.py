@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from rooflight.ledger import Op
-from rooflight.measurement.provenance.graphs import Origin, family
+from rooflight.measurement.provenance.graphs import UNKNOWN, Origin, family
 
 
 class Rows:
@@ -15,6 +15,7 @@ class Rows:
     def __init__(self, ops: Sequence[Op]) -> None:
         self.ops = ops
         self._groups: dict[tuple[str, int, str, bool], list[int]] = defaultdict(list)
+        self._kinds: dict[tuple[str, bool], list[int]] = defaultdict(list)
         self._again: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._calls: dict[str, set[int]] = defaultdict(set)
         self._work: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
@@ -25,6 +26,7 @@ class Rows:
                 self._again[op.module, family(op.name)].append(position)
                 continue
             self._groups[op.module, op.call, family(op.name), op.phase == "backward"].append(position)
+            self._kinds[family(op.name), op.phase == "backward"].append(position)
             self._calls[op.module].add(op.call)
             if op.kind == "compute":
                 self._work[op.module, op.call, op.phase == "backward"].append(position)
@@ -42,6 +44,9 @@ class Rows:
 
     def _of(self, origin: Origin) -> list[int]:
         name = family(origin.aten)
+        if origin.module == UNKNOWN:
+            rows = self._kinds.get((name, origin.backward), [])
+            return [rows[origin.order]] if origin.order is not None and origin.of == len(rows) else []
         rows = self._again.get((origin.module, name), []) if origin.recompute else []
         if not rows:
             calls = self._calls.get(origin.module, set())
