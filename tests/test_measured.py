@@ -24,7 +24,7 @@ from rooflight.peaks import peak
 from rooflight.reporting import measure_tables, measure_text, step_tables
 from rooflight.reporting.document import document
 from rooflight.reporting.measured_folding import fold_measured, members_of
-from rooflight.reporting.table import fitting
+from rooflight.reporting.page import narrowed
 from rooflight.reporting.written import kernel_name, quotient, seconds, share, signed_percent
 
 US = 1e-6
@@ -331,16 +331,26 @@ def test_tables_fit_a_terminal(step, width, by):
         step_tables.speed_table(step), step_tables.check_table(step), step_tables.kernel_table(step),
     ]  # fmt: skip
     for table in tables:
-        narrow = fitting(table, width)
+        narrow = narrowed(table, width)
         texts = [[column.name for column in narrow.columns], *narrow.written()]
-        # Names may be cut to twenty letters, numbers never.
-        widths = [max(len(row[i]) for row in texts) for i in range(len(narrow.columns))]
-        needed = sum((w if column.right else min(w, 20)) + 3 for w, column in zip(widths, narrow.columns, strict=True))
-        assert needed <= width
-        if table is tables[0]:
-            assert {"GPU time", "useful", "tensor", "DRAM read", "written"} <= {
-                column.name for column in narrow.columns
-            }
+        assert sum(max(len(row[i]) for row in texts) + 3 for i in range(len(narrow.columns))) <= width
+    shown = {column.name for column in narrowed(tables[0], width).columns}
+    assert {"GPU time", "useful", "tensor", "DRAM read", "written"} <= shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160])
+def test_names_are_cut_before_columns_go_and_numbers_never(step, width):
+    table = measure_tables.main_table(step, "op")
+    narrow = narrowed(table, width)
+    texts = [[column.name for column in narrow.columns], *narrow.written()]
+    assert sum(max(len(row[i]) for row in texts) + 3 for i in range(len(narrow.columns))) <= width
+    place = {column.name: i for i, column in enumerate(table.columns)}
+    for row, cells in zip(table.written(), narrow.written(), strict=True):
+        for column, cell in zip(narrow.columns, cells, strict=True):
+            full = row[place[column.name]]
+            assert cell == full or (not column.right and cell.endswith("…") and full.startswith(cell[:-1]))
+    assert (width < 80) or "written" in {column.name for column in narrow.columns}
+    assert narrowed(table, 1000) == table
 
 
 def layered(count=3):

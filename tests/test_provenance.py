@@ -7,11 +7,14 @@ buffers. One test at the end runs everything.
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ import torch._inductor.config
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import rooflight
 from rooflight.ledger import Op
@@ -316,6 +320,53 @@ class TestCompiled:
         calls = [{call for part in calls for _, call, _ in step.named(part)} for _, calls in step.provenance.calls()]
         assert calls == [{0}, {1}, {2}, {2}, {1}, {0}]
 
+    def test_a_product_merged_with_a_sum(self) -> None:
+        class Tied(nn.Module):
+            """The gradient of the shared weight is the sum of two products; Inductor makes it one library call."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+                self.b.weight = self.a.weight
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.b(self.a(x).sin())
+
+        step = run(Tied(), torch.randn(2, 4))
+        # Older versions of torch forget the sum.
+        assert {step.ops[i].packet for i in compute(step) - covered(step)} <= {"aten::add"}
+        assert [name for _, _, name in extern(step)[-1]] in (["aten::mm"], ["aten::mm", "aten::add"])
+        assert [row for rows in extern(step) for row in rows if row[2] == "aten::mm"] == [
+            ("a", 0, "aten::mm"), ("b", 0, "aten::mm"), ("b", 0, "aten::mm"), ("b", 0, "aten::mm"), ("a", 0, "aten::mm")
+        ]  # fmt: skip
+
+    def test_backward_of_an_op_in_place(self) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.SiLU(inplace=True), nn.Linear(4, 4), nn.SiLU(inplace=True))
+        step = run(model, torch.randn(2, 4))
+        # Autograd keeps a copy of what it overwrites; compiled code needs none.
+        assert {step.ops[i].packet for i in compute(step) - covered(step)} == {"aten::clone"}
+
+    def test_checkpointing(self) -> None:
+        class Checkpointed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.block = Block()
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                result: torch.Tensor = checkpoint(self.block, x, use_reentrant=False)
+                return result
+
+        step = run(Checkpointed(), torch.randn(2, 8, 16))
+        assert covered(step) == compute(step)
+        again = [
+            step.ops[i]
+            for call in step.calls
+            if call.extern
+            for i in attribute(call.origins, step.ops)
+            if step.ops[i].recompute
+        ]
+        assert "aten::_scaled_dot_product_flash_attention_for_cpu" in {op.packet for op in again}
+
     def test_only_a_part_is_compiled(self) -> None:
         def compile_part(model: nn.Module) -> nn.Module:
             model[1].compile()  # type: ignore[index,operator]
@@ -456,6 +507,17 @@ class TestAttribute:
         ops.append(op(2, "aten::relu", call=1, phase="backward", recompute=True))
         assert attribute([again, gradient], ops) == (1, 2)
 
+    def test_one_op_works_there(self) -> None:
+        ops = [op(0, "aten::detach", kind="view", phase="backward"), op(1, "aten::silu_backward", phase="backward")]
+        assert attribute([Origin("m", "aten::sigmoid", True), Origin("m", "aten::mul", True)], ops) == (1,)
+        ops.append(op(2, "aten::sum", phase="backward"))
+        assert attribute([Origin("m", "aten::sigmoid", True)], ops) == ()
+
+    def test_an_unknown_module_is_found_by_order(self) -> None:
+        ops = [op(i, "aten::silu_backward", module=f"m{i}", phase="backward") for i in range(3)]
+        assert attribute([Origin("?", "aten::silu_backward", True, order=1, of=3)], ops) == (1,)
+        assert attribute([Origin("?", "aten::silu_backward", True, order=1, of=2)], ops) == ()
+
     def test_names_of_the_same_work(self) -> None:
         same = [
             ("aten::cudnn_batch_norm", "aten::_native_batch_norm_legit_functional"),
@@ -560,7 +622,14 @@ class TestWalk:
         # Two library calls in a row: three kernels could be divided in two ways, two only in one.
         calls = (*(Call("extern_kernels.mm", True, origin(layer, "aten::mm")) for layer in LAYERS[:2]), CALLS[1])
         three = [Launch(name, (), GRAPH) for name in ("gemm", "gemm", "reduce", "triton_poi_fused_relu_0")]
-        assert walk(three, Kept([("rooflight-0", calls)]), OPS) == [(), (), (), (1,)]
+        assert walk(three, Kept([("rooflight-0", calls)]), OPS) == [(0, 2), (0, 2), (0, 2), (1,)]
+        # What is not known to be inside of the graph may be anything.
+        assert walk([Launch(launch.name) for launch in three], Kept([("rooflight-0", calls)]), OPS) == [
+            (),
+            (),
+            (),
+            (1,),
+        ]
         assert walk([*three[:2], three[3]], Kept([("rooflight-0", calls)]), OPS) == [(0,), (2,), (1,)]
 
     def test_partial_results_are_added_up_by_plain_ops(self) -> None:
@@ -597,6 +666,54 @@ class TestWalk:
     def test_nothing(self) -> None:
         assert walk([], Kept([]), []) == []
         assert walk(gpu_launches(), Kept([]), []) == [()] * 12
+
+
+def recorded(kind: str) -> tuple[Kept, list[Launch], list[float]]:
+    """A training step of resnet18, batch 16, as torch 2.11 compiled it for an H200; names of libraries' kernels are cut."""
+    path = Path(__file__).parent / "data" / "provenance" / "resnet18-h200.json.gz"
+    found = json.loads(gzip.decompress(path.read_bytes()))[kind]
+    runs = [
+        (label, tuple(Call(name, extern, tuple(Origin(*row) for row in origins)) for name, extern, origins in calls))
+        for label, calls in found["runs"]
+    ]
+    launches = [Launch(name, tuple(map(tuple, stack)), graph) for name, stack, graph, _ in found["launches"]]
+    return Kept(runs), launches, [row[3] for row in found["launches"]]
+
+
+class TestRecorded:
+    @pytest.fixture(scope="class")
+    def ops(self) -> tuple[Op, ...]:
+        return rooflight.estimate("resnet18", batch=16, step="train", optimizer="momentum").ops
+
+    def test_every_convolution_has_its_kernels(self, ops: tuple[Op, ...]) -> None:
+        provenance, launches, times = recorded("plain")
+        found = walk(launches, provenance, ops)
+        for packet in ("aten::convolution", "aten::convolution_backward"):
+            seen = [
+                row[0]
+                for row, launch in zip(found, launches, strict=True)
+                if launch.stack and launch.stack[0][0] == packet and len(row) == 1
+            ]
+            # 1 + 2 * 8 convolutions and 3 on the way around; one op after the other, each with one kernel or more.
+            assert sorted(set(seen)) == [op.index for op in ops if op.packet == packet]
+            assert len(set(seen)) == 20
+            assert seen == sorted(seen)
+            assert len(seen) == sum(launch.stack[:1] != () and launch.stack[0][0] == packet for launch in launches)
+        # Weights that are only copied to another layout had no origin when this was recorded; gradients that are
+        # copied when they are kept have no op in eager.
+        missing = {launch.name for row, launch in zip(found, launches, strict=True) if not row}
+        assert {re.sub(r"\d+$", "", name) for name in missing if name.startswith("triton")} == {"triton_poi_fused_"}
+        assert sum(time for time, row in zip(times, found, strict=True) if row) > 0.95 * sum(times)
+
+    def test_the_same_step_in_cuda_graphs(self, ops: tuple[Op, ...]) -> None:
+        provenance, launches, times = recorded("cuda_graph")
+        found = walk(launches, provenance, ops)
+        assert not any(launch.stack for launch in launches if launch.graph and launch.name.startswith("triton"))
+        assert sum(time for time, row in zip(times, found, strict=True) if row) > 0.95 * sum(times)
+        # Where two backward convolutions follow each other directly, a kernel may be of either.
+        wgrad = [row for row, launch in zip(found, launches, strict=True) if "wgrad" in launch.name]
+        assert {len(row) for row in wgrad} == {1, 2}
+        assert {ops[i].packet for row in wgrad for i in row} == {"aten::convolution_backward"}
 
 
 class TestModulePath:

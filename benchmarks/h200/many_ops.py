@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import rooflight
+from rooflight.quantities import DRAM_BYTES as DRAM
 
 OPS = int(sys.argv[2]) if len(sys.argv) > 2 else 20_000
 
@@ -34,7 +35,7 @@ def main() -> None:
     result = {
         "ops": len(ledger.ops), "ops_counted": len(counted), "seconds": seconds, "fp32_flops_of_ops": adds,
         "fp32_flops_of_step": step["cuda_flops_fp32"].value, "useful": OPS // 2 * x.numel(),
-        "notes": [note for note in ledger.header.notes if "counters" in note],
+        "dram_bytes_of_ops": sum(row.quantities[name].value for row in counted for name in DRAM if name in row.quantities), "dram_bytes_of_step": sum(step[name].value for name in DRAM), "notes": [note for note in ledger.header.notes if "counters" in note],
     }  # fmt: skip
     Path(sys.argv[1]).write_text(json.dumps(result, indent=1))
     print(json.dumps(result, indent=1))

@@ -48,7 +48,6 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     seconds = {}
     for name in sys.argv[2:] or CASES:
-        output = folder / f"{name}.json.gz"
         line = [
             sys.executable,
             "-m",
@@ -56,13 +55,13 @@ def main() -> None:
             "measure",
             *CASES[name],
             "-o",
-            str(output),
+            f"{name}.json.gz",
             "--force",
             "--depth",
             "0",
         ]
         start = time.perf_counter()
-        ended = subprocess.run(line, capture_output=True, text=True)
+        ended = subprocess.run(line, capture_output=True, text=True, cwd=folder)
         seconds[name] = time.perf_counter() - start
         print(f"{name:32} {seconds[name]:6.1f} s  exit {ended.returncode}", flush=True)
         if ended.returncode:

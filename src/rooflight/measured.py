@@ -144,7 +144,7 @@ def facts(ledger: Ledger) -> list[Fact]:
     found = []
     told: dict[frozenset[int], set[str]] = defaultdict(set)
     for row in ledger.measurements:
-        if row.scope == "op":
+        if row.scope == "op" and not _is_idle_view(ledger, row):
             found.append(Fact(row.ops, {name: value.value for name, value in row.quantities.items()}))
             told[frozenset(row.ops)].update(row.quantities)
     for kernel in ledger.kernels:
@@ -160,6 +160,13 @@ def facts(ledger: Ledger) -> list[Fact]:
     return found
 
 
+def _is_idle_view(ledger: Ledger, row: Measurement) -> bool:
+    """A view took no time and launched nothing: that the allocator was asked around it makes no row."""
+    if any(name in row.quantities for name in ("gpu_time_s", "host_time_s", "kernels")):
+        return False
+    return bool(row.ops) and all(ledger.ops[index].kind == "view" for index in row.ops)
+
+
 class Measured:
     """A ledger whose measurements are indexed once, for many questions."""
 
@@ -169,6 +176,9 @@ class Measured:
         self.step = step_values(ledger)
         self.known = frozenset(name for fact in self.facts for name in fact.values)
         """Every quantity that some op has."""
+        with_facts = {index for fact in self.facts for index in fact.ops}
+        self.counted_ops = tuple(op.index for op in ledger.ops if op.kind != "view" or op.index in with_facts)
+        """All ops but the views of which nothing was measured."""
 
     @cached_property
     def launched(self) -> frozenset[int]:
@@ -179,10 +189,11 @@ class Measured:
         return frozenset(launched or (op.index for op in self.ledger.ops if op.kind == "compute"))
 
     def without(self, names: Iterable[str]) -> list[Op]:
-        """Ops that ran and have none of these."""
-        wanted = frozenset(names)
-        having = {index for fact in self.facts if not wanted.isdisjoint(fact.values) for index in fact.ops}
-        return [self.ledger.ops[index] for index in sorted(self.launched - having)]
+        """Ops that ran and lack one of these."""
+        lacking: set[int] = set()
+        for name in names:
+            lacking |= self.launched - {index for fact in self.facts if name in fact.values for index in fact.ops}
+        return [self.ledger.ops[index] for index in sorted(lacking)]
 
     def sums(self, group: Group) -> Sums:
         """Add up the facts of a row."""
@@ -216,10 +227,14 @@ class Measured:
             compulsory_bytes=sum(_bytes(ops[index]) for index in moved) if moved else None,
         )
 
+    @property
+    def whole(self) -> Group:
+        return Group(self.counted_ops, tuple(self.facts))
+
     @cached_property
     def total(self) -> Sums:
         """All ops, and what belongs to none. What is only known of the whole step or of graphs is taken from there."""
-        sums = self.sums(Group(tuple(op.index for op in self.ledger.ops if op.kind != "view"), tuple(self.facts)))
+        sums = self.sums(self.whole)
         whole: dict[str, Number] = {}
         for row in graphs(self.ledger):
             for name, value in row.quantities.items():

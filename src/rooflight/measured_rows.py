@@ -7,7 +7,7 @@ that fuses a convolution with the batch norm behind it counts in the block aroun
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,7 +44,7 @@ def rows(measured: Measured, by: By = "module") -> list[MeasuredRow]:
     """The summary's rows: modules in the order of the model, types and ops the slowest first."""
     if by == "module":
         return _module_rows(measured)
-    key = summary._type_of(measured.ledger) if by == "type" else summary._name_of
+    key = summary.type_of(measured.ledger) if by == "type" else summary.name_of
     groups = _fused(measured, key)
     made = [_row(measured, _estimated(measured.ledger, name, group), group) for name, group in groups.items()]
     return sorted(made, key=lambda row: (row.sums.time_s or 0, row.estimate.totals.flops), reverse=True)
@@ -86,8 +86,7 @@ class _Gathered:
         self._facts: dict[str, list[Fact]] = defaultdict(list)
 
     def add_op(self, name: str, op: Op) -> None:
-        if op.kind != "view":
-            self._ops[name].append(op.index)
+        self._ops[name].append(op.index)
 
     def add_fact(self, name: str, fact: Fact) -> None:
         self._facts[name].append(fact)
@@ -104,7 +103,7 @@ class _Gathered:
 
 def _module_rows(measured: Measured) -> list[MeasuredRow]:
     inside, own = _Gathered(), _Gathered()
-    for op in measured.ledger.ops:
+    for op in _counted(measured):
         own.add_op(op.module, op)
         for path in _around(op.module):
             inside.add_op(path, op)
@@ -121,7 +120,7 @@ def _module_rows(measured: Measured) -> list[MeasuredRow]:
 def _grouped(measured: Measured, key: Callable[[Op], str]) -> dict[str, Group]:
     """Groups of ops; what spans several is a row of its own."""
     gathered = _Gathered()
-    for op in measured.ledger.ops:
+    for op in _counted(measured):
         gathered.add_op(key(op), op)
     for fact in measured.facts:
         names = {key(measured.ledger.ops[index]) for index in fact.ops}
@@ -130,18 +129,23 @@ def _grouped(measured: Measured, key: Callable[[Op], str]) -> dict[str, Group]:
 
 
 def _fused(measured: Measured, key: Callable[[Op], str]) -> dict[str, Group]:
-    """Groups of ops, where ops that ran as one kernel make a group of their own: `Conv2d + ReLU`."""
+    """Groups of ops, where ops that ran only as part of a kernel with others make a group: `Conv2d + ReLU`."""
     ops, gathered = measured.ledger.ops, _Gathered()
+    alone = {fact.ops[0] for fact in measured.facts if len(fact.ops) == 1}
     home: dict[int, str] = {}
     for fact in measured.facts:
         name = _joined([key(ops[index]) for index in fact.ops]) if fact.ops else NO_OP
         gathered.add_fact(name, fact)
-        if len(fact.ops) > 1:
-            for index in fact.ops:
-                home.setdefault(index, name)  # an op that ran in two kernels is in the row of the first
-    for op in ops:
+        for index in fact.ops:
+            if index not in alone:
+                home.setdefault(index, name)  # an op that ran in two fused kernels is in the row of the first
+    for op in _counted(measured):
         gathered.add_op(home.get(op.index, key(op)), op)
     return gathered.all()
+
+
+def _counted(measured: Measured) -> list[Op]:
+    return [measured.ledger.ops[index] for index in measured.counted_ops]
 
 
 def _estimated(ledger: Ledger, name: str, group: Group) -> Row:
@@ -168,11 +172,11 @@ def _common(paths: set[str]) -> str:
 
 
 def _around(path: str) -> list[str]:
-    return [path] if path in (LOSS, OPTIMIZER, SEVERAL, NO_OP) else summary._ancestry(path)
+    return [path] if path in (LOSS, OPTIMIZER, SEVERAL, NO_OP) else summary.ancestry(path)
 
 
 def _joined(names: list[str]) -> str:
-    """`a + b`, each once, in the order of the step; a long list is cut."""
-    distinct = list(Counter(names))
+    """`a + b`, each once, whatever the order; a long list is cut."""
+    distinct = sorted(set(names))
     more = f" + {len(distinct) - 3} more" if len(distinct) > 3 else ""
     return " + ".join(distinct[:3]) + more

@@ -146,7 +146,7 @@ def rows(ledger: Ledger, by: By = "module") -> list[Row]:
     whole = total(ledger.ops)
     if by == "module":
         return _module_rows(ledger, whole)
-    key = _type_of(ledger) if by == "type" else _name_of
+    key = type_of(ledger) if by == "type" else name_of
     groups = _sums(ledger.ops, key)
     made = [
         _row(name, "", sums, whole, calls=sum(phase.ops for phase in sums.values())) for name, sums in groups.items()
@@ -166,7 +166,7 @@ def _sums(ops: Iterable[Op], key: Callable[[Op], str]) -> dict[str, PhaseSums]:
     return {name: {phase: total(found) for phase, found in phases.items()} for name, phases in groups.items()}
 
 
-def _name_of(op: Op) -> str:
+def name_of(op: Op) -> str:
     return op.name
 
 
@@ -174,7 +174,7 @@ def _module_of(op: Op) -> str:
     return op.module
 
 
-def _type_of(ledger: Ledger) -> Callable[[Op], str]:
+def type_of(ledger: Ledger) -> Callable[[Op], str]:
     """The type of the leaf module an op runs in; the op itself where it was called between modules."""
     leaves = {module.path: module.type for module in _leaves(ledger.modules)}
 
@@ -190,13 +190,13 @@ def _module_rows(ledger: Ledger, whole: Totals) -> list[Row]:
     """Every module, with all that runs inside it; then loss and optimizer, which are no modules."""
     inside: dict[str, PhaseSums] = defaultdict(dict)
     for path, sums in _sums(ledger.ops, _module_of).items():
-        for ancestor in [path] if path in (LOSS, OPTIMIZER) else _ancestry(path):
+        for ancestor in [path] if path in (LOSS, OPTIMIZER) else ancestry(path):
             for phase, value in sums.items():
                 inside[ancestor][phase] = inside[ancestor].get(phase, Totals()) + value
     all_params: Counter[str] = Counter()
     all_trainable: Counter[str] = Counter()
     for module in ledger.modules:
-        for path in _ancestry(module.path):
+        for path in ancestry(module.path):
             all_params[path] += module.params
             all_trainable[path] += module.trainable_params
     made = []
@@ -216,7 +216,7 @@ def _module_rows(ledger: Ledger, whole: Totals) -> list[Row]:
     return made
 
 
-def _ancestry(path: str) -> list[str]:
+def ancestry(path: str) -> list[str]:
     paths = [path]
     while path:
         path = path.rpartition(".")[0]

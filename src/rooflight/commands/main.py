@@ -25,7 +25,7 @@ VERBS = {
     "import": "read the logs of ncu, nsys, nvprof and PyTorch's profiler",
     "doctor": "what can be measured on this machine, and what to change where it cannot",
     "report": "show a saved ledger as text, Markdown, CSV or JSON",
-    "list": "what there is to choose from: models, formulas",
+    "list": "what there is to choose from: models, formulas, recordings",
 }
 
 _MODULES = {"import": "import_"}

@@ -131,9 +131,6 @@ def _heard_once() -> Iterator[None]:
     """Ctrl-C is said again every second until somebody listens. Who listens writes down what was measured, which may
     take longer than that, and must not be interrupted by the same Ctrl-C.
     """
-    from rooflight.measurement.api import MeasurementStopped
-    from rooflight.measurement.findings import Interrupted
-
     say_again = signal.getsignal(signal.SIGALRM)
     if threading.current_thread() is not threading.main_thread() or not callable(say_again):
         yield
@@ -141,7 +138,7 @@ def _heard_once() -> Iterator[None]:
 
     def handler(number: int, frame: FrameType | None) -> None:
         error = sys.exception()
-        while error is not None and not isinstance(error, (Interrupted, MeasurementStopped)):
+        while error is not None and not isinstance(error, KeyboardInterrupt):
             error = error.__context__
         if error is None:
             say_again(number, frame)

@@ -17,7 +17,7 @@ from rooflight.ledger import Ledger
 from rooflight.measured import Measured
 from rooflight.reporting import compare_tables, estimate_tables, measure_tables, text
 from rooflight.reporting.document import document
-from rooflight.reporting.page import Page, log_page, measure_page, region_page
+from rooflight.reporting.page import Page, log_page, measure_page, narrowed, region_page
 from rooflight.reporting.table import Table, to_csv, to_markdown, to_rich
 from rooflight.summary import By
 
@@ -134,7 +134,7 @@ def _print_page(page: Page) -> None:
     for line in page.summary:
         console.print(line, markup=False, highlight=False)
     for table in page.tables:
-        console.print(to_rich(table, width=console.width))
+        console.print(to_rich(narrowed(table, console.width), width=console.width))
     for line in page.notes:
         console.print(line, markup=False, highlight=False)
     for line in page.small_print:

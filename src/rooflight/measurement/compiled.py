@@ -41,8 +41,9 @@ class CompiledStep(EagerStep):
 
     def memory(self) -> tuple[dict[str, Value], list[str]]:
         found, notes = super().memory()
-        broken = f", {self._provenance.graph_breaks} graph breaks" if self._provenance.graph_breaks else ""
-        notes.append(f"torch.compile made {self._provenance.graphs} graph(s) of the model{broken}")
+        notes.append(f"torch.compile made {self._provenance.graphs} graph(s) of the model")
+        breaks = self._provenance.graph_breaks
+        notes += [f"graph break, {count}×: {' '.join(reason.split())[:160]}" for reason, count in breaks.items()]
         return found, notes
 
     def attributed(self, marked: Callable[[], Launches], traces: Sequence[Trace], plain: Sequence[Launches],

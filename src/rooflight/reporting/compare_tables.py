@@ -14,11 +14,11 @@ from rooflight.ledger import LOSS, OPTIMIZER
 from rooflight.measured import Measured, is_measured
 from rooflight.measured_rows import NO_OP, SEVERAL, MeasuredRow, rows
 from rooflight.reporting import measure_text, text
-from rooflight.reporting.measure_tables import total_row
+from rooflight.reporting.measure_tables import NAME_WIDTH, total_row
 from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.page import Page
 from rooflight.reporting.table import Column, Label, Table
-from rooflight.reporting.written import figure, quotient, seconds, whole_bytes, whole_count
+from rooflight.reporting.written import cut, figure, quotient, seconds, whole_bytes, whole_count
 from rooflight.summary import By
 
 _WRITTEN: dict[str, Callable[[Any], str]] = {
@@ -102,7 +102,7 @@ def _label(row: PairRow, comparison: Comparison) -> Label:
     if row.name == "":
         return Label(comparison.a.ledger.header.model, comparison.a.ledger.header.model)
     if row.name in ("total", LOSS, OPTIMIZER, SEVERAL, NO_OP) or not row.depth:
-        return Label(row.name, row.name)
+        return Label(row.name, cut(row.name, NAME_WIDTH))
     return Label(row.name, "  " * row.depth + row.name.rpartition(".")[2])
 
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from rooflight import units
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Totals, total
-from rooflight.measured import Group, Measured, Sums
+from rooflight.measured import Measured, Sums
 from rooflight.measured_rows import NO_OP, SEVERAL, MeasuredRow, phases, rows
 from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.table import Column, Label, Table
-from rooflight.reporting.written import giga, quotient, seconds, tera, whole_bytes, whole_count
+from rooflight.reporting.written import cut, giga, quotient, seconds, tera, whole_bytes, whole_count
 from rooflight.summary import By, Row
 
+NAME_WIDTH = 40
 _Columns = list[tuple[Column, Callable[[MeasuredRow], object]]]
 
 
@@ -46,9 +47,8 @@ def drawn(title: str, columns: _Columns, rows: Sequence[MeasuredRow]) -> Table:
 def total_row(measured: Measured, *, calls: int = 0) -> MeasuredRow:
     ledger = measured.ledger
     estimate = Row("total", "", 0, calls, None, 0, 0, total(ledger.ops), Totals(), Totals(), 1.0)
-    group = Group(tuple(op.index for op in ledger.ops if op.kind != "view"), tuple(measured.facts))
     share = None if measured.total.time_s is None else 1.0
-    return MeasuredRow(estimate, group, group, measured.total, measured.total, share)
+    return MeasuredRow(estimate, measured.whole, measured.whole, measured.total, measured.total, share)
 
 
 def _name_columns(ledger: Ledger, by: By) -> _Columns:
@@ -58,7 +58,7 @@ def _name_columns(ledger: Ledger, by: By) -> _Columns:
             (Column("type", right=False, optional=12), lambda row: row.estimate.type),
         ]
     return [
-        (Column(by, right=False), lambda row: row.name),
+        (Column(by, right=False), lambda row: Label(row.name, cut(row.name, NAME_WIDTH))),
         (Column("calls" if by == "op" else "ops", units.exact, optional=10), lambda row: row.estimate.calls),
     ]
 
@@ -78,14 +78,14 @@ def _figures(measured: Measured) -> _Columns:
         *_measured("GPU time", lambda sums: sums.get("gpu_time_s"), seconds),
         *_measured("CPU time", lambda sums: sums.get("host_time_s"), seconds),
         (Column("share", units.percent, optional=3), lambda row: row.share),
-        (Column("useful", units.count), lambda row: _useful(row.estimate.totals)),
+        (Column("useful", units.count), _useful),
         *_measured("tensor", lambda sums: sums.tensor_flops, whole_count),
         *_measured("CUDA core", lambda sums: sums.cuda_flops, whole_count, optional=2),
         *_measured("CPU FLOPs", lambda sums: sums.cpu_flops, whole_count),
         *_measured("exec/useful", lambda sums: sums.executed_per_useful, quotient, optional=4),
-        *_measured("DRAM read", lambda sums: sums.get("dram_bytes_read"), whole_bytes),
-        *_measured("written", lambda sums: sums.get("dram_bytes_written"), whole_bytes),
-        (Column("compulsory", units.bytes_, optional=8), lambda row: _compulsory(row.estimate.totals)),
+        *_measured("DRAM read", lambda sums: sums.get("dram_bytes_read"), whole_bytes, optional=1),
+        *_measured("written", lambda sums: sums.get("dram_bytes_written"), whole_bytes, optional=1),
+        (Column("compulsory", units.bytes_, optional=8), _compulsory),
         *_measured("DRAM/comp.", lambda sums: sums.dram_per_compulsory, quotient, optional=7),
         *_measured("L2", lambda sums: sums.get("l2_bytes"), whole_bytes, optional=9),
         *_measured("L1", lambda sums: sums.get("l1_bytes"), whole_bytes, optional=9),
@@ -107,17 +107,19 @@ def _rate(ledger: Ledger) -> tuple[str, Callable[[Any], str]]:
     return ("GFLOP/s", giga) if ledger.header.target == "cpu" else ("TFLOP/s", tera)
 
 
-def _useful(totals: Totals) -> int | None:
-    return None if _unknown(totals) else totals.flops
+def _useful(row: MeasuredRow) -> int | None:
+    return None if _unknown(row.estimate) else row.estimate.totals.flops
 
 
-def _compulsory(totals: Totals) -> int | None:
-    return None if _unknown(totals) else totals.bytes
+def _compulsory(row: MeasuredRow) -> int | None:
+    return None if _unknown(row.estimate) else row.estimate.totals.bytes
 
 
-def _unknown(totals: Totals) -> bool:
-    """A row none of whose ops has a formula, or that has no ops, has no estimate: that is not zero."""
-    return sum(entry.calls for entry in totals.uncounted) == totals.ops
+def _unknown(row: Row) -> bool:
+    """Nothing is known of ops without a formula, nor of what is no group of ops; a module that ran nothing cost 0."""
+    if not row.totals.ops:
+        return not row.type
+    return sum(entry.calls for entry in row.totals.uncounted) == row.totals.ops
 
 
 def _executed_rate(row: MeasuredRow) -> float | None:
@@ -126,7 +128,7 @@ def _executed_rate(row: MeasuredRow) -> float | None:
 
 def _useful_rate(row: MeasuredRow) -> float | None:
     time = row.sums.time_s
-    return row.estimate.totals.flops / time if time and not _unknown(row.estimate.totals) else None
+    return row.estimate.totals.flops / time if time and not _unknown(row.estimate) else None
 
 
 def phase_table(measured: Measured) -> Table:

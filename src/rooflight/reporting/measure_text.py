@@ -58,7 +58,7 @@ def counted(measured: Measured) -> str:
     """Executed FLOPs by unit, and DRAM bytes; empty without counters."""
     parts = []
     for name, quantities in (("tensor cores", TENSOR_FLOPS), ("CUDA cores", CUDA_FLOPS), ("the CPU", CPU_FLOPS)):
-        if (work := _by_precision(measured, quantities)) is not None:
+        if work := _by_precision(measured, quantities):
             parts.append(f"{work} on {name}")
     said = [f"executed {' + '.join(parts)}"] if parts else []
     if dram_bytes(measured) is not None:
@@ -67,13 +67,10 @@ def counted(measured: Measured) -> str:
     return "; ".join(said)
 
 
-def _by_precision(measured: Measured, names: tuple[str, ...]) -> str | None:
-    """`186 G tf32 + 3.1 G bf16`, zeros left out."""
+def _by_precision(measured: Measured, names: tuple[str, ...]) -> str:
+    """`186 G tf32 + 3.1 G bf16`; what is zero or unknown is left out."""
     found = {name.rpartition("_")[2]: _whole(measured, name) for name in names}
-    known = {precision: value for precision, value in found.items() if value is not None}
-    if not known:
-        return None
-    return " + ".join(f"{whole_count(value)} {name}" for name, value in known.items() if value) or "0"
+    return " + ".join(f"{whole_count(value)} {precision}" for precision, value in found.items() if value)
 
 
 def _whole(measured: Measured, name: str) -> Number | None:
@@ -143,6 +140,8 @@ def provenance(measured: Measured) -> list[str]:
     for quantities in rows:
         for name, value in quantities.items():
             collector, _, how = value.origin.partition(": ")
+            if how.startswith("not in use"):
+                continue  # zeros that need no column either
             names = found[collector][how]
             if name in QUANTITIES and name not in names:
                 names.append(name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured
 from rooflight.reporting import measure_tables, measure_text, step_tables, text
-from rooflight.reporting.table import Table, to_markdown
+from rooflight.reporting.table import Column, Table, fitting, to_markdown
+from rooflight.reporting.written import cut
 from rooflight.summary import By
 
 
@@ -28,6 +29,40 @@ class Page:
         parts += ["\n".join(f"- {line}" for line in self.notes) + "\n"] if self.notes else []
         parts += [f"{line}\n" for line in self.small_print]
         return "\n".join(parts)
+
+
+def narrowed(table: Table, width: int) -> Table:
+    """The table for a terminal: names are cut short before columns are left out; numbers stay whole."""
+    written = table.written()
+    texts = [[column.name for column in table.columns], *written]
+    full = [max(len(row[i]) for row in texts) for i in range(len(table.columns))]
+    if sum(full) + 3 * len(full) <= width:
+        return table
+    least = 22 if width < 100 else 32  # letters of a name
+    cut_columns = tuple(column if column.right else replace(column, write=str) for column in table.columns)
+    short = _with_names(table, cut_columns, [least] * len(full), written)
+    left = fitting(short, width).columns
+    kept = [i for i, column in enumerate(cut_columns) if any(column is one for one in left)]
+    widths = [full[i] if cut_columns[i].right else min(full[i], least) for i in range(len(full))]
+    spare = width - sum(widths[i] + 3 for i in kept)
+    for i in kept:
+        more = min(max(spare, 0), full[i] - widths[i])
+        widths[i] += more
+        spare -= more
+    whole = _with_names(table, cut_columns, widths, written)
+    rows = tuple(tuple(row[i] for i in kept) for row in whole.rows)
+    return Table(table.title, tuple(cut_columns[i] for i in kept), rows, table.emphasised)
+
+
+def _with_names(table: Table, columns: tuple[Column, ...], widths: list[int], written: list[list[str]]) -> Table:
+    rows = tuple(
+        tuple(
+            cell if column.right else cut(shown, width)
+            for cell, shown, column, width in zip(row, texts, columns, widths, strict=True)
+        )
+        for row, texts in zip(table.rows, written, strict=True)
+    )
+    return Table(table.title, columns, rows, table.emphasised)
 
 
 def measure_page(ledger: Ledger, *, by: By, depth: int | None, folded: bool, memory: bool, kernels: int) -> Page:
@@ -74,10 +109,11 @@ def log_page(ledger: Ledger, *, kernels: int) -> Page:
 
     line = kernel_tables.flop_count_line(ledger)
     notes = ([line] if line else []) + [f"note: {note}" for note in ledger.header.notes]
+    tables = (kernel_tables.kernel_table(ledger, top=kernels or None), kernel_tables.totals_table(ledger))
     return Page(
         kernel_tables.headline(ledger),
         (),
-        (kernel_tables.kernel_table(ledger, top=kernels or None), kernel_tables.totals_table(ledger)),
+        tuple(table for table in tables if table.rows),
         tuple(notes),
         kernel_tables.small_print(ledger),
     )

@@ -107,13 +107,14 @@ def kernel_name(name: str, width: int = 48) -> Label:
     if (generic := _GENERIC.match(name)) is not None:
         work = next((word for word in _WORK.findall(name[generic.end() :]) if word not in _WRAPPERS), None)
         if work is not None:
-            return Label(name, _cut(f"{work} in {generic[1]}", width))
+            return Label(name, cut(f"{work} in {generic[1]}", width))
     if name.startswith("_ZN") and (words := dict.fromkeys(_TELLING.findall(name))):
         # The profiler left it mangled: its telling words are still there.
         shape = _SHAPE.search(name)
-        return Label(name, _cut(" ".join([*words, "x".join(shape.groups()) if shape else ""]).strip(), width))
-    return Label(name, short_name(name, width))
+        return Label(name, cut(" ".join([*words, "x".join(shape.groups()) if shape else ""]).strip(), width))
+    return Label(name, short_name(name.removeprefix("void "), width))
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """The beginning of a name that is too long for its place."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -52,6 +52,7 @@ class Origin:
     """An op of the traced step that a kernel does the work of, or a part of it."""
 
     module: str
+    """"?" where it is not known."""
     aten: str
     """Without overload: `aten::relu`."""
     backward: bool
@@ -124,10 +125,18 @@ class Graph:
     calls: list[Generated] = field(default_factory=list)
     owners: list[str | None] | None = None
     """Which module owns the parameter at each input, in the first run: the one it was traced for."""
+    # Only while code is generated, by identity of what Inductor works on.
+    merged: dict[Any, Any] = field(default_factory=dict)
+    noted: set[int] = field(default_factory=set)
+    defined: dict[int, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         return f"rooflight-{self.index}"
+
+    def forget(self) -> None:
+        """Its code is generated: let go of what belongs to the compiler."""
+        self.merged, self.noted, self.defined = {}, set(), {}
 
     @functools.cached_property
     def groups(self) -> dict[Group, dict[tuple[Any, ...], int]]:

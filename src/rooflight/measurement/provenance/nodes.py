@@ -49,16 +49,17 @@ def is_library(node: Any) -> bool:
 
 
 def merged(before: list[Any], now: list[Any]) -> dict[Any, Any]:
-    """Nodes that stand for a library's work but bear the past of another op, and the nodes they took the place of.
+    """Nodes that stand for a library's work but bear the past of another op or none, and those they stand in for.
 
-    A product that was merged with a sum only knows of the sum: the product is the one of its shape that is gone.
+    A product that was merged with a sum knows of the sum at most: the product is the one of its shape that is gone.
     """
     names = {node.name for node in now}
     gone = [node for node in before if node.name not in names]
     found = {}
     for node in now:
         original = packet(node.meta.get("original_aten"))
-        if is_library(node) and (original is None or family(original) != family(packet(node.target) or "")):
+        orphan = not (node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack"))
+        if is_library(node) and (orphan or original is None or family(original) != family(packet(node.target) or "")):
             lost = next((other for other in gone if _shape(other) == _shape(node)), None)
             if lost is not None:
                 gone.remove(lost)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from rooflight.measurement.provenance.graphs import (
@@ -26,6 +26,7 @@ from rooflight.measurement.provenance.graphs import (
     moves,
     resolve,
 )  # fmt: skip
+from rooflight.measurement.provenance.hooks import generating, wrapped
 from rooflight.measurement.provenance.nodes import (
     fused_nodes,
     is_library,
@@ -60,11 +61,7 @@ class Provenance:
         self._paths = {id(module): without_wrappers(path) for path, module in model.named_modules()}
         self._owners: dict[int, str] = {}
         self._graphs: list[Graph] = []
-        self._current: Graph | None = None
-        self._noted: set[int] = set()
-        self._defined: dict[int, str] = {}
         self._before_passes: list[Any] = []
-        self._merged: dict[Any, Any] = {}
         self._runs: list[Run] = []
         self._waiting: dict[int, list[Run]] = defaultdict(list)
         self._stack = ExitStack()
@@ -130,16 +127,16 @@ class Provenance:
         counters = torch._dynamo.utils.counters
         before = {kind: Counter(counters[kind]) for kind in ("graph_break", "unimplemented")}
         self._stack.callback(lambda: self._count_breaks(counters, before))
-        enter(_wrapped(OutputGraph, "call_user_compiler", before=self._safe(self._on_trace)))
-        enter(_wrapped(compile_fx, "_recursive_post_grad_passes", before=self._safe(self._on_passes)))
-        enter(_wrapped(GraphLowering, "codegen", before=self._safe(self._on_codegen)))
+        enter(wrapped(OutputGraph, "call_user_compiler", before=self._safe(self._on_trace)))
+        enter(wrapped(compile_fx, "_recursive_post_grad_passes", before=self._safe(self._on_passes)))
+        enter(wrapped(GraphLowering, "codegen", before=self._safe(self._on_codegen)))
         for place in (debug, cpp, triton):  # the last two hold the function by its name
-            enter(_wrapped(place, "set_kernel_post_grad_provenance_tracing", before=self._safe(self._on_kernel)))
-        enter(_wrapped(triton.TritonScheduling, "define_kernel", after=self._safe(self._on_define)))
-        enter(_wrapped(triton.TritonScheduling, "codegen_comment", before=self._safe(self._on_comment)))
-        enter(_wrapped(Scheduler, "codegen_extern_call", after=self._safe(self._on_extern)))
-        enter(_wrapped(CompiledFxGraph, "__init__", after=self._safe(self._on_compiled)))
-        enter(_wrapped(CompiledFxGraph, "__call__", before=self._safe(self._on_run)))
+            enter(wrapped(place, "set_kernel_post_grad_provenance_tracing", before=self._safe(self._on_kernel)))
+        enter(wrapped(triton.TritonScheduling, "define_kernel", after=self._safe(self._on_define)))
+        enter(wrapped(triton.TritonScheduling, "codegen_comment", before=self._safe(self._on_comment)))
+        enter(wrapped(Scheduler, "codegen_extern_call", after=self._safe(self._on_extern)))
+        enter(wrapped(CompiledFxGraph, "__init__", after=self._safe(self._on_compiled)))
+        enter(wrapped(CompiledFxGraph, "__call__", before=self._safe(self._on_run)))
 
     def _fail(self, error: Exception) -> None:
         if not self.reason:
@@ -188,15 +185,12 @@ class Provenance:
         index = len(self._graphs)
         graph = Graph(index=index, traced=-1 - index if traced is None else traced, backward=bool(lowering.is_backward))
         self._graphs.append(graph)
-        self._current = graph
-        self._noted.clear()
-        self._defined.clear()
         lowering._rooflight_graph = graph
         nodes = [node for node in lowering.module.graph.nodes if node.op == "call_function"]
-        self._merged = merged(self._before_passes, nodes)
+        graph.merged = merged(self._before_passes, nodes)
         for node in nodes:
-            if node in self._merged:
-                self._describe(graph, self._merged[node])
+            if node in graph.merged:
+                self._describe(graph, graph.merged[node])
             self._describe(graph, node)
         self._before_passes = []
 
@@ -244,29 +238,31 @@ class Provenance:
         self._add(kernel_name, fused_nodes(schedule))
 
     def _on_define(self, name: str, _: Any, __: Any, schedule: Any, *___: Any, **____: Any) -> None:
-        self._defined[id(schedule)] = name
+        if graph := generating():
+            graph.defined[id(schedule)] = name
 
     def _on_comment(self, _: Any, schedule: Any, kernel_name: str | None = None) -> None:
         """A reduction over both rows and columns is called without the note that `_on_kernel` listens to."""
-        if kernel_name is None and id(schedule) in self._defined:
-            self._add(self._defined[id(schedule)], fused_nodes(schedule), tail=True)
+        graph = generating()
+        if kernel_name is None and graph is not None and id(schedule) in graph.defined:
+            self._add(graph.defined[id(schedule)], fused_nodes(schedule), tail=True)
 
     def _on_extern(self, _: Any, scheduler: Any, item: Any, *__: Any, **___: Any) -> None:
         """Some calls are generated without the note that `_on_kernel` listens to."""
-        name = getattr(item.node, "python_kernel_name", None)
-        if name and id(item.node) not in self._noted:
+        name, graph = getattr(item.node, "python_kernel_name", None), generating()
+        if name and graph is not None and id(item.node) not in graph.noted:
             self._add_extern(item.node, name)
 
     def _add_extern(self, kernel: Any, name: str) -> None:
-        self._noted.add(id(kernel))
+        if graph := generating():
+            graph.noted.add(id(kernel))
         # Its origins are the call itself and all that its inputs were made of; the call comes last.
         origin = getattr(kernel, "origin_node", None)
         self._add(name, [origin] if origin is not None else sorted(made_of(kernel))[-1:], extern=True)
 
     def _add(self, name: str, origins: Sequence[Any], *, extern: bool = False, tail: bool = False) -> None:
-        graph = self._current
-        if graph is not None:
-            lost = [self._merged[origin] for origin in origins if origin in self._merged]
+        if graph := generating():
+            lost = [graph.merged[origin] for origin in origins if origin in graph.merged]
             nodes = [self._describe(graph, origin) for origin in dict.fromkeys([*origins, *lost])]
             known = tuple(node for node in nodes if node is not None)
             if graph.calls and (graph.calls[-1].name, graph.calls[-1].nodes) == (name, known):
@@ -277,6 +273,7 @@ class Provenance:
         graphs = (getattr(value, "_rooflight_graph", None) for value in (*args, *kwargs.values()))
         graph = next((graph for graph in graphs if graph is not None), None)
         if graph is not None:
+            graph.forget()
             compiled._rooflight_graph = graph
             compiled._fx_graph_cache_key = graph.label  # the profiler shows it; with caches off nothing else uses it
 
@@ -296,28 +293,6 @@ class Provenance:
         run = Run(graph, moved=moves(graph.owners, owners))
         self._runs.append(run)
         self._waiting[graph.traced].append(run)
-
-
-@contextmanager
-def _wrapped(owner: Any, name: str, *, before: Callable[..., None] | None = None,
-             after: Callable[..., None] | None = None) -> Iterator[None]:  # fmt: skip
-    """Call `before` with the arguments, or `after` with the result and the arguments, while this is open."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if before is not None:
-            before(*args, **kwargs)
-        result = original(*args, **kwargs)
-        if after is not None:
-            after(result, *args, **kwargs)
-        return result
-
-    setattr(owner, name, call)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _address(value: Any) -> int:

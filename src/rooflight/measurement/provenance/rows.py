@@ -54,8 +54,8 @@ class Rows:
             rows = self._groups.get((origin.module, call, name, origin.backward), [])
             for part in () if rows else _PARTS.get(name, ()):
                 rows = [*rows, *self._groups.get((origin.module, call, part, origin.backward), [])]
-            if not rows:
-                # Whatever the compiler made of it: where only one op works, it is that one.
+            if not rows and origin.backward:
+                # Autograd has other formulas for the compiler than for eager: where only one op works, it is that one.
                 work = self._work.get((origin.module, call, origin.backward), [])
                 rows = work if len(work) == 1 else []
         # Counted differently on the two sides: it is some of these, and nothing tells which.

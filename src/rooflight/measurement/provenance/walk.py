@@ -38,8 +38,10 @@ def walk(launches: Sequence[Launch], provenance: Recorded, ops: Sequence[Op]) ->
     """For each launch of one step, in the order of launching, the indices of its ops; empty where nothing tells.
 
     Generated kernels are known by name, library calls by the aten op they were launched in; both must come in the
-    order in which the generated code has them. What was launched outside of compiled graphs is compared with the ops
-    of the places that are not compiled: loss, optimizer, and modules that fell back to eager.
+    order in which the generated code has them. Inside a CUDA graph a library's kernel only has its place between
+    generated ones; where several library calls stand there, it gets the ops of all. What was launched outside of
+    compiled graphs is compared with the ops of the places that are not compiled: loss, optimizer, and modules that
+    fell back to eager.
     """
     rows = Rows(ops)
     runs = provenance.calls()
@@ -50,8 +52,8 @@ def walk(launches: Sequence[Launch], provenance: Recorded, ops: Sequence[Op]) ->
     result: dict[int, tuple[int, ...]] = {}
     for graph, sequence in sequences.items():
         members = [i for i, launch in enumerate(launches) if not labelled or _label(launch) == graph]
-        for position, call in _match([launches[i] for i in members], sequence).items():
-            result[members[position]] = rows.find(call.origins)
+        for position, found in _match([launches[i] for i in members], sequence, alone=labelled).items():
+            result[members[position]] = rows.find(origin for call in found for origin in call.origins)
     origins = (origin for _, calls in runs for call in calls for origin in call.origins)
     places = {(origin.module, origin.call, origin.backward) for origin in origins}
     eager = [op for op in ops if op.kind == "compute" and (op.module, op.call, op.phase == "backward") not in places]
@@ -65,8 +67,8 @@ def _label(launch: Launch) -> str | None:
     return None if launch.graph is None else launch.graph.strip("# ").rpartition(" ")[2]
 
 
-def _match(launches: Sequence[Launch], calls: Sequence[Call]) -> dict[int, Call]:
-    """Positions of launches and the calls they belong to, both in order."""
+def _match(launches: Sequence[Launch], calls: Sequence[Call], *, alone: bool) -> dict[int, list[Call]]:
+    """Positions of launches and the calls they belong to, both in order. `alone`: nothing else was launched between."""
     generated = {call.name for call in calls if not call.extern}
     where: dict[int, int] = {}
     unknown: list[int] = []
@@ -90,8 +92,11 @@ def _match(launches: Sequence[Launch], calls: Sequence[Call]) -> dict[int, Call]
         if found is not None:
             where[position] = found
             following = found + 1
-    where.update(_fill_gaps(unknown, where, calls))
-    return {position: calls[index] for position, index in where.items()}
+    result = {position: [calls[index]] for position, index in where.items()}
+    for position, between in _gaps(unknown, where, calls).items():
+        if alone or len(between) == 1:
+            result[position] = [calls[index] for index in between]
+    return result
 
 
 _TAIL = {"sum", "prod", "amin", "amax", "any", "_to_copy"}
@@ -108,23 +113,22 @@ def _next_extern(calls: Sequence[Call], following: int, wanted: set[str]) -> int
     return None
 
 
-def _fill_gaps(unknown: Sequence[int], where: dict[int, int], calls: Sequence[Call]) -> dict[int, int]:
-    """Launches that say nothing but a library's kernel name, as in a CUDA graph: by what stands around them."""
+def _gaps(unknown: Sequence[int], where: dict[int, int], calls: Sequence[Call]) -> dict[int, list[int]]:
+    """Launches that say nothing but a library's kernel name, as in a CUDA graph: the library calls they stand between.
+
+    As many launches as calls are one each; else a launch belongs to one of them, and nothing tells which.
+    """
     known = sorted(where)
     gaps: dict[tuple[int, int], list[int]] = defaultdict(list)
     for position in unknown:
         right = bisect(known, position)
-        gaps[
-            where[known[right - 1]] if right else -1,
-            where[known[right]] if right < len(known) else len(calls),
-        ].append(position)
+        left = where[known[right - 1]] if right else -1
+        gaps[left, where[known[right]] if right < len(known) else len(calls)].append(position)
     found = {}
     for (left, end), positions in gaps.items():
         between = [index for index in range(left + 1, end) if calls[index].extern]
-        if len(between) == 1:
-            found.update(dict.fromkeys(positions, between[0]))
-        elif len(between) == len(positions):
-            found.update(zip(positions, between, strict=True))
+        for number, position in enumerate(positions if between else []):
+            found[position] = [between[number]] if len(between) == len(positions) else between
     return found
 
 
