@@ -52,7 +52,7 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("growth_bytes", "byte", "allocated after minus allocated before"),
         Quantity("allocations", "count", "calls of the allocator"),
         Quantity("output_bytes", "byte", "new storage that the results lie in, as the allocator rounds it"),
-        Quantity("workspace_bytes", "byte", "most taken and given back inside an op; no sum: the largest", additive=False),
+        Quantity("workspace_bytes", "byte", "most taken and given back inside an op: no sum", additive=False),
         Quantity("allocated_bytes", "byte", "allocated when it was over: the timeline", additive=False),
         Quantity("peak_allocated_bytes", "byte", "most bytes in tensors at one time", additive=False),
         Quantity("peak_reserved_bytes", "byte", "most bytes the allocator held of the device", additive=False),

@@ -151,7 +151,6 @@ def _counters(stage: Stage, recording: Recording, options: MeasureOptions, execu
         for index, quantities in counting.per_op(plan, recording.ops, wanted).items():
             findings.add(index, quantities)
         parts.append(f"{counting.passes - before} for its ops")
-        findings.notes += _written_again(findings)
     if (options.per_kernel or not execution.eager) and not execution.uses_graphs:
         before = counting.passes
         _kernel_counters(counting, plan, findings)
@@ -160,19 +159,6 @@ def _counters(stage: Stage, recording: Recording, options: MeasureOptions, execu
         f"counters took {counting.passes} passes in {time.perf_counter() - start:.1f} s, each one run of the step: "
         f"{', '.join(parts)}"
     )
-
-
-def _written_again(findings: Findings) -> list[str]:
-    """Why the ops write more than the step, where they do."""
-    name = "dram_bytes_written"
-    whole = findings.step[name].value if name in findings.step else 0
-    ops = sum(found[name].value for found in findings.ops.values() if name in found)
-    if not whole or ops <= 1.01 * whole:
-        return []
-    return [
-        f"the ops write {ops / whole - 1:.1%} more to DRAM than the step: at the end of an op's range its results are "
-        "written out, while in the running step those that are soon overwritten never leave the L2 cache"
-    ]
 
 
 def _cuda_cores_of_the_eager_step(counting: OpCounters, execution: EagerStep, findings: Findings) -> None:

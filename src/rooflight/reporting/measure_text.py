@@ -7,7 +7,16 @@ from collections import Counter, defaultdict
 from rooflight import units
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, Number
-from rooflight.measured_step import busy_s, busy_share, dram_bytes, is_host_bound, rates, utilisation, wall_s
+from rooflight.measured_step import (
+    busy_s,
+    busy_share,
+    dram_bytes,
+    is_host_bound,
+    rates,
+    self_check,
+    utilisation,
+    wall_s,
+)
 from rooflight.quantities import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
 from rooflight.reporting.written import peak_tera, per_second, seconds, whole_bytes, whole_count
 
@@ -96,6 +105,19 @@ def headlines(measured: Measured) -> list[str]:
     return [line for line in (verdict(measured), counted(measured), speed(measured)) if line]
 
 
+def disagreement(measured: Measured) -> list[str]:
+    """Why the ops move more bytes than the step, where they do."""
+    found = {check.name: check for check in self_check(measured)}
+    check = found.get("dram_bytes_written")
+    if check is None or not check.whole_step or check.sum_of_ops <= 1.01 * check.whole_step:
+        return []
+    more = units.percent(check.sum_of_ops / check.whole_step - 1)
+    return [
+        f"the ops write {more} more to DRAM than the step: at the end of an op's range its results are written out, "
+        "while in the running step those that are soon overwritten never leave the L2 cache"
+    ]
+
+
 def coverage(measured: Measured) -> list[str]:
     """Which ops have no value of what others have; said even when there are none."""
     families = {
@@ -114,6 +136,7 @@ def coverage(measured: Measured) -> list[str]:
         listed = ", ".join(f"{name} ({calls}×)" for name, calls in named)
         more = " and others" if sum(calls for _, calls in named) < len(missing) else ""
         lines.append(f"{family}: missing for {len(missing):,} of the {ran:,} ops that ran: {listed}{more}")
+    lines += disagreement(measured)
     if complete:
         lines.insert(0, f"{', '.join(complete)}: every one of the {ran:,} ops that ran has a value")
     return lines
