@@ -17,7 +17,7 @@ import click
 
 from rooflight.commands.form_options import check_form, form, form_options
 from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, step_options
-from rooflight.commands.table_options import table_options
+from rooflight.commands.table_options import measured_options, table_options
 from rooflight.errors import BadInput, CannotMeasure
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 )
 @click.option("--profile-op", hidden=True, help="Run the step once for an outer profiler: `all`, or one op.")
 @table_options
+@measured_options
 @form_options
 def command(**options: Any) -> None:
     """Run a step of MODEL for real, and write down what the hardware did in every operation.
@@ -233,7 +234,8 @@ def _give(ledger: Ledger, options: Mapping[str, Any]) -> None:
 
     to, output = form(options), options["output"]
     depth = 3 if options["depth"] is None and to in ("text", "md") else options["depth"]
-    choices = {"by": options["by"], "depth": depth, "folded": not options["unfold"] and to != "csv"}
+    choices = {"by": options["by"], "depth": depth, "folded": not options["unfold"] and to != "csv",
+               "memory": options["memory"], "kernels": options["kernels"]}  # fmt: skip
     if options["trace_file"] is not None:
         from rooflight.reporting.perfetto import to_perfetto
 

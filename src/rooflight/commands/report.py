@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rooflight.commands.table_options import table_options
+from rooflight.commands.table_options import measured_options, table_options
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
@@ -20,14 +20,7 @@ if TYPE_CHECKING:
     "--to", type=click.Choice(["text", "md", "csv", "json"]), default="text", show_default=True, help="In which form."
 )
 @table_options
-@click.option("--memory", is_flag=True, help="Of a measurement: what the allocator saw, row by row.")
-@click.option(
-    "--kernels",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    help="Of a measurement: how many kernels to show.",
-)
+@measured_options
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -16,7 +16,23 @@ _OPTIONS = (
 )  # fmt: skip
 
 
+_MEASURED = (
+    click.option("--memory", is_flag=True, help="Of a measurement: what the allocator saw, row by row."),
+    click.option("--kernels", type=click.IntRange(min=0), default=10, show_default=True,
+                 help="Of a measurement: how many kernels to show."),
+)  # fmt: skip
+
+
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
+    return _with(command, _OPTIONS)
+
+
+def measured_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """For verbs that show measurements, beside `table_options`."""
+    return _with(command, _MEASURED)
+
+
+def _with(command: Callable[..., Any], options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    for option in reversed(options):
         command = option(command)
     return command
