@@ -7,7 +7,6 @@ import itertools
 import shutil
 import threading
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +23,6 @@ from rooflight.measurement import api
 from rooflight.measurement.api import MeasurementStopped
 from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 
-DATA = Path(__file__).parent / "data"
 MIB = 1024 * 1024
 
 measure = partial(api.measure, device="cpu")
@@ -561,7 +559,7 @@ def test_no_gpu_is_said():
 
 def test_a_model_without_data_cannot_be_measured():
     with pytest.raises(BadInput, match="cannot measure on meta"):
-        measure(nn.Linear(4, 4, device="meta"), torch.ones(2, 4, device="meta"))
+        measure(nn.Linear(4, 4, device="meta"), torch.ones(2, 4, device="meta"), device=None)
 
 
 def test_wrong_inputs_are_one_line():
@@ -726,14 +724,15 @@ def test_an_unknown_compile_mode_is_one_line(small):
 # --- recorded on an H200 ---
 
 
-RECORDINGS = ["tests", *recorded.names()]
+FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
+CONV2 = 2 * 9 * 32 * 64 * 576 * 64
+"""FLOPs of mnist-cnn's second convolution: 9 x 32 x 64 weights at 576 positions of 64 images."""
 
 
-@pytest.fixture(scope="module", params=RECORDINGS)
+@pytest.fixture(scope="module", params=recorded.names())
 def recording(request):
-    """A measurement that was made on a real GPU."""
-    own = DATA / "h200_mnist_b64.json.gz"
-    return rooflight.load(own if request.param == "tests" else recorded.path(request.param))
+    """A measurement that was made on a real GPU, and comes with rooflight."""
+    return rooflight.load(recorded.path(request.param))
 
 
 def test_recorded_tensor_flops_of_ops_sum_to_the_step(recording):
@@ -749,9 +748,11 @@ def test_recorded_tensor_flops_of_ops_sum_to_the_step(recording):
             summed = sum(row[name].value for row in ops.values() if name in row)
             assert summed == pytest.approx(step[name].value, rel=1e-4), name
     moved = sum(step[name].value for name in DRAM_BYTES)
-    if moved > 1e9:  # less than that lies in the caches, and is written when somebody else needs the room
+    if moved > 1e9:
+        # Less than that lies in the L2 cache. What is written there may be overwritten before it ever reaches DRAM,
+        # unless the step stops after every op, as it does here: small ops move up to 5% more one by one.
         summed = sum(row[name].value for row in ops.values() for name in DRAM_BYTES if name in row)
-        assert summed == pytest.approx(moved, rel=0.01)
+        assert summed == pytest.approx(moved, rel=0.05)
     for check in self_check(Measured(recording)):
         assert check.name not in TENSOR_FLOPS or not check.difference
 
@@ -798,15 +799,28 @@ def test_recorded_memory_and_time_make_sense(recording):
         assert all(value.value >= 0 for name, value in row.items() if name != "growth_bytes")
 
 
-def test_conv2_on_the_h200_to_the_last_digit():
-    """2 FLOP x 9 x 32 x 64 weights x 576 positions x 64 images; the bias kernel adds 2 for each of the outputs."""
-    ledger = rooflight.load(DATA / "h200_mnist_b64.json.gz")
+def conv2(name):
+    """The op, and its kernels in the order of launch."""
+    ledger = rooflight.load(f"recorded:h200/{name}")
     op = next(op for op in ledger.ops if op.module == "conv2")
-    found = of_ops(ledger)[op.index]
-    assert found["tensor_flops_tf32"].value == 2 * 9 * 32 * 64 * 576 * 64 == 1_358_954_496 == op.cost.flops
+    assert op.cost.flops == CONV2
     kernels = [kernel for kernel in ledger.kernels if kernel.ops == (op.index,) and kernel.kind == "kernel"]
+    return of_ops(ledger)[op.index], kernels
+
+
+def test_conv2_in_tf32_on_the_h200_to_the_last_digit():
+    op, kernels = conv2("mnist-cnn-infer-tf32")
+    assert op["tensor_flops_tf32"].value == CONV2 == 1_358_954_496
     (convolution,) = (kernel for kernel in kernels if kernel.quantities["tensor_flops_tf32"].value)
-    assert "tf32" in convolution.name and convolution.quantities["tensor_flops_tf32"].value == 1_358_954_496
-    bias = kernels[-1]
-    assert "elementwise" in bias.name
-    assert bias.quantities["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"].value == 64 * 64 * 576
+    assert "tf32" in convolution.name and convolution.quantities["tensor_flops_tf32"].value == CONV2
+    assert "elementwise" in kernels[-1].name  # the bias: one FFMA for each output
+    assert kernels[-1].quantities[FFMA].value == op[FFMA].value == 64 * 64 * 576
+
+
+def test_conv2_in_fp32_on_the_h200_to_the_last_digit():
+    op, kernels = conv2("mnist-cnn-infer-fp32")
+    assert op["tensor_flops_tf32"].value == 0
+    assert op[FFMA].value == 681_836_544
+    convolution, bias = kernels
+    assert convolution.quantities[FFMA].value == CONV2 // 2 == 679_477_248
+    assert "elementwise" in bias.name and bias.quantities[FFMA].value == 681_836_544 - 679_477_248 == 64 * 64 * 576

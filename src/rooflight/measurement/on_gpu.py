@@ -138,7 +138,7 @@ def _wake_up() -> None:
 def _counters(stage: Stage, recording: Recording, options: MeasureOptions, execution: EagerStep, findings: Findings,
               progress: Progress) -> None:  # fmt: skip
     start = time.perf_counter()
-    counting = OpCounters(stage, options, progress)
+    counting = OpCounters(stage, recording.ops, options, progress)
     plan, whole = counting.whole_step()
     findings.step.update(whole)
     parts = [f"{counting.passes} for the whole step"]

@@ -210,6 +210,20 @@ def idle_quantities(chip: str, in_use: Iterable[Counter], *, source: str) -> dic
     return {quantity: Value(value=0, origin=f"{source}: not in use in the whole step") for quantity in idle}
 
 
+_HALF_TYPES = {"fp16", "bf16"}
+
+
+def no_half_arithmetic(quantities: Mapping[str, Value], types: Collection[str]) -> dict[str, Value]:
+    """Without fp16 FLOPs of CUDA cores, where no tensor has 16 bits.
+
+    Compilers also load constants by HFMA2, so that kernels which know no half precision show some. The counters
+    themselves stay.
+    """
+    if _HALF_TYPES & set(types):
+        return dict(quantities)
+    return {name: value for name, value in quantities.items() if name != "cuda_flops_fp16"}
+
+
 def byte_counters(levels: Collection[Level], *, chip: str = "GH100") -> tuple[Counter, ...]:
     """Bytes to and from device memory, through L2 and through L1. Chips without DRAM counters give none for it."""
     dram = _family(chip).dram

@@ -24,6 +24,7 @@ from rooflight.importing import read
 from rooflight.ledger import Kernel, Ledger, Measurement, Op, Value
 from rooflight.measurement.counters import metrics
 from rooflight.measurement.counters.metrics import Counter
+from rooflight.measurement.counters.op_counters import tensor_types
 from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.profiled_step import RANGE
 from rooflight.quantities import QUANTITIES
@@ -105,6 +106,7 @@ def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledge
 def attributed(ledger: Ledger, kernels: Sequence[Kernel]) -> Ledger:
     """The counters of ncu's kernels, summed under the op whose range they were launched in."""
     sums: dict[int, dict[str, Value]] = {}
+    types = tensor_types(ledger.ops)
     lost = 0
     for kernel in kernels:
         index = op_of(kernel)
@@ -112,7 +114,7 @@ def attributed(ledger: Ledger, kernels: Sequence[Kernel]) -> Ledger:
             lost += 1
             continue
         found = sums.setdefault(index, {})
-        for name, value in kernel.quantities.items():
+        for name, value in metrics.no_half_arithmetic(kernel.quantities, types).items():
             if not _adds_up(name):
                 continue
             before = found.get(name)

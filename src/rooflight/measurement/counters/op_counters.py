@@ -42,6 +42,8 @@ class Plan:
     extra: tuple[str, ...]
     idle: Mapping[str, Value]
     """Quantities that are zero in the whole step, so in each of its ops."""
+    types: frozenset[str] = frozenset()
+    """Types of the step's tensors."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -50,6 +52,7 @@ class Plan:
     def quantities(self, counts: Mapping[str, float], floor: Mapping[str, float] | None = None) -> dict[str, Value]:
         """What was counted in one range; bytes that an empty range shows as well are unknown."""
         found = {**self.idle, **metrics.to_quantities(counts, self.counters, source=_SOURCE)}
+        found = metrics.no_half_arithmetic(found, self.types)
         for counter in self.counters:
             below = floor is not None and counts.get(counter.metric, 0.0) <= floor.get(counter.metric, -1.0)
             if below and counter.quantity.endswith(("_bytes", "_read", "_written")):
@@ -60,10 +63,11 @@ class Plan:
 class OpCounters:
     """Counts one staged step. `passes` grows with every repeat of it."""
 
-    def __init__(self, stage: Stage, options: MeasureOptions, progress: Progress) -> None:
+    def __init__(self, stage: Stage, ops: Sequence[Op], options: MeasureOptions, progress: Progress) -> None:
         self.chip = probe(torch.cuda.current_device())
         self.passes = 0
         self._stage = stage
+        self._types = tensor_types(ops)
         self._options = options
         self._progress = progress
 
@@ -79,7 +83,8 @@ class OpCounters:
         counts = self._count(names, self._step_in_a_range, 1, "counters: whole step")["step"]
         in_use = metrics.tensor_counters_in_use(self.chip, {**scouted["step"], **counts})
         kept = tuple(counter for counter in everything if counter not in tensor or counter in in_use)
-        plan = Plan(self.chip, kept, self._options.metrics, metrics.idle_quantities(self.chip, in_use, source=_SOURCE))
+        idle = metrics.idle_quantities(self.chip, in_use, source=_SOURCE)
+        plan = Plan(self.chip, kept, self._options.metrics, idle, self._types)
         return plan, plan.quantities(counts)
 
     def per_op(self, plan: Plan, ops: Sequence[Op], wanted: Collection[int]) -> dict[int, dict[str, Value]]:
@@ -111,7 +116,8 @@ class OpCounters:
         counters = metrics.cuda_core_counters(self.chip)
         names = [counter.metric for counter in counters]
         counts = self._count(names, self._step_in_a_range, 1, "counters: CUDA cores")["step"]
-        return metrics.to_quantities(counts, counters, source=f"{_SOURCE} ({where})")
+        found = metrics.to_quantities(counts, counters, source=f"{_SOURCE} ({where})")
+        return metrics.no_half_arithmetic(found, self._types)
 
     def _step_in_a_range(self, profiler: RangeProfiler, arguments: Any) -> Any:
         profiler.push("step")
@@ -145,6 +151,11 @@ class OpCounters:
             if number > 4 * profiler.passes:
                 raise CannotMeasure(f"CUPTI asks for more than {number} passes where it planned {profiler.passes}")
         self.passes += number
+
+
+def tensor_types(ops: Sequence[Op]) -> frozenset[str]:
+    """Every type that a tensor of the step has."""
+    return frozenset(tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs))
 
 
 def check_names(chip: str, names: Sequence[str]) -> None:
