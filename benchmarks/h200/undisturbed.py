@@ -3,6 +3,7 @@
 usage: undisturbed.py OUT.json    (needs a CUDA GPU)
 """
 
+import gc
 import json
 import os
 import statistics
@@ -15,6 +16,8 @@ import torch
 from torch import nn
 
 import rooflight
+from rooflight.measurement.counters import metrics
+from rooflight.measurement.counters.ranges import RangeProfiler
 from rooflight.models import build
 
 
@@ -39,16 +42,34 @@ def fresh(name: str) -> tuple[nn.Module, torch.Tensor]:
     return workload.model, workload.args[0]
 
 
-def wall(model: nn.Module, inputs: torch.Tensor, repeats: int = 100) -> list[float]:
+def wall(model: nn.Module, inputs: torch.Tensor, repeats: int = 200) -> list[float]:
+    """Plain times in ms: median, least, greatest."""
     times = []
+    gc.collect()
+    gc.disable()
     with torch.no_grad():
         for _ in range(repeats):
             torch.cuda.synchronize()
             start = time.perf_counter()
             model(inputs)
             torch.cuda.synchronize()
-            times.append(time.perf_counter() - start)
-    return times
+            times.append(1e3 * (time.perf_counter() - start))
+    gc.enable()
+    return [statistics.median(times), min(times), max(times)]
+
+
+def counted_alone(model: nn.Module, inputs: torch.Tensor) -> None:
+    """Counters as a measurement reads them, without the profiler that a measurement runs before."""
+    names = [counter.metric for counter in (*metrics.byte_counters(("dram",)), *metrics.cuda_core_counters("GH100"))]
+    with RangeProfiler(names, max_ranges=1) as profiler, torch.no_grad():
+        done = False
+        while not done:
+            profiler.start()
+            profiler.push("step")
+            model(inputs)
+            torch.cuda.synchronize()
+            profiler.pop()
+            done = profiler.stop()
 
 
 def main() -> None:
@@ -74,15 +95,12 @@ def main() -> None:
         model, inputs = fresh(name)
         model.eval()
         wall(model, inputs)
-        before_s = wall(model, inputs)
+        times = {"before": wall(model, inputs), "before_again": wall(model, inputs)}
+        counted_alone(model, inputs)
+        times |= {"after_counters": wall(model, inputs), "after_counters_again": wall(model, inputs)}
         rooflight.measure(model, inputs, repeat=5)
-        after_s = wall(model, inputs)
-        again_s = wall(model, inputs)
-        for key, times in (("before", before_s), ("after", after_s), ("again", again_s)):
-            result[name] = {
-                **result.get(name, {}),
-                f"plain_ms_{key}": [1e3 * statistics.median(times), 1e3 * min(times), 1e3 * max(times)],
-            }
+        times |= {"after_measure": wall(model, inputs), "after_measure_again": wall(model, inputs)}
+        result[f"{name} inference, plain ms (median, least, greatest)"] = times
     Path(sys.argv[1]).write_text(json.dumps(result, indent=1))
     print(json.dumps(result, indent=1))
 

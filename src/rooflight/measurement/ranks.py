@@ -34,12 +34,13 @@ def join(ledgers: Sequence[Ledger]) -> Ledger:
     if len(set(ranks)) != len(ranks):
         raise BadInput(f"rank {next(rank for rank in ranks if ranks.count(rank) > 1)} is there twice")
     for ledger in ordered:
-        other = ledger.header
-        if (other.model, other.step, other.world) != (first.model, first.step, first.world):
-            raise BadInput(
-                f"the ledgers are of different runs: {first.model}, {first.step} on {first.world} ranks, and "
-                f"{other.model}, {other.step} on {other.world}"
-            )
+        for name in ("model", "step", "dtype", "execution", "world"):
+            ours, theirs = getattr(first, name), getattr(ledger.header, name)
+            if ours != theirs:
+                raise BadInput(
+                    f"the ledgers are of different runs: {name} is {ours} on rank {first.rank}, and {theirs} on rank "
+                    f"{ledger.header.rank}"
+                )
     rows: dict[str, list[Any]] = {"storages": [], "ops": [], "kernels": [], "measurements": []}
     for ledger in ordered:
         _add(rows, ledger)

@@ -100,7 +100,11 @@ def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledge
         except BadFile as error:
             reason = str(error).replace(f"{log}", "ncu's output")
             raise CannotMeasure(f"ncu counted nothing (exit code {ended.returncode}): {reason}") from error
-    return attributed(ledger, kernels)
+    counted = attributed(ledger, kernels)
+    if not ended.returncode:
+        return counted
+    notes = (*counted.header.notes, f"ncu ended early (exit code {ended.returncode}): ops after that have no counters")
+    return msgspec.structs.replace(counted, header=msgspec.structs.replace(counted.header, notes=notes))
 
 
 def attributed(ledger: Ledger, kernels: Sequence[Kernel]) -> Ledger:
