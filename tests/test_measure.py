@@ -240,12 +240,11 @@ def test_training_memory_of_a_linear_layer():
     assert sum(ops[index]["growth_bytes"].value for index in made) >= 4 * (64 * 32)  # the gradient of the weights
 
 
-@pytest.mark.xfail(reason="the copies to restore from are CPU tensors too, and counted", strict=True)
 def test_rooflights_own_copies_are_not_the_models_memory():
     model = nn.Linear(1024, 1024, bias=False)  # 4 MiB
     elsewhere = of_step(measure(nn.Identity(), torch.ones(1, 1024), repeat=1))["allocated_before_bytes"].value
     found = of_step(measure(model, torch.ones(1, 1024), repeat=1))["allocated_before_bytes"].value
-    assert abs(found - elsewhere - 4 * MIB) < MIB
+    assert found == elsewhere >= 4 * MIB  # the model is there both times; copies of it are not counted
 
 
 # --- nothing is changed ---
@@ -543,7 +542,6 @@ def test_a_bad_device_is_one_line(device):
         measure("mnist-cnn", device=device)
 
 
-@pytest.mark.xfail(reason="torch.device() is not guarded for a live module (measurement/api.py)", strict=True)
 def test_a_bad_device_for_a_live_module_is_one_line():
     with pytest.raises(BadInput):
         measure(nn.Linear(4, 4), torch.ones(2, 4), device="foo")
@@ -567,7 +565,6 @@ def test_wrong_inputs_are_one_line():
         measure(nn.Linear(4, 4), torch.ones(2, 3))
 
 
-@pytest.mark.xfail(reason="the advice of a trace without data is given for a real run (trace/failures.py)", strict=True)
 def test_a_real_step_is_not_told_to_use_real_tensors():
     class Ambiguous(nn.Module):
         def forward(self, x):
@@ -589,7 +586,6 @@ def test_without_counters_nothing_is_said_about_them():
     assert all("host_time_s" in row for row in of_ops(ledger).values())
 
 
-@pytest.mark.xfail(reason="a second profiler ends the first without a word (profiler_trace.profiled)", strict=True)
 def test_a_profiler_of_the_caller_survives():
     with torch.profiler.profile() as profiler:
         measure(nn.Linear(4, 4), torch.ones(2, 4), repeat=1)
@@ -715,7 +711,6 @@ def test_a_compiled_module_is_never_measured_as_eager(small, how):
     assert [op.name for op in ledger.ops][:2] == ["aten::t", "aten::addmm"]
 
 
-@pytest.mark.xfail(reason="torch.compile's own error comes through (measurement/compiled.py)", strict=True)
 def test_an_unknown_compile_mode_is_one_line(small):
     with pytest.raises(RooflightError):
         measure(small, torch.randn(4, 8), compile=True, compile_mode="fastest")

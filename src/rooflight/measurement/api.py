@@ -141,6 +141,7 @@ def measure_workload(workload: Workload, trace_options: TraceOptions, options: M
             progress("warm-up", 0, 1)
             _start_clean(trace_options.on)
             execution.prepare()
+            stage.settle()
             stage.put_back()
             conditions.before()
             if trace_options.on == "cuda":
@@ -199,14 +200,11 @@ def _device(model: str | nn.Module, asked: str | None) -> torch.device:
         places = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
         if len(places) > 1:
             raise BadInput(f"the model lies on {len(places)} devices: measure it on one (model.to('cuda'))")
-        place = places.pop() if places else torch.device(asked or _default_device())
-        if asked is not None and torch.device(asked).type != place.type:
+        place = places.pop() if places else _parsed(asked or _default_device())
+        if asked is not None and _parsed(asked).type != place.type:
             raise BadInput(f"the model is on {place}, not on {asked}: move it first")
     else:
-        try:
-            place = torch.device(asked or _default_device())
-        except RuntimeError:
-            raise BadInput(f"unknown device {asked!r}: use cuda, cuda:1 or cpu") from None
+        place = _parsed(asked or _default_device())
     if place.type not in ("cuda", "cpu"):
         raise BadInput(f"cannot measure on {place.type}: use cuda, cuda:1 or cpu")
     if place.type == "cuda" and not torch.cuda.is_available():
@@ -214,6 +212,13 @@ def _device(model: str | nn.Module, asked: str | None) -> torch.device:
     if place.type == "cuda" and place.index is not None and place.index >= torch.cuda.device_count():
         raise BadInput(f"there is no {place}: torch sees {torch.cuda.device_count()} GPU(s)")
     return place
+
+
+def _parsed(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise BadInput(f"unknown device {name!r}: use cuda, cuda:1 or cpu") from None
 
 
 def _default_device() -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
+from rooflight.errors import CannotMeasure, RooflightError
 from rooflight.ledger import Kernel, Op, Value
 from rooflight.measurement import provenance, timeline
 from rooflight.measurement.execution import EagerStep, Launches, attributed_share
@@ -30,10 +32,9 @@ class CompiledStep(EagerStep):
 
         stage = self.stage
         torch._dynamo.reset()
-        stage.call = (
-            stage.model if provenance.is_compiled(stage.model) else provenance.compiled(stage.model, mode=self._mode)
-        )
-        with self._provenance as found:
+        with _compiling():
+            stage.call = provenance.compiled(stage.model, mode=self._mode)
+        with _compiling(), self._provenance as found:
             for _ in range(3 if self._mode else 2):  # graphs inside the compiled code are captured by a second run
                 stage.run()
             found.begin_step()
@@ -65,6 +66,18 @@ class CompiledStep(EagerStep):
 
     def close(self) -> None:
         self.stage.call = self.stage.model
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """What torch.compile cannot do, in one line."""
+    try:
+        yield
+    except RooflightError:
+        raise
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [""])[0]
+        raise CannotMeasure(f"torch.compile failed: {type(error).__name__}: {line}") from error
 
 
 def _called(trace: Trace, launch: timeline.Launch) -> int:

@@ -167,6 +167,8 @@ def profiled(run: Callable[[], None], *, cuda: bool, host: bool = True) -> Trace
 
     if cuda and not torch.cuda.is_available():
         raise CannotMeasure("torch sees no CUDA device, so there is no GPU timeline: `rooflight doctor` says why")
+    if torch.autograd._profiler_enabled():
+        raise CannotMeasure("torch's profiler is running already, and would be ended: measure outside of it")
     # Else torch 2.13's profiler writes a line to the terminal at every start and stop; it reads the level once.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     activities = [ProfilerActivity.CUDA] if cuda and not host else [ProfilerActivity.CPU]

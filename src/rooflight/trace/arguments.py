@@ -21,7 +21,9 @@ TensorKind = Literal["meta", "fake", "cpu", "cuda"]
 def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, Any]:
     """The step's inputs as the asked kind of tensors; for fake tensors the model's parameters too."""
     model = workload.model
-    arguments: tuple[Any, Any] = fresh_caches((workload.args, workload.kwargs))
+    arguments: tuple[Any, Any] = (workload.args, workload.kwargs)
+    if on in ("meta", "fake"):
+        arguments = fresh_caches(arguments)  # converting a cache would change the caller's
     if on == "meta":
         # Lengths of packed sequences stay on the host, whatever the device of the data.
         packs = any(isinstance(module, nn.RNNBase) for module in model.modules())
@@ -33,7 +35,8 @@ def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, 
         with mode:
             swap_state(list(model.modules()), _fake)
             return _each_once(_fake, arguments)
-    return _each_once(lambda tensor: tensor.detach().clone(), arguments)
+    # The caller's own: a copy would count in the memory that is measured. What the step does to them is undone.
+    return _each_once(lambda tensor: tensor.detach().clone() if tensor.requires_grad else tensor, arguments)
 
 
 def _each_once(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple[Any, Any]) -> tuple[Any, Any]:

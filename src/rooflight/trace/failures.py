@@ -15,8 +15,8 @@ from rooflight.models.shapes import explain_shape_errors
 
 
 @contextmanager
-def failures_explained(model: nn.Module) -> Iterator[None]:
-    """What a step can run into, each as one line that says where."""
+def failures_explained(model: nn.Module, *, on_data: bool = False) -> Iterator[None]:
+    """What a step can run into, each as one line that says where; `on_data`: it runs on real tensors."""
     try:
         with explain_shape_errors(model):
             yield
@@ -26,13 +26,18 @@ def failures_explained(model: nn.Module) -> Iterator[None]:
         text = (str(error).splitlines() or ["out of memory"])[0]
         raise OutOfMemory(f"out of memory on the device: try a smaller batch ({text})") from error
     except Exception as error:
-        raise _explained(error) from error
+        raise (_plain(error) if on_data else _explained(error)) from error
 
 
 _DATA_DEPENDENT = (
     "item()", "Cannot copy out of meta tensor", "data-dependent", "data dependent", "nonzero", "meta tensors",
     "to numpy", "DataDependent", "_local_scalar_dense", "truth value", "Boolean value",
 )  # fmt: skip
+
+
+def _plain(error: Exception) -> TraceFailed:
+    text = (str(error).strip().splitlines() or [""])[0]
+    return TraceFailed(f"{_where(error)}: {type(error).__name__}: {text}")
 
 
 def _explained(error: Exception) -> TraceFailed:
@@ -50,7 +55,7 @@ def _explained(error: Exception) -> TraceFailed:
             f"{where}: the model looks at values of its data here, which a trace without data does not have ({text}); "
             "pass real tensors and trace on='cpu', or take this branch out of the model"
         )
-    return TraceFailed(f"{where}: {type(error).__name__}: {text}")
+    return _plain(error)
 
 
 def _where(error: Exception) -> str:

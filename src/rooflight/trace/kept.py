@@ -15,25 +15,50 @@ import torch
 
 
 class KeptValues:
-    """Copies of tensors on the host. `put_back` writes into those that have changed since."""
+    """Copies of tensors' memory on the host. `put_back` writes into what has changed since.
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        self._tensors: list[torch.Tensor] = []
-        seen: set[int] = set()
-        for tensor in tensors:
-            if id(tensor) not in seen and not tensor.is_inference():  # which cannot be written outside of its mode
-                seen.add(id(tensor))
-                self._tensors.append(tensor)
-        self._values = [tensor.detach().to("cpu", copy=True) for tensor in self._tensors]
-        self._versions = [tensor._version for tensor in self._tensors]
+    `tracked` tensors are looked at only if torch counted a change; the others may be changed without (batch norm's
+    statistics are). The copies are no tensors: on the CPU they would count as the model's memory.
+    """
+
+    def __init__(self, tracked: Iterable[torch.Tensor], others: Iterable[torch.Tensor] = ()) -> None:
+        self._blocks: list[_Block] = []
+        seen: set[tuple[torch.device, int]] = set()
+        for tensors, is_tracked in ((others, False), (tracked, True)):
+            for tensor in tensors:
+                if tensor.is_inference() or tensor.layout is not torch.strided or not tensor.numel():
+                    continue  # nothing there, or nothing that could be written
+                place = (tensor.device, tensor.untyped_storage().data_ptr())
+                if place not in seen:
+                    seen.add(place)
+                    self._blocks.append(_Block(tensor, is_tracked=is_tracked))
 
     def put_back(self, *, everything: bool = False) -> None:
         """`everything`: also what torch did not see change; a replayed CUDA graph writes behind its back."""
         with torch.no_grad():
-            for index, (tensor, value) in enumerate(zip(self._tensors, self._values, strict=True)):
-                if everything or tensor._version != self._versions[index]:
-                    tensor.copy_(value)
-                    self._versions[index] = tensor._version
+            for block in self._blocks:
+                block.put_back(everything=everything)
+
+
+class _Block:
+    """The memory that a tensor lies in, whatever part of it the tensor is."""
+
+    def __init__(self, tensor: torch.Tensor, *, is_tracked: bool) -> None:
+        self._tensor = tensor
+        self._is_tracked = is_tracked
+        self._version = tensor._version
+        memory = self._memory()
+        self._copy = bytearray(memory.numel())
+        torch.frombuffer(self._copy, dtype=torch.uint8).copy_(memory)
+
+    def _memory(self) -> torch.Tensor:
+        memory = torch.empty(0, dtype=torch.uint8, device=self._tensor.device)
+        return memory.set_(self._tensor.untyped_storage())
+
+    def put_back(self, *, everything: bool) -> None:
+        if everything or not self._is_tracked or self._tensor._version != self._version:
+            self._memory().copy_(torch.frombuffer(self._copy, dtype=torch.uint8))
+            self._version = self._tensor._version
 
 
 class KeptRandomness:

@@ -7,7 +7,7 @@ costs no memory and does no work. Everything is put back in the end: attributes,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -33,7 +33,7 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise TraceFailed("the model is scripted, so its calls cannot be followed: pass the module it was made from")
     values = KeptValues(state) if on in ("cpu", "cuda") else None
-    attributes = [_snapshot(module) for module in modules]
+    attributes = KeptAttributes(modules)
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     randomness = KeptRandomness(cuda=on == "cuda")
     try:
@@ -44,12 +44,7 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
             swap_state(modules, to_meta)
         yield
     finally:
-        for module, (own, contents) in zip(modules, attributes, strict=True):
-            module.__dict__.clear()
-            module.__dict__.update(own)
-            for container, content in contents:
-                container.clear()
-                (container.update if isinstance(container, (dict, set)) else container.extend)(content)
+        attributes.put_back()
         if values is not None:
             values.put_back(everything=True)
         for parameter, gradient in gradients:
@@ -57,10 +52,24 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
         randomness.put_back()
 
 
-def _snapshot(module: nn.Module) -> tuple[dict[str, Any], list[tuple[Any, Any]]]:
-    """A module's attributes, and what is in those that are containers: parameters, hooks, lists of its own."""
-    own = dict(module.__dict__)
-    return own, [(value, copy(value)) for value in own.values() if isinstance(value, (dict, list, set, deque))]
+class KeptAttributes:
+    """The attributes of modules, and what is in those that are containers: parameters, hooks, lists of their own."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._kept = [(module, dict(module.__dict__), _contents(module)) for module in modules]
+
+    def put_back(self) -> None:
+        for module, own, contents in self._kept:
+            module.__dict__.clear()
+            module.__dict__.update(own)
+            for container, content in contents:
+                container.clear()
+                (container.update if isinstance(container, (dict, set)) else container.extend)(content)
+
+
+def _contents(module: nn.Module) -> list[tuple[Any, Any]]:
+    containers = (value for value in module.__dict__.values() if isinstance(value, (dict, list, set, deque)))
+    return [(value, copy(value)) for value in containers]
 
 
 def to_meta(tensor: torch.Tensor) -> torch.Tensor:

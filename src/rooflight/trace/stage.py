@@ -25,7 +25,7 @@ from rooflight.trace.autocast import autocast_as_cuda
 from rooflight.trace.failures import failures_explained
 from rooflight.trace.kept import KeptRandomness, KeptValues, optimizer_tensors
 from rooflight.trace.kernels import kernels_of
-from rooflight.trace.live import borrowed
+from rooflight.trace.live import KeptAttributes, borrowed
 from rooflight.trace.modules import ModuleTracker, original_name
 from rooflight.trace.precision import math_modes, tf32_switched
 from rooflight.trace.recorder import Observer, Recorder
@@ -83,7 +83,9 @@ class Stage:
     """Replays a captured step instead of running it."""
     writes_unseen: bool = False
     """Values may change without torch's knowing, as a replayed graph changes them."""
+    inputs_with_gradient: tuple[torch.Tensor, ...] = ()
     labels: Labels = field(default_factory=Labels)
+    _attributes: KeptAttributes | None = None
     _values: KeptValues | None = None
     _randomness: KeptRandomness | None = None
 
@@ -106,7 +108,7 @@ class Stage:
         )
         arguments = arguments or self.fresh_arguments()
         inputs = _register(recorder, model, self.optimizer, arguments)
-        with tracker.watch(), _eagerly(), failures_explained(model):
+        with tracker.watch(), _eagerly(), failures_explained(model, on_data=on in ("cpu", "cuda")):
             output = self._step(model, arguments, recorder, tracker)
         outputs = _file_results(recorder, model, output, self.optimizer)
         # Closed while the model is still borrowed: what lives now outlives the step.
@@ -118,7 +120,7 @@ class Stage:
         if self.play is not None:
             return self.play(arguments)
         nobody = Unwatched()
-        with failures_explained(self.model):
+        with failures_explained(self.model, on_data=True):
             return self._step(self.call, arguments, nobody, nobody)
 
     def fresh_arguments(self) -> tuple[Any, Any]:
@@ -135,8 +137,10 @@ class Stage:
 
         if not self.training:
             return run_inference(forward, notes)
-        for parameter in self.model.parameters():
-            parameter.grad = None
+        if self.optimizer is not None:
+            self.optimizer.zero_grad(set_to_none=True)
+        for tensor in self.inputs_with_gradient:
+            tensor.grad = None
         return run_training(
             forward, notes, places, optimizer=self.optimizer, training=self.choices, labels=self.labels,
             autocast=autocast,
@@ -145,15 +149,26 @@ class Stage:
     def keep(self) -> None:
         """Take the values from which `put_back` starts every run anew."""
         model = self.model
-        tensors = [*model.parameters(), *model.buffers(), *optimizer_tensors(self.optimizer)]
-        self._values = KeptValues(tensors)
+        tracked = [*model.parameters(), *optimizer_tensors(self.optimizer)]
+        self._values = KeptValues(tracked, [*model.buffers(), *_input_tensors(self.arguments)])
+        self.settle()
         self._randomness = KeptRandomness(cuda=self.options.on == "cuda")
 
+    def settle(self) -> None:
+        """Take the modules' attributes as they are now: what a first run made (tables, caches) stays for the others."""
+        self._attributes = KeptAttributes(self.model.modules())
+
     def put_back(self) -> None:
-        """Parameters, buffers, optimizer state and random state as they were kept, in place."""
-        if self._values is not None and self._randomness is not None:
+        """Attributes, parameters, buffers, optimizer state and random state as they were kept, in place."""
+        if self._attributes is not None and self._values is not None and self._randomness is not None:
+            self._attributes.put_back()
             self._values.put_back(everything=self.writes_unseen)
             self._randomness.put_back()
+
+
+def _input_tensors(arguments: tuple[Any, Any]) -> list[torch.Tensor]:
+    args, kwargs = arguments
+    return [leaf for value in (*args, *kwargs.values()) for leaf in tensor_leaves(value)]
 
 
 def _eagerly() -> AbstractContextManager[Any]:
@@ -196,6 +211,9 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         stage.enter_context(tf32_switched(options.tf32))
         stage.enter_context(borrowed(workload.model, training=training, on=options.on))
         arguments = prepare(stage, workload, options.on)
+        if options.on in ("cpu", "cuda"):
+            inputs = KeptValues(_input_tensors(arguments))
+            stage.callback(inputs.put_back, everything=True)
         notes: list[str] = []
         if options.on in ("meta", "fake"):
             notes = stage.enter_context(kernels_of(target, device="meta" if options.on == "meta" else "cpu"))
@@ -203,6 +221,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         yield Stage(
             workload=workload, options=options, target=target, modes=math_modes(target), choices=choices,
             arguments=arguments, optimizer=optimizer, notes=notes, call=workload.model,
+            inputs_with_gradient=tuple(tensor for tensor in _input_tensors(arguments) if tensor.requires_grad),
         )  # fmt: skip
 
 

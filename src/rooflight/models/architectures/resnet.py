@@ -113,6 +113,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = stage(x)  # one name for all of them: what a stage has read is free when it is done
         x = torch.flatten(self.avgpool(x), 1)
         return self.fc(x)  # type: ignore[no-any-return]

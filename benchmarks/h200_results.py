@@ -1,0 +1,165 @@
+"""Sections of docs/h200-measurements.md that come from the results of single scripts, and from steps that were recorded
+in several ways. `h200_report.py` puts them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from rooflight import units
+from rooflight.comparison.sides import Comparison
+from rooflight.ledger import Ledger
+from rooflight.quantities import DRAM_BYTES
+from rooflight.reporting.written import quotient, seconds, signed_percent, whole_bytes
+
+VARIANTS = ("-compiled", "-graph")
+"""What follows the name of an eager recording in those of the same step run otherwise."""
+
+Row = Sequence[str]
+
+
+def table(head: Row, rows: Iterable[Row], *, words: int = 1) -> str:
+    """Markdown; the first `words` columns are text, the others numbers."""
+    rule = ["---" if place < words else "---:" for place in range(len(head))]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
+
+
+def code(lines: Iterable[str]) -> str:
+    return "\n".join(["```console", *(f"$ {line}" for line in lines), "```"])
+
+
+def against_ncu(result: Any) -> list[str]:
+    if result is None:
+        return []
+    rows, told = [], []
+    for name, found in result["quantities"].items():
+        rows.append((f"`{name}`", f"{found['ops']:,}", f"{found['equal']:,}", f"{found['sum_cupti']:,}",
+                     f"{found['sum_ncu']:,}", quotient(found["sum_ncu"] / found["sum_cupti"])))  # fmt: skip
+        for _, op, module, _, ours, theirs in found["worst"][:2]:
+            told.append(f"`{op}` in `{module}`: {name} {whole_bytes(ours)}, by ncu {whole_bytes(theirs)}")
+    exact = [row for name, row in zip(result["quantities"], rows, strict=True) if name not in DRAM_BYTES]
+    all_equal = all(row[1] == row[2] for row in exact)
+    parts = [
+        "## Against Nsight Compute",
+        code(["python benchmarks/h200/against_ncu.py OUT.json"]),
+        f"`{result['command']}`, all counters in one run of each: CUPTI's ranges inside the process, and ncu around "
+        "it, with caches and clocks left alone, its kernels attributed to ops by NVTX ranges.",
+        table(("quantity", "ops", "equal", "sum, rooflight", "sum, ncu", "ncu/rooflight"), rows),
+        ("FLOPs agree in every op, to the last digit: no tolerance is needed. " if all_equal else "")
+        + "DRAM bytes do not, and cannot: ncu runs each kernel alone, again and again, and puts memory back in between. "
+        "A kernel then does not find in the L2 cache what the kernel before it left there, and what it writes last "
+        "reaches DRAM when nobody counts. Ranges in a running step count what really happens. The largest differences:",
+        "\n".join(f"- {line}" for line in told),
+        f"Time for the counters alone: {result['cupti_counters_s']:.1f} s in the process, "
+        f"{result['ncu_counters_s']:.1f} s by ncu ({result['ncu_process_s']:.1f} s less the "
+        f"{result['plain_process_s']:.1f} s of the same process without it): {result['ratio']:.0f} times as long.",
+    ]  # fmt: skip
+    if "cuda_flops_fp16" in result["quantities"]:
+        parts.append(
+            "The counters behind `cuda_flops_fp16` also tick where a compiler loads a constant by HFMA2. The ledger of a "
+            "step without any 16-bit tensor therefore has no such quantity; the raw counts are still there."
+        )
+    return parts
+
+
+def undisturbed(result: Any) -> list[str]:
+    if result is None:
+        return []
+    kept = [
+        f"- `{name}`, three training steps with deterministic algorithms, after `rooflight.measure` and without it: "
+        f"{row['equal_bit_for_bit']} of {row['tensors']} tensors (weights, buffers, output) equal bit for bit; the state "
+        f"was {'put back' if row['state_kept'] else 'NOT put back'} exactly."
+        for name, row in result.items()
+        if "tensors" in row
+    ]
+    times = [
+        (name, *(spread(row[f"plain_ms_{when}"]) for when in ("before", "after", "again")),
+         quotient(row["plain_ms_again"][0] / row["plain_ms_before"][0]))
+        for name, row in result.items()
+        if "plain_ms_before" in row
+    ]  # fmt: skip
+    return [
+        "## Does measuring change what is measured?",
+        code(["python benchmarks/h200/undisturbed.py OUT.json"]),
+        "\n".join(kept),
+        "Time of one plain forward pass in the same process, before and after a whole measurement of it with counters: "
+        "median of 100, least and greatest, in ms.",
+        table(("model, batch 16", "before", "after", "once more", "once more/before"), times),
+        "A step that keeps the GPU busy (`vgg19`) takes what it took before. One that waits for the host (`resnet18`) "
+        "changes with the host from one block of 100 to the next. Wall times of a ledger are taken before anything "
+        "else runs, so nothing of this is in them.",
+    ]
+
+
+def spread(values: list[float]) -> str:
+    return f"{values[0]:.2f} ({values[1]:.2f} to {values[2]:.2f})"
+
+
+def executions(recordings: dict[str, Ledger]) -> list[str]:
+    """Eager beside compiled and captured, for every step that was recorded in several ways."""
+    parts = []
+    for base, ledger in recordings.items():
+        others = [base + ending for ending in VARIANTS if base + ending in recordings]
+        if not others:
+            continue
+        sides = [Comparison(ledger, recordings[name]) for name in others]
+        names = list(dict.fromkeys(line.name for side in sides for line in side.totals()))
+        found = [{line.name: line for line in side.totals()} for side in sides]
+        rows = []
+        for name in names:
+            lines = [totals.get(name) for totals in found]
+            first = next(line for line in lines if line is not None)
+            cells = [cell for line in lines for cell in (written(line, "b"), quotient(line.ratio if line else None))]
+            rows.append((name, written(first, "a"), *cells))
+        columns = [cell for name in others for cell in (recordings[name].header.execution, "ratio")]
+        notes = [f"- `{name}`: {note}" for name in others for note in recordings[name].header.notes
+                 if note.startswith(("kernels are", "torch.compile", "inside a CUDA graph", "graph break", "some"))]  # fmt: skip
+        parts += [f"`{base}`:", table(("whole step", "eager", *columns), rows), "\n".join(notes),
+                  code(f"rooflight compare recorded:h200/{base} recorded:h200/{name}" for name in others)]  # fmt: skip
+    if not parts:
+        return []
+    return ["## Eager, compiled, captured", *(part for part in parts if part)]
+
+
+def written(line: Any, side: str) -> str:
+    if line is None or (value := getattr(line, side)) is None:
+        return "–"
+    return {"second": seconds, "byte": whole_bytes}.get(line.unit, units.count)(value)
+
+
+def many_ops(result: Any) -> list[str]:
+    if result is None:
+        return []
+    ops, step = result["fp32_flops_of_ops"], result["fp32_flops_of_step"]
+    moved = result["dram_bytes_of_ops"] / result["dram_bytes_of_step"] - 1
+    return [
+        "## A step of very many ops",
+        code(["python benchmarks/h200/many_ops.py OUT.json"]),
+        f"{result['ops']:,} ops, {result['ops_counted']:,} of them with counters, in {result['seconds']:.0f} s for "
+        f"everything. fp32 FLOPs of the ops {ops:,}, of the step {step:,}, by the program {result['useful']:,}; DRAM "
+        f"bytes of the ops {signed_percent(moved)} against the step. So many ops are counted window by window, each in its "
+        "own repeats of the step.",
+        "\n".join(f"- {note}" for note in result["notes"]),
+    ]
+
+
+def gpu_tests(result: Any) -> list[str]:
+    if result is None:
+        return []
+    outcomes = [row["outcome"] for row in result["tests"]]
+    told = [f"{outcomes.count(kind)} {kind}" for kind in ("passed", "failed", "skipped") if kind in outcomes]
+    failed = [f"- failed: `{row['name']}`" for row in result["tests"] if row["outcome"] == "failed"]
+    return ["## Tests that need a GPU", code([result["command"]]), f"{', '.join(told)}.", *(["\n".join(failed)] if failed else [])]  # fmt: skip
+
+
+def kept_tests(junit: Path) -> dict[str, Any]:
+    """Names and outcomes, without what the file says of the machine."""
+    rows = []
+    for case in ElementTree.parse(junit).getroot().iter("testcase"):
+        kinds = {child.tag for child in case}
+        outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        rows.append({"name": f"{case.get('classname', '')}::{case.get('name', '')}", "outcome": outcome})
+    return {"command": "pytest tests/gpu", "tests": rows}
