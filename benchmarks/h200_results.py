@@ -75,27 +75,38 @@ def undisturbed(result: Any) -> list[str]:
         for name, row in result.items()
         if "tensors" in row
     ]
-    times = [
-        (name, *(spread(row[f"plain_ms_{when}"]) for when in ("before", "after", "again")),
-         quotient(row["plain_ms_again"][0] / row["plain_ms_before"][0]))
-        for name, row in result.items()
-        if "plain_ms_before" in row
-    ]  # fmt: skip
+    times = plain_times(result)
+    columns = list(dict.fromkeys(when for row in times.values() for when in row))
+    rows = [
+        (name, *(spread(row[when], next(iter(row.values()))) if when in row else "–" for when in columns))
+        for name, row in times.items()
+    ]
     return [
         "## Does measuring change what is measured?",
         code(["python benchmarks/h200/undisturbed.py OUT.json"]),
         "\n".join(kept),
-        "Time of one plain forward pass in the same process, before and after a whole measurement of it with counters: "
-        "median of 100, least and greatest, in ms.",
-        table(("model, batch 16", "before", "after", "once more", "once more/before"), times),
+        "Time of plain forward passes in the same process, in ms: the median, how many times the first one that is, and "
+        "the least and the greatest of the block.",
+        table(("model, batch 16", *(when.replace("_", " ") for when in columns)), rows),
         "A step that keeps the GPU busy (`vgg19`) takes what it took before. One that waits for the host (`resnet18`) "
-        "changes with the host from one block of 100 to the next. Wall times of a ledger are taken before anything "
-        "else runs, so nothing of this is in them.",
+        "changes with the host from block to block, and has the hooks of torch's profiler, which a measurement also runs, "
+        "in its host time. Wall times of a ledger are taken before any of this.",
     ]
 
 
-def spread(values: list[float]) -> str:
-    return f"{values[0]:.2f} ({values[1]:.2f} to {values[2]:.2f})"
+def plain_times(result: Any) -> dict[str, dict[str, list[float]]]:
+    """By model, then by when they were taken: median, least, greatest."""
+    found = {}
+    for name, row in result.items():
+        if "plain ms" in name:
+            found[name.split()[0]] = row
+        elif times := {key.removeprefix("plain_ms_"): row[key] for key in row if key.startswith("plain_ms_")}:
+            found[name] = times
+    return found
+
+
+def spread(values: list[float], first: list[float]) -> str:
+    return f"{values[0]:.2f}, {quotient(values[0] / first[0])} × ({values[1]:.2f} to {values[2]:.2f})"
 
 
 def executions(recordings: dict[str, Ledger]) -> list[str]:

@@ -149,9 +149,6 @@ def test_one_ledger_joined_is_itself(real):
     assert join([real]).storages == real.storages
 
 
-@pytest.mark.xfail(
-    reason="all ops are added up, but of the step's rows the last rank's wins (measured.py)", strict=True
-)
 def test_the_self_check_of_joined_ranks_still_holds():
     recorded = rooflight.load("recorded:h200/mnist-cnn-train-tf32")
     joined = join([as_rank(recorded, 0), as_rank(recorded, 1)])

@@ -9,7 +9,7 @@ Pure functions from a ledger to numbers; nothing here needs torch. `None` is unk
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -121,8 +121,22 @@ def adds_up(name: str) -> bool:
 
 
 def step_values(ledger: Ledger) -> dict[str, Value]:
-    """What was measured over the whole step at once."""
-    return {name: value for row in ledger.measurements if row.scope == "step" for name, value in row.quantities.items()}
+    """What was measured over the whole step at once. Of several ranks, counts are summed, and the slowest or largest of
+    them stands for time and memory.
+    """
+    parts: dict[str, list[Value]] = defaultdict(list)
+    for row in ledger.measurements:
+        if row.scope == "step":
+            for name, value in row.quantities.items():
+                parts[name].append(value)
+    return {name: values[0] if len(values) == 1 else _of_ranks(name, values) for name, values in parts.items()}
+
+
+def _of_ranks(name: str, values: Sequence[Value]) -> Value:
+    if adds_up(name) and not name.endswith("_s"):
+        return Value(sum(value.value for value in values), f"{values[0].origin}; sum over {len(values)} ranks")
+    most = max(values, key=lambda value: value.value)
+    return Value(most.value, f"{most.origin}; most of {len(values)} ranks", most.low, most.high)
 
 
 def graphs(ledger: Ledger) -> list[Measurement]:

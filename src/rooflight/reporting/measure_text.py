@@ -113,8 +113,8 @@ def disagreement(measured: Measured) -> list[str]:
         return []
     more = units.percent(check.sum_of_ops / check.whole_step - 1)
     return [
-        f"the ops write {more} more to DRAM than the step: at the end of an op's range its results are written out, "
-        "while in the running step those that are soon overwritten never leave the L2 cache"
+        f"the ops write {more} more to DRAM than the step: a range's end seems to write out part of what the running "
+        "step overwrites in the L2 cache, so that it never leaves it"
     ]
 
 
