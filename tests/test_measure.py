@@ -240,7 +240,6 @@ def test_training_memory_of_a_linear_layer():
     assert sum(ops[index]["growth_bytes"].value for index in made) >= 4 * (64 * 32)  # the gradient of the weights
 
 
-@pytest.mark.xfail(reason="attributes that are put back keep the tensors of the first run alive", strict=True)
 def test_a_tensor_that_the_model_remembers_is_there_once():
     """The last sum lives when a step begins, and is let go when the next one is there: 4 MB more at the peak."""
 

@@ -374,7 +374,6 @@ def test_the_gradient_of_an_input_is_fresh_in_every_run():
         assert [op.key for op in stage.record().ops] == first
 
 
-@pytest.mark.xfail(reason="the whole storage is copied and written, not the part that is passed", strict=True)
 def test_of_a_large_tensor_only_the_part_that_is_passed_is_kept():
     """A batch is often a slice of a data set, whose other rows are nobody's business, and may change meanwhile."""
     data = torch.zeros(1000, 8)
@@ -387,7 +386,6 @@ def test_of_a_large_tensor_only_the_part_that_is_passed_is_kept():
     assert data[500].tolist() == [7] * 8
 
 
-@pytest.mark.xfail(reason="the caller's own tensor is used, which autograd may not save", strict=True)
 def test_an_input_made_in_inference_mode_can_be_trained_with():
     with torch.inference_mode():
         x = torch.ones(2, 4)

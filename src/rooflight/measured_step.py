@@ -26,6 +26,11 @@ class TimePart:
     is_sum: bool = False
 
 
+def ranks(ledger: Ledger) -> int:
+    """How many processes' steps the ledger holds: more than one when ledgers were joined."""
+    return max(len({op.rank for op in ledger.ops}), 1)
+
+
 def wall_s(measured: Measured) -> Number | None:
     value = measured.step.get("wall_time_s")
     return None if value is None else value.value
@@ -49,6 +54,8 @@ def is_host_bound(measured: Measured) -> bool | None:
 def time_parts(measured: Measured) -> list[TimePart]:
     """From the sum of the ops to the wall, with a name for each gap."""
     wall, busy, ops = wall_s(measured), busy_s(measured), measured.total.time_s
+    if ranks(measured.ledger) > 1:
+        ops = None  # they ran side by side, on devices of their own
     on_gpu = measured.total.get("gpu_time_s") is not None
     parts: list[tuple[str, Number, bool]] = []
     if ops is not None:
@@ -147,12 +154,16 @@ def rates(measured: Measured, *, over_s: Number | None = None) -> Rates:
     """Per second of wall time, or of another time of the same step."""
     time, ledger = wall_s(measured) if over_s is None else over_s, measured.ledger
     return Rates(
-        samples_per_s=ratio(summary.samples(ledger), time),
-        tokens_per_s=ratio(summary.tokens(ledger), time),
+        samples_per_s=ratio(_times(summary.samples(ledger), ranks(ledger)), time),
+        tokens_per_s=ratio(_times(summary.tokens(ledger), ranks(ledger)), time),
         useful_flops_per_s=ratio(useful_flops(ledger), time),
         executed_flops_per_s=ratio(executed_flops(measured), time),
         dram_bytes_per_s=ratio(dram_bytes(measured), time),
     )
+
+
+def _times(count: int | None, ranks: int) -> int | None:
+    return None if count is None else count * ranks
 
 
 @dataclass(frozen=True)
@@ -186,9 +197,7 @@ def utilisation(measured: Measured, *, flops_per_s: float | None = None) -> Util
     if best is None or wall_s(measured) is None:
         return None
     found = rates(measured)
+    all_devices = best.flops_per_s * ranks(measured.ledger)
     return Utilisation(
-        precision,
-        best,
-        ratio(found.useful_flops_per_s, best.flops_per_s),
-        ratio(found.executed_flops_per_s, best.flops_per_s),
+        precision, best, ratio(found.useful_flops_per_s, all_devices), ratio(found.executed_flops_per_s, all_devices)
     )

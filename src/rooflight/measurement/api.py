@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.estimation.costs import fill_costs
@@ -88,7 +89,9 @@ def measure(
         raise BadInput("choose one of compile and graphs")
     if counters == "ncu":
         raise BadInput("ncu needs a process of its own: use the command line, rooflight measure --counters ncu")
-    where = _device(model, device)
+    where = _device(model, (inputs, kwargs), device)
+    if autocast not in (None, "bf16", "fp16"):
+        raise BadInput(f"autocast takes bf16 or fp16, not {autocast!r}")
     if graphs and where.type != "cuda":
         raise BadInput("CUDA graphs need a GPU: leave graphs away to measure on the CPU")
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
@@ -112,7 +115,7 @@ def profiled_step(model: str, *, device: str | None, only: str | None, step: Ste
     """Run the step of a model by name for an outer profiler, such as ncu."""
     from rooflight.measurement.profiled_step import run_profiled_step
 
-    where = _device(model, device)
+    where = _device(model, (), device)
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
         workload = given_workload(model, (), None, step=step, device=where.type, **which)
         options = TraceOptions(
@@ -194,10 +197,11 @@ def _ledger(stage: Stage, findings: Findings, conditions: Conditions, options: M
     )  # fmt: skip
 
 
-def _device(model: str | nn.Module, asked: str | None) -> torch.device:
+def _device(model: str | nn.Module, inputs: Any, asked: str | None) -> torch.device:
     """The device the step runs on: where a live module is; as asked, or the GPU if there is one."""
     if isinstance(model, nn.Module):
         places = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+        places = places or {leaf.device for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)}
         if len(places) > 1:
             raise BadInput(f"the model lies on {len(places)} devices: measure it on one (model.to('cuda'))")
         place = places.pop() if places else _parsed(asked or _default_device())

@@ -12,7 +12,7 @@ from rooflight.measurement.cpu import memory, onednn, perf_events
 from rooflight.measurement.execution import EagerStep
 from rooflight.measurement.findings import Findings, Progress
 from rooflight.measurement.options import MeasureOptions
-from rooflight.measurement.plain import wall_time
+from rooflight.measurement.plain import only_ops, wall_time
 from rooflight.measurement.ranks import refuse_collectives
 from rooflight.trace.stage import Recording, Stage
 
@@ -30,7 +30,7 @@ def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, finding
         progress("memory of every op", 1, 2)
         findings.recording = _record(stage, execution, findings)
     with findings.collecting("ops"):
-        findings.recording = findings.recording or _only_ops(stage)
+        findings.recording = findings.recording or only_ops(stage)
     recording = findings.recording
     if recording is None:
         return  # whoever makes the ledger says why, if it still fails
@@ -47,12 +47,6 @@ def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, finding
         with findings.collecting("FLOP counters"):
             refuse_collectives(recording.ops)
             _flops(stage, recording, findings, progress)
-
-
-def _only_ops(stage: Stage) -> Recording:
-    """The ops by themselves, where nothing could be said of their memory."""
-    stage.put_back()
-    return stage.record()
 
 
 def _resident(stage: Stage) -> dict[str, Value]:

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from rooflight.errors import CannotMeasure
 from rooflight.ledger import Kernel, Op, Value
 from rooflight.measurement import gpu_memory, timeline
 from rooflight.measurement.counters.op_counters import OpCounters, Plan, check_repeated
 from rooflight.measurement.execution import EagerStep
 from rooflight.measurement.findings import Findings, Progress
 from rooflight.measurement.options import MeasureOptions
-from rooflight.measurement.plain import wall_time
+from rooflight.measurement.plain import only_ops, wall_time
 from rooflight.measurement.profiler_trace import Trace
+from rooflight.measurement.ranks import refuse_collectives
 from rooflight.trace.stage import Recording, Stage
 
 
@@ -35,23 +35,19 @@ def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, finding
         findings.notes += notes
     with findings.collecting("time"):
         findings.step["wall_time_s"] = wall_time(stage, options.repeat, progress)
-    recording = findings.recording = _record(stage, execution, findings, progress)
+    with findings.collecting("memory of every op"):
+        findings.recording = _record(stage, execution, findings, progress)
+    with findings.collecting("ops"):
+        findings.recording = findings.recording or only_ops(stage)
+    recording = findings.recording
+    if recording is None:
+        return  # whoever makes the ledger says why, if it still fails
     with findings.collecting("kernels"):
         _kernels(stage, recording, options, execution, findings, progress)
     if options.counters in ("auto", "cupti"):
         with findings.collecting("counters"):
-            _refuse_collectives(recording.ops)
+            refuse_collectives(recording.ops)
             _counters(stage, recording, options, execution, findings, progress)
-
-
-def _refuse_collectives(ops: Sequence[Op]) -> None:
-    """Counters repeat the step on one rank and slow it down: the others would wait for it, or for ever."""
-    found = next((op for op in ops if op.name.startswith(("c10d::", "_c10d_functional::"))), None)
-    if found is not None:
-        raise CannotMeasure(
-            f"the step talks to other ranks ({found.name}), and a rank cannot repeat that alone: measure the model "
-            "without DDP or FSDP around it, or put a rooflight.region into the training loop"
-        )
 
 
 def _record(stage: Stage, execution: EagerStep, findings: Findings, progress: Progress) -> Recording:

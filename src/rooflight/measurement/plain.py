@@ -1,4 +1,4 @@
-"""The plain step: its time by the host's clock. Nothing watches it, so this is what a user waits for."""
+"""The step by itself: its time by the host's clock, with nothing watching, and its ops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 from rooflight.ledger import Value
 from rooflight.measurement.findings import Progress, median
-from rooflight.trace.stage import Stage
+from rooflight.trace.stage import Recording, Stage
 
 _WARM_UP = 3
 
@@ -37,3 +37,9 @@ def wall_time(stage: Stage, repeat: int, progress: Progress) -> Value:
             times.append(end - start)
     runs = f"median of {repeat} plain steps" if repeat > 1 else "one plain step"
     return median(times, f"host clock, synchronised before and after: {runs}")
+
+
+def only_ops(stage: Stage) -> Recording:
+    """The ops by themselves, where nothing could be said of their memory."""
+    stage.put_back()
+    return stage.record()

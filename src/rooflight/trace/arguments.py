@@ -36,7 +36,12 @@ def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, 
             swap_state(list(model.modules()), _fake)
             return _each_once(_fake, arguments)
     # The caller's own: a copy would count in the memory that is measured. What the step does to them is undone.
-    return _each_once(lambda tensor: tensor.detach().clone() if tensor.requires_grad else tensor, arguments)
+    return _each_once(_own, arguments)
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of what the step cannot use as it is: it would leave a gradient on it, or autograd refuses it."""
+    return tensor.detach().clone() if tensor.requires_grad or tensor.is_inference() else tensor
 
 
 def _each_once(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple[Any, Any]) -> tuple[Any, Any]:

@@ -23,15 +23,16 @@ class KeptValues:
 
     def __init__(self, tracked: Iterable[torch.Tensor], others: Iterable[torch.Tensor] = ()) -> None:
         self._blocks: list[_Block] = []
-        seen: set[tuple[torch.device, int]] = set()
+        seen: set[tuple[torch.device, int, int]] = set()
         for tensors, is_tracked in ((others, False), (tracked, True)):
             for tensor in tensors:
                 if tensor.is_inference() or tensor.layout is not torch.strided or not tensor.numel():
                     continue  # nothing there, or nothing that could be written
-                place = (tensor.device, tensor.untyped_storage().data_ptr())
-                if place not in seen:
-                    seen.add(place)
-                    self._blocks.append(_Block(tensor, is_tracked=is_tracked))
+                block = _Block(tensor, is_tracked=is_tracked)
+                if block.place not in seen:
+                    seen.add(block.place)
+                    block.take()
+                    self._blocks.append(block)
 
     def put_back(self, *, everything: bool = False) -> None:
         """`everything`: also what torch did not see change; a replayed CUDA graph writes behind its back."""
@@ -41,19 +42,24 @@ class KeptValues:
 
 
 class _Block:
-    """The memory that a tensor lies in, whatever part of it the tensor is."""
+    """The bytes from a tensor's first element to its last: elements may share memory, or leave gaps in it."""
 
     def __init__(self, tensor: torch.Tensor, *, is_tracked: bool) -> None:
         self._tensor = tensor
         self._is_tracked = is_tracked
         self._version = tensor._version
-        memory = self._memory()
-        self._copy = bytearray(memory.numel())
-        torch.frombuffer(self._copy, dtype=torch.uint8).copy_(memory)
+        elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        self._nbytes = elements * tensor.element_size()
+        self.place = (tensor.device, tensor.data_ptr(), self._nbytes)
+
+    def take(self) -> None:
+        self._copy = bytearray(self._nbytes)
+        torch.frombuffer(self._copy, dtype=torch.uint8).copy_(self._memory())
 
     def _memory(self) -> torch.Tensor:
         memory = torch.empty(0, dtype=torch.uint8, device=self._tensor.device)
-        return memory.set_(self._tensor.untyped_storage())
+        start = self._tensor.storage_offset() * self._tensor.element_size()
+        return memory.set_(self._tensor.untyped_storage(), start, (self._nbytes,), (1,))
 
     def put_back(self, *, everything: bool) -> None:
         if everything or not self._is_tracked or self._tensor._version != self._version:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import TraceFailed
 from rooflight.trace.kept import KeptRandomness, KeptValues
@@ -53,18 +54,41 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
 
 
 class KeptAttributes:
-    """The attributes of modules, and what is in those that are containers: parameters, hooks, lists of their own."""
+    """The attributes of modules, and what is in those that are containers: parameters, hooks, lists of their own.
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self._kept = [(module, dict(module.__dict__), _contents(module)) for module in modules]
+    `but_tensors`: tensors outside of parameters and buffers are left as they are. Keeping them would keep the memory
+    of a result alive that the model only remembers until the next one.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], *, but_tensors: bool = False) -> None:
+        self._but_tensors = but_tensors
+        self._kept = []
+        for module in modules:
+            own, contents = dict(module.__dict__), _contents(module)
+            if but_tensors:
+                own = {name: value for name, value in own.items() if not _remembers(name, value)}
+                contents = [
+                    (value, content) for value, content in contents if any(value is kept for kept in own.values())
+                ]
+            self._kept.append((module, own, contents))
 
     def put_back(self) -> None:
         for module, own, contents in self._kept:
+            remembered = module.__dict__.items() if self._but_tensors else ()
+            left = {name: value for name, value in remembered if _remembers(name, value)}
             module.__dict__.clear()
             module.__dict__.update(own)
+            module.__dict__.update(left)
             for container, content in contents:
                 container.clear()
                 (container.update if isinstance(container, (dict, set)) else container.extend)(content)
+
+
+def _remembers(name: str, value: Any) -> bool:
+    """Is it a tensor, or a container of some, that is no parameter and no buffer?"""
+    if name in ("_parameters", "_buffers"):
+        return False
+    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))
 
 
 def _contents(module: nn.Module) -> list[tuple[Any, Any]]:

@@ -156,7 +156,7 @@ class Stage:
 
     def settle(self) -> None:
         """Take the modules' attributes as they are now: what a first run made (tables, caches) stays for the others."""
-        self._attributes = KeptAttributes(self.model.modules())
+        self._attributes = KeptAttributes(self.model.modules(), but_tensors=True)
 
     def put_back(self) -> None:
         """Attributes, parameters, buffers, optimizer state and random state as they were kept, in place."""
