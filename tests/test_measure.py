@@ -831,3 +831,18 @@ def test_conv2_in_fp32_on_the_h200_to_the_last_digit():
     convolution, bias = kernels
     assert convolution.quantities[FFMA].value == CONV2 // 2 == 679_477_248
     assert "elementwise" in bias.name and bias.quantities[FFMA].value == 681_836_544 - 679_477_248 == 64 * 64 * 576
+
+
+def test_a_compiled_function_inside_the_model_is_never_measured_as_eager():
+    twice = torch.compile(lambda x: torch.relu(x) * 2)
+
+    class Partly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return twice(self.linear(x))
+
+    ledger = measure(Partly(), torch.randn(4, 8), repeat=1)
+    assert ledger.header.execution == "compile"

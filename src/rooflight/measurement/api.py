@@ -19,7 +19,7 @@ from rooflight.errors import BadInput, CannotMeasure
 from rooflight.estimation.costs import fill_costs
 from rooflight.ledger import FORMAT_VERSION, Ledger, StepKind
 from rooflight.measurement import on_cpu, on_gpu
-from rooflight.measurement.compiled import CompiledStep
+from rooflight.measurement.compiled import CompiledStep, runs_compiled_code
 from rooflight.measurement.conditions import Conditions, cuda_version, device_name, driver_version
 from rooflight.measurement.counters.metrics import Level
 from rooflight.measurement.counters.op_counters import check_names
@@ -144,6 +144,10 @@ def measure_workload(workload: Workload, trace_options: TraceOptions, options: M
             progress("warm-up", 0, 1)
             _start_clean(trace_options.on)
             execution.prepare()
+            if options.execution == "eager" and runs_compiled_code(stage):
+                options = replace(options, execution="compile")
+                execution = CompiledStep(stage, as_it_is=True)
+                execution.prepare()
             stage.settle()
             stage.put_back()
             conditions.before()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from rooflight.measurement.profiler_trace import Span, Thread, Trace
 from rooflight.trace.stage import Stage
 
 _GRAPH = "## Call CompiledFxGraph"
+_REGION = "Torch-Compiled Region"
 
 
 class CompiledStep(EagerStep):
@@ -22,9 +24,11 @@ class CompiledStep(EagerStep):
 
     eager = False
 
-    def __init__(self, stage: Stage, *, mode: str | None) -> None:
+    def __init__(self, stage: Stage, *, mode: str | None = None, as_it_is: bool = False) -> None:
         super().__init__(stage)
         self._mode = mode
+        self._as_it_is = as_it_is
+        """Parts of the model are compiled already: nothing more is."""
         self._provenance = provenance.Provenance(stage.model)
 
     def prepare(self) -> None:
@@ -32,8 +36,9 @@ class CompiledStep(EagerStep):
 
         stage = self.stage
         torch._dynamo.reset()
-        with _compiling():
-            stage.call = provenance.compiled(stage.model, mode=self._mode)
+        if not self._as_it_is:
+            with _compiling():
+                stage.call = provenance.compiled(stage.model, mode=self._mode)
         with _compiling(), self._provenance as found:
             for _ in range(3 if self._mode else 2):  # graphs inside the compiled code are captured by a second run
                 stage.run()
@@ -66,6 +71,14 @@ class CompiledStep(EagerStep):
 
     def close(self) -> None:
         self.stage.call = self.stage.model
+
+
+def runs_compiled_code(stage: Stage) -> bool:
+    """Does the plain step call something that was compiled before, a decorated function for instance?"""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    trace = timeline.profiled(lambda: stage.run(), cuda=False)
+    return any(span.name.startswith((_REGION, _GRAPH)) for span in trace.spans)
 
 
 @contextmanager
