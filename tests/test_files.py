@@ -245,3 +245,11 @@ def test_a_ledger_that_makes_no_sense_is_refused(ledger, tmp_path, change):
     path.write_bytes(msgspec.json.encode(document))
     with pytest.raises(BadFile, match="no valid ledger"):
         files.load(path)
+
+
+def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_BYTES", 1000)
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b" " * 100_000))
+    with pytest.raises(BadFile, match="unpacks to more than"):
+        files.load(path)

@@ -174,7 +174,7 @@ def count(model, wanted=None, progress=lambda *_: None):
         ops = stage.record().ops
         counting = OpCounters(stage, ops, MeasureOptions(), progress)
         wanted = [op.index for op in ops] if wanted is None else wanted
-        return counting, ops, counting.per_op(PLAN, ops, wanted)
+        return counting, ops, dict(counting.per_op(PLAN, ops, wanted))
 
 
 def test_every_op_has_its_own_counts(pretended):

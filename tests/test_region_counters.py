@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import CannotMeasure
-from rooflight.measurement import region_counters, region_plain, region_settings, region_turns
 from rooflight.measurement.counters import cupti, gpu, library, metrics, ranges
-from rooflight.measurement.region_counters import CounterPlan, Group, group_by_pass
-from rooflight.measurement.regions import region, regions_ledger
+from rooflight.measurement.regions import plain, region, regions_ledger, settings, turns
+from rooflight.measurement.regions.counters import CounterPlan, Group, group_by_pass
 from rooflight.reporting.region_tables import region_table
 
 needs_tables = pytest.mark.skipif(library.find_library() is None, reason="no CUPTI to ask for its tables")
@@ -26,6 +25,8 @@ FLOPS_CONV2 = 2 * 9 * 32 * 64 * 576 * 64  # 1,358,954,496: MNIST's second convol
 HMMA = "sm__inst_executed_pipe_tensor_op_hmma.sum"
 TF32 = "sm__ops_path_tensor_src_tf32_dst_fp32.sum"
 FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
+HFMA = "smsp__sass_thread_inst_executed_op_hfma_pred_on.sum"
+FP16 = "sm__ops_path_tensor_src_fp16.sum"
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 
 
@@ -88,7 +89,8 @@ class StandIn:
             reset_peak_memory_stats=self._reset, is_current_stream_capturing=lambda: self.capturing,
         )  # fmt: skip
         self._C = SimpleNamespace(_autograd=SimpleNamespace(_profiler_enabled=lambda: False))
-        self.capturing = False
+        self.capturing = self.autocast = False
+        self.is_autocast_enabled = lambda device: self.autocast and device == "cuda"
         self.__version__ = "stand-in"
         self.version = SimpleNamespace(cuda="13.0")
         switch = SimpleNamespace(allow_tf32=True)
@@ -164,11 +166,11 @@ class Profiler:
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    for name in (region_settings.RUN, region_settings.COUNTERS, "RANK", "WORLD_SIZE"):
+    for name in (settings.RUN, settings.COUNTERS, "RANK", "WORLD_SIZE", "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)
     stand_in = StandIn()
-    monkeypatch.setattr(region_turns, "_process", region_turns.Process())
-    monkeypatch.setattr(region_plain, "perf_counter", lambda: stand_in.now_s)
+    monkeypatch.setattr(turns, "_process", turns.Process())
+    monkeypatch.setattr(plain, "perf_counter", lambda: stand_in.now_s)
     monkeypatch.setattr(gpu, "device", lambda index: gpu.Device(index, 0, "GH100", None))
     monkeypatch.setattr(ranges, "RangeProfiler", Profiler)
     monkeypatch.setattr(Profiler, "on", stand_in, raising=False)
@@ -176,7 +178,7 @@ def stand_in(monkeypatch):
     with monkeypatch.context() as only:
         only.setitem(sys.modules, "torch", stand_in)
         yield stand_in
-    region_turns.process().failure = None  # it would be told when the tests end
+    turns.process().failure = None  # it would be told when the tests end
 
 
 def execute(stand_in, name="conv2", times=1, **work):
@@ -283,6 +285,107 @@ def test_an_exception_during_a_pass_costs_only_that_pass(stand_in):
     assert execute(stand_in, times=5).flops == FLOPS_CONV2 + 20
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_every_second_execution_may_fail(stand_in, error):
+    for number in range(2 * EXECUTIONS):
+        try:
+            with region("conv2") as r:
+                stand_in.work()
+                if number % 2 == 0:
+                    raise error
+        except error:
+            assert stand_in.open is None
+    assert (r.executions, r.failures) == (EXECUTIONS, EXECUTIONS)
+    # No pass is done twice because another one failed.
+    assert r.complete and r.flops == FLOPS_CONV2 + 20
+    assert len(stand_in.passes) == EXECUTIONS - 2
+    assert Profiler.alive == 0
+
+
+@pytest.mark.parametrize("place", ["start", "stop"])
+def test_ctrl_c_while_a_pass_is_prepared_or_read_out_costs_its_group(stand_in, monkeypatch, place):
+    execute(stand_in, times=4)
+
+    def interrupted(profiler):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Profiler, place, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            execute(stand_in)
+    assert stand_in.open is None and Profiler.alive == 0
+    r = execute(stand_in, times=6)
+    assert r.complete and r.flops == FLOPS_CONV2 + 20
+
+
+def test_ctrl_c_while_the_next_counters_are_chosen_costs_only_the_scout(stand_in, monkeypatch):
+    execute(stand_in, times=2)
+    plan = CounterPlan(0, levels=("dram",))
+
+    def interrupted(names):
+        raise KeyboardInterrupt
+
+    plan.begin()
+    with monkeypatch.context() as broken:
+        broken.setattr(plan, "_grouped", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            plan.end()
+    plan.abort()
+    assert plan.missing == "FLOPs and DRAM bytes: at least 2 more executions"
+    for _ in range(6):
+        plan.begin()
+        plan.end()
+    assert plan.complete and plan.quantities()["executed_flops"].value == FLOPS_CONV2 + 20
+
+
+# --- half precision ---
+
+
+def test_constants_loaded_by_hfma2_are_no_flops(stand_in):
+    stand_in.values[HFMA] = 1000.0
+    r = execute(stand_in, times=EXECUTIONS)
+    assert r.flops == FLOPS_CONV2 + 20
+    half = r.quantities["cuda_flops_fp16"]
+    assert half.value == 4000
+    assert half.origin.endswith("upper bound: compilers also load constants by HFMA2")
+    assert "all units but fp16 of the CUDA cores" in r.quantities["executed_flops"].origin
+    assert r.missing == ()
+    # The columns of units add up to the total.
+    names = [column.name for column in region_table(regions_ledger()).columns]
+    assert names[4:7] == ["tf32 tensor", "fp32 CUDA", "FLOPs"]
+
+
+@pytest.mark.parametrize("sign", ["fp16 tensor work", "autocast"])
+def test_where_16_bit_work_is_sure_its_cuda_cores_count(stand_in, sign):
+    stand_in.values[HFMA] = 1000.0
+    if sign == "autocast":
+        stand_in.autocast = True
+    else:
+        stand_in.values[FP16] = 64.0
+    r = execute(stand_in, times=EXECUTIONS)
+    assert r.flops == FLOPS_CONV2 + 20 + 4000 + stand_in.values.get(FP16, 0)
+    assert r.quantities["executed_flops"].origin == "cupti: all units together"
+    assert "upper bound" in r.quantities["cuda_flops_fp16"].origin
+    execute(stand_in, "other", times=2)
+    table = region_table(regions_ledger())
+    at = [column.name for column in table.columns].index("fp16 CUDA")
+    assert [row[at] for row in table.rows] == [4000, None]
+
+
+def test_a_table_shows_fp16_only_of_the_regions_that_count_it(stand_in):
+    stand_in.values[HFMA] = 1000.0
+    execute(stand_in, "fp32", times=EXECUTIONS)
+    stand_in.autocast = True
+    execute(stand_in, "mixed", times=EXECUTIONS)
+    table = region_table(regions_ledger())
+    at = [column.name for column in table.columns].index("fp16 CUDA")
+    assert [row[at] for row in table.rows] == [None, 4000]
+    assert [row[at + 1] for row in table.rows] == [FLOPS_CONV2 + 20, FLOPS_CONV2 + 4020]
+
+
+# --- turns and errors ---
+
+
 def test_inner_regions_wait_until_the_outer_one_has_its_counters(stand_in):
     for _ in range(EXECUTIONS):
         with region("step") as step:
@@ -367,4 +470,4 @@ def test_a_plan_without_tensor_cores_in_use_asks_for_none(stand_in):
     assert plan.quantities()["executed_flops"].value == 20
     assert plan.quantities()["tensor_flops_tf32"].value == 0
     assert "l2_bytes" in plan.quantities()
-    assert region_counters.group_by_pass([], by_letter) == []
+    assert group_by_pass([], by_letter) == []

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from rooflight.errors import BadInput
-from rooflight.measurement import region_plain, region_settings, region_turns
-from rooflight.measurement.region_store import PLAIN_EXECUTIONS
-from rooflight.measurement.regions import region, regions, regions_ledger, save_regions
+from rooflight.measurement.regions import plain, region, regions, regions_ledger, save_regions, settings, turns
+from rooflight.measurement.regions.store import PLAIN_EXECUTIONS
 
 MEBI = 1024 * 1024
 NO_GPU = "FLOPs and DRAM bytes: no GPU is in use"
@@ -23,16 +22,16 @@ NO_GPU = "FLOPs and DRAM bytes: no GPU is in use"
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
     """Every test has the process for itself."""
-    for name in (region_settings.RUN, region_settings.COUNTERS, "RANK", "WORLD_SIZE"):
+    for name in (settings.RUN, settings.COUNTERS, "RANK", "WORLD_SIZE", "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(region_turns, "_process", region_turns.Process())
+    monkeypatch.setattr(turns, "_process", turns.Process())
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """The host's clock, which goes on only when it is told to."""
     clock = SimpleNamespace(now_s=0.0)
-    monkeypatch.setattr(region_plain, "perf_counter", lambda: clock.now_s)
+    monkeypatch.setattr(plain, "perf_counter", lambda: clock.now_s)
     return clock
 
 
@@ -87,8 +86,17 @@ def test_repr_says_what_is_known_and_what_is_not(clock):
         with region("conv2") as r:
             clock.now_s += 0.002
     text = repr(r)
-    assert text.startswith("<region 'conv2': 3 executions, 2.00 ms, ")
+    assert text.startswith("<region 'conv2': 3 executions, 2 ms, ")
     assert text.endswith(f"; missing {NO_GPU}>")
+
+
+@pytest.mark.parametrize(("time_s", "text"), [(0.0000123, "0.0123 ms"), (0.5, "500 ms"), (75.5, "75.500 s")])
+def test_repr_writes_short_and_long_times(clock, time_s, text):
+    for _ in range(2):
+        start_s = clock.now_s
+        with region("x") as r:
+            clock.now_s = start_s + time_s
+    assert f" executions, {text}, " in repr(r)
 
 
 def test_executions_in_several_places_belong_together(clock):
@@ -188,7 +196,7 @@ def test_an_exception_goes_through_unchanged_and_its_execution_is_not_kept(clock
     with region("x") as r:
         clock.now_s += 1
     assert (r.executions, r.failures, r.time_s) == (2, 1, 1)
-    assert region_turns.process().measuring is None
+    assert turns.process().measuring is None
 
 
 def test_an_exception_inside_an_inner_region_leaves_all_of_them(clock):
@@ -213,7 +221,7 @@ def test_a_region_that_always_fails_says_so():
 def test_a_failing_clock_costs_only_its_execution(monkeypatch):
     execute("x")
     with monkeypatch.context() as broken:
-        broken.setattr(region_plain, "resident", lambda: 1 / 0)
+        broken.setattr(plain, "resident", lambda: 1 / 0)
         r = execute("x")
     assert r.executions == 2
     assert any("ZeroDivisionError" in line for line in r.missing)
@@ -227,7 +235,7 @@ def test_ctrl_c_while_it_is_entered_leaves_the_place_free(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(region_plain, "resident", interrupt)
+        broken.setattr(plain, "resident", interrupt)
         with pytest.raises(KeyboardInterrupt), region("x"):
             raise AssertionError("not reached")
     assert execute("x").complete
@@ -287,7 +295,7 @@ def test_a_region_inside_a_generator_ends_with_it():
     next(left)
     left.close()
     assert (regions()[0].executions, regions()[0].failures) == (1, 1)
-    assert region_turns.process().measuring is None
+    assert turns.process().measuring is None
 
 
 # --- threads and processes ---
@@ -307,7 +315,7 @@ def test_no_execution_of_any_thread_is_lost():
     counts = {r.name: r.executions for r in regions()}
     assert counts.pop("shared") == 800
     assert sum(counts.values()) == 800
-    assert region_turns.process().measuring is None
+    assert turns.process().measuring is None
     assert execute("shared", 2).complete
 
 
@@ -455,21 +463,21 @@ def test_what_all_regions_miss_is_said_once(clock):
     ({"RANK": "3", "WORLD_SIZE": "4", "ROOFLIGHT_COUNTERS_RANK": "3"}, 3, 4, None),
     ({"RANK": "3", "WORLD_SIZE": "4", "ROOFLIGHT_COUNTERS_RANK": "all"}, 3, 4, None),
     ({"RANK": "3", "WORLD_SIZE": "4", "ROOFLIGHT_COUNTERS_RANK": "x"}, 3, 4, "is none of a rank, all"),
-    ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, 1, 2, "only rank 0 counts"),
-    ({"RANK": "nonsense", "WORLD_SIZE": "-1"}, 0, 1, None),
+    ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, 1, 2, "only rank 0 counts"),
+    ({"RANK": "nonsense", "WORLD_SIZE": "2"}, 0, 1, "RANK='nonsense' is no number"),
     ({"ROOFLIGHT_COUNTERS": "none"}, 0, 1, "switched off"),
     ({"ROOFLIGHT_COUNTERS": "nvprof"}, 0, 1, "is none of auto, cupti, none"),
     ({"ROOFLIGHT_LEVEL": "l9"}, 0, 1, "is none of dram, l2, l1"),
 ])  # fmt: skip
 def test_settings_never_raise(environment, rank, world, reason):
-    settings = region_settings.read(environment)
-    assert (settings.rank, settings.world) == (rank, world)
+    found = settings.read(environment)
+    assert (found.rank, found.world) == (rank, world)
     if reason is None:
-        assert settings.no_counters is None
+        assert found.no_counters is None
     else:
-        assert reason in settings.no_counters
+        assert reason in found.no_counters
 
 
 def test_dram_is_counted_beside_every_level():
-    levels = [region_settings.read({"ROOFLIGHT_LEVEL": level}).levels for level in ("dram", "l2", "l1")]
+    levels = [settings.read({"ROOFLIGHT_LEVEL": level}).levels for level in ("dram", "l2", "l1")]
     assert levels == [("dram",), ("dram", "l2"), ("dram", "l1")]

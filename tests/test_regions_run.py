@@ -91,6 +91,40 @@ def test_the_ledger_is_saved_and_an_existing_file_is_kept(program, tmp_path):
     assert run("-o", saved, "--force", "--", *program(TWO_REGIONS)).returncode == 0
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_full_output_does_not_cost_the_file(program, tmp_path, form):
+    saved = tmp_path / "run.json"
+    command = arguments(*form, "-o", saved, "--", *program(TWO_REGIONS.replace("print", "str")))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"rooflight: wrote {saved}",
+        "rooflight: cannot write the output: No space left on device",
+    ]
+    assert [row.name for row in regions_of(load(saved))] == ["step", "layer"]
+
+
+def test_a_reader_that_has_gone_does_not_cost_the_file(program, tmp_path):
+    saved = tmp_path / "t.csv"
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = arguments("-o", saved, "--", *program(TWO_REGIONS.replace("print", "str")))
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    os.close(writing)
+    assert done.stderr == f"rooflight: wrote {saved}\n"
+    assert saved.read_text().startswith("region,executions,")
+
+
+def test_a_file_that_cannot_be_written_does_not_cost_the_table(program, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    done = run("-o", folder / "run.json", "--", *program(f"os.rmdir({str(folder)!r})\n{TWO_REGIONS}"))
+    assert done.returncode == 2
+    assert "main.py · 2 regions" in done.stdout
+    assert done.stderr == f"rooflight: the folder {folder} does not exist: make it first\n"
+
+
 def test_tables_as_files(program, tmp_path):
     run("-o", tmp_path / "t.csv", "--", *program(TWO_REGIONS))
     rows = list(csv.DictReader(io.StringIO((tmp_path / "t.csv").read_text())))
@@ -252,6 +286,24 @@ def test_every_rank_writes_its_own_and_they_are_joined(program, tmp_path):
         ("step", 3),
         ("step (rank 1)", 4),
     ]
+
+
+def test_ranks_that_wrote_nothing_are_named(program, tmp_path):
+    done = run("-o", tmp_path / "run.json", "--", *program(RANKS.replace('"2"', '"4"')))
+    assert done.returncode == 0, done.stderr
+    header = load(tmp_path / "run.json").header
+    assert header.world == 4
+    assert header.notes[0].startswith("ranks 2, 3 of 4 are missing: they ran on another machine, entered no region")
+    assert "note: ranks 2, 3 of 4 are missing" in done.stdout
+
+
+def test_a_launcher_with_a_region_of_its_own_is_no_rank(program, tmp_path):
+    launcher = RANKS.replace("not in os.environ:", 'not in os.environ:\n    with region("launch"): pass')
+    done = run("-o", tmp_path / "run.json", "--", *program(launcher))
+    assert done.returncode == 0, done.stderr
+    ledger = load(tmp_path / "run.json")
+    assert (ledger.header.world, len(regions_of(ledger))) == (2, 3)
+    assert not any("missing" in note for note in ledger.header.notes)
 
 
 WORKERS = """

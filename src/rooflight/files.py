@@ -11,6 +11,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def _umask() -> int:
 def load(path: str | Path) -> Ledger:
     """Read a ledger, or the recording `recorded:NAME`; whatever is wrong with the file is said in one line."""
     path = recorded.path(str(path)) if recorded.is_recorded(path) else Path(path)
-    content = _read(path)
+    content = read_bytes(path, what="ledger")
     version = _version(content, path)
     try:
         if version == FORMAT_VERSION:
@@ -160,23 +161,32 @@ def _version(content: bytes, path: Path) -> int:
     return version
 
 
-def _read(path: Path) -> bytes:
+MOST_BYTES = 4 * 1024**3
+"""No file that rooflight reads is larger than this when unpacked: a gzipped one could unpack to anything."""
+
+
+def read_bytes(path: Path, *, what: str) -> bytes:
+    """The content of a file, unpacked when it is gzipped, whatever its name says; `what` it should be, for messages."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise BadFile(f"{path} does not exist") from None
     except IsADirectoryError:
-        raise BadFile(f"{path} is a folder, not a ledger") from None
+        raise BadFile(f"{path} is a folder, not a {what}") from None
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
-    if content[:2] == b"\x1f\x8b":
-        try:
-            return gzip.decompress(content)
-        except EOFError:
-            raise BadFile(f"{path} breaks off in the middle: it was not written to its end") from None
-        except (OSError, zlib.error) as error:
-            raise BadFile(f"{path} is no valid gzip file: {_one_line(error)}") from error
-    return content
+    if content[:2] != b"\x1f\x8b":
+        return content
+    try:
+        with gzip.open(BytesIO(content)) as packed:
+            unpacked = packed.read(MOST_BYTES + 1)
+    except EOFError:
+        raise BadFile(f"{path} breaks off in the middle: it was not written, or not copied, to its end") from None
+    except (OSError, zlib.error) as error:
+        raise BadFile(f"{path} is no valid gzip file: {_one_line(error)}") from error
+    if len(unpacked) > MOST_BYTES:
+        raise BadFile(f"{path} unpacks to more than {MOST_BYTES // 1024**3} GiB: that is no {what}")
+    return unpacked
 
 
 def _one_line(error: Exception) -> str:

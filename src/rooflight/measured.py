@@ -1,33 +1,32 @@
 """What was measured of a step, indexed by op, and its sums with what they do not cover.
 
-A measured value may belong to one op, to several that ran as one fused kernel, or to none that is known: it is a fact
-over a set of ops, and is counted once. `measured_rows` sorts facts into rows, `measured_step` judges the whole step.
-
-Pure functions from a ledger to numbers; nothing here needs torch. `None` is unknown, `0` is counted zero.
+`measured_facts` tells the values, `measured_rows` sorts them into rows, `measured_step` judges the whole step. Pure
+functions from a ledger to numbers; nothing here needs torch. `None` is unknown, `0` is counted zero.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from rooflight.ledger import Ledger, Measurement, Op, Value
-from rooflight.quantities import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
+from rooflight.ledger import Ledger, Op
+from rooflight.measured_facts import Fact, Number, adds_up, facts, op_values, step_values, steps_of_ranks
+from rooflight.measured_memory import Timeline, timeline
+from rooflight.quantities import (
+    CPU_FLOPS,
+    CUDA_FLOPS,
+    DRAM_BYTES,
+    EXECUTED_FLOPS,
+    TENSOR_FLOPS,
+    cuda_is_known,
+    executed_is_known,
+)
 
-Number = int | float
-
+_HALF_TYPES = ("fp16", "bf16")
 _MOST = frozenset({"workspace_bytes"})
 """Of these the largest counts: an op gives its workspace back before the next one takes its own."""
-
-
-@dataclass(frozen=True)
-class Fact:
-    """Values over a set of ops: one, several that were fused, or none that is known."""
-
-    ops: tuple[int, ...]
-    values: Mapping[str, Number]
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,15 @@ class Group:
 
     ops: tuple[int, ...]
     facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Which sums over several quantities can be made: those all of whose parts were counted."""
+
+    executed: bool
+    cuda: bool
+    dram: bool
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,10 @@ class Sums:
     """... and the useful FLOPs of the same ops."""
     compulsory_bytes: int | None = None
     """Compulsory bytes of the ops whose DRAM bytes were counted."""
+    whole: Whole = Whole(executed=True, cuda=True, dram=True)
+    flops_time_s: Number | None = None
+    """Time of the ops on the ranks that have counters of FLOPs, and of bytes; all ops where there is one rank."""
+    dram_time_s: Number | None = None
 
     def get(self, name: str) -> Number | None:
         return self.values.get(name)
@@ -74,7 +86,7 @@ class Sums:
 
     @property
     def cuda_flops(self) -> Number | None:
-        return self.of(CUDA_FLOPS)
+        return self.of(CUDA_FLOPS) if self.whole.cuda else None
 
     @property
     def cpu_flops(self) -> Number | None:
@@ -82,11 +94,12 @@ class Sums:
 
     @property
     def executed_flops(self) -> Number | None:
-        return self.of(EXECUTED_FLOPS)
+        """By all units; `None` where one of them was not counted: what is left out would look like 0."""
+        return self.of(EXECUTED_FLOPS) if self.whole.executed else None
 
     @property
     def dram_bytes(self) -> Number | None:
-        return self.of(DRAM_BYTES)
+        return self.of(DRAM_BYTES) if self.whole.dram else None
 
     @property
     def executed_per_useful(self) -> float | None:
@@ -99,11 +112,11 @@ class Sums:
 
     @property
     def executed_flops_per_s(self) -> float | None:
-        return ratio(self.executed_flops, self.time_s)
+        return ratio(self.executed_flops, self.flops_time_s)
 
     @property
     def dram_bytes_per_s(self) -> float | None:
-        return ratio(self.dram_bytes, self.time_s)
+        return ratio(self.dram_bytes, self.dram_time_s)
 
 
 def ratio(part: Number | None, whole: Number | None) -> float | None:
@@ -114,85 +127,63 @@ def is_measured(ledger: Ledger) -> bool:
     return bool(ledger.measurements or ledger.kernels)
 
 
-def adds_up(name: str) -> bool:
-    """Is the value of several ops the sum of theirs? A counter under its own name is, when it is a plain sum."""
-    known = QUANTITIES.get(name)
-    return known.additive if known is not None else name.endswith(".sum")
-
-
-def step_values(ledger: Ledger) -> dict[str, Value]:
-    """What was measured over the whole step at once. Of several ranks, counts are summed, and the slowest or largest of
-    them stands for time and memory.
-    """
-    parts: dict[str, list[Value]] = defaultdict(list)
-    for row in ledger.measurements:
-        if row.scope == "step":
-            for name, value in row.quantities.items():
-                parts[name].append(value)
-    return {name: values[0] if len(values) == 1 else _of_ranks(name, values) for name, values in parts.items()}
-
-
-def _of_ranks(name: str, values: Sequence[Value]) -> Value:
-    if adds_up(name) and not name.endswith("_s"):
-        return Value(sum(value.value for value in values), f"{values[0].origin}; sum over {len(values)} ranks")
-    most = max(values, key=lambda value: value.value)
-    return Value(most.value, f"{most.origin}; most of {len(values)} ranks", most.low, most.high)
-
-
-def graphs(ledger: Ledger) -> list[Measurement]:
-    """What was measured over compiled or captured graphs."""
-    return [row for row in ledger.measurements if row.scope == "graph"]
-
-
-def op_values(ledger: Ledger) -> list[dict[str, Value]]:
-    """For every op, what was measured of it alone."""
-    found: list[dict[str, Value]] = [{} for _ in ledger.ops]
-    for row in ledger.measurements:
-        if row.scope == "op" and len(row.ops) == 1:
-            found[row.ops[0]].update(row.quantities)
-    return found
-
-
-def facts(ledger: Ledger) -> list[Fact]:
-    """Every value once: what was measured of ops, then what only their kernels tell."""
-    found = []
-    told: dict[frozenset[int], set[str]] = defaultdict(set)
-    for row in ledger.measurements:
-        if row.scope == "op" and not _is_idle_view(ledger, row):
-            found.append(Fact(row.ops, {name: value.value for name, value in row.quantities.items()}))
-            told[frozenset(row.ops)].update(row.quantities)
-    for kernel in ledger.kernels:
-        if kernel.kind == "primitive":
-            continue  # a CPU library's work: its time is part of the op's
-        values: dict[str, Number] = {name: value.value for name, value in kernel.quantities.items()}
-        values["kernels"] = 1
-        if kernel.time_s is not None:
-            values["gpu_time_s"] = kernel.time_s
-        known = told.get(frozenset(kernel.ops), set())
-        if left := {name: value for name, value in values.items() if name not in known}:
-            found.append(Fact(kernel.ops, left))
-    return found
-
-
-def _is_idle_view(ledger: Ledger, row: Measurement) -> bool:
-    """A view took no time and launched nothing: that the allocator was asked around it makes no row."""
-    if any(name in row.quantities for name in ("gpu_time_s", "host_time_s", "kernels")):
-        return False
-    return bool(row.ops) and all(ledger.ops[index].kind == "view" for index in row.ops)
-
-
 class Measured:
     """A ledger whose measurements are indexed once, for many questions."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.facts = facts(ledger)
-        self.step = step_values(ledger)
+        self.steps = steps_of_ranks(ledger)
+        self.step = step_values(self.steps)
         self.known = frozenset(name for fact in self.facts for name in fact.values)
         """Every quantity that some op has."""
         with_facts = {index for fact in self.facts for index in fact.ops}
         self.counted_ops = tuple(op.index for op in ledger.ops if op.kind != "view" or op.index in with_facts)
         """All ops but the views of which nothing was measured."""
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The processes whose steps the ledger holds: more than one when ledgers were joined."""
+        return tuple(sorted({op.rank for op in self.ledger.ops})) or (self.ledger.header.rank,)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return timeline(self.ledger, op_values(self.ledger))
+
+    @cached_property
+    def has_half(self) -> bool:
+        """Does some op read or write a tensor of 16 bits? Without, fp16 FLOPs of CUDA cores are left out on purpose."""
+        tensors = (tensor for op in self.ledger.ops for tensor in (*op.inputs, *op.outputs))
+        return any(tensor.dtype in _HALF_TYPES for tensor in tensors)
+
+    def executed_is_known(self, names: Container[str]) -> bool:
+        return executed_is_known(names, half=self.has_half)
+
+    def _whole(self, names: Container[str]) -> Whole:
+        return Whole(
+            executed=self.executed_is_known(names),
+            cuda=cuda_is_known(names, half=self.has_half),
+            dram=all(name in names for name in DRAM_BYTES),
+        )
+
+    def ranks_with(self, names: Collection[str]) -> frozenset[int]:
+        """The ranks that have one of these, of ops or of the step."""
+        of_ops = {
+            self.ledger.ops[index].rank
+            for fact in self.facts
+            if any(name in fact.values for name in names)
+            for index in fact.ops
+        }
+        of_steps = {rank for rank, values in self.steps.items() if any(name in values for name in names)}
+        return frozenset(of_ops or of_steps)
+
+    @cached_property
+    def _flops_ranks(self) -> frozenset[int]:
+        return self.ranks_with(EXECUTED_FLOPS)
+
+    @cached_property
+    def _dram_ranks(self) -> frozenset[int]:
+        return self.ranks_with(DRAM_BYTES)
 
     @cached_property
     def launched(self) -> frozenset[int]:
@@ -213,7 +204,7 @@ class Measured:
         """Add up the facts of a row."""
         values: dict[str, Number] = {}
         holders: dict[str, set[int]] = defaultdict(set)
-        executed = [name for name in EXECUTED_FLOPS if name in self.known]
+        executed = [name for name in EXECUTED_FLOPS if name in self.known] if self._of_ops.executed else []
         dram = [name for name in DRAM_BYTES if name in self.known]
         counted: set[int] = set()
         moved: set[int] = set()
@@ -226,11 +217,20 @@ class Measured:
                     values[name] = max(values.get(name, value), value)
                 elif adds_up(name):
                     values[name] = values.get(name, 0) + value
-            if any(name in fact.values for name in executed) and any(_flops(ops[index]) for index in fact.ops):
+            if (
+                executed
+                and all(name in fact.values for name in executed)
+                and any(_flops(ops[index]) for index in fact.ops)
+            ):
                 counted.update(fact.ops)
-                matrix += sum(fact.values.get(name, 0) for name in executed)
+                matrix += sum(fact.values[name] for name in executed)
             if any(name in fact.values for name in dram):
                 moved.update(fact.ops)
+        # What belongs to several rows or to none has no ops of its own, and grew by nobody knows how much.
+        if group.ops or not group.facts:
+            grown = self.timeline.growth_bytes(frozenset(group.ops))
+            if grown is not None:
+                values["growth_bytes"] = grown
         ran = self.launched.intersection(group.ops)
         return Sums(
             values=values,
@@ -239,7 +239,28 @@ class Measured:
             matrix_executed=matrix if counted else None,
             matrix_useful=sum(_flops(ops[index]) for index in counted) if counted else None,
             compulsory_bytes=sum(_bytes(ops[index]) for index in moved) if moved else None,
+            whole=self._of_ops,
+            flops_time_s=self._time_on(self._flops_ranks, group),
+            dram_time_s=self._time_on(self._dram_ranks, group),
         )
+
+    @cached_property
+    def _of_ops(self) -> Whole:
+        return self._whole(self.known)
+
+    def _time_on(self, ranks: frozenset[int], group: Group) -> Number | None:
+        """Time of a row on some of the ranks. What nothing tells the op of has no rank either, unless there is one."""
+        several = len(self.ranks) > 1
+        for name in ("gpu_time_s", "host_time_s"):
+            times = [
+                fact.values[name]
+                for fact in group.facts
+                if name in fact.values
+                if not several or (fact.ops and self.ledger.ops[fact.ops[0]].rank in ranks)
+            ]
+            if times:
+                return sum(times)
+        return None
 
     @property
     def whole(self) -> Group:
@@ -247,18 +268,11 @@ class Measured:
 
     @cached_property
     def total(self) -> Sums:
-        """All ops, and what belongs to none. What is only known of the whole step or of graphs is taken from there."""
+        """All ops, and what belongs to none. What is only known of the whole step is taken from there."""
         sums = self.sums(self.whole)
-        whole: dict[str, Number] = {}
-        for row in graphs(self.ledger):
-            for name, value in row.quantities.items():
-                whole[name] = whole.get(name, 0) + value.value
-        whole.update((name, value.value) for name, value in self.step.items())
-        only = {name: value for name, value in whole.items() if name not in self.known and adds_up(name)}
-        return Sums(
-            {**only, **sums.values}, sums.ran, sums.missing, sums.matrix_executed, sums.matrix_useful,
-            sums.compulsory_bytes,
-        )  # fmt: skip
+        only = {name: value.value for name, value in self.step.items() if name not in self.known and adds_up(name)}
+        values = {**only, **sums.values}
+        return replace(sums, values=values, whole=self._whole(self.known | only.keys()))
 
     @cached_property
     def attributed(self) -> dict[int, Number]:

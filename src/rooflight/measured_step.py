@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
 
 from rooflight import summary
 from rooflight.ledger import Ledger, total
-from rooflight.measured import Measured, Number, adds_up, ratio
-from rooflight.peaks import Peak, peak
+from rooflight.measured import Measured, ratio
+from rooflight.measured_facts import Number, adds_up
+from rooflight.peaks import Peak, peak, unit_peak
 from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES
 
 HOST_BOUND = 0.8
@@ -24,21 +26,26 @@ class TimePart:
     share: float | None
     """Of the wall time."""
     is_sum: bool = False
+    rank: int | None = None
+    """Where there are several."""
 
 
-def ranks(ledger: Ledger) -> int:
-    """How many processes' steps the ledger holds: more than one when ledgers were joined."""
-    return max(len({op.rank for op in ledger.ops}), 1)
+def wall_s(measured: Measured, ranks: Container[int] | None = None) -> Number | None:
+    """Of the slowest rank, or of the slowest among some of them."""
+    return _time("wall_time_s", measured, ranks)
 
 
-def wall_s(measured: Measured) -> Number | None:
-    value = measured.step.get("wall_time_s")
-    return None if value is None else value.value
+def busy_s(measured: Measured, ranks: Container[int] | None = None) -> Number | None:
+    """Of the same rank that `wall_s` is of: two ranks' times make no ratio."""
+    return _time("gpu_busy_s", measured, ranks)
 
 
-def busy_s(measured: Measured) -> Number | None:
-    value = measured.step.get("gpu_busy_s")
-    return None if value is None else value.value
+def _time(name: str, measured: Measured, ranks: Container[int] | None) -> Number | None:
+    steps = [values for rank, values in measured.steps.items() if ranks is None or rank in ranks]
+    if not steps:
+        return None
+    slowest = max(steps, key=lambda values: values["wall_time_s"].value if "wall_time_s" in values else 0)
+    return slowest[name].value if name in slowest else None
 
 
 def busy_share(measured: Measured) -> float | None:
@@ -52,10 +59,18 @@ def is_host_bound(measured: Measured) -> bool | None:
 
 
 def time_parts(measured: Measured) -> list[TimePart]:
-    """From the sum of the ops to the wall, with a name for each gap."""
-    wall, busy, ops = wall_s(measured), busy_s(measured), measured.total.time_s
-    if ranks(measured.ledger) > 1:
-        ops = None  # they ran side by side, on devices of their own
+    """From the sum of the ops to the wall, with a name for each gap. Of several ranks, each for itself."""
+    if len(measured.ranks) == 1:
+        return _time_parts(measured, wall_s(measured), busy_s(measured), measured.total.time_s)
+    # A kernel of no op is of no rank either: the ops' sums are left out.
+    return [
+        replace(part, name=f"rank {rank}: {part.name}", rank=rank)
+        for rank in measured.ranks
+        for part in _time_parts(measured, wall_s(measured, {rank}), busy_s(measured, {rank}), None)
+    ]
+
+
+def _time_parts(measured: Measured, wall: Number | None, busy: Number | None, ops: Number | None) -> list[TimePart]:
     on_gpu = measured.total.get("gpu_time_s") is not None
     parts: list[tuple[str, Number, bool]] = []
     if ops is not None:
@@ -122,7 +137,7 @@ def self_check(measured: Measured) -> list[Check]:
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast the step was, by the wall."""
+    """How fast the step was, by the wall: of all ranks together, what was counted of those that have counters."""
 
     samples_per_s: float | None
     tokens_per_s: float | None
@@ -131,18 +146,49 @@ class Rates:
     dram_bytes_per_s: float | None
 
 
+@dataclass(frozen=True)
+class Counted:
+    """Counters of the whole step, by quantity, summed over the ranks that have all of them."""
+
+    values: Mapping[str, Number]
+    ranks: frozenset[int]
+
+    @property
+    def sum(self) -> Number:
+        return sum(self.values.values())
+
+
+def executed(measured: Measured) -> Counted | None:
+    """What all units executed, from the range around the step, else from the ops; `None` where a unit is unknown."""
+    return _counted(measured, EXECUTED_FLOPS, measured.executed_is_known)
+
+
+def moved(measured: Measured) -> Counted | None:
+    """DRAM bytes, from the same."""
+    return _counted(measured, DRAM_BYTES, lambda names: all(name in names for name in DRAM_BYTES))
+
+
+def _counted(measured: Measured, names: tuple[str, ...], is_known: Callable[[Container[str]], bool]) -> Counted | None:
+    steps = {rank: values for rank, values in measured.steps.items() if is_known(values)}
+    if steps:
+        found: dict[str, Number] = {}
+        for values in steps.values():
+            for name in names:
+                if name in values:
+                    found[name] = found.get(name, 0) + values[name].value
+        return Counted(found, frozenset(steps))
+    sums = {name: value for name in names if (value := measured.total.get(name)) is not None}
+    return Counted(sums, measured.ranks_with(names)) if is_known(sums) else None
+
+
 def executed_flops(measured: Measured) -> Number | None:
-    """Of the whole step: from the range around it, else from the ops."""
-    return _whole(measured, EXECUTED_FLOPS)
+    found = executed(measured)
+    return None if found is None else found.sum
 
 
 def dram_bytes(measured: Measured) -> Number | None:
-    return _whole(measured, DRAM_BYTES)
-
-
-def _whole(measured: Measured, names: tuple[str, ...]) -> Number | None:
-    known = [measured.step[name].value for name in names if name in measured.step]
-    return sum(known) if known else measured.total.of(names)
+    found = moved(measured)
+    return None if found is None else found.sum
 
 
 def useful_flops(ledger: Ledger) -> int | None:
@@ -150,15 +196,25 @@ def useful_flops(ledger: Ledger) -> int | None:
     return total(ledger.ops).flops if any(op.cost is not None for op in ledger.ops) else None
 
 
-def rates(measured: Measured, *, over_s: Number | None = None) -> Rates:
-    """Per second of wall time, or of another time of the same step."""
-    time, ledger = wall_s(measured) if over_s is None else over_s, measured.ledger
+def causal_flops(ledger: Ledger) -> int | None:
+    """Useful FLOPs with only the half of attention that a causal mask keeps; `None` where no attention is causal."""
+    costs = [op.cost for op in ledger.ops if op.cost is not None and op.cost.flops is not None]
+    if all(cost.flops_causal in (None, cost.flops) for cost in costs):
+        return None
+    return sum((cost.flops if cost.flops_causal is None else cost.flops_causal) or 0 for cost in costs)
+
+
+def rates(measured: Measured, *, while_busy: bool = False) -> Rates:
+    """Per second of wall time, or of the time in which the GPU was busy."""
+    time_of = busy_s if while_busy else wall_s
+    time, ledger, ranks = time_of(measured), measured.ledger, len(measured.ranks)
+    done, traffic = executed(measured), moved(measured)
     return Rates(
-        samples_per_s=ratio(_times(summary.samples(ledger), ranks(ledger)), time),
-        tokens_per_s=ratio(_times(summary.tokens(ledger), ranks(ledger)), time),
+        samples_per_s=ratio(_times(summary.samples(ledger), ranks), time),
+        tokens_per_s=ratio(_times(summary.tokens(ledger), ranks), time),
         useful_flops_per_s=ratio(useful_flops(ledger), time),
-        executed_flops_per_s=ratio(executed_flops(measured), time),
-        dram_bytes_per_s=ratio(dram_bytes(measured), time),
+        executed_flops_per_s=None if done is None else ratio(done.sum, time_of(measured, done.ranks)),
+        dram_bytes_per_s=None if traffic is None else ratio(traffic.sum, time_of(measured, traffic.ranks)),
     )
 
 
@@ -168,15 +224,20 @@ def _times(count: int | None, ranks: int) -> int | None:
 
 @dataclass(frozen=True)
 class Utilisation:
-    """How much of the device's peak the step used, by the wall."""
+    """How much of what the device could have done the step used."""
 
     precision: str
     """The one that most of the useful FLOPs run in: its roof is the peak."""
     peak: Peak
     mfu: float | None
     """Useful FLOPs of what the peak could have done in that time."""
+    mfu_causal: float | None
+    """The same without the half of attention that a causal mask leaves out; `None` where no attention is causal."""
     hfu: float | None
-    """Executed FLOPs of the same."""
+    """The share of that time which the units would need for what they executed, each at its own peak, one after the
+    other. Of the ranks that have counters."""
+    roofs: Mapping[str, Peak]
+    """The peaks that `hfu` is made with, by quantity."""
 
 
 def main_precision(ledger: Ledger) -> str | None:
@@ -188,16 +249,31 @@ def main_precision(ledger: Ledger) -> str | None:
     return flops.most_common(1)[0][0] if flops else None
 
 
-def utilisation(measured: Measured, *, flops_per_s: float | None = None) -> Utilisation | None:
-    """MFU and HFU against the peak of the ledger's device, or against one that is given; `None` without a peak."""
-    precision = main_precision(measured.ledger)
+def utilisation(
+    measured: Measured, *, flops_per_s: float | None = None, while_busy: bool = False
+) -> Utilisation | None:
+    """MFU and HFU against the peaks of the ledger's device, or against one that is given; `None` without a peak."""
+    device, precision = measured.ledger.header.device, main_precision(measured.ledger)
     if precision is None:
         return None
-    best = peak(measured.ledger.header.device, precision) if flops_per_s is None else Peak(flops_per_s, "given")
-    if best is None or wall_s(measured) is None:
+    best = peak(device, precision) if flops_per_s is None else Peak(flops_per_s, "given")
+    time_of = busy_s if while_busy else wall_s
+    time = time_of(measured)
+    if best is None or time is None:
         return None
-    found = rates(measured)
-    all_devices = best.flops_per_s * ranks(measured.ledger)
+    could = best.flops_per_s * len(measured.ranks) * time
+    done = executed(measured)
+    used = {} if done is None else {name: flops for name, flops in done.values.items() if flops}
+    roofs = {name: roof for name in used if (roof := best if flops_per_s else unit_peak(device, name)) is not None}
+    hfu = None
+    if done is not None and len(roofs) == len(used):
+        needed = sum(flops / roofs[name].flops_per_s for name, flops in used.items())
+        hfu = ratio(needed, (time_of(measured, done.ranks) or 0) * len(done.ranks))
     return Utilisation(
-        precision, best, ratio(found.useful_flops_per_s, all_devices), ratio(found.executed_flops_per_s, all_devices)
+        precision=precision,
+        peak=best,
+        mfu=ratio(useful_flops(measured.ledger), could),
+        mfu_causal=ratio(causal_flops(measured.ledger), could),
+        hfu=hfu,
+        roofs=roofs,
     )

@@ -6,6 +6,7 @@ rooflight itself computes, compares and shows. Units stand in the names.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,7 +50,7 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("executions", "count", "how often a region was run", additive=False),
         Quantity("executed_flops", "flop", "all units together, for a region", additive=False),
         # Memory, as torch's allocator sees it.
-        Quantity("growth_bytes", "byte", "allocated after minus allocated before"),
+        Quantity("growth_bytes", "byte", "allocated after minus before; what is freed between ops counts", additive=False),
         Quantity("allocations", "count", "calls of the allocator"),
         Quantity("output_bytes", "byte", "new storage that the results lie in, as the allocator rounds it"),
         Quantity("workspace_bytes", "byte", "most taken and given back inside an op: no sum", additive=False),
@@ -59,7 +60,7 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("allocated_before_bytes", "byte", "allocated when the step began", additive=False),
         Quantity("outside_bytes", "byte", "outside the allocator: CUDA context and libraries", additive=False),
         Quantity("resident_bytes", "byte", "memory of the process after the step", additive=False),
-        Quantity("peak_resident_bytes", "byte", "most memory the process ever had", additive=False),
+        Quantity("peak_resident_bytes", "byte", "most memory of the process; origin: since when", additive=False),
     )
 }  # fmt: skip
 
@@ -69,3 +70,20 @@ CPU_FLOPS = tuple(f"cpu_flops_{p}" for p in CPU_PRECISIONS)
 EXECUTED_FLOPS = (*TENSOR_FLOPS, *CUDA_FLOPS, *CPU_FLOPS)
 """Their sum is what was executed. Integer tensor work counts as operations, as peaks do."""
 DRAM_BYTES = ("dram_bytes_read", "dram_bytes_written")
+COUNTED = frozenset((*EXECUTED_FLOPS, *DRAM_BYTES, "l2_bytes", "l1_bytes"))
+"""What only hardware counters tell."""
+
+
+def cuda_is_known(names: Container[str], *, half: bool) -> bool:
+    """Do these tell all FLOPs of the CUDA cores? Those on 16 bits are left out where no tensor has 16 (`half`)."""
+    needed = CUDA_FLOPS if half else [name for name in CUDA_FLOPS if name != "cuda_flops_fp16"]
+    return all(name in names for name in needed)
+
+
+def executed_is_known(names: Container[str], *, half: bool) -> bool:
+    """Do these tell all that was executed? A tensor pipe that stood still is there as 0, so one name of them is enough;
+    without the CUDA cores the sum would be that of a part.
+    """
+    if any(name in names for name in CPU_FLOPS):
+        return True
+    return any(name in names for name in TENSOR_FLOPS) and cuda_is_known(names, half=half)

@@ -18,7 +18,7 @@ import click
 from rooflight.commands.form_options import check_form, form, form_options
 from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, step_options
 from rooflight.commands.table_options import measured_options, table_options
-from rooflight.errors import BadInput, CannotMeasure
+from rooflight.errors import BadInput, CannotMeasure, RooflightError
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
@@ -95,6 +95,8 @@ def _check(options: Mapping[str, Any]) -> None:
     if options["counters"] == "ncu" and (options["compiled"] or options["graphs"]):
         raise BadInput("--counters ncu is for the eager step: use --counters cupti with --compile and --graphs")
     trace_file = options["trace_file"]
+    if trace_file is not None and trace_file == options["output"]:
+        raise BadInput("--trace and -o name the same file: give them different names")
     if trace_file is not None and not trace_file.name.lower().endswith(".json"):
         raise BadInput(f"--trace {trace_file}: the name must end in .json")
 
@@ -230,17 +232,12 @@ def _ncu_command(options: Mapping[str, Any]) -> None:
 def _give(ledger: Ledger, options: Mapping[str, Any]) -> None:
     """Save first: a terminal that closes must not cost the measurement."""
     from rooflight.commands.output import say, show_measure
-    from rooflight.files import save, write_atomically
+    from rooflight.files import save
 
     to, output = form(options), options["output"]
     depth = 3 if options["depth"] is None and to in ("text", "md") else options["depth"]
     choices = {"by": options["by"], "depth": depth, "folded": not options["unfold"] and to != "csv",
                "memory": options["memory"], "kernels": options["kernels"]}  # fmt: skip
-    if options["trace_file"] is not None:
-        from rooflight.reporting.perfetto import to_perfetto
-
-        write_atomically(options["trace_file"], to_perfetto(ledger), force=options["force"])
-        say(f"wrote {options['trace_file']}; open it at https://ui.perfetto.dev")
     if output is not None:
         name = output.name.lower()
         if name.endswith((".json", ".json.gz")):
@@ -252,10 +249,26 @@ def _give(ledger: Ledger, options: Mapping[str, Any]) -> None:
                 **{**choices, "depth": options["depth"]},
             )  # fmt: skip
             say(f"wrote {output}")
-            if to == "text":
-                return
+    if options["trace_file"] is not None:
+        _write_trace(ledger, options)
+    if output is not None and output.name.lower().endswith((".csv", ".md")) and to == "text":
+        return
     if ledger.header.rank == 0:
         show_measure(ledger, to=to, **choices)
+
+
+def _write_trace(ledger: Ledger, options: Mapping[str, Any]) -> None:
+    """What is wrong with it must not cost the rest of the result."""
+    from rooflight.commands.output import say
+    from rooflight.files import write_atomically
+    from rooflight.reporting.perfetto import to_perfetto
+
+    try:
+        write_atomically(options["trace_file"], to_perfetto(ledger), force=options["force"])
+    except RooflightError as error:
+        say(f"rooflight: no trace written: {error}")
+    else:
+        say(f"wrote {options['trace_file']}; open it at https://ui.perfetto.dev")
 
 
 def _of_rank(output: Path | None) -> Path | None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _NO_REGIONS = (
     "no region was entered: write `with rooflight.region('name'):` around what you want to know, and run it again"
 )
+_WHY_MISSING = "they ran on another machine, entered no region or were killed before they could write"
 _ENDINGS = (".json", ".json.gz", ".csv", ".md")
 
 
@@ -72,15 +73,19 @@ def command(
     if output is not None:
         _check(output, force=force)
     with tempfile.TemporaryDirectory(prefix="rooflight-") as folder:
-        from rooflight.measurement.region_settings import COUNTERS, LEVEL, RUN
+        from rooflight.measurement.regions.settings import COUNTERS, LEVEL, RUN
 
         environment = {**os.environ, RUN: folder, COUNTERS: counters, LEVEL: level}
         code = _run(command, environment, quiet=as_json)
         ledgers, damaged = _collect(Path(folder))
+        joined = _joined(ledgers, command)
+        # Before anything is printed: an output that is closed or full must not cost the only copy.
+        unsaved = _saved(joined, output, force=force) if joined is not None and output is not None else None
     for line in damaged:
         _say(line)
-    joined = _joined(ledgers, command)
-    _show(joined, as_json=as_json, output=output, force=force, code=code)
+    _show(joined, as_json=as_json, nothing_written=output is not None, code=code)
+    if unsaved is not None:
+        raise unsaved
     if not code and counters == "cupti" and joined is not None and not _has_counters(joined):
         raise CannotMeasure("--counters cupti was asked for, and nothing could be counted: the lines above say why")
     sys.exit(code)
@@ -192,6 +197,8 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: Sequence[str]) -> Le
         return None
     import msgspec
 
+    from rooflight.measurement.ranks import missing_ranks
+
     ranks = [ledger.header.rank for _, ledger in ledgers]
     first = ledgers[0][1]
     rows, notes = list(first.measurements), list(first.header.notes)
@@ -200,44 +207,53 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: Sequence[str]) -> Le
         whose = f"rank {rank}" if ranks.count(rank) == 1 else f"process {pid}"
         rows += [msgspec.structs.replace(row, name=f"{row.name} ({whose})") for row in ledger.measurements]
         notes += [f"{whose}: {note}" for note in ledger.header.notes]
+    world = max(ledger.header.world for _, ledger in ledgers)
+    if (missing := missing_ranks(ranks, world)) is not None:
+        notes.insert(0, f"{missing}: {_WHY_MISSING}")
     header = msgspec.structs.replace(
-        first.header, notes=tuple(notes), command=shlex.join(["rooflight", "run", "--", *command])
+        first.header, world=world, notes=tuple(notes), command=shlex.join(["rooflight", "run", "--", *command])
     )
     return msgspec.structs.replace(first, header=header, measurements=tuple(rows))
 
 
-def _show(ledger: Ledger | None, *, as_json: bool, output: Path | None, force: bool, code: int) -> None:
+def _saved(ledger: Ledger, output: Path, *, force: bool) -> BadFile | None:
+    """What stood in the way, to be told after the figures were at least shown."""
+    name = output.name.lower()
+    try:
+        if name.endswith((".csv", ".md")):
+            from rooflight.commands.output import show_log
+
+            show_log(ledger, to="csv" if name.endswith(".csv") else "md", kernels=0, output=output, force=force)
+        else:
+            from rooflight.files import save
+
+            save(ledger, output, force=force)
+    except BadFile as error:
+        return error
+    _say(f"wrote {output}")
+    return None
+
+
+def _show(ledger: Ledger | None, *, as_json: bool, nothing_written: bool, code: int) -> None:
+    """`nothing_written`: a file was asked for, to be told where there is nothing to write into it."""
     if code:
         _say(f"the program ended with exit code {code}" + (": what was measured before" if ledger is not None else ""))
     if ledger is None:
-        _say(_NO_REGIONS + ("; nothing was written" if output is not None else ""))
+        _say(_NO_REGIONS + ("; nothing was written" if nothing_written else ""))
         if as_json:
             click.echo(f'{{"header":null,"regions":[],"exit_code":{code}}}')
         return
-    from rooflight.commands.output import emit, show_log
-
     if as_json:
         import msgspec
 
+        from rooflight.commands.output import emit
         from rooflight.reporting.region_tables import region_document
 
         emit(msgspec.json.encode(region_document(ledger, exit_code=code)))
     else:
+        from rooflight.commands.output import show_log
+
         show_log(ledger, to="text", kernels=0)
-    if output is not None:
-        _write(ledger, output, force=force)
-        _say(f"wrote {output}")
-
-
-def _write(ledger: Ledger, output: Path, *, force: bool) -> None:
-    from rooflight.commands.output import show_log
-    from rooflight.files import save
-
-    name = output.name.lower()
-    if name.endswith((".csv", ".md")):
-        show_log(ledger, to="csv" if name.endswith(".csv") else "md", kernels=0, output=output, force=force)
-    else:
-        save(ledger, output, force=force)
 
 
 def _say(message: str) -> None:

@@ -9,9 +9,10 @@ import re
 from pathlib import Path
 
 from rooflight.errors import BadFile
+from rooflight.files import read_bytes
 from rooflight.importing.assembly import ledger_of
 from rooflight.importing.log import Log
-from rooflight.importing.source import Source, decode, read_bytes
+from rooflight.importing.source import Source, decode
 from rooflight.ledger import Ledger
 
 KNOWN = (
@@ -29,7 +30,7 @@ def read(path: str | Path) -> Ledger:
 def _log(path: Path) -> Log:
     from rooflight.importing import chrome_trace, ncu_csv, ncu_messages, ncu_report, ncu_text, nsys_csv, nvprof
 
-    content = read_bytes(path)
+    content = read_bytes(path, what="log")
     if not content.strip():
         raise BadFile(f"{path} is empty")
     if content.startswith(ncu_report.MAGIC):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from rooflight.errors import BadFile
 
@@ -35,26 +32,6 @@ class Source:
 
     def bad(self, line: int, message: str) -> BadFile:
         return BadFile(f"{self.name}, line {line}: {message}")
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked when it is gzipped, whatever its name says."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise BadFile(f"{path} does not exist") from None
-    except IsADirectoryError:
-        raise BadFile(f"{path} is a folder: give one log") from None
-    except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
-    if content[:2] != b"\x1f\x8b":
-        return content
-    try:
-        return gzip.decompress(content)
-    except EOFError:
-        raise BadFile(f"{path} breaks off in the middle: copy the whole file again") from None
-    except (OSError, zlib.error) as error:
-        raise BadFile(f"{path} is no valid gzip file: {error}") from error
 
 
 def decode(content: bytes) -> str | None:

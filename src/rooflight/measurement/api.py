@@ -19,7 +19,7 @@ from rooflight.errors import BadInput, CannotMeasure
 from rooflight.estimation.costs import fill_costs
 from rooflight.ledger import FORMAT_VERSION, Ledger, StepKind
 from rooflight.measurement import on_cpu, on_gpu
-from rooflight.measurement.compiled import CompiledStep, runs_compiled_code
+from rooflight.measurement.compiled import CompiledStep
 from rooflight.measurement.conditions import Conditions, cuda_version, device_name, driver_version
 from rooflight.measurement.counters.metrics import Level
 from rooflight.measurement.counters.op_counters import check_names
@@ -81,6 +81,7 @@ def measure(
         >>> ledger = rooflight.measure("resnet50", batch=16, step="train")
         >>> ledger.to_pandas()[["op", "gpu_time_s", "dram_bytes_read"]]
     """
+    compile = compile or compile_mode is not None
     options = MeasureOptions(
         counters=counters, levels=tuple(levels), metrics=tuple(metrics), per_kernel=per_kernel, repeat=repeat,
         execution="graph" if graphs else "compile" if compile else "eager", compile_mode=compile_mode,
@@ -144,7 +145,7 @@ def measure_workload(workload: Workload, trace_options: TraceOptions, options: M
             progress("warm-up", 0, 1)
             _start_clean(trace_options.on)
             execution.prepare()
-            if options.execution == "eager" and runs_compiled_code(stage):
+            if execution.runs_compiled_code:
                 options = replace(options, execution="compile")
                 execution = CompiledStep(stage, as_it_is=True)
                 execution.prepare()
@@ -209,7 +210,8 @@ def _device(model: str | nn.Module, inputs: Any, asked: str | None) -> torch.dev
         if len(places) > 1:
             raise BadInput(f"the model lies on {len(places)} devices: measure it on one (model.to('cuda'))")
         place = places.pop() if places else _parsed(asked or _default_device())
-        if asked is not None and _parsed(asked).type != place.type:
+        wanted = _parsed(asked) if asked is not None else place
+        if wanted.type != place.type or wanted.index not in (None, place.index):
             raise BadInput(f"the model is on {place}, not on {asked}: move it first")
     else:
         place = _parsed(asked or _default_device())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +15,14 @@ from rooflight.measurement.profiler_trace import Span, Thread, Trace
 from rooflight.trace.stage import Stage
 
 _GRAPH = "## Call CompiledFxGraph"
-_REGION = "Torch-Compiled Region"
 
 
 class CompiledStep(EagerStep):
-    """Forward and backward compiled, the loss and the optimizer as they are."""
+    """Forward and backward compiled, the loss and the optimizer as they are.
+
+    Compiled code is made anew, to see what it is made of: a model that was compiled before compiles again when it is
+    next called.
+    """
 
     eager = False
 
@@ -70,15 +72,11 @@ class CompiledStep(EagerStep):
         return notes
 
     def close(self) -> None:
+        """What was compiled here is of no use to anybody; its code and its graphs' memory go."""
+        import torch._dynamo
+
         self.stage.call = self.stage.model
-
-
-def runs_compiled_code(stage: Stage) -> bool:
-    """Does the plain step call something that was compiled before, a decorated function for instance?"""
-    if "torch._dynamo" not in sys.modules:
-        return False
-    trace = timeline.profiled(lambda: stage.run(), cuda=False)
-    return any(span.name.startswith((_REGION, _GRAPH)) for span in trace.spans)
+        torch._dynamo.reset()
 
 
 @contextmanager

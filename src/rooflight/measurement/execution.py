@@ -7,6 +7,7 @@ timed, profiled and counted is the step as it was asked for.
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from rooflight.measurement.profiler_trace import Trace
 from rooflight.trace.stage import Stage
 
 Launches = list[timeline.Launch]
+_COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph")
 
 
 class EagerStep:
@@ -32,10 +34,19 @@ class EagerStep:
         self.stage = stage
         self.uses_graphs = False
         """CUDA graphs are launched, inside which some counters do not count."""
+        self.runs_compiled_code = False
+        """Something in the step is compiled, although the model as a whole is not: a decorated function."""
 
     def prepare(self) -> None:
-        """Run the step once: handles, workspaces and caches of libraries are made by the first."""
-        self.stage.run()
+        """Run the step once: handles, workspaces and caches of libraries are made by the first.
+
+        Who has compiled code has loaded Dynamo. Then the run is profiled, to see whether the step calls any.
+        """
+        if "torch._dynamo" not in sys.modules or torch.autograd._profiler_enabled():
+            self.stage.run()
+            return
+        trace = timeline.profiled(lambda: self.stage.run(), cuda=False)
+        self.runs_compiled_code = any(span.name.startswith(_COMPILED) for span in trace.spans)
 
     def memory(self) -> tuple[dict[str, Value], list[str]]:
         return gpu_memory.step_memory(self.stage)
@@ -107,9 +118,12 @@ class CapturedStep(EagerStep):
             ) from error
         self._peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
 
+        # The graph reads these where they lie: they must outlive it.
+        held = (arguments, output)
+
         def replay(_: Any) -> Any:
             graph.replay()
-            return output
+            return held[1]
 
         stage.play = replay
 

@@ -37,11 +37,10 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class Findings:
-    """Quantities by op, of the whole step and of graphs, kernels, and notes on what could not be measured."""
+    """Quantities by op and of the whole step, kernels, and notes on what could not be measured."""
 
     ops: dict[int, dict[str, Value]] = field(default_factory=dict)
     step: dict[str, Value] = field(default_factory=dict)
-    graphs: dict[str, dict[str, Value]] = field(default_factory=dict)
     kernels: tuple[Kernel, ...] = ()
     recording: Recording | None = None
     """The ops that the numbers belong to, once they were recorded."""
@@ -62,10 +61,15 @@ class Findings:
             if isinstance(error, OutOfMemory):
                 _release_memory()
             self.notes.append(f"{what} not measured: {error}")
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # a full disk; an error of the device, which comes later than its cause
+            line = (str(error).strip().splitlines() or [""])[0]
+            self.notes.append(f"{what} not measured: {type(error).__name__}: {line}")
 
     def measurements(self) -> tuple[Measurement, ...]:
         rows: list[tuple[Scope, tuple[int, ...], str, dict[str, Value]]] = [("step", (), "", self.step)]
-        rows += [("graph", (), name, quantities) for name, quantities in self.graphs.items()]
         rows += [("op", (index,), "", self.ops[index]) for index in sorted(self.ops)]
         return tuple(
             Measurement(scope=scope, ops=ops, name=name, quantities=quantities)

@@ -139,13 +139,17 @@ def _flops(stage: Stage, recording: Recording, findings: Findings, progress: Pro
     wanted = perf_events.quantities()
     for number, quantity in enumerate(wanted):
         progress("FLOP counters", number, len(wanted))
-        origin = "perf events: floating-point instructions, by lanes"
         stage.put_back()
         arguments = stage.fresh_arguments()
         with perf_events.FlopCounters([quantity]) as counters:
-            before = counters.read()[quantity]
+            before = counters.read().get(quantity)
             stage.run(arguments)
-            findings.step[quantity] = Value(counters.read()[quantity] - before, origin)
+            after = counters.read().get(quantity)
+            scaled = ", scaled: it took turns with others" if counters.multiplexed else ""
+            origin = f"perf events: {counters.origins.get(quantity, 'floating-point instructions')}{scaled}"
+        if before is None or after is None:
+            continue  # its counter never got its turn
+        findings.step[quantity] = Value(after - before, origin)
         stage.put_back()
         with perf_events.FlopCounters([quantity]) as counters:
             observer = _FlopsOfOps(counters, quantity)
@@ -160,10 +164,12 @@ class _FlopsOfOps:
         self.found: dict[int, int] = {}
         self._counters = counters
         self._quantity = quantity
-        self._before = 0
+        self._before: int | None = None
 
     def before(self, index: int) -> None:
-        self._before = self._counters.read()[self._quantity]
+        self._before = self._counters.read().get(self._quantity)
 
     def after(self, index: int) -> None:
-        self.found[index] = self._counters.read()[self._quantity] - self._before
+        now = self._counters.read().get(self._quantity)
+        if now is not None and self._before is not None:
+            self.found[index] = now - self._before

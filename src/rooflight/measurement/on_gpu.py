@@ -144,9 +144,11 @@ def _counters(stage: Stage, recording: Recording, options: MeasureOptions, execu
         busy = {index for index, found in findings.ops.items() if "kernels" in found}
         wanted = busy or {op.index for op in recording.ops if op.kind == "compute"}
         before = counting.passes
-        for index, quantities in counting.per_op(plan, recording.ops, wanted).items():
+        for index, quantities in counting.per_op(plan, recording.ops, wanted):
             findings.add(index, quantities)
         parts.append(f"{counting.passes - before} for its ops")
+    if options.per_kernel and execution.uses_graphs:
+        findings.notes.append("counters by kernel left out: a CUDA graph is one launch, and is counted as a whole")
     if (options.per_kernel or not execution.eager) and not execution.uses_graphs:
         before = counting.passes
         _kernel_counters(counting, plan, findings)
@@ -171,6 +173,12 @@ def _cuda_cores_of_the_eager_step(counting: OpCounters, execution: EagerStep, fi
 def _kernel_counters(counting: OpCounters, plan: Plan, findings: Findings) -> None:
     """Counters for each kernel, joined to the timeline by the order of launch."""
     positions = [number for number, kernel in enumerate(findings.kernels) if kernel.kind == "kernel"]
+    if len({findings.kernels[number].stream for number in positions}) > 1:
+        # The counters come in the order of launching, the timeline in that of starting.
+        findings.notes.append(
+            "counters by kernel left out: kernels run on several streams, so their order is not fixed"
+        )
+        return
     counted = counting.per_kernel(plan, len(positions))
     if len(counted) != len(positions):
         findings.notes.append(

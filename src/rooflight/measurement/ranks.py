@@ -1,14 +1,84 @@
-"""Several processes of one step: what one of them may not do alone, and their ledgers put together."""
+"""Several processes of one step: which one this is, what it may not do alone, and their ledgers put together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.ledger import FORMAT_VERSION, Arg, Ledger, Op, Storage, Tensor
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of several processes this is."""
+
+    rank: int
+    world: int
+    local_rank: int
+    """Among those on this machine; the rank where the launcher does not say."""
+
+
+ALONE = Place(rank=0, world=1, local_rank=0)
+
+# torchrun runs inside a step of Slurm, and so does what mpirun starts: who is nearest to the program is asked first.
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+_SLURM = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+_SLURM_STEP, _SLURM_STEP_TASKS = "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"
+"""Only what srun starts has a step: in a batch script the other three are those of the whole job. The shell that salloc
+opens may be a step too, of one task.
+"""
+
+
+def place(environment: Mapping[str, str] = os.environ) -> Place:
+    """Rank and number of processes as the launcher says (torchrun, Open MPI, Slurm's srun); alone where none does."""
+    for names in (_TORCHRUN, _OPEN_MPI, _SLURM):
+        rank_name, world_name, local_name = names
+        # Empty is unset: that is how a shell script takes a variable away.
+        if not environment.get(rank_name) or not environment.get(world_name):
+            continue
+        if names is _SLURM and (not environment.get(_SLURM_STEP) or environment.get(_SLURM_STEP_TASKS) == "1"):
+            continue
+        world = _number(environment, world_name)
+        if names is _SLURM and world < 2:
+            continue
+        rank = _number(environment, rank_name)
+        if rank >= world:
+            raise BadInput(f"{rank_name}={rank} is no rank of {world_name}={world}: ranks are counted from 0")
+        return Place(rank, world, _number(environment, local_name) if environment.get(local_name) else rank)
+    return ALONE
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name]
+    if not (text.isascii() and text.isdecimal()):
+        raise BadInput(f"{name}={text!r} is no number: unset it, or let the launcher (torchrun, mpirun, srun) set it")
+    return int(text)
+
+
+def missing_ranks(present: Collection[int], world: int) -> str | None:
+    """`ranks 1, 3 of 4 are missing`, or `None`."""
+    missing = sorted(set(range(world)) - set(present))
+    if not missing:
+        return None
+    numbers = [str(rank) for rank in missing] if len(missing) <= 8 else _runs(missing)
+    return f"ranks {', '.join(numbers)} of {world} are missing"
+
+
+def _runs(numbers: Sequence[int]) -> list[str]:
+    """`8-15`: a few words for many machines."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
 def refuse_collectives(ops: Sequence[Op]) -> None:
@@ -23,6 +93,8 @@ def refuse_collectives(ops: Sequence[Op]) -> None:
 
 def join(ledgers: Sequence[Ledger]) -> Ledger:
     """The ledgers of all ranks as one: ops in the order of ranks, each with its rank in its key.
+
+    What has no place for a rank, kernels and what was measured over more than an op, has `rank 1` in its name or label.
 
     Modules and header are those of the lowest rank, which is the one that has counters unless asked otherwise.
     """
@@ -45,8 +117,8 @@ def join(ledgers: Sequence[Ledger]) -> Ledger:
     for ledger in ordered:
         _add(rows, ledger)
     notes = dict.fromkeys(note for ledger in ordered for note in ledger.header.notes)
-    if missing := sorted(set(range(first.world)) - set(ranks)):
-        notes[f"ranks {', '.join(map(str, missing))} of {first.world} are missing"] = None
+    if (missing := missing_ranks(ranks, first.world)) is not None:
+        notes[missing] = None
     header = msgspec.structs.replace(first, notes=tuple(notes))
     return Ledger(
         format_version=FORMAT_VERSION, header=header, modules=ordered[0].modules,
@@ -63,11 +135,16 @@ def _add(rows: dict[str, list[Any]], ledger: Ledger) -> None:
         rows["ops"].append(_op(op, rank=ledger.header.rank, ops=ops, storages=storages))
     for kernel in ledger.kernels:
         moved = tuple(index + ops for index in kernel.ops)
-        rows["kernels"].append(msgspec.structs.replace(kernel, ops=moved))
+        label = _of_rank(ledger.header.rank, kernel.label)
+        rows["kernels"].append(msgspec.structs.replace(kernel, ops=moved, label=label))
     for row in ledger.measurements:
-        name = row.name if row.scope == "op" else f"rank {ledger.header.rank}" + (f": {row.name}" if row.name else "")
+        name = row.name if row.scope == "op" else _of_rank(ledger.header.rank, row.name)
         moved = tuple(index + ops for index in row.ops)
         rows["measurements"].append(msgspec.structs.replace(row, ops=moved, name=name))
+
+
+def _of_rank(rank: int, name: str) -> str:
+    return f"rank {rank}: {name}" if name else f"rank {rank}"
 
 
 def _storage(storage: Storage, *, ops: int, storages: int) -> Storage:

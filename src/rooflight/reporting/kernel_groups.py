@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rooflight.ledger import Kernel, Ledger
-from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, TENSOR_FLOPS
+from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 
 By = Literal["kernel", "launch", "range"]
 Number = int | float
@@ -32,9 +32,10 @@ class Group:
         return sum(values) if values and len(values) == len(counted) else None
 
     def sum_known(self, names: Sequence[str]) -> Number | None:
-        """The sum of those quantities that are known; what was never counted is in the ledger's notes."""
-        known = [total for name in names if (total := self.sum(name)) is not None]
-        return sum(known) if known else None
+        """The sum of those quantities that were counted; unknown when one of them misses a launch."""
+        sums = [self.sum(name) for name in names if any(name in kernel.quantities for kernel in self.kernels)]
+        known = [value for value in sums if value is not None]
+        return sum(known) if known and len(known) == len(sums) else None
 
     @property
     def time_s(self) -> float | None:
@@ -51,7 +52,9 @@ class Group:
 
     @property
     def flops(self) -> Number | None:
-        return self.sum_known(EXECUTED_FLOPS)
+        """By tensor and CUDA cores together; unknown when one of the two was not counted."""
+        tensor, cuda = self.tensor_flops, self.cuda_flops
+        return None if tensor is None or cuda is None else tensor + cuda
 
     @property
     def flops_per_s(self) -> float | None:
@@ -87,4 +90,6 @@ def groups(ledger: Ledger, by: By = "kernel") -> list[Group]:
     found = [Group(name, kernels) for name, kernels in members.items()]
     if all(group.time_s is not None for group in found):
         return sorted(found, key=lambda group: -(group.time_s or 0.0))
-    return sorted(found, key=lambda group: -(group.flops or group.dram_bytes or 0))
+    return sorted(
+        found, key=lambda group: -(group.flops or group.tensor_flops or group.cuda_flops or group.dram_bytes or 0)
+    )

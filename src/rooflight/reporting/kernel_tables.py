@@ -128,7 +128,7 @@ def totals_table(ledger: Ledger) -> Table:
     """Everything that adds up, exactly, with the counter it comes from."""
     found = totals(ledger)
     whole = _whole(ledger)
-    if whole.tensor_flops is not None and whole.cuda_flops is not None and whole.flops is not None:
+    if whole.flops is not None:
         found["flops"] = Value(whole.flops, "tensor + CUDA cores")
     if whole.intensity is not None:
         found["intensity"] = Value(whole.intensity, "all FLOPs / DRAM bytes")
@@ -168,10 +168,10 @@ def flop_count_line(ledger: Ledger) -> str | None:
     """What those see who count as nvprof did, next to what was executed."""
     count = totals(ledger).get("flop_count_sp")
     whole = _whole(ledger)
-    if count is None or not whole.flops:
+    if count is None:
         return None
     line = f"flop_count_sp (fadd + fmul + 2 × ffma, as nvprof counts): {units.exact(count.value)}"
-    if whole.tensor_flops is None:
+    if not whole.flops or whole.tensor_flops is None:
         return f"{line}; whether that is all cannot be said without the tensor cores"
     share = units.percent(count.value / whole.flops)
     more = ": the tensor cores did the rest" if whole.tensor_flops > 0.5 * whole.flops else ""
@@ -181,7 +181,8 @@ def flop_count_line(ledger: Ledger) -> str | None:
 def small_print(ledger: Ledger) -> tuple[str, ...]:
     """The conventions of what is shown."""
     found = totals(ledger)
-    flops = _whole(ledger).flops is not None
+    whole = _whole(ledger)
+    flops = whole.tensor_flops is not None or whole.cuda_flops is not None
     return (*((_FLOPS_SMALL_PRINT,) if flops else ()), *((_TIMES_SMALL_PRINT,) if "gpu_busy_s" in found else ()))
 
 

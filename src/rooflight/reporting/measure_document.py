@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from rooflight.ledger import Kernel, Value
-from rooflight.measured import Measured, Sums, graphs, op_values
+from rooflight.measured import Measured, Sums
+from rooflight.measured_facts import op_values
 from rooflight.measured_rows import phases, rows
 from rooflight.measured_step import busy_share, is_host_bound, rates, self_check, time_parts, utilisation
 
@@ -56,9 +57,6 @@ def totals(measured: Measured) -> dict[str, Any]:
     return {
         **sums(measured.total),
         "step": values(measured.step),
-        "graphs": [
-            {"name": row.name, "ops": row.ops, "measured": values(row.quantities)} for row in graphs(measured.ledger)
-        ],
         "phases": {row.name: sums(row.sums) for row in phases(measured)},
         "self_check": [
             {

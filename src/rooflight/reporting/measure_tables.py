@@ -142,14 +142,14 @@ def phase_table(measured: Measured) -> Table:
 
 
 def operator_memory_table(measured: Measured, by: By = "op", *, limit: int | None = None) -> Table:
-    """What the allocator saw of each op, layer type or module: size increase with all that runs inside, and alone."""
+    """What the allocator saw of each op, layer type or module: with all that runs inside, and of its own ops alone."""
     found = [row for row in rows(measured, by) if row.sums.get("allocations") is not None]
     found.sort(key=lambda row: abs(row.sums.get("growth_bytes") or 0), reverse=True)
     columns: _Columns = [
         (Column(by if by != "module" else "layer", right=False), lambda row: _label(row, measured.ledger).full),
         (Column("calls", units.exact), lambda row: row.estimate.calls),
-        *_measured("size increase", lambda sums: sums.get("growth_bytes"), whole_bytes),
-        (Column("self", whole_bytes), lambda row: row.own_sums.get("growth_bytes")),
+        *_measured("growth", lambda sums: sums.get("growth_bytes"), whole_bytes),
+        (Column("self growth", whole_bytes), lambda row: row.own_sums.get("growth_bytes")),
         *_measured("allocations", lambda sums: sums.get("allocations"), whole_count),
         *_measured("outputs", lambda sums: sums.get("output_bytes"), whole_bytes),
         *_measured("workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes),

@@ -6,11 +6,13 @@ from collections import Counter, defaultdict
 
 from rooflight import units
 from rooflight.ledger import Ledger
-from rooflight.measured import Measured, Number
+from rooflight.measured import Measured
+from rooflight.measured_facts import Number
 from rooflight.measured_step import (
     busy_s,
     busy_share,
     dram_bytes,
+    executed,
     is_host_bound,
     rates,
     self_check,
@@ -19,6 +21,9 @@ from rooflight.measured_step import (
 )
 from rooflight.quantities import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
 from rooflight.reporting.written import peak_tera, per_second, seconds, whole_bytes, whole_count
+
+
+_UNITS = {"tensor": "tensor cores", "cuda": "CUDA cores", "cpu": "the CPU"}
 
 
 def conventions(measured: Measured) -> str:
@@ -37,6 +42,12 @@ def conventions(measured: Measured) -> str:
         )
     else:
         said.append("FLOP/s are useful FLOPs by the time of the ops")
+    used = utilisation(measured)
+    if used is not None and used.hfu is not None:
+        said.append(
+            "HFU is the share of the wall time that the units would need for what they executed, each at its own peak, "
+            "one after the other"
+        )
     if sums.dram_bytes is not None:
         said.append(
             "DRAM bytes are counted: what one op writes may stay in the L2 cache and reach DRAM during a later one, so "
@@ -45,7 +56,8 @@ def conventions(measured: Measured) -> str:
     said.append("compulsory bytes: every distinct input read once, every output written once")
     if sums.get("growth_bytes") is not None:
         said.append(
-            "growth: allocated after minus before; workspace: taken and given back inside an op, the largest counts"
+            "growth: allocated after its last op minus before its first, for each stretch of the step that only its "
+            "ops run in, so rows do not add up; workspace: taken and given back inside an op, the largest counts"
         )
     return "; ".join(said) + "."
 
@@ -53,7 +65,8 @@ def conventions(measured: Measured) -> str:
 def verdict(measured: Measured) -> str:
     """`22.9 ms a step; the GPU was busy for 5.13 ms and idle for 78% of the step: host-bound`; empty when unknown."""
     wall, busy, share = wall_s(measured), busy_s(measured), busy_share(measured)
-    said = [] if wall is None else [f"{seconds(wall)} a step"]
+    several = f" (the slowest of {len(measured.ranks)} ranks)" if len(measured.ranks) > 1 else ""
+    said = [] if wall is None else [f"{seconds(wall)} a step{several}"]
     if busy is not None:
         said.append(f"the GPU was busy for {seconds(busy)}")
         if share is not None and is_host_bound(measured):
@@ -69,7 +82,8 @@ def counted(measured: Measured) -> str:
     for name, quantities in (("tensor cores", TENSOR_FLOPS), ("CUDA cores", CUDA_FLOPS), ("the CPU", CPU_FLOPS)):
         if work := _by_precision(measured, quantities):
             parts.append(f"{work} on {name}")
-    said = [f"executed {' + '.join(parts)}"] if parts else []
+    unknown = "" if executed(measured) is not None else "; the other units were not counted"
+    said = [f"executed {' + '.join(parts)}{unknown}"] if parts else []
     if dram_bytes(measured) is not None:
         read, written = (_whole(measured, name) for name in DRAM_BYTES)
         said.append(f"DRAM {whole_bytes(read)} read + {whole_bytes(written)} written")
@@ -87,7 +101,7 @@ def _whole(measured: Measured, name: str) -> Number | None:
 
 
 def speed(measured: Measured) -> str:
-    """`699 samples/s; MFU 3.1%, HFU 3.3% of 494.5 TFLOP/s tf32`."""
+    """`699 samples/s; MFU 3.1% of 494.5 TFLOP/s tf32, HFU 3.3% of each unit's own peak`."""
     found, used = rates(measured), utilisation(measured)
     said = []
     if found.samples_per_s is not None:
@@ -95,8 +109,10 @@ def speed(measured: Measured) -> str:
     if found.tokens_per_s is not None:
         said.append(f"{per_second(found.tokens_per_s)} tokens/s")
     if used is not None:
-        hfu = "" if used.hfu is None else f", HFU {units.percent(used.hfu)}"
-        said.append(f"MFU {units.percent(used.mfu)}{hfu} of {peak_tera(used.peak.flops_per_s)} {used.precision}")
+        causal = "" if used.mfu_causal is None else f" (causal half: {units.percent(used.mfu_causal)})"
+        hfu = "" if used.hfu is None else f", HFU {units.percent(used.hfu)} of each unit's own peak"
+        roof = f"{peak_tera(used.peak.flops_per_s)} {used.precision}"
+        said.append(f"MFU {units.percent(used.mfu)}{causal} of {roof}{hfu}")
     return "; ".join(said)
 
 
@@ -116,6 +132,16 @@ def disagreement(measured: Measured) -> list[str]:
         f"the ops write {more} more to DRAM than the step: a range's end seems to write out part of what the running "
         "step overwrites in the L2 cache, so that it never leaves it"
     ]
+
+
+def flop_count_line(measured: Measured) -> str:
+    """What those see who count as nvprof did; empty where the tensor cores did nothing, or not all was counted."""
+    done = executed(measured)
+    if done is None or not any(done.values.get(name) for name in TENSOR_FLOPS):
+        return ""
+    count = done.values["cuda_flops_fp32"]
+    share = units.percent(count / done.sum)
+    return f"nvprof's flop_count_sp would show {units.exact(count)}, {share} of what was executed"
 
 
 def coverage(measured: Measured) -> list[str]:
@@ -173,5 +199,10 @@ def provenance(measured: Measured) -> list[str]:
         parts = [f"{', '.join(names)} = {how}" if how else ", ".join(names) for how, names in ways.items() if names]
         lines.append(f"{collector}: {'; '.join(parts)}" if parts else collector)
     if (used := utilisation(measured)) is not None:
-        lines.append(f"{used.peak.source}: the peak of {peak_tera(used.peak.flops_per_s)} in {used.precision}")
+        peaks: dict[str, list[str]] = defaultdict(list)
+        peaks[used.peak.source].append(f"{peak_tera(used.peak.flops_per_s)} {used.precision} (MFU)")
+        for name, roof in used.roofs.items():
+            unit, _, precision = name.partition("_flops_")
+            peaks[roof.source].append(f"{peak_tera(roof.flops_per_s)} {precision} on {_UNITS[unit]}")
+        lines += [f"{source}: the peaks of {', '.join(roofs)}" for source, roofs in peaks.items()]
     return lines

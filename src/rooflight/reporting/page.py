@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured
-from rooflight.reporting import measure_tables, measure_text, step_tables, text
+from rooflight.reporting import measure_tables, measure_text, memory_timeline, step_tables, text
 from rooflight.reporting.table import Column, Table, fitting, to_markdown
 from rooflight.reporting.written import cut
 from rooflight.summary import By
@@ -70,6 +70,7 @@ def measure_page(ledger: Ledger, *, by: By, depth: int | None, folded: bool, mem
     measured = Measured(ledger)
     said = [f"note: {note}" for note in ledger.header.notes]
     said += measure_text.coverage(measured)
+    said += [line] if (line := measure_text.flop_count_line(measured)) else []
     if measured.attributed[0] or measured.attributed[2]:
         said.append(measure_text.attribution(measured))
     said += [f"conditions: {line}"] if (line := measure_text.conditions(ledger)) else []
@@ -93,10 +94,11 @@ def _tables(measured: Measured, *, by: By, depth: int | None, folded: bool, memo
         if ledger.header.step == "train":
             tables.append(measure_tables.phase_table(measured))
     tables += [
-        step_tables.time_table(measured), step_tables.speed_table(measured), step_tables.graph_table(measured),
-        step_tables.check_table(measured), step_tables.memory_table(measured),
+        step_tables.time_table(measured), step_tables.speed_table(measured), step_tables.check_table(measured),
+        step_tables.memory_table(measured),
     ]  # fmt: skip
     if memory:
+        tables.append(memory_timeline.timeline_table(measured))
         tables.append(measure_tables.operator_memory_table(measured, "op" if by == "op" else by))
     if kernels:
         tables.append(step_tables.kernel_table(measured, limit=kernels))

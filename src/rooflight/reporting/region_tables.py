@@ -16,7 +16,8 @@ from rooflight.reporting.written import seconds, whole_bytes, whole_count
 CONVENTIONS = (
     "values are those of one execution; time is by the host's clock, the GPU waited for, the median of executions "
     "without counters; GPU time is from the first to the last of its work there; FLOPs are executed ones, by unit, "
-    "a multiply-add as 2; FLOP/B is executed FLOPs for every byte of DRAM traffic; growth is memory after minus before."
+    "a multiply-add as 2, fp16 of CUDA cores only beside 16-bit tensor work or under autocast; FLOP/B is executed "
+    "FLOPs for every byte of DRAM traffic; growth is memory after minus before."
 )
 _UNITS = {"tensor": "tensor", "cuda": "CUDA", "cpu": "CPU"}
 
@@ -57,8 +58,8 @@ def _columns(rows: Sequence[Measurement]) -> list[_ColumnOf]:
         (Column("time", seconds), lambda row: _value(row, "wall_time_s")),
         (Column("GPU time", seconds, optional=1), lambda row: _value(row, "gpu_span_s")),
     ]
-    used = [name for name in EXECUTED_FLOPS if any(_value(row, name) for row in rows)]
-    columns += [_quantity(_unit_name(name), name, whole_count, optional=2) for name in used]
+    used = [name for name in EXECUTED_FLOPS if any(_in_total(row, name) for row in rows)]
+    columns += [_unit(name) for name in used]
     # One unit alone is the total.
     if len(used) != 1:
         columns.append(_quantity("FLOPs", "executed_flops", whole_count, optional=1))
@@ -77,6 +78,20 @@ def _columns(rows: Sequence[Measurement]) -> list[_ColumnOf]:
 
 def _quantity(title: str, name: str, write: Callable[[Any], str], *, optional: int) -> _ColumnOf:
     return Column(title, write, optional=optional), lambda row: _value(row, name)
+
+
+def _unit(name: str) -> _ColumnOf:
+    return Column(_unit_name(name), whole_count, optional=2), lambda row: _in_total(row, name)
+
+
+def _in_total(row: Measurement, name: str) -> Any:
+    """The FLOPs of a unit. fp16 of the CUDA cores may be constants: where the total leaves it out, so does its column,
+    so that the columns add up.
+    """
+    value, total = _value(row, name), _value(row, "executed_flops")
+    if name != "cuda_flops_fp16" or not value:
+        return value
+    return value if total == sum(_value(row, unit) or 0 for unit in EXECUTED_FLOPS) else None
 
 
 def _unit_name(name: str) -> str:

@@ -8,9 +8,19 @@ from typing import Any
 
 from rooflight import units
 from rooflight.ledger import Kernel, Value
-from rooflight.measured import Measured, Number, adds_up, graphs, ratio
-from rooflight.measured_step import Rates, busy_s, rates, self_check, time_parts, utilisation
-from rooflight.quantities import QUANTITIES
+from rooflight.measured import Measured, ratio
+from rooflight.measured_facts import Number
+from rooflight.measured_step import (
+    Counted,
+    TimePart,
+    busy_s,
+    executed,
+    moved,
+    rates,
+    self_check,
+    time_parts,
+    utilisation,
+)
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.written import (
     figure,
@@ -23,27 +33,24 @@ from rooflight.reporting.written import (
     signed_percent,
     tera,
     whole_bytes,
-    whole_count,
 )  # fmt: skip
-
-_WRITTEN: dict[str, Callable[[Any], str]] = {
-    "flop": whole_count, "byte": whole_bytes, "second": seconds, "count": whole_count,
-}  # fmt: skip
 
 
 def time_table(measured: Measured) -> Table:
     """From the ops to the wall: every gap has a name."""
-    spread = {"GPU-busy": measured.step.get("gpu_busy_s"), "wall": measured.step.get("wall_time_s")}
     parts = time_parts(measured)
     columns = (
         Column("where the time of a step goes", right=False), Column("time", seconds),
         Column("of wall", share), Column("least to greatest", optional=1),
     )  # fmt: skip
-    rows = tuple((part.name, part.time_s, part.share, _spread(spread.get(part.name))) for part in parts)
+    rows = tuple((part.name, part.time_s, part.share, _spread(measured, part)) for part in parts)
     return Table("", columns, rows, frozenset(n for n, part in enumerate(parts) if part.is_sum))
 
 
-def _spread(value: Value | None) -> str:
+def _spread(measured: Measured, part: TimePart) -> str:
+    of_rank = measured.step if part.rank is None else measured.steps.get(part.rank, {})
+    name = {"GPU-busy": "gpu_busy_s", "wall": "wall_time_s"}.get(part.name.rpartition(": ")[2], "")
+    value = of_rank.get(name)
     if value is None or value.low is None or value.high is None:
         return ""
     return f"{seconds(value.low)} to {seconds(value.high)}"
@@ -51,31 +58,38 @@ def _spread(value: Value | None) -> str:
 
 def speed_table(measured: Measured) -> Table:
     """Throughput and utilisation, by the wall and by the time the GPU was busy."""
-    by_wall = rates(measured)
-    busy = busy_s(measured)
-    by_busy = rates(measured, over_s=busy) if busy else None
-    used = utilisation(measured)
+    kept = 3 if busy_s(measured) else 2
     lines: list[tuple[str, Label, Label]] = []
 
-    def line(name: str, write: Callable[[Any], str], pick: Callable[[Rates], float | None]) -> None:
-        wall, while_busy = pick(by_wall), pick(by_busy) if by_busy else None
+    def line(name: str, write: Callable[[Any], str], found: list[Any], pick: str) -> None:
+        wall, while_busy = (None if one is None else getattr(one, pick) for one in found)
         if wall is not None or while_busy is not None:
             lines.append((name, figure(wall, write), figure(while_busy, write)))
 
-    line("samples/s", per_second, lambda found: found.samples_per_s)
-    line("tokens/s", per_second, lambda found: found.tokens_per_s)
+    speeds = [rates(measured, while_busy=busy) for busy in (False, True)]
+    line("samples/s", per_second, speeds, "samples_per_s")
+    line("tokens/s", per_second, speeds, "tokens_per_s")
     unit, write = ("GFLOP/s", giga) if measured.ledger.header.target == "cpu" else ("TFLOP/s", tera)
-    line(f"useful {unit}", write, lambda found: found.useful_flops_per_s)
-    line(f"executed {unit}", write, lambda found: found.executed_flops_per_s)
-    line("DRAM GB/s", giga, lambda found: found.dram_bytes_per_s)
-    if used is not None:
-        best = used.peak.flops_per_s
-        roof = f"{peak_tera(best)} {used.precision}"
-        line(f"MFU: useful, of {roof}", units.percent, lambda found: ratio(found.useful_flops_per_s, best))
-        line(f"HFU: executed, of {roof}", units.percent, lambda found: ratio(found.executed_flops_per_s, best))
+    done, traffic = executed(measured), moved(measured)
+    line(f"useful {unit}", write, speeds, "useful_flops_per_s")
+    line(f"executed {unit}{_of_ranks(measured, done)}", write, speeds, "executed_flops_per_s")
+    line(f"DRAM GB/s{_of_ranks(measured, traffic)}", giga, speeds, "dram_bytes_per_s")
+    used = [utilisation(measured, while_busy=busy) for busy in (False, True)]
+    if used[0] is not None:
+        roof = f"{peak_tera(used[0].peak.flops_per_s)} {used[0].precision}"
+        line(f"MFU: useful, of {roof}", units.percent, used, "mfu")
+        line("MFU, causal attention as its half", units.percent, used, "mfu_causal")
+        line(f"HFU: executed, each unit of its own peak{_of_ranks(measured, done)}", units.percent, used, "hfu")
     columns = (Column("speed", right=False), Column("by the wall"), Column("while the GPU is busy"))
-    kept = 3 if by_busy else 2
     return Table("", columns[:kept], tuple(row[:kept] for row in lines))
+
+
+def _of_ranks(measured: Measured, found: Counted | None) -> str:
+    """Which ranks counters were read on, where not all have them."""
+    if found is None or len(found.ranks) == len(measured.ranks):
+        return ""
+    named = ", ".join(map(str, sorted(found.ranks)))
+    return f" (rank {named} of {len(measured.ranks)})" if len(found.ranks) == 1 else f" (ranks {named})"
 
 
 _BEHIND = (
@@ -107,18 +121,30 @@ def check_table(measured: Measured) -> Table:
 _MEMORY = (
     ("allocated before the step", "allocated_before_bytes"), ("allocated at the peak", "peak_allocated_bytes"),
     ("reserved at the peak", "peak_reserved_bytes"), ("outside the allocator", "outside_bytes"),
-    ("process, after the step", "resident_bytes"), ("process, most ever", "peak_resident_bytes"),
+    ("process, after the step", "resident_bytes"), ("process, most", "peak_resident_bytes"),
 )  # fmt: skip
 
 
 def memory_table(measured: Measured) -> Table:
     """What the step needed of the device (or of the process, on a CPU)."""
-    lines = [(name, measured.step[key].value) for name, key in _MEMORY if key in measured.step]
+    lines = [
+        (name + _since(measured.step[key], key), measured.step[key].value)
+        for name, key in _MEMORY
+        if key in measured.step
+    ]
     for name, key in (("outputs of all ops", "output_bytes"), ("largest workspace of an op", "workspace_bytes")):
         if (value := measured.total.get(key)) is not None:
             lines.append((name, value))
     columns = (Column("memory", right=False), Column("bytes", whole_bytes), Column("exactly", units.exact))
     return Table("", columns, tuple((name, value, value) for name, value in lines))
+
+
+def _since(value: Value, key: str) -> str:
+    """Whether the process' peak is that of the step: not every kernel lets it begin anew."""
+    if key != "peak_resident_bytes":
+        return ""
+    known = ("during the step", "since the process began")
+    return f" {next((since for since in known if since in value.origin), 'ever')}"
 
 
 def kernel_table(measured: Measured, *, limit: int = 10) -> Table:
@@ -160,21 +186,3 @@ def _ops(measured: Measured, kernels: list[Kernel]) -> str:
     more = f" + {len(names) - 1} more" if len(names) > 1 else ""
     where = next(iter(places)) if len(places) == 1 else f"{len(places)} layers"
     return f"{names.most_common(1)[0][0]}{more} ({where or measured.ledger.header.model})"
-
-
-def graph_table(measured: Measured) -> Table:
-    """What was measured over each compiled or captured graph."""
-    found = graphs(measured.ledger)
-    names = [name for name in QUANTITIES if any(name in row.quantities for row in found) and adds_up(name)]
-    columns = (
-        Column("graph", right=False), Column("ops", units.exact),
-        *(Column(name, _WRITTEN[QUANTITIES[name].unit], optional=n) for n, name in enumerate(names)),
-    )  # fmt: skip
-    rows = tuple(
-        (
-            row.name or "graph", len(row.ops) or None,
-            *(row.quantities[name].value if name in row.quantities else None for name in names),
-        )
-        for row in found
-    )  # fmt: skip
-    return Table("", columns, rows)

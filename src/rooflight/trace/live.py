@@ -33,7 +33,7 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
         raise TraceFailed("the model has lazy parameters without a shape: run it once on a real input first")
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise TraceFailed("the model is scripted, so its calls cannot be followed: pass the module it was made from")
-    values = KeptValues(state) if on in ("cpu", "cuda") else None
+    values = KeptValues((), [*state, *_remembered(modules)]) if on in ("cpu", "cuda") else None
     attributes = KeptAttributes(modules)
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     randomness = KeptRandomness(cuda=on == "cuda")
@@ -82,6 +82,17 @@ class KeptAttributes:
             for container, content in contents:
                 container.clear()
                 (container.update if isinstance(container, (dict, set)) else container.extend)(content)
+
+
+def _remembered(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """Tensors that modules keep outside of parameters and buffers."""
+    values = [
+        value
+        for module in modules
+        for name, value in module.__dict__.items()
+        if name not in ("_parameters", "_buffers", "_modules")
+    ]
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _remembers(name: str, value: Any) -> bool:

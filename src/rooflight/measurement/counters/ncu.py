@@ -7,6 +7,7 @@ bytes are those of each kernel run several times over on the same data.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -94,6 +95,7 @@ def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledge
             ended = subprocess.run(
                 command_line(step, names), stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 check=False,
+                env={**os.environ, "LC_ALL": "C"},
             )  # fmt: skip
         try:
             kernels = read(log).kernels
@@ -124,6 +126,8 @@ def attributed(ledger: Ledger, kernels: Sequence[Kernel]) -> Ledger:
             before = found.get(name)
             found[name] = Value(value.value + (before.value if before else 0), value.origin)
     notes = [f"counters by ncu: {len(kernels):,} kernels, each replayed by itself"]
+    if other := _launched_otherwise(ledger, kernels):
+        notes.append(f"{other:,} ops launched another number of kernels under ncu than in the measured step")
     if lost:
         notes.append(f"{lost:,} of ncu's kernels lie in no op's range: their counts are in no row")
     rows = {row.ops[0]: row for row in ledger.measurements if row.scope == "op"}
@@ -136,6 +140,13 @@ def attributed(ledger: Ledger, kernels: Sequence[Kernel]) -> Ledger:
     return msgspec.structs.replace(
         ledger, header=header, measurements=measurements, kernels=_with_counters(ledger, kernels)
     )
+
+
+def _launched_otherwise(ledger: Ledger, kernels: Sequence[Kernel]) -> int:
+    """Ops with more or fewer kernels here than there: then it was not the same step."""
+    ours = Counted(kernel.ops[0] for kernel in ledger.kernels if kernel.kind == "kernel" and len(kernel.ops) == 1)
+    theirs = Counted(index for kernel in kernels if (index := op_of(kernel)) is not None)
+    return sum(ours[index] != theirs[index] for index in ours | theirs) if ours else 0
 
 
 def _adds_up(name: str) -> bool:

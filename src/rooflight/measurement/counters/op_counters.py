@@ -9,7 +9,7 @@ counters that moved. Counters cost about 1.5 ms for each range and pass, whateve
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,9 +87,8 @@ class OpCounters:
         plan = Plan(self.chip, kept, self._options.metrics, idle, self._types)
         return plan, plan.quantities(counts)
 
-    def per_op(self, plan: Plan, ops: Sequence[Op], wanted: Collection[int]) -> dict[int, dict[str, Value]]:
-        """A range around every op of `wanted`; the step must repeat `ops` each time."""
-        found: dict[int, dict[str, Value]] = {}
+    def per_op(self, plan: Plan, ops: Sequence[Op], wanted: Collection[int]) -> Iterator[tuple[int, dict[str, Value]]]:
+        """A range around every op of `wanted`; the step must repeat `ops` each time. Window by window, as they come."""
         indices = sorted(wanted)
         windows = [indices[start : start + WINDOW] for start in range(0, len(indices), WINDOW)]
         for number, window in enumerate(windows, 1):
@@ -100,8 +99,7 @@ class OpCounters:
             # The first empty range still sees what was written before it.
             floor = {metric: max(row.get(metric, 0.0) for row in empty[1:]) for metric in plan.metrics}
             for name, values in counts.items():
-                found[int(name)] = plan.quantities(values, floor)
-        return found
+                yield int(name), plan.quantities(values, floor)
 
     def per_kernel(self, plan: Plan, kernels: int) -> list[dict[str, Value]]:
         """Counters of every kernel of the plain step, in the order of launch."""

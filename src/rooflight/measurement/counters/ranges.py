@@ -19,6 +19,7 @@ import ctypes as C
 import functools
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -268,7 +269,8 @@ class RangeProfiler:
             self._decoded = True
         else:
             self._reset()
-            self._empty_image()
+            with suppress(CannotMeasure):  # what led here is the error to report
+                self._empty_image()
 
     def _halt(self) -> None:
         """Close what is open and stop, whatever the state: the error that led here is the one to report."""

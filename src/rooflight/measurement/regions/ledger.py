@@ -24,11 +24,11 @@ from rooflight._version import __version__
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
 from rooflight.measurement import devices
 from rooflight.measurement.conditions import Conditions, conditions
-from rooflight.measurement.region_settings import Settings
+from rooflight.measurement.regions.settings import Settings
 
 if TYPE_CHECKING:
-    from rooflight.measurement.region_store import Region
-    from rooflight.measurement.region_turns import Process
+    from rooflight.measurement.regions.store import Region
+    from rooflight.measurement.regions.turns import Process
 
 _BETWEEN_WRITES_S = 5.0
 

@@ -1,6 +1,6 @@
 """Whose turn it is: what each execution of a region is used for, so that measuring one never disturbs another.
 
-The rules are those of `regions`. Nothing here lets an error of measuring out into the program: counters that fail are
+The rules are those of the package. Nothing here lets an error of measuring out into the program: counters that fail are
 given up, with their reason; a clock or an allocator that fails costs that one execution.
 """
 
@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from rooflight.errors import RooflightError
-from rooflight.measurement import region_plain, region_settings
 from rooflight.measurement.devices import cuda_is_running
-from rooflight.measurement.region_store import PLAIN_EXECUTIONS, Plain, Purpose, Region
+from rooflight.measurement.regions import plain, settings
+from rooflight.measurement.regions.store import PLAIN_EXECUTIONS, Plain, Purpose, Region
 
 _CAPTURED = (
     "an execution during the capture of a CUDA graph was not measured: put the region around the replay of the graph"
@@ -28,7 +28,7 @@ class Process:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a signal handler may come here while its own thread holds it
-        self.settings = region_settings.read()
+        self.settings = settings.read()
         self.failure: str | None = None
         """What went wrong with the counters where they were wanted; they are not tried again."""
         self.measuring: Execution | None = None
@@ -46,8 +46,8 @@ class Process:
             with self.lock:
                 if not self._regions:
                     # Read as late as can be: programs set their rank themselves too.
-                    self.settings = region_settings.read()
-                    from rooflight.measurement.region_ledger import keep_until_exit
+                    self.settings = settings.read()
+                    from rooflight.measurement.regions.ledger import keep_until_exit
 
                     keep_until_exit(self)
                 found = self._regions.setdefault(name, Region(name))
@@ -84,7 +84,7 @@ class Execution:
         self.thread = threading.get_ident()
         self.purpose: Purpose | None = None
         self.disturbed = False
-        self._plain: region_plain.PlainRun | None = None
+        self._plain: plain.PlainRun | None = None
 
     def start(self) -> None:
         pieces = self.region.pieces
@@ -92,11 +92,11 @@ class Execution:
             self._begin_pass()
         elif self.purpose is not None:
             peak = self.purpose == "plain" and not pieces.plain
-            self._plain = region_plain.PlainRun(on_gpu=self.on_gpu, peak=peak)
+            self._plain = plain.PlainRun(on_gpu=self.on_gpu, peak=peak)
             self._plain.start()
 
     def _begin_pass(self) -> None:
-        from rooflight.measurement.region_counters import CounterPlan
+        from rooflight.measurement.regions.counters import CounterPlan
 
         torch: Any = sys.modules["torch"]
         pieces, index = self.region.pieces, torch.cuda.current_device()
@@ -107,7 +107,7 @@ class Execution:
             pieces.remarks[f"counters are those of cuda:{pieces.plan.device} alone: it also ran on another GPU"] = None
             return
         torch.cuda.synchronize()
-        pieces.plan.begin()
+        pieces.plan.begin(autocast=plain.autocast())
 
     def finish(self) -> Plain | None:
         """Ends the measurement of an execution that went well."""
@@ -190,7 +190,7 @@ def end(execution: Execution, *, failed: bool) -> None:
             execution.region.pieces.running.discard(execution.thread)
             _note(execution, told, failed=failed or not over)
     if not failed and execution.home.measuring is None:
-        from rooflight.measurement.region_ledger import save_in_between
+        from rooflight.measurement.regions.ledger import save_in_between
 
         if save_in_between():
             for other in tuple(execution.home.firsts):
@@ -205,10 +205,10 @@ def _purpose(region: Region, home: Process, *, on_gpu: bool) -> Purpose | None:
         if not region.complete:
             home.measuring.region.pieces.waiting.add(region)
         return None
-    if on_gpu and region_plain.capturing():
+    if on_gpu and plain.capturing():
         pieces.remarks[_CAPTURED] = None
         return None
-    if region_plain.profiling():
+    if plain.profiling():
         pieces.remarks[_PROFILED] = None
         return None
     if not pieces.executions or (on_gpu and not pieces.warm_on_gpu):

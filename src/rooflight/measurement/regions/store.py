@@ -1,6 +1,6 @@
 """What is known of a region. Every execution of it adds a piece; `missing` says which pieces are not there yet.
 
-Nothing is measured here: `regions` decides what an execution is used for and hands in what came out of it.
+Nothing is measured here: `turns` decides what an execution is used for and hands in what came out of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rooflight import units
 from rooflight.ledger import Measurement, Value
 
 if TYPE_CHECKING:
-    from rooflight.measurement.region_counters import CounterPlan
+    from rooflight.measurement.regions.counters import CounterPlan
 
 Purpose = Literal["first", "plain", "counters"]
 PLAIN_EXECUTIONS = 11
@@ -35,7 +35,7 @@ class Plain:
 
 @dataclass
 class Pieces:
-    """What the executions of a region have brought so far. Only `regions` writes here, one thread at a time."""
+    """What the executions of a region have brought so far. Only `turns` writes here, one thread at a time."""
 
     executions: int = 0
     failures: int = 0
@@ -66,7 +66,7 @@ class Region:
     def __init__(self, name: str) -> None:
         self.name = name
         self.pieces = Pieces()
-        """How it stands; for `regions` alone."""
+        """How it stands; for `turns` alone."""
 
     @property
     def executions(self) -> int:
@@ -80,7 +80,10 @@ class Region:
 
     @property
     def flops(self) -> int | float | None:
-        """Executed FLOPs, an FMA as 2: all units together. `None` until all of them are counted."""
+        """Executed FLOPs, an FMA as 2: all units together. `None` until all of them are counted.
+
+        fp16 work of the CUDA cores is part of it only where 16-bit work is sure: see `rooflight.measurement.regions`.
+        """
         return self._value("executed_flops")
 
     @property
@@ -180,21 +183,19 @@ class Region:
         return Measurement(scope="region", name=self.name, quantities=self.quantities)
 
     def __repr__(self) -> str:
-        # How figures look is the report's business.
-        from rooflight.reporting.written import seconds, whole_bytes
-
         parts = [f"{self.executions:,} execution{'' if self.executions == 1 else 's'}"]
         if self.failures:
             parts.append(f"{self.failures:,} failed")
         if self.time_s is not None:
-            parts.append(seconds(self.time_s))
+            parts.append(f"{self.time_s * 1e3:,.3g} ms" if self.time_s < 1 else f"{self.time_s:,.3f} s")
         if self.flops is not None:
             parts.append(f"{units.count(self.flops)}FLOP")
         if self.bytes_read is not None and self.bytes_written is not None:
-            parts.append(f"DRAM {whole_bytes(self.bytes_read)} read, {whole_bytes(self.bytes_written)} written")
+            read, written = (units.bytes_(round(count)) for count in (self.bytes_read, self.bytes_written))
+            parts.append(f"DRAM {read} read, {written} written")
         if self.growth_bytes is not None:
             sign = "+" if self.growth_bytes >= 0 else "−"
-            parts.append(f"memory {sign}{whole_bytes(abs(self.growth_bytes))}")
+            parts.append(f"memory {sign}{units.bytes_(round(abs(self.growth_bytes)))}")
         lacks = f"; missing {'; '.join(self.missing)}" if self.missing else ""
         return f"<region {self.name!r}: {', '.join(parts)}{lacks}>"
 

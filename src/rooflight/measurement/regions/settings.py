@@ -1,6 +1,6 @@
 """What the environment says about regions: who runs the program, and which counters are wanted.
 
-`rooflight run` sets the first three; the others come from the launcher (torchrun, Slurm's) or from the user.
+`rooflight run` sets the first three; the others come from the user. Which of several processes this is, `ranks` says.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+from rooflight.errors import BadInput
+from rooflight.measurement import ranks
 from rooflight.measurement.counters.metrics import Level
 
 RUN = "ROOFLIGHT_RUN"
@@ -37,33 +39,20 @@ class Settings:
 
 def read(environment: Mapping[str, str] = os.environ) -> Settings:
     """A word it does not know never stops somebody's program: it is told as the reason why there are no counters."""
-    rank, world = _place(environment)
+    try:
+        here, unplaced = ranks.place(environment), None
+    except BadInput as error:
+        here, unplaced = ranks.ALONE, str(error)
     folder, level = environment.get(RUN), environment.get(LEVEL) or "dram"
     known = level in LEVELS
     return Settings(
         folder=Path(folder) if folder else None,
-        rank=rank,
-        world=world,
+        rank=here.rank,
+        world=here.world,
         # DRAM always: the other levels are read beside it.
         levels=tuple(dict.fromkeys(("dram", cast(Level, level) if known else "dram"))),
-        no_counters=_why_not(environment, rank) or (None if known else _unknown(LEVEL, level, LEVELS)),
+        no_counters=unplaced or _why_not(environment, here.rank) or (None if known else _unknown(LEVEL, level, LEVELS)),
     )
-
-
-_LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
-
-
-def _place(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Rank and number of processes, as the launcher says; alone where none does."""
-    for rank, world in _LAUNCHERS:
-        number, of = environment.get(rank, ""), environment.get(world, "")
-        if number.isdecimal() and of.isdecimal() and int(number) < int(of):
-            return int(number), int(of)
-    return 0, 1
 
 
 def _why_not(environment: Mapping[str, str], rank: int) -> str | None:

@@ -7,7 +7,7 @@ tensor pipes are in use, and only their counters are asked after that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflight.ledger import Value
@@ -16,6 +16,9 @@ from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS
 
 _SOURCE = "cupti"
 _RANGE = "region"
+_HALF_FLOPS = "cuda_flops_fp16"
+_HALF_TENSOR_WORK = ("tensor_flops_fp16", "tensor_flops_bf16")
+_UPPER_BOUND = "upper bound: compilers also load constants by HFMA2"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,10 @@ class CounterPlan:
         self._in_use: tuple[metrics.Counter, ...] = ()
         self._values: dict[str, float] = {}
         self._profiler: ranges.RangeProfiler | None = None
+        self._in_pass = False
         self._passes_done = 0
+        self._autocast = False
+        """It was on at the beginning of a pass."""
 
     def _grouped(self, names: Sequence[str]) -> list[Group]:
         with cupti.Host(self._on.chip, availability=self._on.availability) as host:
@@ -81,18 +87,34 @@ class CounterPlan:
         if self._work is not None:
             found.update(metrics.idle_quantities(self._on.chip, self._in_use, source=_SOURCE))
         if self.complete and all(counter.quantity in found for counter in self._work or ()):
-            units = [found[name].value for name in EXECUTED_FLOPS if name in found]
-            found["executed_flops"] = Value(sum(units), f"{_SOURCE}: all units together")
+            found["executed_flops"] = self._executed(found)
+        if (half := found.get(_HALF_FLOPS)) is not None:
+            found[_HALF_FLOPS] = Value(half.value, f"{half.origin}; {_UPPER_BOUND}")
         return found
+
+    def _executed(self, found: Mapping[str, Value]) -> Value:
+        """All units together; fp16 of the CUDA cores only where 16-bit work is sure, since it may be constants.
+
+        `rooflight.measure` knows the types of all tensors; a region sees none, and looking would slow it down.
+        """
+        sure = self._autocast or any(name in found and found[name].value for name in _HALF_TENSOR_WORK)
+        total = sum(found[name].value for name in EXECUTED_FLOPS if name in found)
+        half = found[_HALF_FLOPS].value if _HALF_FLOPS in found else 0
+        if sure or not half:
+            return Value(total, f"{_SOURCE}: all units together")
+        return Value(total - half, f"{_SOURCE}: all units but fp16 of the CUDA cores (no other sign of 16 bits)")
 
     # One pass.
 
-    def begin(self) -> None:
+    def begin(self, *, autocast: bool = False) -> None:
+        """`autocast`: torch makes 16-bit tensors of others in what is to be counted."""
+        self._autocast |= autocast
         if self._profiler is None:
             profiler = ranges.RangeProfiler(self._groups[0].metrics, max_ranges=1, device=self.device, interleaved=True)
             self._profiler = profiler.__enter__()
             self._passes_done = 0
         self._profiler.start()
+        self._in_pass = True
         self._profiler.push(_RANGE)
 
     def end(self) -> None:
@@ -100,27 +122,40 @@ class CounterPlan:
         profiler = self._profiler
         assert profiler is not None
         profiler.pop()
+        self._in_pass = False
+        last = profiler.stop()
         self._passes_done += 1
-        if not profiler.stop():
+        if not last:
             return  # it rests until the next execution
         for found in profiler.results():
             self._values.update(found.values)
         self.close()
-        self._groups.pop(0)
-        if not self._groups and self._work is None:
+        left = self._groups[1:]
+        if not left and self._work is None:
+            # Finding groups takes a while, and Ctrl-C may come: until they are there, the scout is not done.
             chip = self._on.chip
-            self._in_use = metrics.tensor_counters_in_use(chip, self._values)
-            self._work = (*self._in_use, *metrics.cuda_core_counters(chip))
-            self._groups = self._grouped([counter.metric for counter in self._work])
+            in_use = metrics.tensor_counters_in_use(chip, self._values)
+            work = (*in_use, *metrics.cuda_core_counters(chip))
+            left = self._grouped([counter.metric for counter in work])
+            self._in_use, self._work, self._groups = in_use, work, left
+        else:
+            self._groups = left
 
     def abort(self) -> None:
-        """Forget the pass that was begun; the next execution does it again."""
-        if self._profiler is not None:
+        """Forget the pass that was begun; the next execution does it again, and passes before it are kept.
+
+        Where no pass is open (Ctrl-C while one was being prepared or read out), the group is counted anew.
+        """
+        if self._profiler is not None and self._in_pass:
+            self._in_pass = False
             self._profiler.abort()
+        else:
+            self.close()
 
     def close(self) -> None:
         """Let the GPU's counters go."""
-        held, self._profiler, self._passes_done = self._profiler, None, 0
+        held, self._profiler = self._profiler, None
+        self._in_pass, self._passes_done = False, 0
         if held is not None:
             held.close()
 

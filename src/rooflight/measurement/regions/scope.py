@@ -1,24 +1,4 @@
-"""`rooflight.region`: time, memory and counters of a piece of anybody's program.
-
-    with rooflight.region("conv2") as r:      # inside a forward, or around a step or an epoch
-        x = self.conv2(x)
-    print(r.flops, r.bytes_read, r.time_s)
-
-A region never changes what the program computes, and cannot run it again. So every execution is used for one thing
-only, and the executions complete each other:
-
-1. The first one sets things up (library handles, lazy state). Its time is kept, and given only where there is no other.
-2. One without counters: time, growth and peak of memory.
-3. Counters, one pass an execution.
-4. More times, for a median. After that a region only counts its executions.
-
-One region is measured at a time in a process, since waiting for the GPU or counting would disturb the others: what is
-entered meanwhile, inside it or in another thread, is only counted, and has its turn when that one has all it needs.
-First executions hold nobody up: their time is dropped when something was measured inside them. A region inside one of
-the same name is part of it. Counters see all that the GPU does at that time, whichever thread asked for it.
-
-One thing may show: torch keeps a single peak of memory, so it begins anew at one execution of every region.
-"""
+"""The `with` block and the decorator that a program writes, and what it may ask about its regions."""
 
 from __future__ import annotations
 
@@ -32,13 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rooflight.errors import BadInput
-from rooflight.measurement import region_turns
-from rooflight.measurement.region_store import Region
+from rooflight.measurement.regions import turns
+from rooflight.measurement.regions.store import Region
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
-
-__all__ = ["Region", "Scope", "region", "regions", "regions_ledger", "save_regions"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -60,14 +38,14 @@ def region(name: str, *, when: When = True) -> Scope:
 
 def regions() -> tuple[Region, ...]:
     """All regions of this process, in the order in which they were met."""
-    return region_turns.process().all_regions()
+    return turns.process().all_regions()
 
 
 def regions_ledger() -> Ledger:
     """What the regions of this process have measured so far, one measurement each."""
-    from rooflight.measurement.region_ledger import ledger_of
+    from rooflight.measurement.regions.ledger import ledger_of
 
-    return ledger_of(regions(), region_turns.process().settings)
+    return ledger_of(regions(), turns.process().settings)
 
 
 def save_regions(path: str | Path, *, force: bool = False) -> Path:
@@ -83,16 +61,16 @@ class Scope:
     def __init__(self, name: str, when: When) -> None:
         self._name = name
         self._when = when
-        self._entered: list[tuple[int, region_turns.Execution | None]] = []
+        self._entered: list[tuple[int, turns.Execution | None]] = []
         """Thread and execution of every `with` that has not ended; `None`: nothing is done in it."""
 
     def __enter__(self) -> Region:
         compiled = _compiled(self._name)
         if compiled is not None:
             return compiled
-        found = region_turns.process().region(self._name)
+        found = turns.process().region(self._name)
         wanted = self._when() if callable(self._when) else self._when
-        execution = region_turns.begin(found) if wanted else None
+        execution = turns.begin(found) if wanted else None
         self._entered.append((threading.get_ident(), execution))
         return found
 
@@ -107,7 +85,7 @@ class Scope:
         last = next((entry for entry in reversed(entered) if entry[0] == thread), entered[-1])
         entered.remove(last)
         if last[1] is not None:
-            region_turns.end(last[1], failed=kind is not None)
+            turns.end(last[1], failed=kind is not None)
 
     def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
         if not callable(function) or inspect.isclass(function):
@@ -117,7 +95,7 @@ class Scope:
                 f"region {self._name!r} cannot decorate {function.__qualname__}, which stops in between: "
                 "write `with rooflight.region(...)` inside it"
             )
-        region_turns.process().region(self._name)  # told as never executed if it is never called
+        turns.process().region(self._name)  # told as never executed if it is never called
 
         @functools.wraps(function)
         def measured(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -138,7 +116,7 @@ def _compiled(name: str) -> Region | None:
     guards: Any = sys.modules["torch._guards"]
     if guards.TracingContext.try_get() is None:
         return None
-    found = region_turns.process().region(name)
+    found = turns.process().region(name)
     found.pieces.remarks[_COMPILED] = None
     return found
 

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from rooflight.measurement.cpu.memory import resident
-from rooflight.measurement.region_store import Plain
+from rooflight.measurement.regions.store import Plain
 
 
 def capturing() -> bool:
@@ -26,6 +26,12 @@ def profiling() -> bool:
         return torch is not None and bool(torch._C._autograd._profiler_enabled())
     except AttributeError:  # torch is still being imported
         return False
+
+
+def autocast() -> bool:
+    """Does torch turn tensors on the GPU into 16-bit ones here?"""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.is_autocast_enabled("cuda"))
 
 
 class PlainRun:

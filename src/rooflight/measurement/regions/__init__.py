@@ -1,0 +1,33 @@
+"""`rooflight.region`: time, memory and counters of a piece of anybody's program.
+
+    with rooflight.region("conv2") as r:      # inside a forward, or around a step or an epoch
+        x = self.conv2(x)
+    print(r.flops, r.bytes_read, r.time_s)
+
+A region never changes what the program computes, and cannot run it again. So every execution is used for one thing
+only, and the executions complete each other:
+
+1. The first one sets things up (library handles, lazy state). Its time is kept, and given only where there is no other.
+2. One without counters: time, growth and peak of memory.
+3. Counters, one pass an execution.
+4. More times, for a median. After that a region only counts its executions.
+
+One region is measured at a time in a process, since waiting for the GPU or counting would disturb the others: what is
+entered meanwhile, inside it or in another thread, is only counted, and has its turn when that one has all it needs.
+First executions hold nobody up: their time is dropped when something was measured inside them. A region inside one of
+the same name is part of it. Counters see all that the GPU does at that time, whichever thread asked for it.
+
+A region does not see the types of the tensors inside it, and compilers also load constants by HFMA2, which counts as
+fp16 arithmetic of the CUDA cores. So that count is part of `flops` only where 16-bit work is sure: tensor cores ran
+fp16 or bf16, or autocast was on when the region was entered. It stands in `quantities` either way.
+
+One thing may show: torch keeps a single peak of memory, so it begins anew at one execution of every region.
+
+`scope` is what the program writes, `turns` decides what an execution is used for, `plain` and `counters` measure it,
+`store` keeps what came out, `ledger` brings that into a file, and `settings` is what the environment says.
+"""
+
+from rooflight.measurement.regions.scope import Scope, region, regions, regions_ledger, save_regions
+from rooflight.measurement.regions.store import Region
+
+__all__ = ["Region", "Scope", "region", "regions", "regions_ledger", "save_regions"]
