@@ -20,9 +20,10 @@ from h200_results import Row, against_ncu, code, executions, gpu_tests, kept_tes
 from rooflight import units
 from rooflight.files import load
 from rooflight.ledger import Kernel, Ledger
-from rooflight.measured import Measured, Number, op_values
+from rooflight.measured import Measured
+from rooflight.measured_facts import Number, op_values
 from rooflight.measured_step import busy_s, rates, self_check, useful_flops, utilisation, wall_s
-from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
+from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS, cuda_is_known
 from rooflight.reporting.written import kernel_name, per_second, quotient, seconds, whole_bytes
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +74,11 @@ def whole(found: Measured, names: Iterable[str]) -> Number | None:
     return sum(known) if known else None
 
 
+def cuda_cores(found: Measured) -> Number | None:
+    """The same of the CUDA cores, where all they did was counted."""
+    return whole(found, CUDA_FLOPS) if cuda_is_known(found.step, half=found.has_half) else None
+
+
 def work(measured: dict[str, Measured]) -> list[str]:
     rows = []
     for name, found in measured.items():
@@ -81,7 +87,7 @@ def work(measured: dict[str, Measured]) -> list[str]:
         rows.append((
             name, f"{len(found.launched):,}", "–" if kernels is None else f"{kernels.value:,}",
             units.count(useful_flops(found.ledger)), units.count(whole(found, TENSOR_FLOPS)),
-            units.count(whole(found, CUDA_FLOPS)), quotient(executed), whole_bytes(whole(found, DRAM_BYTES[:1])),
+            units.count(cuda_cores(found)), quotient(executed), whole_bytes(whole(found, DRAM_BYTES[:1])),
             whole_bytes(whole(found, DRAM_BYTES[1:])),
         ))  # fmt: skip
     return [
@@ -127,19 +133,23 @@ def speed(measured: dict[str, Measured]) -> list[str]:
         passes, took = passes_of(found.ledger)
         rows.append((
             name, seconds(wall_s(found)), seconds(busy_s(found)),
-            "–" if used is None else f"{units.percent(used.mfu)}", "–" if used is None else f"{units.percent(used.hfu)}",
+            *(("–",) * 3 if used is None else map(units.percent, (used.mfu, used.mfu_causal, used.hfu))),
             "–" if used is None else f"{used.peak.flops_per_s / 1e12:g} {used.precision}",
             per_second(rate.samples_per_s), per_second(rate.tokens_per_s), passes, took,
         ))  # fmt: skip
     return [
         "## How fast they were, and what counting cost",
-        "Wall time is the median of 20 plain steps, before any profiler ran. MFU and HFU are useful and executed "
-        "FLOPs by the wall, of the dense peak (TFLOP/s) of the precision that most of the work runs in. Most of these "
+        "Wall time is the median of 20 plain steps, before any profiler ran. MFU is useful FLOPs by the "
+        "wall, of the dense peak (TFLOP/s) of the precision that most of the work runs in; `causal` is the same with only "
+        "the half of attention that a causal mask keeps, where there is one. HFU is the share of the wall that the units "
+        "would need for what they executed, each at its own peak: tensor cores by precision, CUDA cores by theirs. It is "
+        "below MFU where less was executed than the formula says (causal attention that skips what is masked), or by a "
+        "unit with a higher peak (the fp32 attention kernel, which runs in tf32 on tensor cores). It is `–` where the FLOPs of CUDA cores are unknown. Most of these "
         "steps are small for this GPU: where it is busy for much less than the wall, the host is what limits them. The "
         "last two columns are the repeats of the step that the counters took, and the seconds for all of them "
         "together.",
         table(
-            ("recording", "wall", "GPU busy", "MFU", "HFU", "peak", "samples/s", "tokens/s", "passes", "seconds"), rows,
+            ("recording", "wall", "GPU busy", "MFU", "causal", "HFU", "peak", "samples/s", "tokens/s", "passes", "seconds"), rows,
         ),
     ]  # fmt: skip
 

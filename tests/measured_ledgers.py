@@ -50,6 +50,10 @@ def values(**numbers: float) -> dict[str, Value]:
     }
 
 
+def allocated(growth: int, after: int, calls: int) -> dict[str, float]:
+    return {"growth_bytes": growth, "allocated_bytes": after, "allocations": calls}
+
+
 HEADER = Header(
     rooflight="0", torch="2.11.0", model="toy", step="train", target="cuda", batch=8, dtype="fp32",
     math=MathModes(tf32_conv=True, tf32_matmul=True), loss="mse", optimizer="sgd", device="NVIDIA H200",
@@ -77,20 +81,24 @@ def toy(**changes: object) -> Ledger:
 
     By hand: GPU time 10 + 20 + 3 + 4 + 1 + 50 + 2 = 90 µs; tensor 1,200 + 4,000 + 8,800 = 14,000; CUDA cores
     10 + 6 + 7 + 1 + 4 = 28; DRAM read 50 + 90 + 30 + 100 + 150 + 30 = 450, written 10 + 80 + 40 + 50 + 120 + 30 = 330.
+    1,000 bytes are allocated before the step; the convolution's 512 are freed before op 3, the add's 256 before op 6, 256
+    more before op 7.
     """
     measured = {
-        0: values(gpu_time_s=10e-6, kernels=1, tensor_flops_tf32=1200, cuda_flops_fp32=0, dram_bytes_read=50, dram_bytes_written=10),
-        1: values(gpu_time_s=20e-6, kernels=2, tensor_flops_tf32=4000, cuda_flops_fp32=10, dram_bytes_read=90, dram_bytes_written=80, growth_bytes=512, allocations=2, workspace_bytes=1024),
-        2: values(gpu_time_s=3e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=6, dram_bytes_read=30, dram_bytes_written=40, growth_bytes=512, allocations=1),
-        3: values(gpu_time_s=4e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=7, dram_bytes_read=100, dram_bytes_written=50),
-        5: values(gpu_time_s=1e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=1),
-        6: values(gpu_time_s=50e-6, kernels=3, tensor_flops_tf32=8800, cuda_flops_fp32=0, dram_bytes_read=150, dram_bytes_written=120, growth_bytes=-512, allocations=3, workspace_bytes=4096),
-        7: values(gpu_time_s=2e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=4, dram_bytes_read=30, dram_bytes_written=30),
+        0: values(gpu_time_s=10e-6, kernels=1, tensor_flops_tf32=1200, cuda_flops_fp32=0, dram_bytes_read=50, dram_bytes_written=10, **allocated(256, 1256, 1)),
+        1: values(gpu_time_s=20e-6, kernels=2, tensor_flops_tf32=4000, cuda_flops_fp32=10, dram_bytes_read=90, dram_bytes_written=80, **allocated(512, 1768, 2), workspace_bytes=1024),
+        2: values(gpu_time_s=3e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=6, dram_bytes_read=30, dram_bytes_written=40, **allocated(512, 2280, 1)),
+        3: values(gpu_time_s=4e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=7, dram_bytes_read=100, dram_bytes_written=50, **allocated(256, 2024, 1)),
+        5: values(gpu_time_s=1e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=1, **allocated(512, 2536, 1)),
+        6: values(gpu_time_s=50e-6, kernels=3, tensor_flops_tf32=8800, cuda_flops_fp32=0, dram_bytes_read=150, dram_bytes_written=120, **allocated(-512, 1768, 3), workspace_bytes=4096),
+        7: values(gpu_time_s=2e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=4, dram_bytes_read=30, dram_bytes_written=30, **allocated(0, 1512, 0)),
     }  # fmt: skip
+    for found in measured.values():
+        found["cuda_flops_fp64"] = Value(0, COUNTERS)
     step = {
         "wall_time_s": Value(200e-6, "clock: perf_counter", 190e-6, 230e-6), "gpu_busy_s": Value(86e-6, "kineto: union"),
         "tensor_flops_tf32": Value(14_000, COUNTERS), "cuda_flops_fp32": Value(30, COUNTERS),
-        "dram_bytes_read": Value(500, COUNTERS), "dram_bytes_written": Value(330, COUNTERS),
+        "cuda_flops_fp64": Value(0, COUNTERS), "dram_bytes_read": Value(500, COUNTERS), "dram_bytes_written": Value(330, COUNTERS),
         "peak_allocated_bytes": Value(10_000, "allocator"), "peak_reserved_bytes": Value(2_097_152, "allocator"),
     }  # fmt: skip
     rows = [Measurement(scope="op", ops=(index,), quantities=found) for index, found in measured.items()]
@@ -103,7 +111,7 @@ def toy(**changes: object) -> Ledger:
 
 def compiled() -> Ledger:
     """The same step compiled: convolution and ReLU fused, the add with the loss, one kernel of nobody; counters of the
-    whole graph only.
+    whole graph only, and none of the CUDA cores, as inside a CUDA graph.
 
     By hand: 8 + (18) + (3) + 40 + 1 = 70 µs.
     """
@@ -126,16 +134,17 @@ def compiled() -> Ledger:
 def mnist(batch: int = 64) -> Ledger:
     """A real step's ops with made-up values: 1 µs for every 100 kB that an op must move, and what it must move, moved."""
     ledger = rooflight.estimate("mnist-cnn", batch=batch, step="train")
-    rows, kernels = [], []
+    rows, kernels, alive = [], [], 0
     for row in ledger.ops:
         if row.kind != "compute" or row.cost is None:
             continue
         time = (row.cost.bytes_read + row.cost.bytes_written) / 1e11 + 2e-6
+        alive += row.cost.bytes_written
         tensor = row.cost.flops if row.precision == "tf32" else 0
         found = values(
             gpu_time_s=time, kernels=1, tensor_flops_tf32=tensor, cuda_flops_fp32=row.cost.flops - tensor + row.cost.other_flops,
             dram_bytes_read=row.cost.bytes_read, dram_bytes_written=row.cost.bytes_written,
-            growth_bytes=row.cost.bytes_written, allocations=1,
+            cuda_flops_fp64=0, **allocated(row.cost.bytes_written, alive, 1),
         )  # fmt: skip
         rows.append(Measurement(scope="op", ops=(row.index,), quantities=found))
         kernels.append(

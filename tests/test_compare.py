@@ -78,6 +78,8 @@ def test_the_last_row_takes_both_steps_from_the_same_kind_of_range(eager_compile
     last = dict(zip(names, table.rows[-1], strict=True))
     assert (last["bytes A"], last["bytes B"], last["bytes B/A"]) == (830, 415, 0.5)
     assert last["time B/A"] == near(70 / 90)
+    # B has the tensor cores alone: that is not all it executed, and no ratio is made of it.
+    assert (last["FLOPs A"], last.get("FLOPs B"), last.get("FLOPs B/A")) == (14_030, None, None)
 
 
 def test_how_much_is_attributed_is_said(eager_compiled):

@@ -16,13 +16,16 @@ from measured_ledgers import HEADER, MODULES, OPS, compiled, cost, mnist, op, to
 
 import rooflight
 from rooflight.commands.main import main
-from rooflight.ledger import FORMAT_VERSION, LOSS, OPTIMIZER, Kernel, Ledger, Measurement, Module, Value, total
-from rooflight.measured import Measured, facts
+from rooflight.ledger import FORMAT_VERSION, LOSS, OPTIMIZER, Kernel, Ledger, Measurement, Module, Tensor, Value, total
+from rooflight.measured import Measured
+from rooflight.measured_facts import facts
+from rooflight.measured_memory import Moment, Timeline
 from rooflight.measured_rows import NO_OP, SEVERAL, phases, rows
 from rooflight.measured_step import is_host_bound, rates, self_check, time_parts, utilisation
-from rooflight.peaks import peak
-from rooflight.reporting import measure_tables, measure_text, step_tables
+from rooflight.peaks import peak, unit_peak
+from rooflight.reporting import measure_tables, measure_text, memory_timeline, step_tables
 from rooflight.reporting.document import document
+from rooflight.reporting.kernel_groups import Group as KernelGroup
 from rooflight.reporting.measured_folding import fold_measured, members_of
 from rooflight.reporting.page import narrowed
 from rooflight.reporting.written import kernel_name, quotient, seconds, share, signed_percent
@@ -63,8 +66,7 @@ def test_a_module_has_the_sums_of_all_that_runs_inside_it(eager):
     assert (block.tensor_flops, block.cuda_flops) == (4000 + 8800, 10 + 6 + 7)
     assert (block.get("dram_bytes_read"), block.get("dram_bytes_written")) == (90 + 30 + 100 + 150, 80 + 40 + 50 + 120)
     assert block.get("kernels") == 2 + 1 + 1 + 3
-    assert block.get("growth_bytes") == 512 + 512 - 512
-    assert block.get("allocations") == 2 + 1 + 3
+    assert block.get("allocations") == 2 + 1 + 1 + 3
     # Workspace is given back before the next op takes its own: the largest counts, not the sum.
     assert block.get("workspace_bytes") == 4096
     assert by_name(eager)["b"].share == near(77 / 90)
@@ -95,9 +97,7 @@ def test_the_total_is_that_of_all_ops(eager):
 
 def test_what_is_missing_is_counted_and_named(eager):
     assert eager.total.ran == 7  # the view launched nothing
-    assert eager.total.missing == {
-        "dram_bytes_read": 1, "dram_bytes_written": 1, "growth_bytes": 4, "allocations": 4, "workspace_bytes": 5,
-    }  # fmt: skip
+    assert eager.total.missing == {"dram_bytes_read": 1, "dram_bytes_written": 1, "workspace_bytes": 5}
     assert measure_text.coverage(eager) == [
         "time, executed FLOPs: every one of the 7 ops that ran has a value",
         "DRAM bytes: missing for 1 of the 7 ops that ran: aten::mse_loss (1×)",
@@ -156,11 +156,26 @@ def test_no_kernel_is_counted_twice():
     assert measured.attributed[0] == near(5 * US)
 
 
-def test_counters_of_a_kernel_count_where_its_op_has_none():
+def test_a_kernel_does_not_answer_for_an_op_that_moved_too_little():
+    """Op 5 had a range of its own, and its bytes were under the floor: unknown they stay."""
     kernel = Kernel(name="loss", ops=(5,), time_s=1e-6, quantities=values(dram_bytes_read=7, cuda_flops_fp32=100))
     measured = Measured(toy(kernels=(kernel,)))
-    assert measured.total.get("dram_bytes_read") == 457
+    assert measured.total.get("dram_bytes_read") == 450
     assert measured.total.get("cuda_flops_fp32") == 28
+    assert measured.total.missing["dram_bytes_read"] == 1
+    assert by_name(measured)[LOSS].sums.dram_bytes is None
+
+
+def test_counters_of_a_kernel_count_where_its_op_was_not_counted():
+    kernel = Kernel(name="loss", ops=(5,), time_s=1e-6, quantities=values(dram_bytes_read=7, cuda_flops_fp32=100))
+    full = toy(kernels=(kernel,))
+    bare = tuple(
+        msgspec.structs.replace(row, quantities=values(gpu_time_s=1e-6, kernels=1)) if row.ops == (5,) else row
+        for row in full.measurements
+    )
+    measured = Measured(msgspec.structs.replace(full, measurements=bare))
+    assert measured.total.get("dram_bytes_read") == 457
+    assert measured.total.get("cuda_flops_fp32") == 28 - 1 + 100
 
 
 def test_a_cpu_librarys_work_is_part_of_its_ops_time():
@@ -216,15 +231,6 @@ def test_what_only_the_whole_step_knows_is_its_total(fused):
     assert by_name(fused)[""].sums.dram_bytes is None
 
 
-def test_graphs_are_added_where_the_step_itself_was_not_counted():
-    rows_ = tuple(
-        Measurement(scope="graph", name=f"graph {n}", quantities=values(dram_bytes_read=100 + n)) for n in (0, 1)
-    )
-    measured = Measured(toy(measurements=rows_))
-    assert measured.total.get("dram_bytes_read") == 201
-    assert [row[0] for row in step_tables.graph_table(measured).rows] == ["graph 0", "graph 1"]
-
-
 # --- the step ---
 
 
@@ -276,9 +282,158 @@ def test_utilisation_is_of_the_peak_of_the_precision_used(eager):
     used = utilisation(eager)
     assert (used.precision, used.peak.flops_per_s) == ("tf32", 494.5e12)
     assert used.mfu == near(13_000 / (200 * US * 494.5e12))
-    assert used.hfu == near(14_030 / (200 * US * 494.5e12))  # the range around the step saw 30 on CUDA cores
+    assert used.mfu_causal is None
+    # The range around the step saw 30 on CUDA cores, which have their own peak.
+    assert used.hfu == near((14_000 / 494.5e12 + 30 / 67e12) / (200 * US))
+    assert {name: roof.flops_per_s for name, roof in used.roofs.items()} == {
+        "tensor_flops_tf32": 494.5e12, "cuda_flops_fp32": 67e12,
+    }  # fmt: skip
+    assert utilisation(eager, while_busy=True).mfu == near(13_000 / (86 * US * 494.5e12))
+    assert utilisation(eager, flops_per_s=1e9).hfu == near(14_030 / (200 * US * 1e9))
     assert utilisation(eager, flops_per_s=1e9).mfu == near(13_000 / (200 * US * 1e9))
     assert "datasheet" in used.peak.source
+
+
+def test_every_unit_is_judged_by_its_own_peak():
+    assert peak("NVIDIA H200", "fp64").flops_per_s == 67e12  # matrix work runs on tensor cores
+    assert unit_peak("NVIDIA H200", "cuda_flops_fp64").flops_per_s == 33.5e12
+    # 132 SMs at 1,980 MHz, 128 lanes, two values in each, a multiply-add as 2.
+    assert unit_peak("NVIDIA H200", "cuda_flops_fp16").flops_per_s == pytest.approx(
+        132 * 1.98e9 * 128 * 2 * 2, rel=1e-3
+    )
+    strange = {"tensor_flops_int4": Value(5, "cupti")}
+    rows_ = toy().measurements
+    whole = msgspec.structs.replace(rows_[-1], quantities={**rows_[-1].quantities, **strange})
+    used = utilisation(Measured(toy(measurements=(*rows_[:-1], whole))))
+    assert used.mfu is not None and used.hfu is None  # no peak is known for what was executed
+
+
+def test_mfu_says_what_a_causal_mask_leaves_out():
+    halved = [msgspec.structs.replace(one.cost, flops_causal=one.cost.flops // 2) if one.index == 1 else one.cost
+              for one in OPS]  # fmt: skip
+    ops = tuple(msgspec.structs.replace(one, cost=made) for one, made in zip(OPS, halved, strict=True))
+    measured = Measured(toy(ops=ops))
+    assert utilisation(measured).mfu_causal == near(11_000 / (200 * US * 494.5e12))
+    assert "(causal half: <0.1%) of 494.5 TFLOP/s tf32" in measure_text.speed(measured)
+
+
+def test_a_unit_that_was_not_counted_makes_the_sum_unknown(fused):
+    """CUDA cores are not counted inside a CUDA graph: what the tensor cores did is not all."""
+    assert fused.total.tensor_flops == 14_000
+    assert (fused.total.cuda_flops, fused.total.executed_flops) == (None, None)
+    assert rates(fused).executed_flops_per_s is None
+    assert utilisation(fused).hfu is None and utilisation(fused).mfu is not None
+    assert document(fused.ledger)["totals"]["measured"]["executed_flops"] is None
+    assert "HFU" not in measure_text.speed(fused)
+    assert "executed 14.0 k tf32 on tensor cores; the other units were not counted" in measure_text.counted(fused)
+    assert not measure_text.flop_count_line(fused)
+
+
+@pytest.mark.parametrize(("gone", "known"), [
+    ("cuda_flops_fp32", False), ("cuda_flops_fp64", False), ("tensor_flops_tf32", False), ("dram_bytes_read", True),
+])  # fmt: skip
+def test_all_units_must_be_known(gone, known):
+    stripped = tuple(
+        msgspec.structs.replace(row, quantities={n: v for n, v in row.quantities.items() if n != gone})
+        for row in toy().measurements
+    )
+    measured = Measured(toy(measurements=stripped))
+    assert (measured.total.executed_flops is not None) is known
+    assert (measured.total.matrix_executed is not None) is known
+    assert (utilisation(measured).hfu is not None) is known
+    assert (measured.total.dram_bytes is None) is known
+
+
+def test_sixteen_bit_flops_are_needed_only_where_there_are_such_tensors():
+    half = msgspec.structs.replace(OPS[0], outputs=(Tensor(0, (4,), "bf16"),))
+    assert Measured(toy()).total.executed_flops == 14_028
+    assert Measured(toy(ops=(half, *OPS[1:]))).total.executed_flops is None
+
+
+def test_what_nvprof_would_show_is_said(eager):
+    assert measure_text.flop_count_line(eager) == "nvprof's flop_count_sp would show 30, 0.2% of what was executed"
+
+
+@pytest.mark.parametrize(("since", "name"), [
+    ("during the step", "process, most during the step"),
+    ("since the process began", "process, most since the process began"), ("", "process, most ever"),
+])  # fmt: skip
+def test_the_process_peak_says_since_when(since, name):
+    row = Measurement(scope="step", quantities={"peak_resident_bytes": Value(7, f"the kernel: most resident {since}")})
+    assert [line[0] for line in step_tables.memory_table(Measured(toy(measurements=(row,)))).rows] == [name]
+
+
+# --- joined ranks ---
+
+
+def joined(*, slower=1.0):
+    """Two ranks of the toy; the second has no counters, and may be slower."""
+    second = toy()
+    stripped = tuple(
+        msgspec.structs.replace(row, quantities={
+            name: msgspec.structs.replace(value, value=value.value * slower) if name in ("wall_time_s", "gpu_busy_s") else value
+            for name, value in row.quantities.items() if "flops" not in name and "dram" not in name
+        })
+        for row in second.measurements
+    )  # fmt: skip
+    header = msgspec.structs.replace(HEADER, rank=1, world=2)
+    ops = tuple(msgspec.structs.replace(one, rank=1) for one in second.ops)
+    first = toy(header=msgspec.structs.replace(HEADER, world=2))
+    return Measured(
+        rooflight.join([first, msgspec.structs.replace(second, header=header, ops=ops, measurements=stripped)])
+    )
+
+
+def test_counters_of_one_rank_are_judged_by_one_device(eager):
+    both = joined()
+    assert both.ranks == (0, 1)
+    alone, found = rates(eager), rates(both)
+    assert found.useful_flops_per_s == near(2 * alone.useful_flops_per_s)
+    assert found.samples_per_s == near(2 * alone.samples_per_s)
+    assert found.executed_flops_per_s == near(alone.executed_flops_per_s)
+    assert found.dram_bytes_per_s == near(alone.dram_bytes_per_s)
+    assert utilisation(both).hfu == near(utilisation(eager).hfu)
+    assert utilisation(both).mfu == near(utilisation(eager).mfu)
+    # Rows too: the FLOPs of one rank by its own time.
+    assert both.total.executed_flops == 14_028
+    assert both.total.executed_flops_per_s == near(eager.total.executed_flops_per_s)
+    assert both.total.dram_bytes_per_s == near(eager.total.dram_bytes_per_s)
+    assert by_name(both)["b"].sums.executed_flops_per_s == near(by_name(eager)["b"].sums.executed_flops_per_s)
+    names = [row[0] for row in step_tables.speed_table(both).rows]
+    assert "executed TFLOP/s (rank 0 of 2)" in names and "useful TFLOP/s" in names
+
+
+def test_counters_on_both_ranks_are_judged_by_both_devices(eager):
+    ledgers = [
+        toy(
+            header=msgspec.structs.replace(HEADER, rank=rank, world=2),
+            ops=tuple(msgspec.structs.replace(one, rank=rank) for one in OPS),
+        )
+        for rank in (0, 1)
+    ]
+    both = Measured(rooflight.join(ledgers))
+    assert rates(both).executed_flops_per_s == near(2 * rates(eager).executed_flops_per_s)
+    assert utilisation(both).hfu == near(utilisation(eager).hfu)
+
+
+def test_times_of_ranks_are_not_mixed(eager):
+    both = joined(slower=2.0)
+    assert rates(both).executed_flops_per_s == near(rates(eager).executed_flops_per_s)  # by rank 0's own wall
+    assert utilisation(both).hfu == near(utilisation(eager).hfu)
+    assert utilisation(both).mfu == near(utilisation(eager).mfu / 2)  # both wait for the slowest
+    assert [(part.name, part.time_s) for part in time_parts(both)] == [
+        ("rank 0: GPU-busy", near(86 * US)), ("rank 0: GPU idle: launch gaps, host", near(114 * US)), ("rank 0: wall", near(200 * US)),
+        ("rank 1: GPU-busy", near(172 * US)), ("rank 1: GPU idle: launch gaps, host", near(228 * US)), ("rank 1: wall", near(400 * US)),
+    ]  # fmt: skip
+    assert measure_text.verdict(both).startswith("400 µs a step (the slowest of 2 ranks); the GPU was busy for 172 µs")
+    assert [row[3] for row in step_tables.time_table(both).rows] == [
+        "",
+        "",
+        "190 µs to 230 µs",
+        "",
+        "",
+        "190 µs to 230 µs",
+    ]
 
 
 def test_no_peak_is_guessed():
@@ -400,13 +555,77 @@ def test_the_kernel_table_adds_equal_names_and_sums_the_rest(step):
     assert table.rows[0][0].full.startswith("void at::native::")
 
 
+def test_growth_is_from_the_first_op_to_the_last_and_no_sum(eager):
+    """What is freed between the ops of a row counts in it; what is freed between rows counts in the row around them."""
+    found = {name: row.sums.get("growth_bytes") for name, row in by_name(eager).items()}
+    # b runs twice: ops 1 to 3, from 1,256 to 2,024 bytes, and op 6, from 2,280 to 1,768.
+    assert found == {"": 1024 - 512, "a": 256, "b": 768 - 512, "b.c": 512 - 512, "b.d": 512, LOSS: 512, OPTIMIZER: 0}
+    assert eager.total.get("growth_bytes") == 1512 - 1000
+    assert [row.sums.get("growth_bytes") for row in phases(eager)] == [2536 - 1000, -512, 0]
+    by_op = {row.name: row.sums.get("growth_bytes") for row in rows(eager, "op")}
+    assert by_op["aten::convolution"] == 512
+    assert sum(by_op.values()) == 1536 != eager.total.get("growth_bytes")
+    assert "growth_bytes" not in Measured(compiled()).total.values
+
+
+def test_growth_is_unknown_where_no_op_or_no_one_was_asked():
+    kernels = (Kernel(name="memset", time_s=5e-6),)
+    assert by_name(Measured(toy(kernels=kernels)))[NO_OP].sums.get("growth_bytes") is None
+    without = tuple(row for row in toy().measurements if row.ops != (0,))
+    measured = Measured(toy(measurements=without))
+    assert by_name(measured)["a"].sums.get("growth_bytes") is None
+    # Ops of two ranks are no run: the second begins with what its own device has.
+    ranks = tuple(msgspec.structs.replace(one, rank=one.index // 3) for one in OPS)
+    assert Measured(toy(ops=ranks)).total.get("growth_bytes") == (2280 - 1000) + (2536 - 1768) + (1512 - 2280)
+
+
+@given(st.lists(st.tuples(st.integers(-50, 100), st.integers(0, 30), st.booleans()), min_size=1, max_size=30))
+def test_the_growth_of_all_ops_is_the_last_minus_the_first(steps):
+    """Each op grows by something, and something is freed before it; those of a row and the others make the whole with
+    what is freed where the two meet.
+    """
+    moments, now = [], 1000
+    for index, (growth, freed, _) in enumerate(steps):
+        before = now - freed
+        now = before + growth
+        moments.append(Moment(index, 0, before, now))
+    line = Timeline(tuple(moments), frozenset())
+    row = {index for index, step in enumerate(steps) if step[2]}
+    rest = set(range(len(steps))) - row
+    assert line.growth_bytes({*row, *rest}) == moments[-1].after_bytes - moments[0].before_bytes
+    met = [n for n in range(1, len(steps)) if steps[n][2] != steps[n - 1][2]]
+    between = sum(steps[n][1] for n in met)
+    assert line.growth_bytes(row) + line.growth_bytes(rest) - between == line.growth_bytes(range(len(steps)))
+
+
+def test_the_timeline_shows_the_shape_of_a_step_and_names_the_peak(eager):
+    line, marks, scale, most = [row[0] for row in memory_timeline.timeline_table(eager).rows]
+    # 1,256 to 2,536 bytes in eight heights: 1,768 is 0.4, 2,280 is 0.8, 2,024 is 0.6, 1,512 is 0.2 of the way.
+    assert line == "▁▄▇▅█▄▂"
+    assert marks == "forw···"
+    assert scale == "▁ 1,256 B   █ 2,536 B"
+    assert most == "most after op 5 of 8, forward: aten::mse_loss in <loss>"
+    assert not memory_timeline.timeline_table(Measured(compiled())).rows
+
+
+@pytest.mark.parametrize("width", [1, 7, 20, 72])
+def test_the_timeline_has_a_block_for_as_many_ops_as_there_is_room(step, width):
+    table = memory_timeline.timeline_table(step, width)
+    count = len(step.timeline.moments)
+    assert len(table.rows[0][0]) == min(width, count)
+    assert len(table.rows[1][0]) == min(width, count)
+    assert table.rows[0][0].endswith("█")  # nothing is ever freed there
+
+
 def test_the_allocators_view_has_increase_and_self(eager):
     table = measure_tables.operator_memory_table(eager, "module")
     names = [column.name for column in table.columns]
-    assert names[:5] == ["layer", "calls", "size increase", "self", "allocations"]
+    assert names == ["layer", "calls", "growth", "self growth", "allocations", "workspace"]
     found = {row[0]: row[2:5] for row in table.rows}
-    assert found["b"] == (512, None, 6)
+    assert found["b"] == (256, 256, 7)  # its own op is the add
     assert found["b.d"] == (512, 512, 1)
+    assert found["toy"] == (512, 0, 8)  # no op runs in the model itself: that is proven
+    assert found["total"] == (512, 512, 9)
     assert not measure_tables.operator_memory_table(Measured(compiled())).rows
 
 
@@ -456,7 +675,9 @@ def test_repr_shows_what_was_measured():
 
 def test_where_each_number_comes_from_is_said(eager):
     lines = measure_text.provenance(eager)
-    assert "cupti: tensor_flops_tf32, cuda_flops_fp32, dram_bytes_read, dram_bytes_written = range profiler" in lines
+    counted = "tensor_flops_tf32, cuda_flops_fp32, dram_bytes_read, dram_bytes_written, cuda_flops_fp64"
+    assert f"cupti: {counted} = range profiler" in lines
+    assert "NVIDIA H200 datasheet, SXM: the peaks of 67 TFLOP/s fp32 on CUDA cores" in lines
     assert "clock: wall_time_s = perf_counter" in lines
     assert measure_text.conditions(eager.ledger) == "SM clock 1,980 MHz; other processes none"
 
@@ -475,6 +696,17 @@ def imported(**changes):
         device=None,
     )
     return Ledger(format_version=FORMAT_VERSION, header=header, kernels=(Kernel(name="gemm", time_s=1e-6),), **changes)
+
+
+def test_a_launch_without_a_count_makes_the_sum_unknown():
+    """What one launch lacks is not 0, and one unit is not all units."""
+    full = Kernel(name="a", quantities=values(tensor_flops_tf32=10, cuda_flops_fp32=2, cuda_flops_fp64=1))
+    part = Kernel(name="b", quantities=values(tensor_flops_tf32=10, cuda_flops_fp32=2))
+    only = Kernel(name="c", quantities=values(cuda_flops_fp32=2))
+    one, two, three = KernelGroup("", [full]), KernelGroup("", [full, part]), KernelGroup("", [only])
+    assert (one.tensor_flops, one.cuda_flops, one.flops) == (10, 3, 13)
+    assert (two.tensor_flops, two.cuda_flops, two.flops) == (20, None, None)
+    assert (three.tensor_flops, three.cuda_flops, three.flops) == (None, 2, None)
 
 
 def test_a_log_that_tells_little_can_still_be_shown():
@@ -508,10 +740,8 @@ def test_the_json_document_has_values_with_their_origins():
     assert sums["coverage"] == {
         "ops": 7,
         "without": {
-            "allocations": 4,
             "dram_bytes_read": 1,
             "dram_bytes_written": 1,
-            "growth_bytes": 4,
             "workspace_bytes": 5,
         },
     }
@@ -584,7 +814,7 @@ def saved(tmp_path_factory):
 def test_report_shows_a_measurement(run, saved, by):
     code, out, _ = run("report", saved["toy"], "--by", by, "--memory")
     assert code == 0
-    assert "host-bound" in out and "self-check" in out and "size increase" in out
+    assert "host-bound" in out and "self-check" in out and "self growth" in out and "allocated after each op" in out
     assert re.search(r"total\s+90\.0 µs\s+100\.0%", out)
 
 

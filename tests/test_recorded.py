@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import msgspec
 import pytest
 from measured_ledgers import toy
 
@@ -12,9 +13,11 @@ from rooflight import recorded
 from rooflight.commands.main import main
 from rooflight.comparison.sides import Comparison
 from rooflight.errors import BadFile
-from rooflight.measured import Measured, is_measured, op_values
-from rooflight.measured_step import self_check
+from rooflight.measured import Measured, is_measured
+from rooflight.measured_facts import op_values
+from rooflight.measured_step import rates, self_check, time_parts, utilisation
 from rooflight.reporting.document import document
+from rooflight.reporting.measure_tables import operator_memory_table
 from rooflight.reporting.page import measure_page
 from rooflight.reporting.table import fitting
 
@@ -88,6 +91,67 @@ def test_the_ops_of_every_eager_recording_sum_to_its_step(name):
     for check in checks.values():
         if check.name.startswith("tensor_flops"):
             assert check.difference == 0, check
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_growth_of_every_step_is_what_is_left_of_it(name):
+    """From the first op to the last; no stretch of the step grows by more than its highest point is above the lowest."""
+    ledger = rooflight.load(f"recorded:{name}")
+    measured = Measured(ledger)
+    found = [values for values in op_values(ledger) if "allocated_bytes" in values]
+    if not found:
+        pytest.skip("a captured step has no ops that the allocator was asked about")
+    first, last = found[0], found[-1]
+    before = first["allocated_bytes"].value - first["growth_bytes"].value
+    assert measured.total.get("growth_bytes") == last["allocated_bytes"].value - before
+    assert measured.total.get("growth_bytes") < measured.step["peak_allocated_bytes"].value
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_hfu_of_every_recording_is_made_of_its_units(name):
+    measured = Measured(rooflight.load(f"recorded:{name}"))
+    used = utilisation(measured)
+    if used.hfu is None:
+        assert measured.ledger.header.execution != "eager"
+        return
+    wall = measured.step["wall_time_s"].value
+    by_one_roof = sum(measured.step[unit].value for unit in used.roofs) / wall
+    least, most = (pick(roof.flops_per_s for roof in used.roofs.values()) for pick in (min, max))
+    assert 0.999999 * by_one_roof / most <= used.hfu <= 1.000001 * by_one_roof / least
+    assert used.mfu_causal is None or used.mfu_causal < used.mfu
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if "-train-" in name])
+def test_two_ranks_of_a_recording_of_which_one_was_counted(name):
+    """The step of rank 1 has no counters: rates of what was counted are those of rank 0 alone."""
+    ledger = rooflight.load(f"recorded:{name}")
+    stripped = tuple(
+        msgspec.structs.replace(
+            row, quantities={n: v for n, v in row.quantities.items() if "flops" not in n and "dram" not in n}
+        )
+        for row in ledger.measurements
+    )
+    first = msgspec.structs.replace(ledger, header=msgspec.structs.replace(ledger.header, world=2))
+    second = msgspec.structs.replace(
+        ledger, header=msgspec.structs.replace(ledger.header, rank=1, world=2), measurements=stripped
+    )
+    alone, both = Measured(ledger), Measured(rooflight.join([first, second]))
+    one, two = rates(alone), rates(both)
+    assert two.executed_flops_per_s == one.executed_flops_per_s and two.dram_bytes_per_s == one.dram_bytes_per_s
+    assert two.useful_flops_per_s == pytest.approx(2 * one.useful_flops_per_s, rel=1e-12)
+    assert utilisation(both).hfu == utilisation(alone).hfu
+    assert utilisation(both).mfu == pytest.approx(utilisation(alone).mfu, rel=1e-12)
+    assert both.total.executed_flops_per_s == pytest.approx(alone.total.executed_flops_per_s or 0, rel=1e-9)
+    assert both.total.get("growth_bytes") == 2 * alone.total.get("growth_bytes")
+    assert len(time_parts(both)) == 6
+
+
+def test_the_memory_of_a_recorded_inference():
+    measured = Measured(rooflight.load("recorded:h200/resnet50-infer-bf16"))
+    assert measured.total.get("growth_bytes") == 97_792
+    table = operator_memory_table(measured, "module")
+    row = next(row for row in table.rows if row[0] == "layer1")
+    assert row[3] == 0  # a container without ops of its own
 
 
 def test_the_second_convolution_of_mnist_executes_what_it_must():

@@ -151,7 +151,10 @@ def _version(content: bytes, path: Path) -> int:
             raise BadFile(
                 f"{path} is what --json prints; a ledger is saved with: rooflight estimate MODEL -o run.json"
             ) from None
-        raise BadFile(f"{path} is not a rooflight ledger: {_one_line(error)}") from error
+        raise BadFile(
+            f"{path} is not a rooflight ledger, as -o saves it ({_one_line(error)}); logs of profilers are read by: "
+            "rooflight import"
+        ) from error
     if version > FORMAT_VERSION:
         raise BadFile(
             f"{path} has format {version}, newer than this rooflight reads ({FORMAT_VERSION}): upgrade rooflight"

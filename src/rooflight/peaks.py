@@ -16,7 +16,7 @@ class Peak:
 
 _H200 = "NVIDIA H200 datasheet, SXM"
 _HALF = f"{_H200}; dense, half of the figure with sparsity"
-_GH100 = "NVIDIA H100 whitepaper, SXM5, same chip: not on tensor cores"
+_GH100 = "NVIDIA H100 whitepaper, SXM5 (the same SMs and clock), outside the tensor cores"
 
 # The datasheet gives, with sparsity, TF32 989, FP16 and BF16 1,979, FP8 and INT8 3,958 TFLOP/s; without, FP32 67 and
 # FP64 34 on CUDA cores, 67 on tensor cores, where fp64 matrix work runs. FP32's 67 is 132 SMs x 128 lanes x 2 at

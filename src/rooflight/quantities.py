@@ -50,7 +50,7 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("executions", "count", "how often a region was run", additive=False),
         Quantity("executed_flops", "flop", "all units together, for a region", additive=False),
         # Memory, as torch's allocator sees it.
-        Quantity("growth_bytes", "byte", "allocated after minus before; what is freed between ops counts", additive=False),
+        Quantity("growth_bytes", "byte", "allocated after minus before, from op to op: no sum", additive=False),
         Quantity("allocations", "count", "calls of the allocator"),
         Quantity("output_bytes", "byte", "new storage that the results lie in, as the allocator rounds it"),
         Quantity("workspace_bytes", "byte", "most taken and given back inside an op: no sum", additive=False),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import sys
@@ -273,10 +272,13 @@ def _write_trace(ledger: Ledger, options: Mapping[str, Any]) -> None:
 
 def _of_rank(output: Path | None) -> Path | None:
     """Under torchrun every process writes its own file: run.json becomes run.rank1.json."""
-    if output is None or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    from rooflight.measurement.ranks import place
+
+    here = place()
+    if output is None or here.world < 2:
         return output
     stem, dot, ending = output.name.partition(".")
-    return output.with_name(f"{stem}.rank{os.environ.get('RANK', '0')}{dot}{ending}")
+    return output.with_name(f"{stem}.rank{here.rank}{dot}{ending}")
 
 
 @contextmanager
@@ -285,8 +287,10 @@ def _progress() -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from rooflight.measurement.ranks import place
+
     console = Console(stderr=True)
-    if not console.is_terminal or os.environ.get("RANK", "0") != "0":
+    if not console.is_terminal or place().rank:
         yield lambda doing, done, total: None
         return
     columns = (TextColumn("{task.description:<32}"), BarColumn(), TextColumn("run {task.completed} of {task.total}"))

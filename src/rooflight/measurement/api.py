@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from rooflight import units
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.estimation.costs import fill_costs
 from rooflight.ledger import FORMAT_VERSION, Ledger, StepKind
@@ -26,8 +27,10 @@ from rooflight.measurement.counters.op_counters import check_names
 from rooflight.measurement.counters.ranges import probe
 from rooflight.measurement.execution import CapturedStep, EagerStep
 from rooflight.measurement.findings import Findings, Interrupted, Progress, silent
+from rooflight.measurement.machine import Machine
 from rooflight.measurement.options import CounterBackend, MeasureOptions
 from rooflight.measurement.provenance import is_compiled
+from rooflight.measurement.ranks import place
 from rooflight.models.workload import Workload
 from rooflight.trace.given import given_workload
 from rooflight.trace.stage import Stage, TraceOptions, staged
@@ -93,8 +96,16 @@ def measure(
     where = _device(model, (inputs, kwargs), device)
     if autocast not in (None, "bf16", "fp16"):
         raise BadInput(f"autocast takes bf16 or fp16, not {autocast!r}")
-    if graphs and where.type != "cuda":
-        raise BadInput("CUDA graphs need a GPU: leave graphs away to measure on the CPU")
+    if where.type != "cuda":
+        _refuse_what_needs_a_gpu(options, graphs=graphs)
+    if isinstance(model, str):
+        _refuse_what_cannot_fit(
+            where, training=step == "train", optimizer=optimizer,
+            workload=given_workload(
+                model, inputs, kwargs, step=step, batch=batch, seq=seq, past=past, dtype=dtype, overrides=overrides,
+                input_shape=input_shape, download=download, device="meta",
+            ),
+        )  # fmt: skip
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
         workload = given_workload(
             model, inputs, kwargs, step=step, batch=batch, seq=seq, past=past, dtype=dtype, overrides=overrides,
@@ -104,7 +115,7 @@ def measure(
             options = replace(options, execution="compile")
         trace_options = TraceOptions(
             target=_target(where), autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
-            accumulate=accumulate, capturable=graphs, on="cuda" if where.type == "cuda" else "cpu", rank=rank(),
+            accumulate=accumulate, capturable=graphs, on="cuda" if where.type == "cuda" else "cpu", rank=place().rank,
             command=command,
         )  # fmt: skip
         return measure_workload(workload, trace_options, options, progress)
@@ -130,7 +141,7 @@ def measure_workload(workload: Workload, trace_options: TraceOptions, options: M
                      progress: Progress = silent) -> Ledger:  # fmt: skip
     """Measure a step that is ready to be staged."""
     findings = Findings()
-    if rank() and options.counters == "auto":
+    if place().rank and options.counters == "auto":
         options = replace(options, counters="none", metrics=(), per_kernel=False)
         findings.notes.append("counters are read on rank 0 only")
     conditions = Conditions(trace_options.on)
@@ -192,7 +203,7 @@ def _ledger(stage: Stage, findings: Findings, conditions: Conditions, options: M
     header = msgspec.structs.replace(
         header, execution=options.execution, device=device_name(on), cuda=cuda_version() if on == "cuda" else None,
         driver=driver_version() if on == "cuda" else None, conditions=conditions.after(),
-        notes=(*header.notes, *findings.notes), world=world(),
+        notes=(*header.notes, *findings.notes), world=place().world,
     )  # fmt: skip
     return fill_costs(
         Ledger(
@@ -209,19 +220,51 @@ def _device(model: str | nn.Module, inputs: Any, asked: str | None) -> torch.dev
         places = places or {leaf.device for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)}
         if len(places) > 1:
             raise BadInput(f"the model lies on {len(places)} devices: measure it on one (model.to('cuda'))")
-        place = places.pop() if places else _parsed(asked or _default_device())
-        wanted = _parsed(asked) if asked is not None else place
-        if wanted.type != place.type or wanted.index not in (None, place.index):
-            raise BadInput(f"the model is on {place}, not on {asked}: move it first")
+        spot = places.pop() if places else _parsed(asked or _default_device())
+        wanted = _parsed(asked) if asked is not None else spot
+        if wanted.type != spot.type or wanted.index not in (None, spot.index):
+            raise BadInput(f"the model is on {spot}, not on {asked}: move it first")
     else:
-        place = _parsed(asked or _default_device())
-    if place.type not in ("cuda", "cpu"):
-        raise BadInput(f"cannot measure on {place.type}: use cuda, cuda:1 or cpu")
-    if place.type == "cuda" and not torch.cuda.is_available():
+        spot = _parsed(asked or _default_device())
+    if spot.type not in ("cuda", "cpu"):
+        raise BadInput(f"cannot measure on {spot.type}: use cuda, cuda:1 or cpu")
+    if spot.type == "cuda" and not torch.cuda.is_available():
         raise CannotMeasure("torch sees no GPU: measure with device cpu, or ask `rooflight doctor` what is missing")
-    if place.type == "cuda" and place.index is not None and place.index >= torch.cuda.device_count():
-        raise BadInput(f"there is no {place}: torch sees {torch.cuda.device_count()} GPU(s)")
-    return place
+    if spot.type == "cuda" and spot.index is not None and spot.index >= torch.cuda.device_count():
+        raise BadInput(f"there is no {spot}: torch sees {torch.cuda.device_count()} GPU(s)")
+    return spot
+
+
+def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
+    """What was asked for by name is not left out in silence."""
+    wishes = {
+        "CUDA graphs": graphs, "CUPTI": options.counters == "cupti", "further counters": bool(options.metrics),
+        "counters by kernel": options.per_kernel, "levels of the memory": options.levels not in (("dram",), ()),
+    }  # fmt: skip
+    if asked := [name for name, wished in wishes.items() if wished]:
+        raise BadInput(f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU")
+
+
+def _refuse_what_cannot_fit(where: torch.device, *, training: bool, optimizer: str | None, workload: Workload) -> None:
+    """Before memory for the weights is taken: a machine that runs out of it kills without a word."""
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in workload.model.parameters())
+    states = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[optimizer or workload.optimizer]
+    # The copy to restore from lies on the host, whatever the device.
+    needed = weights * (2 + states) if training else weights
+    free = _free_bytes(where)
+    if free is not None and needed > free:
+        what = "weights, gradients and optimizer state" if training else "weights"
+        raise CannotMeasure(
+            f"{workload.name} needs {units.bytes_(needed)} for its {what}, and {where} has {units.bytes_(free)} free: "
+            "estimate it instead (`rooflight estimate`), or use a smaller model or dtype"
+        )
+
+
+def _free_bytes(where: torch.device) -> int | None:
+    if where.type == "cuda":
+        return torch.cuda.mem_get_info(where)[0]
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", Machine().text("/proc/meminfo") or "", re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
 
 
 def _parsed(name: str) -> torch.device:
@@ -234,7 +277,7 @@ def _parsed(name: str) -> torch.device:
 def _default_device() -> str:
     if not torch.cuda.is_available():
         return "cpu"
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    return f"cuda:{place().local_rank % torch.cuda.device_count()}"
 
 
 def _target(place: torch.device) -> str:
@@ -242,12 +285,3 @@ def _target(place: torch.device) -> str:
         return "cpu"
     major, minor = torch.cuda.get_device_capability(place)
     return f"cuda:{major}{minor}"
-
-
-def rank() -> int:
-    """Which of torchrun's processes this is."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def world() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Value
-from rooflight.measurement import gpu_memory, timeline
+from rooflight.measurement import gpu_memory
 from rooflight.measurement.counters.op_counters import check_repeated
 from rooflight.measurement.cpu import memory, onednn, perf_events
 from rooflight.measurement.execution import EagerStep
-from rooflight.measurement.findings import Findings, Progress
+from rooflight.measurement.findings import Findings, Progress, median
 from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.plain import only_ops, wall_time
 from rooflight.measurement.ranks import refuse_collectives
@@ -25,7 +26,7 @@ def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, finding
         progress("memory", 0, 2)
         findings.step.update(_resident(stage))
     with findings.collecting("time"):
-        findings.step["wall_time_s"] = wall_time(stage, options.repeat, progress)
+        wall_time(stage, options.repeat, findings, progress)
     with findings.collecting("memory of every op"):
         progress("memory of every op", 1, 2)
         findings.recording = _record(stage, execution, findings)
@@ -42,8 +43,6 @@ def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, finding
     with findings.collecting("oneDNN primitives"):
         _primitives(stage, recording, findings, progress)
     if options.counters != "none":
-        if options.metrics or options.per_kernel or options.counters == "cupti" or options.levels != ("dram",):
-            findings.notes.append("CUPTI, --metrics, --per-kernel and --level are for NVIDIA GPUs: left out on the CPU")
         with findings.collecting("FLOP counters"):
             refuse_collectives(recording.ops)
             _flops(stage, recording, findings, progress)
@@ -89,22 +88,33 @@ def _record(stage: Stage, execution: EagerStep, findings: Findings) -> Recording
 
 def _host_times(stage: Stage, recording: Recording, options: MeasureOptions, findings: Findings,
                 progress: Progress) -> None:  # fmt: skip
-    marker = timeline.Marker()
-    traces = []
-    for number in range(options.profiled_runs + 1):
-        progress("time of every op", number, options.profiled_runs + 1)
+    """Each op by the clock. The first two runs only warm up: the watched step takes other paths than the plain one."""
+    runs: list[dict[int, float]] = []
+    for number in range(-2, options.profiled_runs):
+        progress("time of every op", number + 2, options.profiled_runs + 2)
         stage.put_back()
-        again: list[Recording] = []
+        clock = _Clock()
+        again = stage.record(clock)
+        check_repeated(recording.ops, again.ops)
+        if number >= 0:
+            runs.append(clock.times_s)
+    origin = f"host clock around the op, median of {len(runs)} watched steps"
+    for index in runs[0]:
+        findings.add(index, {"host_time_s": median([run[index] for run in runs], origin)})
 
-        def run(again: list[Recording] = again) -> None:
-            again.append(stage.record(marker))
 
-        trace = timeline.profiled(run, cuda=False)
-        check_repeated(recording.ops, again[-1].ops)
-        if number:  # the first wakes the profiler up
-            traces.append(trace)
-    for index, value in timeline.host_times(traces).items():
-        findings.add(index, {"host_time_s": value})
+class _Clock:
+    """Reads the clock right before and right after every op."""
+
+    def __init__(self) -> None:
+        self.times_s: dict[int, float] = {}
+        self._start = 0.0
+
+    def before(self, index: int) -> None:
+        self._start = time.perf_counter()
+
+    def after(self, index: int) -> None:
+        self.times_s[index] = time.perf_counter() - self._start
 
 
 def _primitives(stage: Stage, recording: Recording, findings: Findings, progress: Progress) -> None:

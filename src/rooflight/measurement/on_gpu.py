@@ -34,7 +34,7 @@ def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, finding
         findings.step.update(found)
         findings.notes += notes
     with findings.collecting("time"):
-        findings.step["wall_time_s"] = wall_time(stage, options.repeat, progress)
+        wall_time(stage, options.repeat, findings, progress)
     with findings.collecting("memory of every op"):
         findings.recording = _record(stage, execution, findings, progress)
     with findings.collecting("ops"):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import time
 
-from rooflight.ledger import Value
-from rooflight.measurement.findings import Progress, median
+from rooflight.measurement.findings import Findings, Progress, median
 from rooflight.trace.stage import Recording, Stage
 
 _WARM_UP = 3
@@ -20,23 +19,26 @@ def synchronise(stage: Stage) -> None:
         torch.cuda.synchronize()
 
 
-def wall_time(stage: Stage, repeat: int, progress: Progress) -> Value:
-    """Seconds of one step, from a still device to a still device."""
+def wall_time(stage: Stage, repeat: int, findings: Findings, progress: Progress) -> None:
+    """Seconds of one step, from a still device to a still device. Whatever ends it early, the runs so far count."""
     times: list[float] = []
     gc.collect()
-    for number in range(_WARM_UP + repeat):
-        progress("time", number, _WARM_UP + repeat)
-        arguments = stage.fresh_arguments()
-        synchronise(stage)
-        start = time.perf_counter()
-        output = stage.run(arguments)
-        synchronise(stage)
-        end = time.perf_counter()
-        del output, arguments
-        if number >= _WARM_UP:
-            times.append(end - start)
-    runs = f"median of {repeat} plain steps" if repeat > 1 else "one plain step"
-    return median(times, f"host clock, synchronised before and after: {runs}")
+    try:
+        for number in range(_WARM_UP + repeat):
+            progress("time", number, _WARM_UP + repeat)
+            arguments = stage.fresh_arguments()
+            synchronise(stage)
+            start = time.perf_counter()
+            output = stage.run(arguments)
+            synchronise(stage)
+            end = time.perf_counter()
+            del output, arguments
+            if number >= _WARM_UP:
+                times.append(end - start)
+    finally:
+        if times:
+            runs = f"median of {len(times)} plain steps" if len(times) > 1 else "one plain step"
+            findings.step["wall_time_s"] = median(times, f"host clock, synchronised before and after: {runs}")
 
 
 def only_ops(stage: Stage) -> Recording:

@@ -150,9 +150,9 @@ def operator_memory_table(measured: Measured, by: By = "op", *, limit: int | Non
         (Column("calls", units.exact), lambda row: row.estimate.calls),
         *_measured("growth", lambda sums: sums.get("growth_bytes"), whole_bytes),
         (Column("self growth", whole_bytes), lambda row: row.own_sums.get("growth_bytes")),
-        *_measured("allocations", lambda sums: sums.get("allocations"), whole_count),
-        *_measured("outputs", lambda sums: sums.get("output_bytes"), whole_bytes),
-        *_measured("workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes),
+        *_measured("allocations", lambda sums: sums.get("allocations"), whole_count, optional=2),
+        *_measured("outputs", lambda sums: sums.get("output_bytes"), whole_bytes, optional=1),
+        *_measured("workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes, optional=3),
     ]
     if not found:
         return Table("", (), ())

@@ -22,7 +22,6 @@ from rooflight.measured_step import (
 from rooflight.quantities import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
 from rooflight.reporting.written import peak_tera, per_second, seconds, whole_bytes, whole_count
 
-
 _UNITS = {"tensor": "tensor cores", "cuda": "CUDA cores", "cpu": "the CPU"}
 
 

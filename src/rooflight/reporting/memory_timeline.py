@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rooflight.ledger import Op
 from rooflight.measured import Measured
@@ -29,7 +30,7 @@ def timeline_table(measured: Measured, width: int = WIDTH) -> Table:
     if len({ops[moment.index].phase for moment in moments}) > 1:
         lines.append(_phases([ops[part[0].index] for part in parts]))
     lines.append(f"{_BLOCKS[0]} {whole_bytes(least.after_bytes)}   {_BLOCKS[-1]} {whole_bytes(most.after_bytes)}")
-    lines.append(cut(f"most after {peak.name} in {where}, {peak.phase}, op {peak.index} of {len(ops)}", width))
+    lines.append(cut(f"most after op {peak.index:,} of {len(ops):,}, {peak.phase}: {peak.name} in {where}", WIDTH))
     of_rank = f", rank {rank}" if len(measured.ranks) > 1 else ""
     return Table("", (Column(f"allocated after each op{of_rank}", right=False),), tuple((line,) for line in lines))
 
@@ -37,7 +38,7 @@ def timeline_table(measured: Measured, width: int = WIDTH) -> Table:
 def _parts(moments: Sequence[Moment], width: int) -> list[Sequence[Moment]]:
     count = min(width, len(moments))
     edges = [len(moments) * n // count for n in range(count + 1)]
-    return [moments[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [moments[start:end] for start, end in pairwise(edges)]
 
 
 def _blocks(parts: Sequence[Sequence[Moment]], least: float, most: float) -> str:

@@ -79,7 +79,7 @@ def speed_table(measured: Measured) -> Table:
         roof = f"{peak_tera(used[0].peak.flops_per_s)} {used[0].precision}"
         line(f"MFU: useful, of {roof}", units.percent, used, "mfu")
         line("MFU, causal attention as its half", units.percent, used, "mfu_causal")
-        line(f"HFU: executed, each unit of its own peak{_of_ranks(measured, done)}", units.percent, used, "hfu")
+        line(f"HFU: executed, by each unit's peak{_of_ranks(measured, done)}", units.percent, used, "hfu")
     columns = (Column("speed", right=False), Column("by the wall"), Column("while the GPU is busy"))
     return Table("", columns[:kept], tuple(row[:kept] for row in lines))
 

@@ -198,6 +198,9 @@ def find_op(ops: Sequence[Op], text: str) -> Op:
     module, _, name = text.partition(":")
     computing = [op for op in ops if op.kind == "compute"]
     inside = [op for op in computing if op.module == module and (not name or name in op.name)]
+    below = [op.module for op in computing if op.module.startswith(f"{module}.")]
+    if not inside and below:
+        raise BadInput(f"{module} has no op of its own, but {len(below)} below it: name one, such as {below[0]}")
     if not inside:
         import difflib
 
