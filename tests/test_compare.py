@@ -15,7 +15,7 @@ import rooflight
 from rooflight.commands.main import main
 from rooflight.comparison.sides import Comparison, attributed
 from rooflight.ledger import MathModes
-from rooflight.measured_rows import NO_OP, SEVERAL
+from rooflight.measured.rows import NO_OP, SEVERAL
 from rooflight.reporting import compare_tables
 from rooflight.reporting.table import fitting
 

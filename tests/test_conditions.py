@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pretend_driver import PCI, UUID, PretendDriver
 
-from rooflight.measurement import nvml
-from rooflight.measurement.conditions import (
+from rooflight.measurement.machine import Machine, nvml
+from rooflight.measurement.machine.conditions import (
     Conditions,
     conditions,
     cuda_version,
@@ -24,8 +24,7 @@ from rooflight.measurement.conditions import (
     process_memory_bytes,
     profiling_permission,
 )
-from rooflight.measurement.devices import pci_bus_id_of, uuid_of
-from rooflight.measurement.machine import Machine
+from rooflight.measurement.machine.devices import pci_bus_id_of, uuid_of
 
 CPUINFO = """processor\t: 0
 model name\t: AMD EPYC 9654  96-Core Processor

@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.errors import CannotMeasure
-from rooflight.ledger import Value
-from rooflight.measurement.counters import cupti
-from rooflight.measurement.counters.metrics import (
+from rooflight.counting.metrics import (
     EMPTY_RANGE_BYTES,
     Counter,
     Level,
@@ -26,6 +23,9 @@ from rooflight.measurement.counters.metrics import (
     tensor_counters_in_use,
     to_quantities,
 )
+from rooflight.errors import CannotMeasure
+from rooflight.ledger import Value
+from rooflight.measurement.counters import cupti
 from rooflight.quantities import QUANTITIES
 
 

@@ -15,10 +15,9 @@ from pretend_driver import UUID, PretendDriver
 
 from rooflight.commands.doctor import Missing, command, refuse, show
 from rooflight.errors import CannotMeasure, RooflightError
-from rooflight.measurement import nvml
-from rooflight.measurement.checks.subject import Subject, Torch, TorchDevice, numbers
-from rooflight.measurement.diagnosis import CHECKS, diagnose
-from rooflight.measurement.machine import Machine
+from rooflight.measurement.machine import Machine, nvml
+from rooflight.measurement.machine.checks.subject import Subject, Torch, TorchDevice, numbers
+from rooflight.measurement.machine.diagnosis import CHECKS, diagnose
 
 H200 = TorchDevice("NVIDIA H200", (9, 0), 150_000_000_000, UUID)
 CUDA_TORCH = Torch("2.11.0+cu130", cuda="13.0", devices=(H200,), arches=("sm_75", "sm_80", "sm_90", "sm_120", "compute_120"),
@@ -429,7 +428,7 @@ def test_a_probe_that_fails_beside_dcgm(lab):
 
 
 def test_the_probe_of_this_machine_ends_in_an_answer():
-    from rooflight.measurement.checks.subject import probe_counters_here
+    from rooflight.measurement.machine.checks.subject import probe_counters_here
 
     answer = ""
     try:
@@ -611,9 +610,7 @@ def test_help_tells_the_exit_codes():
 
 
 def test_importing_the_command_does_not_import_torch():
-    program = (
-        "import sys, rooflight.commands.doctor, rooflight.measurement.diagnosis; assert 'torch' not in sys.modules"
-    )
+    program = "import sys, rooflight.commands.doctor, rooflight.measurement.machine.diagnosis; assert 'torch' not in sys.modules"
     source = Path(__file__).parents[1] / "src"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": str(source)})  # fmt: skip

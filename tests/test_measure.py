@@ -18,7 +18,7 @@ import rooflight
 from rooflight import recorded
 from rooflight.errors import BadInput, CannotMeasure, OutOfMemory, RooflightError, TraceFailed
 from rooflight.measured import Measured
-from rooflight.measured_step import self_check
+from rooflight.measured.step import self_check
 from rooflight.measurement import api
 from rooflight.measurement.api import MeasurementStopped
 from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS

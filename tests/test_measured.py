@@ -18,11 +18,11 @@ import rooflight
 from rooflight.commands.main import main
 from rooflight.ledger import FORMAT_VERSION, LOSS, OPTIMIZER, Kernel, Ledger, Measurement, Module, Tensor, Value, total
 from rooflight.measured import Measured
-from rooflight.measured_facts import facts
-from rooflight.measured_memory import Moment, Timeline
-from rooflight.measured_rows import NO_OP, SEVERAL, phases, rows
-from rooflight.measured_step import is_host_bound, rates, self_check, time_parts, utilisation
-from rooflight.peaks import peak, unit_peak
+from rooflight.measured.facts import facts
+from rooflight.measured.memory import Moment, Timeline
+from rooflight.measured.peaks import peak, unit_peak
+from rooflight.measured.rows import NO_OP, SEVERAL, phases, rows
+from rooflight.measured.step import is_host_bound, rates, self_check, time_parts, utilisation
 from rooflight.reporting import measure_tables, measure_text, memory_timeline, step_tables
 from rooflight.reporting.document import document
 from rooflight.reporting.kernel_groups import Group as KernelGroup

@@ -15,10 +15,11 @@ from import_logs import FOLDER
 from torch import nn
 
 import rooflight
+from rooflight.counting import metrics
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.importing import read
 from rooflight.ledger import Kernel, Measurement, Value
-from rooflight.measurement.counters import metrics, ncu
+from rooflight.measurement.counters import ncu
 from rooflight.measurement.options import MeasureOptions
 
 LOG = FOLDER / "h200_mnist_raw.csv.gz"

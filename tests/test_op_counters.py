@@ -13,10 +13,11 @@ import torch
 from measured_ledgers import toy
 from torch import nn
 
+from rooflight.counting import metrics
+from rooflight.counting.metrics import Counter
 from rooflight.errors import CannotMeasure, TraceFailed
 from rooflight.ledger import Tensor, Value
-from rooflight.measurement.counters import metrics, op_counters
-from rooflight.measurement.counters.metrics import Counter
+from rooflight.measurement.counters import op_counters
 from rooflight.measurement.counters.op_counters import OpCounters, Plan, check_repeated
 from rooflight.measurement.counters.ranges import Range
 from rooflight.measurement.options import MeasureOptions

@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 import rooflight
 from rooflight.ledger import Op
-from rooflight.measurement.provenance import (
+from rooflight.measurement.execution.provenance import (
     Call,
     Launch,
     Origin,

@@ -18,7 +18,7 @@ import rooflight
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.ledger import Kernel, Measurement, Value
 from rooflight.measured import Measured
-from rooflight.measured_step import self_check
+from rooflight.measured.step import self_check
 from rooflight.measurement.api import measure
 from rooflight.measurement.ranks import join, refuse_collectives
 

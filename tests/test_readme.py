@@ -19,7 +19,7 @@ import click
 import pytest
 
 from rooflight.commands.main import cli
-from rooflight.measurement.counters.metrics import tensor_counters
+from rooflight.counting.metrics import tensor_counters
 from rooflight.quantities import QUANTITIES
 
 ROOT = Path(__file__).parents[1]

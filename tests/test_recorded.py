@@ -14,8 +14,8 @@ from rooflight.commands.main import main
 from rooflight.comparison.sides import Comparison
 from rooflight.errors import BadFile
 from rooflight.measured import Measured, is_measured
-from rooflight.measured_facts import op_values
-from rooflight.measured_step import rates, self_check, time_parts, utilisation
+from rooflight.measured.facts import op_values
+from rooflight.measured.step import rates, self_check, time_parts, utilisation
 from rooflight.reporting.document import document
 from rooflight.reporting.measure_tables import operator_memory_table
 from rooflight.reporting.page import measure_page

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflight.counting import metrics
 from rooflight.errors import CannotMeasure
-from rooflight.measurement.counters import cupti, gpu, library, metrics, ranges
+from rooflight.measurement.counters import cupti, gpu, library, ranges
 from rooflight.measurement.regions import plain, region, regions_ledger, settings, turns
 from rooflight.measurement.regions.counters import CounterPlan, Group, group_by_pass
 from rooflight.reporting.region_tables import region_table

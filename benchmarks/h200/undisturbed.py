@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import rooflight
-from rooflight.measurement.counters import metrics
+from rooflight.counting import metrics
 from rooflight.measurement.counters.ranges import RangeProfiler
 from rooflight.models import build
 

@@ -13,7 +13,7 @@ from torch import nn
 import rooflight
 from rooflight.errors import OutOfMemory
 from rooflight.measured import Measured
-from rooflight.measured_step import self_check
+from rooflight.measured.step import self_check
 from rooflight.measurement.api import MeasurementStopped, measure
 from rooflight.measurement.counters import op_counters
 from rooflight.measurement.counters.ranges import RangeProfiler

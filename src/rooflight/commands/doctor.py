@@ -11,8 +11,8 @@ from rooflight.errors import RooflightError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rooflight.measurement.checks.outcome import Status
-    from rooflight.measurement.diagnosis import Diagnosis, Finding
+    from rooflight.measurement.machine.checks.outcome import Status
+    from rooflight.measurement.machine.diagnosis import Diagnosis, Finding
 
 REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "time": ("time",),
@@ -43,7 +43,7 @@ def command(as_json: bool, required: tuple[str, ...], strict: bool) -> None:
     Exit codes: 0 rooflight works here (--require and --strict ask for more), 2 wrong usage, 3 something that is
     needed is missing; then the last line, on standard error, says what.
     """
-    from rooflight.measurement.diagnosis import diagnose
+    from rooflight.measurement.machine.diagnosis import diagnose
 
     diagnosis = diagnose()
     if as_json:

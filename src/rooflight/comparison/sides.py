@@ -14,9 +14,9 @@ from typing import Literal
 
 from rooflight.ledger import Ledger, Op, total
 from rooflight.measured import Measured, is_measured, ratio
-from rooflight.measured_facts import Number
-from rooflight.measured_rows import MeasuredRow, rows
-from rooflight.measured_step import busy_s, dram_bytes, executed_flops, wall_s
+from rooflight.measured.facts import Number
+from rooflight.measured.rows import MeasuredRow, rows
+from rooflight.measured.step import busy_s, dram_bytes, executed_flops, wall_s
 from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS, Unit
 from rooflight.summary import By
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rooflight._version import __version__
+from rooflight.counting.tiles import tile
 from rooflight.importing.counted import missing, quantities
 from rooflight.importing.log import Launch, Log
 from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger, Measurement, Value
-from rooflight.measurement.tiles import tile
 from rooflight.quantities import QUANTITIES
 
 _ENDINGS = (".gz", ".csv", ".json", ".txt", ".log", ".ncu-rep", ".out", ".trace", ".pt")

@@ -6,9 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import cache
 
-from rooflight.importing.log import Log, Reading
-from rooflight.ledger import Value
-from rooflight.measurement.counters.metrics import (
+from rooflight.counting.metrics import (
     Counter,
     byte_counters,
     cuda_core_counters,
@@ -16,6 +14,8 @@ from rooflight.measurement.counters.metrics import (
     tensor_counters,
     to_quantities,
 )
+from rooflight.importing.log import Log, Reading
+from rooflight.ledger import Value
 
 _CHIPS = {
     "7.0": "GV100", "7.5": "TU102", "8.0": "GA100", "8.6": "GA102", "8.7": "GA10B", "8.9": "AD102", "9.0": "GH100",

@@ -16,20 +16,21 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from rooflight import units
+from rooflight.counting.metrics import Level
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.estimation.costs import fill_costs
 from rooflight.ledger import FORMAT_VERSION, Ledger, StepKind
-from rooflight.measurement import on_cpu, on_gpu
-from rooflight.measurement.compiled import CompiledStep
-from rooflight.measurement.conditions import Conditions, cuda_version, device_name, driver_version
-from rooflight.measurement.counters.metrics import Level
 from rooflight.measurement.counters.op_counters import check_names
 from rooflight.measurement.counters.ranges import probe
-from rooflight.measurement.execution import CapturedStep, EagerStep
+from rooflight.measurement.cpu import collect as on_cpu
+from rooflight.measurement.execution.compiled import CompiledStep
+from rooflight.measurement.execution.eager import CapturedStep, EagerStep
+from rooflight.measurement.execution.provenance import is_compiled
 from rooflight.measurement.findings import Findings, Interrupted, Progress, silent
+from rooflight.measurement.gpu import collect as on_gpu
 from rooflight.measurement.machine import Machine
+from rooflight.measurement.machine.conditions import Conditions, cuda_version, device_name, driver_version
 from rooflight.measurement.options import CounterBackend, MeasureOptions
-from rooflight.measurement.provenance import is_compiled
 from rooflight.measurement.ranks import place
 from rooflight.models.workload import Workload
 from rooflight.trace.given import given_workload

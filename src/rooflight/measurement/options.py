@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rooflight.counting.metrics import Level
 from rooflight.errors import BadInput
 from rooflight.ledger import Execution
-from rooflight.measurement.counters.metrics import Level
 
 CounterBackend = Literal["auto", "cupti", "ncu", "none"]
 COUNTER_BACKENDS: tuple[CounterBackend, ...] = ("auto", "cupti", "ncu", "none")

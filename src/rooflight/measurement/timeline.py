@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rooflight.counting.tiles import tile
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Kernel, KernelKind, Value
 from rooflight.measurement.profiler_trace import Marker, Marks, Sizes, Trace, profiled, self_times_ns
-from rooflight.measurement.tiles import tile
 
 __all__ = [
     "Launch", "Marker", "SequenceDiffers", "StepTimes", "gpu_busy_s", "host_times", "launches", "merge", "per_op_time",

@@ -12,7 +12,7 @@ from rooflight import units
 from rooflight.comparison.sides import Comparison, Figures, PairRow, attributed
 from rooflight.ledger import LOSS, OPTIMIZER
 from rooflight.measured import Measured, is_measured
-from rooflight.measured_rows import NO_OP, SEVERAL, MeasuredRow, rows
+from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, rows
 from rooflight.reporting import measure_text, text
 from rooflight.reporting.measure_tables import NAME_WIDTH, total_row
 from rooflight.reporting.measured_folding import fold_measured

@@ -6,7 +6,7 @@ from typing import Any
 
 from rooflight.errors import RooflightError
 from rooflight.ledger import QUANTITIES, Ledger
-from rooflight.measured_facts import op_values
+from rooflight.measured.facts import op_values
 
 
 def to_pandas(ledger: Ledger) -> Any:

@@ -9,9 +9,9 @@ import msgspec
 
 from rooflight.ledger import Kernel, Value
 from rooflight.measured import Measured, Sums
-from rooflight.measured_facts import op_values
-from rooflight.measured_rows import phases, rows
-from rooflight.measured_step import busy_share, is_host_bound, rates, self_check, time_parts, utilisation
+from rooflight.measured.facts import op_values
+from rooflight.measured.rows import phases, rows
+from rooflight.measured.step import busy_share, is_host_bound, rates, self_check, time_parts, utilisation
 
 
 def values(quantities: Mapping[str, Value]) -> dict[str, Any]:

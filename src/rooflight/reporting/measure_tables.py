@@ -11,7 +11,7 @@ from typing import Any
 from rooflight import units
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Totals, total
 from rooflight.measured import Measured, Sums
-from rooflight.measured_rows import NO_OP, SEVERAL, MeasuredRow, phases, rows
+from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, phases, rows
 from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.written import cut, giga, quotient, seconds, tera, whole_bytes, whole_count

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from rooflight import units
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured
-from rooflight.measured_facts import Number
-from rooflight.measured_step import (
+from rooflight.measured.facts import Number
+from rooflight.measured.step import (
     busy_s,
     busy_share,
     dram_bytes,

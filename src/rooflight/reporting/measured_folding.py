@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from rooflight.measured import Measured
-from rooflight.measured_rows import MeasuredRow, merged
+from rooflight.measured.rows import MeasuredRow, merged
 from rooflight.reporting.folding import fold
 
 _RUN = re.compile(r"\[(\d+)-(\d+)\]")

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from rooflight.ledger import Op
 from rooflight.measured import Measured
-from rooflight.measured_memory import Moment
+from rooflight.measured.memory import Moment
 from rooflight.reporting.table import Column, Table
 from rooflight.reporting.written import cut, whole_bytes
 

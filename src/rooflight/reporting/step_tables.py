@@ -9,8 +9,8 @@ from typing import Any
 from rooflight import units
 from rooflight.ledger import Kernel, Value
 from rooflight.measured import Measured, ratio
-from rooflight.measured_facts import Number
-from rooflight.measured_step import (
+from rooflight.measured.facts import Number
+from rooflight.measured.step import (
     Counted,
     TimePart,
     busy_s,

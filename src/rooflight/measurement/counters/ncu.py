@@ -20,11 +20,11 @@ from pathlib import Path
 
 import msgspec
 
+from rooflight.counting import metrics
+from rooflight.counting.metrics import Counter
 from rooflight.errors import BadFile, BadInput, CannotMeasure
 from rooflight.importing import read
 from rooflight.ledger import Kernel, Ledger, Measurement, Op, Value
-from rooflight.measurement.counters import metrics
-from rooflight.measurement.counters.metrics import Counter
 from rooflight.measurement.counters.op_counters import tensor_types
 from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.profiled_step import RANGE

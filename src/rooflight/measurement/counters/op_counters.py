@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
+from rooflight.counting import metrics
+from rooflight.counting.metrics import Counter
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.ledger import Op, Value
-from rooflight.measurement.counters import metrics
 from rooflight.measurement.counters.cupti import Host
-from rooflight.measurement.counters.metrics import Counter
 from rooflight.measurement.counters.ranges import RangeProfiler, probe
 from rooflight.measurement.findings import Progress
 from rooflight.measurement.options import MeasureOptions

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from rooflight.counting import metrics
 from rooflight.ledger import Value
-from rooflight.measurement.counters import cupti, gpu, metrics, ranges
+from rooflight.measurement.counters import cupti, gpu, ranges
 from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS
 
 _SOURCE = "cupti"

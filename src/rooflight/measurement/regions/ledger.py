@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from rooflight._version import __version__
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
-from rooflight.measurement import devices
-from rooflight.measurement.conditions import Conditions, conditions
+from rooflight.measurement.machine import devices
+from rooflight.measurement.machine.conditions import Conditions, conditions
 from rooflight.measurement.regions.settings import Settings
 
 if TYPE_CHECKING:

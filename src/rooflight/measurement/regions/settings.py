@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+from rooflight.counting.metrics import Level
 from rooflight.errors import BadInput
 from rooflight.measurement import ranks
-from rooflight.measurement.counters.metrics import Level
 
 RUN = "ROOFLIGHT_RUN"
 """The folder into which every process of the program writes its ledger."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from rooflight.errors import RooflightError
-from rooflight.measurement.devices import cuda_is_running
+from rooflight.measurement.machine.devices import cuda_is_running
 from rooflight.measurement.regions import plain, settings
 from rooflight.measurement.regions.store import PLAIN_EXECUTIONS, Plain, Purpose, Region
 

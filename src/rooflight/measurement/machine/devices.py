@@ -6,8 +6,7 @@ import platform
 import sys
 from typing import Any
 
-from rooflight.measurement import nvml
-from rooflight.measurement.machine import Machine
+from rooflight.measurement.machine import Machine, nvml
 
 
 def gpu_of(device: str) -> nvml.Gpu | None:

@@ -5,12 +5,12 @@ generated code was made of, and which graphs run (`recording`); `graphs` counts 
 `walk` lays the launches that a profiler saw beside that list and names the ops.
 """
 
-from rooflight.measurement.provenance.compiling import compiled, is_compiled
-from rooflight.measurement.provenance.graphs import Call, Origin, family
-from rooflight.measurement.provenance.nodes import module_path
-from rooflight.measurement.provenance.recording import Provenance
-from rooflight.measurement.provenance.rows import attribute
-from rooflight.measurement.provenance.walk import Launch, walk
+from rooflight.measurement.execution.provenance.compiling import compiled, is_compiled
+from rooflight.measurement.execution.provenance.graphs import Call, Origin, family
+from rooflight.measurement.execution.provenance.nodes import module_path
+from rooflight.measurement.execution.provenance.recording import Provenance
+from rooflight.measurement.execution.provenance.rows import attribute
+from rooflight.measurement.execution.provenance.walk import Launch, walk
 
 __all__ = [
     "Call",

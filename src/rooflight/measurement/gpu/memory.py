@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from rooflight.ledger import Storage, Value
-from rooflight.measurement.conditions import process_memory_bytes
+from rooflight.measurement.machine.conditions import process_memory_bytes
 from rooflight.measurement.plain import synchronise
 from rooflight.trace.stage import Stage
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rooflight import units
-from rooflight.measurement.checks.outcome import Check, Outcome, limited, no, ok, told
-from rooflight.measurement.checks.subject import Subject
 from rooflight.measurement.machine import Machine
+from rooflight.measurement.machine.checks.outcome import Check, Outcome, limited, no, ok, told
+from rooflight.measurement.machine.checks.subject import Subject
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_TORCH = (2, 8)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from rooflight.measurement.provenance.graphs import (
+from rooflight.measurement.execution.provenance.graphs import (
     FRAME,
     RESUMED,
     UNKNOWN,
@@ -26,8 +26,8 @@ from rooflight.measurement.provenance.graphs import (
     moves,
     resolve,
 )  # fmt: skip
-from rooflight.measurement.provenance.hooks import generating, wrapped
-from rooflight.measurement.provenance.nodes import (
+from rooflight.measurement.execution.provenance.hooks import generating, wrapped
+from rooflight.measurement.execution.provenance.nodes import (
     fused_nodes,
     is_library,
     made_of,

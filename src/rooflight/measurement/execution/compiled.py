@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from rooflight.errors import CannotMeasure, RooflightError
 from rooflight.ledger import Kernel, Op, Value
-from rooflight.measurement import provenance, timeline
-from rooflight.measurement.execution import EagerStep, Launches, attributed_share
+from rooflight.measurement import timeline
+from rooflight.measurement.execution import provenance
+from rooflight.measurement.execution.eager import EagerStep, Launches, attributed_share
 from rooflight.measurement.profiler_trace import Span, Thread, Trace
 from rooflight.trace.stage import Stage
 

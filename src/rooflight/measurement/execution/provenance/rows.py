@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from rooflight.ledger import Op
-from rooflight.measurement.provenance.graphs import UNKNOWN, Origin, family
+from rooflight.measurement.execution.provenance.graphs import UNKNOWN, Origin, family
 
 
 class Rows:

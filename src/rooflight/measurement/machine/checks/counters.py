@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 from rooflight.errors import CannotMeasure
-from rooflight.measurement.checks.host import grant
-from rooflight.measurement.checks.outcome import Check, Outcome, limited, no, ok, told
-from rooflight.measurement.checks.subject import Subject, numbers
+from rooflight.measurement.machine.checks.host import grant
+from rooflight.measurement.machine.checks.outcome import Check, Outcome, limited, no, ok, told
+from rooflight.measurement.machine.checks.subject import Subject, numbers
 
 _TOOL_LIMIT_S = 5
 # Their names as the kernel cuts them, after 15 letters.

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rooflight import units
-from rooflight.measurement import nvml
-from rooflight.measurement.devices import (
+from rooflight.measurement.machine import Machine, nvml
+from rooflight.measurement.machine.devices import (
     cuda_is_running,
     cuda_version,
     device_memory_used_bytes,
@@ -23,7 +23,6 @@ from rooflight.measurement.devices import (
     gpu_of,
     process_memory_bytes,
 )
-from rooflight.measurement.machine import Machine
 
 __all__ = [
     "Conditions", "Others", "conditions", "cuda_version", "device_memory_used_bytes", "device_name", "driver_version",

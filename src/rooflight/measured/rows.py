@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rooflight import summary
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, total
 from rooflight.measured import Group, Measured, Sums, ratio
-from rooflight.measured_facts import Fact
+from rooflight.measured.facts import Fact
 from rooflight.summary import By, Row
 
 NO_OP = "<no op>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rooflight.measurement.provenance.graphs import family
+from rooflight.measurement.execution.provenance.graphs import family
 
 
 def without_wrappers(path: str) -> str:

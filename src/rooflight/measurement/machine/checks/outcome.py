@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from rooflight.measurement.checks.subject import Subject
+    from rooflight.measurement.machine.checks.subject import Subject
 
 Status = Literal["ok", "limited", "no"]
 

@@ -6,12 +6,12 @@ import re
 from collections import Counter
 
 from rooflight import units
-from rooflight.measurement import nvml
-from rooflight.measurement.checks.host import cuda_torch
-from rooflight.measurement.checks.outcome import Check, Outcome, limited, no, ok
-from rooflight.measurement.checks.subject import Subject, numbers
-from rooflight.measurement.conditions import other_processes
-from rooflight.measurement.devices import cuda_is_running
+from rooflight.measurement.machine import nvml
+from rooflight.measurement.machine.checks.host import cuda_torch
+from rooflight.measurement.machine.checks.outcome import Check, Outcome, limited, no, ok
+from rooflight.measurement.machine.checks.subject import Subject, numbers
+from rooflight.measurement.machine.conditions import other_processes
+from rooflight.measurement.machine.devices import cuda_is_running
 
 _OLDEST_DRIVERS = {11: "450", 12: "525", 13: "580"}
 """By the major version of CUDA; within one, any driver serves any minor version."""

@@ -20,10 +20,10 @@ from functools import cache
 from pathlib import Path
 
 from rooflight.errors import CannotMeasure
-from rooflight.measurement import nvml as management
-from rooflight.measurement.devices import pci_bus_id_of, uuid_of
 from rooflight.measurement.machine import Machine
-from rooflight.measurement.nvml import Gpu, Nvml
+from rooflight.measurement.machine import nvml as management
+from rooflight.measurement.machine.devices import pci_bus_id_of, uuid_of
+from rooflight.measurement.machine.nvml import Gpu, Nvml
 
 _PROBE_LIMIT_S = 30
 _PROBE = """

@@ -7,11 +7,11 @@ from typing import Any
 
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Value
-from rooflight.measurement import gpu_memory
 from rooflight.measurement.counters.op_counters import check_repeated
 from rooflight.measurement.cpu import memory, onednn, perf_events
-from rooflight.measurement.execution import EagerStep
+from rooflight.measurement.execution.eager import EagerStep
 from rooflight.measurement.findings import Findings, Progress, median
+from rooflight.measurement.gpu import memory as gpu_memory
 from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.plain import only_ops, wall_time
 from rooflight.measurement.ranks import refuse_collectives

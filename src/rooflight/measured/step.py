@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from rooflight import summary
 from rooflight.ledger import Ledger, total
 from rooflight.measured import Measured, ratio
-from rooflight.measured_facts import Number, adds_up
-from rooflight.peaks import Peak, peak, unit_peak
+from rooflight.measured.facts import Number, adds_up
+from rooflight.measured.peaks import Peak, peak, unit_peak
 from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES
 
 HOST_BOUND = 0.8

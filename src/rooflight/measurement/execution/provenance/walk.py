@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rooflight.ledger import Op
-from rooflight.measurement.provenance.graphs import Call, family
-from rooflight.measurement.provenance.rows import Rows
+from rooflight.measurement.execution.provenance.graphs import Call, family
+from rooflight.measurement.execution.provenance.rows import Rows
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What was measured of a step, indexed by op, and its sums with what they do not cover.
 
-`measured_facts` tells the values, `measured_rows` sorts them into rows, `measured_step` judges the whole step. Pure
+`facts` tells the values, `rows` sorts them into rows, `step` judges the whole step. Pure
 functions from a ledger to numbers; nothing here needs torch. `None` is unknown, `0` is counted zero.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rooflight.ledger import Ledger, Op
-from rooflight.measured_facts import Fact, Number, adds_up, facts, op_values, step_values, steps_of_ranks
-from rooflight.measured_memory import Timeline, timeline
+from rooflight.measured.facts import Fact, Number, adds_up, facts, op_values, step_values, steps_of_ranks
+from rooflight.measured.memory import Timeline, timeline
 from rooflight.quantities import (
     CPU_FLOPS,
     CUDA_FLOPS,

@@ -17,7 +17,8 @@ import torch
 
 from rooflight.errors import CannotMeasure, RooflightError
 from rooflight.ledger import Kernel, Op, Value
-from rooflight.measurement import gpu_memory, timeline
+from rooflight.measurement import timeline
+from rooflight.measurement.gpu import memory as gpu_memory
 from rooflight.measurement.profiler_trace import Trace
 from rooflight.trace.stage import Stage
 

@@ -8,11 +8,11 @@ from importlib import metadata
 from typing import TypeVar
 
 from rooflight._version import __version__
-from rooflight.measurement.checks.counters import COUNTERS
-from rooflight.measurement.checks.gpu import GPU
-from rooflight.measurement.checks.host import PLACE, PROCESSOR, SOFTWARE
-from rooflight.measurement.checks.outcome import Check, Status
-from rooflight.measurement.checks.subject import Subject
+from rooflight.measurement.machine.checks.counters import COUNTERS
+from rooflight.measurement.machine.checks.gpu import GPU
+from rooflight.measurement.machine.checks.host import PLACE, PROCESSOR, SOFTWARE
+from rooflight.measurement.machine.checks.outcome import Check, Status
+from rooflight.measurement.machine.checks.subject import Subject
 
 _Answer = TypeVar("_Answer")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rooflight.measurement.provenance.graphs import Graph
+from rooflight.measurement.execution.provenance.graphs import Graph
 
 
 def generating() -> Graph | None:

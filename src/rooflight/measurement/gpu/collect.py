@@ -13,10 +13,11 @@ import msgspec
 import torch
 
 from rooflight.ledger import Kernel, Op, Value
-from rooflight.measurement import gpu_memory, timeline
+from rooflight.measurement import timeline
 from rooflight.measurement.counters.op_counters import OpCounters, Plan, check_repeated
-from rooflight.measurement.execution import EagerStep
+from rooflight.measurement.execution.eager import EagerStep
 from rooflight.measurement.findings import Findings, Progress
+from rooflight.measurement.gpu import memory as gpu_memory
 from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.plain import only_ops, wall_time
 from rooflight.measurement.profiler_trace import Trace

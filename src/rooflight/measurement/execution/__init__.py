@@ -1,0 +1,1 @@
+"""How the plain step is run: eagerly, through torch.compile, or as a captured CUDA graph."""
