@@ -224,13 +224,12 @@ def explained(off: list[Any]) -> list[str]:
     parts = [
         "The ones beyond that:",
         table(("recording", "both", "ops read", "ops write", "the step moves"), rows),
-        f"More ({', '.join(f'`{name}`' for name in more)}): a result that is soon overwritten may never leave the L2 cache "
-        "in the running step. When a range is closed, the cache has time to write out a part of what the op left in it, "
-        "and that is counted; what was displaced meanwhile is read again. So a step whose tensors fit into the cache, "
-        "and long rows of small ops, move more one by one. The GPU does not say which line was written when: this is "
-        "the explanation that fits, not a second measurement." if more else "",
-        f"Less ({', '.join(f'`{name}`' for name in less)}): what the cache writes out between two ranges is counted by "
-        "nobody; in a step that moves this little it shows." if less else "",
+        f"More: {', '.join(f'`{name}`' for name in more)}." if more else "",
+        f"Less: {', '.join(f'`{name}`' for name in less)}." if less else "",
+        "Ops are counted one by one, with a pause after each, and meet the L2 cache in another state than in the running "
+        "step, where a result that is soon overwritten may never leave it. Why it is this much in these steps is not "
+        "known. That the cache is emptied at the end of a range is not it: 20,000 ops in a row on 4 MB (below) wrote "
+        "next to nothing.",
         "For the bytes of a step take the range around it: the headline, the rates and the whole-step lines of "
         "`rooflight compare` do. The rows say where in the step the traffic is.",
     ]  # fmt: skip

@@ -821,7 +821,7 @@ def test_report_shows_a_measurement(run, saved, by):
 def test_report_writes_every_form(run, saved):
     code, out, _ = run("report", saved["toy"], "--to", "csv")
     found = {row["layer"]: row for row in csv.DictReader(io.StringIO(out))}
-    assert found["b.c"]["tensor"] == "12800" and found["total"]["DRAM read"] == "450"
+    assert found["b.c"]["tensor_flops"] == "12800" and found["total"]["dram_bytes_read"] == "450"
     code, out, _ = run("report", saved["toy"], "--to", "json")
     assert json.loads(out)["totals"]["measured"]["tensor_flops"] == 14_000
     code, out, _ = run("report", saved["compiled"], "--to", "md")

@@ -57,8 +57,9 @@ def buffer_bytes(ledger: Ledger) -> int:
 
 
 def samples(ledger: Ledger) -> int | None:
-    """Samples a step works on, over all micro-batches."""
-    return ledger.header.batch * ledger.header.accumulate if ledger.header.batch else None
+    """Samples a step works on, over all micro-batches and all ranks that the ledger holds."""
+    ranks = len({op.rank for op in ledger.ops}) or 1
+    return ledger.header.batch * ledger.header.accumulate * ranks if ledger.header.batch else None
 
 
 def tokens(ledger: Ledger) -> int | None:

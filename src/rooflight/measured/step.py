@@ -207,19 +207,15 @@ def causal_flops(ledger: Ledger) -> int | None:
 def rates(measured: Measured, *, while_busy: bool = False) -> Rates:
     """Per second of wall time, or of the time in which the GPU was busy."""
     time_of = busy_s if while_busy else wall_s
-    time, ledger, ranks = time_of(measured), measured.ledger, len(measured.ranks)
+    time, ledger = time_of(measured), measured.ledger
     done, traffic = executed(measured), moved(measured)
     return Rates(
-        samples_per_s=ratio(_times(summary.samples(ledger), ranks), time),
-        tokens_per_s=ratio(_times(summary.tokens(ledger), ranks), time),
+        samples_per_s=ratio(summary.samples(ledger), time),
+        tokens_per_s=ratio(summary.tokens(ledger), time),
         useful_flops_per_s=ratio(useful_flops(ledger), time),
         executed_flops_per_s=None if done is None else ratio(done.sum, time_of(measured, done.ranks)),
         dram_bytes_per_s=None if traffic is None else ratio(traffic.sum, time_of(measured, traffic.ranks)),
     )
-
-
-def _times(count: int | None, ranks: int) -> int | None:
-    return None if count is None else count * ranks
 
 
 @dataclass(frozen=True)

@@ -75,31 +75,45 @@ def _figures(measured: Measured) -> _Columns:
     """Time, work and traffic. The number is the order in which columns go when the terminal is narrow."""
     counted = measured.total.executed_flops is not None
     return [
-        *_measured("GPU time", lambda sums: sums.get("gpu_time_s"), seconds),
-        *_measured("CPU time", lambda sums: sums.get("host_time_s"), seconds),
+        *_quantity("GPU time", "gpu_time_s", seconds),
+        *_quantity("CPU time", "host_time_s", seconds),
         (Column("share", units.percent, optional=3), lambda row: row.share),
-        (Column("useful", units.count), _useful),
-        *_measured("tensor", lambda sums: sums.tensor_flops, whole_count),
-        *_measured("CUDA core", lambda sums: sums.cuda_flops, whole_count, optional=2),
-        *_measured("CPU FLOPs", lambda sums: sums.cpu_flops, whole_count),
+        (Column("useful", units.count, raw="flops"), _useful),
+        *_measured("tensor", lambda sums: sums.tensor_flops, whole_count, raw="tensor_flops"),
+        *_measured("CUDA core", lambda sums: sums.cuda_flops, whole_count, optional=2, raw="cuda_flops"),
+        *_measured("CPU FLOPs", lambda sums: sums.cpu_flops, whole_count, raw="cpu_flops"),
         *_measured("exec/useful", lambda sums: sums.executed_per_useful, quotient, optional=4),
-        *_measured("DRAM read", lambda sums: sums.get("dram_bytes_read"), whole_bytes, optional=1),
-        *_measured("written", lambda sums: sums.get("dram_bytes_written"), whole_bytes, optional=1),
-        (Column("compulsory", units.bytes_, optional=8), _compulsory),
+        *_measured(
+            "DRAM read", lambda sums: sums.get("dram_bytes_read"), whole_bytes, optional=1, raw="dram_bytes_read"
+        ),
+        *_measured(
+            "written", lambda sums: sums.get("dram_bytes_written"), whole_bytes, optional=1, raw="dram_bytes_written"
+        ),
+        (Column("compulsory", units.bytes_, optional=8, raw="bytes"), _compulsory),
         *_measured("DRAM/comp.", lambda sums: sums.dram_per_compulsory, quotient, optional=7),
-        *_measured("L2", lambda sums: sums.get("l2_bytes"), whole_bytes, optional=9),
-        *_measured("L1", lambda sums: sums.get("l1_bytes"), whole_bytes, optional=9),
-        (Column(*_rate(measured.ledger), optional=6), _executed_rate if counted else _useful_rate),
-        *_measured("GB/s", lambda sums: sums.dram_bytes_per_s, giga, optional=5),
-        *_measured("growth", lambda sums: sums.get("growth_bytes"), whole_bytes, optional=11),
-        *_measured("workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes, optional=10),
+        *_quantity("L2", "l2_bytes", whole_bytes, optional=9),
+        *_quantity("L1", "l1_bytes", whole_bytes, optional=9),
+        (
+            Column(*_rate(measured.ledger), optional=6, raw="executed_flops_per_s" if counted else "flops_per_s"),
+            _executed_rate if counted else _useful_rate,
+        ),
+        *_measured("GB/s", lambda sums: sums.dram_bytes_per_s, giga, optional=5, raw="dram_bytes_per_s"),
+        *_quantity("growth", "growth_bytes", whole_bytes, optional=11),
+        *_measured(
+            "workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes, optional=10, raw="workspace_bytes"
+        ),
     ]
 
 
 def _measured(
-    name: str, value: Callable[[Sums], object], write: Callable[[Any], str], *, optional: int = 0
+    name: str, value: Callable[[Sums], object], write: Callable[[Any], str], *, optional: int = 0, raw: str = ""
 ) -> _Columns:
-    return [(Column(name, write, optional=optional), lambda row: value(row.sums))]
+    return [(Column(name, write, optional=optional, raw=raw), lambda row: value(row.sums))]
+
+
+def _quantity(name: str, quantity: str, write: Callable[[Any], str], *, optional: int = 0) -> _Columns:
+    """A quantity of the ledger, under its own name where values stand as they are."""
+    return _measured(name, lambda sums: sums.get(quantity), write, optional=optional, raw=quantity)
 
 
 def _rate(ledger: Ledger) -> tuple[str, Callable[[Any], str]]:
@@ -136,7 +150,7 @@ def phase_table(measured: Measured) -> Table:
     columns: _Columns = [
         (Column("phase", right=False), lambda row: row.name),
         (Column("ops", units.exact, optional=10), lambda row: len(row.group.ops)),
-        *_measured("kernels", lambda sums: sums.get("kernels"), whole_count, optional=9),
+        *_quantity("kernels", "kernels", whole_count, optional=9),
     ]
     return drawn("phases", columns + _figures(measured), [*phases(measured), total_row(measured)])
 
@@ -148,11 +162,13 @@ def operator_memory_table(measured: Measured, by: By = "op", *, limit: int | Non
     columns: _Columns = [
         (Column(by if by != "module" else "layer", right=False), lambda row: _label(row, measured.ledger).full),
         (Column("calls", units.exact), lambda row: row.estimate.calls),
-        *_measured("growth", lambda sums: sums.get("growth_bytes"), whole_bytes),
+        *_quantity("growth", "growth_bytes", whole_bytes),
         (Column("self growth", whole_bytes), lambda row: row.own_sums.get("growth_bytes")),
-        *_measured("allocations", lambda sums: sums.get("allocations"), whole_count, optional=2),
-        *_measured("outputs", lambda sums: sums.get("output_bytes"), whole_bytes, optional=1),
-        *_measured("workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes, optional=3),
+        *_quantity("allocations", "allocations", whole_count, optional=2),
+        *_quantity("outputs", "output_bytes", whole_bytes, optional=1),
+        *_measured(
+            "workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes, optional=3, raw="workspace_bytes"
+        ),
     ]
     if not found:
         return Table("", (), ())

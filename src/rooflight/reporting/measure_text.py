@@ -128,8 +128,8 @@ def disagreement(measured: Measured) -> list[str]:
         return []
     more = units.percent(check.sum_of_ops / check.whole_step - 1)
     return [
-        f"the ops write {more} more to DRAM than the step: a range's end seems to write out part of what the running "
-        "step overwrites in the L2 cache, so that it never leaves it"
+        f"the ops write {more} more to DRAM than the step: counted one by one, with a pause after each, they meet the "
+        "L2 cache in another state than in the running step"
     ]
 
 

@@ -19,6 +19,8 @@ class Column:
     right: bool = True
     optional: int = 0
     """Columns with the highest number go first when a terminal is too narrow; 0 always stays."""
+    raw: str = ""
+    """What the values are called where they stand as they are, with their unit; else the name serves."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def to_csv(tables: Sequence[Table]) -> str:
     for number, table in enumerate(tables):
         if number:
             writer.writerow([])
-        writer.writerow([column.name for column in table.columns])
+        writer.writerow([column.raw or column.name for column in table.columns])
         for row in table.rows:
             writer.writerow([_raw(cell) for cell in row])
     return buffer.getvalue()
