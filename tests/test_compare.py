@@ -86,10 +86,8 @@ def test_how_much_is_attributed_is_said(eager_compiled):
     assert attributed(eager_compiled.a) == {"one op": 1, "several ops": 0, "no op": 0}
     assert attributed(eager_compiled.b) == {"one op": near(48 / 70), "several ops": near(0.3), "no op": near(1 / 70)}
     page = compare_tables.compare_page(eager_compiled, by="module", depth=None, folded=True)
-    assert "A: of the kernels' time belong 100.0% to one op" in page.notes
-    assert any(
-        line.startswith("B: of the kernels' time belong 68.6% to one op, 30.0% to several") for line in page.notes
-    )
+    assert "A: the kernels' time belongs 100.0% to one op" in page.notes
+    assert any(line.startswith("B: the kernels' time belongs 68.6% to one op, 30.0% to several") for line in page.notes)
     assert "not the same (A | B): execution eager | compile" in page.notes
     assert "7 ops are in both; 0 only in A, 0 only in B" in page.notes
 

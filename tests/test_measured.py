@@ -212,7 +212,7 @@ def test_a_fused_kernel_counts_in_the_module_around_its_ops(fused):
     assert found[NO_OP].sums.time_s == near(1 * US)
     assert fused.attributed == {0: near(1 * US), 1: near(48 * US), 2: near(21 * US)}
     assert measure_text.attribution(fused) == (
-        "of the kernels' time belong 68.6% to one op, 30.0% to several that were fused, 1.4% to none that is known"
+        "the kernels' time belongs 68.6% to one op, 30.0% to several that were fused, 1.4% to none that is known"
     )
 
 
@@ -854,3 +854,20 @@ def test_the_toy_is_what_its_comment_says():
     assert [module.path for module in MODULES] == ["", "a", "b", "b.c", "b.d"]
     assert total(OPS).flops == 13_000
     assert total(OPS).bytes == 904
+
+
+def test_times_of_a_busy_machine_are_doubted():
+    ledger = rooflight.load("recorded:h200/mnist-cnn-infer-tf32")
+    assert measure_text.doubt(Measured(ledger)) == ""
+
+    def with_wall(low, high):
+        rows = []
+        for row in ledger.measurements:
+            if row.scope == "step":
+                wall = msgspec.structs.replace(row.quantities["wall_time_s"], low=low, high=high)
+                row = msgspec.structs.replace(row, quantities={**row.quantities, "wall_time_s": wall})
+            rows.append(row)
+        return Measured(msgspec.structs.replace(ledger, measurements=tuple(rows)))
+
+    assert measure_text.doubt(with_wall(1e-3, 2.9e-3)) == ""
+    assert "TIMES UNRELIABLE: the plain step took 1.00 ms to 3.10 ms" in measure_text.doubt(with_wall(1e-3, 3.1e-3))

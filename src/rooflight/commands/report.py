@@ -19,21 +19,25 @@ if TYPE_CHECKING:
 @click.option(
     "--to", type=click.Choice(["text", "md", "csv", "json"]), default="text", show_default=True, help="In which form."
 )
+@click.option("--json", "as_json", is_flag=True, help="The same as --to json.")
+@click.option("--csv", "as_csv", is_flag=True, help="The same as --to csv.")
+@click.option("--md", "as_markdown", is_flag=True, help="The same as --to md.")
 @table_options
 @measured_options
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(path: Path, to: str, by: By, depth: int | None, unfold: bool, memory: bool, kernels: int,
-            explain: str | None, output: Path | None, force: bool) -> None:  # fmt: skip
+            explain: str | None, output: Path | None, force: bool, **forms: bool) -> None:  # fmt: skip
     """Show the ledger in PATH, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it.
 
     PATH may be recorded:NAME, a measurement that comes with rooflight (see `rooflight list recordings`).
     """
     from rooflight.files import load
 
+    to = _form(to, forms, output)
     if output is not None and to == "text":
-        raise BadInput("-o goes with --to md, csv or json")
+        raise BadInput(f"{output}: the name must end in .md, .csv or .json, or --to says the form")
     ledger = load(path)
     from rooflight.commands.output import emit, say, show_estimate, show_log, show_measure
     from rooflight.measured import is_measured
@@ -56,3 +60,15 @@ def command(path: Path, to: str, by: By, depth: int | None, unfold: bool, memory
         show_estimate(ledger, by=by, depth=depth, to=to, folded=folded, output=output, force=force)
     if output is not None:
         say(f"wrote {output}")
+
+
+def _form(to: str, forms: dict[str, bool], output: Path | None) -> str:
+    """As --to says, or a flag, or the ending of the file's name."""
+    named = {"as_json": "json", "as_csv": "csv", "as_markdown": "md"}
+    asked = [form for flag, form in named.items() if forms[flag]]
+    if len(asked) + (to != "text") > 1:
+        raise BadInput("choose one of --to, --json, --csv and --md")
+    if asked:
+        return asked[0]
+    ending = output.suffix.lower().removeprefix(".") if output is not None else ""
+    return ending if to == "text" and ending in ("json", "csv", "md") else to

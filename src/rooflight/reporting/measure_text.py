@@ -115,9 +115,36 @@ def speed(measured: Measured) -> str:
     return "; ".join(said)
 
 
+_STEADY = 3.0
+"""Times that differ by more than this factor between runs of one step tell of the machine, not of the step."""
+
+
+def doubt(measured: Measured) -> str:
+    """Said on top when the times cannot be trusted; empty when they can."""
+    wall, ops = measured.step.get("wall_time_s"), measured.total.get("host_time_s")
+    if wall is None:
+        return ""
+    load = measured.ledger.header.conditions.get("load_average") or measured.ledger.header.conditions.get(
+        "host_load_average", ""
+    )
+    busy = f" (load {load.partition(',')[0]})" if load else ""
+    if wall.low and wall.high and wall.high > _STEADY * wall.low:
+        return (
+            f"TIMES UNRELIABLE: the plain step took {seconds(wall.low)} to {seconds(wall.high)}; something else kept "
+            f"the machine busy{busy}: measure again when it is quiet"
+        )
+    if ops is not None and ops > _STEADY / 2 * wall.value:
+        return (
+            f"TIMES UNRELIABLE: the ops took {seconds(ops)} one by one, and the plain step {seconds(wall.value)}; "
+            f"something else kept the machine busy{busy}: measure again when it is quiet"
+        )
+    return ""
+
+
 def headlines(measured: Measured) -> list[str]:
-    """The result in three lines or fewer."""
-    return [line for line in (verdict(measured), counted(measured), speed(measured)) if line]
+    """The result in a few lines."""
+    lines = (doubt(measured), verdict(measured), counted(measured), speed(measured))
+    return [line for line in lines if line]
 
 
 def disagreement(measured: Measured) -> list[str]:
@@ -172,7 +199,7 @@ def attribution(measured: Measured) -> str:
     whole = sum(measured.attributed.values())
     named = ((1, "one op"), (2, "several that were fused"), (0, "none that is known"))
     parts = [f"{measured.attributed[n] / whole:.1%} to {name}" for n, name in named if measured.attributed[n]]
-    return f"of the kernels' time belong {', '.join(parts)}" if parts else ""
+    return f"the kernels' time belongs {', '.join(parts)}" if parts else ""
 
 
 def conditions(ledger: Ledger) -> str:
