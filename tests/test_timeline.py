@@ -30,7 +30,6 @@ from rooflight.measurement.timeline import (
     Marker,
     SequenceDiffers,
     gpu_busy_s,
-    host_times,
     launches,
     merge,
     per_op_time,
@@ -280,19 +279,6 @@ def test_the_innermost_mark_wins_and_threads_are_apart() -> None:
         assert launches(trace)[0].op == op, (moment, thread)
 
 
-def test_host_time_leaves_out_the_marks_inside() -> None:
-    one = Trace(marks=(Mark(0, HOST, 0, 100), Mark(1, HOST, 10, 40), Mark(2, HOST, 20, 30), Mark(3, (1, 2), 20, 90)))
-    assert {op: value.value for op, value in host_times([one]).items()} == pytest.approx(
-        {0: 70e-9, 1: 20e-9, 2: 10e-9, 3: 70e-9}
-    )
-    slower = Trace(marks=(Mark(0, HOST, 0, 200), Mark(1, HOST, 10, 40)))
-    both = host_times([one, slower, slower])
-    assert set(both) == {0, 1}  # what a run does not have is unknown
-    assert (both[0].value, both[0].low, both[0].high) == pytest.approx((170e-9, 70e-9, 170e-9))
-    assert both[0].origin == "torch profiler: range around the op (about 1 µs of it the range's own), median of 3 steps"
-    assert host_times([]) == {}
-
-
 class Marking(TorchDispatchMode):
     """Marks every dispatcher call, as the trace's own mode does."""
 
@@ -328,11 +314,6 @@ def test_a_step_on_the_cpu_has_a_mark_for_every_op_and_no_launches() -> None:
     for trace in traces:
         assert sorted(mark.op for mark in trace.marks) == list(range(len(names[0])))
         assert launches(trace) == []
-    times = host_times(traces)
-    assert list(times) == list(range(len(names[0])))
-    for value in times.values():
-        assert value.low is not None and value.high is not None
-        assert 0 < value.low <= value.value <= value.high
     # An op lies inside its mark: marks do not overlap where ops do not nest.
     marks = sorted(traces[0].marks, key=lambda mark: mark.start_ns)
     assert all(one.end_ns <= other.start_ns for one, other in itertools.pairwise(marks))

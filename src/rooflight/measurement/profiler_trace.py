@@ -157,11 +157,8 @@ class _RangeArgs(msgspec.Struct):
     external: int | None = msgspec.field(default=None, name="External id")
 
 
-def profiled(run: Callable[[], None], *, cuda: bool, host: bool = True) -> Trace:
-    """Run once under torch's profiler and read what it saw; with `cuda`, wait for the device before it stops.
-
-    `host=False` records device work alone: a plain run needs no more, and the host is slowed less.
-    """
+def profiled(run: Callable[[], None], *, cuda: bool) -> Trace:
+    """Run once under torch's profiler and read what it saw; with `cuda`, wait for the device before it stops."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -171,9 +168,7 @@ def profiled(run: Callable[[], None], *, cuda: bool, host: bool = True) -> Trace
         raise CannotMeasure("torch's profiler is running already, and would be ended: measure outside of it")
     # Else torch 2.13's profiler writes a line to the terminal at every start and stop; it reads the level once.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    activities = [ProfilerActivity.CUDA] if cuda and not host else [ProfilerActivity.CPU]
-    if cuda and host:
-        activities.append(ProfilerActivity.CUDA)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with warnings.catch_warnings():
         # Some versions tell at every profile that it holds one cycle, which is what is wanted.
         warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
@@ -295,18 +290,3 @@ def _nested(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int | None]]:
             around.pop()
         yield mark, around[-1][0] if around else None
         around.append((position, mark))
-
-
-def self_times_ns(marks: Iterable[Mark]) -> dict[int, int]:
-    """How long each op's mark was open, without the marks inside it."""
-    by_thread: dict[Thread, list[Mark]] = defaultdict(list)
-    for mark in marks:
-        by_thread[mark.thread].append(mark)
-    times: dict[int, int] = defaultdict(int)
-    for own in by_thread.values():
-        rows = list(_nested(own))
-        for mark, around in rows:
-            times[mark.op] += mark.end_ns - mark.start_ns
-            if around is not None:
-                times[rows[around][0].op] -= mark.end_ns - mark.start_ns
-    return dict(times)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from rooflight.counting.tiles import tile
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Kernel, KernelKind, Value
-from rooflight.measurement.profiler_trace import Marker, Marks, Sizes, Trace, profiled, self_times_ns
+from rooflight.measurement.profiler_trace import Marker, Marks, Sizes, Trace, profiled
 
 __all__ = [
-    "Launch", "Marker", "SequenceDiffers", "StepTimes", "gpu_busy_s", "host_times", "launches", "merge", "per_op_time",
+    "Launch", "Marker", "SequenceDiffers", "StepTimes", "gpu_busy_s", "launches", "merge", "per_op_time",
     "profiled",
 ]  # fmt: skip
 
@@ -187,19 +187,6 @@ def _sum_of_values(values: Sequence[Value]) -> Value:
         sum(lows) if spread else None,
         sum(highs) if spread else None,
     )
-
-
-def host_times(marked: Sequence[Trace]) -> dict[int, Value]:
-    """`host_time_s` of each op of a step on the CPU: the time its mark was open, without marks inside it.
-
-    The mark itself costs about a microsecond, which is left in. Ops that some run did not have are left out.
-    """
-    origin = f"torch profiler: range around the op (about 1 µs of it the range's own), {_of_runs(len(marked), 'step')}"
-    runs = [self_times_ns(trace.marks) for trace in marked]
-    if not runs:
-        return {}
-    common = set.intersection(*(set(run) for run in runs))
-    return {op: _value([run[op] / 1e9 for run in runs], origin) for op in sorted(common)}
 
 
 _Stream = tuple[int, int]

@@ -108,11 +108,3 @@ def _check_supported(index: int) -> None:
     for feature, reason in _WHY_UNSUPPORTED.items():
         if getattr(levels, feature) in (_UNSUPPORTED, _DISABLED):
             raise CannotMeasure(f"{reason} ({structs.DeviceSupported.call}: {feature})")
-
-
-def shut_down() -> None:
-    """Take CUPTI's hooks out of the driver again, once no profiler is open; the next one begins anew."""
-    if _initialise.cache_info().currsize:
-        cupti.load().call(structs.DeInitialize)
-        _initialise.cache_clear()
-        device.cache_clear()

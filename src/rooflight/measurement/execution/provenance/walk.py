@@ -162,8 +162,6 @@ _CALLED_THROUGH = re.compile(
 
 def _families(call: Call) -> set[str]:
     """Of `extern_kernels.mm`, `torch.ops.aten.mm.default`, `aten.mm_out`, `aoti_torch_cuda_mm_out`: `mm`."""
-    name = re.sub(
-        r"^(extern_kernels\.|(torch\.ops\.)?(aten|mkldnn|mkl)\.|aoti_torch_(cuda|cpu)_|at::_ops::)", "", call.name
-    )
+    name = _CALLED_THROUGH.sub("", call.name)
     name = re.sub(r"(::call|_out)$", "", name.partition(".")[0])
     return {family(name), *(family(origin.aten) for origin in call.origins)}
