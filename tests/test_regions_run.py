@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.files import load
+from rooflight.measurement.counters.library import has_driver
 from rooflight.reporting.region_tables import regions_of
 
 PREFIX = "import os, signal, sys, time\nfrom rooflight.measurement.regions import region\n"
@@ -333,8 +334,10 @@ def test_workers_of_a_program_write_too(program, tmp_path, method):
 def test_counters_that_were_asked_for_and_are_not_there_are_an_error(program):
     done = run("--counters", "cupti", "--", *program(TWO_REGIONS))
     assert done.returncode == 2
-    assert "step" in done.stdout
-    assert "nothing could be counted" in done.stderr
+    if has_driver():
+        assert "step" in done.stdout and "nothing could be counted" in done.stderr
+    else:  # known before a program of hours is run
+        assert (done.stdout, len(done.stderr.splitlines())) == ("", 1) and "no NVIDIA driver" in done.stderr
 
 
 def test_the_environment_of_the_program_is_its_own(program):

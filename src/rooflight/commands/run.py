@@ -72,6 +72,11 @@ def command(
         raise BadInput("nothing to run: write `rooflight run -- python main.py`")
     if output is not None:
         _check(output, force=force)
+    if counters == "cupti":
+        from rooflight.measurement.counters.library import has_driver
+
+        if not has_driver():
+            raise CannotMeasure("--counters cupti: there is no NVIDIA driver here (`rooflight doctor` says more)")
     with tempfile.TemporaryDirectory(prefix="rooflight-") as folder:
         from rooflight.measurement.regions.settings import COUNTERS, LEVEL, RUN
 

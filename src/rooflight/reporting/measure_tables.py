@@ -155,9 +155,11 @@ def phase_table(measured: Measured) -> Table:
     return drawn("phases", columns + _figures(measured), [*phases(measured), total_row(measured)])
 
 
-def operator_memory_table(measured: Measured, by: By = "op", *, limit: int | None = None) -> Table:
+def operator_memory_table(measured: Measured, by: By = "op", *, depth: int | None = None) -> Table:
     """What the allocator saw of each op, layer type or module: with all that runs inside, and of its own ops alone."""
     found = [row for row in rows(measured, by) if row.sums.get("allocations") is not None]
+    if by == "module" and depth is not None:
+        found = [row for row in found if row.estimate.depth <= depth]
     found.sort(key=lambda row: abs(row.sums.get("growth_bytes") or 0), reverse=True)
     columns: _Columns = [
         (Column(by if by != "module" else "layer", right=False), lambda row: _label(row, measured.ledger).full),
@@ -166,11 +168,9 @@ def operator_memory_table(measured: Measured, by: By = "op", *, limit: int | Non
         (Column("self growth", whole_bytes), lambda row: row.own_sums.get("growth_bytes")),
         *_quantity("allocations", "allocations", whole_count, optional=2),
         *_quantity("outputs", "output_bytes", whole_bytes, optional=1),
-        *_measured(
-            "workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes, optional=3, raw="workspace_bytes"
-        ),
+        *_quantity("workspace", "workspace_bytes", whole_bytes, optional=3),
     ]
     if not found:
         return Table("", (), ())
     calls = sum(row.estimate.calls for row in found)
-    return drawn(f"memory by {by}", columns, [*found[:limit], total_row(measured, calls=calls)])
+    return drawn(f"memory by {by}", columns, [*found, total_row(measured, calls=calls)])

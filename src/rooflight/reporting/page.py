@@ -99,7 +99,7 @@ def _tables(measured: Measured, *, by: By, depth: int | None, folded: bool, memo
     ]  # fmt: skip
     if memory:
         tables.append(memory_timeline.timeline_table(measured))
-        tables.append(measure_tables.operator_memory_table(measured, "op" if by == "op" else by))
+        tables.append(measure_tables.operator_memory_table(measured, by, depth=depth))
     if kernels:
         tables.append(step_tables.kernel_table(measured, limit=kernels))
     return [table for table in tables if table.rows]

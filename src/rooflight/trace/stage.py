@@ -158,6 +158,11 @@ class Stage:
         """Take the modules' attributes as they are now: what a first run made (tables, caches) stays for the others."""
         self._attributes = KeptAttributes(self.model.modules(), but_tensors=True)
 
+    def put_attributes_back(self) -> None:
+        """So that a model that counts its steps runs the same one again; takes no time on the device."""
+        if self._attributes is not None:
+            self._attributes.put_back()
+
     def put_back(self) -> None:
         """Attributes, parameters, buffers, optimizer state and random state as they were kept, in place."""
         if self._attributes is not None and self._values is not None and self._randomness is not None:
