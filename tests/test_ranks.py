@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from measured_ledgers import toy
 from torch import nn
 
 import rooflight
+from rooflight.commands.main import main
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.ledger import Kernel, Measurement, Value
 from rooflight.measured import Measured
@@ -189,3 +191,11 @@ def test_collectives_are_refused_by_name():
     op = msgspec.structs.replace(toy().ops[0], name="_c10d_functional::all_reduce")
     with pytest.raises(CannotMeasure, match=r"_c10d_functional::all_reduce.*rooflight\.region"):
         refuse_collectives([*toy().ops, op])
+
+
+def test_report_joins_the_ranks_it_is_given(tmp_path, capsys, monkeypatch):
+    paths = [str(rooflight.save(as_rank(toy(), rank, world=2), tmp_path / f"run.rank{rank}.json")) for rank in (0, 1)]
+    monkeypatch.setattr(sys, "argv", ["rooflight", "report", *paths, "--json"])
+    main()
+    ops = json.loads(capsys.readouterr().out)["ops"]
+    assert len(ops) == 2 * len(toy().ops)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="show a saved ledger")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @click.option(
     "--to", type=click.Choice(["text", "md", "csv", "json"]), default="text", show_default=True, help="In which form."
 )
@@ -27,18 +27,23 @@ if TYPE_CHECKING:
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def command(path: Path, to: str, by: By, depth: int | None, unfold: bool, memory: bool, kernels: int,
+def command(paths: tuple[Path, ...], to: str, by: By, depth: int | None, unfold: bool, memory: bool, kernels: int,
             explain: str | None, output: Path | None, force: bool, **forms: bool) -> None:  # fmt: skip
     """Show the ledger in PATH, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it.
 
-    PATH may be recorded:NAME, a measurement that comes with rooflight (see `rooflight list recordings`).
+    PATH may be recorded:NAME, a measurement that comes with rooflight (see `rooflight list recordings`). Several are
+    the ranks of one run, as torchrun leaves them, and are joined: rooflight report run.rank*.json
     """
     from rooflight.files import load
 
     to = _form(to, forms, output)
     if output is not None and to == "text":
         raise BadInput(f"{output}: the name must end in .md, .csv or .json, or --to says the form")
-    ledger = load(path)
+    ledger = load(paths[0])
+    if len(paths) > 1:
+        from rooflight.measurement.ranks import join
+
+        ledger = join([ledger, *(load(path) for path in paths[1:])])
     from rooflight.commands.output import emit, say, show_estimate, show_log, show_measure
     from rooflight.measured import is_measured
 

@@ -133,6 +133,7 @@ def doubt(measured: Measured) -> str:
             f"TIMES UNRELIABLE: the plain step took {seconds(wall.low)} to {seconds(wall.high)}; something else kept "
             f"the machine busy{busy}: measure again when it is quiet"
         )
+    ops = None if ops is None else ops / len(measured.ranks)
     if ops is not None and ops > _STEADY / 2 * wall.value:
         return (
             f"TIMES UNRELIABLE: the ops took {seconds(ops)} one by one, and the plain step {seconds(wall.value)}; "
