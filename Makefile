@@ -12,7 +12,7 @@ PIP_INSTALL := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq 
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo     two estimates: ResNet-50 training, and one layer explained"
+	@echo "make demo     ResNet-50 training, estimated and measured, and one layer explained"
 	@echo "make test     the tests"
 	@echo "make lint     ruff and mypy"
 	@echo "make format   let ruff rewrite the code"
@@ -22,6 +22,9 @@ help:
 demo: $(STAMP)
 	@echo '$$ rooflight estimate resnet50 --batch 16 --step train --depth 1'
 	@$(BIN)/rooflight estimate resnet50 --batch 16 --step train --depth 1
+	@echo
+	@echo '$$ rooflight report recorded:h200/resnet50-train-fp32 --depth 1'
+	@$(BIN)/rooflight report recorded:h200/resnet50-train-fp32 --depth 1
 	@echo
 	@echo '$$ rooflight estimate mnist-cnn --batch 64 --explain conv2'
 	@$(BIN)/rooflight estimate mnist-cnn --batch 64 --explain conv2

@@ -308,3 +308,13 @@ def test_every_rank_has_a_file_of_its_own(name, expected, monkeypatch, tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("RANK", "0")
     assert command._of_rank(tmp_path / name) == tmp_path / name
+
+
+def test_a_file_that_cannot_be_written_costs_the_file_and_not_the_result(run, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, out, err = run("mnist-cnn", *QUICK, "-o", str(tmp_path / "run.json"))
+    assert code == 2 and "No space left" in err and "conv2" in out
+    assert list(tmp_path.iterdir()) == []

@@ -269,6 +269,7 @@ def test_kept_values_leave_inference_tensors_alone():
     with torch.inference_mode():
         tensor = torch.zeros(2)
     KeptValues([tensor]).put_back(everything=True)
+    assert tensor.tolist() == [0, 0]
 
 
 def test_kept_values_of_a_view_and_its_base():
@@ -390,7 +391,7 @@ def test_an_input_made_in_inference_mode_can_be_trained_with():
     with torch.inference_mode():
         x = torch.ones(2, 4)
     with stage_of(nn.Linear(4, 4), x, step="train") as stage:
-        stage.run()
+        assert stage.run().shape == (2, 4)
 
 
 def test_every_generator_is_put_back():

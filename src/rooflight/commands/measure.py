@@ -17,7 +17,7 @@ import click
 from rooflight.commands.form_options import check_form, form, form_options
 from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, step_options
 from rooflight.commands.table_options import measured_options, table_options
-from rooflight.errors import BadInput, CannotMeasure, RooflightError
+from rooflight.errors import BadFile, BadInput, CannotMeasure, RooflightError
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
@@ -230,15 +230,29 @@ def _ncu_command(options: Mapping[str, Any]) -> None:
 
 def _give(ledger: Ledger, options: Mapping[str, Any]) -> None:
     """Save first: a terminal that closes must not cost the measurement."""
-    from rooflight.commands.output import say, show_measure
-    from rooflight.files import save
+    from rooflight.commands.output import show_measure
 
     to, output = form(options), options["output"]
     depth = 3 if options["depth"] is None and to in ("text", "md") else options["depth"]
     choices = {"by": options["by"], "depth": depth, "folded": not options["unfold"] and to != "csv",
                "memory": options["memory"], "kernels": options["kernels"]}  # fmt: skip
-    if output is not None:
-        name = output.name.lower()
+    unsaved = _saved(ledger, output, options, choices) if output is not None else None
+    if options["trace_file"] is not None:
+        _write_trace(ledger, options)
+    is_the_table = output is not None and output.name.lower().endswith((".csv", ".md")) and to == "text"
+    if ledger.header.rank == 0 and (unsaved is not None or not is_the_table):
+        show_measure(ledger, to=to, **choices)
+    if unsaved is not None:
+        raise unsaved
+
+
+def _saved(ledger: Ledger, output: Path, options: Mapping[str, Any], choices: Mapping[str, Any]) -> BadFile | None:
+    """Write the file that the name's ending asks for. What stops it (a full disk) is told after the result."""
+    from rooflight.commands.output import say, show_measure
+    from rooflight.files import save
+
+    name = output.name.lower()
+    try:
         if name.endswith((".json", ".json.gz")):
             save(ledger, output, force=options["force"])
             say(f"wrote {output} ({len(ledger.ops):,} ops); see it again with: rooflight report {output}")
@@ -248,12 +262,9 @@ def _give(ledger: Ledger, options: Mapping[str, Any]) -> None:
                 **{**choices, "depth": options["depth"]},
             )  # fmt: skip
             say(f"wrote {output}")
-    if options["trace_file"] is not None:
-        _write_trace(ledger, options)
-    if output is not None and output.name.lower().endswith((".csv", ".md")) and to == "text":
-        return
-    if ledger.header.rank == 0:
-        show_measure(ledger, to=to, **choices)
+    except BadFile as error:
+        return error
+    return None
 
 
 def _write_trace(ledger: Ledger, options: Mapping[str, Any]) -> None:

@@ -14,25 +14,23 @@ class Peak:
     source: str
 
 
-_H200 = "NVIDIA H200 datasheet, SXM"
-_HALF = f"{_H200}; dense, half of the figure with sparsity"
-_GH100 = "NVIDIA H100 whitepaper, SXM5 (the same SMs and clock), outside the tensor cores"
+_QUOTED = "as commonly quoted for the H200 SXM, dense; not yet checked against NVIDIA's datasheet"
+_COMPUTED = "132 SMs x lanes x 2 at 1,980 MHz, as for the H100 SXM; not yet checked against NVIDIA's whitepaper"
 
-# The datasheet gives, with sparsity, TF32 989, FP16 and BF16 1,979, FP8 and INT8 3,958 TFLOP/s; without, FP32 67 and
-# FP64 34 on CUDA cores, 67 on tensor cores, where fp64 matrix work runs. FP32's 67 is 132 SMs x 128 lanes x 2 at
-# 1,980 MHz; FP64 has half as many lanes (33.5), and FP16 works on two values in each (133.8): the whitepaper of the
-# H100, which has the same SMs and clock, gives both with these digits. Entered in November 2026.
+# Figures as they are handed around for the H200 SXM, those with sparsity halved. Nobody has held them against the
+# datasheet so far, and their sources say so. FP32's 67 is 132 SMs x 128 lanes x 2 at 1,980 MHz; FP64 has half as many
+# lanes (33.5), and FP16 works on two values in each (133.8). Entered in November 2026.
 _PEAKS: dict[str, dict[str, Peak]] = {
     "NVIDIA H200": {
-        "tensor_flops_fp64": Peak(67e12, f"{_H200}, FP64 tensor cores"),
-        "tensor_flops_tf32": Peak(494.5e12, _HALF),
-        "tensor_flops_bf16": Peak(989e12, _HALF),
-        "tensor_flops_fp16": Peak(989e12, _HALF),
-        "tensor_flops_fp8": Peak(1979e12, _HALF),
-        "tensor_flops_int8": Peak(1979e12, _HALF),
-        "cuda_flops_fp32": Peak(67e12, _H200),
-        "cuda_flops_fp64": Peak(33.5e12, _GH100),
-        "cuda_flops_fp16": Peak(133.8e12, _GH100),
+        "tensor_flops_fp64": Peak(67e12, _QUOTED),
+        "tensor_flops_tf32": Peak(494.5e12, _QUOTED),
+        "tensor_flops_bf16": Peak(989e12, _QUOTED),
+        "tensor_flops_fp16": Peak(989e12, _QUOTED),
+        "tensor_flops_fp8": Peak(1979e12, _QUOTED),
+        "tensor_flops_int8": Peak(1979e12, _QUOTED),
+        "cuda_flops_fp32": Peak(67e12, _QUOTED),
+        "cuda_flops_fp64": Peak(33.5e12, _COMPUTED),
+        "cuda_flops_fp16": Peak(133.8e12, _COMPUTED),
     }
 }
 

@@ -230,7 +230,9 @@ def _device(model: str | nn.Module, inputs: Any, asked: str | None) -> torch.dev
     if spot.type not in ("cuda", "cpu"):
         raise BadInput(f"cannot measure on {spot.type}: use cuda, cuda:1 or cpu")
     if spot.type == "cuda" and not torch.cuda.is_available():
-        raise CannotMeasure("torch sees no GPU: measure with device cpu, or ask `rooflight doctor` what is missing")
+        raise CannotMeasure(
+            'torch sees no GPU: measure on the CPU (--on cpu, device="cpu"), or ask `rooflight doctor` what is missing'
+        )
     if spot.type == "cuda" and spot.index is not None and spot.index >= torch.cuda.device_count():
         raise BadInput(f"there is no {spot}: torch sees {torch.cuda.device_count()} GPU(s)")
     return spot

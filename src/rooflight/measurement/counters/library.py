@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +34,10 @@ def has_driver() -> bool:
 
 def _folders() -> Iterator[Path]:
     """Where CUPTI may lie, best first: in this process, torch's own, other wheels, CUDA toolkits, the system."""
-    try:
+    with suppress(OSError):  # no /proc: then nobody can tell what is loaded
         # A second copy beside one that torch has loaded would be deaf: CUDA calls back only one of them.
         maps = Path("/proc/self/maps").read_text()
         yield from (Path(path).parent for path in re.findall(r"(/\S*/libcupti\.so[.\d]*)$", maps, flags=re.MULTILINE))
-    except OSError:
-        pass
     torch = importlib.util.find_spec("torch")
     roots = [Path(torch.origin).parent.parent] if torch is not None and torch.origin else []
     for root in dict.fromkeys([*roots, *map(Path, filter(None, sys.path))]):
