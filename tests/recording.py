@@ -19,7 +19,7 @@ def record(function: Any, *args: Any, **kwargs: Any) -> Op:
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     device = tensors[0].device.type if tensors else "meta"
     recorder = Recorder(ModuleTracker(nn.Identity()), device=device, modes=MathModes(False, False))
-    recorder.__torch_dispatch__(function, (), args, kwargs)
+    recorder.record(function, args, kwargs)
     return recorder.ops[-1]
 
 

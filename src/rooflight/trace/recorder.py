@@ -1,4 +1,4 @@
-"""The dispatch mode that writes one `Op` for every dispatcher call below autograd.
+"""Writes one `Op` for every dispatcher call below autograd.
 
 It runs each call as it comes: on meta or fake tensors this costs nothing, on real ones it is the real step. It keeps
 no tensor alive, so that storages die when they would without it.
@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, Protocol, Self
 
 import torch
 from torch._C import _current_autograd_node
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tensor
+from rooflight.trace.interception import Interception, below_autograd
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.precision import DTYPE_NAMES, effective_precision
 from rooflight.trace.shortcuts import Shortcuts
@@ -52,19 +53,12 @@ class Observer(Protocol):
     def after(self, index: int) -> None: ...
 
 
-class Recorder(TorchDispatchMode):
+class Recorder:
     """Records ops while it is entered. `phase` is set by whoever runs the step."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # torch would import Dynamo (seconds) at the first op, to keep it from compiling this method. Compiled code
-        # runs eagerly under a recorder, so there is nothing to keep off.
-        return False
-
     def __init__(self, tracker: ModuleTracker, *, device: str, modes: MathModes, rank: int = 0,
-                 stand_ins: Mapping[Any, Callable[..., Any]] | None = None,
-                 observer: Observer | None = None) -> None:  # fmt: skip
-        super().__init__()
+                 stand_ins: Mapping[Any, Callable[..., Any]] | None = None, observer: Observer | None = None,
+                 interception: Interception = below_autograd) -> None:  # fmt: skip
         self.ops: list[Op] = []
         self.phase: Phase = "forward"
         self.storages = Storages(self.ops.__len__, device)
@@ -77,20 +71,22 @@ class Recorder(TorchDispatchMode):
         self._stand_ins = stand_ins or {}
         self._shortcuts = Shortcuts()
         self._observer = observer
+        self._interception = interception
+        self._entered = ExitStack()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def __enter__(self) -> Self:
+        self._entered.enter_context(self._interception(self.record))
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self._entered.close()
+
+    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         signature = self._signatures.get(func)
         if signature is None:
             signature = self._signatures[func] = _Signature(func)
         if signature.dropped:
             return func(*args, **kwargs)
-        if torch.is_inference_mode_enabled():
-            # Inference mode brings composite operators here whole; without it they come as the ops they are made of.
-            with torch.inference_mode(False), torch.no_grad(), self:
-                return func(*args, **kwargs)
         # Inputs are described before the call: an op in place may change their shape or storage.
         described = self._arguments(signature, args, kwargs)
         observer = self._observer
@@ -149,9 +145,10 @@ class Recorder(TorchDispatchMode):
         return _scalar(value)
 
     def _write(self, signature: _Signature, described: dict[str, Arg], result: Any) -> None:
+        phase = self.phase
+        self.storages.saved_by_autograd = phase != "backward" or torch.is_grad_enabled()
         outputs = self._outputs(result)
         inputs = _tensors(described)
-        phase = self.phase
         recompute = False
         place = self._tracker.place
         if phase == "backward":

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from rooflight.ledger import MathModes, Module, Op, Storage, Tensor
 from rooflight.models.workload import Workload
 from rooflight.trace.arguments import TensorKind, fresh_caches, prepare, tensor_leaves
 from rooflight.trace.autocast import autocast_as_cuda
 from rooflight.trace.failures import failures_explained
+from rooflight.trace.interception import as_a_mode, below_autograd, nothing_handed_over
 from rooflight.trace.kept import KeptRandomness, KeptValues, optimizer_tensors
 from rooflight.trace.kernels import kernels_of
 from rooflight.trace.live import KeptAttributes, borrowed
@@ -104,8 +104,9 @@ class Stage:
         tracker = ModuleTracker(model)
         stand_ins = STAND_INS if self.target.kind == "cuda" and on in ("meta", "fake") else None
         recorder = Recorder(
-            tracker, device=device, modes=self.modes, rank=self.options.rank, stand_ins=stand_ins, observer=observer
-        )
+            tracker, device=device, modes=self.modes, rank=self.options.rank, stand_ins=stand_ins, observer=observer,
+            interception=as_a_mode if on == "fake" else below_autograd,
+        )  # fmt: skip
         arguments = arguments or self.fresh_arguments()
         inputs = _register(recorder, model, self.optimizer, arguments)
         with tracker.watch(), _eagerly(), failures_explained(model, on_data=on in ("cpu", "cuda")):
@@ -209,7 +210,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         stage.enter_context(_lock)
         # A caller's modes (another trace around this one, fake tensors) have no part in it, and an inference mode would
         # hide composite operators and forbid backward.
-        stage.enter_context(_disable_current_modes())
+        stage.enter_context(nothing_handed_over())
         stage.enter_context(torch.inference_mode(False))
         stage.enter_context(torch.autocast("cpu", enabled=False))
         stage.enter_context(_room_for_deep_models())

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import BadInput
 from rooflight.ledger import LOSS, Phase
 from rooflight.trace.arguments import tensor_leaves
+from rooflight.trace.interception import nothing_handed_over
 
 LOSSES = ("cross-entropy", "mse", "sum")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
@@ -124,7 +124,7 @@ class Labels:
         shape = (value.shape[0], *value.shape[2:])
         key = (shape, value.device)
         if key not in self._made:
-            with _disable_current_modes():
+            with nothing_handed_over():
                 self._made[key] = torch.zeros(shape, dtype=torch.long, device=value.device)
         return self._made[key]
 

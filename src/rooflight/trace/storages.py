@@ -1,11 +1,16 @@
 """Which storage a tensor lies in, and when each storage is born and dies, counted in ops.
 
 Python keeps one wrapper for a storage as long as the storage lives, so a weak reference to the wrapper tells the
-moment at which the memory would be freed.
+moment at which the memory would be freed. The wrapper is a reference to the storage, though, and autograd's engine
+adds gradients in place only where it holds the last one: storages that backward makes get no wrapper. Their tensors
+are followed instead, all of which have been results of ops. (In forward that would not do: autograd saves tensors
+that no op has given.)
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,22 +43,47 @@ class Storages:
         self._ids: dict[int, int] = {}
         self._forgotten: set[int] = set()
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._tensors: dict[int, dict[int, weakref.ref[torch.Tensor]]] = {}
+        self.saved_by_autograd = True
+        """Can autograd keep what is made now? Not in backward, unless that is to be differentiated again."""
 
     def id_of(self, tensor: torch.Tensor, category: Category | None = None, name: str = "") -> int:
         """The number of the tensor's storage. A new one is born now, or was there before the step if filed."""
         if tensor.layout is not torch.strided or tensor.is_nested:
             raise TraceFailed(f"the step makes a {_kind(tensor)} tensor, which cannot be followed: use dense ones")
-        storage = tensor.untyped_storage()
-        address: int = storage._cdata
+        address = _storage_address(tensor)
         number = self._ids.get(address)
         if number is None:
-            number = len(self._lives)
+            number = self._ids[address] = len(self._lives)
             born = None if category is not None else self._clock()
             host = tensor.device.type != self._device
-            self._lives.append(_Life(storage.nbytes(), category or "temporary", born, name, host))
-            self._ids[address] = number
-            self._refs[address] = weakref.ref(storage, partial(self._freed, address, number))
+            life = _Life(0, category or "temporary", born, name, host)
+            self._lives.append(life)
+            if self.saved_by_autograd or not _can_peek():
+                storage = tensor.untyped_storage()
+                life.nbytes = storage.nbytes()
+                self._refs[address] = weakref.ref(storage, partial(self._freed, address, number))
+            else:
+                self._tensors[address] = {}
+        if address in self._tensors:
+            self._follow(tensor, address, number)
         return number
+
+    def _follow(self, tensor: torch.Tensor, address: int, number: int) -> None:
+        """One more tensor of a storage that has no wrapper: the storage dies with the last of them."""
+        tensors = self._tensors[address]
+        which: int = tensor._cdata
+        if which not in tensors:
+            life = self._lives[number]
+            life.nbytes = max(life.nbytes, _extent(tensor))
+            tensors[which] = weakref.ref(tensor, partial(self._left, which, address, number))
+
+    def _left(self, which: int, address: int, number: int, _: object) -> None:
+        tensors = self._tensors[address]
+        del tensors[which]
+        if not tensors:
+            del self._tensors[address]
+            self._freed(address, number, None)
 
     def _freed(self, address: int, number: int, _: object) -> None:
         self._lives[number].dies = self._clock()
@@ -88,11 +118,40 @@ class Storages:
     def close(self) -> tuple[Storage, ...]:
         """The finished register. What lives on outlives the step."""
         self._refs.clear()
+        self._tensors.clear()
         return tuple(
             Storage(number, life.nbytes, life.category, life.born, life.dies, life.name, life.host)
             for number, life in enumerate(self._lives)
             if number not in self._forgotten
         )
+
+
+def _storage_address(tensor: torch.Tensor) -> int:
+    """What tells storages apart; without making a wrapper for the storage, if possible."""
+    if _can_peek():
+        return _peeked(tensor)
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
+
+def _peeked(tensor: torch.Tensor) -> int:
+    """A tensor in C++ begins with its table of methods and its count of references; its storage comes next."""
+    return ctypes.c_uint64.from_address(tensor._cdata + 16).value
+
+
+@functools.cache
+def _can_peek() -> bool:
+    """Does this torch lay tensors out that way?"""
+    tensors = [torch.empty(3), torch.empty((2, 2), device="meta", dtype=torch.int8)]
+    return all(_peeked(tensor) == tensor.untyped_storage()._cdata for tensor in tensors)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """The bytes from the beginning of its storage to the tensor's last element."""
+    if not tensor.numel():
+        return 0
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + last + 1) * tensor.element_size()
 
 
 def _kind(tensor: torch.Tensor) -> str:

@@ -1,0 +1,109 @@
+"""Hands over every dispatcher call below autograd, so that it can be written down and then run.
+
+A `TorchDispatchMode` is the usual way, but torch looks whether one is active: autograd then adds up gradients into new
+memory instead of in place, a linear layer adds its bias in a copy, saved tensors are detached, and the step that is
+watched is not the one that runs plainly. `below_autograd` uses a place in the dispatcher's own order instead, which
+nobody sees.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Takes the operator and its arguments, runs it, and gives its result. What it calls itself is not handed over."""
+Interception = Callable[[Handler], AbstractContextManager[None]]
+
+# Below autograd and Python subclasses, above all backends; torch has the key in its list and no kernel for it.
+_KEY_NAME = "Fake"
+_KEY = torch._C._parse_dispatch_key(_KEY_NAME)
+_KEYS = torch._C.DispatchKeySet(_KEY)
+_handler: Handler | None = None  # one for all threads: backward runs on threads of its own
+
+
+@contextmanager
+def below_autograd(handler: Handler) -> Iterator[None]:
+    """Hand over the calls of this thread, and of autograd's threads while they work for it."""
+    global _handler
+    if not _available():
+        with as_a_mode(handler):
+            yield
+        return
+    before, _handler = _handler, handler
+    try:
+        # Also where somebody around this has switched it off for himself.
+        include = torch._C._dispatch_tls_local_include_set() | _KEYS
+        exclude = torch._C._dispatch_tls_local_exclude_set() - _KEYS
+        with torch._C._ForceDispatchKeyGuard(include, exclude):
+            yield
+    finally:
+        _handler = before
+
+
+@contextmanager
+def as_a_mode(handler: Handler) -> Iterator[None]:
+    """For fake tensors, which are a mode themselves: only another one sees calls before they do."""
+    with _Mode(handler):
+        yield
+
+
+@contextmanager
+def nothing_handed_over() -> Iterator[None]:
+    """For what is done meanwhile and is no part of the step."""
+    with ExitStack() as stack:
+        stack.enter_context(_disable_current_modes())
+        stack.enter_context(torch._C._ExcludeDispatchKeyGuard(_KEYS))
+        yield
+
+
+@functools.cache
+def _available() -> bool:
+    """Registered once in a process: torch works through all its operators for it."""
+    try:
+        _library.fallback(_handed_over, _KEY_NAME)
+    except RuntimeError:  # a torch that has found a use for the key
+        return False
+    return True
+
+
+_library = torch.library.Library("_", "IMPL")
+
+
+def _handed_over(function: Any, *args: Any, **kwargs: Any) -> Any:
+    if torch.is_inference_mode_enabled():
+        return _without_inference_mode(function, args, kwargs)
+    with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+        assert _handler is not None
+        return _handler(function, args, kwargs)
+
+
+def _without_inference_mode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Inference mode brings composite operators here whole; without it they come as the ops they are made of."""
+    with torch.inference_mode(False), torch.no_grad():
+        return function(*args, **kwargs)
+
+
+class _Mode(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch would import Dynamo (seconds) at the first op, to keep it from compiling this method. Compiled code
+        # runs eagerly while it is watched, so there is nothing to keep off.
+        return False
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if torch.is_inference_mode_enabled():
+            with self:
+                return _without_inference_mode(func, args, kwargs or {})
+        return self._handler(func, args, kwargs or {})
