@@ -9,7 +9,7 @@ nobody sees.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -40,15 +40,21 @@ def below_autograd(handler: Handler) -> Iterator[None]:
         # Also where somebody around this has switched it off for himself.
         include = torch._C._dispatch_tls_local_include_set() | _KEYS
         exclude = torch._C._dispatch_tls_local_exclude_set() - _KEYS
-        with torch._C._ForceDispatchKeyGuard(include, exclude):
+        with _subclasses_are_made_unseen(), torch._C._ForceDispatchKeyGuard(include, exclude):
             yield
     finally:
         _handler = before
 
 
+def interception_for(tensors: Iterable[torch.Tensor]) -> Interception:
+    """The way that sees the calls on such tensors."""
+    python = torch._C.DispatchKey.Python
+    return as_a_mode if any(torch._C._dispatch_keys(tensor).has(python) for tensor in tensors) else below_autograd
+
+
 @contextmanager
 def as_a_mode(handler: Handler) -> Iterator[None]:
-    """For fake tensors, which are a mode themselves: only another one sees calls before they do."""
+    """For fake tensors and other subclasses that have a dispatch of their own: only a mode sees calls before they do."""
     with _Mode(handler):
         yield
 
@@ -60,6 +66,28 @@ def nothing_handed_over() -> Iterator[None]:
         stack.enter_context(_disable_current_modes())
         stack.enter_context(torch._C._ExcludeDispatchKeyGuard(_KEYS))
         yield
+
+
+@contextmanager
+def _subclasses_are_made_unseen() -> Iterator[None]:
+    """torch makes a Parameter, or another subclass, of a tensor that Python has never seen: none may be handed over."""
+    with ExitStack() as stack:
+        for name in ("_make_subclass", "as_subclass"):
+            own = torch.Tensor.__dict__.get(name)  # there only inside another of these: they are its base class's
+            setattr(torch.Tensor, name, _unseen(getattr(torch.Tensor, name), is_static=name == "_make_subclass"))
+            stack.callback(delattr, torch.Tensor, name) if own is None else stack.callback(
+                setattr, torch.Tensor, name, own
+            )
+        yield
+
+
+def _unseen(original: Any, *, is_static: bool) -> Any:
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+            return original(*args, **kwargs)
+
+    return staticmethod(make) if is_static else make
 
 
 @functools.cache

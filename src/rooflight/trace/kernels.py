@@ -74,6 +74,7 @@ def _register(library: torch.library.Library, target: Target, key: str, notes: l
         return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, notes)
 
     redirect("scaled_dot_product_attention", attention)
+    redirect("linear", _linear)
     if target.kind == "cpu":
         return
     redirect("dropout", _dropout)
@@ -152,6 +153,16 @@ def _aligned(bias: _Tensor | None, query: _Tensor, key: _Tensor) -> _Tensor | No
     if padding := -size % 8:
         bias = torch.nn.functional.pad(bias, (0, padding))[..., :size]
     return bias.expand(*query.shape[:3], key.shape[2])
+
+
+def _linear(input: _Tensor, weight: _Tensor, bias: _Tensor | None = None) -> _Tensor:
+    """The bias of an input that is not contiguous is added in place, which torch avoids on tensors without data."""
+    result: _Tensor
+    if bias is None or input.dim() == 2 or input.is_contiguous():
+        result = aten.linear.default.decompose(input, weight, bias)
+    else:
+        result = torch.matmul(input, weight.t()).add_(bias)
+    return result
 
 
 def _dropout(input: _Tensor, p: float, train: bool) -> _Tensor:

@@ -17,12 +17,14 @@ from torch._C import _current_autograd_node
 from torch.utils._pytree import tree_map_only
 
 from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tensor
+from rooflight.trace import accumulation
 from rooflight.trace.interception import Interception, below_autograd
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.precision import DTYPE_NAMES, effective_precision
 from rooflight.trace.shortcuts import Shortcuts
 from rooflight.trace.storages import Storages
 
+_RESHAPED = "aten::_reshape_alias"
 _OUR_NAMESPACES_TO_DROP = ("profiler", "prim")
 
 
@@ -37,6 +39,9 @@ class _Signature:
         self.packet: str = schema.name
         self.name = f"{schema.name}.{overload}" if overload else schema.name
         self.arguments = [argument.name for argument in schema.arguments]
+        if schema.name == _RESHAPED:  # what a view is called when it comes of `reshape`; on meta it is a plain view
+            self.packet = self.name = "aten::view"
+            self.arguments = ["self", "size"]
         self.mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
         self.pure = all(a.alias_info is None for a in (*schema.arguments, *schema.returns))
         self.dropped = schema.name.partition("::")[0] in _OUR_NAMESPACES_TO_DROP
@@ -70,6 +75,7 @@ class Recorder:
         self._signatures: dict[Any, _Signature] = {}
         self._stand_ins = stand_ins or {}
         self._shortcuts = Shortcuts()
+        self._sums = accumulation.Accumulation() if device == "meta" else None
         self._observer = observer
         self._interception = interception
         self._entered = ExitStack()
@@ -82,6 +88,9 @@ class Recorder:
         self._entered.close()
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        node = _current_autograd_node() if self.phase == "backward" else None
+        if self._sums is not None and self._sums.is_in_place(func, args, kwargs, node):
+            func = accumulation.IN_PLACE
         signature = self._signatures.get(func)
         if signature is None:
             signature = self._signatures[func] = _Signature(func)
@@ -99,7 +108,9 @@ class Recorder:
                 result = func(*args, **kwargs)
             finally:
                 observer.after(index)
-        self._write(signature, described, result)
+        self._write(signature, described, result, node)
+        if self._sums is not None:
+            self._sums.made(result, node)
         return result
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, pure: bool) -> Any:
@@ -144,7 +155,7 @@ class Recorder:
             return [self.storages.describe(v) if isinstance(v, torch.Tensor) else _scalar(v) for v in value]
         return _scalar(value)
 
-    def _write(self, signature: _Signature, described: dict[str, Arg], result: Any) -> None:
+    def _write(self, signature: _Signature, described: dict[str, Arg], result: Any, node: Any) -> None:
         phase = self.phase
         self.storages.saved_by_autograd = phase != "backward" or torch.is_grad_enabled()
         outputs = self._outputs(result)
@@ -154,7 +165,6 @@ class Recorder:
         if phase == "backward":
             # Forward work done again (checkpointing) runs with grad mode on, which backward does not, or inside the
             # call of a module, which backward never makes.
-            node = _current_autograd_node()
             recompute = node is not None and (torch.is_grad_enabled() or self._tracker.inside_a_module)
             if not recompute:
                 place = self._tracker.place_of_node(node) or place

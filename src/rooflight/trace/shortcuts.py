@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from rooflight.trace.storages import storage_address
+
 _Made = tuple[torch.Size, tuple[int, ...], torch.dtype]
 _UNKNOWN = object()
 
@@ -33,8 +35,9 @@ class Shortcuts:
         if known is not _UNKNOWN:
             return _made_again(known)
         result = func(*args, **kwargs)
-        self._results[key] = _recipe(result, args, kwargs)
-        return result
+        recipe = self._results[key] = _recipe(result, args, kwargs)
+        # Looking at a storage leaves a reference to it behind; a fresh result has none.
+        return result if recipe is None else _made_again(recipe)
 
 
 def _key(values: Any) -> tuple[Any, ...]:
@@ -70,7 +73,7 @@ def _recipe(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         seen.add(storage._cdata)
         recipe.append((output.shape, output.stride(), output.dtype))
     inputs: set[int] = set()
-    torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: inputs.add(t.untyped_storage()._cdata), (args, kwargs))
+    torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: inputs.add(storage_address(t)), (args, kwargs))
     if seen & inputs:
         return None
     return tuple(recipe) if isinstance(result, tuple) else recipe[0]

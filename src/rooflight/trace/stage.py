@@ -22,7 +22,7 @@ from rooflight.models.workload import Workload
 from rooflight.trace.arguments import TensorKind, fresh_caches, prepare, tensor_leaves
 from rooflight.trace.autocast import autocast_as_cuda
 from rooflight.trace.failures import failures_explained
-from rooflight.trace.interception import as_a_mode, below_autograd, nothing_handed_over
+from rooflight.trace.interception import as_a_mode, interception_for, nothing_handed_over
 from rooflight.trace.kept import KeptRandomness, KeptValues, optimizer_tensors
 from rooflight.trace.kernels import kernels_of
 from rooflight.trace.live import KeptAttributes, borrowed
@@ -103,11 +103,12 @@ class Stage:
         device = {"fake": "cpu"}.get(on, on)
         tracker = ModuleTracker(model)
         stand_ins = STAND_INS if self.target.kind == "cuda" and on in ("meta", "fake") else None
+        arguments = arguments or self.fresh_arguments()
+        tensors = [*model.parameters(), *model.buffers(), *_input_tensors(arguments)]
         recorder = Recorder(
             tracker, device=device, modes=self.modes, rank=self.options.rank, stand_ins=stand_ins, observer=observer,
-            interception=as_a_mode if on == "fake" else below_autograd,
+            interception=as_a_mode if on == "fake" else interception_for(tensors),
         )  # fmt: skip
-        arguments = arguments or self.fresh_arguments()
         inputs = _register(recorder, model, self.optimizer, arguments)
         with tracker.watch(), _eagerly(), failures_explained(model, on_data=on in ("cpu", "cuda")):
             output = self._step(model, arguments, recorder, tracker)

@@ -51,7 +51,7 @@ class Storages:
         """The number of the tensor's storage. A new one is born now, or was there before the step if filed."""
         if tensor.layout is not torch.strided or tensor.is_nested:
             raise TraceFailed(f"the step makes a {_kind(tensor)} tensor, which cannot be followed: use dense ones")
-        address = _storage_address(tensor)
+        address = storage_address(tensor)
         number = self._ids.get(address)
         if number is None:
             number = self._ids[address] = len(self._lives)
@@ -126,7 +126,7 @@ class Storages:
         )
 
 
-def _storage_address(tensor: torch.Tensor) -> int:
+def storage_address(tensor: torch.Tensor) -> int:
     """What tells storages apart; without making a wrapper for the storage, if possible."""
     if _can_peek():
         return _peeked(tensor)
