@@ -104,6 +104,7 @@ class Pretended:
         self.runs: list[list[str]] = []
         self.open: list[str] = []
         self.aborted = self.closed = False
+        self.emptied = 0
         Pretended.made.append(self)
 
     def __enter__(self):
@@ -138,6 +139,19 @@ class Pretended:
         return 1000.0 + int(name) if name.isdigit() else 100.0
 
 
+class PretendedCache:
+    """Notes in which runs it was emptied, and what had been counted there by then."""
+
+    filler = None
+
+    def __init__(self, device):
+        assert device == 0
+
+    def __call__(self):
+        assert Pretended.made[-1].runs[-1] == [], "the cache is emptied before anything is counted"
+        Pretended.made[-1].emptied += 1
+
+
 @pytest.fixture(autouse=True)
 def pretended(monkeypatch):
     Pretended.made = []
@@ -145,6 +159,7 @@ def pretended(monkeypatch):
     monkeypatch.setattr(op_counters, "probe", lambda index: "GH100")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(op_counters, "ColdCache", PretendedCache)
     return Pretended
 
 
@@ -216,6 +231,11 @@ def test_every_pass_begins_with_the_same_values():
     assert began == [0.0, 0.0, 0.0]  # recorded once, and two passes
 
 
+def test_every_pass_begins_with_an_empty_cache(pretended):
+    count(Chain())
+    assert [profiler.emptied for profiler in pretended.made] == [2]
+
+
 @pytest.mark.parametrize("error", [ValueError("boom"), KeyboardInterrupt()])
 def test_a_pass_in_which_the_step_fails_is_left(error, pretended):
     class Fails(nn.Module):
@@ -260,9 +280,10 @@ def test_a_whole_step_is_one_range(pretended):
         stage.keep()
         counting = OpCounters(stage, stage.record().ops, options, lambda *_: None)
         plan, whole = counting.whole_step()
-    scout, everything = pretended.made
+    scout, *repeats = pretended.made
     assert scout.names == metrics.scout_metrics("GH100")
-    assert scout.runs == everything.runs == [["step"], ["step"]] and counting.passes == 4
+    assert [profiler.runs for profiler in pretended.made] == 4 * [[["step"], ["step"]]] and counting.passes == 8
+    assert len({profiler.names for profiler in repeats}) == 1
     # Every pipe "counted" 100, but 100 of the first one's were HFMA2, so what runs through it was idle.
     assert {name for name, value in whole.items() if value.value == 0 and name.startswith("tensor_flops")} >= {
         "tensor_flops_tf32", "tensor_flops_bf16", "tensor_flops_fp16", "tensor_flops_fp8",
@@ -270,6 +291,19 @@ def test_a_whole_step_is_one_range(pretended):
     assert whole["tensor_flops_int8"].value == whole["tensor_flops_fp64"].value == 100
     assert whole["l2_bytes"].value == 100 and whole["x.sum"].value == 100
     assert TF32 not in plan.metrics and plan.metrics[-1] == "x.sum" and READ not in plan.metrics
+
+
+def test_the_spread_of_the_whole_step_is_kept(monkeypatch, pretended):
+    counts = iter([0.0, 30.0, 10.0, 20.0])  # of the scout, and of three repeats
+    monkeypatch.setattr(
+        Pretended, "results", lambda self: [Range("step", dict.fromkeys(self.names, next(counts) + 1000))]
+    )
+    workload = live_workload(Chain(), (torch.ones(3),), {}, step="infer")
+    with staged(workload, TraceOptions(target="cpu", on="cpu")) as stage:
+        stage.keep()
+        _, whole = OpCounters(stage, stage.record().ops, MeasureOptions(), lambda *_: None).whole_step()
+    read = whole["dram_bytes_read"]
+    assert (read.value, read.low, read.high) == (1020, 1010, 1030)
 
 
 # --- a step that does not repeat itself ---

@@ -19,7 +19,7 @@ _APOSTROPHES = "'\u2019"
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?)(?P<body>[0-9]+(?:[.,{_SPACES}{_APOSTROPHES}][0-9]+)*)(?P<exponent>[eE][+-]?[0-9]{{1,4}})?"
 )
-_MISSING = frozenset({"", "n/a", "na", "nan", "-nan", "inf", "-inf", "<overflow>"})
+_MISSING = frozenset({"", "n/a", "no data", "na", "nan", "-nan", "inf", "-inf", "<overflow>"})
 
 
 class Ambiguous(ValueError):

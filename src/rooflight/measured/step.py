@@ -111,6 +111,9 @@ class Check:
     whole_step: Number
     missing: int
     """Ops that ran and have no value in the sum."""
+    low: Number | None = None
+    """Least and greatest of the whole step's repeats."""
+    high: Number | None = None
 
     @property
     def difference(self) -> Number:
@@ -122,13 +125,23 @@ class Check:
             return 0.0
         return ratio(self.difference, self.whole_step)
 
+    @property
+    def spread(self) -> float | None:
+        """By how much the repeats of the whole step differ from each other."""
+        if self.low is None or self.high is None:
+            return None
+        return 0.0 if self.low == self.high else ratio(self.high - self.low, self.whole_step)
+
 
 def self_check(measured: Measured) -> list[Check]:
     """Every counter that was read both ways and is not idle."""
     order = [*EXECUTED_FLOPS, *DRAM_BYTES, "l2_bytes", "l1_bytes"]
     order += sorted(name for name in measured.known if name not in QUANTITIES and adds_up(name))
     checks = [
-        Check(name, measured.total.values[name], measured.step[name].value, measured.total.missing.get(name, 0))
+        Check(
+            name, measured.total.values[name], measured.step[name].value, measured.total.missing.get(name, 0),
+            measured.step[name].low, measured.step[name].high,
+        )  # fmt: skip
         for name in order
         if name in measured.known and name in measured.step and name in measured.total.values
     ]

@@ -62,6 +62,7 @@ def totals(measured: Measured) -> dict[str, Any]:
             {
                 "counter": check.name, "sum_of_ops": check.sum_of_ops, "whole_step": check.whole_step,
                 "difference": check.difference, "relative": check.relative, "ops_without": check.missing,
+                "whole_step_low": check.low, "whole_step_high": check.high,
             }
             for check in self_check(measured)
         ],

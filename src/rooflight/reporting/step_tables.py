@@ -108,10 +108,13 @@ def check_table(measured: Measured) -> Table:
     columns = (
         Column("self-check", right=False), Column(parts, units.exact), Column("one range", units.exact),
         Column("difference", units.exact, optional=1), Column("relative", signed_percent),
-        Column("ops without", units.exact, optional=2),
+        Column("spread of the range", units.percent, optional=3), Column("ops without", units.exact, optional=2),
     )  # fmt: skip
     rows = tuple(
-        (check.name, check.sum_of_ops, check.whole_step, check.difference, check.relative, check.missing)
+        (
+            check.name, check.sum_of_ops, check.whole_step, check.difference, check.relative, check.spread,
+            check.missing,
+        )  # fmt: skip
         for check in self_check(measured)
         if not check.name.startswith(_BEHIND)
     )

@@ -9,6 +9,7 @@ counters that moved. Counters cost about 1.5 ms for each range and pass, whateve
 from __future__ import annotations
 
 import difflib
+import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from rooflight.counting import metrics
 from rooflight.counting.metrics import Counter
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.ledger import Op, Value
+from rooflight.measurement.counters import cold_cache
+from rooflight.measurement.counters.cold_cache import ColdCache
 from rooflight.measurement.counters.cupti import Host
 from rooflight.measurement.counters.ranges import RangeProfiler, probe
 from rooflight.measurement.findings import Progress
@@ -28,6 +31,8 @@ from rooflight.trace.stage import Stage
 WINDOW = 2048
 """Ranges counted in one go. More ops than that are counted window by window, each in its own repeats of the step."""
 _EMPTY = 8
+_REPEATS = 3
+"""How often the whole step is counted, to know by how much the counts of the same step differ."""
 _SOURCE = "cupti"
 
 Counts = dict[str, float]
@@ -64,15 +69,17 @@ class OpCounters:
     """Counts one staged step. `passes` grows with every repeat of it."""
 
     def __init__(self, stage: Stage, ops: Sequence[Op], options: MeasureOptions, progress: Progress) -> None:
-        self.chip = probe(torch.cuda.current_device())
+        device = torch.cuda.current_device()
+        self.chip = probe(device)
         self.passes = 0
+        self.cold_cache = ColdCache(device)
         self._stage = stage
         self._types = tensor_types(ops)
         self._options = options
         self._progress = progress
 
     def whole_step(self) -> tuple[Plan, dict[str, Value]]:
-        """One range around the plain step, and the plan for what comes after."""
+        """One range around the plain step, several times over, and the plan for what comes after."""
         scouted = self._count(metrics.scout_metrics(self.chip), self._step_in_a_range, 1, "counters: scouting")
         tensor = metrics.tensor_counters_in_use(self.chip, scouted["step"])
         everything = (
@@ -80,12 +87,15 @@ class OpCounters:
             *metrics.cuda_core_counters(self.chip),
         )  # fmt: skip
         names = [*(counter.metric for counter in everything), *self._options.metrics]
-        counts = self._count(names, self._step_in_a_range, 1, "counters: whole step")["step"]
-        in_use = metrics.tensor_counters_in_use(self.chip, {**scouted["step"], **counts})
+        repeats = [
+            self._count(names, self._step_in_a_range, 1, f"counters: whole step, {number} of {_REPEATS}")["step"]
+            for number in range(1, _REPEATS + 1)
+        ]
+        in_use = metrics.tensor_counters_in_use(self.chip, {**scouted["step"], **repeats[0]})
         kept = tuple(counter for counter in everything if counter not in tensor or counter in in_use)
         idle = metrics.idle_quantities(self.chip, in_use, source=_SOURCE)
         plan = Plan(self.chip, kept, self._options.metrics, idle, self._types)
-        return plan, plan.quantities(counts)
+        return plan, _with_spread([plan.quantities(counts) for counts in repeats])
 
     def per_op(self, plan: Plan, ops: Sequence[Op], wanted: Collection[int]) -> Iterator[tuple[int, dict[str, Value]]]:
         """A range around every op of `wanted`; the step must repeat `ops` each time. Window by window, as they come."""
@@ -107,7 +117,8 @@ class OpCounters:
         with RangeProfiler(plan.metrics, max_ranges=kernels + 16, per_kernel=True, device=on) as profiler:
             self._passes(profiler, lambda _, arguments: self._stage.run(arguments), f"counters: {kernels:,} kernels")
             ranges = sorted(profiler.results(), key=lambda found: int(found.name))
-        return [plan.quantities(found.values) for found in ranges]
+        own = cold_cache.KERNELS if self.cold_cache.filler is not None else 0
+        return [plan.quantities(found.values) for found in ranges[own:]]
 
     def cuda_cores(self, where: str) -> dict[str, Value]:
         """Only the CUDA cores, over the whole step; `where` says how it was run."""
@@ -139,6 +150,8 @@ class OpCounters:
             torch.cuda.synchronize()
             profiler.start()
             try:
+                self.cold_cache()  # after the start, which itself leaves something in the cache
+                torch.cuda.synchronize()
                 run(profiler, arguments)
                 torch.cuda.synchronize()
             except BaseException:
@@ -149,6 +162,16 @@ class OpCounters:
             if number > 4 * profiler.passes:
                 raise CannotMeasure(f"CUPTI asks for more than {number} passes where it planned {profiler.passes}")
         self.passes += number
+
+
+def _with_spread(repeats: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """The median of each quantity that all repeats know, with its least and greatest."""
+    found = {}
+    for name in repeats[0]:
+        if all(name in repeat for repeat in repeats):
+            values = [repeat[name].value for repeat in repeats]
+            found[name] = Value(statistics.median(values), repeats[0][name].origin, min(values), max(values))
+    return found
 
 
 def tensor_types(ops: Sequence[Op]) -> frozenset[str]:

@@ -136,6 +136,8 @@ def _counters(stage: Stage, recording: Recording, options: MeasureOptions, execu
               progress: Progress) -> None:  # fmt: skip
     start = time.perf_counter()
     counting = OpCounters(stage, recording.ops, options, progress)
+    if counting.cold_cache.filler is None:
+        findings.notes.append("no memory is left to empty the L2 cache with: what lay in it before is in the bytes too")
     plan, whole = counting.whole_step()
     findings.step.update(whole)
     parts = [f"{counting.passes} for the whole step"]
