@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.measurement.counters import structs
-from rooflight.measurement.counters.library import Found, find_library, has_driver
+from rooflight.measurement.counters.library import Found, find_library, has_driver, loaded
 
 Strings = C.Array[C.c_char_p]
 Image = C.Array[C.c_uint8]
@@ -72,6 +72,11 @@ class CuptiError(CannotMeasure):
         remedy = REMEDIES.get(code, f"CUPTI failed; {_DOCTOR}")
         if code == 999 and call == "cuptiProfilerInitialize":
             remedy = _NOT_INITIALISED
+        if remedy == _BUSY and len(copies := loaded()) > 1:
+            remedy = (
+                f"{len(copies)} copies of CUPTI are in this process, and the GPU serves only one: "
+                f"{' and '.join(map(str, copies))}; keep torch's own (look into LD_PRELOAD and LD_LIBRARY_PATH)"
+            )
         super().__init__(f"{remedy} ({call}: {result})")
 
 

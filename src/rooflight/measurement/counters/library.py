@@ -32,12 +32,19 @@ def has_driver() -> bool:
     return True
 
 
+def loaded() -> list[Path]:
+    """The CUPTI libraries that are in this process already; two of them hinder each other."""
+    with suppress(OSError):  # no /proc: then nobody can tell
+        maps = Path("/proc/self/maps").read_text()
+        found = re.findall(r"(/\S*/libcupti\.so[.\d]*)$", maps, flags=re.MULTILINE)
+        return list(dict.fromkeys(Path(path) for path in found))
+    return []
+
+
 def _folders() -> Iterator[Path]:
     """Where CUPTI may lie, best first: in this process, torch's own, other wheels, CUDA toolkits, the system."""
-    with suppress(OSError):  # no /proc: then nobody can tell what is loaded
-        # A second copy beside one that torch has loaded would be deaf: CUDA calls back only one of them.
-        maps = Path("/proc/self/maps").read_text()
-        yield from (Path(path).parent for path in re.findall(r"(/\S*/libcupti\.so[.\d]*)$", maps, flags=re.MULTILINE))
+    # A second copy beside one that torch has loaded would be deaf: CUDA calls back only one of them.
+    yield from (path.parent for path in loaded())
     torch = importlib.util.find_spec("torch")
     roots = [Path(torch.origin).parent.parent] if torch is not None and torch.origin else []
     for root in dict.fromkeys([*roots, *map(Path, filter(None, sys.path))]):

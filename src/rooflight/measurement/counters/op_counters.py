@@ -87,15 +87,16 @@ class OpCounters:
             *metrics.cuda_core_counters(self.chip),
         )  # fmt: skip
         names = [*(counter.metric for counter in everything), *self._options.metrics]
-        repeats = [
-            self._count(names, self._step_in_a_range, 1, f"counters: whole step, {number} of {_REPEATS}")["step"]
-            for number in range(1, _REPEATS + 1)
-        ]
-        in_use = metrics.tensor_counters_in_use(self.chip, {**scouted["step"], **repeats[0]})
+        counts = self._count(names, self._step_in_a_range, 1, _whole_step(1))["step"]
+        in_use = metrics.tensor_counters_in_use(self.chip, {**scouted["step"], **counts})
         kept = tuple(counter for counter in everything if counter not in tensor or counter in in_use)
         idle = metrics.idle_quantities(self.chip, in_use, source=_SOURCE)
         plan = Plan(self.chip, kept, self._options.metrics, idle, self._types)
-        return plan, _with_spread([plan.quantities(counts) for counts in repeats])
+        again = [
+            self._count(plan.metrics, self._step_in_a_range, 1, _whole_step(number))["step"]
+            for number in range(2, _REPEATS + 1)
+        ]
+        return plan, _with_spread([plan.quantities(repeat) for repeat in (counts, *again)])
 
     def per_op(self, plan: Plan, ops: Sequence[Op], wanted: Collection[int]) -> Iterator[tuple[int, dict[str, Value]]]:
         """A range around every op of `wanted`; the step must repeat `ops` each time. Window by window, as they come."""
@@ -162,6 +163,10 @@ class OpCounters:
             if number > 4 * profiler.passes:
                 raise CannotMeasure(f"CUPTI asks for more than {number} passes where it planned {profiler.passes}")
         self.passes += number
+
+
+def _whole_step(number: int) -> str:
+    return f"counters: whole step, {number} of {_REPEATS}"
 
 
 def _with_spread(repeats: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
