@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.utils.backend_registration as backends
 
+from rooflight.trace.in_place import plain_attention
 from rooflight.trace.precision import dtype_name
 from rooflight.trace.stand_ins import channels_last
 from rooflight.trace.target import AttentionCall, Target, attention_kernel
@@ -117,9 +118,10 @@ def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | Non
     else:
         if causal and _PLAIN_ATTENTION not in notes:
             notes.append(_PLAIN_ATTENTION)
-        result = aten._scaled_dot_product_attention_math(
-            query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=gqa
-        )[0]
+        with plain_attention():
+            result = aten._scaled_dot_product_attention_math(
+                query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=gqa
+            )[0]
     return result
 
 

@@ -17,7 +17,7 @@ from torch._C import _current_autograd_node
 from torch.utils._pytree import tree_map_only
 
 from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tensor
-from rooflight.trace import accumulation
+from rooflight.trace.in_place import InPlace
 from rooflight.trace.interception import Interception, below_autograd
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.precision import DTYPE_NAMES, effective_precision
@@ -75,7 +75,7 @@ class Recorder:
         self._signatures: dict[Any, _Signature] = {}
         self._stand_ins = stand_ins or {}
         self._shortcuts = Shortcuts()
-        self._sums = accumulation.Accumulation() if device == "meta" else None
+        self._in_place = InPlace() if device == "meta" else None
         self._observer = observer
         self._interception = interception
         self._entered = ExitStack()
@@ -89,8 +89,8 @@ class Recorder:
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         node = _current_autograd_node() if self.phase == "backward" else None
-        if self._sums is not None and self._sums.is_in_place(func, args, kwargs, node):
-            func = accumulation.IN_PLACE
+        if self._in_place is not None:
+            func, args, kwargs = self._in_place.plainly((func, args, kwargs), node)
         signature = self._signatures.get(func)
         if signature is None:
             signature = self._signatures[func] = _Signature(func)
@@ -109,8 +109,8 @@ class Recorder:
             finally:
                 observer.after(index)
         self._write(signature, described, result, node)
-        if self._sums is not None:
-            self._sums.made(result, node)
+        if self._in_place is not None and node is not None:
+            self._in_place.made(result, node)
         return result
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, pure: bool) -> Any:

@@ -1,0 +1,119 @@
+"""The calls that a plain step makes in place, for tensors without data.
+
+Where torch writes into a tensor that nobody else holds, it makes a new one on meta tensors: when autograd's engine adds
+up two gradients of the same tensor, in the formulas of some backward nodes, for the mask of plain attention. A trace
+on meta tensors would have other ops, more memory and more bytes than the step that runs, so here such a call becomes
+the one that the plain step makes. What the rules below do not know stays as it is: a new tensor instead of none.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from rooflight.trace.interception import below_autograd
+from rooflight.trace.storages import storage_address
+
+aten = torch.ops.aten
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+_ADD, _ADD_IN_PLACE = aten.add.Tensor, aten.add_.Tensor
+_PARAMETER = "torch::autograd::AccumulateGrad"
+_IN_A_NODE = {
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
+    aten.put.default: aten.put_.default,
+}
+"""Filling a tensor of zeros that a node's formula has just made."""
+_IN_THIS_NODE = {
+    "BinaryCrossEntropyWithLogitsBackward0": {aten.sub.Tensor: aten.sub_.Tensor, aten.mul.Tensor: aten.mul_.Tensor},
+}
+_SELECTING = {
+    f"{name}Backward0" for name in ("Max", "Min", "Sort", "Topk", "Kthvalue", "Mode")
+} | {"MedianBackward1"}  # fmt: skip
+"""Nodes whose zeros are `zeros`, and `new_zeros` without data."""
+_is_dense = aten.is_non_overlapping_and_dense.default
+_adding_a_mask = False
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Around attention as matrix products, which adds the mask to the scores."""
+    global _adding_a_mask
+    _adding_a_mask = True
+    try:
+        yield
+    finally:
+        _adding_a_mask = False
+
+
+class InPlace:
+    """Follows which node of autograd made which tensor, to tell the engine's sums from those in a node's formula."""
+
+    def __init__(self) -> None:
+        self._makers: dict[int, int] = {}
+
+    def made(self, result: Any, node: Any) -> None:
+        """Backward has made something while `node` was running."""
+        for tensor in result if isinstance(result, (list, tuple)) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self._makers[tensor._cdata] = node._sequence_nr()
+
+    def plainly(self, call: Call, node: Any) -> Call:
+        """The call that the plain step makes in its place; `node` runs in backward, `None` in forward."""
+        function, args, kwargs = call
+        if node is None:
+            return (_ADD_IN_PLACE, args, kwargs) if _adding_a_mask and function is _ADD else call
+        if torch.is_grad_enabled():
+            return call  # backward that is to be differentiated itself writes nothing in place
+        if function is _ADD and not kwargs and self._engine_adds_in_place(args[0], node):
+            return _ADD_IN_PLACE, args, kwargs
+        if function is aten.new_zeros.default and node.name() in _SELECTING:
+            like = {"dtype": args[0].dtype, "layout": args[0].layout, "device": args[0].device}
+            return aten.zeros.default, (args[1],), like | kwargs
+        if function is aten.index_put.default and node.name() == "IndexBackward0":
+            return aten._index_put_impl_.default, (*args, False)[:4] + (True,), kwargs
+        other = _IN_A_NODE.get(function) or _IN_THIS_NODE.get(node.name(), {}).get(function)
+        return (other, args, kwargs) if other is not None and self._is_nodes_own(args[0], node) else call
+
+    def _engine_adds_in_place(self, first: torch.Tensor, node: Any) -> bool:
+        if node.name() == _PARAMETER:
+            return True
+        edges = node.next_functions
+        in_the_formula = self._made_by(first, node) and len(set(edges)) == len(edges)
+        return not in_the_formula and _holders(first) == _nobody_else() and _is_dense(first)
+
+    def _is_nodes_own(self, tensor: torch.Tensor, node: Any) -> bool:
+        return self._made_by(tensor, node) and _holders(tensor) == _nobody_else()
+
+    def _made_by(self, tensor: torch.Tensor, node: Any) -> bool:
+        return self._makers.get(tensor._cdata) == node._sequence_nr()
+
+
+def _holders(tensor: torch.Tensor) -> tuple[int, int]:
+    """How many references there are to a tensor and to its storage, from within a handler."""
+    return tensor._use_count(), torch._C._storage_Use_Count(storage_address(tensor))
+
+
+@functools.cache
+def _nobody_else() -> tuple[int, int]:
+    """The references to a tensor that only C++ holds, once; found out by running such a case."""
+    found: list[tuple[int, int]] = []
+
+    def handler(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if function is _ADD:
+            found.append(_holders(args[0]))
+        return function(*args, **kwargs)
+
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.ones(2, requires_grad=True, device="meta")
+        used_twice = leaf.exp()
+        total = used_twice.sin() * used_twice.cos()
+        with below_autograd(handler):
+            torch.autograd.backward(total, torch.ones(2, device="meta"), inputs=[leaf])
+    return found[0] if found else (0, 0)
