@@ -112,7 +112,7 @@ def test_a_file_that_is_no_library_is_refused_by_its_path(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses the C library of Linux")
 def test_a_library_without_the_calls_names_the_version_needed() -> None:
-    with pytest.raises(CannotMeasure, match=r"has no cuptiGet\w+: CUPTI of CUDA 12\.6 or newer"):
+    with pytest.raises(CannotMeasure, match=r"has no cuptiRangeProfilerEnable: CUPTI of CUDA 12\.6 or newer"):
         cupti.Cupti(library.Found(cupti=Path("libm.so.6"), nvperf_host=Path("libm.so.6")))
 
 

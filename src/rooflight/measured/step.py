@@ -137,14 +137,13 @@ def self_check(measured: Measured) -> list[Check]:
     """Every counter that was read both ways and is not idle."""
     order = [*EXECUTED_FLOPS, *DRAM_BYTES, "l2_bytes", "l1_bytes"]
     order += sorted(name for name in measured.known if name not in QUANTITIES and adds_up(name))
-    checks = [
-        Check(
-            name, measured.total.values[name], measured.step[name].value, measured.total.missing.get(name, 0),
-            measured.step[name].low, measured.step[name].high,
-        )  # fmt: skip
-        for name in order
-        if name in measured.known and name in measured.step and name in measured.total.values
+    both = [
+        name for name in order if name in measured.known and name in measured.step and name in measured.total.values
     ]
+    checks = []
+    for name in both:
+        whole, missing = measured.step[name], measured.total.missing.get(name, 0)
+        checks.append(Check(name, measured.total.values[name], whole.value, missing, whole.low, whole.high))
     return [check for check in checks if check.sum_of_ops or check.whole_step]
 
 

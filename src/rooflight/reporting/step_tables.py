@@ -111,12 +111,9 @@ def check_table(measured: Measured) -> Table:
         Column("spread of the range", units.percent, optional=3), Column("ops without", units.exact, optional=2),
     )  # fmt: skip
     rows = tuple(
-        (
-            check.name, check.sum_of_ops, check.whole_step, check.difference, check.relative, check.spread,
-            check.missing,
-        )  # fmt: skip
-        for check in self_check(measured)
-        if not check.name.startswith(_BEHIND)
+        (c.name, c.sum_of_ops, c.whole_step, c.difference, c.relative, c.spread, c.missing)
+        for c in self_check(measured)
+        if not c.name.startswith(_BEHIND)
     )
     return Table("", columns, rows)
 

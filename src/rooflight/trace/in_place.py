@@ -77,7 +77,7 @@ class InPlace:
             like = {"dtype": args[0].dtype, "layout": args[0].layout, "device": args[0].device}
             return aten.zeros.default, (args[1],), like | kwargs
         if function is aten.index_put.default and node.name() == "IndexBackward0":
-            return aten._index_put_impl_.default, (*args, False)[:4] + (True,), kwargs
+            return aten._index_put_impl_.default, (*(*args, False)[:4], True), kwargs
         other = _IN_A_NODE.get(function) or _IN_THIS_NODE.get(node.name(), {}).get(function)
         return (other, args, kwargs) if other is not None and self._is_nodes_own(args[0], node) else call
 
@@ -86,18 +86,19 @@ class InPlace:
             return True
         edges = node.next_functions
         in_the_formula = self._made_by(first, node) and len(set(edges)) == len(edges)
-        return not in_the_formula and _holders(first) == _nobody_else() and _is_dense(first)
+        return not in_the_formula and _holders(first) == _nobody_else() and bool(_is_dense(first))
 
     def _is_nodes_own(self, tensor: torch.Tensor, node: Any) -> bool:
         return self._made_by(tensor, node) and _holders(tensor) == _nobody_else()
 
     def _made_by(self, tensor: torch.Tensor, node: Any) -> bool:
-        return self._makers.get(tensor._cdata) == node._sequence_nr()
+        return bool(self._makers.get(tensor._cdata) == node._sequence_nr())
 
 
 def _holders(tensor: torch.Tensor) -> tuple[int, int]:
     """How many references there are to a tensor and to its storage, from within a handler."""
-    return tensor._use_count(), torch._C._storage_Use_Count(storage_address(tensor))
+    count: int = tensor._use_count()  # type: ignore[attr-defined]
+    return count, torch._C._storage_Use_Count(storage_address(tensor))
 
 
 @functools.cache

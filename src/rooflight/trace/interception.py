@@ -22,7 +22,8 @@ Interception = Callable[[Handler], AbstractContextManager[None]]
 
 # Below autograd and Python subclasses, above all backends; torch has the key in its list and no kernel for it.
 _KEY_NAME = "Fake"
-_KEY = torch._C._parse_dispatch_key(_KEY_NAME)
+_KNOWN_KEY = torch._C._parse_dispatch_key(_KEY_NAME)
+_KEY = torch._C.DispatchKey.Undefined if _KNOWN_KEY is None else _KNOWN_KEY
 _KEYS = torch._C.DispatchKeySet(_KEY)
 _handler: Handler | None = None  # one for all threads: backward runs on threads of its own
 
@@ -54,7 +55,7 @@ def interception_for(tensors: Iterable[torch.Tensor]) -> Interception:
 
 @contextmanager
 def as_a_mode(handler: Handler) -> Iterator[None]:
-    """For fake tensors and other subclasses that have a dispatch of their own: only a mode sees calls before they do."""
+    """For fake tensors and other subclasses with a dispatch of their own: only a mode sees calls before they do."""
     with _Mode(handler):
         yield
 
@@ -93,9 +94,11 @@ def _unseen(original: Any, *, is_static: bool) -> Any:
 @functools.cache
 def _available() -> bool:
     """Registered once in a process: torch works through all its operators for it."""
+    if _KNOWN_KEY is None:
+        return False
     try:
         _library.fallback(_handed_over, _KEY_NAME)
-    except RuntimeError:  # a torch that has found a use for the key
+    except RuntimeError:  # a torch that has found a use for it
         return False
     return True
 

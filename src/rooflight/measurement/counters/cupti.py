@@ -60,6 +60,7 @@ REMEDIES: dict[int, str] = {
 }
 """What each known answer of CUPTI means to the user, by its code."""
 NO_DRIVER = "no NVIDIA driver was found (libcuda.so.1): install it, or start the container with --gpus all"
+_SINCE_12_6 = "cuptiRangeProfilerEnable"
 _SINCE_13_2 = "cuptiProfilerHostGetSinglePassSets"
 _NOT_INITIALISED = "CUDA is not running in this process, or its driver is too old: check `nvidia-smi`"
 
@@ -95,6 +96,7 @@ class Cupti:
             raise CannotMeasure(
                 f"{NO_DRIVER} ({found.cupti} needs one even for its tables; the CUPTI of CUDA 13.0 does not)"
             )
+        self.function(_SINCE_12_6)  # said at once, before a call fails for a reason that nobody can guess
         self.function("cuptiGetResultString").argtypes = [C.c_int, C.POINTER(C.c_char_p)]
         version = C.c_uint32()
         self.function("cuptiGetVersion")(C.byref(version))
