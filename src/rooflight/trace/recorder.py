@@ -89,6 +89,7 @@ class Recorder:
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         node = _current_autograd_node() if self.phase == "backward" else None
+        asked = func
         if self._in_place is not None:
             func, args, kwargs = self._in_place.plainly((func, args, kwargs), node)
         signature = self._signatures.get(func)
@@ -99,7 +100,9 @@ class Recorder:
         # Inputs are described before the call: an op in place may change their shape or storage.
         described = self._arguments(signature, args, kwargs)
         observer = self._observer
-        if observer is None:
+        if func is not asked and signature.mutated:
+            result = args[0]  # there is no data to write, and the shape is not in question
+        elif observer is None:
             result = self._run(func, args, kwargs, pure=signature.pure)
         else:
             index = len(self.ops)
