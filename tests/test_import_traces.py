@@ -195,9 +195,14 @@ def test_a_recorded_training_step_of_an_h200() -> None:
     assert (len(kernels), len(ledger.kernels)) == (372, 380)
     assert all(kernel.label for kernel in kernels)
     assert ledger.header.device == "NVIDIA H200"
-    forward = [kernel for kernel in kernels if kernel.label == "aten::cudnn_convolution"]
-    assert any("fprop" in kernel.name for kernel in forward)
-    backward = [kernel for kernel in kernels if kernel.label.endswith("aten::convolution_backward")]
+    # Of 20 convolutions; a label has all the ranges around a launch, the outermost first.
+    within = "aten::conv2d/aten::convolution/aten::_convolution/aten::cudnn_convolution"
+    forward = [kernel for kernel in kernels if kernel.label == within]
+    assert len(forward) == sum("cudnn_convolution" in kernel.label for kernel in kernels) == 71
+    assert sum("_xmma_fprop_" in kernel.name for kernel in forward) == 20
+    node = "autograd::engine::evaluate_function: ConvolutionBackward0/ConvolutionBackward0/aten::convolution_backward"
+    backward = [kernel for kernel in kernels if kernel.label == node]
+    assert len(backward) == sum("convolution_backward" in kernel.label for kernel in kernels) == 171
     assert any("wgrad" in kernel.name for kernel in backward) and any("dgrad" in kernel.name for kernel in backward)
     assert 0 < totals(ledger)["gpu_busy_s"] <= totals(ledger)["gpu_time_s"]
 

@@ -213,7 +213,7 @@ def test_the_ncu_command_is_printed_without_a_gpu(run):
     code, out, err = run("mnist-cnn", "--batch", 64, "--step", "train", "--ncu-command", "conv2")
     assert (code, err) == (0, "")
     comment, line = out.splitlines()
-    assert comment == "# aten::convolution in conv2, forward, op 3 of 68"
+    assert comment == "# aten::convolution in conv2, forward, op 2 of 58"
     words = line.split()
     assert words[0] == "ncu" and words[words.index("--profile-from-start") + 1] == "off"
     assert words[words.index("-m") : words.index("-m") + 4] == ["-m", "rooflight", "measure", "mnist-cnn"]
@@ -222,7 +222,7 @@ def test_the_ncu_command_is_printed_without_a_gpu(run):
 
 
 def test_the_ncu_command_finds_an_op_by_number_and_by_name(run):
-    _, by_number, _ = run("mnist-cnn", "--step", "train", "--ncu-command", "3")
+    _, by_number, _ = run("mnist-cnn", "--step", "train", "--ncu-command", "2")
     _, by_module, _ = run("mnist-cnn", "--step", "train", "--ncu-command", "conv2")
     assert by_number == by_module
     _, backward, _ = run("mnist-cnn", "--step", "train", "--ncu-command", "conv2:backward")

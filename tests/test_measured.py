@@ -22,7 +22,7 @@ from rooflight.measured.facts import facts
 from rooflight.measured.memory import Moment, Timeline
 from rooflight.measured.peaks import peak, unit_peak
 from rooflight.measured.rows import NO_OP, SEVERAL, phases, rows
-from rooflight.measured.step import is_host_bound, rates, self_check, time_parts, utilisation
+from rooflight.measured.step import Check, is_host_bound, rates, self_check, time_parts, utilisation
 from rooflight.reporting import measure_tables, measure_text, memory_timeline, step_tables
 from rooflight.reporting.document import document
 from rooflight.reporting.kernel_groups import Group as KernelGroup
@@ -264,6 +264,35 @@ def test_the_self_check_shows_every_counter_both_ways(eager):
         ("dram_bytes_read", 450, 500, -50, 1), ("dram_bytes_written", 330, 330, 0, 1),
     ]  # fmt: skip
     assert [c.relative for c in self_check(eager)] == [0, near(-2 / 30), near(-0.1), 0]
+
+
+@pytest.mark.parametrize(("low", "high", "spread"), [
+    (None, None, None), (None, 510, None), (490, None, None), (500, 500, 0), (490, 515, 25 / 500), (0, 500, 1),
+])  # fmt: skip
+def test_the_spread_of_the_whole_step_is_that_of_its_repeats(low, high, spread):
+    assert Check("dram_bytes_read", 450, 500, 1, low, high).spread == (None if spread is None else near(spread))
+
+
+def test_repeats_that_count_nothing_have_no_spread_and_others_no_share_of_nothing():
+    assert Check("l2_bytes", 0, 0, 0).spread is None
+    assert Check("l2_bytes", 0, 0, 0, 0, 0).spread == 0
+    assert Check("l2_bytes", 0, 0, 0, 0, 64).spread is None
+
+
+def test_least_and_greatest_of_the_repeats_are_in_the_self_check():
+    (whole,) = (row for row in toy().measurements if row.scope == "step")
+    repeated = {**whole.quantities, "dram_bytes_read": Value(500, "cupti: range profiler", 490, 515)}
+    others = [row for row in toy().measurements if row.scope != "step"]
+    ledger = toy(measurements=(*others, Measurement(scope="step", quantities=repeated)))
+    checks = {check.name: check for check in self_check(Measured(ledger))}
+    assert (checks["dram_bytes_read"].low, checks["dram_bytes_read"].high) == (490, 515)
+    assert {name: check.spread for name, check in checks.items() if check.spread is not None} == {
+        "dram_bytes_read": near(0.05)
+    }
+    written = document(ledger)["totals"]["measured"]["self_check"]
+    ends = {row["counter"]: (row["whole_step_low"], row["whole_step_high"]) for row in written}
+    assert ends["dram_bytes_read"] == (490, 515)
+    assert ends["dram_bytes_written"] == (None, None)
 
 
 def test_counters_by_their_own_name_are_checked_when_they_are_sums():
@@ -753,6 +782,8 @@ def test_the_json_document_has_values_with_their_origins():
         "difference": -2,
         "relative": near(-2 / 30),
         "ops_without": 0,
+        "whole_step_low": None,
+        "whole_step_high": None,
     }
     assert sums["host_bound"] is True
     assert sums["utilisation"]["peak"]["flops_per_s"] == 494.5e12

@@ -191,6 +191,8 @@ def find_op(ops: Sequence[Op], text: str) -> Op:
     for op in ops:
         if op_name(op) == text:
             return op
+    if not text:
+        raise BadInput("no op was named: give its number (--by op shows them), MODULE or MODULE:OP")
     if text.isdecimal():
         if int(text) >= len(ops):
             raise BadInput(f"there is no op {text}: the step has ops 0 to {len(ops) - 1}")

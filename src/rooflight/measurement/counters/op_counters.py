@@ -31,8 +31,8 @@ from rooflight.trace.stage import Stage
 WINDOW = 2048
 """Ranges counted in one go. More ops than that are counted window by window, each in its own repeats of the step."""
 _EMPTY = 8
-_REPEATS = 3
-"""How often the whole step is counted, to know by how much the counts of the same step differ."""
+_AGAIN = 2
+"""How often the whole step is counted once more, to know by how much the counts of the same step differ."""
 _SOURCE = "cupti"
 
 Counts = dict[str, float]
@@ -87,16 +87,13 @@ class OpCounters:
             *metrics.cuda_core_counters(self.chip),
         )  # fmt: skip
         names = [*(counter.metric for counter in everything), *self._options.metrics]
-        counts = self._count(names, self._step_in_a_range, 1, _whole_step(1))["step"]
+        counts = self._count(names, self._step_in_a_range, 1, "counters: whole step")["step"]
         in_use = metrics.tensor_counters_in_use(self.chip, {**scouted["step"], **counts})
         kept = tuple(counter for counter in everything if counter not in tensor or counter in in_use)
         idle = metrics.idle_quantities(self.chip, in_use, source=_SOURCE)
         plan = Plan(self.chip, kept, self._options.metrics, idle, self._types)
-        again = [
-            self._count(plan.metrics, self._step_in_a_range, 1, _whole_step(number))["step"]
-            for number in range(2, _REPEATS + 1)
-        ]
-        return plan, _with_spread([plan.quantities(repeat) for repeat in (counts, *again)])
+        again = self._count(plan.metrics, self._steps_in_ranges, _AGAIN, "counters: whole step again")
+        return plan, _with_spread([plan.quantities(repeat) for repeat in (counts, *again.values())])
 
     def per_op(self, plan: Plan, ops: Sequence[Op], wanted: Collection[int]) -> Iterator[tuple[int, dict[str, Value]]]:
         """A range around every op of `wanted`; the step must repeat `ops` each time. Window by window, as they come."""
@@ -129,12 +126,21 @@ class OpCounters:
         found = metrics.to_quantities(counts, counters, source=f"{_SOURCE} ({where})")
         return metrics.no_half_arithmetic(found, self._types)
 
-    def _step_in_a_range(self, profiler: RangeProfiler, arguments: Any) -> Any:
-        profiler.push("step")
+    def _step_in_a_range(self, profiler: RangeProfiler, arguments: Any, name: str = "step") -> None:
+        profiler.push(name)
         output = self._stage.run(arguments)
         torch.cuda.synchronize()
         profiler.pop()
-        return output
+        del output  # only now: what the step gives is alive until its end
+
+    def _steps_in_ranges(self, profiler: RangeProfiler, arguments: Any) -> None:
+        """Several in one pass: to start and end one costs more than most steps."""
+        self._step_in_a_range(profiler, arguments, "step 1")
+        for number in range(2, _AGAIN + 1):
+            arguments = self._begin()
+            self.cold_cache()
+            torch.cuda.synchronize()
+            self._step_in_a_range(profiler, arguments, f"step {number}")
 
     def _count(self, names: Sequence[str], run: Callable[[RangeProfiler, Any], Any], ranges: int,
                doing: str) -> dict[str, Counts]:  # fmt: skip
@@ -142,12 +148,16 @@ class OpCounters:
             self._passes(profiler, run, doing)
             return {found.name: found.values for found in profiler.results()}
 
+    def _begin(self) -> Any:
+        """Everything as it was before the step; its inputs."""
+        self._stage.put_back()
+        return self._stage.fresh_arguments()
+
     def _passes(self, profiler: RangeProfiler, run: Callable[[RangeProfiler, Any], Any], doing: str) -> None:
         done, number = False, 0
         while not done:
             self._progress(doing, number, profiler.passes)
-            self._stage.put_back()
-            arguments = self._stage.fresh_arguments()
+            arguments = self._begin()
             torch.cuda.synchronize()
             profiler.start()
             try:
@@ -163,10 +173,6 @@ class OpCounters:
             if number > 4 * profiler.passes:
                 raise CannotMeasure(f"CUPTI asks for more than {number} passes where it planned {profiler.passes}")
         self.passes += number
-
-
-def _whole_step(number: int) -> str:
-    return f"counters: whole step, {number} of {_REPEATS}"
 
 
 def _with_spread(repeats: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
