@@ -752,14 +752,13 @@ def test_recorded_tensor_flops_of_ops_sum_to_the_step(recording):
             assert sum(row[name].value for row in ops.values() if name in row) == step[name].value, name
     for name in CUDA_FLOPS:
         if name in step:
-            summed = sum(row[name].value for row in ops.values() if name in row)
-            assert summed == pytest.approx(step[name].value, rel=1e-4), name
+            summed, whole = sum(row[name].value for row in ops.values() if name in row), step[name]
+            # Some kernels do not run the same number of instructions each time: no further off than the step itself.
+            assert abs(summed - whole.value) <= whole.high - whole.low, name
     moved = sum(step[name].value for name in DRAM_BYTES)
-    if moved > 1e9:
-        # Less than that lies in the L2 cache. What is written there may be overwritten before it ever reaches DRAM,
-        # unless the step stops after every op, as it does here: small ops move up to 5% more one by one.
-        summed = sum(row[name].value for row in ops.values() for name in DRAM_BYTES if name in row)
-        assert summed == pytest.approx(moved, rel=0.05)
+    summed = sum(row[name].value for row in ops.values() for name in DRAM_BYTES if name in row)
+    # The smallest step (9.65 MB) is off by 97 kB; all others are within 1%.
+    assert abs(summed - moved) <= max(0.01 * moved, 1e5)
     for check in self_check(Measured(recording)):
         assert check.name not in TENSOR_FLOPS or not check.difference
 

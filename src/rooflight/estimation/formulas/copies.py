@@ -59,7 +59,7 @@ _FREE = """
     _local_scalar_dense _assert_async _functional_assert_async _assert_scalar _assert_tensor_metadata
     is_same_size
     alias as_strided detach diagonal expand permute select slice split split_with_sizes squeeze t transpose unbind
-    unfold unsqueeze view view_as_complex view_as_real _conj _neg_view _reshape_alias _unsafe_view
+    unfold unsqueeze view view_as_complex view_as_real _conj _neg_view _unsafe_view
     unsafe_split unsafe_split_with_sizes
 """.split()
 
