@@ -93,6 +93,8 @@ def _check(options: Mapping[str, Any]) -> None:
         raise BadInput("--metrics, --per-kernel and --level need counters: leave --counters none away")
     if options["counters"] == "ncu" and (options["compiled"] or options["graphs"]):
         raise BadInput("--counters ncu is for the eager step: use --counters cupti with --compile and --graphs")
+    if options["ncu_command"] is not None and (options["compiled"] or options["graphs"]):
+        raise BadInput("--ncu-command opens an op of the eager step: leave --compile and --graphs away")
     trace_file = options["trace_file"]
     if trace_file is not None and trace_file == options["output"]:
         raise BadInput("--trace and -o name the same file: give them different names")

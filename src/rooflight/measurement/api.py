@@ -227,6 +227,8 @@ def _device(model: str | nn.Module, inputs: Any, asked: str | None) -> torch.dev
             raise BadInput(f"the model is on {spot}, not on {asked}: move it first")
     else:
         spot = _parsed(asked or _default_device())
+    if any(leaf.is_meta for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)):
+        raise BadInput("an input has no data (it is on meta): measure with real tensors, or use rooflight.estimate")
     if spot.type not in ("cuda", "cpu"):
         raise BadInput(f"cannot measure on {spot.type}: use cuda, cuda:1 or cpu")
     if spot.type == "cuda" and not torch.cuda.is_available():

@@ -179,8 +179,15 @@ def profiled(run: Callable[[], None], *, cuda: bool) -> Trace:
     # The file has everything (the in-memory events have no grid in all versions), and is faster to read than they are.
     with tempfile.TemporaryDirectory(prefix="rooflight-") as folder:
         path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        trace = decode(path.read_bytes(), source="the trace of torch's profiler")
+        try:
+            profiler.export_chrome_trace(str(path))
+            content = path.read_bytes()
+        except (OSError, RuntimeError) as error:
+            raise CannotMeasure(
+                f"torch's profiler could not write its trace below {tempfile.gettempdir()} ({error}): is the disk "
+                "full? TMPDIR names another place"
+            ) from error
+        trace = decode(content, source="the trace of torch's profiler")
     if cuda and not trace.work:
         raise CannotMeasure(
             "torch's profiler saw no kernel: stop other profilers on this GPU (nsys, ncu, DCGM); "

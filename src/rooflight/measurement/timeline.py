@@ -2,8 +2,8 @@
 
 Two kinds of runs are put together. A *marked* run, in which the ops are recorded, opens a profiler range around each
 op, so that every launch inside it is known to be the op's; recording slows the host, so its times are not used.
-*Plain* runs, with nobody watching, give the durations. Both launch the same kernels in the same order, stream by stream:
-that is checked, and a step that does not repeat itself is told apart by the first launch that differs.
+*Plain* runs, with nobody watching, give the durations. Both launch the same kernels in the same order, stream by
+stream: that is checked, and a step that does not repeat itself is told apart by the first launch that differs.
 """
 
 from __future__ import annotations

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from rooflight.errors import BadInput
+from rooflight import units
+from rooflight.errors import BadInput, OutOfMemory
 from rooflight.models.workload import InputShape, Request
 
 T = TypeVar("T")
@@ -38,7 +40,13 @@ def _state(model: nn.Module) -> list[Tensor]:
 
 def floats(sizes: Sequence[int], request: Request, *, device: torch.device) -> Tensor:
     """Random numbers of the step's dtype, with the batch in front of `sizes`."""
-    return torch.randn(request.batch, *sizes, device=device, dtype=request.torch_dtype)
+    try:
+        return torch.randn(request.batch, *sizes, device=device, dtype=request.torch_dtype)
+    except RuntimeError as error:  # a CPU that runs out of memory raises no OutOfMemoryError
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            needed = units.bytes_(math.prod((request.batch, *sizes)) * request.torch_dtype.itemsize)
+            raise OutOfMemory(f"the input alone takes {needed}, which {device} has not: use a smaller batch") from error
+        raise
 
 
 def tokens(sizes: Sequence[int], model: nn.Module, *, device: torch.device) -> Tensor:

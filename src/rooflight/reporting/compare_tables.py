@@ -10,7 +10,7 @@ import msgspec
 
 from rooflight import units
 from rooflight.comparison.sides import Comparison, Figures, PairRow, attributed
-from rooflight.ledger import LOSS, OPTIMIZER
+from rooflight.ledger import LOSS, OPTIMIZER, total
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, rows
 from rooflight.reporting import measure_text, text
@@ -142,6 +142,9 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
     notes.append(
         f"{matched:,} ops are in both; {len(comparison.only_a):,} only in A, {len(comparison.only_b):,} only in B"
     )
+    notes += [
+        f"{name}: {text.coverage(side.ledger)}" for name, side in _named(comparison) if total(side.ledger.ops).uncounted
+    ]
     notes += [f"{name}: {line}" for name, side in _named(comparison) if (line := measure_text.attribution(side))]
     notes += [f"{name}: note: {note}" for name, side in _named(comparison) for note in side.ledger.header.notes]
     small = [f"{name}: {text.provenance(side.ledger)}" for name, side in _named(comparison)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 
 from rooflight import units
@@ -52,6 +53,8 @@ def conventions(measured: Measured) -> str:
             "DRAM bytes are counted: what one op writes may stay in the L2 cache and reach DRAM during a later one, so "
             "modules and the step are firmer than ops"
         )
+    if any(check.spread is not None for check in self_check(measured)):
+        said.append("spread of the range: how far three counts of the whole step lie apart")
     said.append("compulsory bytes: every distinct input read once, every output written once")
     if sums.get("growth_bytes") is not None:
         said.append(
@@ -119,6 +122,17 @@ _STEADY = 3.0
 """Times that differ by more than this factor between runs of one step tell of the machine, not of the step."""
 
 
+_CROWDED = 1.3
+"""A load for each core beyond which steps on the CPU wait for others. The step's own threads make it up to 1."""
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
 def doubt(measured: Measured) -> str:
     """Said on top when the times cannot be trusted; empty when they can."""
     wall, ops = measured.step.get("wall_time_s"), measured.total.get("host_time_s")
@@ -127,11 +141,18 @@ def doubt(measured: Measured) -> str:
     load = measured.ledger.header.conditions.get("load_average") or measured.ledger.header.conditions.get(
         "host_load_average", ""
     )
-    busy = f" (load {load.partition(',')[0]})" if load else ""
+    first = load.partition(",")[0]
+    busy = f" (load {first})" if load else ""
     if wall.low and wall.high and wall.high > _STEADY * wall.low:
         return (
             f"TIMES UNRELIABLE: the plain step took {seconds(wall.low)} to {seconds(wall.high)}; something else kept "
             f"the machine busy{busy}: measure again when it is quiet"
+        )
+    cores = re.match(r"\d+", measured.ledger.header.conditions.get("cores", ""))
+    if ops is not None and cores and _number(first) > _CROWDED * int(cores[0]):
+        return (
+            f"TIMES UNRELIABLE: the machine was busy with other things (load {first} on {cores[0]} cores): measure "
+            "again when it is quiet"
         )
     ops = None if ops is None else ops / len(measured.ranks)
     if ops is not None and ops > _STEADY / 2 * wall.value:

@@ -102,13 +102,17 @@ _BEHIND = (
 """Counters that quantities are made of: to show both would be to say it twice."""
 
 
+def _unsigned_percent(value: float | None) -> str:
+    return signed_percent(value).removeprefix("+")
+
+
 def check_table(measured: Measured) -> Table:
     """The self-check: the sum over ops against one range around the step."""
     parts = "sum of ops" if measured.ledger.header.execution == "eager" else "sum of kernels"
     columns = (
         Column("self-check", right=False), Column(parts, units.exact), Column("one range", units.exact),
         Column("difference", units.exact, optional=1), Column("relative", signed_percent),
-        Column("spread of the range", units.percent, optional=3), Column("ops without", units.exact, optional=2),
+        Column("spread of the range", _unsigned_percent, optional=3), Column("ops without", units.exact, optional=2),
     )  # fmt: skip
     rows = tuple(
         (c.name, c.sum_of_ops, c.whole_step, c.difference, c.relative, c.spread, c.missing)

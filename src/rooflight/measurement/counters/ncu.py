@@ -192,7 +192,7 @@ def find_op(ops: Sequence[Op], text: str) -> Op:
         if op_name(op) == text:
             return op
     if not text:
-        raise BadInput("no op was named: give its number (--by op shows them), MODULE or MODULE:OP")
+        raise BadInput("no op was named: give its number (`index` in --json), MODULE or MODULE:OP")
     if text.isdecimal():
         if int(text) >= len(ops):
             raise BadInput(f"there is no op {text}: the step has ops 0 to {len(ops) - 1}")
@@ -207,6 +207,7 @@ def find_op(ops: Sequence[Op], text: str) -> Op:
         import difflib
 
         near = difflib.get_close_matches(module, {op.module for op in computing}, n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else "give its number (--by op shows them) or MODULE:OP"
+        hint = f"did you mean {', '.join(near)}?" if near else "give its number (`index` in --json) or MODULE:OP"
         raise BadInput(f"no op in {text!r}: {hint}")
-    return inside[0]
+    with_matrices = [op for op in inside if op.cost is not None and op.cost.flops]
+    return (with_matrices or inside)[0]

@@ -46,7 +46,11 @@ class EagerStep:
         if "torch._dynamo" not in sys.modules or torch.autograd._profiler_enabled():
             self.stage.run()
             return
-        trace = timeline.profiled(lambda: self.stage.run(), cuda=False)
+        try:
+            trace = timeline.profiled(lambda: self.stage.run(), cuda=False)
+        except CannotMeasure:  # no disk to write to: collectors that need the profiler will say so themselves
+            self.stage.run()
+            return
         self.runs_compiled_code = any(span.name.startswith(_COMPILED) for span in trace.spans)
 
     def memory(self) -> tuple[dict[str, Value], list[str]]:
