@@ -9,8 +9,10 @@ the one that the plain step makes. What the rules below do not know stays as it 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -37,6 +39,10 @@ _SELECTING = {
     f"{name}Backward0" for name in ("Max", "Min", "Sort", "Topk", "Kthvalue", "Mode")
 } | {"MedianBackward1"}  # fmt: skip
 """Nodes whose zeros are `zeros`, and `new_zeros` without data."""
+_MAY_BE_IN_PLACE = {
+    _ADD, aten.new_zeros.default, aten.index_put.default, *_IN_A_NODE,
+    *(function for own in _IN_THIS_NODE.values() for function in own),
+}  # fmt: skip
 _is_dense = aten.is_non_overlapping_and_dense.default
 _adding_a_mask = False
 
@@ -45,11 +51,11 @@ _adding_a_mask = False
 def plain_attention() -> Iterator[None]:
     """Around attention as matrix products, which adds the mask to the scores."""
     global _adding_a_mask
-    _adding_a_mask = True
+    before, _adding_a_mask = _adding_a_mask, True
     try:
         yield
     finally:
-        _adding_a_mask = False
+        _adding_a_mask = before
 
 
 class InPlace:
@@ -67,10 +73,12 @@ class InPlace:
     def plainly(self, call: Call, node: Any) -> Call:
         """The call that the plain step makes in its place; `node` runs in backward, `None` in forward."""
         function, args, kwargs = call
-        if node is None:
-            return (_ADD_IN_PLACE, args, kwargs) if _adding_a_mask and function is _ADD else call
-        if torch.is_grad_enabled():
-            return call  # backward that is to be differentiated itself writes nothing in place
+        if _adding_a_mask and function is _ADD:
+            scores, mask = args[:2]
+            fits = torch.broadcast_shapes(scores.shape, mask.shape) == scores.shape
+            return (_ADD_IN_PLACE, args, kwargs) if fits else call
+        if node is None or torch.is_grad_enabled() or function not in _MAY_BE_IN_PLACE or not _from_the_engine():
+            return call  # backward that is to be differentiated itself writes nothing in place, nor do users' own sums
         if function is _ADD and not kwargs and self._engine_adds_in_place(args[0], node):
             return _ADD_IN_PLACE, args, kwargs
         if function is aten.new_zeros.default and node.name() in _SELECTING:
@@ -84,7 +92,7 @@ class InPlace:
     def _engine_adds_in_place(self, first: torch.Tensor, node: Any) -> bool:
         if node.name() == _PARAMETER:
             return True
-        edges = node.next_functions
+        edges = [edge for edge in node.next_functions if edge[0] is not None]
         in_the_formula = self._made_by(first, node) and len(set(edges)) == len(edges)
         return not in_the_formula and _holders(first) == _nobody_else() and bool(_is_dense(first))
 
@@ -95,10 +103,21 @@ class InPlace:
         return bool(self._makers.get(tensor._cdata) == node._sequence_nr())
 
 
+def _from_the_engine() -> bool:
+    """Does C++ make this call: the engine, or the formula of one of torch's own nodes? Not a hook, not a user's
+    backward: then there is a Python frame between the engine and here.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("rooflight."):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
+
+
 def _holders(tensor: torch.Tensor) -> tuple[int, int]:
     """How many references there are to a tensor and to its storage, from within a handler."""
     count: int = tensor._use_count()  # type: ignore[attr-defined]
-    return count, torch._C._storage_Use_Count(storage_address(tensor))
+    address = storage_address(tensor)
+    return count, torch._C._storage_Use_Count(address) if address else 0
 
 
 @functools.cache

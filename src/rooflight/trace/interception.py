@@ -20,7 +20,7 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Takes the operator and its arguments, runs it, and gives its result. What it calls itself is not handed over."""
 Interception = Callable[[Handler], AbstractContextManager[None]]
 
-# Below autograd and Python subclasses, above all backends; torch has the key in its list and no kernel for it.
+# Below autograd and Python subclasses, above all backends; torch keeps it for a fake mode in C++ that it does not have.
 _KEY_NAME = "Fake"
 _KNOWN_KEY = torch._C._parse_dispatch_key(_KEY_NAME)
 _KEY = torch._C.DispatchKey.Undefined if _KNOWN_KEY is None else _KNOWN_KEY
@@ -41,7 +41,11 @@ def below_autograd(handler: Handler) -> Iterator[None]:
         # Also where somebody around this has switched it off for himself.
         include = torch._C._dispatch_tls_local_include_set() | _KEYS
         exclude = torch._C._dispatch_tls_local_exclude_set() - _KEYS
-        with _subclasses_are_made_unseen(), torch._C._ForceDispatchKeyGuard(include, exclude):
+        with (
+            _subclasses_are_made_unseen(),
+            _fake_tensors_are_left_alone(),
+            torch._C._ForceDispatchKeyGuard(include, exclude),
+        ):
             yield
     finally:
         _handler = before
@@ -76,10 +80,38 @@ def _subclasses_are_made_unseen() -> Iterator[None]:
         for name in ("_make_subclass", "as_subclass"):
             own = torch.Tensor.__dict__.get(name)  # there only inside another of these: they are its base class's
             setattr(torch.Tensor, name, _unseen(getattr(torch.Tensor, name), is_static=name == "_make_subclass"))
-            stack.callback(delattr, torch.Tensor, name) if own is None else stack.callback(
-                setattr, torch.Tensor, name, own
-            )
+            if own is None:
+                stack.callback(delattr, torch.Tensor, name)
+            else:
+                stack.callback(setattr, torch.Tensor, name, own)
         yield
+
+
+@contextmanager
+def _fake_tensors_are_left_alone() -> Iterator[None]:
+    """A model that opens a fake mode of its own: what is fake costs nothing, and torch cannot hand it over."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    enter, leave = FakeTensorMode.__enter__, FakeTensorMode.__exit__
+    open_guards: list[Any] = []
+
+    def enter_unseen(mode: FakeTensorMode) -> Any:
+        guard = torch._C._ExcludeDispatchKeyGuard(_KEYS)
+        guard.__enter__()
+        open_guards.append(guard)
+        return enter(mode)
+
+    def leave_unseen(mode: FakeTensorMode, *failure: Any) -> Any:
+        try:
+            return leave(mode, *failure)
+        finally:
+            open_guards.pop().__exit__(None, None, None)
+
+    FakeTensorMode.__enter__, FakeTensorMode.__exit__ = enter_unseen, leave_unseen  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        FakeTensorMode.__enter__, FakeTensorMode.__exit__ = enter, leave  # type: ignore[method-assign]
 
 
 def _unseen(original: Any, *, is_static: bool) -> Any:

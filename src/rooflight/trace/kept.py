@@ -26,7 +26,7 @@ class KeptValues:
         seen: set[tuple[torch.device, int, int]] = set()
         for tensors, is_tracked in ((others, False), (tracked, True)):
             for tensor in tensors:
-                if tensor.is_inference() or tensor.layout is not torch.strided or not tensor.numel():
+                if tensor.is_inference() or tensor.layout is not torch.strided or not tensor.data_ptr():
                     continue  # nothing there, or nothing that could be written
                 block = _Block(tensor, is_tracked=is_tracked)
                 if block.place not in seen:

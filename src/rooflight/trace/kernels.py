@@ -97,9 +97,7 @@ def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | Non
             target,
         )  # fmt: skip
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    bias = (
-        _float_mask(mask, query.dtype) if mask is not None and kernel in ("cudnn", "efficient", "cpu-flash") else None
-    )
+    bias = _float_mask(mask, query.dtype) if mask is not None and kernel != "flash" else None
     result: _Tensor
     if kernel == "cudnn":
         result = aten._scaled_dot_product_cudnn_attention(
@@ -120,7 +118,7 @@ def _attention(query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | Non
             notes.append(_PLAIN_ATTENTION)
         with plain_attention():
             result = aten._scaled_dot_product_attention_math(
-                query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=gqa
+                query, key, value, bias, dropout, causal, None, scale=scale, enable_gqa=gqa
             )[0]
     return result
 

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from rooflight.errors import TraceFailed
 from rooflight.ledger import MathModes, Module, Op, Storage, Tensor
 from rooflight.models.workload import Workload
 from rooflight.trace.arguments import TensorKind, fresh_caches, prepare, tensor_leaves
 from rooflight.trace.autocast import autocast_as_cuda
 from rooflight.trace.failures import failures_explained
-from rooflight.trace.interception import as_a_mode, interception_for, nothing_handed_over
+from rooflight.trace.interception import Interception, as_a_mode, interception_for, nothing_handed_over
 from rooflight.trace.kept import KeptRandomness, KeptValues, optimizer_tensors
 from rooflight.trace.kernels import kernels_of
 from rooflight.trace.live import KeptAttributes, borrowed
@@ -99,15 +100,27 @@ class Stage:
 
     def record(self, observer: Observer | None = None, arguments: tuple[Any, Any] | None = None) -> Recording:
         """Run the step eagerly and write down every op; `observer` is told of each."""
+        arguments = arguments or self.fresh_arguments()
+        model = self.model
+        tensors = [*model.parameters(), *model.buffers(), *_input_tensors(arguments)]
+        way = as_a_mode if self.options.on == "fake" else interception_for(tensors)
+        try:
+            return self._record(observer, arguments, way)
+        except TraceFailed as failure:
+            # A tensor with a dispatch of its own that the model makes meanwhile: torch cannot hand it over.
+            if way is as_a_mode or "python_dispatch.cpp" not in str(failure):
+                raise
+            self.put_back()
+            return self._record(observer, self.fresh_arguments(), as_a_mode)
+
+    def _record(self, observer: Observer | None, arguments: tuple[Any, Any], way: Interception) -> Recording:
         on, model = self.options.on, self.model
         device = {"fake": "cpu"}.get(on, on)
         tracker = ModuleTracker(model)
         stand_ins = STAND_INS if self.target.kind == "cuda" and on in ("meta", "fake") else None
-        arguments = arguments or self.fresh_arguments()
-        tensors = [*model.parameters(), *model.buffers(), *_input_tensors(arguments)]
         recorder = Recorder(
             tracker, device=device, modes=self.modes, rank=self.options.rank, stand_ins=stand_ins, observer=observer,
-            interception=as_a_mode if on == "fake" else interception_for(tensors),
+            interception=way,
         )  # fmt: skip
         inputs = _register(recorder, model, self.optimizer, arguments)
         with tracker.watch(), _eagerly(), failures_explained(model, on_data=on in ("cpu", "cuda")):

@@ -3,8 +3,8 @@
 Python keeps one wrapper for a storage as long as the storage lives, so a weak reference to the wrapper tells the
 moment at which the memory would be freed. The wrapper is a reference to the storage, though, and autograd's engine
 adds gradients in place only where it holds the last one: storages that backward makes get no wrapper. Their tensors
-are followed instead, all of which have been results of ops. (In forward that would not do: autograd saves tensors
-that no op has given.)
+are followed instead, which are results of ops. (In forward that would not do: autograd saves tensors that no op has
+given. In backward only what somebody keeps by `.data`, or as a storage without a tensor, is missed.)
 """
 
 from __future__ import annotations
