@@ -275,7 +275,7 @@ def test_a_profiler_that_never_ends_is_left(monkeypatch):
 
 def test_a_whole_step_is_one_range(pretended):
     workload = live_workload(Chain(), (torch.ones(3),), {}, step="infer")
-    options = MeasureOptions(levels=("l2",), metrics=("x.sum",))
+    options = MeasureOptions(levels=("l2",), metrics=("x.sum",), spread=True)
     with staged(workload, TraceOptions(target="cpu", on="cpu")) as stage:
         stage.keep()
         counting = OpCounters(stage, stage.record().ops, options, lambda *_: None)
@@ -298,14 +298,26 @@ def test_a_whole_step_is_one_range(pretended):
 def test_the_spread_of_the_whole_step_is_kept(monkeypatch, pretended):
     counts = iter([1000.0, 1030.0, 1010.0, 1020.0])  # of the scout, and of three repeats
     monkeypatch.setattr(
-        Pretended, "results", lambda self: [Range(name, dict.fromkeys(self.names, next(counts))) for name in self.runs[0]]
+        Pretended,
+        "results",
+        lambda self: [Range(name, dict.fromkeys(self.names, next(counts))) for name in self.runs[0]],
     )
     workload = live_workload(Chain(), (torch.ones(3),), {}, step="infer")
     with staged(workload, TraceOptions(target="cpu", on="cpu")) as stage:
         stage.keep()
-        _, whole = OpCounters(stage, stage.record().ops, MeasureOptions(), lambda *_: None).whole_step()
+        _, whole = OpCounters(stage, stage.record().ops, MeasureOptions(spread=True), lambda *_: None).whole_step()
     read = whole["dram_bytes_read"]
     assert (read.value, read.low, read.high) == (1020, 1010, 1030)
+
+
+def test_without_a_spread_the_whole_step_is_counted_once(pretended):
+    workload = live_workload(Chain(), (torch.ones(3),), {}, step="infer")
+    with staged(workload, TraceOptions(target="cpu", on="cpu")) as stage:
+        stage.keep()
+        counting = OpCounters(stage, stage.record().ops, MeasureOptions(), lambda *_: None)
+        _, whole = counting.whole_step()
+    assert [profiler.runs for profiler in pretended.made] == 2 * [[["step"], ["step"]]] and counting.passes == 4
+    assert whole["cuda_flops_fp32"].value and whole["cuda_flops_fp32"].low is whole["cuda_flops_fp32"].high is None
 
 
 # --- a step that does not repeat itself ---

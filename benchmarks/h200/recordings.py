@@ -54,6 +54,7 @@ def main() -> None:
             "rooflight",
             "measure",
             *CASES[name],
+            "--spread",
             "-o",
             f"{name}.json.gz",
             "--force",

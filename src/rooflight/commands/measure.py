@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--metrics", multiple=True, metavar="NAME", help="A further counter by its own name. Repeatable.")
 @click.option("--per-kernel", is_flag=True, help="Counters for every kernel too, not only for every op.")
+@click.option("--spread", is_flag=True, help="Count the whole step three times, to know how far its counts lie apart.")
 @click.option("--repeat", type=int, default=20, show_default=True, help="Plain steps to take the time of.")
 @click.option("--compile", "compiled", is_flag=True, help="The step as torch.compile runs it.")
 @click.option(
@@ -89,8 +90,9 @@ def _check(options: Mapping[str, Any]) -> None:
     check_positive("repeat", options["repeat"])
     if options["compiled"] and options["graphs"]:
         raise BadInput("choose one of --compile and --graphs (--compile-mode reduce-overhead uses graphs by itself)")
-    if options["counters"] == "none" and (options["metrics"] or options["per_kernel"] or options["levels"]):
-        raise BadInput("--metrics, --per-kernel and --level need counters: leave --counters none away")
+    wishes = [options[name] for name in ("metrics", "per_kernel", "levels", "spread")]
+    if options["counters"] == "none" and any(wishes):
+        raise BadInput("--metrics, --per-kernel, --level and --spread need counters: leave --counters none away")
     if options["counters"] == "ncu" and (options["compiled"] or options["graphs"]):
         raise BadInput("--counters ncu is for the eager step: use --counters cupti with --compile and --graphs")
     if options["ncu_command"] is not None and (options["compiled"] or options["graphs"]):
@@ -114,6 +116,7 @@ def _measure(options: Mapping[str, Any]) -> tuple[Ledger, bool]:
                 counters="none" if backend == "ncu" else backend, levels=options["levels"] or ("dram",),
                 metrics=() if backend == "ncu" else options["metrics"],
                 per_kernel=options["per_kernel"] and backend != "ncu", repeat=options["repeat"],
+                spread=options["spread"] and backend != "ncu",
                 compile=options["compiled"], compile_mode=options["compile_mode"], graphs=options["graphs"],
                 progress=progress, command=shlex.join(["rooflight", *sys.argv[1:]]),
             )  # fmt: skip

@@ -69,6 +69,7 @@ def measure(
     levels: Sequence[Level] = ("dram",),
     metrics: Sequence[str] = (),
     per_kernel: bool = False,
+    spread: bool = False,
     repeat: int = 20,
     compile: bool = False,
     compile_mode: str | None = None,
@@ -87,8 +88,8 @@ def measure(
     """
     compile = compile or compile_mode is not None
     options = MeasureOptions(
-        counters=counters, levels=tuple(levels), metrics=tuple(metrics), per_kernel=per_kernel, repeat=repeat,
-        execution="graph" if graphs else "compile" if compile else "eager", compile_mode=compile_mode,
+        counters=counters, levels=tuple(levels), metrics=tuple(metrics), per_kernel=per_kernel, spread=spread,
+        repeat=repeat, execution="graph" if graphs else "compile" if compile else "eager", compile_mode=compile_mode,
     )  # fmt: skip
     if graphs and compile:
         raise BadInput("choose one of compile and graphs")
@@ -143,7 +144,7 @@ def measure_workload(workload: Workload, trace_options: TraceOptions, options: M
     """Measure a step that is ready to be staged."""
     findings = Findings()
     if place().rank and options.counters == "auto":
-        options = replace(options, counters="none", metrics=(), per_kernel=False)
+        options = replace(options, counters="none", metrics=(), per_kernel=False, spread=False)
         findings.notes.append("counters are read on rank 0 only")
     conditions = Conditions(trace_options.on)
     with staged(workload, trace_options) as stage, warnings.catch_warnings():
@@ -227,10 +228,10 @@ def _device(model: str | nn.Module, inputs: Any, asked: str | None) -> torch.dev
             raise BadInput(f"the model is on {spot}, not on {asked}: move it first")
     else:
         spot = _parsed(asked or _default_device())
-    if any(leaf.is_meta for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)):
-        raise BadInput("an input has no data (it is on meta): measure with real tensors, or use rooflight.estimate")
     if spot.type not in ("cuda", "cpu"):
         raise BadInput(f"cannot measure on {spot.type}: use cuda, cuda:1 or cpu")
+    if any(leaf.is_meta for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)):
+        raise BadInput("an input has no data (it is on meta): measure with real tensors, or use rooflight.estimate")
     if spot.type == "cuda" and not torch.cuda.is_available():
         raise CannotMeasure(
             'torch sees no GPU: measure on the CPU (--on cpu, device="cpu"), or ask `rooflight doctor` what is missing'
@@ -244,7 +245,8 @@ def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
     """What was asked for by name is not left out in silence."""
     wishes = {
         "CUDA graphs": graphs, "CUPTI": options.counters == "cupti", "further counters": bool(options.metrics),
-        "counters by kernel": options.per_kernel, "levels of the memory": options.levels not in (("dram",), ()),
+        "counters by kernel": options.per_kernel, "the spread of counts": options.spread,
+        "levels of the memory": options.levels not in (("dram",), ()),
     }  # fmt: skip
     if asked := [name for name, wished in wishes.items() if wished]:
         raise BadInput(f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU")

@@ -24,6 +24,8 @@ class MeasureOptions:
     """Further counters by their own names."""
     per_kernel: bool = False
     """Counters for every kernel, beside those for every op."""
+    spread: bool = False
+    """Count the whole step three times, to know how far its counts lie apart."""
     repeat: int = 20
     execution: Execution = "eager"
     compile_mode: str | None = None
@@ -35,8 +37,8 @@ class MeasureOptions:
             raise BadInput(f"unknown counters {self.counters!r}; known: {', '.join(COUNTER_BACKENDS)}")
         if wrong := [level for level in self.levels if level not in LEVELS]:
             raise BadInput(f"unknown level {wrong[0]!r}; known: {', '.join(LEVELS)}")
-        if self.counters == "none" and (self.metrics or self.per_kernel):
-            raise BadInput("--metrics and --per-kernel need counters: leave --counters none away")
+        if self.counters == "none" and (self.metrics or self.per_kernel or self.spread):
+            raise BadInput("--metrics, --per-kernel and --spread need counters: leave --counters none away")
 
     @property
     def profiled_runs(self) -> int:

@@ -11,6 +11,7 @@ from rooflight.ledger import Kernel, Value
 from rooflight.measured import Measured, ratio
 from rooflight.measured.facts import Number
 from rooflight.measured.step import (
+    Check,
     Counted,
     TimePart,
     busy_s,
@@ -109,16 +110,19 @@ def _unsigned_percent(value: float | None) -> str:
 def check_table(measured: Measured) -> Table:
     """The self-check: the sum over ops against one range around the step."""
     parts = "sum of ops" if measured.ledger.header.execution == "eager" else "sum of kernels"
-    columns = (
-        Column("self-check", right=False), Column(parts, units.exact), Column("one range", units.exact),
-        Column("difference", units.exact, optional=1), Column("relative", signed_percent),
-        Column("spread of the range", _unsigned_percent, optional=3), Column("ops without", units.exact, optional=2),
-    )  # fmt: skip
-    rows = tuple(
-        (c.name, c.sum_of_ops, c.whole_step, c.difference, c.relative, c.spread, c.missing)
-        for c in self_check(measured)
-        if not c.name.startswith(_BEHIND)
-    )
+    checks = [check for check in self_check(measured) if not check.name.startswith(_BEHIND)]
+    cells: list[tuple[Column, Callable[[Check], Any]]] = [
+        (Column("self-check", right=False), lambda check: check.name),
+        (Column(parts, units.exact), lambda check: check.sum_of_ops),
+        (Column("one range", units.exact), lambda check: check.whole_step),
+        (Column("difference", units.exact, optional=1), lambda check: check.difference),
+        (Column("relative", signed_percent), lambda check: check.relative),
+    ]
+    if any(check.spread is not None for check in checks):
+        cells.append((Column("spread of the range", _unsigned_percent, optional=3), lambda check: check.spread))
+    cells.append((Column("ops without", units.exact, optional=2), lambda check: check.missing))
+    columns = tuple(column for column, _ in cells)
+    rows = tuple(tuple(value(check) for _, value in cells) for check in checks)
     return Table("", columns, rows)
 
 

@@ -20,7 +20,8 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Takes the operator and its arguments, runs it, and gives its result. What it calls itself is not handed over."""
 Interception = Callable[[Handler], AbstractContextManager[None]]
 
-# Below autograd and Python subclasses, above all backends; torch keeps it for a fake mode in C++ that it does not have.
+# Below autograd, above all backends; torch keeps it for a fake mode in C++ that it does not have. It lies below the key
+# of modes and subclasses in 2.13 and above it in 2.11, so tensors that have a dispatch of their own take another way.
 _KEY_NAME = "Fake"
 _KNOWN_KEY = torch._C._parse_dispatch_key(_KEY_NAME)
 _KEY = torch._C.DispatchKey.Undefined if _KNOWN_KEY is None else _KNOWN_KEY

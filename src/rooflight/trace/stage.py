@@ -104,12 +104,14 @@ class Stage:
         model = self.model
         tensors = [*model.parameters(), *model.buffers(), *_input_tensors(arguments)]
         way = as_a_mode if self.options.on == "fake" else interception_for(tensors)
+        attributes = KeptAttributes(model.modules(), but_tensors=True)
         try:
             return self._record(observer, arguments, way)
         except TraceFailed as failure:
             # A tensor with a dispatch of its own that the model makes meanwhile: torch cannot hand it over.
             if way is as_a_mode or "python_dispatch.cpp" not in str(failure):
                 raise
+            attributes.put_back()
             self.put_back()
             return self._record(observer, self.fresh_arguments(), as_a_mode)
 

@@ -79,7 +79,7 @@ class OpCounters:
         self._progress = progress
 
     def whole_step(self) -> tuple[Plan, dict[str, Value]]:
-        """One range around the plain step, several times over, and the plan for what comes after."""
+        """One range around the plain step (several times over for its spread), and the plan for what comes after."""
         scouted = self._count(metrics.scout_metrics(self.chip), self._step_in_a_range, 1, "counters: scouting")
         tensor = metrics.tensor_counters_in_use(self.chip, scouted["step"])
         everything = (
@@ -92,6 +92,8 @@ class OpCounters:
         kept = tuple(counter for counter in everything if counter not in tensor or counter in in_use)
         idle = metrics.idle_quantities(self.chip, in_use, source=_SOURCE)
         plan = Plan(self.chip, kept, self._options.metrics, idle, self._types)
+        if not self._options.spread:
+            return plan, plan.quantities(counts)
         again = self._count(plan.metrics, self._steps_in_ranges, _AGAIN, "counters: whole step again")
         return plan, _with_spread([plan.quantities(repeat) for repeat in (counts, *again.values())])
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rooflight.errors import CannotMeasure, RooflightError
+from rooflight.errors import CannotMeasure, OutOfMemory, RooflightError
 from rooflight.ledger import Kernel, Op, Value
 from rooflight.measurement import timeline
 from rooflight.measurement.gpu import memory as gpu_memory
@@ -48,6 +48,8 @@ class EagerStep:
             return
         try:
             trace = timeline.profiled(lambda: self.stage.run(), cuda=False)
+        except OutOfMemory:
+            raise
         except CannotMeasure:  # no disk to write to: collectors that need the profiler will say so themselves
             self.stage.run()
             return
