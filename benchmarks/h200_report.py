@@ -146,7 +146,8 @@ def speed(measured: dict[str, Measured]) -> list[str]:
         "below MFU where less was executed than the formula says (causal attention that skips what is masked), or by a "
         "unit with a higher peak (the fp32 attention kernel, which runs in tf32 on tensor cores). It is `–` where the FLOPs of CUDA cores are unknown. Most of these "
         "steps are small for this GPU: where it is busy for much less than the wall, the host is what limits them. The "
-        "last two columns are the repeats of the step that the counters took, and the seconds for all of them "
+        "last two columns are the repeats of the step that the counters took, four of them for the spread of the whole "
+        "step's counts (`--spread`) on a host that was a slow one, and the seconds for all of them "
         "together.",
         table(
             ("recording", "wall", "GPU busy", "MFU", "causal", "HFU", "peak", "samples/s", "tokens/s", "passes", "seconds"), rows,

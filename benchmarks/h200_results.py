@@ -152,7 +152,7 @@ def many_ops(result: Any) -> list[str]:
         f"{result['ops']:,} ops, {result['ops_counted']:,} of them with counters, in {result['seconds']:.0f} s for "
         f"everything. fp32 FLOPs of the ops {ops:,}, of the step {step:,}, by the program {result['useful']:,}; DRAM "
         f"bytes of the ops {signed_percent(moved)} against the step. So many ops are counted window by window, each in its "
-        "own repeats of the step.",
+        "own repeats of the step. It was run before passes began with a cold cache.",
         "\n".join(f"- {note}" for note in result["notes"]),
     ]
 
