@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import torch
@@ -104,14 +105,17 @@ class Stage:
         model = self.model
         tensors = [*model.parameters(), *model.buffers(), *_input_tensors(arguments)]
         way = as_a_mode if self.options.on == "fake" else interception_for(tensors)
-        attributes = KeptAttributes(model.modules(), but_tensors=True)
+        plain_attributes = [(module, _plain_attributes(module)) for module in model.modules()]
         try:
             return self._record(observer, arguments, way)
         except TraceFailed as failure:
             # A tensor with a dispatch of its own that the model makes meanwhile: torch cannot hand it over.
             if way is as_a_mode or "python_dispatch.cpp" not in str(failure):
                 raise
-            attributes.put_back()
+            for module, kept in plain_attributes:
+                for name in _plain_attributes(module).keys() - kept.keys():
+                    del module.__dict__[name]
+                module.__dict__.update(kept)
             self.put_back()
             return self._record(observer, self.fresh_arguments(), as_a_mode)
 
@@ -186,6 +190,11 @@ class Stage:
             self._attributes.put_back()
             self._values.put_back(everything=self.writes_unseen)
             self._randomness.put_back()
+
+
+def _plain_attributes(module: nn.Module) -> dict[str, Any]:
+    """What a model counts with; quickly, since this is done before every recording."""
+    return {name: value for name, value in module.__dict__.items() if isinstance(value, (int, float, str, NoneType))}
 
 
 def _input_tensors(arguments: tuple[Any, Any]) -> list[torch.Tensor]:
