@@ -20,12 +20,7 @@ from rooflight.trace.stage import staged
 unsolved = partial(pytest.mark.xfail, strict=True, raises=AssertionError)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Trained(nn.Module):

@@ -27,12 +27,7 @@ TINY_GPT2 = {"n_layer": "2", "n_embd": "64", "n_head": "4"}
 unsolved = partial(pytest.mark.xfail, strict=True)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -572,6 +572,11 @@ def test_a_model_without_data_cannot_be_measured():
         measure(nn.Linear(4, 4, device="meta"), torch.ones(2, 4, device="meta"), device=None)
 
 
+def test_inputs_without_data_are_one_line():
+    with pytest.raises(BadInput, match=r"an input has no data .*rooflight\.estimate"):
+        measure(nn.Linear(4, 4), torch.ones(2, 4, device="meta"))
+
+
 def test_wrong_inputs_are_one_line():
     with pytest.raises(RooflightError, match=r"2x3|shape"):
         measure(nn.Linear(4, 4), torch.ones(2, 3))

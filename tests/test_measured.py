@@ -903,3 +903,15 @@ def test_times_of_a_busy_machine_are_doubted():
 
     assert measure_text.doubt(with_wall(1e-3, 2.9e-3)) == ""
     assert "TIMES UNRELIABLE: the plain step took 1.00 ms to 3.10 ms" in measure_text.doubt(with_wall(1e-3, 3.1e-3))
+
+    def with_load(load):
+        """The load counts where the ops themselves ran on the CPU."""
+        header = msgspec.structs.replace(ledger.header, conditions={"cores": "2 usable", "load_average": load})
+        rows = (
+            Measurement(scope="step", quantities={"wall_time_s": Value(1e-3, "clock", 0.9e-3, 1.1e-3)}),
+            Measurement(scope="op", ops=(0,), quantities={"host_time_s": Value(1e-4, "clock")}),
+        )
+        return Measured(msgspec.structs.replace(ledger, header=header, kernels=(), measurements=rows))
+
+    assert measure_text.doubt(with_load("2.60, 0.10, 0.10")) == measure_text.doubt(with_load("nonsense")) == ""
+    assert "(load 2.61 on 2 cores)" in measure_text.doubt(with_load("2.61, 0.10, 0.10"))
