@@ -758,12 +758,13 @@ def test_recorded_tensor_flops_of_ops_sum_to_the_step(recording):
     for name in CUDA_FLOPS:
         if name in step:
             summed, whole = sum(row[name].value for row in ops.values() if name in row), step[name]
-            # Some kernels do not run the same number of instructions each time: no further off than the step itself.
-            assert abs(summed - whole.value) <= whole.high - whole.low, name
+            # Some kernels do not run the same number of instructions each time. This is a fourth count beside the step's
+            # three, and lies outside them every second time: no further than they are apart.
+            spread = whole.high - whole.low
+            assert whole.low - spread <= summed <= whole.high + spread, name
     moved = sum(step[name].value for name in DRAM_BYTES)
     summed = sum(row[name].value for row in ops.values() for name in DRAM_BYTES if name in row)
-    # The smallest step (9.65 MB) is off by 97 kB; all others are within 1%.
-    assert abs(summed - moved) <= max(0.01 * moved, 1e5)
+    assert abs(summed - moved) <= 0.01 * moved
     for check in self_check(Measured(recording)):
         assert check.name not in TENSOR_FLOPS or not check.difference
 

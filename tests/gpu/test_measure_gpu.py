@@ -106,7 +106,7 @@ def test_conv2_in_fp32_and_its_bias_kernel_to_the_last_digit(monkeypatch):
 
 @pytest.fixture(scope="module")
 def resnet18():
-    return measure("resnet18", batch=16, step="train", repeat=5, device="cuda")
+    return measure("resnet18", batch=16, step="train", repeat=5, device="cuda", spread=True)
 
 
 def test_the_sum_of_a_training_steps_ops_is_the_whole(resnet18):
@@ -119,12 +119,19 @@ def test_the_sum_of_a_training_steps_ops_is_the_whole(resnet18):
         if name in step:
             assert summed(resnet18, name) == pytest.approx(step[name].value, rel=1e-4)
     whole = sum(step[name].value for name in DRAM_BYTES)
-    assert sum(summed(resnet18, name) for name in DRAM_BYTES) == pytest.approx(whole, rel=0.05)
+    assert sum(summed(resnet18, name) for name in DRAM_BYTES) == pytest.approx(whole, rel=0.01)
     assert {"forward", "backward", "optimizer"} == {resnet18.ops[i].phase for i, row in ops.items() if "kernels" in row}
     launched = {index for kernel in resnet18.kernels for index in kernel.ops}
     assert all("gpu_time_s" in ops[index] and "cuda_flops_fp32" in ops[index] for index in launched)
     assert all(not check.difference for check in self_check(Measured(resnet18)) if check.name in TENSOR_FLOPS)
     assert has_note(resnet18, "counters took", "passes")
+
+
+def test_three_counts_of_the_step_agree(resnet18):
+    spread = {check.name: check.spread for check in self_check(Measured(resnet18))}
+    assert set(DRAM_BYTES) < spread.keys() and None not in spread.values()
+    assert all(spread[name] == 0 for name in TENSOR_FLOPS if name in spread)
+    assert all(0 <= spread[name] < 0.02 for name in DRAM_BYTES)
 
 
 def test_every_kernel_has_its_op_and_the_rows_their_time(resnet18):

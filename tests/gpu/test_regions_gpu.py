@@ -14,7 +14,7 @@ from torch import nn
 
 from rooflight.measurement.regions import region, regions, regions_ledger, settings, turns
 from rooflight.models.architectures.mnist import MnistCnn
-from rooflight.quantities import EXECUTED_FLOPS
+from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS
 
 pytestmark = pytest.mark.gpu
 
@@ -57,6 +57,13 @@ def tf32(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
 
 
+def counted(r):
+    """Everything was counted. All of it fits in the L2 cache, so that a run of it may read too little from DRAM to tell."""
+    told = [line for line in r.missing if not line.endswith(": no more than a range with nothing in it shows")]
+    in_cache = set(DRAM_BYTES) - r.quantities.keys()
+    return r.complete and not told and bool(r.missing) == bool(in_cache)
+
+
 def step(model, optimizer, batch=BATCH):
     with region("step"):
         optimizer.zero_grad()
@@ -73,16 +80,17 @@ def step(model, optimizer, batch=BATCH):
 
 def test_conv2_in_tf32_to_the_last_digit(model, images, tf32):
     lines = []
+    other = torch.empty(256 * 1024 * 1024, dtype=torch.uint8, device="cuda")
     for _ in range(ENOUGH):
+        other.zero_()  # drives the images out of the L2 cache
         with region("conv2") as r:
             model.conv2(images)
         lines.append(r.missing)
-    assert r.complete, r
-    assert r.missing == ()
+    assert r.complete and r.missing == (), r
     assert r.quantities["tensor_flops_tf32"].value == TENSOR_FLOPS
     assert r.flops >= TENSOR_FLOPS
-    # Input 5.5 MB and output 9.4 MB; what lies in L2 need not be read from DRAM.
-    assert 0 < r.bytes_read < 1e9 and 0 < r.bytes_written < 1e9
+    assert images.nbytes <= r.bytes_read < 2 * images.nbytes
+    assert 0 < r.bytes_written < 1e9  # of the 9.4 MB any part may stay in L2, and zeros be driven out instead
     assert 0 < r.gpu_time_s <= r.time_s
     assert lines[0][0].startswith("a time without") and "more execution" in lines[1][0]
     assert regions_ledger().header.device == torch.cuda.get_device_name()
@@ -130,7 +138,7 @@ def test_nested_regions_all_complete_and_the_parts_fit_the_whole(model, tf32):
     for _ in range(60):
         step(model, optimizer)
     found = {r.name: r for r in regions()}
-    assert all(r.complete and not r.missing for r in found.values()), found
+    assert all(counted(r) for r in found.values()), found
     assert {r.executions for r in found.values()} == {60}
     tensor = {name: r.quantities["tensor_flops_tf32"].value for name, r in found.items()}
     assert tensor["conv2"] == TENSOR_FLOPS
@@ -170,7 +178,7 @@ def test_an_exception_in_any_execution_leaves_the_gpu_usable(model, images, tf32
             failed += str(error) == "mine"
     assert (fails, failed) == (2 * ENOUGH, ENOUGH)
     assert (r.executions, r.failures) == (ENOUGH, ENOUGH)
-    assert r.complete and r.missing == (), r
+    assert counted(r), r
     assert r.quantities["tensor_flops_tf32"].value == TENSOR_FLOPS
     ones = torch.ones(128, 128, device="cuda")
     assert torch.equal(ones @ ones, torch.full((128, 128), 128.0, device="cuda"))

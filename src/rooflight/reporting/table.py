@@ -65,10 +65,15 @@ def to_rich(table: Table, *, width: int) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    every = [column.name for column in table.columns]
     table = fitting(table, width)
+    hidden = every[:]
+    for column in table.columns:
+        hidden.remove(column.name)
     drawn = RichTable(
-        title=table.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+        title=table.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
+        caption=f"no room for: {', '.join(hidden)}" if hidden else None, caption_justify="left",
+    )  # fmt: skip
     texts = [[column.name for column in table.columns], *table.written()]
     for number, column in enumerate(table.columns):
         # Names may be cut short, numbers never.

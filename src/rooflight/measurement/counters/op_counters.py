@@ -230,6 +230,8 @@ class _OpRanges:
 
     def after(self, index: int) -> None:
         if index in self._window:
+            # As at the end of the step's range. Else the bytes of the ops fall shorter of the step's (range_ends.py).
+            torch.cuda.synchronize()
             self._profiler.pop()
 
 
