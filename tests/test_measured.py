@@ -533,6 +533,8 @@ def test_names_are_cut_before_columns_go_and_numbers_never(step, width):
         for column, cell in zip(narrow.columns, cells, strict=True):
             full = row[place[column.name]]
             assert cell == full or (not column.right and cell.endswith("…") and full.startswith(cell[:-1]))
+    shown = {column.name for column in narrow.columns}
+    assert narrow.left_out == tuple(name for name in place if name not in shown)
     assert (width < 80) or "written" in {column.name for column in narrow.columns}
     assert narrowed(table, 1000) == table
 

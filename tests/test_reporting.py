@@ -8,6 +8,7 @@ import re
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 import rooflight
@@ -17,7 +18,7 @@ from rooflight.ledger import LOSS, OPTIMIZER, Totals, is_inside, total
 from rooflight.reporting import estimate_tables
 from rooflight.reporting.derivation import derivation_latex, derivation_text
 from rooflight.reporting.folding import fold
-from rooflight.reporting.table import Column, Table, fitting, to_csv, to_html, to_markdown
+from rooflight.reporting.table import Column, Table, fitting, to_csv, to_html, to_markdown, to_rich
 
 EVIL = "</script><script>alert(1)</script>"
 
@@ -138,6 +139,18 @@ def test_a_narrow_terminal_gets_fewer_columns(gpt2, width):
     assert needed <= width or not any(column.optional for column in narrow.columns)
     assert narrow.columns[0].name == "layer"
     assert len(narrow.rows) == len(table.rows)
+    shown = {column.name for column in narrow.columns}
+    assert narrow.left_out == tuple(column.name for column in table.columns if column.name not in shown)
+
+
+def test_a_narrow_terminal_says_which_columns_it_has_no_room_for(gpt2):
+    def drawn(width):
+        console = Console(width=width, file=io.StringIO())
+        console.print(to_rich(estimate_tables.main_table(gpt2, depth=1), width=width))
+        return " ".join(console.file.getvalue().split())
+
+    assert "no room for: type, output" in drawn(60)
+    assert "no room" not in drawn(200)
 
 
 def test_repr_says_what_it_is(gpt2):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured
 from rooflight.reporting import measure_tables, measure_text, memory_timeline, step_tables, text
-from rooflight.reporting.table import Column, Table, fitting, to_markdown
+from rooflight.reporting.table import Column, Table, fitting, to_markdown, with_columns
 from rooflight.reporting.written import cut
 from rooflight.summary import By
 
@@ -49,9 +49,7 @@ def narrowed(table: Table, width: int) -> Table:
         more = min(max(spare, 0), full[i] - widths[i])
         widths[i] += more
         spare -= more
-    whole = _with_names(table, cut_columns, widths, written)
-    rows = tuple(tuple(row[i] for i in kept) for row in whole.rows)
-    return Table(table.title, tuple(cut_columns[i] for i in kept), rows, table.emphasised)
+    return with_columns(_with_names(table, cut_columns, widths, written), kept)
 
 
 def _with_names(table: Table, columns: tuple[Column, ...], widths: list[int], written: list[list[str]]) -> Table:
@@ -62,7 +60,7 @@ def _with_names(table: Table, columns: tuple[Column, ...], widths: list[int], wr
         )
         for row, texts in zip(table.rows, written, strict=True)
     )
-    return Table(table.title, columns, rows, table.emphasised)
+    return replace(table, columns=columns, rows=rows)
 
 
 def measure_page(ledger: Ledger, *, by: By, depth: int | None, folded: bool, memory: bool, kernels: int) -> Page:

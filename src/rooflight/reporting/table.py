@@ -6,7 +6,7 @@ import csv
 import html
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Cell = Any
@@ -41,6 +41,8 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     emphasised: frozenset[int] = frozenset()
     """Rows that are totals."""
+    left_out: tuple[str, ...] = ()
+    """Columns for which a terminal had no room."""
 
     def written(self) -> list[list[str]]:
         return [[column.write(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
@@ -56,8 +58,17 @@ def fitting(table: Table, width: int) -> Table:
 
     while needed() > width and any(table.columns[i].optional for i in columns):
         columns.remove(max(columns, key=lambda i: table.columns[i].optional))
-    rows = tuple(tuple(row[i] for i in columns) for row in table.rows)
-    return Table(table.title, tuple(table.columns[i] for i in columns), rows, table.emphasised)
+    return with_columns(table, columns)
+
+
+def with_columns(table: Table, kept: Sequence[int]) -> Table:
+    """The table with these columns, and a word about the others."""
+    return replace(
+        table,
+        columns=tuple(table.columns[i] for i in kept),
+        rows=tuple(tuple(row[i] for i in kept) for row in table.rows),
+        left_out=(*table.left_out, *(column.name for i, column in enumerate(table.columns) if i not in kept)),
+    )
 
 
 def to_rich(table: Table, *, width: int) -> Any:
@@ -65,14 +76,10 @@ def to_rich(table: Table, *, width: int) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    every = [column.name for column in table.columns]
     table = fitting(table, width)
-    hidden = every[:]
-    for column in table.columns:
-        hidden.remove(column.name)
     drawn = RichTable(
         title=table.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
-        caption=f"no room for: {', '.join(hidden)}" if hidden else None, caption_justify="left",
+        caption=f"no room for: {', '.join(table.left_out)}" if table.left_out else None, caption_justify="left",
     )  # fmt: skip
     texts = [[column.name for column in table.columns], *table.written()]
     for number, column in enumerate(table.columns):
