@@ -227,17 +227,17 @@ def test_the_table_has_a_column_for_every_unit_in_use(stand_in):
     table = region_table(regions_ledger())
     names = [column.name for column in table.columns]
     assert names == [
-        "region", "executions", "time", "GPU time", "tf32 tensor", "fp32 CUDA", "FLOPs", "DRAM read", "DRAM written",
+        "region", "executions", "timed", "time", "GPU time", "tf32 tensor", "fp32 CUDA", "FLOPs", "DRAM read", "DRAM written",
         "FLOP/B", "growth", "peak",
     ]  # fmt: skip
     first, second = table.rows
     assert first[:2] == ("conv2", EXECUTIONS)
-    assert first[4:10] == (
+    assert first[5:11] == (
         FLOPS_CONV2, 20, FLOPS_CONV2 + 20, 3_000_000, 1_000_000, (FLOPS_CONV2 + 20) / 4_000_000,
     )  # fmt: skip
-    assert first[10] == MEBI
-    assert table.written()[0][2:5] == ["2.00 ms", "2.00 ms", "1.36 G"]
-    assert second[4:10] == (None,) * 6
+    assert first[11] == MEBI
+    assert table.written()[0][3:6] == ["2.00 ms", "2.00 ms", "1.36 G"]
+    assert second[5:11] == (None,) * 6
 
 
 def test_times_never_come_from_executions_under_counters(stand_in):
@@ -353,7 +353,7 @@ def test_constants_loaded_by_hfma2_are_no_flops(stand_in):
     assert r.missing == ()
     # The columns of units add up to the total.
     names = [column.name for column in region_table(regions_ledger()).columns]
-    assert names[4:7] == ["tf32 tensor", "fp32 CUDA", "FLOPs"]
+    assert names[5:8] == ["tf32 tensor", "fp32 CUDA", "FLOPs"]
 
 
 @pytest.mark.parametrize("sign", ["fp16 tensor work", "autocast"])

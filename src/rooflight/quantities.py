@@ -48,6 +48,7 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("gpu_span_s", "second", "first to last work on the GPU, gaps included", additive=False),
         Quantity("kernels", "count", "kernel launches"),
         Quantity("executions", "count", "how often a region was run", additive=False),
+        Quantity("timed_executions", "count", "how many of them its time is the median of", additive=False),
         Quantity("executed_flops", "flop", "all units together, for a region", additive=False),
         # Memory, as torch's allocator sees it.
         Quantity("growth_bytes", "byte", "allocated after minus before, from op to op: no sum", additive=False),

@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 
 from rooflight import units
-from rooflight.ledger import Ledger, Measurement
+from rooflight.ledger import Ledger, Measurement, Value
 from rooflight.quantities import EXECUTED_FLOPS
 from rooflight.reporting.table import Column, Table
 from rooflight.reporting.written import seconds, whole_bytes, whole_count
 
 CONVENTIONS = (
-    "values are those of one execution; time is by the host's clock, the GPU waited for, the median of executions "
-    "without counters; GPU time is from the first to the last of its work there; FLOPs are executed ones, by unit, "
-    "a multiply-add as 2, fp16 of CUDA cores only beside 16-bit tensor work or under autocast; FLOP/B is executed "
-    "FLOPs for every byte of DRAM traffic; growth is memory after minus before: of torch's allocator on a GPU, of the "
+    "values are those of one execution; time is by the host's clock, the GPU waited for, the median of `timed` "
+    "executions without counters; GPU time is from the first to the last of its work there; FLOPs are executed ones, "
+    "by unit, a multiply-add as 2, fp16 of CUDA cores only beside 16-bit tensor work or under autocast; FLOP/B is "
+    "executed FLOPs for every byte of DRAM traffic; growth is memory after minus before: of torch's allocator on a GPU, of the "
     "whole process (resident) without one, which says little of one region."
 )
 _UNITS = {"tensor": "tensor", "cuda": "CUDA", "cpu": "CPU"}
@@ -56,7 +56,10 @@ def _columns(rows: Sequence[Measurement]) -> list[_ColumnOf]:
     columns: list[_ColumnOf] = [
         (Column("region", right=False), lambda row: row.name),
         (Column("executions", units.exact), lambda row: _value(row, "executions") or 0),
+        _quantity("timed", "timed_executions", units.exact, optional=3),
         (Column("time", seconds), lambda row: _value(row, "wall_time_s")),
+        (Column("least", seconds, optional=3), lambda row: _time(row).low),
+        (Column("most", seconds, optional=3), lambda row: _time(row).high),
         (Column("GPU time", seconds, optional=1), lambda row: _value(row, "gpu_span_s")),
     ]
     used = [name for name in EXECUTED_FLOPS if any(_in_total(row, name) for row in rows)]
@@ -99,6 +102,10 @@ def _unit_name(name: str) -> str:
     """`tensor_flops_tf32` is `tf32 tensor`."""
     unit, _, precision = name.partition("_flops_")
     return f"{precision} {_UNITS[unit]}"
+
+
+def _time(row: Measurement) -> Value:
+    return row.quantities.get("wall_time_s", Value(0.0, ""))
 
 
 def _value(row: Measurement, name: str) -> Any:

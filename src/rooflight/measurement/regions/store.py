@@ -217,6 +217,7 @@ def _plain_quantities(pieces: Pieces) -> dict[str, Value]:
     memory = "torch's allocator" if on_gpu else "resident memory of the process"
     peak = "peak_allocated_bytes" if on_gpu else "peak_resident_bytes"
     found = {
+        "timed_executions": Value(len(rows), "rooflight.region"),
         "wall_time_s": _middle([row.wall_time_s for row in rows], f"{clock}: {which}"),
         "gpu_span_s": _middle([row.gpu_span_s for row in rows], f"CUDA events: {which}"),
         "growth_bytes": _middle([row.growth_bytes for row in rows], f"{memory}: {which}"),
