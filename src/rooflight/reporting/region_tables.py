@@ -15,10 +15,10 @@ from rooflight.reporting.written import seconds, whole_bytes, whole_count
 
 CONVENTIONS = (
     "values are those of one execution; time is by the host's clock, the GPU waited for, the median of `timed` "
-    "executions without counters; GPU time is from the first to the last of its work there; FLOPs are executed ones, "
-    "by unit, a multiply-add as 2, fp16 of CUDA cores only beside 16-bit tensor work or under autocast; FLOP/B is "
-    "executed FLOPs for every byte of DRAM traffic; growth is memory after minus before: of torch's allocator on a GPU, of the "
-    "whole process (resident) without one, which says little of one region."
+    "executions without counters; GPU time is from the first to the last of its work there; FLOPs are executed "
+    "ones, by unit, a multiply-add as 2, fp16 of CUDA cores only beside 16-bit tensor work or under autocast; "
+    "FLOP/B is executed FLOPs for every byte of DRAM traffic; growth is memory after minus before: of torch's "
+    "allocator on a GPU, of the whole process (resident) without one, which says little of one region."
 )
 _UNITS = {"tensor": "tensor", "cuda": "CUDA", "cpu": "CPU"}
 
