@@ -144,6 +144,8 @@ def test_nothing_but_the_document_is_printed(tmp_path):
     (["--on", "cpu", "--spread"], 2, "the spread of counts: only on an NVIDIA GPU"),
     (["--compile", "--ncu-command", "conv2"], 2, "--ncu-command opens an op of the eager step"),
     (["--on", "cpu", "--batch", 10**9], 2, "the input alone takes 3.14 TB"),
+    (["--on", "cpu", "--counters", "ncu"], 2, "ncu: only on an NVIDIA GPU, and the step is measured on the CPU"),
+    (["--counters", "ncu", "--spread"], 2, "--spread repeats the step in this process"),
     (["--counters", "ncu", "--compile"], 2, "--counters ncu is for the eager step"),
     (["--counters", "perf"], 2, "'perf' is not one of"),
     (["--level", "l3"], 2, "'l3' is not one of"),
@@ -182,13 +184,6 @@ def test_no_gpu_is_one_line(run):
 def test_an_unknown_compile_mode_is_one_line(run):
     code, _, err = run("mnist-cnn", *QUICK, "--compile-mode", "fastest")
     assert code == 2 and "fastest" in err and len(err.splitlines()) == 1
-
-
-def test_counters_of_ncu_need_a_gpu(run):
-    code, out, _ = run("mnist-cnn", *QUICK, "--counters", "ncu", "--json")
-    assert code == 0
-    notes = json.loads(out)["header"]["notes"]
-    assert any("ncu counts on NVIDIA GPUs" in note for note in notes)
 
 
 def test_what_is_for_a_gpu_is_said_on_the_cpu(run):
@@ -292,6 +287,7 @@ def test_ctrl_c_while_ncu_counts_keeps_the_rest(run, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "_with_ncu", interrupted)
+    monkeypatch.setattr(command, "_refuse_ncu", lambda device: None)
     code, out, err = run("mnist-cnn", *QUICK, "--counters", "ncu", "--json")
     assert code == 130 and err.strip() == INTERRUPTED
     document = json.loads(out)

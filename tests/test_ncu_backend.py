@@ -328,5 +328,5 @@ def test_without_ncu_the_way_out_is_said(ledger, monkeypatch):
 
 def test_a_step_on_the_cpu_has_nothing_for_ncu(ledger):
     header = msgspec.structs.replace(ledger.header, target="cpu")
-    with pytest.raises(CannotMeasure, match="ran on the CPU"):
+    with pytest.raises(BadInput, match="measured on the CPU"):
         ncu.count(msgspec.structs.replace(ledger, header=header), ["step"], MeasureOptions(counters="ncu"))

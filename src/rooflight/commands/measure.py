@@ -95,6 +95,8 @@ def _check(options: Mapping[str, Any]) -> None:
         raise BadInput("--metrics, --per-kernel, --level and --spread need counters: leave --counters none away")
     if options["counters"] == "ncu" and (options["compiled"] or options["graphs"]):
         raise BadInput("--counters ncu is for the eager step: use --counters cupti with --compile and --graphs")
+    if options["counters"] == "ncu" and options["spread"]:
+        raise BadInput("--spread repeats the step in this process: use --counters cupti with it")
     if options["ncu_command"] is not None and (options["compiled"] or options["graphs"]):
         raise BadInput("--ncu-command opens an op of the eager step: leave --compile and --graphs away")
     trace_file = options["trace_file"]
@@ -109,6 +111,8 @@ def _measure(options: Mapping[str, Any]) -> tuple[Ledger, bool]:
     from rooflight.measurement.api import MeasurementStopped, measure
 
     backend = options["counters"]
+    if backend == "ncu":
+        _refuse_ncu(options["device"])
     try:
         with quiet_model(), _progress() as progress, _heard_once():
             ledger = measure(
@@ -116,7 +120,7 @@ def _measure(options: Mapping[str, Any]) -> tuple[Ledger, bool]:
                 counters="none" if backend == "ncu" else backend, levels=options["levels"] or ("dram",),
                 metrics=() if backend == "ncu" else options["metrics"],
                 per_kernel=options["per_kernel"] and backend != "ncu", repeat=options["repeat"],
-                spread=options["spread"] and backend != "ncu",
+                spread=options["spread"],
                 compile=options["compiled"], compile_mode=options["compile_mode"], graphs=options["graphs"],
                 progress=progress, command=shlex.join(["rooflight", *sys.argv[1:]]),
             )  # fmt: skip
@@ -155,6 +159,16 @@ def _heard_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGALRM, say_again)
+
+
+def _refuse_ncu(device: str | None) -> None:
+    """Before the step is measured, not after."""
+    import torch
+
+    from rooflight.measurement.counters import ncu
+
+    on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
+    ncu.check_can_count("cuda" if on_gpu else "cpu")
 
 
 def _noted(ledger: Ledger, note: str) -> Ledger:

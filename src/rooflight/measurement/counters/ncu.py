@@ -81,12 +81,16 @@ def chip_of(target: str) -> str:
     return _CHIPS[capability]
 
 
-def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledger:
-    """Run the step once more under ncu, and add its counters to the ops of the ledger."""
-    if ledger.header.target == "cpu":
-        raise CannotMeasure("ncu counts on NVIDIA GPUs, and this step ran on the CPU")
+def check_can_count(target: str) -> None:
+    if target == "cpu":
+        raise BadInput("ncu: only on an NVIDIA GPU, and the step is measured on the CPU")
     if find_ncu() is None:
         raise CannotMeasure("ncu is not on PATH: install Nsight Compute, or measure with --counters cupti")
+
+
+def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledger:
+    """Run the step once more under ncu, and add its counters to the ops of the ledger."""
+    check_can_count(ledger.header.target)
     counters = counters_for(ledger, options)
     names = [*(counter.metric for counter in counters), *options.metrics]
     with tempfile.TemporaryDirectory(prefix="rooflight-") as folder:
