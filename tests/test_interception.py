@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from tracing import flops, only, rows
 
@@ -19,7 +20,7 @@ import rooflight
 from rooflight.trace import in_place, interception, storages
 from rooflight.trace.given import given_workload, live_workload
 from rooflight.trace.interception import as_a_mode, below_autograd, interception_for, nothing_handed_over
-from rooflight.trace.stage import TraceOptions, staged
+from rooflight.trace.stage import TraceOptions, WatchedAnotherWay, staged
 
 TINY = {"d_model": "32", "nhead": "4", "num_encoder_layers": "2", "num_decoder_layers": "2", "dim_feedforward": "64"}
 TINY_GPT2 = {"n_layer": "2", "n_embd": "64", "n_head": "4"}
@@ -589,6 +590,52 @@ def test_a_model_that_makes_a_subclass_with_its_own_dispatch_is_measured():
     ledger = rooflight.measure(MakesItsOwn(), torch.zeros(2), device="cpu", repeat=2)
     assert [op.packet for op in ledger.ops if op.kind == "compute"] == ["aten::add"]
     assert {row.ops[0] for row in ledger.measurements if row.scope == "op"} == {op.index for op in ledger.ops}
+
+
+class MakesItsOwnLate(nn.Module):
+    """Ops before the one that torch cannot hand over."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        y = self.first(x)
+        y = TwoTensor(y, y)
+        for _ in range(4):
+            y = y + 1
+        return torch.Tensor._make_subclass(Own, y.a) + 1
+
+
+def test_no_op_is_observed_twice_when_it_must_be_watched_another_way(tmp_path):
+    ledger = rooflight.measure(MakesItsOwnLate(), torch.randn(4, 3, 16, 16), device="cpu", repeat=2)
+    assert {row.ops[0] for row in ledger.measurements if row.scope == "op"} == {op.index for op in ledger.ops}
+    again = rooflight.measure(nn.Conv2d(3, 8, 3), torch.randn(4, 3, 16, 16), device="cpu", repeat=2)
+    primitives = [[kernel.name for kernel in found.kernels if kernel.ops == (0,)] for found in (ledger, again)]
+    assert primitives[0] == primitives[1]
+    rooflight.save(ledger, tmp_path / "run.json")
+    assert rooflight.load(tmp_path / "run.json").ops == ledger.ops
+
+
+def test_an_observer_that_saw_a_part_is_not_used_again():
+    class Seen:
+        def __init__(self):
+            self.before, self.indices = self.see, []
+
+        def see(self, index):
+            self.indices.append(index)
+
+        def after(self, index):
+            pass
+
+    workload = live_workload(MakesItsOwnLate(), (torch.randn(4, 3, 16, 16),), {}, step="infer")
+    with staged(workload, TraceOptions(target="cpu", on="cpu")) as stage:
+        stage.keep()
+        with pytest.raises(WatchedAnotherWay):
+            stage.record(Seen())
+        second = Seen()
+        ops = stage.record(second).ops
+        assert second.indices == [op.index for op in ops]
 
 
 class MakesItsOwnOnce(MakesItsOwn):

@@ -21,6 +21,7 @@ from rooflight.measured import Measured
 from rooflight.measured.step import self_check
 from rooflight.measurement import api
 from rooflight.measurement.api import MeasurementStopped
+from rooflight.measurement.machine import Machine
 from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 
 MIB = 1024 * 1024
@@ -552,6 +553,43 @@ def test_bad_options_are_one_line(arguments, message):
 def test_a_bad_device_is_one_line(device):
     with pytest.raises(BadInput, match="use cuda, cuda:1 or cpu"):
         measure("mnist-cnn", device=device)
+
+
+@pytest.mark.parametrize("step", ["infer", "train"])
+def test_an_unknown_optimizer_is_one_line(step):
+    with pytest.raises(BadInput, match="unknown optimizer 'lion'; known: sgd"):
+        measure("mnist-cnn", optimizer="lion", step=step, device="cpu", repeat=1)
+
+
+@pytest.mark.parametrize(("step", "needed"), [("infer", "9.60 MB for its weights and a copy of them"),
+                                              ("train", "33.6 MB for its weights, gradients and optimizer state")])  # fmt: skip
+def test_a_model_that_does_not_fit_is_refused_before_it_is_made(monkeypatch, step, needed):
+    """mnist-cnn has 4.8 MB of weights; in training gradients and Adam's two states, and all but gradients once more."""
+    monkeypatch.setattr(Machine, "memory_limit_bytes", lambda machine: 9_000_000)
+    with pytest.raises(CannotMeasure, match=f"mnist-cnn needs {needed}.*cpu has 9.00 MB free"):
+        measure("mnist-cnn", optimizer="adam", step=step, device="cpu", repeat=1)
+
+
+class Sparse(nn.Module):
+    """Its gradient has no dense memory, which a recording cannot follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.last = nn.Embedding(100, 8, sparse=True), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.last(self.table(x).mean(1))
+
+
+def test_a_step_that_runs_but_cannot_be_recorded_keeps_its_time(tmp_path):
+    ledger = measure(
+        Sparse(), torch.randint(0, 100, (4, 5)), step="train", loss="sum", optimizer="sgd", repeat=3, device="cpu"
+    )
+    assert ledger.ops == () and {"wall_time_s", "resident_bytes"} <= of_step(ledger).keys()
+    assert has_note(ledger, "ops not measured: the step makes a sparse_coo tensor")
+    assert not has_note(ledger, "nothing is trained")
+    rooflight.save(ledger, tmp_path / "run.json")
+    assert rooflight.load(tmp_path / "run.json") == ledger
 
 
 def test_a_bad_device_for_a_live_module_is_one_line():

@@ -277,7 +277,10 @@ def test_what_stops_in_between_cannot_be_decorated():
     async def coroutine():
         pass
 
-    for function in (generator, coroutine):
+    async def both():
+        yield
+
+    for function in (generator, coroutine, both):
         with pytest.raises(BadInput, match="stops in between"):
             region("x")(function)
     with pytest.raises(BadInput, match="can decorate a function"):

@@ -106,6 +106,62 @@ def test_every_run_after_putting_back_gives_the_same_bits(step):
     assert len({op.key for op in first}) == len(first)
 
 
+class Drops(nn.Module):
+    """Draws which layers to run, by all the generators there are, and counts its steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.steps, self.ran = 0, []
+
+    def forward(self, x):
+        self.steps += 1
+        drawn = [random.random(), float(numpy.random.rand()), *torch.rand(3).tolist(), self.steps % 2]
+        ran = [number for number, value in enumerate(drawn) if value > 0.5]
+        RAN.append(ran)
+        for number in ran:
+            x = self.layers[number](x)
+        return x
+
+
+RAN: list[list[int]] = []
+
+
+def test_a_step_that_draws_its_layers_draws_the_same_again_without_touching_values():
+    RAN.clear()
+    with stage_of(Drops(), torch.randn(4, 8), step="train", loss="sum") as stage:
+        stage.keep()
+        for _ in range(4):
+            values = [parameter.detach().clone() for parameter in stage.model.parameters()]
+            stage.put_choices_back()
+            assert all(map(torch.equal, values, stage.model.parameters()))
+            stage.run()
+        for _ in range(6):
+            stage.run()
+    assert RAN[0] == RAN[1] == RAN[2] == RAN[3]
+    assert any(ran != RAN[0] for ran in RAN[4:])
+
+
+@pytest.mark.parametrize(("step", "copies"), [("infer", 1), ("train", 3)])
+def test_values_are_kept_once(step, copies):
+    """With Adam's two states beside the weights in training."""
+    model, x = nn.Sequential(nn.Linear(64, 64, bias=False), nn.BatchNorm1d(64, affine=False)), torch.randn(4, 64)
+    with stage_of(model, x, step=step, optimizer="adam", loss="sum") as stage:
+        stage.keep()
+        weights, others = 64 * 64 * 4, 2 * 64 * 4 + 8 + x.nbytes
+        assert copies * weights + others <= stage.kept_bytes <= copies * weights + others + 64
+
+
+def test_a_graph_from_before_goes_backward_afterwards():
+    model, x = nn.Linear(4, 4), torch.randn(2, 4)
+    loss = (model(x) @ model.weight).sum()
+    versions = [parameter._version for parameter in model.parameters()]
+    rooflight.measure(model, x, step="train", loss="mse", repeat=1, device="cpu")
+    assert [parameter._version for parameter in model.parameters()] == versions
+    loss.backward()
+    assert model.weight.grad is not None
+
+
 def test_without_putting_back_runs_differ():
     """What the test above proves is not that nothing changes."""
     torch.manual_seed(0)

@@ -56,7 +56,7 @@ def command(paths: tuple[Path, ...], to: str, by: By, depth: int | None, unfold:
     if depth is None and to in ("text", "md"):
         depth = 3
     folded = not unfold and to != "csv"
-    if not ledger.ops and is_measured(ledger):
+    if ledger.header.step is None and is_measured(ledger):  # a log or regions; a step may have no ops on record
         show_log(ledger, to=to, kernels=kernels, output=output, force=force)
     elif is_measured(ledger):
         show_measure(ledger, by=by, depth=depth, to=to, folded=folded, memory=memory, kernels=kernels, output=output,

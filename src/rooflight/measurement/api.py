@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from rooflight import units
 from rooflight.counting.metrics import Level
-from rooflight.errors import BadInput, CannotMeasure
+from rooflight.errors import BadInput, CannotMeasure, RooflightError
 from rooflight.estimation.costs import fill_costs
 from rooflight.ledger import FORMAT_VERSION, Ledger, StepKind
 from rooflight.measurement.counters.op_counters import check_names
@@ -34,7 +34,7 @@ from rooflight.measurement.options import CounterBackend, MeasureOptions
 from rooflight.measurement.ranks import place
 from rooflight.models.workload import Workload
 from rooflight.trace.given import given_workload
-from rooflight.trace.stage import Stage, TraceOptions, staged
+from rooflight.trace.stage import Recording, Stage, TraceOptions, staged
 from rooflight.trace.tracer import header_of
 
 
@@ -198,9 +198,14 @@ def _execution(stage: Stage, options: MeasureOptions) -> EagerStep:
 def _ledger(stage: Stage, findings: Findings, conditions: Conditions, options: MeasureOptions) -> Ledger:
     on = stage.options.on
     recording = findings.recording
-    if recording is None:  # stopped before the ops were recorded
+    if recording is None:  # stopped before the ops were recorded, or they cannot be
         stage.put_back()
-        recording = stage.record()
+        try:
+            recording = stage.record()
+        except RooflightError:
+            if "wall_time_s" not in findings.step:
+                raise
+            recording = Recording((), (), (), (), ())  # a note says why
     header = header_of(stage, recording)
     header = msgspec.structs.replace(
         header, execution=options.execution, device=device_name(on), cuda=cuda_version() if on == "cuda" else None,
@@ -255,23 +260,29 @@ def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
 def _refuse_what_cannot_fit(where: torch.device, *, training: bool, optimizer: str | None, workload: Workload) -> None:
     """Before memory for the weights is taken: a machine that runs out of it kills without a word."""
     weights = sum(tensor.numel() * tensor.element_size() for tensor in workload.model.parameters())
-    states = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[optimizer or workload.optimizer]
+    states = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}.get(optimizer or workload.optimizer, 0)
+    needed = {where: weights * (2 + states) if training else weights}
     # The copy to restore from lies on the host, whatever the device.
-    needed = weights * (2 + states) if training else weights
-    free = _free_bytes(where)
-    if free is not None and needed > free:
-        what = "weights, gradients and optimizer state" if training else "weights"
-        raise CannotMeasure(
-            f"{workload.name} needs {units.bytes_(needed)} for its {what}, and {where} has {units.bytes_(free)} free: "
-            "estimate it instead (`rooflight estimate`), or use a smaller model or dtype"
-        )
+    host = torch.device("cpu")
+    needed[host] = needed.get(host, 0) + weights * (1 + states if training else 1)
+    what = "weights, gradients and optimizer state" if training else "weights"
+    for device, nbytes in needed.items():
+        free = _free_bytes(device)
+        if free is not None and nbytes > free:
+            copy = "" if device != host else " and a copy of them" if where == host else " (a copy to restore from)"
+            raise CannotMeasure(
+                f"{workload.name} needs {units.bytes_(nbytes)} for its {what}{copy}, and {device} has "
+                f"{units.bytes_(free)} free: estimate it instead (`rooflight estimate`), or use a smaller model or dtype"
+            )
 
 
 def _free_bytes(where: torch.device) -> int | None:
     if where.type == "cuda":
         return torch.cuda.mem_get_info(where)[0]
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", Machine().text("/proc/meminfo") or "", re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+    machine = Machine()
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", machine.text("/proc/meminfo") or "", re.MULTILINE)
+    known = [int(found[1]) * 1024 if found else None, machine.memory_limit_bytes()]
+    return min((value for value in known if value is not None), default=None)
 
 
 def _parsed(name: str) -> torch.device:

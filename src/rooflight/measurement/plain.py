@@ -26,7 +26,7 @@ def wall_time(stage: Stage, repeat: int, findings: Findings, progress: Progress)
     try:
         for number in range(_WARM_UP + repeat):
             progress("time", number, _WARM_UP + repeat)
-            stage.put_attributes_back()
+            stage.put_choices_back()
             arguments = stage.fresh_arguments()
             synchronise(stage)
             start = time.perf_counter()

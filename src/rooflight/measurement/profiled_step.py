@@ -10,7 +10,7 @@ import torch
 
 from rooflight.errors import CannotMeasure
 from rooflight.models.workload import Workload
-from rooflight.trace.stage import Stage, TraceOptions, staged
+from rooflight.trace.stage import TraceOptions, staged
 
 RANGE = "rooflight:"
 
@@ -19,11 +19,15 @@ def run_profiled_step(workload: Workload, options: TraceOptions, *, only: str | 
     """Run the step with every op in its range, or with the profiler on for the op `only` alone."""
     if options.on != "cuda":
         raise CannotMeasure("an outer profiler is for a step on a GPU: there is none here")
+    from rooflight.measurement.counters.ncu import find_op
+
     with staged(workload, options) as stage:
         stage.keep()
         stage.run()
         stage.put_back()
-        observer = _Switch(_index(stage, only)) if only is not None else _Ranges()
+        ops = stage.record().ops  # also shows how this model can be watched, before the profiler sees anything
+        stage.put_back()
+        observer = _Switch(find_op(ops, only).index) if only is not None else _Ranges()
         torch.cuda.synchronize()
         if only is None:
             torch.cuda.profiler.start()
@@ -32,15 +36,6 @@ def run_profiled_step(workload: Workload, options: TraceOptions, *, only: str | 
             torch.cuda.synchronize()
         finally:
             torch.cuda.profiler.stop()
-
-
-def _index(stage: Stage, only: str) -> int:
-    """The number of the op in the step as it runs here."""
-    from rooflight.measurement.counters.ncu import find_op
-
-    found = find_op(stage.record().ops, only).index
-    stage.put_back()
-    return found
 
 
 class _Ranges:

@@ -34,6 +34,10 @@ class KeptValues:
                     block.take()
                     self._blocks.append(block)
 
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self._blocks)
+
     def put_back(self, *, everything: bool = False) -> None:
         """`everything`: also what torch did not see change; a replayed CUDA graph writes behind its back."""
         with torch.no_grad():
@@ -49,17 +53,17 @@ class _Block:
         self._is_tracked = is_tracked
         self._version = tensor._version
         elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        self._nbytes = elements * tensor.element_size()
-        self.place = (tensor.device, tensor.data_ptr(), self._nbytes)
+        self.nbytes = elements * tensor.element_size()
+        self.place = (tensor.device, tensor.data_ptr(), self.nbytes)
 
     def take(self) -> None:
-        self._copy = bytearray(self._nbytes)
+        self._copy = bytearray(self.nbytes)
         torch.frombuffer(self._copy, dtype=torch.uint8).copy_(self._memory())
 
     def _memory(self) -> torch.Tensor:
         memory = torch.empty(0, dtype=torch.uint8, device=self._tensor.device)
         start = self._tensor.storage_offset() * self._tensor.element_size()
-        return memory.set_(self._tensor.untyped_storage(), start, (self._nbytes,), (1,))
+        return memory.set_(self._tensor.untyped_storage(), start, (self.nbytes,), (1,))
 
     def put_back(self, *, everything: bool) -> None:
         if everything or not self._is_tracked or self._tensor._version != self._version:

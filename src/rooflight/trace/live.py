@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from typing import Any
 
@@ -22,7 +22,7 @@ from rooflight.trace.kept import KeptRandomness, KeptValues
 
 
 @contextmanager
-def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[None]:
+def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[KeptValues | None]:
     """The model in train or eval mode, on meta or where it is; as it was afterwards.
 
     A model that is really run (on "cpu" or "cuda") changes in place, so its values are kept and copied back.
@@ -33,7 +33,12 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
         raise TraceFailed("the model has lazy parameters without a shape: run it once on a real input first")
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise TraceFailed("the model is scripted, so its calls cannot be followed: pass the module it was made from")
-    values = KeptValues((), [*state, *_remembered(modules)]) if on in ("cpu", "cuda") else None
+    values = None
+    unchanged: AbstractContextManager[Any] = nullcontext()
+    if on in ("cpu", "cuda"):
+        values = KeptValues(model.parameters(), [*model.buffers(), *_remembered(modules)])
+        # A graph that was made before, and goes backward later, must not see that values were away in between.
+        unchanged = torch.autograd._unsafe_preserve_version_counter(tuple(t for t in state if not t.is_inference()))
     attributes = KeptAttributes(modules)
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     randomness = KeptRandomness(cuda=on == "cuda")
@@ -43,11 +48,12 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
             model.train(training)
         if on == "meta":
             swap_state(modules, to_meta)
-        yield
+        yield values
     finally:
         attributes.put_back()
         if values is not None:
-            values.put_back(everything=True)
+            with unchanged:
+                values.put_back(everything=True)
         for parameter, gradient in gradients:
             parameter.grad = gradient
         randomness.put_back()

@@ -56,6 +56,10 @@ class TraceOptions:
     command: str = ""
 
 
+class WatchedAnotherWay(TraceFailed):
+    """The run must be recorded again, with a new observer: this one has seen a part of it already."""
+
+
 @dataclass(frozen=True)
 class Recording:
     """What one watched run of a step wrote down."""
@@ -87,9 +91,13 @@ class Stage:
     """Values may change without torch's knowing, as a replayed graph changes them."""
     inputs_with_gradient: tuple[torch.Tensor, ...] = ()
     labels: Labels = field(default_factory=Labels)
+    lent: tuple[KeptValues, ...] = ()
+    """The values of model and inputs as they came."""
     _attributes: KeptAttributes | None = None
-    _values: KeptValues | None = None
+    _values: tuple[KeptValues, ...] = ()
     _randomness: KeptRandomness | None = None
+    _way: Interception | None = None
+    """How the ops are seen; known after the first recording."""
 
     @property
     def training(self) -> bool:
@@ -100,24 +108,30 @@ class Stage:
         return self.workload.model
 
     def record(self, observer: Observer | None = None, arguments: tuple[Any, Any] | None = None) -> Recording:
-        """Run the step eagerly and write down every op; `observer` is told of each."""
+        """Run the step eagerly and write down every op; `observer` is told of each.
+
+        `WatchedAnotherWay` can only be raised before any recording has come to its end.
+        """
         arguments = arguments or self.fresh_arguments()
         model = self.model
         tensors = [*model.parameters(), *model.buffers(), *_input_tensors(arguments)]
-        way = as_a_mode if self.options.on == "fake" else interception_for(tensors)
+        self._way = self._way or (as_a_mode if self.options.on == "fake" else interception_for(tensors))
         plain_attributes = [(module, _plain_attributes(module)) for module in model.modules()]
         try:
-            return self._record(observer, arguments, way)
+            return self._record(observer, arguments, self._way)
         except TraceFailed as failure:
             # A tensor with a dispatch of its own that the model makes meanwhile: torch cannot hand it over.
-            if way is as_a_mode or "python_dispatch.cpp" not in str(failure):
+            if self._way is as_a_mode or "python_dispatch.cpp" not in str(failure):
                 raise
             for module, kept in plain_attributes:
                 for name in _plain_attributes(module).keys() - kept.keys():
                     del module.__dict__[name]
                 module.__dict__.update(kept)
             self.put_back()
-            return self._record(observer, self.fresh_arguments(), as_a_mode)
+            self._way = as_a_mode
+            if observer is not None:
+                raise WatchedAnotherWay(str(failure)) from failure
+            return self._record(None, self.fresh_arguments(), self._way)
 
     def _record(self, observer: Observer | None, arguments: tuple[Any, Any], way: Interception) -> Recording:
         on, model = self.options.on, self.model
@@ -169,9 +183,7 @@ class Stage:
 
     def keep(self) -> None:
         """Take the values from which `put_back` starts every run anew."""
-        model = self.model
-        tracked = [*model.parameters(), *optimizer_tensors(self.optimizer)]
-        self._values = KeptValues(tracked, [*model.buffers(), *_input_tensors(self.arguments)])
+        self._values = (*self.lent, KeptValues(optimizer_tensors(self.optimizer)))
         self.settle()
         self._randomness = KeptRandomness(cuda=self.options.on == "cuda")
 
@@ -179,17 +191,24 @@ class Stage:
         """Take the modules' attributes as they are now: what a first run made (tables, caches) stays for the others."""
         self._attributes = KeptAttributes(self.model.modules(), but_tensors=True)
 
-    def put_attributes_back(self) -> None:
-        """So that a model that counts its steps runs the same one again; takes no time on the device."""
-        if self._attributes is not None:
+    @property
+    def kept_bytes(self) -> int:
+        """What the copies to restore from take on the host."""
+        return sum(values.nbytes for values in self._values or self.lent)
+
+    def put_choices_back(self) -> None:
+        """So that a model that counts its steps, or draws which layers to run, runs the same ones again. Values stay,
+        so that a timed step does not begin right after many copies.
+        """
+        if self._attributes is not None and self._randomness is not None:
             self._attributes.put_back()
+            self._randomness.put_back()
 
     def put_back(self) -> None:
         """Attributes, parameters, buffers, optimizer state and random state as they were kept, in place."""
-        if self._attributes is not None and self._values is not None and self._randomness is not None:
-            self._attributes.put_back()
-            self._values.put_back(everything=self.writes_unseen)
-            self._randomness.put_back()
+        for values in self._values:
+            values.put_back(everything=self.writes_unseen)
+        self.put_choices_back()
 
 
 def _plain_attributes(module: nn.Module) -> dict[str, Any]:
@@ -240,18 +259,21 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         stage.enter_context(torch.autocast("cpu", enabled=False))
         stage.enter_context(_room_for_deep_models())
         stage.enter_context(tf32_switched(options.tf32))
-        stage.enter_context(borrowed(workload.model, training=training, on=options.on))
+        values = stage.enter_context(borrowed(workload.model, training=training, on=options.on))
         arguments = prepare(stage, workload, options.on)
-        if options.on in ("cpu", "cuda"):
-            inputs = KeptValues(_input_tensors(arguments))
+        inputs = KeptValues((), _input_tensors(arguments)) if values is not None else None
+        lent = tuple(kept for kept in (values, inputs) if kept is not None)
+        if inputs is not None:
             stage.callback(inputs.put_back, everything=True)
         notes: list[str] = []
         if options.on in ("meta", "fake"):
             notes = stage.enter_context(kernels_of(target, device="meta" if options.on == "meta" else "cpu"))
         optimizer = make_optimizer(workload.model, choices) if training else None
+        for kept in lent:
+            kept.put_back()  # weight decay moves them when the optimizer makes its state
         yield Stage(
             workload=workload, options=options, target=target, modes=math_modes(target), choices=choices,
-            arguments=arguments, optimizer=optimizer, notes=notes, call=workload.model,
+            arguments=arguments, optimizer=optimizer, notes=notes, call=workload.model, lent=lent,
             inputs_with_gradient=tuple(tensor for tensor in _input_tensors(arguments) if tensor.requires_grad),
         )  # fmt: skip
 

@@ -62,7 +62,7 @@ def notes_of(stage: Stage, ops: Sequence[Op]) -> tuple[str, ...]:
     if options.on in ("cpu", "cuda"):
         notes.append(f"the step was really run on {options.on}")
     training, packets = workload.step == "train", {op.packet for op in ops}
-    if training and not any(op.phase == "backward" for op in ops):
+    if training and ops and not any(op.phase == "backward" for op in ops):
         notes.append("nothing is trained: the loss depends on no parameter that wants a gradient; there is no backward")
     if training and "aten::_cudnn_rnn" in packets:
         notes.append("what cuDNN keeps of recurrent layers for backward (its reserve) is not in the memory figures")

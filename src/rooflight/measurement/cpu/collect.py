@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rooflight import units
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Value
 from rooflight.measurement.counters.op_counters import check_repeated
@@ -15,7 +16,7 @@ from rooflight.measurement.gpu import memory as gpu_memory
 from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.plain import only_ops, wall_time
 from rooflight.measurement.ranks import refuse_collectives
-from rooflight.trace.stage import Recording, Stage
+from rooflight.trace.stage import Recording, Stage, WatchedAnotherWay
 
 _ALLOCATIONS = "torch's profiler: CPU allocations"
 
@@ -53,11 +54,16 @@ def _resident(stage: Stage) -> dict[str, Value]:
     output = stage.run()
     now = memory.resident()
     del output
+    less = f", less the {units.bytes_(stage.kept_bytes)} that rooflight keeps to restore the model from"
     found = {}
     if now.resident_bytes is not None:
-        found["resident_bytes"] = Value(now.resident_bytes, "the kernel: resident memory after a plain step")
+        found["resident_bytes"] = Value(
+            now.resident_bytes - stage.kept_bytes, f"the kernel: resident memory after a plain step{less}"
+        )
     if now.peak_resident_bytes is not None:
-        found["peak_resident_bytes"] = Value(now.peak_resident_bytes, f"the kernel: most resident memory {since}")
+        found["peak_resident_bytes"] = Value(
+            now.peak_resident_bytes - stage.kept_bytes, f"the kernel: most resident memory {since}{less}"
+        )
     return found
 
 
@@ -65,8 +71,10 @@ def _record(stage: Stage, execution: EagerStep, findings: Findings) -> Recording
     stage.put_back()
     if not execution.eager:
         return stage.record()
-    with memory.CpuAllocations() as allocations:
-        recording = stage.record(allocations)
+    try:
+        recording, allocations = _with_allocations(stage)
+    except WatchedAnotherWay:
+        recording, allocations = _with_allocations(stage)
     findings.step["allocated_before_bytes"] = Value(allocations.allocated_before_bytes, f"{_ALLOCATIONS}, before")
     findings.step["peak_allocated_bytes"] = Value(allocations.peak_allocated_bytes, f"{_ALLOCATIONS}, most at one time")
     made = gpu_memory.output_bytes(recording.storages, block=1)
@@ -84,6 +92,11 @@ def _record(stage: Stage, execution: EagerStep, findings: Findings) -> Recording
             quantities["output_bytes"] = made[index]
         findings.add(index, quantities)
     return recording
+
+
+def _with_allocations(stage: Stage) -> tuple[Recording, memory.CpuAllocations]:
+    with memory.CpuAllocations() as allocations:
+        return stage.record(allocations), allocations
 
 
 def _host_times(stage: Stage, recording: Recording, options: MeasureOptions, findings: Findings,

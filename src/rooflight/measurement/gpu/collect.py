@@ -22,7 +22,7 @@ from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.plain import only_ops, wall_time
 from rooflight.measurement.profiler_trace import Trace
 from rooflight.measurement.ranks import refuse_collectives
-from rooflight.trace.stage import Recording, Stage
+from rooflight.trace.stage import Recording, Stage, WatchedAnotherWay
 
 
 def collect(stage: Stage, options: MeasureOptions, execution: EagerStep, findings: Findings,
@@ -58,7 +58,11 @@ def _record(stage: Stage, execution: EagerStep, findings: Findings, progress: Pr
     if not execution.eager:
         return stage.record()
     observer = gpu_memory.OpMemory()
-    recording = stage.record(observer)
+    try:
+        recording = stage.record(observer)
+    except WatchedAnotherWay:
+        observer = gpu_memory.OpMemory()
+        recording = stage.record(observer)
     for index, quantities in observer.found.items():
         if recording.ops[index].kind != "host":
             findings.add(index, quantities)

@@ -90,7 +90,8 @@ class Scope:
     def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
         if not callable(function) or inspect.isclass(function):
             raise BadInput(f"region {self._name!r} can decorate a function, not {function!r}")
-        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        pauses = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        if any(is_such(function) for is_such in pauses):
             raise BadInput(
                 f"region {self._name!r} cannot decorate {function.__qualname__}, which stops in between: "
                 "write `with rooflight.region(...)` inside it"
