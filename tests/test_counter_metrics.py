@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.counting.metrics import (
+    CHIPS_BY_CAPABILITY,
     EMPTY_RANGE_BYTES,
     Counter,
     Level,
     byte_counters,
+    chip_of,
     cuda_core_counters,
     flop_count_sp,
     idle_quantities,
@@ -24,9 +26,11 @@ from rooflight.counting.metrics import (
     to_quantities,
 )
 from rooflight.errors import CannotMeasure
+from rooflight.importing.counted import missing
+from rooflight.importing.log import Launch, Log, Reading
 from rooflight.ledger import Value
 from rooflight.measurement.counters import cupti
-from rooflight.quantities import QUANTITIES
+from rooflight.quantities import CUDA_FLOPS, QUANTITIES, executed_is_known
 
 
 def why_no_tables() -> str | None:
@@ -95,8 +99,7 @@ def test_chips_without_dram_counters_have_none(host: cupti.Host) -> None:
 
 
 def test_a_scout_and_the_cuda_cores_take_one_pass_each(host: cupti.Host) -> None:
-    if scout := scout_metrics(host.chip):
-        assert host.passes(scout) == 1
+    assert host.passes(scout_metrics(host.chip)) == 1
     assert host.passes(metrics(cuda_core_counters(host.chip))) == 1
 
 
@@ -116,8 +119,50 @@ def test_quantities_are_those_of_the_ledger() -> None:
 
 def test_an_unknown_chip_is_named_and_case_does_not_matter() -> None:
     assert tensor_counters("gh100") == tensor_counters("GH100")
-    with pytest.raises(CannotMeasure, match=r"chip XY999.*--metrics"):
+    with pytest.raises(CannotMeasure, match=r"chip XY999.*--counters none"):
         tensor_counters("XY999")
+
+
+# Compute capabilities.
+
+
+@needs_tables
+@pytest.mark.parametrize("capability", CHIPS_BY_CAPABILITY)
+def test_the_chip_of_a_capability_has_the_counters_asked_for(capability: str) -> None:
+    chip = chip_of(capability)
+    with cupti.Host(chip) as host:
+        asked = metrics((*byte_counters(LEVELS, chip=chip), *tensor_counters(chip), *cuda_core_counters(chip)))
+        assert [name for name in asked if not host.is_known(name)] == []
+
+
+def test_every_kind_of_chip_has_a_capability() -> None:
+    """All but TU116 and TU117, whose 7.5 is also that of Turing with tensor cores."""
+
+    def counted(chip: str) -> tuple[Counter, ...]:
+        return (*byte_counters(LEVELS, chip=chip), *tensor_counters(chip), *cuda_core_counters(chip))
+
+    reached = {counted(chip) for chip in CHIPS_BY_CAPABILITY.values()}
+    assert {chip for chip in CHIPS if counted(chip) not in reached} == {"TU116", "TU117"}
+
+
+@needs_tables
+def test_xavier_has_no_counters_and_is_told_by_name() -> None:
+    with pytest.raises(CannotMeasure, match="NOT_SUPPORTED"):
+        cupti.Host("GV11B")
+    with pytest.raises(CannotMeasure, match=r"compute capability 7\.2 \(Jetson Xavier.*GV11B.*\): .*--counters none"):
+        chip_of("7.2")
+
+
+@pytest.mark.parametrize(("capability", "note"), [
+    ("7.2", "capability 7.2 (Jetson Xavier, whose GV11B CUPTI does not count on): which tensor counters"),
+    ("13.5", "capability 13.5: which tensor counters"), ("7.0", None), ("11.0", None), ("12.1", None), ("6.1", None), (None, None),
+])  # fmt: skip
+def test_an_imported_log_says_that_the_counters_of_its_chip_are_not_known(
+    capability: str | None, note: str | None
+) -> None:
+    launch = Launch(name="k", metrics={name: Reading(1, "") for name in tensor("fp16_dst_fp32")})
+    notes = missing(Log(tool="ncu", about="", launches=(launch,), time_origin="", capability=capability))
+    assert [note in line for line in notes if "no table of counters" in line] == ([True] if note is not None else [])
 
 
 # Passes on GH100, the same in CUPTI of CUDA 12.6, 12.8, 12.9, 13.0 and 13.1. Counters of the CUDA cores are counted by
@@ -283,6 +328,19 @@ def test_what_the_scout_found_idle_is_proven_zero() -> None:
     idle = idle_quantities("GH100", in_use, source="cupti")
     assert set(idle) == {f"tensor_flops_{p}" for p in ("tf32", "bf16", "fp16", "fp8", "int8", "int1")}
     assert {value.value for value in idle.values()} == {0}
+
+
+@pytest.mark.parametrize("chip", ["TU116", "TU117"])
+def test_without_tensor_cores_all_is_known_while_no_matrix_instruction_ran(chip: str) -> None:
+    """Such instructions run there too, and nothing counts what they do: then the sum would be that of a part."""
+    assert tensor_counters(chip) == ()
+    idle = idle_quantities(chip, (), source="cupti", scouted=pipes(hmma=0, imma=0))
+    assert set(idle) == {f"tensor_flops_{p}" for p in ("fp16", "int8", "int4", "int1")}
+    assert {value.value for value in idle.values()} == {0}
+    assert executed_is_known({*idle, *CUDA_FLOPS}, half=True)
+    for scouted in (pipes(hmma=1, imma=0), pipes(hmma=0, imma=1), pipes(hmma=0), {}, None):
+        found = idle_quantities(chip, (), source="cupti", scouted=scouted)
+        assert found == {} and not executed_is_known({*found, *CUDA_FLOPS}, half=True)
 
 
 @pytest.mark.parametrize("chip", CHIPS)

@@ -336,6 +336,26 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     assert not made.enabled, "the profiler was left enabled"
 
 
+@needs_tables
+@pytest.mark.parametrize("chip", ["GV100", "TU116", "GA10B", "GH100", "GB100", "GB10B", "GB202", "GB203", "GB20B"])
+def test_the_probe_asks_for_a_counter_that_the_chip_has(
+    stand_in: StandIn, chip: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = gpu.Device(index=0, context=1, chip=chip, availability=None)  # type: ignore[arg-type]
+    monkeypatch.setattr(gpu, "device", lambda index=0: on)
+    asked: list[str] = []
+    image_of = cupti.Host.config_image
+
+    def noted(host: cupti.Host, names: Any) -> Any:
+        asked.extend(names)
+        return image_of(host, names)
+
+    monkeypatch.setattr(cupti.Host, "config_image", noted)
+    assert ranges.probe(deep=True) == chip
+    # Counters of instrumented code need no permission of the driver's: the probe would say too much.
+    assert len(asked) == 1 and "sass" not in asked[0]
+
+
 def one_pass(profiler: RangeProfiler, *names: str) -> bool:
     profiler.start()
     for name in names:

@@ -438,6 +438,21 @@ def test_the_probe_of_this_machine_ends_in_an_answer():
     assert answer and "\n" not in answer and "Traceback" not in answer and "crashed" not in answer
 
 
+def test_a_probe_that_is_refused_for_any_reason_ends_in_its_line(tmp_path, monkeypatch):
+    """A counter that this GPU lacks is the wrong input to CUPTI, and no crash."""
+    from rooflight.measurement.machine.checks.subject import probe_counters_here
+
+    line = "GB202 has no counter 'x.sum': `ncu --query-metrics` lists its names"
+    (tmp_path / "sitecustomize.py").write_text(
+        "from rooflight.errors import BadInput\nfrom rooflight.measurement.counters import ranges\n"
+        f"def probe(**_):\n    raise BadInput({line!r})\nranges.probe = probe\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(CannotMeasure) as refusal:
+        probe_counters_here()
+    assert str(refusal.value) == line
+
+
 # --- tools ---
 
 

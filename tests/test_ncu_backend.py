@@ -214,16 +214,28 @@ def test_fp8_is_asked_for(ledger, dtype):
     assert "tensor_flops_fp8" in {counter.quantity for counter in found}
 
 
-@pytest.mark.parametrize("capability", sorted(ncu._CHIPS))
-def test_every_chip_has_its_table(capability):
-    chip = ncu.chip_of(f"cuda:{capability}")
-    assert metrics.cuda_core_counters(chip)
+@pytest.mark.parametrize("capability", metrics.CHIPS_BY_CAPABILITY)
+def test_targets_and_logs_mean_the_same_chips(capability):
+    """One table: a target writes 12.1 as 121."""
+    chip = ncu.chip_of(f"cuda:{capability.replace('.', '')}")
+    assert chip == metrics.CHIPS_BY_CAPABILITY[capability] and metrics.cuda_core_counters(chip)
 
 
 def test_chips_by_target():
     assert ncu.chip_of("cuda") == "GH100" and ncu.chip_of("cuda:80") == "GA100"
+    assert (ncu.chip_of("cuda:110"), ncu.chip_of("cuda:121")) == ("GB10B", "GB20B")
     with pytest.raises(CannotMeasure, match=r"compute capability 6\.1"):
         ncu.chip_of("cuda:61")
+
+
+def test_a_chip_without_counters_is_refused_before_ncu_runs(pretend, ledger):
+    asked = pretend("")
+    xavier = msgspec.structs.replace(ledger, header=msgspec.structs.replace(ledger.header, target="cuda:72"))
+    with pytest.raises(CannotMeasure, match=r"7\.2 \(Jetson Xavier"):
+        ncu.check_can_count("cuda:72")
+    with pytest.raises(CannotMeasure, match=r"7\.2 \(Jetson Xavier"):
+        ncu.count(xavier, ["step"], MeasureOptions(counters="ncu"))
+    assert not asked.exists()
 
 
 # --- the op a user means ---

@@ -17,13 +17,15 @@ from rooflight.counting import metrics
 from rooflight.counting.metrics import Counter
 from rooflight.errors import CannotMeasure, TraceFailed
 from rooflight.ledger import Tensor, Value
-from rooflight.measurement.counters import op_counters
+from rooflight.measurement.counters import cupti, library, op_counters
 from rooflight.measurement.counters.op_counters import OpCounters, Plan, check_repeated
 from rooflight.measurement.counters.ranges import Range
 from rooflight.measurement.options import MeasureOptions
+from rooflight.quantities import executed_is_known
 from rooflight.trace.given import live_workload
 from rooflight.trace.stage import TraceOptions, staged
 
+needs_tables = pytest.mark.skipif(library.find_library() is None, reason="no CUPTI to ask for its tables")
 READ, WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"
 TF32 = "sm__ops_path_tensor_src_tf32_dst_fp32.sum"
 PLAN = Plan(
@@ -293,6 +295,35 @@ def test_a_whole_step_is_one_range(pretended):
     assert whole["tensor_flops_int8"].value == whole["tensor_flops_fp64"].value == 100
     assert whole["l2_bytes"].value == 100 and whole["x.sum"].value == 100
     assert TF32 not in plan.metrics and plan.metrics[-1] == "x.sum" and READ not in plan.metrics
+
+
+@needs_tables
+@pytest.mark.parametrize("matrix_instructions", [0.0, 7.0])
+def test_a_step_on_a_chip_without_tensor_counters(matrix_instructions, monkeypatch, pretended):
+    """TU116 counts its matrix instructions, but not what they do: with none of them all that was executed is known."""
+
+    class OnTuring(Pretended):
+        def __enter__(self):
+            with cupti.Host("TU116") as host:  # its own tables say whether this can be asked
+                self.planned = host.passes(self.names)
+            return self
+
+        def results(self):
+            values = {name: matrix_instructions if "pipe_tensor" in name else 1000.0 for name in self.names}
+            return [Range(name, values) for name in self.runs[0]]
+
+    monkeypatch.setattr(op_counters, "RangeProfiler", OnTuring)
+    monkeypatch.setattr(op_counters, "probe", lambda index: "TU116")
+    workload = live_workload(Chain(), (torch.ones(3),), {}, step="infer")
+    with staged(workload, TraceOptions(target="cpu", on="cpu")) as stage:
+        stage.keep()
+        counting = OpCounters(stage, stage.record().ops, MeasureOptions(), lambda *_: None)
+        plan, whole = counting.whole_step()
+    assert [profiler.planned for profiler in pretended.made] == [1, 2]
+    assert whole["cuda_flops_fp32"].value == 4000 and whole["dram_bytes_read"].value == 1000
+    assert not any("tensor" in name for name in plan.metrics)
+    for found in (whole, plan.quantities(dict.fromkeys(plan.metrics, 10.0))):  # of the step, and of one of its ops
+        assert executed_is_known(found, half=False) == (matrix_instructions == 0)
 
 
 def test_the_spread_of_the_whole_step_is_kept(monkeypatch, pretended):

@@ -80,7 +80,9 @@ _FAMILIES = (
         "fp16_bf16_tf32_dst_fp32 fp16_dst_fp16 int8 int4 int1",
         (_pipe("tensor_op_hmma", "fp16"), _pipe("tensor_op_imma", _INTS)),
     ),
-    _Family("TU11[0-9]", "", ()),
+    # No tensor cores, yet HMMA and IMMA are part of sm_75 and run here too, only slowly (on a GTX 1660 in
+    # github.com/tracel-ai/cubecl/pull/1588). CUPTI's table counts such instructions, but not what they are worth.
+    _Family("TU11[0-9]", "", (_pipe("tensor_op_hmma", "fp16"), _pipe("tensor_op_imma", _INTS))),
     _Family(
         "GA100",
         _AMPERE,
@@ -142,7 +144,31 @@ def _family(chip: str) -> _Family:
     for family in _FAMILIES:
         if re.fullmatch(family.chips, chip.upper()):
             return family
-    raise CannotMeasure(f"rooflight has no table of counters for the chip {chip}: give their names with --metrics")
+    raise CannotMeasure(f"rooflight has no table of counters for the chip {chip}: measure with --counters none")
+
+
+# A compute capability does not tell TU116 and TU117, which have no tensor counters, from the others of 7.5. Thor is
+# 11.0 since CUDA 13.0 and was 10.1 before (its release notes: "SM101 has been renumbered as SM110").
+CHIPS_BY_CAPABILITY = {
+    "7.0": "GV100", "7.5": "TU102", "8.0": "GA100", "8.6": "GA102", "8.7": "GA10B", "8.9": "AD102", "9.0": "GH100",
+    "10.0": "GB100", "10.1": "GB10B", "10.3": "GB110", "11.0": "GB10B", "12.0": "GB202", "12.1": "GB20B",
+}  # fmt: skip
+"""The chip whose counters those of a compute capability have."""
+# GV11B is in CUPTI's list of chips, but its tables cannot be opened (run with CUPTI of CUDA 13.0).
+_WITHOUT_COUNTERS = {"7.2": "Jetson Xavier, whose GV11B CUPTI does not count on"}
+
+
+def no_table(capability: str) -> str:
+    """That counters of this compute capability are not known, and why where that is known."""
+    why = f" ({_WITHOUT_COUNTERS[capability]})" if capability in _WITHOUT_COUNTERS else ""
+    return f"rooflight has no table of counters for compute capability {capability}{why}"
+
+
+def chip_of(capability: str) -> str:
+    """The chip behind a compute capability such as `9.0`, as far as counters are concerned."""
+    if capability not in CHIPS_BY_CAPABILITY:
+        raise CannotMeasure(f"{no_table(capability)}: measure with --counters none")
+    return CHIPS_BY_CAPABILITY[capability]
 
 
 def _sass(op: str) -> str:
@@ -203,10 +229,19 @@ def tensor_counters_in_use(chip: str, scout_values: Mapping[str, float]) -> tupl
     return tuple(chosen)
 
 
-def idle_quantities(chip: str, in_use: Iterable[Counter], *, source: str) -> dict[str, Value]:
-    """The tensor quantities that the scout has proven to be zero, for every op of the step it ran over."""
+def idle_quantities(
+    chip: str, in_use: Iterable[Counter], *, source: str, scouted: Mapping[str, float] | None = None
+) -> dict[str, Value]:
+    """The tensor quantities that the scout has proven to be zero, for every op of the step it ran over.
+
+    A chip may have pipes and no counters of what they do (TU116): there `scouted` must say that all of them stood
+    still.
+    """
     busy = {counter.quantity for counter in in_use}
-    idle = dict.fromkeys(counter.quantity for counter in tensor_counters(chip) if counter.quantity not in busy)
+    families = [counter.quantity for counter in tensor_counters(chip)]
+    if not families and all(scouted is not None and scouted.get(name) == 0 for name in scout_metrics(chip)):
+        families = [f"tensor_flops_{precision}" for pipe in _family(chip).pipes for precision in pipe.precisions]
+    idle = dict.fromkeys(quantity for quantity in families if quantity not in busy)
     return {quantity: Value(value=0, origin=f"{source}: not in use in the whole step") for quantity in idle}
 
 

@@ -7,20 +7,18 @@ from collections.abc import Collection, Mapping
 from functools import cache
 
 from rooflight.counting.metrics import (
+    CHIPS_BY_CAPABILITY,
     Counter,
     byte_counters,
     cuda_core_counters,
     flop_count_sp,
+    no_table,
     tensor_counters,
     to_quantities,
 )
 from rooflight.importing.log import Log, Reading
 from rooflight.ledger import Value
 
-_CHIPS = {
-    "7.0": "GV100", "7.5": "TU102", "8.0": "GA100", "8.6": "GA102", "8.7": "GA10B", "8.9": "AD102", "9.0": "GH100",
-    "10.0": "GB100", "10.3": "GB110", "11.0": "GB10B", "12.0": "GB202", "12.1": "GB20B",
-}  # fmt: skip
 _BYTES = byte_counters(("dram", "l2", "l1"))
 _TENSOR = re.compile(r"sm__ops_path_tensor_src_\w+\.sum")
 _SPARSITY = re.compile(r"(?P<family>sm__ops_path_tensor_src_\w+)_sparsity_(on|off)\.sum")
@@ -67,15 +65,29 @@ def missing(log: Log) -> list[str]:
         return ["nvprof does not count the tensor cores: what ran there is missing from every FLOP count"]
     if log.tool != "ncu":
         return ["the log has times and no counters: FLOPs and bytes are unknown (ncu counts them)"]
-    return [*_missing_tensor(seen, log.capability), *_missing_cuda(seen, log.capability), *_missing_bytes(seen)]
+    return [
+        *_no_table(log.capability), *_missing_tensor(seen, log.capability), *_missing_cuda(seen, log.capability),
+        *_missing_bytes(seen),
+    ]  # fmt: skip
+
+
+def _no_table(capability: str | None) -> list[str]:
+    if capability is None or capability in CHIPS_BY_CAPABILITY or _has_no_tensor_cores(capability):
+        return []
+    return [f"{no_table(capability)}: which tensor counters the log leaves out is not known"]
+
+
+def _has_no_tensor_cores(capability: str | None) -> bool:
+    """Pascal and older."""
+    return re.fullmatch(r"[1-6]\.\d", capability or "") is not None
 
 
 def _missing_tensor(seen: Collection[str], capability: str | None) -> list[str]:
     counted = {name for name in seen if _TENSOR.fullmatch(name)}
-    chip = _CHIPS.get(capability or "")
+    chip = CHIPS_BY_CAPABILITY.get(capability or "")
     families = tensor_counters(chip) if chip is not None else ()
-    if re.fullmatch(r"[1-6]\.\d", capability or ""):
-        return []  # Pascal and older have no tensor cores
+    if _has_no_tensor_cores(capability):
+        return []
     if not counted:
         return [
             "the tensor cores were not counted: what ran there is missing from every FLOP count; "
@@ -90,7 +102,7 @@ def _missing_tensor(seen: Collection[str], capability: str | None) -> list[str]:
 
 def _missing_cuda(seen: Collection[str], capability: str | None) -> list[str]:
     notes = []
-    chip = _CHIPS.get(capability or "", "GH100")
+    chip = CHIPS_BY_CAPABILITY.get(capability or "", "GH100")
     kinds: dict[str, list[str]] = {}
     for counter in cuda_core_counters(chip):
         kinds.setdefault(counter.quantity, []).append(counter.metric)
@@ -116,8 +128,8 @@ def _missing_bytes(seen: Collection[str]) -> list[str]:
 @cache
 def _flop_counters(names: frozenset[str]) -> tuple[Counter, ...]:
     """The FLOP counters among these names. What every chip calls alike is worth alike."""
-    tensor = {counter.metric: counter for chip in _CHIPS.values() for counter in tensor_counters(chip)}
-    cuda = {counter.metric: counter for chip in _CHIPS.values() for counter in cuda_core_counters(chip)}
+    tensor = {counter.metric: counter for chip in CHIPS_BY_CAPABILITY.values() for counter in tensor_counters(chip)}
+    cuda = {counter.metric: counter for chip in CHIPS_BY_CAPABILITY.values() for counter in cuda_core_counters(chip)}
     # The paired instructions of some chips are added where they were counted; the others are needed all three.
     needed = [counter for counter in cuda.values() if counter.metric in names or not _is_paired(counter)]
     return (*(counter for metric, counter in tensor.items() if metric in names), *needed)

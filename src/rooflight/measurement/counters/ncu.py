@@ -34,9 +34,6 @@ _BASE = (
     "--profile-from-start", "off", "--target-processes", "all", "--nvtx", "--replay-mode", "kernel",
     "--cache-control", "none", "--clock-control", "none",
 )  # fmt: skip
-_CHIPS = {70: "GV100", 72: "GV100", 75: "TU102", 80: "GA100", 86: "GA102", 87: "GA10B", 89: "AD102", 90: "GH100",
-          100: "GB100", 103: "GB110", 120: "GB202"}  # fmt: skip
-"""The chip behind a compute capability, as far as counters are concerned."""
 
 
 def find_ncu() -> str | None:
@@ -75,10 +72,9 @@ def counters_for(ledger: Ledger, options: MeasureOptions) -> tuple[Counter, ...]
 
 
 def chip_of(target: str) -> str:
+    """The chip of `cuda:80`; `cuda` is Hopper, as everywhere."""
     capability = int(target.partition(":")[2] or 90)
-    if capability not in _CHIPS:
-        raise CannotMeasure(f"rooflight has no table of counters for compute capability {capability / 10}")
-    return _CHIPS[capability]
+    return metrics.chip_of(f"{capability // 10}.{capability % 10}")
 
 
 def check_can_count(target: str) -> None:
@@ -86,6 +82,7 @@ def check_can_count(target: str) -> None:
         raise BadInput("ncu: only on an NVIDIA GPU, and the step is measured on the CPU")
     if find_ncu() is None:
         raise CannotMeasure("ncu is not on PATH: install Nsight Compute, or measure with --counters cupti")
+    chip_of(target)
 
 
 def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledger:

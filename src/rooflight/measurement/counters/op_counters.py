@@ -80,17 +80,18 @@ class OpCounters:
 
     def whole_step(self) -> tuple[Plan, dict[str, Value]]:
         """One range around the plain step (several times over for its spread), and the plan for what comes after."""
-        scouted = self._count(metrics.scout_metrics(self.chip), self._step_in_a_range, 1, "counters: scouting")
-        tensor = metrics.tensor_counters_in_use(self.chip, scouted["step"])
+        scout = metrics.scout_metrics(self.chip)
+        scouted = self._count(scout, self._step_in_a_range, 1, "counters: scouting")["step"]
+        tensor = metrics.tensor_counters_in_use(self.chip, scouted)
         everything = (
             *metrics.byte_counters(self._options.levels, chip=self.chip), *tensor,
             *metrics.cuda_core_counters(self.chip),
         )  # fmt: skip
         names = [*(counter.metric for counter in everything), *self._options.metrics]
         counts = self._count(names, self._step_in_a_range, 1, "counters: whole step")["step"]
-        in_use = metrics.tensor_counters_in_use(self.chip, {**scouted["step"], **counts})
+        in_use = metrics.tensor_counters_in_use(self.chip, {**scouted, **counts})
         kept = tuple(counter for counter in everything if counter not in tensor or counter in in_use)
-        idle = metrics.idle_quantities(self.chip, in_use, source=_SOURCE)
+        idle = metrics.idle_quantities(self.chip, in_use, source=_SOURCE, scouted=scouted)
         plan = Plan(self.chip, kept, self._options.metrics, idle, self._types)
         if not self._options.spread:
             return plan, plan.quantities(counts)

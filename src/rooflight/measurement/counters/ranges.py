@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from rooflight.counting.metrics import byte_counters
 from rooflight.errors import CannotMeasure
 from rooflight.measurement.counters import cupti, gpu, structs
 
@@ -325,7 +326,10 @@ def probe(index: int = 0, *, deep: bool = False) -> str:
     """
     chip = gpu.device(index).chip
     if deep:
-        with RangeProfiler(["dram__bytes_read.sum"], max_ranges=1, device=index) as profiler:
+        # DRAM is what a measurement asks first; chips that do not count it have L2. The CUDA cores' counters would not
+        # do: those are counted by instrumented code.
+        counter = byte_counters(("dram", "l2"), chip=chip)[0]
+        with RangeProfiler([counter.metric], max_ranges=1, device=index) as profiler:
             profiler.start()
             profiler.push("nothing")
             profiler.pop()

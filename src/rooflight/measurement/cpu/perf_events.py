@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 
 from rooflight.errors import CannotMeasure
@@ -92,6 +93,9 @@ _ENABLE, _WHOLE_GROUP = 0x2400, 1
 _TIMES = 1 | 2  # PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING
 _DISABLED, _INHERIT, _USER_SPACE_ONLY = 1, 1 << 1, 1 << 5 | 1 << 6
 _PMUS = Path("/sys/bus/event_source/devices")
+_PROBE_FLOPS = 1000
+_TURNS_S = 0.1
+"""Counters take turns every 4 ms (perf_event_mux_interval_ms), so this is some 25 of them."""
 
 
 def parse_cpuinfo(text: str) -> Cpu:
@@ -257,18 +261,37 @@ class FlopCounters(Counters):
 
 def available() -> str | None:
     """Why FLOPs cannot be counted here, with the setting that changes it; `None` when they can."""
+    # Python's floats are doubles, and only their counters are opened: where there are four a thread (Intel with
+    # hyper-threading, up to Cascade Lake) or six that go in pairs (Zen 5), they would wait for those of fp32.
+    wanted = [quantity for quantity in quantities() if quantity in ("cpu_flops_fp64", "cpu_flops_any")]
     try:
-        with FlopCounters() as counters:
-            value = 1.0
-            for _ in range(1000):
-                value *= 0.999
-            counted = counters.read()
+        with FlopCounters(wanted) as counters:
+            counted = _probed(counters)
     except CannotMeasure as error:
         return str(error)
-    # Python's floats are doubles: a thousand multiplications must show, wherever counters count.
-    if counted.get("cpu_flops_fp64", counted.get("cpu_flops_any", 0)) < 1000:
+    if counted is None:
+        return (
+            "the CPU's FLOP counters open but never get a turn: stop what else holds them (another profiler; the"
+            " watchdog: `sudo sysctl kernel.nmi_watchdog=0`)"
+        )
+    if counted < _PROBE_FLOPS:
         return "the CPU's FLOP counters open but stay at 0: the virtual machine does not pass them on, run on its host"
     return None
+
+
+def _probed(counters: Counters) -> int | None:
+    """FLOPs of multiplications that must show wherever counters count; `None`: the counters never ran.
+
+    As many as it takes: a counter that somebody else has comes only with the kernel's next turn.
+    """
+    end = monotonic() + _TURNS_S
+    while True:
+        value = 1.0
+        for _ in range(_PROBE_FLOPS):
+            value *= 0.999
+        counted = next(iter(counters.read().values()), None)
+        if (counted is not None and counted >= _PROBE_FLOPS) or monotonic() >= end:
+            return counted
 
 
 def quantities() -> tuple[str, ...]:

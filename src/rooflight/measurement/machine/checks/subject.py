@@ -27,11 +27,11 @@ from rooflight.measurement.machine.nvml import Gpu, Nvml
 
 _PROBE_LIMIT_S = 30
 _PROBE = """
-from rooflight.errors import CannotMeasure
+from rooflight.errors import RooflightError
 from rooflight.measurement.counters.ranges import probe
 try:
     print("ok", probe(deep=True))
-except CannotMeasure as error:
+except RooflightError as error:
     print("no", " ".join(str(error).split()))
 """
 
