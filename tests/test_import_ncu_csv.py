@@ -341,6 +341,91 @@ def test_a_row_with_too_few_cells(tmp_path: Path) -> None:
     assert "line 4" in message and "302 cells where the header has 303" in message
 
 
+@pytest.mark.parametrize("lost", [1, 3, 6, 7, 200])
+def test_a_row_that_lost_its_beginning_is_refused_with_its_line(lost: int, tmp_path: Path) -> None:
+    lines = real(TF32).splitlines()
+    lines[7] = lines[7][lost:]
+    assert "line 8" in (message := refusal(tmp_path, "\n".join(lines))) and "not whole" in message
+
+
+@pytest.mark.parametrize("print_", ["x", "epoch 1", "[progress] ", "\r 50%|#####", '{"loss": 0.25}', "1"])
+def test_a_print_on_the_line_of_a_row_is_refused_with_its_line(print_: str, tmp_path: Path) -> None:
+    lines = real(TF32).splitlines()
+    lines[7] = print_ + lines[7]
+    message = refusal(tmp_path, "\n".join(lines))
+    assert "line 8: this is a piece of a row" in message and "--log-file" in message
+
+
+@pytest.mark.parametrize(
+    "print_",
+    ["", "accuracy: 98%", '"quoted" says the program', '{"loss":"0.25","epoch":"1"}', 'INFO {"a":"b","c":["d","e"]}', "{",
+     '  "model": "resnet",', '  "layer": "conv2"', '  "conv2"', "}", '  File "/home/me/main.py", line 3, in <module>', "1,2,3",
+     "==PROF== Profiling \"k\" - 0: 0%....100% - 3 passes", "1 \r 50%|#####", "['a', 'b']", "12", "saved to \"out.pt\""],
+)  # fmt: skip
+def test_prints_between_the_rows_are_passed_over(print_: str, tmp_path: Path, tf32: Ledger) -> None:
+    for text in (real(TF32), details_page(real(TF32))):
+        lines = text.splitlines()
+        text = "\n".join(line for number, row in enumerate(lines) for line in ([print_, row] if number > 1 else [row]))
+        assert [kernel.name for kernel in read_text(tmp_path, text).kernels] == [kernel.name for kernel in tf32.kernels]
+
+
+def test_a_row_that_was_taken_out_is_told(tmp_path: Path, tf32: Ledger) -> None:
+    lines = real(TF32).splitlines()
+    for taken in (6, 7):
+        ledger = read_text(tmp_path, "\n".join(lines[:taken] + lines[taken + 1 :]))
+        assert len(ledger.kernels) == 3
+        assert any("skip 1: rows were filtered out or lost" in note for note in ledger.header.notes)
+    assert not any("skip" in note for note in tf32.header.notes)
+
+
+@pytest.mark.parametrize("left", ["", " ", "x", "epoch 1"])
+def test_something_else_in_the_place_of_a_row_is_refused(left: str, tmp_path: Path) -> None:
+    lines = real(TF32).splitlines()
+    for place in (6, 7):
+        message = refusal(tmp_path, "\n".join([*lines[:place], left, *lines[place + 1 :]]))
+        assert f"line {place + 1}: the row of kernel {place - 6} is not here" in message
+
+
+def test_a_second_process_may_count_on(tmp_path: Path) -> None:
+    rows = table(raw({"dram__bytes_read.sum": ("byte", "64")}))
+    others = [[number, process, *KERNEL[2:], "64"] for number, process in (("1", "9"), ("5", "10"), ("6", "10"))]
+    ledger = read_text(tmp_path, printed([*rows, *others]))
+    assert len(ledger.kernels) == 4 and not any("skip" in note for note in ledger.header.notes)
+
+
+def test_a_header_in_the_middle_is_lost(tmp_path: Path) -> None:
+    one, other = real(TF32).splitlines(), real(FP32).splitlines()
+    header = next(number for number, line in enumerate(other) if line.startswith('"ID"'))
+    # All of it: the row of units is no kernel. Its beginning: a piece of a row.
+    assert "ID is ''" in refusal(tmp_path, "\n".join([*one, *other[header + 1 :]]))
+    assert "piece of a row" in refusal(tmp_path, "\n".join([*one, other[header][3:], *other[header + 1 :]]))
+    # Of the first table: its rows would be passed over as words before the second.
+    first = next(number for number, line in enumerate(one) if line.startswith('"ID"'))
+    assert "a row without a header" in refusal(tmp_path, "\n".join([*one[first + 1 :], *other]))
+
+
+@pytest.mark.parametrize("text", ["1e9999", "1e-9999", "9" * 400, "-1e400"])
+def test_numbers_beyond_all_counters(text: str, tmp_path: Path) -> None:
+    log = raw({"dram__bytes_read.sum": ("byte", text), "gpu__time_duration.sum": ("ns", text)})
+    if text == "1e-9999":
+        assert value(read_text(tmp_path, log).kernels[0], "dram_bytes_read") == 0
+    else:
+        assert "line 3: dram__bytes_read.sum is" in refusal(tmp_path, log)
+
+
+def test_nothing_counts_below_zero(tmp_path: Path) -> None:
+    message = refusal(tmp_path, raw({"gpu__time_duration.sum": ("ns", "-5")}))
+    assert "line 3: gpu__time_duration.sum is '-5': nothing counts below zero" in message
+
+
+@pytest.mark.parametrize("place", [HEADER.index("Grid Size"), HEADER.index("Stream"), HEADER.index("ID")])
+def test_sizes_and_numbers_of_thousands_of_digits(place: int, tmp_path: Path) -> None:
+    many = "1" * 5000
+    kernel = [*KERNEL[:place], f"({many}, 1, 1)" if "(" in KERNEL[place] else many, *KERNEL[place + 1 :]]
+    ledger = read_or_refused(tmp_path, raw({"dram__bytes_read.sum": ("byte", "64")}, kernel=kernel))
+    assert ledger is None or ledger.kernels[0].stream is None
+
+
 def test_a_missing_row_of_units(tmp_path: Path) -> None:
     header, _, *rows = table(real(TF32))
     assert "line 2: the row of units is missing" in refusal(tmp_path, printed([header, *rows]))
@@ -434,3 +519,35 @@ def test_a_log_with_a_hole_or_rubbish_in_it_is_read_or_refused(data: st.DataObje
     rubbish = data.draw(st.text(alphabet='",\n\r0x.=\0é', max_size=8))
     ledger = read_or_refused(tmp_path, text[:start] + rubbish + text[end:])
     assert ledger is None or ledger.kernels
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(page=st.sampled_from(sorted(WHOLE)), data=st.data())
+def test_a_line_that_lost_its_beginning_never_makes_a_wrong_sum(page: str, data: st.DataObject, tmp_path: Path) -> None:
+    """Of the header, the units or a row; with what a program prints without a line end before it, or nothing."""
+    whole = WHOLE[page]
+    lines = whole.splitlines()
+    place = data.draw(st.sampled_from([number for number, line in enumerate(lines) if line.startswith('"')]))
+    length = len(lines[place])
+    # Short and long pieces alike: most characters are far from either end.
+    lost = data.draw(st.integers(0, min(60, length - 1)) | st.integers(max(0, length - 60), length - 1)
+                     | st.integers(0, length - 1))  # fmt: skip
+    # A print and the end of a last cell together look like any print.
+    before = data.draw(st.sampled_from(["", "x", "epoch 1: ", "0"] if lost < length // 2 else [""]))
+    lines[place] = before + lines[place][lost:]
+    ledger = read_or_refused(tmp_path, "\n".join(lines) + "\n")
+    if ledger is not None:
+        assert ledger.kernels == read_text(tmp_path, whole).kernels
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    page=st.sampled_from(sorted(WHOLE)),
+    text=st.text(st.characters(codec="utf-8", exclude_characters='"')),
+    data=st.data(),
+)
+def test_prints_without_quotes_are_passed_over(page: str, text: str, data: st.DataObject, tmp_path: Path) -> None:
+    lines = WHOLE[page].splitlines()
+    place = data.draw(st.integers(0, len(lines)))
+    (tmp_path / "log.csv").write_bytes("\n".join([*lines[:place], text.replace("\0", ""), *lines[place:], ""]).encode())
+    assert read(tmp_path / "log.csv").kernels == read_text(tmp_path, WHOLE[page]).kernels

@@ -94,6 +94,8 @@ def test_csv(tmp_path: Path) -> None:
         (TEXT[: TEXT.index("Device \"Tesla V100-SXM2-16GB (0)\"\n    Kernel: saxpy(float*, int)\n          4")], "no table of metrics"),
         (CSV[:-12], "line 5: this row of nvprof's metrics breaks off"),
         (CSV.strip(), "line 5: the last row has no line end"),
+        (CSV.replace('"Tesla K20c (0)","jacobi(float*, int)",3,"flop', 'bi(float*, int)",3,"flop'), "line 4: this row has lost"),
+        (TEXT.replace("          4                             flop_count_sp", "count_sp"), "line 16: this row has lost"),
         (TEXT.strip(), "line 24: the last row has no line end"),
         (CSV.replace("673384360\n", "many\n"), "line 4: flop_count_sp is 'many'"),
         (CSV.replace(",3,\"flop", ",0,\"flop"), "line 4: '0' is no number of invocations"),

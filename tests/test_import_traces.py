@@ -83,12 +83,51 @@ def test_nsys_before_2021(tmp_path: Path) -> None:
         (NSYS.replace(",Name", ",Nam"), "line 4: the header lacks one of"),
         ("\n".join(NSYS.splitlines()[:4]), "no rows"),
         (NSYS[:-20] + '"unfinished', "line 8"),
+        (NSYS.replace("1005000,2000", "1005000,-100"), "line 6: Duration is '-100'"),
+        (NSYS.replace("1005000,2000", "1005000,1e9999"), "line 6: Duration is '1e9999'"),
+        (NSYS.replace("4.194,", "-4.194,"), "line 5: Bytes is '-4.194'"),
+        (NSYS.replace("128,4096,", "128,-4096,"), "line 6: GrdX is '-4096'"),
+        (NSYS.replace("1005000,2000", "x1005000,2000"), "line 6: this is no row of the table"),
+        (NSYS.replace("1005000,2000", ",2000"), "line 6: this is no row of the table"),
+        (NSYS.replace("1005000,2000", "\n1005000,2000"), "line 6: an empty line among the rows"),
+        (NSYS + NSYS.replace("Start (ns)", "tart (ns)"), "line 12: the header row has lost its beginning"),
     ],
 )
 def test_broken_nsys(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile) as caught:
         read_text(tmp_path, text)
     assert said in str(caught.value)
+
+
+def test_nsys_tables_end_where_the_next_report_begins(tmp_path: Path) -> None:
+    other = "Processing [x.sqlite] with [cuda_gpu_sum.py]...\nTime (%),Total Time (ns),Name\n50.0,4000,saxpy\n"
+    alone = read_text(tmp_path, NSYS)
+    for end in ("", "\n", "\n\n", "\nSKIPPED: x.sqlite does not contain NV Tools Extension data.\n\n"):
+        assert read_text(tmp_path, NSYS + end + other).kernels == alone.kernels
+    assert read_text(tmp_path, NSYS + "\nall done\n").kernels == alone.kernels
+    assert len(read_text(tmp_path, NSYS + "\n" + NSYS).kernels) == 2 * len(alone.kernels)
+
+
+def test_nsys_starts_that_go_back_are_told(tmp_path: Path) -> None:
+    assert any("line 8 starts before the line above it" in note for note in read_text(tmp_path, NSYS).header.notes)
+    ordered = "".join(line for line in NSYS.splitlines(keepends=True) if "memset" not in line)
+    assert not any("starts before" in note for note in read_text(tmp_path, ordered).header.notes)
+    shorter = ordered.replace("1006000,2000", "06000,2000")
+    assert any("line 7 starts before" in note for note in read_text(tmp_path, shorter).header.notes)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_an_nsys_row_that_lost_its_beginning_never_makes_a_wrong_sum(data: st.DataObject, tmp_path: Path) -> None:
+    lines = NSYS.splitlines()
+    place = data.draw(st.integers(3, len(lines) - 1))
+    lines[place] = lines[place][data.draw(st.integers(1, len(lines[place]) - 1)) :]
+    try:
+        ledger = read_text(tmp_path, "\n".join(lines) + "\n")
+    except BadFile:
+        return
+    assert len(ledger.kernels) == 4
+    assert totals(ledger)["gpu_time_s"] == pytest.approx(7.5e-6)
 
 
 # Chrome traces ------------------------------------------------------------------------------------------------------
@@ -233,6 +272,144 @@ def test_broken_chrome_traces(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile) as caught:
         read_text(tmp_path, text, "trace.json")
     assert said in str(caught.value)
+
+
+def changed(index: int, **fields: Any) -> str:
+    """The small trace with other fields in one event, or in its arguments: `args_correlation=...`."""
+    trace = small_trace()
+    event = trace["traceEvents"][index]
+    for name, value in fields.items():
+        if name.startswith("args_"):
+            event["args"][name.removeprefix("args_").replace("External_id", "External id")] = value
+        else:
+            event[name] = value
+    return json.dumps(trace)
+
+
+KERNEL, OP, CALL, STEP = 12, 5, 7, 1
+
+
+@pytest.mark.parametrize(
+    ("index", "fields", "said"),
+    [
+        (KERNEL, {"args_correlation": [1]}, "event 13 of the trace, 'kernel' \"conv\", "),
+        (KERNEL, {"args_correlation": {}}, "$.args.correlation"),
+        (KERNEL, {"args_correlation": 1.5}, "$.args.correlation"),
+        (KERNEL, {"args_External_id": [1]}, "$.args.External id"),
+        (KERNEL, {"args_grid": [1, 2]}, "$.args.grid"),
+        (KERNEL, {"args_grid": [1, -2, 3]}, "$.args.grid"),
+        (KERNEL, {"args_stream": 10**400}, "$.args.stream"),
+        (KERNEL, {"args_device": [0]}, "$.args.device"),
+        (KERNEL, {"args": 5}, "$.args"),
+        (KERNEL, {"dur": -5}, "Expected `float` >= 0.0 - at `$.dur`"),
+        (KERNEL, {"dur": 10**400}, "$.dur"),
+        (KERNEL, {"dur": 10**13}, "$.dur"),
+        (KERNEL, {"dur": "2"}, "Expected `float`, got `str` - at `$.dur`"),
+        (KERNEL, {"dur": None}, "$.dur"),
+        (KERNEL, {"dur": True}, "$.dur"),
+        (KERNEL, {"ts": "soon"}, "$.ts"),
+        (KERNEL, {"ts": 10**400}, "$.ts"),
+        (KERNEL, {"ts": 1e300}, "$.ts"),
+        (KERNEL, {"name": 5}, "event 13 of the trace, 'kernel' 5, "),
+        (KERNEL, {"name": "k" * 500, "dur": -1}, "kkk..., is not as PyTorch's profiler writes it"),
+        (KERNEL + 1, {"args_bytes": -1}, "event 14 of the trace, 'gpu_memcpy'"),
+        (KERNEL + 1, {"args_bytes": "many"}, "$.args.bytes"),
+        (CALL, {"args_correlation": [1]}, "event 8 of the trace, 'cuda_runtime' \"cudaLaunchKernel\""),
+        (CALL, {"pid": [7]}, "$.pid"),
+        (CALL, {"tid": {}}, "$.tid"),
+        (CALL, {"ts": 10**400}, "$.ts"),
+        (OP, {"pid": [7]}, "event 6 of the trace, 'cpu_op' \"aten::conv2d\""),
+        (OP, {"args_External_id": [1]}, "$.args.External id"),
+        (OP, {"dur": 10**400}, "$.dur"),
+        (STEP, {"dur": -5}, "event 2 of the trace, 'user_annotation' \"ProfilerStep#3\""),
+    ],
+)
+def test_events_that_are_not_as_pytorch_writes_them(
+    index: int, fields: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadFile) as caught:
+        read_text(tmp_path, changed(index, **fields), "trace.json")
+    message = str(caught.value)
+    assert said in message and "\n" not in message and len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("field", "entry"),
+    [("deviceProperties", [{"id": [0]}]), ("deviceProperties", 5), ("deviceProperties", [{"id": 0, "computeMajor": "9"}]),
+     ("cuda_runtime_version", [12040]), ("cuda_runtime_version", 10**400)],
+)  # fmt: skip
+def test_a_head_that_is_not_as_pytorch_writes_it(field: str, entry: Any, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=field):
+        read_text(tmp_path, json.dumps({**small_trace(), field: entry}), "trace.json")
+
+
+@pytest.mark.parametrize(
+    ("index", "fields"),
+    [
+        (KERNEL, {"ts": 50, "dur": 100}),
+        (KERNEL, {"pid": [1], "tid": {}}),  # where a kernel ran is in its arguments
+        (KERNEL, {"args_queued": [], "args_priority": "high"}),
+        (KERNEL, {"args_External_id": "2"}),
+        (CALL, {"dur": -1}),
+        (OP, {"args_Input_Dims": [[1, 2], []]}),
+        (3, {"dur": -1e9}),  # a module that was open when the profiler stopped
+        (4, {"ts": None, "dur": "x", "args": 5}),  # a Python function that is no module
+        (0, {"pid": [], "tid": None, "args": 3}),
+        (17, {"cat": 5, "id": [], "ts": 10**400}),
+    ],
+)
+def test_what_is_not_read_may_be_anything(index: int, fields: dict[str, Any], tmp_path: Path) -> None:
+    before = read_text(tmp_path, json.dumps(small_trace()), "trace.json")
+    ledger = read_text(tmp_path, changed(index, **fields), "trace.json")
+    assert [(kernel.name, kernel.time_s) for kernel in ledger.kernels] == [
+        (kernel.name, kernel.time_s) for kernel in before.kernels
+    ]
+
+
+def test_processes_threads_and_ids_may_be_words(tmp_path: Path) -> None:
+    trace = small_trace()
+    for entry in trace["traceEvents"]:
+        if "args" in entry:
+            ids = ("correlation", "External id", "external id")
+            entry["args"] |= {name: f"0x{entry['args'][name]}" for name in ids if name in entry["args"]}
+        entry |= {"pid": f"Process {entry['pid']}", "tid": f"thread {entry['tid']}"}
+    ledger = read_text(tmp_path, json.dumps(trace), "trace.json")
+    assert ledger.kernels == read_text(tmp_path, json.dumps(small_trace()), "trace.json").kernels
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**400), 10**400) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "X", "kernel", "cpu_op", "cuda_runtime", "2"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "bytes", "x"]), inner, max_size=2),
+    max_leaves=4,
+)  # fmt: skip
+FIELDS = st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "args_correlation", "args_External_id",
+                          "args_grid", "args_stream", "args_device", "args_bytes"])  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(index=st.integers(1, 16), field=FIELDS, anything=ANYTHING)
+def test_anything_in_any_field_is_read_or_refused(index: int, field: str, anything: Any, tmp_path: Path) -> None:
+    try:
+        ledger = read_text(tmp_path, changed(index, **{field: anything}), "trace.json")
+    except BadFile:
+        return
+    for kernel in ledger.kernels:
+        assert kernel.time_s is not None and 0 <= kernel.time_s <= 1e6
+    if field not in ("ph", "cat"):  # an event of another kind is not ours
+        assert len(ledger.kernels) == 5
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(other=ANYTHING)
+def test_events_of_others_are_passed_over(other: Any, tmp_path: Path) -> None:
+    trace = small_trace()
+    before = read_text(tmp_path, json.dumps(trace), "trace.json")
+    trace["traceEvents"] += [
+        other,
+        {"ph": "X", "cat": "theirs", "name": other, "pid": other, "ts": other, "args": other},
+    ]
+    assert read_text(tmp_path, json.dumps(trace), "trace.json").kernels == before.kernels
 
 
 WHOLE = (NSYS, json.dumps(small_trace()), json.dumps(small_trace(), indent=1))

@@ -149,7 +149,7 @@ def _version(content: bytes, path: Path) -> int:
         # A file that breaks off in the middle fails here, before its version can be trusted.
         if content[:10] == b'{"header":':
             raise BadFile(
-                f"{path} is what --json prints; a ledger is saved with: rooflight estimate MODEL -o run.json"
+                f"{path} is what --json prints; a ledger is saved with: rooflight measure MODEL -o run.json"
             ) from None
         raise BadFile(
             f"{path} is not a rooflight ledger, as -o saves it ({_one_line(error)}); logs of profilers are read by: "

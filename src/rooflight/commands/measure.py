@@ -102,6 +102,11 @@ def _check(options: Mapping[str, Any]) -> None:
     trace_file = options["trace_file"]
     if trace_file is not None and trace_file == options["output"]:
         raise BadInput("--trace and -o name the same file: give them different names")
+    if trace_file is not None and options["compiled"] and not _on_gpu(options["device"]):
+        raise BadInput(
+            "--trace draws ops and kernels by their time, and a compiled step on the CPU has neither: leave "
+            "--compile or --trace away"
+        )
     if trace_file is not None and not trace_file.name.lower().endswith(".json"):
         raise BadInput(f"--trace {trace_file}: the name must end in .json")
 
@@ -167,8 +172,18 @@ def _refuse_ncu(device: str | None) -> None:
 
     from rooflight.measurement.counters import ncu
 
-    on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
-    ncu.check_can_count("cuda" if on_gpu else "cpu")
+    if not _on_gpu(device):
+        ncu.check_can_count("cpu")
+    elif torch.cuda.is_available():  # else the measurement says so
+        major, minor = torch.cuda.get_device_capability()
+        ncu.check_can_count(f"cuda:{major}{minor}")
+
+
+def _on_gpu(device: str | None) -> bool:
+    """Whether the step of a model by name is measured there."""
+    import torch
+
+    return torch.cuda.is_available() if device is None else device.startswith("cuda")
 
 
 def _noted(ledger: Ledger, note: str) -> Ledger:

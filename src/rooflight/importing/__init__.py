@@ -28,7 +28,16 @@ def read(path: str | Path) -> Ledger:
 
 
 def _log(path: Path) -> Log:
-    from rooflight.importing import chrome_trace, ncu_csv, ncu_messages, ncu_report, ncu_text, nsys_csv, nvprof
+    from rooflight.importing import (
+        chrome_trace,
+        ncu_csv,
+        ncu_messages,
+        ncu_report,
+        ncu_tables,
+        ncu_text,
+        nsys_csv,
+        nvprof,
+    )
 
     content = read_bytes(path, what="log")
     if not content.strip():
@@ -43,7 +52,7 @@ def _log(path: Path) -> Log:
     if text is None:
         raise BadFile(f"{path} is no log that rooflight knows; it reads {KNOWN}")
     source = Source(str(path), text)
-    if ncu_csv.HEADER.search(text):
+    if ncu_tables.HEADER.search(text):
         return ncu_csv.read(source)
     if nsys_csv.HEADER.search(text):
         return nsys_csv.read(source)

@@ -9,132 +9,65 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 
-from rooflight.errors import BadFile
 from rooflight.importing.log import Launch, Log
 from rooflight.importing.ncu_launches import Profiled, dim3, log_of, times
 from rooflight.importing.ncu_messages import refuse_empty
-from rooflight.importing.ncu_metrics import Printed, is_measured, is_rollup
-from rooflight.importing.source import Source, cells_of, record
+from rooflight.importing.ncu_metrics import Printed
+from rooflight.importing.ncu_tables import Table, tables
+from rooflight.importing.source import Source
 
-HEADER = re.compile(r'"(?:ID","Process ID|Process ID","Process Name)"')
-_FIXED = frozenset({
-    "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size",
-    "Grid Size", "Device", "CC",
-})  # fmt: skip
 _ONE_KERNEL = ("ID", "Process ID", "Kernel Name", "Kernel Time", "Invocations", "Grid Size", "Block Size")
 """Rows of the details page that agree in these are about the same launch."""
-_ROW = re.compile(r'"\d*(",|"?$)')
 _RANGE = re.compile(r'"([^"]*)"')
 
 
-@dataclass(frozen=True)
-class _Table:
-    """A header, and the rows below it; both with their lines."""
-
-    line: int
-    header: list[str]
-    rows: list[tuple[int, list[str]]] = field(default_factory=list)
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.header)}
-
-    @cached_property
-    def range_places(self) -> list[int]:
-        """Columns of NVTX ranges."""
-        return [place for place, name in enumerate(self.header) if "_Range:" in name]
-
-    @cached_property
-    def metrics(self) -> list[tuple[int, str]]:
-        """Columns of metrics on the raw page."""
-        return [(place, name) for place, name in enumerate(self.header) if name not in _FIXED and "_Range:" not in name]
-
-    @cached_property
-    def kept(self) -> list[tuple[int, str]]:
-        """Those that tell something about a kernel which no other tells."""
-        return [entry for entry in self.metrics if is_measured(entry[1]) and not is_rollup(entry[1], self.places)]
-
-    @property
-    def is_long(self) -> bool:
-        return "Metric Name" in self.places
-
-    def cell(self, cells: list[str], name: str) -> str:
-        place = self.places.get(name, len(cells))
-        return cells[place].strip() if place < len(cells) else ""
-
-    def torn(self, source: Source, line: int, cells: list[str]) -> BadFile:
-        return source.bad(
-            line, f"{len(cells)} cells where the header has {len(self.header)}: the file is not whole, export it again"
-        )
-
-
 def read(source: Source) -> Log:
-    tables = list(_tables(source))
-    found = [entry for table in tables for entry in (_long if table.is_long else _wide)(source, table)]
+    pages = list(tables(source))
+    found = [entry for table in pages for entry in (_long if table.is_long else _wide)(source, table)]
     if not found:
         raise refuse_empty(source, "the table of kernels has a header and no rows")
-    log = log_of(source, found, about=f"ncu CSV, {'details' if tables[0].is_long else 'raw'} page")
-    left_out = max(0 if table.is_long else len(table.metrics) - len(table.kept) for table in tables)
-    note = f"left out: {left_out:,} columns about device, launch and profiler, and averages of counters that have a sum"
-    return replace(log, notes=(*log.notes, note)) if left_out else log
+    log = log_of(source, found, about=f"ncu CSV, {'details' if pages[0].is_long else 'raw'} page")
+    notes = []
+    if left_out := max(0 if table.is_long else len(table.metrics) - len(table.kept) for table in pages):
+        notes.append(
+            f"left out: {left_out:,} columns about device, launch and profiler, "
+            "and averages of counters that have a sum"
+        )
+    if skipped := sum(table.skipped(source, first=table is pages[0]) for table in pages):
+        notes.append(f"the IDs of the kernels skip {skipped:,}: rows were filtered out or lost, and no sum has them")
+    return replace(log, notes=(*log.notes, *notes))
 
 
-def _tables(source: Source) -> Iterator[_Table]:
-    """The tables of a log; several runs may have been written into one."""
-    table: _Table | None = None
-    lines = iter(source.numbered())
-    for number, line in lines:
-        start = HEADER.search(line)
-        if start is not None and (table is None or start.start() == 0):
-            if table is not None:
-                yield table
-            # A program that does not end its last line shares it with the header.
-            table = _Table(number, _header(source, number, line[start.start() :]))
-        elif table is not None and _ROW.match(line):
-            table.rows.append((number, record(source, lines, (number, line))))
-    if table is not None:
-        yield table
-
-
-def _header(source: Source, number: int, line: str) -> list[str]:
-    cells = cells_of(line)
-    if cells is None or "Kernel Name" not in cells:
-        raise source.bad(number, "the header row breaks off: the file is not whole, export it again")
-    return cells
-
-
-def _wide(source: Source, table: _Table) -> Iterator[Profiled]:
+def _wide(source: Source, table: Table) -> Iterator[Profiled]:
     """The raw page."""
     if not table.rows:
         return
     first_line, units = table.rows[0]
     if units[:1] != [""]:
         raise source.bad(first_line, "the row of units is missing under the header: export it again with --page raw")
-    for line, cells in table.rows:
-        if len(cells) != len(table.header):
-            raise table.torn(source, line, cells)
-        if line == first_line:
-            continue
+    table.must_fit(source, table.rows[0])
+    for line, cells in table.rows[1:]:
+        table.must_fit(source, (line, cells))
+        table.must_be_numbered(source, (line, cells))
         printed = [Printed(name, units[place], cells[place], line) for place, name in table.kept]
         device = table.cell(cells, "device__attribute_display_name")
         yield Profiled(_launch(source, table, (line, cells)), printed, device, table.cell(cells, "CC"))
 
 
-def _long(source: Source, table: _Table) -> Iterator[Profiled]:
+def _long(source: Source, table: Table) -> Iterator[Profiled]:
     """The details page, and summaries."""
     value = "Average" if "Average" in table.places else "Metric Value"
     if not {"Metric Unit", value} <= set(table.places):
         raise source.bad(table.line, "the header row breaks off: the file is not whole, export it again")
     # Rows without advice may end behind the value.
-    needed = max(table.places.get(name, 0) for name in ("Metric Name", "Metric Unit", value, "Maximum"))
+    last_needed = max(table.places.get(name, 0) for name in ("Metric Name", "Metric Unit", value, "Maximum"))
     current: Profiled | None = None
     key: list[str] = []
     for line, cells in table.rows:
-        if not needed < len(cells) <= len(table.header):
-            raise table.torn(source, line, cells)
+        table.must_fit(source, (line, cells), least=last_needed + 1)
+        table.must_be_numbered(source, (line, cells))
         mine = [table.cell(cells, name) for name in _ONE_KERNEL]
         if current is None or mine != key:
             if current is not None:
@@ -150,14 +83,14 @@ def _long(source: Source, table: _Table) -> Iterator[Profiled]:
         yield current
 
 
-def _launch(source: Source, table: _Table, row: tuple[int, list[str]]) -> Launch:
+def _launch(source: Source, table: Table, row: tuple[int, list[str]]) -> Launch:
     line, cells = row
     stream = table.cell(cells, "Stream")
     return Launch(
         name=table.cell(cells, "Kernel Name"),
         grid=dim3(source, line, table.cell(cells, "Grid Size")),
         block=dim3(source, line, table.cell(cells, "Block Size")),
-        stream=int(stream) if stream.isdecimal() else None,
+        stream=int(stream) if re.fullmatch(r"\d{1,18}", stream) else None,
         label="/".join(name for place in table.range_places for name in ranges(cells[place])),
     )
 

@@ -51,7 +51,7 @@ def dim3(source: Source, line: int, text: str) -> Dim3 | None:
     """`(22, 1, 64)`; nothing where there is nothing, as for a range of kernels."""
     if not text:
         return None
-    found = re.fullmatch(r"\(?(\d+), ?(\d+), ?(\d+)\)?", text)
+    found = re.fullmatch(r"\(?(\d{1,10}), ?(\d{1,10}), ?(\d{1,10})\)?", text)
     if found is None:
         raise source.bad(line, f"{text!r} is no grid or block size: the file is not whole, export it again")
     return int(found[1]), int(found[2]), int(found[3])
@@ -60,6 +60,6 @@ def dim3(source: Source, line: int, text: str) -> Dim3 | None:
 def times(source: Source, line: int, text: str) -> int:
     """The number of invocations, 1 where there is none."""
     digits = re.sub(r"[.,\s'’]", "", text or "1")
-    if not digits.isdecimal() or not 0 < int(digits) <= _MOST_LAUNCHES:
+    if not re.fullmatch(r"\d{1,9}", digits) or not 0 < int(digits) <= _MOST_LAUNCHES:
         raise source.bad(line, f"{text!r} is no number of invocations that rooflight can import")
     return int(digits)

@@ -112,13 +112,20 @@ def _reading(source: Source, printed: Printed, style: NumberStyle) -> Reading | 
     if value is None:
         if not printed.unit.strip() and not printed.metric.endswith(".sum") and not looks_numeric(printed.text):
             return None  # a metric whose value is a word
-        raise source.bad(printed.line, f"{printed.metric} is {printed.text.strip()!r}, which is no number")
+        raise source.bad(printed.line, f"{printed.metric} is {_shown(printed.text)}, which is no number of a counter")
+    if value < 0 and name_of(printed.metric).endswith(".sum"):
+        raise source.bad(printed.line, f"{printed.metric} is {_shown(printed.text)}: nothing counts below zero")
     known = _unit(name_of(printed.metric), printed.unit)
     if known is None:
         raise source.bad(printed.line, f"{printed.metric} is in {printed.unit!r}, a unit that rooflight does not know")
     ends = [None if text is None or is_missing(text) else style.parse(text) for text in (printed.low, printed.high)]
     low, high = (None if end is None else exact(end * known.factor) for end in ends)
     return Reading(exact(value * known.factor), known.base, low, high)
+
+
+def _shown(text: str) -> str:
+    text = text.strip()
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from rooflight.errors import BadFile
-from rooflight.importing import ncu_csv
+from rooflight.importing import ncu_csv, ncu_tables
 from rooflight.importing.log import Dim3, Launch, Log, Reading, exact
 from rooflight.importing.metric_units import unit
 from rooflight.importing.ncu_metrics import TIME, is_measured, name_of, without_rollups
@@ -58,7 +58,7 @@ def _through_ncu(program: str, path: Path, content: bytes) -> Log:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BadFile(f"ncu could not open {path}: {error}") from None
     printed = done.stdout.decode(errors="replace")
-    if done.returncode != 0 or not ncu_csv.HEADER.search(printed):
+    if done.returncode != 0 or not ncu_tables.HEADER.search(printed):
         why = (done.stderr.decode(errors="replace") + printed).strip().splitlines() or ["it says nothing"]
         raise BadFile(f"ncu could not open {path}: {why[-1].strip()}")
     return ncu_csv.read(Source(f"ncu's CSV of {path}", printed))

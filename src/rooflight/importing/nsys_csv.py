@@ -19,6 +19,11 @@ from rooflight.ledger import KernelKind
 HEADER = re.compile(r'^"?Start ?\([^)]*\)"?,"?Duration ?\([^)]*\)"?,', re.MULTILINE)
 _COLUMN = re.compile(r"(?P<name>[^(]+?) ?(?:\((?P<unit>[^)]*)\))?")
 _NEEDED = ("Start", "Duration", "Name")
+_ROW = re.compile(r'"?-?\d')
+_MESSAGE = re.compile(r"(NOTICE|WARNING|ERROR|FATAL ERROR): ")
+_NEXT_REPORT = re.compile(r"(Processing|Generating|SKIPPED)\b")
+_ONLY_HERE = re.compile(r'.*,"?BlkZ"?,')
+"""A column that no other report has."""
 _SIZES = (("GrdX", "GrdY", "GrdZ"), ("BlkX", "BlkY", "BlkZ"))
 
 
@@ -47,7 +52,9 @@ class _Columns:
             return None
         known, value = unit(self.units.get(name, "")), PLAIN.parse(text)
         if value is None:
-            raise self.source.bad(line, f"{name} is {text!r}, which is no number")
+            raise self.source.bad(line, f"{name} is {text[:40]!r}, which is no number of a counter")
+        if value < 0 and name != "Start":
+            raise self.source.bad(line, f"{name} is {text!r}: the file is damaged, export it again")
         if known is None:
             raise self.source.bad(line, f"{name} is in {self.units[name]!r}, a unit that rooflight does not know")
         return value * known.factor
@@ -62,9 +69,14 @@ class _Columns:
 def read(source: Source) -> Log:
     launches: list[Launch] = []
     devices: dict[str, None] = {}
+    table, latest, out_of_order = None, 0.0, None
     for columns, row in _rows(source):
         devices.setdefault(re.sub(r" \(\d+\)$", "", columns.cell(row[1], "Device")))
         launches.append(_launch(columns, row))
+        start = launches[-1].start_s or 0.0
+        if columns is table and start < latest:
+            out_of_order = out_of_order or row[0]
+        table, latest = columns, start
     if not launches:
         raise source.bad(
             len(source.lines), "the GPU trace has a header and no rows: nothing ran on the GPU, or it was cut"
@@ -73,6 +85,11 @@ def read(source: Source) -> Log:
     notes = []
     if len(devices) > 1:
         notes.append(f"the log covers {len(devices)} GPUs, all of them in the totals: {', '.join(devices)}")
+    if out_of_order is not None:
+        notes.append(
+            f"line {out_of_order} starts before the line above it, though nsys sorts by start: unless the file was "
+            "sorted anew, a start has lost digits, and gpu_busy_s is wrong"
+        )
     return Log(
         tool="nsys",
         about="nsys GPU trace",
@@ -84,26 +101,46 @@ def read(source: Source) -> Log:
 
 
 def _rows(source: Source) -> Iterator[tuple[_Columns, tuple[int, list[str]]]]:
+    """The rows of all GPU traces in the file. Nothing but nsys writes into its tables, and names are not quoted, so
+    that nothing shows what a damaged row was: a line inside a table is a row, or it is refused."""
     columns: _Columns | None = None
+    blank: int | None = None
     lines = iter(source.numbered())
     for number, line in lines:
         if HEADER.match(line):
             header = cells_of(line)
             if header is None:
                 raise source.bad(number, "the header row breaks off: the file is not whole, export it again")
-            columns = _Columns(source, number, [name.strip() for name in header])
-        elif columns is not None and not re.match(r'"?-?\d', line):
-            columns = None if not line.strip() or line.startswith("Processing [") else columns
-        elif columns is not None:
-            cells = record(source, lines, (number, line))
-            if len(cells) != columns.width:
-                raise source.bad(
-                    number,
-                    f"{len(cells)} cells where the header has {columns.width}: the file is not whole, export it again",
-                )
-            if not line.endswith('"'):
-                source.must_end(number)
-            yield columns, (number, cells)
+            columns, blank = _Columns(source, number, [name.strip() for name in header]), None
+        elif _ONLY_HERE.match(line):
+            raise source.bad(number, "the header row has lost its beginning: the file is not whole, export it again")
+        elif columns is None or _MESSAGE.match(line):
+            continue
+        elif _NEXT_REPORT.match(line):
+            columns = None
+        elif not line.strip():
+            blank = blank or number
+        elif _ROW.match(line):
+            if blank is not None:
+                raise source.bad(blank, "an empty line among the rows: the file is not whole, export it again")
+            yield columns, (number, _cells(columns, lines, (number, line)))
+        elif blank is not None:
+            columns = None  # an empty line ends a table, and this is no part of one
+        else:
+            raise source.bad(number, "this is no row of the table above: the file is not whole, export it again")
+
+
+def _cells(columns: _Columns, lines: Iterator[tuple[int, str]], first: tuple[int, str]) -> list[str]:
+    number, line = first
+    source = columns.source
+    cells = record(source, lines, first)
+    if len(cells) != columns.width:
+        raise source.bad(
+            number, f"{len(cells)} cells where the header has {columns.width}: the file is not whole, export it again"
+        )
+    if not line.endswith('"'):
+        source.must_end(number)
+    return cells
 
 
 def _launch(columns: _Columns, row: tuple[int, list[str]]) -> Launch:

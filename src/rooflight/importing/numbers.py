@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ _APOSTROPHES = "'\u2019"
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?)(?P<body>[0-9]+(?:[.,{_SPACES}{_APOSTROPHES}][0-9]+)*)(?P<exponent>[eE][+-]?[0-9]{{1,4}})?"
 )
+_GREATEST = Decimal(10) ** 30
+"""No 64-bit counter gets there in any unit, and nothing below is too large for a float."""
 _MISSING = frozenset({"", "n/a", "no data", "na", "nan", "-nan", "inf", "-inf", "<overflow>"})
 
 
@@ -47,14 +49,12 @@ class NumberStyle:
     groups: str
 
     def parse(self, text: str) -> Decimal | None:
-        """The number, or `None` if this is none in this style."""
+        """The number, or `None` if this is none in this style, or one that nothing can have counted."""
         found = _NUMBER.fullmatch(text.strip())
         if found is None or (split := self._split(found["body"])) is None:
             return None
-        try:
-            return Decimal(f"{found['sign']}{split[0]}.{split[1] or '0'}{found['exponent'] or ''}")
-        except InvalidOperation:
-            return None  # an exponent beyond what can be written
+        value = Decimal(f"{found['sign']}{split[0]}.{split[1] or '0'}{found['exponent'] or ''}")
+        return value if abs(value) < _GREATEST else None
 
     def _split(self, body: str) -> tuple[str, str] | None:
         """The digits before and after the decimal mark."""

@@ -31,6 +31,8 @@ _DEVICE = re.compile(r'Device "(?P<name>.*) \(\d+\)"\s*')
 _KERNEL = re.compile(r"\s+Kernel: (?P<name>.+)")
 _VALUE = r"(\S+(?: \(\d+\))?)"
 _ROW = re.compile(rf"\s+(?P<times>\d+)\s+(?P<metric>\w+)\s+(?P<about>\S.*?)\s{{2,}}{_VALUE}\s+{_VALUE}\s+{_VALUE}\s*")
+_TORN = re.compile(rf".*\S\s{{2,}}{_VALUE}\s+{_VALUE}\s+{_VALUE}\s*")
+"""The end of a row; where nothing is indented before it, its beginning is lost."""
 _NUMBER = re.compile(r"(?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?P<unit>%|[KMGT]?B(?:/s)?)?")
 
 
@@ -89,6 +91,8 @@ def _rows(source: Source) -> Iterator[_Row]:
             inside = None
         elif inside == "csv" and line.startswith('"'):
             yield _csv_row(source, number, line)
+        elif (inside == "csv" and '",' in line) or (inside == "text" and _is_torn(line)):
+            raise source.bad(number, "this row has lost its beginning: the file is not whole, record it again")
         elif inside == "text" and (found := _DEVICE.fullmatch(line)):
             device, kernel = found["name"], ""
         elif inside == "text" and (found := _KERNEL.fullmatch(line)):
@@ -100,6 +104,10 @@ def _rows(source: Source) -> Iterator[_Row]:
             source.must_end(number)
             values = (found[4], found[5], found[6])
             yield _Row(number, device, kernel, times(source, number, found["times"]), found["metric"], values)
+
+
+def _is_torn(line: str) -> bool:
+    return not line[:1].isspace() and _TORN.fullmatch(line) is not None
 
 
 def _csv_row(source: Source, number: int, line: str) -> _Row:

@@ -14,7 +14,7 @@ class Peak:
     source: str
 
 
-_QUOTED = "as commonly quoted for the H200 SXM, dense; not yet checked against NVIDIA's datasheet"
+_QUOTED = "figures commonly quoted for the H200 SXM, dense; not yet checked against NVIDIA's datasheet"
 _COMPUTED = "132 SMs x lanes x 2 at 1,980 MHz, as for the H100 SXM; not yet checked against NVIDIA's whitepaper"
 
 # Figures as they are handed around for the H200 SXM, those with sparsity halved. Nobody has held them against the

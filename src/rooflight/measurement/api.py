@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from rooflight import units
@@ -259,7 +260,9 @@ def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
 
 def _refuse_what_cannot_fit(where: torch.device, *, training: bool, optimizer: str | None, workload: Workload) -> None:
     """Before memory for the weights is taken: a machine that runs out of it kills without a word."""
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in workload.model.parameters())
+    weights = sum(
+        tensor.numel() * tensor.element_size() for tensor in workload.model.parameters() if not is_lazy(tensor)
+    )
     states = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}.get(optimizer or workload.optimizer, 0)
     needed = {where: weights * (2 + states) if training else weights}
     # The copy to restore from lies on the host, whatever the device.
@@ -272,7 +275,7 @@ def _refuse_what_cannot_fit(where: torch.device, *, training: bool, optimizer: s
             copy = "" if device != host else " and a copy of them" if where == host else " (a copy to restore from)"
             raise CannotMeasure(
                 f"{workload.name} needs {units.bytes_(nbytes)} for its {what}{copy}, and {device} has "
-                f"{units.bytes_(free)} free: estimate it instead (`rooflight estimate`), or use a smaller model or dtype"
+                f"{units.bytes_(free)} free: `rooflight estimate` it instead, or use a smaller model or dtype"
             )
 
 

@@ -55,7 +55,9 @@ class Findings:
         try:
             yield
         except KeyboardInterrupt:
-            self.notes.append(f"interrupted while measuring {what}: that and what follows is missing")
+            self.notes.append(
+                f"interrupted while measuring {what}: of that a part may be there, what follows is missing"
+            )
             raise Interrupted(self) from None
         except RooflightError as error:
             if isinstance(error, OutOfMemory):

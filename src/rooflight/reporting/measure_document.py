@@ -12,6 +12,7 @@ from rooflight.measured import Measured, Sums
 from rooflight.measured.facts import op_values
 from rooflight.measured.rows import phases, rows
 from rooflight.measured.step import busy_share, is_host_bound, rates, self_check, time_parts, utilisation
+from rooflight.reporting.measure_text import doubt
 
 
 def values(quantities: Mapping[str, Value]) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def totals(measured: Measured) -> dict[str, Any]:
     used = utilisation(measured)
     return {
         **sums(measured.total),
+        "doubt": doubt(measured) or None,
         "step": values(measured.step),
         "phases": {row.name: sums(row.sums) for row in phases(measured)},
         "self_check": [

@@ -133,11 +133,25 @@ def _number(text: str) -> float:
         return 0.0
 
 
+_WAITED = 10
+"""Per cent of the time in which threads wanted a core and had none. Alone on a machine it is below 1."""
+
+
+def crowded(ledger: Ledger) -> str:
+    """That other programs took the cores from this one; empty where they did not, or nobody knows."""
+    waited = ledger.header.conditions.get("waited_for_a_core", "")
+    if _number(waited.partition("%")[0]) < _WAITED:
+        return ""
+    return f"TIMES UNRELIABLE: others kept the cores busy, its threads waited {waited}: measure again when it is quiet"
+
+
 def doubt(measured: Measured) -> str:
     """Said on top when the times cannot be trusted; empty when they can."""
     wall, ops = measured.step.get("wall_time_s"), measured.total.get("host_time_s")
     if wall is None:
         return ""
+    if said := crowded(measured.ledger):
+        return said
     load = measured.ledger.header.conditions.get("load_average") or measured.ledger.header.conditions.get(
         "host_load_average", ""
     )

@@ -125,7 +125,7 @@ def region_page(ledger: Ledger) -> Page:
 
     return Page(
         region_tables.headline(ledger),
-        (),
+        tuple(line for line in (measure_text.crowded(ledger),) if line),
         (region_tables.region_table(ledger),),
         tuple(f"note: {note}" for note in ledger.header.notes),
         (region_tables.CONVENTIONS,),

@@ -10,6 +10,7 @@ import msgspec
 from rooflight import units
 from rooflight.ledger import Ledger, Measurement, Value
 from rooflight.quantities import EXECUTED_FLOPS
+from rooflight.reporting.measure_text import crowded
 from rooflight.reporting.table import Column, Table
 from rooflight.reporting.written import seconds, whole_bytes, whole_count
 
@@ -134,6 +135,7 @@ def region_document(ledger: Ledger, *, exit_code: int | None = None) -> dict[str
     return {
         "header": msgspec.to_builtins(msgspec.structs.asdict(ledger.header)),
         "regions": [_region(row) for row in regions_of(ledger)],
+        "doubt": crowded(ledger) or None,
         "exit_code": exit_code,
     }
 

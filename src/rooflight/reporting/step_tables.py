@@ -22,6 +22,7 @@ from rooflight.measured.step import (
     time_parts,
     utilisation,
 )
+from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.written import (
     figure,
@@ -41,7 +42,8 @@ def time_table(measured: Measured) -> Table:
     """From the ops to the wall: every gap has a name."""
     parts = time_parts(measured)
     columns = (
-        Column("where the time of a step goes", right=False), Column("time", seconds),
+        Column(f"where the time of a step goes{' (unreliable)' if doubt(measured) else ''}", right=False),
+        Column("time", seconds),
         Column("of wall", share), Column("least to greatest", optional=1),
     )  # fmt: skip
     rows = tuple((part.name, part.time_s, part.share, _spread(measured, part)) for part in parts)
@@ -114,8 +116,8 @@ def check_table(measured: Measured) -> Table:
     cells: list[tuple[Column, Callable[[Check], Any]]] = [
         (Column("self-check", right=False), lambda check: check.name),
         (Column(parts, units.exact), lambda check: check.sum_of_ops),
-        (Column("one range", units.exact), lambda check: check.whole_step),
-        (Column("difference", units.exact, optional=1), lambda check: check.difference),
+        (Column("one range", units.exact, optional=1), lambda check: check.whole_step),
+        (Column("difference", units.exact, optional=2), lambda check: check.difference),
         (Column("relative", signed_percent), lambda check: check.relative),
     ]
     if any(check.spread is not None for check in checks):

@@ -75,18 +75,29 @@ class KeptRandomness:
     """The state of every random generator a step may draw from."""
 
     def __init__(self, *, cuda: bool) -> None:
-        self._python, self._torch = random.getstate(), torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if cuda else []
+        self._python, self._torch = random.getstate(), _as_bytes(torch.get_rng_state())
+        self._cuda = [_as_bytes(state) for state in torch.cuda.get_rng_state_all()] if cuda else []
         self._numpy_module: Any = sys.modules.get("numpy")
         self._numpy = self._numpy_module.random.get_state() if self._numpy_module is not None else None
 
     def put_back(self) -> None:
         random.setstate(self._python)
-        torch.set_rng_state(self._torch)
+        torch.set_rng_state(_as_tensor(self._torch))
         if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
+            torch.cuda.set_rng_state_all([_as_tensor(state) for state in self._cuda])
         if self._numpy_module is not None:
             self._numpy_module.random.set_state(self._numpy)
+
+
+def _as_bytes(state: torch.Tensor) -> bytearray:
+    """A tensor would count as memory of the step."""
+    kept = bytearray(state.numel())
+    _as_tensor(kept).copy_(state)
+    return kept
+
+
+def _as_tensor(state: bytearray) -> torch.Tensor:
+    return torch.frombuffer(state, dtype=torch.uint8)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:

@@ -258,11 +258,14 @@ class _Release:
 def _cpu_storages() -> Iterator[torch.UntypedStorage]:
     """Storages of every tensor that Python knows, and of their gradients."""
     import torch
+    from torch.nn.parameter import is_lazy
 
     for item in gc.get_objects():
         # `isinstance` would run the code of proxies that pretend to be something else.
         if not issubclass(type(item), torch.Tensor):
             continue
+        if is_lazy(item):
+            continue  # no memory yet, and questions about it raise
         for tensor in (item, item.grad if item.is_leaf and item.requires_grad else None):
             if tensor is None or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
                 continue

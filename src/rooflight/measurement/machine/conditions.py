@@ -54,9 +54,11 @@ class Conditions:
         self._throttled_before: Mapping[str, int] = {}
         self._last_note_us: dict[str, int] = {}
         self._start_ns: int | None = None
+        self._schedule_before = _Schedule()
 
     def before(self) -> None:
         self._readings.clear()
+        self._schedule_before = _Schedule.of(self._machine)
         self._start_ns = time.monotonic_ns()
         self._throttled_before = self._throttled_now()
         notes = _attempt(lambda: self._notes({})) or []
@@ -85,6 +87,7 @@ class Conditions:
         else:
             parts.update(_attempt(lambda: _cpu_facts(self._machine)) or {})
             parts["clock"] = _span((reading.clock_mhz for reading in self._readings), "MHz")
+        parts["waited_for_a_core"] = _attempt(lambda: _Schedule.of(self._machine).waited_since(self._schedule_before))
         return {name: text for name, text in parts.items() if text is not None}
 
     # --- the parts of a GPU's summary ---
@@ -266,6 +269,25 @@ def _memory(machine: Machine) -> str | None:
     if total is None:
         return None
     return units.bytes_(total) + (f", {units.bytes_(limit)} by limit" if limit is not None else "")
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """What the kernel says of the threads of this process that are alive."""
+
+    ran_ns: int = 0
+    waited_ns: int = 0
+
+    @classmethod
+    def of(cls, machine: Machine) -> _Schedule:
+        found = [(machine.text(path) or "").split() for path in machine.matches("/proc/self/task/[0-9]*/schedstat")]
+        known = [parts for parts in found if len(parts) == 3 and all(part.isdigit() for part in parts)]
+        return cls(sum(int(ran) for ran, _, _ in known), sum(int(waited) for _, waited, _ in known))
+
+    def waited_since(self, before: _Schedule) -> str | None:
+        """How much of the time in which they could have run: the only sure sign that others were in the way."""
+        ran, waited = self.ran_ns - before.ran_ns, self.waited_ns - before.waited_ns
+        return f"{waited / (ran + waited):.0%} of the time" if ran > 0 and waited >= 0 else None
 
 
 # --- texts ---

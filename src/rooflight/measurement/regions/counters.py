@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rooflight.counting import metrics
 from rooflight.ledger import Value
 from rooflight.measurement.counters import cupti, gpu, ranges
-from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS
+from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS, TENSOR_FLOPS
 
 _SOURCE = "cupti"
 _RANGE = "region"
@@ -74,9 +74,15 @@ class CounterPlan:
             return f"DRAM bytes: {self._on.chip} does not count them"
         if lost := sorted({counter.quantity for counter in self._work or ()} - found.keys()):
             return f"{', '.join(lost)}: the counters gave no value"
+        if not self._tensor_work_is_known(found):
+            return f"FLOPs: {self._on.chip} does not count what its matrix instructions do"
         if lost := sorted({counter.quantity for counter in self._bytes} - found.keys()):
             return f"{', '.join(lost)}: no more than a range with nothing in it shows"
         return None
+
+    def _tensor_work_is_known(self, found: Mapping[str, Value]) -> bool:
+        counted = all(counter.quantity in found for counter in self._work or ())
+        return counted and any(name in found for name in TENSOR_FLOPS)
 
     def _passes_left(self) -> int:
         return sum(group.passes for group in self._groups) - self._passes_done
@@ -86,8 +92,8 @@ class CounterPlan:
         counters = (*self._bytes, *(self._work or ()))
         found = metrics.to_quantities(dict(self._values), counters, source=_SOURCE)
         if self._work is not None:
-            found.update(metrics.idle_quantities(self._on.chip, self._in_use, source=_SOURCE))
-        if self.complete and all(counter.quantity in found for counter in self._work or ()):
+            found.update(metrics.idle_quantities(self._on.chip, self._in_use, source=_SOURCE, scouted=self._values))
+        if self.complete and self._tensor_work_is_known(found):
             found["executed_flops"] = self._executed(found)
         if (half := found.get(_HALF_FLOPS)) is not None:
             found[_HALF_FLOPS] = Value(half.value, f"{half.origin}; {_UPPER_BOUND}")

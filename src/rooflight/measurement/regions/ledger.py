@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rooflight._version import __version__
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
 from rooflight.measurement.machine import devices
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from rooflight.measurement.regions.turns import Process
 
 _BETWEEN_WRITES_S = 5.0
+_CUT_OFF = "the program ended at once (killed, or os._exit): this was written while it ran, what came later is missing"
 
 
 def ledger_of(regions: Sequence[Region], settings: Settings, *, seen: dict[str, str] | None = None) -> Ledger:
@@ -103,20 +106,22 @@ class _Keeper:
             self._conditions = Conditions("cuda")
             self._conditions.before()
 
-    def write(self) -> None:
+    def write(self, *, notes: tuple[str, ...] = ()) -> None:
         from rooflight.files import save
 
         regions = self._process.all_regions()
         if regions and self._pid == os.getpid():
             seen = self._conditions.after() if self._conditions is not None else None
-            save(ledger_of(regions, self._process.settings, seen=seen), self._path, force=True)
+            ledger = ledger_of(regions, self._process.settings, seen=seen)
+            header = msgspec.structs.replace(ledger.header, notes=(*notes, *ledger.header.notes))
+            save(msgspec.structs.replace(ledger, header=header), self._path, force=True)
 
     def write_in_between(self) -> bool:
         """Whether it was time to write."""
         if self._written_s is not None and time.monotonic() - self._written_s < _BETWEEN_WRITES_S:
             return False
         self.watch()
-        self.write()
+        self.write(notes=(_CUT_OFF,))
         self._written_s = time.monotonic()
         return True
 
