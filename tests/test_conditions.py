@@ -352,3 +352,27 @@ def test_without_a_gpu_nothing_raises():
     assert "sm_clock" not in conditions("cuda")
     assert cuda_version() == torch.version.cuda
     assert driver_version() is None or driver_version()[0].isdigit()
+
+
+def schedule(*threads):
+    return {f"/proc/self/task/{7 + n}/schedstat": f"{ran} {waited} 12\n" for n, (ran, waited) in enumerate(threads)}
+
+
+def test_how_long_threads_waited_for_a_core_is_told_by_the_kernel(tmp_path):
+    machine = lay_out(tmp_path, schedule((1_000, 500), (1_000, 0)))
+    watched = Conditions("cpu", machine=machine)
+    watched.before()
+    lay_out(tmp_path, schedule((61_000, 30_500), (9_000, 0)))
+    assert watched.after()["waited_for_a_core"] == f"{30_000 / 98_000:.0%} of the time"
+
+
+@pytest.mark.parametrize("text", ["", "1 2", "nonsense here now", "-5 1 2", "1 2 3 4"])
+def test_a_schedule_that_cannot_be_read_is_absent(tmp_path, text):
+    machine = lay_out(tmp_path, {"/proc/self/task/7/schedstat": text})
+    assert "waited_for_a_core" not in conditions("cpu", machine=machine)
+
+
+def test_this_process_knows_how_long_it_waited():
+    if not os.path.exists("/proc/self/schedstat"):
+        pytest.skip("this kernel keeps no schedule")
+    assert conditions("cpu")["waited_for_a_core"].endswith("% of the time")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import shutil
+import subprocess
+import sys
 import threading
 from functools import partial
 
@@ -568,6 +570,25 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made(monkeypatch, ste
     monkeypatch.setattr(Machine, "memory_limit_bytes", lambda machine: 9_000_000)
     with pytest.raises(CannotMeasure, match=f"mnist-cnn needs {needed}.*cpu has 9.00 MB free"):
         measure("mnist-cnn", optimizer="adam", step=step, device="cpu", repeat=1)
+
+
+def test_a_lazy_parameter_elsewhere_costs_nothing():
+    elsewhere = nn.LazyLinear(5)
+    ledger = measure(nn.Linear(4, 4), torch.ones(2, 4), repeat=1)
+    assert "peak_allocated_bytes" in of_step(ledger) and not has_note(ledger, "not measured: ValueError")
+    with pytest.raises(TraceFailed, match="lazy parameters without a shape"):
+        measure(elsewhere, torch.ones(2, 4), repeat=1, device="cpu")
+
+
+def test_what_rooflight_keeps_is_no_memory_of_the_step():
+    """Neither a copy of the input, nor the states of random generators; in a process that has no other tensors."""
+    text = (
+        "import torch, rooflight\n"
+        "ledger = rooflight.measure(torch.nn.Identity(), torch.ones(8), repeat=1, device='cpu')\n"
+        "print(next(r.quantities['allocated_before_bytes'].value for r in ledger.measurements if r.scope == 'step'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "32"
 
 
 class Sparse(nn.Module):

@@ -150,6 +150,7 @@ def test_nothing_but_the_document_is_printed(tmp_path):
     (["--counters", "perf"], 2, "'perf' is not one of"),
     (["--level", "l3"], 2, "'l3' is not one of"),
     (["--trace", "trace.txt"], 2, "the name must end in .json"),
+    (["--on", "cpu", "--compile", "--trace", "trace.json"], 2, "a compiled step on the CPU has neither"),
     (["-o", "run.txt"], 2, "the name must end in .json, .json.gz, .csv or .md"),
     (["-o", "no/such/folder/run.json"], 2, "does not exist"),
     (["--json", "--csv"], 2, "choose one of --json, --csv and --md"),

@@ -23,7 +23,7 @@ from rooflight.measured.memory import Moment, Timeline
 from rooflight.measured.peaks import peak, unit_peak
 from rooflight.measured.rows import NO_OP, SEVERAL, phases, rows
 from rooflight.measured.step import Check, is_host_bound, rates, self_check, time_parts, utilisation
-from rooflight.reporting import measure_tables, measure_text, memory_timeline, step_tables
+from rooflight.reporting import measure_document, measure_tables, measure_text, memory_timeline, step_tables
 from rooflight.reporting.document import document
 from rooflight.reporting.kernel_groups import Group as KernelGroup
 from rooflight.reporting.measured_folding import fold_measured, members_of
@@ -915,5 +915,18 @@ def test_times_of_a_busy_machine_are_doubted():
         )
         return Measured(msgspec.structs.replace(ledger, header=header, kernels=(), measurements=rows))
 
+    def with_waiting(text):
+        found = with_load("9.99, 0.10, 0.10").ledger
+        conditions = {**found.header.conditions, "waited_for_a_core": text}
+        return Measured(
+            msgspec.structs.replace(found, header=msgspec.structs.replace(found.header, conditions=conditions))
+        )
+
+    # What the kernel says of the threads is sure; the load lags behind.
+    assert measure_text.doubt(with_waiting("9% of the time")) == ""
+    assert "its threads waited 32% of the time" in measure_text.doubt(with_waiting("32% of the time"))
+    assert measure_document.totals(with_waiting("32% of the time"))["doubt"].startswith("TIMES UNRELIABLE")
+    assert measure_document.totals(with_waiting("9% of the time"))["doubt"] is None
+    assert step_tables.time_table(with_waiting("32% of the time")).columns[0].name.endswith("(unreliable)")
     assert measure_text.doubt(with_load("2.60, 0.10, 0.10")) == measure_text.doubt(with_load("nonsense")) == ""
     assert "(load 2.61 on 2 cores)" in measure_text.doubt(with_load("2.61, 0.10, 0.10"))

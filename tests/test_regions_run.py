@@ -68,7 +68,7 @@ def test_json_is_alone_on_the_output(program):
     done = run("--json", "--", *program(TWO_REGIONS))
     assert "begins" in done.stderr
     document = json.loads(done.stdout)
-    assert set(document) == {"header", "regions", "exit_code"}
+    assert set(document) == {"header", "regions", "doubt", "exit_code"}
     assert document["exit_code"] == 0
     assert [(row["name"], row["executions"]) for row in document["regions"]] == [("step", 5), ("layer", 5)]
     layer = document["regions"][1]
@@ -242,13 +242,14 @@ def test_ctrl_c_at_a_terminal_reaches_the_program_once(program):
 def test_a_program_told_to_end_still_writes(program):
     code, out, _ = interrupted(program, WAITS + "time.sleep(60)", signal.SIGTERM)
     assert code == 128 + signal.SIGTERM
-    assert "main.py · 1 region " in out
+    assert "main.py · 1 region " in out and "ended at once" not in out
 
 
 def test_a_killed_program_leaves_what_it_had(program):
     done = run("--", *program(WAITS + "os.kill(os.getpid(), signal.SIGKILL)"))
     assert done.returncode == 128 + signal.SIGKILL
     assert "main.py · 1 region " in done.stdout
+    assert "note: the program ended at once" in done.stdout and "what came later is missing" in done.stdout
 
 
 def test_a_program_that_leaves_at_once_leaves_what_it_had(program):
