@@ -99,8 +99,8 @@ def test_what_is_missing_is_counted_and_named(eager):
     assert eager.total.ran == 7  # the view launched nothing
     assert eager.total.missing == {"dram_bytes_read": 1, "dram_bytes_written": 1, "workspace_bytes": 5}
     assert measure_text.coverage(eager) == [
-        "time, executed FLOPs: every one of the 7 ops that ran has a value",
-        "DRAM bytes: missing for 1 of the 7 ops that ran: aten::mse_loss (1×)",
+        "time, executed FLOPs: every one of the 7 ops that launched something has a value",
+        "DRAM bytes: missing for 1 of the 7 ops that launched something: aten::mse_loss (1×)",
     ]
     assert [found.name for found in eager.without(["dram_bytes_read"])] == ["aten::mse_loss"]
 

@@ -87,7 +87,7 @@ def _figures(measured: Measured) -> _Columns:
             "DRAM read", lambda sums: sums.get("dram_bytes_read"), whole_bytes, optional=1, raw="dram_bytes_read"
         ),
         *_measured(
-            "written", lambda sums: sums.get("dram_bytes_written"), whole_bytes, optional=1, raw="dram_bytes_written"
+            "written", lambda sums: sums.get("dram_bytes_written"), whole_bytes, optional=2, raw="dram_bytes_written"
         ),
         (Column("compulsory", units.bytes_, optional=8, raw="bytes"), _compulsory),
         *_measured("DRAM/comp.", lambda sums: sums.dram_per_compulsory, quotient, optional=7),
@@ -149,7 +149,7 @@ def phase_table(measured: Measured) -> Table:
     """Forward, backward and optimizer apart."""
     columns: _Columns = [
         (Column("phase", right=False), lambda row: row.name),
-        (Column("ops", units.exact, optional=10), lambda row: len(row.group.ops)),
+        (Column("ops", units.exact, optional=10), lambda row: row.sums.ran),
         *_quantity("kernels", "kernels", whole_count, optional=9),
     ]
     return drawn("phases", columns + _figures(measured), [*phases(measured), total_row(measured)])

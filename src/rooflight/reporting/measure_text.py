@@ -214,6 +214,7 @@ def coverage(measured: Measured) -> list[str]:
         "time": ("gpu_time_s", "host_time_s"), "executed FLOPs": EXECUTED_FLOPS, "DRAM bytes": DRAM_BYTES,
     }  # fmt: skip
     ran, lines, complete = len(measured.launched), [], []
+    did = "compute" if measured.ledger.header.target == "cpu" else "launched something"
     for family, names in families.items():
         known = [name for name in names if name in measured.known]
         if not known:
@@ -225,10 +226,10 @@ def coverage(measured: Measured) -> list[str]:
         named = Counter(op.name for op in missing).most_common(5)
         listed = ", ".join(f"{name} ({calls}×)" for name, calls in named)
         more = " and others" if sum(calls for _, calls in named) < len(missing) else ""
-        lines.append(f"{family}: missing for {len(missing):,} of the {ran:,} ops that ran: {listed}{more}")
+        lines.append(f"{family}: missing for {len(missing):,} of the {ran:,} ops that {did}: {listed}{more}")
     lines += disagreement(measured)
     if complete:
-        lines.insert(0, f"{', '.join(complete)}: every one of the {ran:,} ops that ran has a value")
+        lines.insert(0, f"{', '.join(complete)}: every one of the {ran:,} ops that {did} has a value")
     return lines
 
 

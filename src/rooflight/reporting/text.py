@@ -62,7 +62,7 @@ def provenance(ledger: Ledger) -> str:
     if not ledger.ops:
         return f"{len(ledger.kernels):,} kernels, no ops; {versions}"
     if is_measured(ledger):
-        return f"{len(ledger.ops):,} ops, recorded as the step ran on {header.traced_on}; {versions}"
+        return f"{len(ledger.ops):,} ops, views included, recorded as the step ran on {header.traced_on}; {versions}"
     return (
         f"one trace of {len(ledger.ops):,} ops on {header.traced_on} tensors, as {header.target} would run it; "
         f"{versions}"
