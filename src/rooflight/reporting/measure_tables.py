@@ -74,6 +74,9 @@ def _label(row: MeasuredRow, ledger: Ledger) -> Label:
 def _figures(measured: Measured) -> _Columns:
     """Time, work and traffic. The number is the order in which columns go when the terminal is narrow."""
     counted = measured.total.executed_flops is not None
+    # Beside the executed FLOPs of some units (a CUDA graph's tensor cores) it must be said which the rate is of.
+    partly = not counted and measured.total.tensor_flops is not None
+    rate, write = _rate(measured.ledger)
     return [
         *_quantity("GPU time", "gpu_time_s", seconds),
         *_quantity("CPU time", "host_time_s", seconds),
@@ -94,7 +97,12 @@ def _figures(measured: Measured) -> _Columns:
         *_quantity("L2", "l2_bytes", whole_bytes, optional=9),
         *_quantity("L1", "l1_bytes", whole_bytes, optional=9),
         (
-            Column(*_rate(measured.ledger), optional=6, raw="executed_flops_per_s" if counted else "flops_per_s"),
+            Column(
+                f"useful {rate}" if partly else rate,
+                write,
+                optional=6,
+                raw="executed_flops_per_s" if counted else "flops_per_s",
+            ),
             _executed_rate if counted else _useful_rate,
         ),
         *_measured("GB/s", lambda sums: sums.dram_bytes_per_s, giga, optional=5, raw="dram_bytes_per_s"),
