@@ -177,7 +177,6 @@ def test_the_step_s_times_are_those_of_its_launches() -> None:
     assert [sum(time > 0 for time in times) for times in early] == [9, 14]
     assert [sum(times) for times in early] == [pytest.approx(6.401e-6, abs=1e-9), pytest.approx(6.722e-6, abs=1e-9)]
     assert step.gpu_time_s.value - step.gpu_busy_s.value == pytest.approx((6.401e-6 + 6.722e-6) / 2, abs=1e-9)
-    assert step.span_s.value > step.gpu_busy_s.value
     assert set(step.quantities()) == {"gpu_busy_s", "gpu_time_s", "kernels"}
 
 

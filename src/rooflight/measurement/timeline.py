@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from rooflight.counting.tiles import tile
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Kernel, KernelKind, Value
+from rooflight.measurement.findings import median
 from rooflight.measurement.profiler_trace import Marker, Marks, Sizes, Trace, profiled
 
 __all__ = [
@@ -112,9 +113,6 @@ class StepTimes:
     """Union of all launches."""
     gpu_time_s: Value
     """Sum of all launches: more than busy where streams overlap."""
-    span_s: Value
-    """From the first start to the last end, under the profiler, which slows the host: no step time. What is not busy
-    in it, the device waited."""
     kernels: Value
     outside_ops_s: Value
     """The part of `gpu_time_s` that belongs to no op."""
@@ -142,7 +140,7 @@ def merge(marked: list[Launch], plain: Sequence[list[Launch]]) -> tuple[tuple[Ke
                 name=launch.name, ops=ops or (() if op is None else (op,)), kind=launch.kind, grid=launch.grid,
                 block=launch.block, tile=tile(launch.name) if launch.kind == "kernel" else None, stream=launch.stream,
                 start_s=launch.start_s, time_s=statistics.median(times),
-                quantities={"gpu_time_s": _value(times, origin)},
+                quantities={"gpu_time_s": median(times, origin)},
             )
         )  # fmt: skip
     return tuple(sorted(kernels, key=lambda kernel: kernel.start_s or 0.0)), _step_times(marked, matched, origin)
@@ -152,11 +150,10 @@ def _step_times(marked: list[Launch], matched: Sequence[list[Launch]], origin: s
     outside = [position for position, launch in enumerate(marked) if launch.op is None and not launch.ops]
     runs = origin.removeprefix(f"{_DURATIONS}, ")
     return StepTimes(
-        gpu_busy_s=_value([gpu_busy_s(run) for run in matched], f"kineto: union of kernel intervals, {runs}"),
-        gpu_time_s=_value([_sum_s(run) for run in matched], f"kineto: sum of kernel durations, {runs}"),
-        span_s=_value([_span_s(run) for run in matched], f"kineto: first kernel's start to last kernel's end, {runs}"),
+        gpu_busy_s=median([gpu_busy_s(run) for run in matched], f"kineto: union of kernel intervals, {runs}"),
+        gpu_time_s=median([_sum_s(run) for run in matched], f"kineto: sum of kernel durations, {runs}"),
         kernels=Value(len(marked), "kineto: launches"),
-        outside_ops_s=_value(
+        outside_ops_s=median(
             [_sum_s(run[position] for position in outside) for run in matched],
             f"kineto: sum of kernel durations outside ops, {runs}",
         ),
@@ -247,12 +244,6 @@ def _difference(expected: Sequence[str], found: Sequence[str], *, run: str, stre
         expected=expected[position] if position < len(expected) else None,
         found=found[position] if position < len(found) else None,
     )
-
-
-def _value(times: Sequence[float], origin: str) -> Value:
-    if len(times) == 1:
-        return Value(times[0], origin)
-    return Value(statistics.median(times), origin, min(times), max(times))
 
 
 def _of_runs(number: int, what: str) -> str:

@@ -151,11 +151,6 @@ def strings(values: Sequence[str]) -> Strings:
     return (C.c_char_p * len(values))(*[value.encode() for value in values])
 
 
-def _rolled(metric: str, kind: MetricKind) -> str:
-    """The metric with a roll-up, without which CUPTI 12 does not know it."""
-    return metric if "." in metric else metric + {"counter": ".sum", "ratio": ".ratio", "throughput": ".avg"}[kind]
-
-
 def _text(value: bytes | None) -> str:
     return value.decode() if value else ""
 
@@ -221,16 +216,6 @@ class Host:
             structs.HostGetBaseMetrics, pHostObject=self._object, metricType=METRIC_KINDS.index(kind)
         )
         return _listed(params.ppMetricNames, params.numMetrics)
-
-    def sub_metrics(self, metric: str, kind: MetricKind = "counter") -> tuple[str, ...]:
-        """What may follow a base metric: `.sum`, `.avg.per_second` and so on."""
-        params = self._cupti.call(
-            structs.HostGetSubMetrics,
-            pHostObject=self._object,
-            metricType=METRIC_KINDS.index(kind),
-            pMetricName=_rolled(metric, kind).encode(),
-        )
-        return _listed(params.ppSubMetrics, params.numOfSubmetrics)
 
     def properties(self, metric: str) -> MetricProperties:
         params = self._cupti.call(

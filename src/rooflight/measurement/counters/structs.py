@@ -35,11 +35,6 @@ class Initialize(Params):
     _fields_ = []
 
 
-class DeInitialize(Params):
-    call = "cuptiProfilerDeInitialize"
-    _fields_ = []
-
-
 class GetChipName(Params):
     call = "cuptiDeviceGetChipName"
     _fields_ = [("deviceIndex", _S), ("pChipName", _STR)]
@@ -87,14 +82,6 @@ class HostGetSupportedChips(Params):
 class HostGetBaseMetrics(Params):
     call = "cuptiProfilerHostGetBaseMetrics"
     _fields_ = [("pHostObject", _P), ("metricType", _I), ("ppMetricNames", _STRS), ("numMetrics", _S)]
-
-
-class HostGetSubMetrics(Params):
-    call = "cuptiProfilerHostGetSubMetrics"
-    _fields_ = [
-        ("pHostObject", _P), ("metricType", _I), ("pMetricName", _STR), ("numOfSubmetrics", _S),
-        ("ppSubMetrics", _STRS),
-    ]  # fmt: skip
 
 
 class HostGetMetricProperties(Params):

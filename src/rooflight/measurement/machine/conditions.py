@@ -17,7 +17,6 @@ from rooflight.measurement.machine import Machine, nvml
 from rooflight.measurement.machine.devices import (
     cuda_is_running,
     cuda_version,
-    device_memory_used_bytes,
     device_name,
     driver_version,
     gpu_of,
@@ -25,7 +24,7 @@ from rooflight.measurement.machine.devices import (
 )
 
 __all__ = [
-    "Conditions", "Others", "conditions", "cuda_version", "device_memory_used_bytes", "device_name", "driver_version",
+    "Conditions", "Others", "conditions", "cuda_version", "device_name", "driver_version",
     "gpu_of", "other_processes", "process_memory_bytes", "profiling_permission",
 ]  # fmt: skip
 

@@ -63,12 +63,6 @@ def process_memory_bytes(device: str) -> int | None:
     return sizes[0] if sizes else None
 
 
-def device_memory_used_bytes(device: str) -> int | None:
-    """What all processes together hold on the GPU."""
-    gpu = gpu_of(device)
-    return gpu.memory_used_bytes() if gpu else None
-
-
 def cuda_is_running() -> bool:
     """Whether this process has a context on a GPU; looking does not make one."""
     torch = sys.modules.get("torch")
