@@ -88,8 +88,8 @@ def test_how_much_is_attributed_is_said(eager_compiled):
     page = compare_tables.compare_page(eager_compiled, by="module", depth=None, folded=True)
     assert "A: the kernels' time belongs 100.0% to one op" in page.notes
     assert any(line.startswith("B: the kernels' time belongs 68.6% to one op, 30.0% to several") for line in page.notes)
-    assert "not the same (A | B): execution eager | compile" in page.notes
-    assert "7 ops are in both; 0 only in A, 0 only in B" in page.notes
+    assert page.summary[-1] == "not the same (A | B): execution eager | compile"
+    assert "7 ops, views apart, are in both; 0 only in A, 0 only in B" in page.notes
 
 
 def test_fused_types_stand_beside_what_they_were(eager_compiled):

@@ -66,7 +66,7 @@ def test_json() -> None:
 
 def test_csv_and_markdown(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(rooflight("import", TF32, "--csv", "--by", "launch").stdout)))
-    assert [row["tensor FLOPs"] for row in rows] == ["0", "0", "1358954496", "0", "1358954496"]
+    assert [row["tensor_flops"] for row in rows] == ["0", "0", "1358954496", "0", "1358954496"]
     assert rows[2]["kernel"].startswith("sm80_xmma_fprop_implicit_gemm")
     assert rows[2]["grid"] == "1x288x1"
     written = rooflight("import", TF32, "-o", "table.md", cwd=tmp_path)

@@ -138,10 +138,12 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
     tables.append(unmatched_table(comparison))
     matched = sum(op.kind != "view" for op in comparison.a.ledger.ops) - len(comparison.only_a)
     differences = [f"{found.name} {found.a} | {found.b}" for found in comparison.differences()]
-    notes = [f"not the same (A | B): {'; '.join(differences)}"] if differences else []
-    notes.append(
-        f"{matched:,} ops are in both; {len(comparison.only_a):,} only in A, {len(comparison.only_b):,} only in B"
-    )
+    if differences:
+        summary.append(f"not the same (A | B): {'; '.join(differences)}")
+    notes = [
+        f"{matched:,} ops, views apart, are in both; {len(comparison.only_a):,} only in A, {len(comparison.only_b):,} "
+        "only in B"
+    ]
     notes += [
         f"{name}: {text.coverage(side.ledger)}" for name, side in _named(comparison) if total(side.ledger.ops).uncounted
     ]

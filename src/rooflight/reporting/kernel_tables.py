@@ -84,15 +84,18 @@ def _columns(by: By, width: int, share: Callable[[Group], float | None]) -> list
         first.append(_Entry(Column("block", _size, optional=4), lambda g: g.shared(lambda kernel: kernel.block)))
     return [
         *first,
-        _Entry(Column("time", seconds), lambda g: g.time_s),
+        _Entry(Column("time", seconds, raw="gpu_time_s"), lambda g: g.time_s),
         _Entry(Column("share", units.percent, optional=6), share),
-        _Entry(Column("tensor FLOPs", units.count), lambda g: g.tensor_flops),
-        _Entry(Column("CUDA FLOPs", units.count), lambda g: g.cuda_flops),
-        _Entry(Column("DRAM read", whole_bytes, optional=2), lambda g: g.sum("dram_bytes_read")),
-        _Entry(Column("DRAM write", whole_bytes, optional=2), lambda g: g.sum("dram_bytes_written")),
-        _Entry(Column("copied", _copied, optional=2), lambda g: _copies(g)),
-        _Entry(Column("FLOP/s", units.count, optional=1), lambda g: g.flops_per_s),
-        _Entry(Column("FLOP/B", units.ratio, optional=7), lambda g: g.intensity),
+        _Entry(Column("tensor FLOPs", units.count, raw="tensor_flops"), lambda g: g.tensor_flops),
+        _Entry(Column("CUDA FLOPs", units.count, raw="cuda_flops"), lambda g: g.cuda_flops),
+        _Entry(Column("DRAM read", whole_bytes, optional=2, raw="dram_bytes_read"), lambda g: g.sum("dram_bytes_read")),
+        _Entry(
+            Column("DRAM write", whole_bytes, optional=2, raw="dram_bytes_written"),
+            lambda g: g.sum("dram_bytes_written"),
+        ),
+        _Entry(Column("copied", _copied, optional=2, raw="copied_bytes"), lambda g: _copies(g)),
+        _Entry(Column("FLOP/s", units.count, optional=1, raw="flops_per_s"), lambda g: g.flops_per_s),
+        _Entry(Column("FLOP/B", units.ratio, optional=7, raw="flops_per_byte"), lambda g: g.intensity),
     ]
 
 

@@ -58,10 +58,10 @@ def _columns(rows: Sequence[Measurement]) -> list[_ColumnOf]:
         (Column("region", right=False), lambda row: row.name),
         (Column("executions", units.exact), lambda row: _value(row, "executions") or 0),
         _quantity("timed", "timed_executions", units.exact, optional=3),
-        (Column("time", seconds), lambda row: _value(row, "wall_time_s")),
-        (Column("least", seconds, optional=3), lambda row: _time(row).low),
-        (Column("most", seconds, optional=3), lambda row: _time(row).high),
-        (Column("GPU time", seconds, optional=1), lambda row: _value(row, "gpu_span_s")),
+        (Column("time", seconds, raw="wall_time_s"), lambda row: _value(row, "wall_time_s")),
+        (Column("least", seconds, optional=3, raw="wall_time_s_least"), lambda row: _time(row).low),
+        (Column("most", seconds, optional=3, raw="wall_time_s_most"), lambda row: _time(row).high),
+        (Column("GPU time", seconds, optional=1, raw="gpu_span_s"), lambda row: _value(row, "gpu_span_s")),
     ]
     used = [name for name in EXECUTED_FLOPS if any(_in_total(row, name) for row in rows)]
     columns += [_unit(name) for name in used]
@@ -82,11 +82,11 @@ def _columns(rows: Sequence[Measurement]) -> list[_ColumnOf]:
 
 
 def _quantity(title: str, name: str, write: Callable[[Any], str], *, optional: int) -> _ColumnOf:
-    return Column(title, write, optional=optional), lambda row: _value(row, name)
+    return Column(title, write, optional=optional, raw=name), lambda row: _value(row, name)
 
 
 def _unit(name: str) -> _ColumnOf:
-    return Column(_unit_name(name), whole_count, optional=2), lambda row: _in_total(row, name)
+    return Column(_unit_name(name), whole_count, optional=2, raw=name), lambda row: _in_total(row, name)
 
 
 def _in_total(row: Measurement, name: str) -> Any:
