@@ -108,6 +108,24 @@ def test_nsys_tables_end_where_the_next_report_begins(tmp_path: Path) -> None:
     assert len(read_text(tmp_path, NSYS + "\n" + NSYS).kernels) == 2 * len(alone.kernels)
 
 
+API = """\
+Processing [x.sqlite] with [/opt/nsys/reports/cuda_api_trace.py]...
+Start (ns),Duration (ns),Name,Result,CorrID,Pid,Tid,T-Pri,Thread Name
+1000100,9000,cudaLaunchKernel,0,128,4711,4711,20,python
+"""
+
+
+def test_calls_of_the_runtime_are_no_kernels(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="no rows of a GPU trace"):
+        read_text(tmp_path, API)
+    alone = read_text(tmp_path, NSYS)
+    assert (
+        read_text(tmp_path, API + "\n" + NSYS).kernels
+        == read_text(tmp_path, NSYS + "\n" + API).kernels
+        == alone.kernels
+    )
+
+
 def test_nsys_starts_that_go_back_are_told(tmp_path: Path) -> None:
     assert any("line 8 starts before the line above it" in note for note in read_text(tmp_path, NSYS).header.notes)
     ordered = "".join(line for line in NSYS.splitlines(keepends=True) if "memset" not in line)

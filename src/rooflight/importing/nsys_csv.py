@@ -41,6 +41,11 @@ class _Columns:
                 line, f"the header lacks one of {', '.join(_NEEDED)}: the file is not whole, export it again"
             )
 
+    @property
+    def is_of_the_gpu(self) -> bool:
+        """Calls of the runtime have a start, a duration and a name too (cuda_api_trace)."""
+        return "Device" in self.names or "GrdX" in self.names
+
     def cell(self, cells: list[str], name: str) -> str:
         return cells[self.names[name]].strip() if name in self.names else ""
 
@@ -79,7 +84,9 @@ def read(source: Source) -> Log:
         table, latest = columns, start
     if not launches:
         raise source.bad(
-            len(source.lines), "the GPU trace has a header and no rows: nothing ran on the GPU, or it was cut"
+            len(source.lines),
+            "no rows of a GPU trace (nsys stats --report cuda_gpu_trace): nothing ran on the GPU, it was cut, or it "
+            "is another report",
         )
     first = min(launch.start_s or 0.0 for launch in launches)
     notes = []
@@ -112,6 +119,7 @@ def _rows(source: Source) -> Iterator[tuple[_Columns, tuple[int, list[str]]]]:
             if header is None:
                 raise source.bad(number, "the header row breaks off: the file is not whole, export it again")
             columns, blank = _Columns(source, number, [name.strip() for name in header]), None
+            columns = columns if columns.is_of_the_gpu else None
         elif _ONLY_HERE.match(line):
             raise source.bad(number, "the header row has lost its beginning: the file is not whole, export it again")
         elif columns is None or _MESSAGE.match(line):
