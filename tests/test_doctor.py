@@ -558,6 +558,8 @@ def test_limited_is_enough_unless_strict(lab):
 
 
 def test_ncu_alone_is_enough_for_counters(lab):
+    with pytest.raises(Missing):
+        refuse(diagnose(lab.with_gpu(cupti=lambda: None)), required=("counters",), strict=True)
     lab.tool("ncu", "Version 2025.3.1.0")
     refuse(diagnose(lab.with_gpu(cupti=lambda: None)), required=("counters",), strict=True)
 

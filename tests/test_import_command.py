@@ -92,9 +92,13 @@ def test_a_cut_log_exits_with_2_and_one_line(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("arguments", [["--json", "--csv"], ["--top", "0"], ["-o", "ledger.txt"], ["--by", "layer"]])
-def test_options_that_do_not_go(arguments: list[str]) -> None:
-    rooflight("import", TF32, *arguments, code=2)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--json", "--csv"], "choose one of"), (["--top", "0"], "--top"), (["-o", "ledger.txt"], "must end in"),
+    (["--by", "layer"], "'layer' is not one of"),
+])  # fmt: skip
+def test_options_that_do_not_go(arguments: list[str], said: str) -> None:
+    done = rooflight("import", TF32, *arguments, code=2)
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and said in done.stderr
 
 
 def test_torch_is_not_imported() -> None:

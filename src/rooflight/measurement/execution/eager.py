@@ -59,7 +59,7 @@ class EagerStep:
         return gpu_memory.step_memory(self.stage)
 
     def profiled(self) -> Trace:
-        self.stage.put_back()
+        self.stage.put_choices_back()
         arguments = self.stage.fresh_arguments()
         torch.cuda.synchronize()
         return timeline.profiled(lambda: self.stage.run(arguments), cuda=True)
