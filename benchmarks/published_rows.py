@@ -52,9 +52,10 @@ TIMED = {
     "are never set to None, so backward adds to them. Mean of the 5 least of 25 for each; the allocator's cache is "
     "emptied before each step, so the forward pays for cudaMalloc",
     "compile": "as infer, with torch.compile",
-    "parallel": "CUDA events on rank 0 around one Megatron-LM (core 0.5.0) step by accelerate 1.0.0, fp32, one "
-    "micro-batch: accelerate's model(**batch) zeroes gradients, runs forward and backward, reduces and clips them and "
-    "steps AdamW, so unlike `train` the optimizer is in it. Mean of the 10 least of 50. `batch` is that of all GPUs",
+    "parallel": "CUDA events on rank 0 around one step of Megatron-LM (core 0.5.0) through accelerate 1.0.0, fp32, one "
+    "micro-batch. There model(**batch) zeroes gradients, runs forward and backward, reduces gradients, clips them and "
+    "updates the parameters (Megatron's optimizer; the optimizer.step() outside the events does nothing): unlike in "
+    "`train`, the optimizer is in it. Mean of the 10 least of 50. `batch` is that of all GPUs together",
 }
 TORCH = "2.1.0 with CUDA 12.1 (NVIDIA), 2.4.1 (AMD): so say the tables of single ops; the files of the steps do not say"
 
