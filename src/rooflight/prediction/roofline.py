@@ -1,0 +1,376 @@
+"""The roofline of a step: every op and the whole of it as points under the roofs of a device. What a report draws.
+
+A point's FLOPs are by formula (useful ones and recomputation), its bytes the compulsory ones and, where they were
+counted, those of the DRAM; its time is measured or predicted, or not known. It is held against the roof of the
+precision that it runs in, and a point of several ops against the mix of theirs: FLOPs over the time their units need. A
+verdict says the side of the ridge *and* the distance to the roof. Ops without FLOPs are no points: they are listed by
+time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from rooflight import units
+from rooflight.errors import BadInput
+from rooflight.hardware.device import Device
+from rooflight.ledger import Ledger
+from rooflight.measured import Measured, is_measured, ratio
+from rooflight.measured.step import HOST_BOUND, busy_s, dram_bytes, wall_s
+from rooflight.prediction.roofs import Ceilings, Demand, Roofs, Side, Unit, demand_of, is_unknown, ridge, roofs_of
+from rooflight.quantities import DRAM_BYTES
+
+Bound = Literal["compute", "memory", "host"]
+NO_OP = "<no op>"
+
+CONVENTIONS = (
+    "1 multiply-add = 2 FLOP, as peaks count it; FLOPs are by formula, recomputation included",
+    "compulsory bytes: every input read once and every output written once, op by op; DRAM bytes: counted",
+    "each op is held against the roof of the precision and unit it runs in, dense; TF32 work never against fp32's",
+    "the memory roof is the device's own memory, not a link between devices",
+    f"host-bound: the GPU is busy for less than {HOST_BOUND:.0%} of the wall time",
+)
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long ops took or will take, by the set of ops that a time is of, and where that is known from."""
+
+    origin: str
+    ops: Mapping[tuple[int, ...], float] = field(default_factory=dict)
+    dram_bytes: Mapping[tuple[int, ...], float] = field(default_factory=dict)
+    gpu_busy_s: float | None = None
+    wall_s: float | None = None
+    step_dram_bytes: float | None = None
+
+    @classmethod
+    def of_ops(
+        cls,
+        origin: str,
+        op_times_s: Mapping[int, float],
+        *,
+        gpu_busy_s: float | None = None,
+        wall_s: float | None = None,
+    ) -> Times:
+        """One time for each op, by its index: what a prediction gives."""
+        busy = sum(op_times_s.values()) if gpu_busy_s is None else gpu_busy_s
+        return cls(origin, {(index,): time for index, time in op_times_s.items()}, gpu_busy_s=busy, wall_s=wall_s)
+
+    @classmethod
+    def of_measured(cls, ledger: Ledger) -> Times:
+        """What was measured of a step, by one process."""
+        measured = Measured(ledger)
+        if len(measured.ranks) > 1:
+            raise BadInput(
+                f"this ledger holds {len(measured.ranks)} ranks, and a roofline is of one device: give one's"
+            )
+        times: dict[tuple[int, ...], float] = defaultdict(float)
+        moved: dict[tuple[int, ...], float] = defaultdict(float)
+        for fact in measured.facts:
+            time = fact.values.get("gpu_time_s", fact.values.get("host_time_s"))
+            if time is not None:
+                times[fact.ops] += time
+            # Reads without writes would look like all of the traffic.
+            if all(name in fact.values for name in DRAM_BYTES):
+                moved[fact.ops] += sum(fact.values[name] for name in DRAM_BYTES)
+        on_cpu = ledger.header.target == "cpu"
+        return cls(
+            "measured",
+            dict(times),
+            dict(moved),
+            gpu_busy_s=None if on_cpu else busy_s(measured),
+            wall_s=wall_s(measured),
+            step_dram_bytes=dram_bytes(measured),
+        )
+
+
+@dataclass(frozen=True)
+class Point:
+    """One op, several that ran as one, or the whole step, under its roof."""
+
+    name: str
+    module: str
+    phase: str
+    ops: tuple[int, ...]
+    """Empty for the whole step."""
+    precision: str
+    """That most of its time at the roof goes to ..."""
+    unit: Unit
+    """... and the unit."""
+    flops: int
+    bytes: int
+    intensity: float | None
+    """FLOPs per compulsory byte; `None` where there are no bytes."""
+    ridge: float
+    """Of its own roof and the device's memory."""
+    side: Side
+    attainable_flops_per_s: float
+    roof_time_s: float
+    """The least time the roofs allow: of the units or of the memory, whichever is longer."""
+    time_s: float | None = None
+    flops_per_s: float | None = None
+    percent_of_roof: float | None = None
+    """Of what is attainable at its intensity; above 100 where bytes came from a cache or work was saved."""
+    dram_bytes: float | None = None
+    dram_intensity: float | None = None
+    percent_of_dram_roof: float | None = None
+    """The same with the bytes that were counted."""
+    sustained_time_s: float | None = None
+    """The least time by measured ceilings, where there are some."""
+    percent_of_sustained: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The side of the ridge and the distance to the roof, in one sentence."""
+        return verdict(self.intensity, self.ridge, self.attainable_flops_per_s, self.percent_of_roof)
+
+
+def verdict(intensity: float | None, ridge_: float, attainable_: float, percent: float | None) -> str:
+    """`memory side: 1.2 FLOP/byte is left of the ridge at 100; 4.5% of the attainable 1.87 TFLOP/s`."""
+    if intensity is None:
+        where = "compute side: no bytes are known"
+    elif intensity >= ridge_:
+        where = f"compute side: {intensity:.3g} FLOP/byte is right of the ridge at {ridge_:.4g}"
+    else:
+        where = f"memory side: {intensity:.3g} FLOP/byte is left of the ridge at {ridge_:.4g}"
+    roof = f"the attainable {units.count(attainable_)}FLOP/s"
+    if percent is None:
+        return f"{where}; {roof} is the roof, no time is known"
+    above = " (above it: bytes came from a cache, or fused ops did not move theirs)" if percent > 100 else ""
+    return f"{where}; {percent:.3g}% of {roof}{above}"
+
+
+@dataclass(frozen=True)
+class Idle:
+    """An op without FLOPs, or of which nothing is known: copies, casts, indexing, initialisation."""
+
+    name: str
+    module: str
+    phase: str
+    ops: tuple[int, ...]
+    bytes: int | None
+    """`None`: no formula tells."""
+    time_s: float | None
+    roof_time_s: float | None
+    percent_of_bandwidth: float | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """The whole step: its point, and which limit its time goes to."""
+
+    point: Point
+    bound: Bound
+    gpu_busy_s: float | None
+    wall_s: float | None
+    busy_share: float | None
+    op_roofs_time_s: float
+    """Every op at its own roof, one after the other: the plain roofline's prediction."""
+    percent_of_op_roofs: float | None
+    memory_share: float
+    """Of the ops' time (at the roof where no other is known): that of ops on the memory side, or without FLOPs."""
+    unknown: tuple[str, ...]
+    """Names of ops that no formula, or only a part of one, accounts for."""
+
+    @property
+    def verdict(self) -> str:
+        said = f"{self.memory_share:.0%} of the ops' time is on the memory side; as a whole {self.point.verdict}"
+        if self.bound == "host" and self.busy_share is not None:
+            return f"host-bound: the GPU is busy {self.busy_share:.0%} of the wall time; while it is, {said}"
+        return f"{self.bound}-bound: {said}"
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Roofs, ridges and points: all that a plot needs."""
+
+    roofs: Roofs
+    origin: str
+    """Where the times are from."""
+    ops: tuple[Point, ...]
+    zero_flop_ops: tuple[Idle, ...]
+    """The slowest first."""
+    step: Step
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; `None` is unknown."""
+        return {
+            "device": self.roofs.device.name,
+            "times": self.origin,
+            "roofs": [asdict(roof) for roof in self.roofs.compute],
+            "memory": [asdict(slope) for slope in self.roofs.memory],
+            "ridges": ridges(self.roofs),
+            "step": {
+                **{name: value for name, value in asdict(self.step).items() if name != "point"},
+                "point": asdict(self.step.point),
+                "verdict": self.step.verdict,
+            },
+            "ops": [asdict(point) for point in self.ops],
+            "zero_flop_ops": [asdict(row) for row in self.zero_flop_ops],
+            "conventions": list(CONVENTIONS),
+        }
+
+
+def ridges(roofs: Roofs) -> list[dict[str, Any]]:
+    """Of every roof with every slope of its kind: theoretical with theoretical, measured with measured."""
+    return [
+        {
+            "precision": roof.precision,
+            "unit": roof.unit,
+            "level": slope.level,
+            "measured": roof.measured,
+            "flops_per_byte": ridge(roof, slope),
+        }
+        for roof in roofs.compute
+        for slope in roofs.memory
+        if roof.measured == slope.measured
+    ]
+
+
+def roofline(
+    ledger: Ledger, device: Device, *, times: Times | None = None, ceilings: Ceilings | None = None
+) -> Roofline:
+    """A step under the roofs of a device. Without `times`, what the ledger itself measured, if it did."""
+    if times is None:
+        times = Times.of_measured(ledger) if is_measured(ledger) else Times("none: only what the roofs allow")
+    roofs = roofs_of(device, ceilings)
+    points, idle = [], []
+    for group, time, moved in _groups(ledger, times):
+        demands = [demand for index in group if (demand := demand_of(ledger.ops[index])) is not None]
+        if sum(demand.flops for demand in demands):
+            points.append(_point(_names(ledger, group), group, demands, roofs, time_s=time, dram=moved))
+        elif time or any(ledger.ops[index].kind == "compute" for index in group) or not group:
+            idle.append(_idle(ledger, group, demands, roofs, time))
+    idle.sort(key=lambda row: row.time_s if row.time_s is not None else row.roof_time_s or 0, reverse=True)
+    return Roofline(roofs, times.origin, tuple(points), tuple(idle), _step(ledger, roofs, times, points, idle))
+
+
+def plain_roofline_s(ledger: Ledger, device: Device, *, ceilings: Ceilings | None = None) -> float:
+    """Every op at its roof, one after the other: the model that any other has to beat. GPU-busy time."""
+    roofs = roofs_of(device, ceilings)
+    demands = (demand for op in ledger.ops if (demand := demand_of(op)) is not None)
+    return sum(demand.roof_s(roofs, measured=ceilings is not None) for demand in demands)
+
+
+def _groups(ledger: Ledger, times: Times) -> Iterable[tuple[tuple[int, ...], float | None, float | None]]:
+    """Sets of ops with their time and bytes, every op in exactly one: sets that share an op are joined."""
+    parent = list(range(len(ledger.ops)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    for ops in (*times.ops, *times.dram_bytes):
+        for index in ops[1:]:
+            parent[root(index)] = root(ops[0])
+    members: dict[int, list[int]] = defaultdict(list)
+    for index in range(len(ledger.ops)):
+        members[root(index)].append(index)
+    time_of: dict[int, float] = defaultdict(float)
+    moved_of: dict[int, float] = defaultdict(float)
+    for found, given in ((time_of, times.ops), (moved_of, times.dram_bytes)):
+        for ops, value in given.items():
+            found[root(ops[0]) if ops else -1] += value
+    for first, group in members.items():
+        yield tuple(group), time_of.get(first), moved_of.get(first)
+    if -1 in time_of:
+        yield (), time_of[-1], moved_of.get(-1)
+
+
+def _names(ledger: Ledger, group: Sequence[int]) -> tuple[str, str, str]:
+    """Name, module and phase: all that differ, joined."""
+    ops = [ledger.ops[index] for index in group]
+    kinds = ([op.packet for op in ops], [op.module for op in ops], [op.phase for op in ops])
+    name, module, phase = (" + ".join(dict.fromkeys(values)) for values in kinds)
+    return name or NO_OP, module, phase
+
+
+def _point(
+    names: tuple[str, str, str],
+    ops: tuple[int, ...],
+    demands: Sequence[Demand],
+    roofs: Roofs,
+    *,
+    time_s: float | None,
+    dram: float | None,
+) -> Point:
+    flops, moved = sum(demand.flops for demand in demands), sum(demand.bytes for demand in demands)
+    compute_s = sum(demand.compute_s(roofs) for demand in demands)
+    slope = roofs.slope()
+    peak = flops / compute_s
+    roof_s = max(compute_s, moved / slope.bytes_per_s)
+    main = max(demands, key=lambda demand: demand.compute_s(roofs))
+    roof = roofs.matrix(main.precision) if main.matrix_flops else roofs.other(main.precision)
+    sustained = None
+    if any(roof.measured for roof in roofs.compute):
+        units_s = sum(demand.compute_s(roofs, measured=True) for demand in demands)
+        sustained = max(units_s, moved / roofs.slope(measured=True).bytes_per_s)
+    intensity = flops / moved if moved else None
+    return Point(
+        *names,
+        ops=ops,
+        precision=roof.precision,
+        unit=roof.unit,
+        flops=flops,
+        bytes=moved,
+        intensity=intensity,
+        ridge=peak / slope.bytes_per_s,
+        side="compute" if roof_s == compute_s else "memory",
+        attainable_flops_per_s=flops / roof_s,
+        roof_time_s=roof_s,
+        time_s=time_s,
+        flops_per_s=ratio(flops, time_s),
+        percent_of_roof=_percent(roof_s, time_s),
+        dram_bytes=dram,
+        dram_intensity=flops / dram if dram else None,
+        percent_of_dram_roof=_percent(max(compute_s, dram / slope.bytes_per_s), time_s) if dram else None,
+        sustained_time_s=sustained,
+        percent_of_sustained=_percent(sustained, time_s),
+    )
+
+
+def _idle(
+    ledger: Ledger, group: tuple[int, ...], demands: Sequence[Demand], roofs: Roofs, time_s: float | None
+) -> Idle:
+    known = bool(demands) and not any(is_unknown(ledger.ops[index]) for index in group)
+    moved = sum(demand.bytes for demand in demands) if known else None
+    roof_s = None if moved is None else moved / roofs.slope().bytes_per_s
+    return Idle(*_names(ledger, group), group, moved, time_s, roof_s, _percent(roof_s, time_s))
+
+
+def _step(ledger: Ledger, roofs: Roofs, times: Times, points: Sequence[Point], idle: Sequence[Idle]) -> Step:
+    if not points:
+        raise BadInput(f"no op of {ledger.header.model} has FLOPs: there is nothing to put under a roof")
+    demands = [demand for op in ledger.ops if (demand := demand_of(op)) is not None]
+    busy = times.gpu_busy_s
+    time = times.wall_s if busy is None else busy
+    point = _point((ledger.header.model, "", ""), (), demands, roofs, time_s=time, dram=times.step_dram_bytes)
+    op_roofs_s = sum(row.roof_time_s for row in points) + sum(row.roof_time_s or 0 for row in idle)
+    compute = sum(_time(row) for row in points if row.side == "compute")
+    memory = sum(_time(row) for row in points if row.side == "memory") + sum(_time(row) for row in idle)
+    share = ratio(busy, times.wall_s)
+    bound: Bound = "memory" if memory > compute else "compute"
+    return Step(
+        point=point,
+        bound="host" if share is not None and share < HOST_BOUND else bound,
+        gpu_busy_s=busy,
+        wall_s=times.wall_s,
+        busy_share=share,
+        op_roofs_time_s=op_roofs_s,
+        percent_of_op_roofs=_percent(op_roofs_s, time),
+        memory_share=memory / (memory + compute),
+        unknown=tuple(sorted({op.name for op in ledger.ops if is_unknown(op)})),
+    )
+
+
+def _time(row: Point | Idle) -> float:
+    return row.time_s if row.time_s is not None else row.roof_time_s or 0
+
+
+def _percent(part: float | None, whole: float | None) -> float | None:
+    return 100 * part / whole if part is not None and whole else None
