@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from rooflight.errors import BadInput
@@ -80,13 +81,19 @@ class Roofs:
 
     def matrix(self, precision: str, *, measured: bool = False) -> Roof:
         """The roof of matrix work. A precision that the device lacks is an error: no other roof may stand for it."""
-        unit, name = _matrix_unit(self.device, precision)
-        return self._roof(unit, name, measured)
+        key = ("matrix", precision, measured)
+        if key not in self._found:
+            unit, name = _matrix_unit(self.device, precision)
+            self._found[key] = self._roof(unit, name, measured)
+        return self._found[key]
 
     def other(self, precision: str, *, measured: bool = False) -> Roof:
         """The roof of work outside matrices: always the CUDA cores, which take 16 bits and less as fp32."""
-        name = "fp64" if plain(precision) == "fp64" and "fp64" in self.device.core_flops_per_s else "fp32"
-        return self._roof("core", name, measured)
+        key = ("other", precision, measured)
+        if key not in self._found:
+            name = "fp64" if precision == "fp64" and "fp64" in self.device.core_flops_per_s else "fp32"
+            self._found[key] = self._roof("core", name, measured)
+        return self._found[key]
 
     def slope(self, level: Level = "dram", *, measured: bool = False) -> Slope:
         """A level of memory; the theoretical figure stands in where the measured one is not known."""
@@ -94,6 +101,11 @@ class Roofs:
         if not found:
             raise BadInput(f"the bandwidth of the {level.upper()} of {self.device.title} is not known: calibrate it")
         return max(found, key=lambda slope: slope.measured)
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, str, bool], Roof]:
+        """Every op asks for a roof, and there are few."""
+        return {}
 
     def _roof(self, unit: Unit, precision: str, measured: bool) -> Roof:
         found = [
