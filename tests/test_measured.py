@@ -320,7 +320,7 @@ def test_utilisation_is_of_the_peak_of_the_precision_used(eager):
     assert utilisation(eager, while_busy=True).mfu == near(13_000 / (86 * US * 494.5e12))
     assert utilisation(eager, flops_per_s=1e9).hfu == near(14_030 / (200 * US * 1e9))
     assert utilisation(eager, flops_per_s=1e9).mfu == near(13_000 / (200 * US * 1e9))
-    assert "datasheet" in used.peak.source
+    assert "https://www.nvidia.com/en-us/data-center/h200/" in used.peak.source
 
 
 def test_every_unit_is_judged_by_its_own_peak():
@@ -466,10 +466,15 @@ def test_times_of_ranks_are_not_mixed(eager):
 
 
 def test_no_peak_is_guessed():
-    assert peak("NVIDIA H200 NVL", "bf16") is None
+    assert peak("NVIDIA H200 NVL", "bf16").flops_per_s == 835.5e12  # another board, with its own peaks
+    assert peak("NVIDIA H20", "bf16") is None
     assert peak("NVIDIA H200", "int4") is None
+    assert peak("Tesla V100-SXM2-16GB", "bf16") is None
+    assert peak("Tesla V100-SXM2-16GB", "tf32") == unit_peak("Tesla V100-SXM2-16GB", "cuda_flops_fp32")
+    assert unit_peak("NVIDIA H200", "cpu_flops_fp32") is None
+    assert peak("AMD EPYC 9654 96-Core Processor", "fp32") is None  # how many of its cores ran, the name does not say
     assert peak(None, "fp32") is None
-    other = toy(header=msgspec.structs.replace(HEADER, device="NVIDIA A100-SXM4-40GB"))
+    other = toy(header=msgspec.structs.replace(HEADER, device="NVIDIA H20"))
     assert utilisation(Measured(other)) is None
     assert "MFU" not in repr(other)
 
@@ -709,7 +714,7 @@ def test_where_each_number_comes_from_is_said(eager):
     counted = "tensor_flops_tf32, cuda_flops_fp32, dram_bytes_read, dram_bytes_written, cuda_flops_fp64"
     assert f"cupti: {counted} = range profiler" in lines
     peaks = next(line for line in lines if "the peaks of" in line)
-    assert "not yet checked against NVIDIA's datasheet" in peaks and "67 TFLOP/s fp32 on CUDA cores" in peaks
+    assert "NVIDIA H200 product page" in peaks and "67 TFLOP/s fp32 on CUDA cores" in peaks
     assert "clock: wall_time_s = perf_counter" in lines
     assert measure_text.conditions(eager.ledger) == "SM clock 1,980 MHz; other processes none"
 

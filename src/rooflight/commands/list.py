@@ -1,4 +1,4 @@
-"""`rooflight list WHAT`: models, formulas, recordings."""
+"""`rooflight list WHAT`: models, formulas, recordings, devices."""
 
 from __future__ import annotations
 
@@ -7,29 +7,71 @@ import json
 import click
 
 
-@click.command(short_help="models, formulas, recordings")
-@click.argument("what", type=click.Choice(["models", "formulas", "recordings"]))
+@click.command(short_help="models, formulas, recordings, devices")
+@click.argument("what", type=click.Choice(["models", "formulas", "recordings", "devices"]))
+@click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(what: str, as_json: bool) -> None:
-    """List the built-in models, the operators that have a formula, or the measurements that come along."""
-    if what == "models":
-        from rooflight.models import builtin_names, describe
+def command(what: str, name: str | None, as_json: bool) -> None:
+    """List the built-in models, the operators that have a formula, the measurements that come along, or the devices.
 
-        rows = [(name, describe(name)) for name in builtin_names()]
-    elif what == "recordings":
-        from rooflight.files import load
-        from rooflight.recorded import PREFIX, names
-        from rooflight.reporting.text import headline
-
-        rows = [(PREFIX + name, headline(load(PREFIX + name))) for name in names()]
-    else:
-        import rooflight.estimation.formulas  # noqa: F401  (registers them)
-        from rooflight.estimation.registry import registered
-
-        rows = [(name, "") for name in registered()]
+    `rooflight list devices NAME` shows every value of one device with its source; NAME may be a .toml file.
+    """
+    if what == "devices":
+        _devices(name, as_json)
+        return
+    if name is not None:
+        raise click.UsageError(f"`rooflight list {what}` takes no name; only `rooflight list devices` does")
+    rows = _rows(what)
     if as_json:
         click.echo(json.dumps([{"name": name, "description": text} if text else {"name": name} for name, text in rows]))
         return
     width = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        click.echo(f"{name:{width}}  {text}".rstrip())
+    for row, text in rows:
+        click.echo(f"{row:{width}}  {text}".rstrip())
+
+
+def _rows(what: str) -> list[tuple[str, str]]:
+    if what == "models":
+        from rooflight.models import builtin_names, describe
+
+        return [(name, describe(name)) for name in builtin_names()]
+    if what == "recordings":
+        from rooflight.files import load
+        from rooflight.recorded import PREFIX, names
+        from rooflight.reporting.text import headline
+
+        return [(PREFIX + name, headline(load(PREFIX + name))) for name in names()]
+    import rooflight.estimation.formulas  # noqa: F401  (registers them)
+    from rooflight.estimation.registry import registered
+
+    return [(name, "") for name in registered()]
+
+
+def _devices(name: str | None, as_json: bool) -> None:
+    from rooflight.commands.output import emit, make_console
+    from rooflight.hardware.devices import find, known
+    from rooflight.reporting import device_tables
+    from rooflight.reporting.table import to_rich
+
+    chosen = known() if name is None else (find(name),)
+    if as_json:
+        emit(json.dumps([device_tables.document(device) for device in chosen], ensure_ascii=False))
+        return
+    console = make_console()
+    if name is None:
+        console.print(to_rich(device_tables.devices_table(chosen), width=console.width))
+        console.print(device_tables.CONVENTIONS, markup=False, highlight=False, style="dim")
+        hint = "rooflight list devices NAME shows every value of one with its source"
+        console.print(hint, markup=False, highlight=False, style="dim")
+        return
+    device = chosen[0]
+    table, sources = device_tables.device_table(device)
+    console.print(device.title, markup=False, highlight=False, style="bold")
+    for label, words in (("also", device.aliases), ("reported as", device.recognised_as)):
+        if words:
+            console.print(f"{label}: {', '.join(words)}", markup=False, highlight=False)
+    console.print(to_rich(table, width=console.width))
+    for note in device.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+    for number, source in enumerate(sources, start=1):
+        console.print(f"source {number}: {source}", markup=False, highlight=False, style="dim")

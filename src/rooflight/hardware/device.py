@@ -1,0 +1,143 @@
+"""A device as data: what it can do at most, by unit and precision. Read from TOML, strictly; every value has a source.
+
+A peak is dense (no sparsity) and belongs to a clock. Memory is counted as the driver does, in whole 2^30 bytes where
+the vendor writes GB; bandwidths and peaks in powers of ten. Links are counted in one direction, of the whole device.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from rooflight.errors import BadInput
+from rooflight.hardware import plausible
+
+_NOT_READ = 'every value is a table { value = ..., source = "...", date = "2026-11-15" }'
+
+
+class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A number, where it was read, and the day it was read."""
+
+    value: float
+    source: str
+    date: str
+
+
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: str
+    title: str
+    kind: Literal["gpu", "cpu"]
+    vendor: str
+    aliases: tuple[str, ...] = ()
+    """Other spellings that `--on` takes."""
+    recognised_as: tuple[str, ...] = ()
+    """The whole names by which the driver, torch or /proc/cpuinfo call it."""
+    capability: int | None = None
+    """NVIDIA's compute capability, 90 for 9.0."""
+    core_flops_per_s: dict[str, Figure]
+    """CUDA cores or vector units, by precision."""
+    tensor_flops_per_s: dict[str, Figure] = {}
+    """Tensor or matrix cores, by precision; empty where there are none."""
+    memory_bytes: Figure
+    bandwidth_bytes_per_s: Figure
+    """Of the device's own memory."""
+    l2_bytes: Figure | None = None
+    """The largest cache that all its cores share; of a CPU the last level."""
+    sms: Figure
+    """Multiprocessors, compute units, or cores of a CPU."""
+    clock_hz: Figure
+    """The highest."""
+    base_clock_hz: Figure | None = None
+    links_bytes_per_s: dict[str, Figure] = {}
+    tdp_w: Figure | None = None
+    notes: tuple[str, ...] = ()
+
+    def peak(self, precision: str) -> Figure | None:
+        """Of matrix work: tensor cores where they have that precision, else the cores. `None`: it has it nowhere.
+
+        TF32 is a way to run fp32; where tensor cores have no TF32, such work is plain fp32.
+        """
+        found = self.tensor_flops_per_s.get(precision) or self.core_flops_per_s.get(precision)
+        return self.peak("fp32") if found is None and precision == "tf32" else found
+
+    def core_peak(self, precision: str) -> Figure | None:
+        """Of all other work: CUDA cores or vector units."""
+        return self.core_flops_per_s.get(precision)
+
+
+def read(path: str | Path) -> Device:
+    """The device that a file describes; what is wrong with the file is said in one line."""
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise BadInput(f"{path} does not exist: give a file, or a device of `rooflight list devices`") from None
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror or error}") from error
+    return parse(content, str(path))
+
+
+def parse(content: bytes, where: str) -> Device:
+    """A device from the text of a TOML file; `where` it was read, for messages."""
+    try:
+        document = tomllib.loads(content.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"{where} is not TOML: {_one_line(error)}") from error
+    try:
+        device = msgspec.convert(document, Device)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{where}: {_explained(str(error))}") from error
+    return checked(device, where)
+
+
+def checked(device: Device, where: str) -> Device:
+    """The same device, if its numbers can be those of a real one."""
+    found = figures(device)
+    for key, figure in found:
+        if not figure.source.strip():
+            raise BadInput(f"{where}: {key} has no source: say where the value was read, or how it was computed")
+        if not plausible.is_date(figure.date):
+            raise BadInput(f"{where}: {key} has the date {figure.date!r}: write the day it was read as 2026-11-15")
+    problem = plausible.problem(device, found)
+    if problem is not None:
+        raise BadInput(f"{where}: {problem}")
+    return device
+
+
+def figures(device: Device) -> list[tuple[str, Figure]]:
+    """Every value of a device with the name it has in a file, as `core_flops_per_s.fp32`."""
+    found: list[tuple[str, Figure]] = []
+    for field in device.__struct_fields__:
+        held = getattr(device, field)
+        if isinstance(held, Figure):
+            found.append((field, held))
+        elif isinstance(held, dict):
+            found += [(f"{field}.{key}", figure) for key, figure in held.items()]
+    return found
+
+
+def _explained(message: str) -> str:
+    """What msgspec says of a document, in the words of the file."""
+    text, _, place = message.partition(" - at `$")
+    key = place.rstrip("`").lstrip(".").replace("[...]", "")
+    in_key = f"{key}: " if key else ""
+    if missing := re.fullmatch(r"Object missing required field `(\w+)`", text):
+        field = missing.group(1)
+        needs = _NOT_READ if field in Figure.__struct_fields__ and key else "no device is known without it"
+        return f"{in_key}{field} is missing: {needs}"
+    if unknown := re.fullmatch(r"Object contains unknown field `(.+)`", text):
+        known = Figure.__struct_fields__ if key else Device.__struct_fields__
+        near = difflib.get_close_matches(unknown.group(1), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
+        return f"{in_key}{unknown.group(1)} is no known key: {hint}"
+    if re.fullmatch(r"Expected `object( \| null)?`, got `.+`", text):
+        return f"{key} stands alone: {_NOT_READ}"
+    return f"{in_key}{text[0].lower()}{text[1:]}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
