@@ -1,0 +1,1 @@
+"""Micro-benchmarks: how long this device takes for works of our own choosing. `rooflight calibrate` runs them."""

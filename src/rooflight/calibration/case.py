@@ -1,0 +1,71 @@
+"""A micro-benchmark: a task, and how to make the call that does it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rooflight.hardware.tasks import Task
+
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
+          "fp64": torch.float64}  # fmt: skip
+
+
+class Pool:
+    """Random numbers to cut the inputs of every case from: making them anew would cost more than the case itself.
+
+    Random, not zeros: a GPU computes zeros with less power and at higher clocks.
+    """
+
+    def __init__(self, device: torch.device, nbytes: int) -> None:
+        self.device = device
+        self._nbytes = nbytes
+        self._buffers: dict[torch.dtype, torch.Tensor] = {}
+        self._used: dict[torch.dtype, int] = {}
+
+    @classmethod
+    def sharing(cls, other: Pool) -> Pool:
+        """Another place to cut from in the same numbers: threads only read them."""
+        pool = cls(other.device, other._nbytes)
+        pool._buffers = other._buffers
+        return pool
+
+    def reset(self) -> None:
+        """Begin to cut from the start again: the last case is done with its tensors."""
+        self._used.clear()
+
+    def take(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """A contiguous tensor that shares no element with the others of the same case."""
+        buffer = self._buffers.get(dtype)
+        if buffer is None:
+            count = self._nbytes // dtype.itemsize
+            buffer = self._buffers[dtype] = torch.randn(count, device=self.device, dtype=torch.float32).to(dtype)
+        start, size = self._used.get(dtype, 0), math.prod(shape)
+        end = start + -(-size // 256) * 256
+        if end > buffer.numel():
+            raise OutOfPool
+        self._used[dtype] = end
+        return buffer[start : start + size].view(shape)
+
+
+class OutOfPool(Exception):
+    """The case is too large for this device; it is left out."""
+
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    task: Task
+    make: Callable[[Pool], Call]
+    """Prepares the inputs and gives the call to be timed."""
+    seconds: float = field(default=0.0, compare=False)
+    """About how long one call takes at the device's peaks: long ones are repeated less."""
+
+
+Cases = Iterator[Case]

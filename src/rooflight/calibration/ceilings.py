@@ -1,0 +1,61 @@
+"""The best this device reaches: matrix products that last, and memory moved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from rooflight.calibration.case import DTYPES
+from rooflight.calibration.clock import precision_set
+from rooflight.ledger import Value
+
+
+def ceilings(device: torch.device, precisions: list[str], *, side: int, megabytes: int,
+             seconds: float) -> dict[str, Value]:  # fmt: skip
+    """FLOP/s by precision as `gemm.bf16`, bytes/s as `copy` and `triad` (in memory) and `copy.cache`."""
+    found: dict[str, Value] = {}
+    for precision in precisions:
+        a, b = (torch.randn(side, side, device=device).to(DTYPES[precision]) for _ in range(2))
+        with precision_set(precision), torch.no_grad():
+            best, lasting = _rates(lambda a=a, b=b: a @ b, device, seconds)  # type: ignore[misc]
+        flops = 2 * side**3
+        found[f"gemm.{precision}"] = Value(flops / lasting, f"{side}^3 matmul, mean over {seconds:g} s")
+        found[f"gemm.{precision}.burst"] = Value(flops / best, f"{side}^3 matmul, the first few after a pause")
+    elements = megabytes * 250_000
+    x, y, z = (torch.randn(elements, device=device) for _ in range(3))
+    _, copied = _rates(lambda: x.copy_(y), device, seconds / 2)
+    found["copy"] = Value(8 * elements / copied, f"{megabytes} MB to {megabytes} MB, read and written")
+    _, triad = _rates(lambda: torch.add(y, z, alpha=0.5, out=x), device, seconds / 2)
+    found["triad"] = Value(12 * elements / triad, f"a = b + s c, {megabytes} MB each")
+    few = 1_000_000
+    _, cached = _rates(lambda: x[:few].copy_(y[:few]), device, seconds / 4)
+    found["copy.cache"] = Value(8 * few / cached, "4 MB to 4 MB, over and over")
+    return found
+
+
+def _rates(call: Callable[[], object], device: torch.device, seconds: float) -> tuple[float, float]:
+    """Seconds of one call: the best of short runs after a pause, and the mean of a run that lasts."""
+    call()
+    once = max(_run(call, device, 3), 1e-6)
+    time.sleep(0.02)
+    short = min(_run(call, device, max(3, int(0.01 / once))) for _ in range(2))
+    return short, _run(call, device, max(3, int(seconds / once)))
+
+
+def _run(call: Callable[[], object], device: torch.device, times: int) -> float:
+    """Seconds of one of many calls; on a GPU by its own clock, with calls queued ahead."""
+    if device.type == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(times):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1e3 / times
+    begun = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - begun) / times

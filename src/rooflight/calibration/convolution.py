@@ -1,0 +1,96 @@
+"""Convolutions: forward, and the gradients of input (dgrad) and weight (wgrad), dense, grouped and depthwise."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from rooflight.calibration.case import DTYPES, Call, Case, Cases, Pool
+from rooflight.calibration.sampling import choice, is_power_of_two, points, whole
+from rooflight.hardware.tasks import Task
+
+WAYS = ("conv-forward", "conv-dgrad", "conv-wgrad")
+# Kernel sides: 17 stands for 1x7, 71 for 7x1.
+_KERNELS = ((40, 1), (44, 3), (8, 5), (3, 7), (2, 2), (2, 17), (2, 71))
+_STEM_KERNELS = ((5, 3), (4, 7), (2, 4), (1, 11), (2, 16), (1, 5))
+_DEPTHWISE_KERNELS = ((6, 3), (4, 5), (3, 7))
+_KINDS = ((66, 0), (9, 1), (15, 2), (10, 3))  # dense, stem (from three colours), depthwise, grouped
+
+
+def convolution_cases(precision: str, peak: float, seed: int, longest_s: float, *, channels_last: bool) -> Cases:
+    for u in points(9, seed):
+        numbers = _numbers(u, int(channels_last))
+        if numbers is None:
+            continue
+        n, c, h, w, k, r, s, stride, pad, dilation, groups, _ = numbers
+        out = output_size(h, r, stride, pad, dilation) * output_size(w, s, stride, pad, dilation)
+        if (seconds := 2 * n * out * k * (c // groups) * r * s / peak) > longest_s:
+            continue
+        if n * max(c * h * w, k * out) > 2e8:
+            continue
+        for way in WAYS:
+            task = Task(way, precision, numbers)
+            yield Case(task, partial(_convolution, task), seconds)
+
+
+def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
+    """A layer as networks have them: the larger the picture, the fewer its channels."""
+    kind = choice(u[5], _KINDS)
+    side = choice(u[4], (_KERNELS, _STEM_KERNELS, _DEPTHWISE_KERNELS, ((1, 3),))[kind])
+    r, s = {17: (1, 7), 71: (7, 1)}.get(side, (side, side))
+    n = whole(u[0], 1, 256)
+    h = whole(u[3], 4, 160) if kind != 1 else whole(u[3], 64, 384)
+    aligned = 32 if u[7] < 0.6 else 8
+    low, high = max(8, 600 / h), min(2304, 36000 / h)
+    c, k = (max(8, whole(value, int(low), int(high), aligned)) for value in u[1:3])
+    groups = 1
+    if kind == 1:
+        c, k = 3, whole(u[2], 16, 128, 8)
+        if side in (4, 16):
+            k = whole(u[2], 64, 1024, 32)
+    elif kind == 2:
+        k = groups = c
+    elif kind == 3:
+        width = choice(u[8], ((3, 4), (2, 8), (3, 16), (2, 24), (2, 32), (1, 48), (1, 64)))
+        groups = max(2, c // width)
+        c = k = groups * width
+    stride = side if side in (2, 4, 16) else 4 if side == 11 else 2 if (kind == 1 or u[6] > 0.8) else 1
+    if side == 5 and kind == 0:
+        c, k = min(c, 256), min(k, 256)
+    if h < r or h < s:
+        return None
+    if (is_power_of_two(n) and is_power_of_two(c) and is_power_of_two(k)) or (c == 3 and k in (64, 96)):
+        n += 1 if n != 31 else 2  # no shape of a model that everybody knows
+    if c == 3 and is_power_of_two(n):
+        n += 1
+    pad = r // 2 if (r == s and side not in (2, 4, 16)) else 0
+    return (n, c, h, h, k, r, s, stride, pad, 1, groups, channels_last)
+
+
+def output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
+    return max(1, (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1)
+
+
+def _convolution(task: Task, pool: Pool) -> Call:
+    n, c, h, w, k, r, s, stride, pad, dilation, groups, channels_last = task.numbers
+    dtype = DTYPES[task.precision]
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+
+    def take(*shape: int) -> torch.Tensor:
+        if not channels_last:
+            return pool.take(*shape, dtype=dtype)
+        a, b, y, x = shape
+        return pool.take(a, y, x, b, dtype=dtype).permute(0, 3, 1, 2)
+
+    x, weight = take(n, c, h, w), take(k, c // groups, r, s)
+    pads, rest = [pad, pad], (False, [0, 0], groups)
+    if task.family == "conv-forward":
+        return partial(torch.ops.aten.convolution.default, x, weight, None, [stride] * 2, pads, [dilation] * 2, *rest)
+    out = (output_size(h, r, stride, pad, dilation), output_size(w, s, stride, pad, dilation))
+    grad = take(n, k, *out).contiguous(memory_format=layout)
+    mask = [task.family == "conv-dgrad", task.family == "conv-wgrad", False]
+    return partial(
+        torch.ops.aten.convolution_backward.default, grad, x, weight, None, [stride] * 2, pads, [dilation] * 2, *rest,
+        mask,
+    )  # fmt: skip

@@ -1,0 +1,58 @@
+"""Matrix products: every size, layout and precision, with rows that fill their tiles and rows that do not."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from rooflight.calibration.case import DTYPES, Call, Case, Cases, Pool
+from rooflight.calibration.sampling import choice, is_power_of_two, points, whole
+from rooflight.hardware.tasks import Task
+
+_LAYOUTS = ((4, 1), (3, 0), (3, 2), (0.5, 3))  # the bits: a transposed (2), b transposed (1)
+
+
+def gemm_cases(precision: str, peak: float, seed: int, longest_s: float) -> Cases:
+    """A product of two matrices as layers have them: one side counts tokens or samples, the others features."""
+    for u in points(7, seed):
+        step = choice(u[4], ((1, 1), (3, 8), (12, 64)))
+        many = whole(u[0], 1, 131072, choice((u[0] * 7) % 1, ((3, 1), (2, 8), (4, 64))))
+        n, k = whole(u[1], 8, 16384, step), whole(u[2], 8, 16384, step)
+        if u[6] < 0.06:
+            n = whole(u[1], 20000, 140000)  # vocabularies
+        layout, bias = choice(u[3], _LAYOUTS), int(u[5] < 0.4)
+        m = many
+        if layout == 2:  # the gradient of a weight: tokens are summed over
+            m, k, bias = n, many, 0
+            n = whole(u[2], 8, 16384, step)
+        if (is_power_of_two(n) and is_power_of_two(k)) or n == k:
+            n += step
+        if (seconds := 2 * m * n * k / peak) > longest_s:
+            continue
+        task = Task("gemm", precision, (1, m, n, k, layout >> 1, layout & 1, bias))
+        yield Case(task, partial(_product, task), seconds)
+
+
+def batched_cases(precision: str, peak: float, seed: int, longest_s: float) -> Cases:
+    """Many small products at once, as attention written out has them."""
+    for u in points(6, seed):
+        batch = whole(u[0], 2, 2048)
+        m, n, k = (whole(value, 8, 2048, choice((value * 5) % 1, ((1, 1), (4, 8)))) for value in u[1:4])
+        layout = choice(u[4], _LAYOUTS)
+        if (seconds := 2 * batch * m * n * k / peak) > longest_s or batch * (m * n + m * k + n * k) > 3e8:
+            continue
+        task = Task("gemm", precision, (batch, m, n, k, layout >> 1, layout & 1, 0))
+        yield Case(task, partial(_product, task), seconds)
+
+
+def _product(task: Task, pool: Pool) -> Call:
+    batch, m, n, k, a_transposed, b_transposed, bias = task.numbers
+    dtype = DTYPES[task.precision]
+    a = pool.take(batch, k, m, dtype=dtype).mT if a_transposed else pool.take(batch, m, k, dtype=dtype)
+    b = pool.take(batch, n, k, dtype=dtype).mT if b_transposed else pool.take(batch, k, n, dtype=dtype)
+    if batch > 1:
+        return partial(torch.bmm, a, b)
+    if bias:
+        return partial(torch.addmm, pool.take(n, dtype=dtype), a[0], b[0])
+    return partial(torch.mm, a[0], b[0])

@@ -1,0 +1,97 @@
+"""Which micro-benchmarks are run, and for what part of the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflight.calibration import attention, convolution, elements, gemm
+from rooflight.calibration.case import Cases
+
+_KERNELS_OF = {"fp32": ("efficient",), "bf16": ("cudnn", "flash"), "fp16": ()}
+"""Which attention kernels are timed in which precision; what holds for bf16 is taken to hold for fp16."""
+_ROWS = ("softmax-forward", "softmax-backward", "layer-norm-forward", "layer-norm-backward")
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Cases that share a part of the time. They come in an order that covers their space however soon it ends."""
+
+    name: str
+    cases: Cases
+    share: float
+    compiles: bool = False
+    """The first call of every case takes about a second."""
+
+
+def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list[Chapter]:
+    """`peaks`: FLOP/s by precision, those that the device has; `largest`: elements of the largest tensor."""
+    plan: list[Chapter] = []
+
+    def add(name: str, cases: Cases, share: float) -> None:
+        plan.append(Chapter(name, cases, share))
+
+    for number, (precision, peak) in enumerate(sorted(peaks.items())):
+        weight = {"fp32": 1.0, "tf32": 0.6, "bf16": 1.0, "fp16": 0.4}.get(precision, 0.2)
+        add(f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s), 9 * weight)
+        add(f"batched gemm {precision}", gemm.batched_cases(precision, peak, 20 + number, longest_s), 2 * weight)
+        weight = {"tf32": 1.5, "bf16": 1.5, "fp16": 0.0, "fp32": 0.3}.get(precision, 0.1)
+        if not weight:
+            continue
+        add(f"convolution {precision}",
+            convolution.convolution_cases(precision, peak, 30 + number, longest_s, channels_last=False),
+            18 * weight)  # fmt: skip
+        add(f"convolution {precision}, channels last",
+            convolution.convolution_cases(precision, peak, 40 + number, longest_s, channels_last=True),
+            8 * weight)  # fmt: skip
+        for place, kernel in enumerate(("cudnn", "flash", "efficient")):
+            if kernel in _KERNELS_OF.get(precision, ()):
+                cases = attention.attention_cases(kernel, precision, peak, 50 + 3 * number + place, longest_s)
+                plan.append(Chapter(f"{kernel} attention {precision}", cases, 12 if kernel == "cudnn" else 4,
+                                    compiles=kernel == "cudnn"))  # fmt: skip
+    return plan + memory_plan(largest, cuda=True)
+
+
+def cpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list[Chapter]:
+    """The same for a processor: no tensor cores, no kernels to choose among for attention."""
+    plan: list[Chapter] = []
+    for number, (precision, peak) in enumerate(sorted(peaks.items())):
+        plan += [
+            Chapter(f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s), 12),
+            Chapter(f"batched gemm {precision}", gemm.batched_cases(precision, peak, 20 + number, longest_s), 4),
+            Chapter(f"convolution {precision}",
+                    convolution.convolution_cases(precision, peak, 30 + number, longest_s, channels_last=False), 20),
+            Chapter(f"convolution {precision}, channels last",
+                    convolution.convolution_cases(precision, peak, 40 + number, longest_s, channels_last=True), 6),
+            Chapter(f"flash attention {precision}",
+                    attention.attention_cases("flash", precision, peak, 50 + number, longest_s), 6),
+        ]  # fmt: skip
+    return plan + memory_plan(largest, cuda=False)
+
+
+def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
+    """Everything that is bound by bytes."""
+    plan = [
+        Chapter("elementwise", elements.elementwise_cases(100, largest), 3),
+        Chapter("broadcast", elements.broadcast_cases(101, largest), 1),
+        Chapter("strided copies", elements.strided_cases(102, largest), 1.5),
+        Chapter("dropout", elements.dropout_cases(103, largest), 0.5),
+        Chapter("cat", elements.cat_cases(104, largest), 0.5),
+        Chapter("reductions", elements.reduce_cases(105, largest), 2),
+    ]
+    plan += [Chapter(f, elements.rows_cases(f, 110 + n, largest), 1) for n, f in enumerate(_ROWS)]
+    for n, family in enumerate(("group-norm-forward", "group-norm-backward")):
+        plan.append(Chapter(family, elements.group_norm_cases(family, 120 + n, largest), 0.3))
+    for kind in ("cudnn", "native"):
+        for n, way in enumerate(("train", "eval", "backward")):
+            family = f"batch-norm-{kind}-{way}"
+            plan.append(Chapter(family, elements.batch_norm_cases(family, 130 + n, largest, cuda=cuda), 0.8))
+    for n, way in enumerate(("forward", "backward")):
+        plan.append(Chapter(f"embedding {way}", elements.embedding_cases(f"embedding-{way}", 140 + n, largest), 0.5))
+        for place, kind in enumerate(("max", "avg")):
+            family = f"{kind}-pool-{way}"
+            plan.append(Chapter(family, elements.pool_cases(family, 150 + 2 * n + place, largest), 0.6))
+    plan.append(Chapter("foreach", elements.foreach_cases(160, largest), 1.5))
+    if cuda:
+        for n, family in enumerate(("fused-sgd", "fused-adam")):
+            plan.append(Chapter(family, elements.fused_cases(family, 161 + n, largest), 0.4))
+    return plan

@@ -1,0 +1,198 @@
+"""`rooflight calibrate`: all micro-benchmarks of a device, in a given time, written down as they are done."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from rooflight import __version__
+from rooflight.calibration.case import Case
+from rooflight.calibration.ceilings import ceilings
+from rooflight.calibration.clock import CpuClock, GpuClock, Timed
+from rooflight.calibration.collectives import all_reduce_bandwidths
+from rooflight.calibration.host import gap_seconds, host_costs
+from rooflight.calibration.plan import Chapter, cpu_plan, gpu_plan
+from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, Points
+from rooflight.ledger import Value
+from rooflight.measurement.machine.conditions import Conditions, cuda_version, device_name, driver_version
+
+Progress = Callable[[str, float], None]
+"""What is being measured, and which part of the time has gone."""
+
+_SIDE = {"cuda": 8192, "cpu": 1536}
+_MEGABYTES = {"cuda": 1000, "cpu": 256}
+_CEILING_S = {"cuda": 0.8, "cpu": 1.5}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A device to be calibrated, and what must be known of it beforehand."""
+
+    device: torch.device
+    peaks: dict[str, float]
+    """FLOP/s of matrix work by precision: the largest cases are chosen by them."""
+    cache_bytes: int
+    seconds: float
+
+
+class Journal:
+    """What is done so far, kept in a file, so that a calibration that was cut off goes on where it was."""
+
+    def __init__(self, path: Path | None, identity: dict[str, Any]) -> None:
+        self._path = path
+        self.done: dict[str, Any] = {}
+        if path is None:
+            return
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            lines = path.read_text().splitlines()
+            if lines and json.loads(lines[0]) == identity:
+                for line in lines[1:]:
+                    entry = json.loads(line)
+                    self.done[entry["section"]] = entry["found"]
+        if not self.done:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(identity) + "\n")
+
+    def keep(self, section: str, found: Any) -> None:
+        self.done[section] = found
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"section": section, "found": found}) + "\n")
+
+    def close(self) -> None:
+        """The calibration is complete: the file has done its service."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def calibrate(bench: Bench, progress: Progress, journal_path: Path | None = None) -> Calibration:
+    kind = bench.device.type
+    begun = time.monotonic()
+    name = device_name(kind) or kind
+    journal = Journal(journal_path, {
+        "rooflight": __version__, "torch": str(torch.__version__), "device": name, "driver": driver_version() if kind ==
+        "cuda" else None, "seconds": bench.seconds,
+    })  # fmt: skip
+    conditions = Conditions(kind)
+    conditions.before()
+    values = _values(bench, journal, progress)
+    _chapters(bench, journal, progress)
+    conditions.sample()
+    calibration = Calibration(
+        format_version=FORMAT_VERSION, rooflight=__version__, torch=str(torch.__version__), device=name,
+        cuda=cuda_version(), cudnn=_cudnn() if kind == "cuda" else None,
+        driver=driver_version() if kind == "cuda" else None, made=date.today().isoformat(),
+        seconds=round(time.monotonic() - begun, 1), conditions=conditions.after(),
+        ceilings=values["ceilings"], host=values["host"], points=_points(journal),
+    )  # fmt: skip
+    journal.close()
+    return calibration
+
+
+def _cudnn() -> str | None:
+    version = torch.backends.cudnn.version()
+    return None if version is None else str(version)
+
+
+def _values(bench: Bench, journal: Journal, progress: Progress) -> dict[str, dict[str, Value]]:
+    """The host first: a profiler that ran before slows every launch for as long as the process lives."""
+    kind = bench.device.type
+    sections: dict[str, Callable[[], dict[str, Value]]] = {
+        "host": lambda: _host(bench.device),
+        "ceilings": lambda: ceilings(
+            bench.device, [p for p in bench.peaks if kind == "cuda" or p == "fp32"], side=_SIDE[kind],
+            megabytes=_MEGABYTES[kind], seconds=_CEILING_S[kind],
+        ),
+    }  # fmt: skip
+    found = {}
+    for section, make in sections.items():
+        if section not in journal.done:
+            progress(section, 0.0)
+            journal.keep(section, msgspec.to_builtins(make()))
+        found[section] = msgspec.convert(journal.done[section], dict[str, Value])
+        gc.collect()
+        if kind == "cuda":
+            torch.cuda.empty_cache()
+    return found
+
+
+def _host(device: torch.device) -> dict[str, Value]:
+    found = host_costs(device)
+    if device.type == "cuda":
+        found["gap"] = gap_seconds(device)
+        found |= all_reduce_bandwidths()
+    return found
+
+
+def _chapters(bench: Bench, journal: Journal, progress: Progress) -> None:
+    plan = _plan(bench)
+    left = [chapter for chapter in plan if chapter.name not in journal.done]
+    whole = sum(chapter.share for chapter in plan)
+    gone = whole - sum(chapter.share for chapter in left)
+    clock: GpuClock | CpuClock | None = None
+    for chapter in left:
+        clock = clock or _clock(bench)
+        progress(chapter.name, gone / whole)
+        until = time.monotonic() + bench.seconds * chapter.share / whole
+        timed = _timed(clock, chapter, until)
+        rows: dict[str, list[list[int]]] = {}
+        for one in timed:
+            row = [*one.task.numbers, round(1e9 * one.warm_s), round(1e9 * one.cold_s), one.kernels]
+            rows.setdefault(f"{one.task.family} {one.task.precision}", []).append(row)
+        gone += chapter.share
+        journal.keep(chapter.name, rows)
+    progress("done", 1.0)
+
+
+def _timed(clock: GpuClock | CpuClock, chapter: Chapter, until: float) -> Iterable[Timed]:
+    if chapter.compiles and isinstance(clock, GpuClock):
+        return clock.timed_after_compiling(_pairs(chapter.cases), until)
+    return clock.timed(chapter.cases, until)
+
+
+def _pairs(cases: Iterator[Case]) -> Iterator[list[Case]]:
+    """Forward and backward of the same shape: the second needs what the first compiled."""
+    while pair := list(islice(cases, 2)):
+        yield pair
+
+
+def _plan(bench: Bench) -> list[Chapter]:
+    if bench.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info()
+        largest = int(min(2e8, free / 40))
+        return gpu_plan(bench.peaks, largest=largest, longest_s=3e-3)
+    return cpu_plan(bench.peaks, largest=4_000_000, longest_s=20e-3)
+
+
+def _clock(bench: Bench) -> GpuClock | CpuClock:
+    if bench.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info()
+        clock = GpuClock(bench.device, bench.cache_bytes, int(min(3 << 30, free / 8)))
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            clock.pool.take(1, dtype=dtype)
+        return clock
+    return CpuClock(bench.cache_bytes, 512 << 20)
+
+
+def _points(journal: Journal) -> tuple[Points, ...]:
+    rows: dict[str, list[list[int]]] = {}
+    for section, found in journal.done.items():
+        if section not in ("host", "ceilings"):
+            for key, some in found.items():
+                rows.setdefault(key, []).extend(some)
+    found = []
+    for key, some in sorted(rows.items()):
+        family, _, precision = key.partition(" ")
+        found.append(Points(family, precision, some))
+    return tuple(found)

@@ -1,0 +1,137 @@
+"""`rooflight calibrate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rooflight.errors import BadInput, CannotMeasure
+
+if TYPE_CHECKING:
+    from rooflight.calibration.run import Bench
+    from rooflight.hardware.calibration import Calibration
+
+_LEAST_S, _MOST_S = 5, 3600
+
+
+@click.command(short_help="measure this device, so that predictions for it are calibrated")
+@click.option("--on", "where", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU if there is one.")
+@click.option("--as", "described", metavar="DEVICE", help="What the GPU is, where it is not recognised: name or .toml.")
+@click.option("--seconds", type=float, default=150, show_default=True,
+              help="For the micro-benchmarks; start and ceilings come on top.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: where `rooflight predict` looks.")
+@click.option("--force", is_flag=True, help="Write over an existing file.")
+@click.option("--fresh", is_flag=True, help="Begin anew instead of going on where an earlier run was cut off.")
+def command(where: str | None, described: str | None, seconds: float, output: Path | None, force: bool,
+            fresh: bool) -> None:  # fmt: skip
+    """Time this device with micro-benchmarks of its own choosing: matrix products, convolutions, attention, memory, the
+    host. The result is a file that `rooflight predict` uses for this device, and carries over to others.
+
+    A calibration that is cut off goes on where it was.
+    """
+    if not _LEAST_S <= seconds <= _MOST_S:
+        raise BadInput(f"--seconds must lie between {_LEAST_S} and {_MOST_S}, got {seconds:g}")
+    bench, name = _bench(where, seconds, described)
+    path = output if output is not None else _default_path(name)
+    if path.exists() and not force:
+        raise BadInput(f"{path} exists: say --force to write over it, or -o another file")
+    journal = path.with_name(path.name + ".partial")
+    if fresh:
+        journal.unlink(missing_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot write to {path.parent}: {error.strerror}; choose another place with -o") from None
+    from rooflight.calibration.run import calibrate
+    from rooflight.commands.output import say
+
+    if journal.exists():
+        say(f"going on with {journal}; --fresh begins anew")
+    with _progress() as progress:
+        calibration = calibrate(bench, progress, journal)
+    _write(calibration, path, force=force)
+    _summary(calibration, path, name)
+
+
+def _bench(where: str | None, seconds: float, described: str | None) -> tuple[Bench, str]:
+    import torch
+
+    from rooflight.calibration.run import Bench
+    from rooflight.hardware.device import Device
+    from rooflight.hardware.devices import find
+    from rooflight.hardware.recognise import this_device
+
+    on_gpu = torch.cuda.is_available() if where is None else where == "cuda"
+    if on_gpu and not torch.cuda.is_available():
+        raise CannotMeasure("no GPU here that torch can use: see `rooflight doctor`, or say --on cpu")
+    if on_gpu:
+        reported = torch.cuda.get_device_name()
+        found = this_device(reported, kind="gpu")
+        device = find(described) if described else found.device if found is not None else None
+        if device is None:
+            raise BadInput(
+                f"{reported} is not in the database of devices: describe it in a .toml file as docs/devices.md shows, "
+                "and give it with --as FILE"
+            )
+        wanted = ("fp32", "tf32", "bf16", "fp16")
+        peaks = {p: figure.value for p in wanted if (figure := device.peak(p)) and _has(device, p)}
+        cache = int(device.l2_bytes.value) if device.l2_bytes else 50 << 20
+        return Bench(torch.device("cuda"), peaks, cache, seconds), device.name
+    found = this_device(kind="cpu")
+    known = None if found is None else found.device or found.outline
+    if known is None:
+        raise CannotMeasure("this processor says too little of itself in /proc/cpuinfo")
+    cache_figure = known.l2_bytes if isinstance(known, Device) else known.cache_bytes
+    cache = min(int(cache_figure.value) if cache_figure else 32 << 20, 256 << 20)
+    return Bench(torch.device("cpu"), {"fp32": known.core_flops_per_s["fp32"].value}, cache, seconds), known.name
+
+
+def _has(device: Any, precision: str) -> bool:
+    """tf32 on a device without it would be fp32 under another name."""
+    return precision == "fp32" or precision in device.tensor_flops_per_s or precision in device.core_flops_per_s
+
+
+def _default_path(name: str) -> Path:
+    from rooflight.hardware.calibration import own_path
+
+    return own_path(name)
+
+
+def _write(calibration: Calibration, path: Path, *, force: bool) -> None:
+    from rooflight.files import write_atomically
+    from rooflight.hardware.calibration import encode
+
+    write_atomically(path, encode(calibration), force=force)
+
+
+def _summary(calibration: Calibration, path: Path, name: str) -> None:
+    from rooflight import units
+    from rooflight.commands.output import emit
+
+    points = sum(len(some.rows) for some in calibration.points)
+    emit(f"{calibration.device}: {points:,} points in {calibration.seconds:.0f} s, torch {calibration.torch}")
+    for key, value in calibration.ceilings.items():
+        if key.endswith(".burst"):
+            continue
+        unit = "FLOP/s" if key.startswith("gemm") else "B/s"
+        emit(f"  {key:12} {units.count(value.value) + unit:>14}   {value.origin}")
+    emit(f"wrote {path}; use it with: rooflight predict resnet50 --on {name}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, float], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda doing, part: None
+        return
+    columns = (TextColumn("{task.description:<36}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda doing, part: bar.update(task, description=doing, completed=part)

@@ -1,0 +1,108 @@
+"""One trace for every batch size: traced with a batch that is a prime, its multiples among the sizes are the batch's.
+
+A model is traced on meta tensors, where a large batch costs nothing. With a prime that divides no size of the model
+itself, a size of 1009 is the batch, one of 1009 x 128 the tokens of it, and putting another number in the prime's place
+gives the step of that batch. What does not fit this picture (a size of the batch and something) is found, and the
+batches are then traced one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from rooflight.ledger import Arg, Ledger, Op, Scalar, Storage, Tensor
+
+PRIMES = (1009, 1013, 1019, 1021, 1031, 1033)
+_NEAR = 16
+"""A size this close to a multiple of the prime is suspected to be the batch and a few more."""
+
+
+class DoesNotScale(Exception):
+    """The ledger's sizes are not products with the batch."""
+
+
+def prime_for(sizes: set[int]) -> int | None:
+    """A prime that tells the batch from the sizes of the model (its parameters and what it is called with)."""
+    return next((prime for prime in PRIMES if not any(size % prime == 0 for size in sizes if size)), None)
+
+
+def check_scales(ledger: Ledger, prime: int) -> None:
+    """Raise where some size is near a multiple of the prime without being one."""
+    for op in ledger.ops:
+        for tensor in (*op.inputs, *op.outputs):
+            for size in tensor.shape:
+                rest = size % prime
+                if size > prime // 2 and rest and (rest <= _NEAR or rest >= prime - _NEAR):
+                    raise DoesNotScale(f"{op.name} has a size of {size}")
+
+
+class Rescaled:
+    """The same ledger with another batch in the prime's place. Sizes that repeat are computed once."""
+
+    def __init__(self, prime: int, batch: int) -> None:
+        self._prime = prime
+        self._batch = batch
+        self._known: dict[int, int] = {}
+
+    def size(self, value: int) -> int:
+        """A size, a stride, a number of bytes: as often the prime divides it, the batch takes its place."""
+        found = self._known.get(value)
+        if found is None:
+            rest, times = value, 0
+            while rest and rest % self._prime == 0:
+                rest, times = rest // self._prime, times + 1
+            found = self._known[value] = rest * self._batch**times
+        return found
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        return Tensor(
+            storage=tensor.storage,
+            shape=tuple(map(self.size, tensor.shape)),
+            dtype=tensor.dtype,
+            strides=None if tensor.strides is None else tuple(map(self.size, tensor.strides)),
+            offset=self.size(tensor.offset),
+        )
+
+    def op(self, op: Op) -> Op:
+        return replace(
+            op,
+            args={name: self._argument(value) for name, value in op.args.items()},
+            outputs=tuple(map(self.tensor, op.outputs)),
+            cost=None,
+        )
+
+    def storage(self, storage: Storage) -> Storage:
+        return replace(storage, nbytes=self.size(storage.nbytes))
+
+    def _argument(self, value: Arg) -> Arg:
+        if isinstance(value, Tensor):
+            return self.tensor(value)
+        if isinstance(value, list):
+            return [self.tensor(item) if isinstance(item, Tensor) else self._scalar(item) for item in value]
+        return self._scalar(value)
+
+    def _scalar(self, value: Scalar) -> Scalar:
+        return self.size(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def ledger_at(ledger: Ledger, prime: int, batch: int, fill: Callable[[Ledger], Ledger]) -> Ledger:
+    """The whole ledger at another batch."""
+    scaled = Rescaled(prime, batch)
+    header = replace(
+        ledger.header, batch=batch,
+        inputs=tuple((name, scaled.tensor(tensor)) for name, tensor in ledger.header.inputs),
+        outputs=tuple(map(scaled.tensor, ledger.header.outputs)),
+    )  # fmt: skip
+    modules = tuple(
+        replace(module, inputs=tuple(tuple(map(scaled.size, shape)) for shape in module.inputs),
+                outputs=tuple(tuple(map(scaled.size, shape)) for shape in module.outputs))
+        for module in ledger.modules
+    )  # fmt: skip
+    return fill(
+        replace(
+            ledger, header=header, modules=modules, storages=tuple(map(scaled.storage, ledger.storages)),
+            ops=tuple(map(scaled.op, ledger.ops)),
+        )  # fmt: skip
+    )

@@ -1,0 +1,166 @@
+"""What a task would take by tiles, waves and bandwidth alone, in seconds: the shape that measured efficiencies bend.
+
+Everything is vectorised: `numbers` holds one task a row, in the order that `hardware.tasks.FAMILIES` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.hardware.tasks import FAMILIES
+
+Array = npt.NDArray[np.float64]
+
+LAUNCH_S = 1.5e-6
+"""The shortest kernels take about this long on every GPU of the last ten years."""
+
+# Rows and columns of the output that one block of threads makes, and how well such a block keeps its unit busy.
+_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.9), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6),
+          (32, 32, 0.3))  # fmt: skip
+_SPLITS = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What the baseline must know of a device."""
+
+    units: float
+    """SMs, compute units or cores."""
+    bandwidth: float
+    """Bytes a second of the large memory."""
+    cache_bandwidth: float
+    cache_bytes: float
+    peaks: dict[str, float]
+    """Matrix FLOP/s by precision."""
+
+    def peak(self, precision: str) -> float:
+        return self.peaks.get(precision) or self.peaks["fp32"]
+
+
+def itemsize(precision: str) -> int:
+    return {"fp64": 8, "fp32": 4, "tf32": 4}.get(precision, 2)
+
+
+def columns(family: str, numbers: Array) -> dict[str, Array]:
+    return {name: numbers[:, place] for place, name in enumerate(FAMILIES[family])}
+
+
+def product_seconds(m: Array, n: Array, k: Array, batch: Array, peak: float, units: float) -> Array:
+    """The fastest of several tilings: whole waves of tiles over all units, the depth split where tiles are few."""
+    best = np.full(len(m), np.inf)
+    for rows, cols, busy in _TILES:
+        tiles = np.ceil(m / rows) * np.ceil(n / cols) * batch
+        for split in _SPLITS:
+            waves = np.ceil(tiles * split / units)
+            depth = np.ceil(k / split / 32) * 32
+            seconds = waves * 2 * rows * cols * depth * units / (peak * busy)
+            if split > 1:
+                seconds = seconds + LAUNCH_S
+            best = np.minimum(best, seconds)
+    return best
+
+
+def memory_seconds(nbytes: Array, speed: Speed) -> Array:
+    """Bytes that fit the cache move at its speed, others at that of the memory."""
+    share = np.clip(speed.cache_bytes / np.maximum(nbytes, 1.0), 0.0, 1.0) ** 2
+    return nbytes * (share / speed.cache_bandwidth + (1 - share) / speed.bandwidth)
+
+
+def _gemm(c: dict[str, Array], precision: str, speed: Speed) -> Array:
+    compute = product_seconds(c["m"], c["n"], c["k"], c["batch"], speed.peak(precision), speed.units)
+    nbytes = c["batch"] * (c["m"] * c["k"] + c["k"] * c["n"] + c["m"] * c["n"]) * itemsize(precision)
+    return np.maximum(compute, memory_seconds(nbytes, speed))
+
+
+def convolution_sides(c: dict[str, Array]) -> tuple[Array, Array]:
+    """Height and width of the output."""
+    span_r, span_s = c["dilation"] * (c["r"] - 1) + 1, c["dilation"] * (c["s"] - 1) + 1
+    high = np.maximum(1, (c["h"] + 2 * c["pad"] - span_r) // c["stride"] + 1)
+    wide = np.maximum(1, (c["w"] + 2 * c["pad"] - span_s) // c["stride"] + 1)
+    return high, wide
+
+
+def convolution_product(family: str, c: dict[str, Array]) -> tuple[Array, Array, Array]:
+    """Rows, columns and depth of the matrix product that a convolution is, for one group."""
+    high, wide = convolution_sides(c)
+    pixels, inputs = c["n"] * high * wide, c["c"] / c["groups"]
+    outputs, window = c["k"] / c["groups"], c["r"] * c["s"]
+    if family == "conv-forward":
+        return pixels, outputs, inputs * window
+    if family == "conv-dgrad":
+        return c["n"] * c["h"] * c["w"], inputs, outputs * np.ceil(window / c["stride"] ** 2)
+    return outputs, inputs * window, pixels
+
+
+def convolution_bytes(c: dict[str, Array], precision: str) -> Array:
+    high, wide = convolution_sides(c)
+    size = itemsize(precision)
+    x, y = c["n"] * c["c"] * c["h"] * c["w"] * size, c["n"] * c["k"] * high * wide * size
+    weight = c["k"] * c["c"] / c["groups"] * c["r"] * c["s"] * size
+    return x + y + weight
+
+
+def _convolution(family: str) -> Callable[[dict[str, Array], str, Speed], Array]:
+    def seconds(c: dict[str, Array], precision: str, speed: Speed) -> Array:
+        m, n, k = convolution_product(family, c)
+        compute = product_seconds(m, n, k, c["groups"], speed.peak(precision), speed.units)
+        # Thin groups do not run as products: each output is summed on its own, bound by the other units.
+        thin = 2 * m * n * k * c["groups"] / (speed.peak("fp32") * 0.2)
+        compute = np.where(c["groups"] >= c["c"] / 4, thin, compute)
+        nbytes = convolution_bytes(c, precision)
+        relaid = np.where((c["channels_last"] > 0) | (precision == "fp32"), 0.0, 2 * nbytes)
+        return np.maximum(compute, memory_seconds(nbytes, speed)) + memory_seconds(relaid, speed)
+
+    return seconds
+
+
+def _attention(factor: float) -> Callable[[dict[str, Array], str, Speed], Array]:
+    def seconds(c: dict[str, Array], precision: str, speed: Speed) -> Array:
+        pairs = c["length_q"] * c["length_kv"] * np.where(c["causal"] > 0, 0.5, 1.0)
+        flops = factor * 4 * c["batch"] * c["heads"] * pairs * c["head_dim"]
+        blocks = np.ceil(c["length_q"] / 128) * c["batch"] * c["heads"]
+        filled = blocks / (np.ceil(blocks / speed.units) * speed.units)
+        size = itemsize(precision)
+        nbytes = factor * 4 * c["batch"] * c["heads"] * c["length_q"] * c["head_dim"] * size
+        return np.maximum(flops / (0.7 * speed.peak(precision) * filled), memory_seconds(nbytes, speed))
+
+    return seconds
+
+
+def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
+    """Bytes that a memory-bound task reads and writes."""
+    size = itemsize(precision)
+    if "bytes_read" in c:
+        return c["bytes_read"] + c["bytes_written"]
+    if family == "reduce":
+        return c["kept"] * c["reduced"] * size
+    if family.startswith("batch-norm"):
+        passes = {"train": 3, "eval": 2, "backward": 5}[family.rpartition("-")[2]]
+        return passes * c["n"] * c["c"] * c["pixels"] * size
+    if "pool" in family:
+        inside, outside = c["planes"] * c["h"] * c["w"] * size, c["planes"] * c["out_pixels"] * size
+        indices = c["planes"] * c["out_pixels"] * 8 if family.startswith("max") else 0.0
+        return inside + outside + indices
+    if family == "embedding-backward":
+        return (2 * c["rows"] + c["vocabulary"]) * c["columns"] * size
+    passes = {"softmax-backward": 3, "layer-norm-backward": 4, "group-norm-backward": 5}.get(family, 2)
+    return passes * c["rows"] * c["columns"] * size
+
+
+_MATRIX: dict[str, Callable[[dict[str, Array], str, Speed], Array]] = {
+    "gemm": _gemm,
+    **{family: _convolution(family) for family in ("conv-forward", "conv-dgrad", "conv-wgrad")},
+    **{f"attention-{kernel}-{way}": _attention(factor) for kernel in ("cudnn", "flash", "efficient")
+       for way, factor in (("forward", 1.0), ("backward", 2.5))},
+}  # fmt: skip
+
+
+def baseline_seconds(family: str, precision: str, numbers: Array, speed: Speed) -> Array:
+    c = columns(family, numbers)
+    if family in _MATRIX:
+        return LAUNCH_S + _MATRIX[family](c, precision, speed)
+    return LAUNCH_S + memory_seconds(task_bytes(family, c, precision), speed)

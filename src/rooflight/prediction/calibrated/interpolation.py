@@ -1,0 +1,65 @@
+"""Efficiency between the points that were measured: kriging among the nearest ones.
+
+The points nearest to a task tell its efficiency, each by its distance, and less where several say the same. The method
+also tells how far it may be off: more where points are far away or disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.prediction.calibrated.baseline import Array
+
+_NEIGHBOURS = 24
+
+
+@dataclass(frozen=True)
+class Found:
+    value: Array
+    deviation: Array
+    """One standard deviation of the value."""
+    distance: Array
+    """To the nearest point, in doublings of a size."""
+    nearest: npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Values at points, to be known in between. `reach`: how far a point's word carries; `noise`: how much of what
+    two points far apart differ by, they also differ by when they are close."""
+
+    points: Array
+    values: Array
+    reach: float
+    noise: float
+
+    def at(self, queries: Array, *, leave_out_same: bool = False) -> Found:
+        count = min(_NEIGHBOURS, len(self.points) - int(leave_out_same))
+        squares = (
+            (queries**2).sum(1)[:, None] + (self.points**2).sum(1)[None, :] - 2 * queries @ self.points.T
+        ).clip(0)
+        if leave_out_same:
+            squares[np.arange(len(queries)), np.arange(len(queries))] = np.inf
+        nearest = np.argpartition(squares, count - 1, axis=1)[:, :count]
+        distance = np.sqrt(np.take_along_axis(squares, nearest, axis=1))
+        near, values = self.points[nearest], self.values[nearest]
+        between = np.sqrt(((near[:, :, None, :] - near[:, None, :, :]) ** 2).sum(-1))
+        alike = np.exp(-between / self.reach)
+        alike[:, np.arange(count), np.arange(count)] += self.noise
+        to_query = np.exp(-distance / self.reach)
+        solved = np.linalg.solve(alike, np.stack([to_query, np.ones_like(to_query)], axis=2))
+        along, ones = solved[:, :, 0], solved[:, :, 1]
+        mean = (ones * values).sum(1) / ones.sum(1)
+        value = mean + (along * (values - mean[:, None])).sum(1)
+        spread = np.maximum(values.std(1), 0.02)
+        unknown = 1 + self.noise - (along * to_query).sum(1) + (1 - along.sum(1)) ** 2 / ones.sum(1)
+        first = distance.argmin(1)[:, None]
+        return Found(
+            value,
+            spread * np.sqrt(np.clip(unknown, 0.0, None)),
+            np.take_along_axis(distance, first, axis=1)[:, 0],
+            np.take_along_axis(nearest, first, axis=1)[:, 0],
+        )
