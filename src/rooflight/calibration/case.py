@@ -26,6 +26,8 @@ class Pool:
         self._nbytes = nbytes
         self._buffers: dict[torch.dtype, torch.Tensor] = {}
         self._used: dict[torch.dtype, int] = {}
+        self.taken: list[torch.Tensor] = []
+        """What the case has cut, to be touched as if something had just written it."""
 
     @classmethod
     def sharing(cls, other: Pool) -> Pool:
@@ -37,6 +39,7 @@ class Pool:
     def reset(self) -> None:
         """Begin to cut from the start again: the last case is done with its tensors."""
         self._used.clear()
+        self.taken = []
 
     def take(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A contiguous tensor that shares no element with the others of the same case."""
@@ -49,6 +52,8 @@ class Pool:
         if end > buffer.numel():
             raise OutOfPool
         self._used[dtype] = end
+        # `.data`: touching it is nothing that autograd should know of.
+        self.taken.append(buffer.data[start : start + size])
         return buffer[start : start + size].view(shape)
 
 

@@ -1,4 +1,5 @@
-"""Times of micro-benchmarks: with what they need in the caches (warm), and with caches full of something else (cold).
+"""Times of micro-benchmarks: with their inputs just written by another kernel (warm), and with caches that are full of
+something else (cold). Never the same kernel twice in a row, as in a model.
 
 On a GPU the time of a case is the sum of its kernels' durations by the profiler, as for the ops of a measured step.
 Which kernels are whose is told by a kernel of our own between them, that nobody else launches.
@@ -27,6 +28,10 @@ _MARKER = "spin_kernel"
 _REPEATS, _FEWER = 2, 1
 _LONG_S = 4e-4
 _CHUNK = 200
+
+
+_Ready = tuple[Call, list[torch.Tensor]]
+"""A call, and the tensors that it reads."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def precision_set(precision: str) -> Iterator[None]:
 class GpuClock:
     def __init__(self, device: torch.device, l2_bytes: int, pool_bytes: int) -> None:
         self.pool = Pool(device, pool_bytes)
-        self._other = torch.empty(3 * l2_bytes, dtype=torch.uint8, device=device)
+        self._other = torch.zeros(3 * l2_bytes // 4, dtype=torch.float32, device=device)
 
     def timed(self, cases: Iterable[Case], until: float) -> Iterator[Timed]:
         rest = iter(cases)
@@ -69,8 +74,8 @@ class GpuClock:
         done: list[tuple[Case, int]] = []
         with _watched() as profiler:
             for case in chunk:
-                if (call := self.prepared(case)) is not None:
-                    done.append((case, self.run(case, call)))
+                if (ready := self.prepared(case, self.pool)) is not None:
+                    done.append((case, self.run(case, *ready)))
                 if time.monotonic() > until:
                     break
             torch.cuda.synchronize()
@@ -82,7 +87,7 @@ class GpuClock:
         workers = [ThreadPoolExecutor(1) for _ in range(max(1, min(16, (os.cpu_count() or 2) - 1)))]
         rest, lock = iter(pairs), Lock()
 
-        def compile_some() -> list[tuple[Case, Call]]:
+        def compile_some() -> list[tuple[Case, _Ready]]:
             made = []
             pool = Pool.sharing(self.pool)
             while time.monotonic() < until:
@@ -91,9 +96,8 @@ class GpuClock:
                 if cases is None:
                     break
                 for case in cases:
-                    pool.reset()
-                    if (call := self.prepared(case, pool)) is not None:
-                        made.append((case, call))
+                    if (ready := self.prepared(case, pool)) is not None:
+                        made.append((case, ready))
             return made
 
         try:
@@ -102,34 +106,35 @@ class GpuClock:
             torch.cuda.synchronize()
             with _watched() as profiler:
                 for worker, made in zip(workers, compiled, strict=True):
-                    done += [(case, worker.submit(self.run, case, call).result()) for case, call in made]
+                    done += [(case, worker.submit(self.run, case, *ready).result()) for case, ready in made]
                 torch.cuda.synchronize()
             yield from _attributed(done, _segments(profiler))
         finally:
             for worker in workers:
                 worker.shutdown()
 
-    def prepared(self, case: Case, pool: Pool | None = None) -> Call | None:
-        """The call, having run once; `None` when it cannot be run here."""
-        if pool is None:
-            pool = self.pool
-            pool.reset()
+    @staticmethod
+    def prepared(case: Case, pool: Pool) -> _Ready | None:
+        """The call, having run once, and what it reads; `None` when it cannot be run here."""
+        pool.reset()
         with precision_set(case.task.precision), torch.no_grad():
             try:
                 call = case.make(pool)
                 call()
             except (OutOfPool, RuntimeError):
                 return None
-        return call
+        return call, pool.taken
 
-    def run(self, case: Case, call: Call) -> int:
+    def run(self, case: Case, call: Call, inputs: list[torch.Tensor]) -> int:
         """How many times it was run in each state."""
         repeats = _FEWER if case.seconds > _LONG_S else _REPEATS
         with precision_set(case.task.precision), torch.no_grad():
             for _ in range(repeats):
+                self._other.sum()
+                torch._foreach_mul_(inputs, 1.0)
                 self._marked(call)
             for _ in range(repeats):
-                self._other.zero_()
+                self._other.sum()
                 self._marked(call)
         return repeats
 

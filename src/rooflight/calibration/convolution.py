@@ -40,8 +40,9 @@ def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
     side = choice(u[4], (_KERNELS, _STEM_KERNELS, _DEPTHWISE_KERNELS, ((1, 3),))[kind])
     r, s = {17: (1, 7), 71: (7, 1)}.get(side, (side, side))
     n = whole(u[0], 1, 256)
-    h = whole(u[3], 4, 160) if kind != 1 else whole(u[3], 64, 384)
-    aligned = 32 if u[7] < 0.6 else 8
+    # Loads of 16 bytes want pictures whose pixels are a multiple of 8: sides that are multiples of 4.
+    h = whole(u[3], 4, 160, (1, 2, 4, 4)[int(u[8] * 4)]) if kind != 1 else whole(u[3], 64, 384, (2, 8)[int(u[8] * 2)])
+    aligned = (8, 32, 64, 64)[int(u[7] * 4)]
     low, high = max(8, 600 / h), min(2304, 36000 / h)
     c, k = (max(8, whole(value, int(low), int(high), aligned)) for value in u[1:3])
     groups = 1

@@ -45,7 +45,9 @@ def elementwise_cases(seed: int, largest: int) -> Cases:
     for u in points(2, seed):
         name = names[int(u[1] * len(names))]
         family, taken, inputs, given, call = _ELEMENTWISE[name]
-        elements = whole(u[0], 64, largest) | 1
+        elements = whole(u[0], 64, largest, 8)
+        if elements & (elements - 1) == 0:
+            elements += 8
         width = given if family == "cast" else taken
         task = Task(family, "fp32" if width == _F else "bf16",
                     (elements, inputs * elements * taken.itemsize, elements * given.itemsize))  # fmt: skip
@@ -105,7 +107,7 @@ def _strided(shape: tuple[int, int, int, int], dtype: torch.dtype, pool: Pool) -
 
 def dropout_cases(seed: int, largest: int) -> Cases:
     for u in points(2, seed):
-        elements = whole(u[0], 256, largest) | 1
+        elements = whole(u[0], 256, largest, 8 if u[1] * 10 % 1 < 0.8 else 1)
         precision = "fp32" if u[1] < 0.5 else "bf16"
         size = DTYPES[precision].itemsize
         task = Task("dropout", precision, (elements, elements * size, elements * (size + 1)))

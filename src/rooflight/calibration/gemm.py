@@ -20,7 +20,7 @@ def gemm_cases(precision: str, peak: float, seed: int, longest_s: float) -> Case
         many = whole(u[0], 1, 131072, choice((u[0] * 7) % 1, ((3, 1), (2, 8), (4, 64))))
         n, k = whole(u[1], 8, 16384, step), whole(u[2], 8, 16384, step)
         if u[6] < 0.06:
-            n = whole(u[1], 20000, 140000)  # vocabularies
+            n = whole(u[1], 20000, 140000, choice(u[6] / 0.06, ((1, 1), (1, 8), (2, 64))))  # vocabularies
         layout, bias = choice(u[3], _LAYOUTS), int(u[5] < 0.4)
         m = many
         if layout == 2:  # the gradient of a weight: tokens are summed over
@@ -37,8 +37,11 @@ def gemm_cases(precision: str, peak: float, seed: int, longest_s: float) -> Case
 def batched_cases(precision: str, peak: float, seed: int, longest_s: float) -> Cases:
     """Many small products at once, as attention written out has them."""
     for u in points(6, seed):
-        batch = whole(u[0], 2, 2048)
+        batch = whole(u[0], 2, 8192)
         m, n, k = (whole(value, 8, 2048, choice((value * 5) % 1, ((1, 1), (4, 8)))) for value in u[1:4])
+        if u[5] < 0.6:  # scores of queries and keys, or values weighted by them
+            length, size = m, choice(u[3], ((2, 32), (4, 64), (1, 80), (1, 96), (3, 128)))
+            m, n, k = (length, length, size) if u[5] < 0.3 else (length, size, length)
         layout = choice(u[4], _LAYOUTS)
         if (seconds := 2 * batch * m * n * k / peak) > longest_s or batch * (m * n + m * k + n * k) > 3e8:
             continue

@@ -93,6 +93,8 @@ def host_costs(device: torch.device) -> dict[str, Value]:
         origin = f"wall time of {_LENGTH} modules over the {name} ops in them, median of {_ROUNDS}"
         kind = "view" if name == "view" else "compute"
         for phase, value in seconds.items():
+            if not ops[phase, kind]:
+                continue  # it does nothing there, as dropout in inference
             rest = max(0.0, value - views[phase] * ops[phase, "view"])
             found[f"{name}.{phase}"] = Value(rest / max(1, ops[phase, kind]), origin)
         if name == "view":
@@ -189,19 +191,29 @@ def _step_overhead(device: torch.device) -> float:
     return median(times[2:])
 
 
-def gap_seconds(device: torch.device) -> Value:
-    """Between two kernels of a queue that the host keeps full."""
+def gap_seconds(device: torch.device) -> dict[str, Value]:
+    """From the start of one kernel to that of the next, in a queue that the host keeps full, and in a CUDA graph."""
     x = torch.ones(64, device=device)
-    found = []
     count = 300
-    for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        torch.cuda._sleep(40_000_000)
-        start.record()
+
+    def kernels() -> None:
         for _ in range(count):
             x.add_(1)
-        end.record()
-        torch.cuda.synchronize()
-        found.append(start.elapsed_time(end) / 1e3 / count)
-    return Value(median(found), f"{count} kernels of one block in a full queue: from one start to the next")
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernels()
+    found = {}
+    for name, run in (("gap", kernels), ("gap.graph", graph.replay)):
+        times = []
+        for _ in range(5):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            torch.cuda._sleep(40_000_000)
+            start.record()
+            run()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(float(start.elapsed_time(end)) / 1e3 / count)
+        found[name] = Value(median(times), f"{count} kernels of one block: from one start to the next")
+    return found

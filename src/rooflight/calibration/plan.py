@@ -34,7 +34,7 @@ def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
         weight = {"fp32": 1.0, "tf32": 0.6, "bf16": 1.0, "fp16": 0.4}.get(precision, 0.2)
         add(f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s), 9 * weight)
         add(f"batched gemm {precision}", gemm.batched_cases(precision, peak, 20 + number, longest_s), 2 * weight)
-        weight = {"tf32": 1.5, "bf16": 1.5, "fp16": 0.0, "fp32": 0.3}.get(precision, 0.1)
+        weight = {"tf32": 1.5, "bf16": 1.7, "fp16": 0.0, "fp32": 0.3}.get(precision, 0.1)
         if not weight:
             continue
         add(f"convolution {precision}",
@@ -46,7 +46,7 @@ def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
         for place, kernel in enumerate(("cudnn", "flash", "efficient")):
             if kernel in _KERNELS_OF.get(precision, ()):
                 cases = attention.attention_cases(kernel, precision, peak, 50 + 3 * number + place, longest_s)
-                plan.append(Chapter(f"{kernel} attention {precision}", cases, 12 if kernel == "cudnn" else 4,
+                plan.append(Chapter(f"{kernel} attention {precision}", cases, 16 if kernel == "cudnn" else 4,
                                     compiles=kernel == "cudnn"))  # fmt: skip
     return plan + memory_plan(largest, cuda=True)
 
@@ -75,7 +75,7 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
         Chapter("broadcast", elements.broadcast_cases(101, largest), 1),
         Chapter("strided copies", elements.strided_cases(102, largest), 1.5),
         Chapter("dropout", elements.dropout_cases(103, largest), 0.5),
-        Chapter("cat", elements.cat_cases(104, largest), 0.5),
+        Chapter("cat", elements.cat_cases(104, largest), 1),
         Chapter("reductions", elements.reduce_cases(105, largest), 2),
     ]
     plan += [Chapter(f, elements.rows_cases(f, 110 + n, largest), 1) for n, f in enumerate(_ROWS)]
@@ -90,7 +90,7 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
         for place, kind in enumerate(("max", "avg")):
             family = f"{kind}-pool-{way}"
             plan.append(Chapter(family, elements.pool_cases(family, 150 + 2 * n + place, largest), 0.6))
-    plan.append(Chapter("foreach", elements.foreach_cases(160, largest), 1.5))
+    plan.append(Chapter("foreach", elements.foreach_cases(160, largest), 3))
     if cuda:
         for n, family in enumerate(("fused-sgd", "fused-adam")):
             plan.append(Chapter(family, elements.fused_cases(family, 161 + n, largest), 0.4))

@@ -130,7 +130,7 @@ def _values(bench: Bench, journal: Journal, progress: Progress) -> dict[str, dic
 def _host(device: torch.device) -> dict[str, Value]:
     found = host_costs(device)
     if device.type == "cuda":
-        found["gap"] = gap_seconds(device)
+        found |= gap_seconds(device)
         found |= all_reduce_bandwidths()
     return found
 

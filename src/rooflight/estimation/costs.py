@@ -26,7 +26,7 @@ def fill_costs(ledger: Ledger) -> Ledger:
     sizes = {storage.id: storage.nbytes for storage in ledger.storages}
     ops = []
     for op in ledger.ops:
-        key = _signature(op, sizes)
+        key = signature(op, sizes)
         if key not in known:
             known[key] = cost_of(op, sizes)
         ops.append(replace(op, cost=known[key]))
@@ -104,7 +104,7 @@ def _distinct_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in set(tensors))
 
 
-def _signature(op: Op, storage_bytes: dict[int, int]) -> object:
+def signature(op: Op, storage_bytes: dict[int, int]) -> object:
     """What a cost depends on: storages by their order of appearance and their size, not by number."""
     order: dict[int, int] = {}
 

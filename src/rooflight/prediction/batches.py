@@ -1,21 +1,22 @@
 """One trace for every batch size: traced with a batch that is a prime, its multiples among the sizes are the batch's.
 
 A model is traced on meta tensors, where a large batch costs nothing. With a prime that divides no size of the model
-itself, a size of 1009 is the batch, one of 1009 x 128 the tokens of it, and putting another number in the prime's place
+itself, a size of 1619 is the batch, one of 1619 x 128 the tokens of it, and putting another number in the prime's place
 gives the step of that batch. What does not fit this picture (a size of the batch and something) is found, and the
 batches are then traced one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from rooflight.ledger import Arg, Ledger, Op, Scalar, Storage, Tensor
 
-PRIMES = (1009, 1013, 1019, 1021, 1031, 1033)
-_NEAR = 16
+PRIMES = (1619, 1637, 1693, 1709, 1733)
+"""Sizes of models are seldom their multiples."""
+_NEAR = 4
 """A size this close to a multiple of the prime is suspected to be the batch and a few more."""
 
 
@@ -23,16 +24,24 @@ class DoesNotScale(Exception):
     """The ledger's sizes are not products with the batch."""
 
 
-def prime_for(sizes: set[int]) -> int | None:
-    """A prime that tells the batch from the sizes of the model (its parameters and what it is called with)."""
-    return next((prime for prime in PRIMES if not any(size % prime == 0 for size in sizes if size)), None)
+def prime_for(batches: Sequence[int]) -> int:
+    """A prime that is none of the batches."""
+    return next(prime for prime in PRIMES if prime not in batches)
 
 
-def check_scales(ledger: Ledger, prime: int) -> None:
-    """Raise where some size is near a multiple of the prime without being one."""
+def check_scales(ledger: Ledger, prime: int, own_sizes: set[int]) -> None:
+    """Raise where the batch cannot be told apart: the prime divides a size of the model's own parameters, or some size
+    is near a multiple of the prime without being one."""
+    own = next((size for size in own_sizes if size and size % prime == 0), None)
+    if own is not None:
+        raise DoesNotScale(f"a parameter has a size of {own}")
+    seen = set(own_sizes)
     for op in ledger.ops:
         for tensor in (*op.inputs, *op.outputs):
             for size in tensor.shape:
+                if size in seen:
+                    continue
+                seen.add(size)
                 rest = size % prime
                 if size > prime // 2 and rest and (rest <= _NEAR or rest >= prime - _NEAR):
                     raise DoesNotScale(f"{op.name} has a size of {size}")

@@ -1,46 +1,61 @@
-"""What of an op's inputs still lies in the cache: by how much memory was touched since each was last used."""
+"""What of an op's inputs still lies in the cache: by how much memory was touched since each was last used.
+
+The order in which a step touches its storages does not depend on the batch, only the bytes do: it is walked once, and
+the distances are then one sum for every batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 
-from rooflight.ledger import Op, Tensor
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.ledger import Op
 
 USABLE = 0.6
 """Part of the cache that a tensor survives in: it is not shared perfectly, and what is written takes room too."""
 
-
-def cold_shares(ops: Iterable[Op], cache_bytes: float) -> list[float]:
-    """For every op, the part of its input bytes that must come from the large memory. The step before this one was
-    the same: what the last ops touched is warm for the first."""
-    sequence = list(ops)
-    room = USABLE * cache_bytes
-    touched = 0.0
-    last: dict[int, float] = {}
-    shares: list[float] = []
-    for turn in range(2):
-        for op in sequence:
-            cold = total = 0.0
-            seen: dict[int, int] = {}
-            for tensor in op.inputs:
-                seen[tensor.storage] = max(seen.get(tensor.storage, 0), tensor.nbytes)
-            for storage, nbytes in seen.items():
-                total += nbytes
-                if touched - last.get(storage, float("-inf")) > room:
-                    cold += nbytes
-            if turn:
-                shares.append(cold / total if total else 0.0)
-            if op.kind != "compute":
-                continue
-            for storage, nbytes in _touched(op, seen).items():
-                touched += nbytes
-                last[storage] = touched
-    return shares
+Array = npt.NDArray[np.float64]
 
 
-def _touched(op: Op, seen: dict[int, int]) -> dict[int, int]:
-    found = dict(seen)
-    for tensor in op.outputs:
-        if isinstance(tensor, Tensor):
-            found[tensor.storage] = max(found.get(tensor.storage, 0), tensor.nbytes)
-    return found
+class Touches:
+    """Every storage that every op reads or writes, in order, over two steps that follow one another."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._count = len(ops)
+        op_of: list[int] = []
+        nbytes: list[int] = []
+        read: list[bool] = []
+        before: list[int] = []
+        last: dict[int, int] = {}
+        for turn in range(2):
+            for place, op in enumerate(ops):
+                if op.kind != "compute":
+                    continue
+                seen: dict[int, int] = {}
+                for tensor in op.inputs:
+                    seen[tensor.storage] = max(seen.get(tensor.storage, 0), tensor.nbytes)
+                inputs = len(seen)
+                for tensor in op.outputs:
+                    seen.setdefault(tensor.storage, tensor.nbytes)
+                for number, (storage, size) in enumerate(seen.items()):
+                    before.append(last.get(storage, -1))
+                    last[storage] = len(op_of)
+                    op_of.append(place if turn else -1)
+                    nbytes.append(size)
+                    read.append(number < inputs)
+        self._op_of, self._read, self._before = np.array(op_of, dtype=np.intp), np.array(read), np.array(before)
+        self._nbytes = np.array(nbytes, dtype=np.float64)
+
+    def cold_shares(self, cache_bytes: float, sized: Callable[[Array], Array] = lambda nbytes: nbytes) -> Array:
+        """For every op, the part of its input bytes that must come from the large memory. `sized` gives the bytes of
+        another batch."""
+        nbytes = sized(self._nbytes)
+        touched = np.cumsum(nbytes)
+        since = np.where(self._before >= 0, touched - touched[self._before], np.inf)
+        counts = self._read & (self._op_of >= 0)
+        places = self._op_of[counts]
+        total = np.bincount(places, nbytes[counts], self._count)
+        cold = np.bincount(places, (nbytes * (since > USABLE * cache_bytes))[counts], self._count)
+        return np.divide(cold, total, out=np.zeros(self._count), where=total > 0)

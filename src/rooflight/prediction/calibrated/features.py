@@ -9,7 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from rooflight.hardware.tasks import FAMILIES
-from rooflight.prediction.calibrated.baseline import Array, columns, convolution_product, convolution_sides
+from rooflight.prediction.calibrated.baseline import (
+    Array,
+    columns,
+    convolution_product,
+    convolution_sides,
+    itemsize,
+)
 
 
 def _log(values: Array) -> Array:
@@ -30,8 +36,8 @@ def _gemm(c: dict[str, Array]) -> list[Array]:
     return [
         _log(c["m"]), _log(c["n"]), _log(c["k"]), _log(c["batch"]),
         1.0 * c["a_transposed"], 1.0 * c["b_transposed"], 0.7 * c["bias"],
-        0.8 * _alignment(np.minimum(_even(a_row), _even(b_row))), 0.8 * _alignment(c["n"]),
-        2.0 * (c["batch"] > 1),
+        2.0 * _alignment(np.minimum(_even(a_row), _even(b_row))), 2.0 * _alignment(c["n"]),
+        np.where(c["batch"] > 1, 2.0, 0.0),
     ]  # fmt: skip
 
 
@@ -40,15 +46,17 @@ def _even(values: Array) -> Array:
     return 2.0 ** _alignment(values, 8)
 
 
-def _convolution(family: str, c: dict[str, Array]) -> list[Array]:
+def _convolution(family: str, c: dict[str, Array], precision: str) -> list[Array]:
     m, n, k = convolution_product(family, c)
-    high, _ = convolution_sides(c)
+    high, wide = convolution_sides(c)
+    pixels = 4 if itemsize(precision) == 4 else 8  # of 16 bytes
     depthwise = (c["groups"] > 1) & (c["groups"] >= c["c"])
     return [
         0.7 * _log(m), _log(n), _log(k), 0.7 * _log(c["groups"]),
         1.2 * _log(c["r"] * c["s"]) / 2, 1.5 * _log(c["stride"]), 0.4 * _log(high),
         3.0 * depthwise, 2.0 * ((c["groups"] > 1) & ~depthwise), 1.5 * (c["c"] < 8),
-        0.3 * _alignment(c["c"]), 0.3 * _alignment(c["k"]), 0.5 * (c["r"] != c["s"]),
+        0.3 * _alignment(c["c"], 64), 0.3 * _alignment(c["k"], 64), 0.5 * (c["r"] != c["s"]),
+        1.5 * (c["h"] * c["w"] % pixels == 0), 1.5 * (high * wide % pixels == 0),
     ]  # fmt: skip
 
 
@@ -60,13 +68,13 @@ def _attention(c: dict[str, Array]) -> list[Array]:
     ]  # fmt: skip
 
 
-def features(family: str, numbers: Array) -> Array:
+def features(family: str, precision: str, numbers: Array) -> Array:
     """One row a task, one column a coordinate."""
     c = columns(family, numbers)
     if family == "gemm":
         found = _gemm(c)
     elif family.startswith("conv-"):
-        found = _convolution(family, c)
+        found = _convolution(family, c, precision)
     elif family.startswith("attention-"):
         found = _attention(c)
     elif "bytes_read" in c:
@@ -74,13 +82,16 @@ def features(family: str, numbers: Array) -> Array:
         found = [_log(c["elements"]), 1.5 * np.log2(np.maximum(density, 0.5))]
         found += [np.minimum(_log(c["run"]), 8.0)] if "run" in c else []
         found += [0.7 * _log(c["tensors"])] if "tensors" in c else []
-        found += [1.0 * _log(c["largest"] * c["tensors"] / c["elements"]), 2.0 * c["contiguous"]] if "largest" in c else []
+        if "largest" in c:
+            found += [1.0 * _log(c["largest"] * c["tensors"] / c["elements"]), 2.0 * c["contiguous"]]
+        if family == "dropout":
+            found.append(1.0 * _alignment(c["elements"], 4))
     elif "columns" in c:
         found = [_log(c[name]) for name in FAMILIES[family]] + [1.0 * _alignment(c["columns"])]
     elif family == "reduce":
         row = np.where(c["innermost"] > 0, c["reduced"], c["kept"])
-        found = [_log(c["kept"]), _log(c["reduced"]), 3.0 * c["innermost"], 0.7 * _alignment(row), 2.0 * (c["kept"] == 1)]
+        found = [_log(c["kept"]), _log(c["reduced"]), 3.0 * c["innermost"], 0.7 * _alignment(row),
+                 2.0 * (c["kept"] == 1)]  # fmt: skip
     else:
-        found = [(2.0 if name in ("channels_last", "innermost") else 1.0) * (
-            c[name] if name in ("channels_last", "innermost") else _log(c[name])) for name in FAMILIES[family]]  # fmt: skip
+        found = [2.0 * c[name] if name == "channels_last" else _log(c[name]) for name in FAMILIES[family]]
     return np.stack([np.asarray(column, dtype=np.float64) for column in found], axis=1)

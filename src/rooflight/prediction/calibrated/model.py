@@ -17,7 +17,7 @@ from rooflight.prediction.calibrated.interpolation import Field
 _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 """Whose efficiency is taken where a precision was not calibrated."""
 _FAMILY_FALLBACKS = {"flash": ("cudnn", "efficient"), "cudnn": ("flash", "efficient"), "efficient": ("flash", "cudnn")}
-_REACH, _NOISE = 8.0, 0.05
+_REACH, _NOISE = 8.0, 0.03
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class CalibratedModel:
             for points in self.calibration.points
             if points.rows
         }
+
+    @cached_property
+    def shortest_s(self) -> float:
+        """Of all kernels that were timed."""
+        return float(min((rows[:, -3] / np.maximum(rows[:, -1], 1)).min() for rows in self._points.values())) * 1e-9
 
     def times(self, tasks: Sequence[Task]) -> Times:
         groups: dict[tuple[str, str], list[int]] = {}
@@ -89,7 +94,8 @@ class _Family:
         self.family = family
         self.rows = rows
         numbers = rows[:, :-3]
-        self.points = features(family, numbers)
+        self.precision = precision
+        self.points = features(family, precision, numbers)
         base = baseline_seconds(family, precision, numbers, speed)
         warm, cold = rows[:, -3] * 1e-9, np.maximum(rows[:, -2], rows[:, -3]) * 1e-9
         values = np.stack([np.log(warm / base), np.log(cold / base)], axis=1)
@@ -98,7 +104,7 @@ class _Family:
 
     def times(self, numbers: Array, precision: str, speed: Speed) -> Array:
         base = baseline_seconds(self.family, precision, numbers, speed)
-        queries = features(self.family, numbers)
+        queries = features(self.family, self.precision, numbers)
         warm, cold = self.warm.at(queries), self.cold.at(queries)
         nearest = warm.nearest
         return np.stack([

@@ -172,9 +172,9 @@ def safe_softmax(op: Op) -> list[Task]:
     rows = _softmax(op, x, "forward")
     return [
         rows,
-        plain(x.numel, x.nbytes, x.numel, x.dtype),
+        Task("cast", "bf16", (max(1, x.numel), x.nbytes, x.numel)),
         Task("reduce", "bf16", (rows.numbers[0], rows.numbers[1], 1)),
-        plain(x.numel, x.nbytes, x.nbytes, x.dtype),
+        Task("broadcast", precision_of(x.dtype), (max(1, x.numel), x.nbytes, x.nbytes)),
     ]
 
 

@@ -1,0 +1,114 @@
+"""What would help, and by how much: each change is predicted like the step itself, not recited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from rooflight.hardware.tasks import FAMILIES, Task
+from rooflight.prediction.cells import Cell, cells_of, rates
+from rooflight.prediction.prepared import Step
+from rooflight.prediction.result import Advice
+from rooflight.prediction.tiers import Predictor
+
+_WORTH = 0.03
+"""Gains below this are not worth a line."""
+_HALVED = ("bytes_read", "bytes_written")
+
+
+def advise(step: Step, predictor: Predictor, cell: Cell, *, graphs: bool) -> tuple[Advice, ...]:
+    """The changes that gain something, best first."""
+    found = []
+    for change, made in _changes(step, predictor, graphs=graphs):
+        other, with_graphs = made
+        time_s = cells_of(other, [predictor], graphs=with_graphs)[0].wall_s
+        gain = _gain(step, cell.wall_s, other, time_s)
+        if gain >= _WORTH:
+            found.append(Advice(change=change, time_s=time_s, throughput=rates(other, time_s)[0], gain=gain))
+    return tuple(sorted(found, key=lambda one: -one.gain))
+
+
+def _gain(step: Step, wall_s: float, other: Step, other_s: float) -> float:
+    if not other_s:
+        return 0.0
+    more = other.batch / step.batch if step.batch and other.batch else 1.0
+    return wall_s / other_s * more - 1
+
+
+def _changes(step: Step, predictor: Predictor, *, graphs: bool) -> list[tuple[str, tuple[Step, bool]]]:
+    families = {task.family for task in step.tasks}
+    precisions = {task.precision for task in step.tasks}
+    found: list[tuple[str, tuple[Step, bool]]] = []
+    if step.larger is not None and step.batch is not None:
+        found.append((f"batch {4 * step.batch} instead of {step.batch}", (step.larger(4 * step.batch), graphs)))
+    if precisions & {"fp32", "tf32"} and "bf16" in predictor.device.tensor_flops_per_s:
+        found.append(("bf16 for the whole model (--dtype bf16)", (_changed(step, _in_bf16), graphs)))
+    if "fp32" in precisions and "tf32" in predictor.device.tensor_flops_per_s and _has_fp32_gemm(step):
+        found.append(("TF32 in matmuls (--tf32)", (_changed(step, _in_tf32), graphs)))
+    if not graphs and predictor.device.kind == "gpu":
+        found.append(("one CUDA graph for the step (--graphs)", (step, True)))
+    if any(family.startswith("conv-") for family in families) and not _is_channels_last(step):
+        found.append(("channels_last for model and images", (_changed(step, _channels_last), graphs)))
+    if "foreach" in families and predictor.device.kind == "gpu":
+        found.append(("a fused optimizer (fused=True)", (_fused(step), graphs)))
+    return found
+
+
+def _has_fp32_gemm(step: Step) -> bool:
+    return any(task.family == "gemm" and task.precision == "fp32" for task in step.tasks)
+
+
+def _is_channels_last(step: Step) -> bool:
+    return any(task.family.startswith("conv-") and task.numbers[-1] for task in step.tasks)
+
+
+def _changed(step: Step, change: Callable[[Task], Task]) -> Step:
+    return replace(step, tasks=tuple(map(change, step.tasks)))
+
+
+def _in_bf16(task: Task) -> Task:
+    """Half the bytes, on tensor cores; fused attention in the kernel that bf16 has."""
+    if task.precision not in ("fp32", "tf32"):
+        return task
+    family = task.family.replace("-efficient-", "-cudnn-")
+    names = FAMILIES[family]
+    numbers = tuple(
+        value // 2 if name in _HALVED else value for name, value in zip(names, task.numbers, strict=True)
+    )
+    return Task(family.replace("batch-norm-cudnn", "batch-norm-native"), "bf16", numbers)
+
+
+def _in_tf32(task: Task) -> Task:
+    return Task(task.family, "tf32", task.numbers) if task.family == "gemm" and task.precision == "fp32" else task
+
+
+def _channels_last(task: Task) -> Task:
+    """Convolutions need no change of layout any more; norms and pools follow theirs."""
+    if "channels_last" not in FAMILIES[task.family]:
+        return task
+    family = task.family.replace("batch-norm-cudnn", "batch-norm-native") if task.precision != "fp32" else task.family
+    return Task(family, task.precision, (*task.numbers[:-1], 1))
+
+
+def _fused(step: Step) -> Step:
+    """All ops of the optimizer in one kernel: parameters, gradients and states read and written once."""
+    lists = [task for task in step.tasks if task.family == "foreach"]
+    widest = max(lists, key=lambda task: task.numbers[1])
+    tensors, elements = widest.numbers[:2]
+    size = 2 if widest.precision == "bf16" else 4
+    adam = "adam" in (step.ledger.header.optimizer or "")
+    reads, writes = (4, 3) if adam else (3, 2)
+    task = Task("fused-adam" if adam else "fused-sgd", widest.precision,
+                (tensors, elements, reads * elements * size, writes * elements * size))  # fmt: skip
+    optimizer_kinds = {kind for op, kind in zip(step.ledger.ops, step.kind_of.tolist(), strict=True)
+                       if op.phase == "optimizer"}  # fmt: skip
+    kept = [(task, kind) for task, kind in zip(step.tasks, step.task_kind.tolist(), strict=True)
+            if kind not in optimizer_kinds]  # fmt: skip
+    first = min(optimizer_kinds)
+    repeats = int((step.kind_of == first).sum())
+    if repeats != 1:
+        first = next((kind for kind in sorted(optimizer_kinds) if int((step.kind_of == kind).sum()) == 1), first)
+    kept.append((task, first))
+    return replace(step, tasks=tuple(task for task, _ in kept), task_kind=np.array([kind for _, kind in kept]))

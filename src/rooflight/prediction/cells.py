@@ -1,0 +1,195 @@
+"""One cell of a prediction: a step on a device. Times of ops, the two clocks, the bound, the costliest ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from rooflight import units
+from rooflight.hardware.device import Device
+from rooflight.ledger import Op
+from rooflight.prediction.cache import Array
+from rooflight.prediction.clocks import simulate
+from rooflight.prediction.host import host_seconds
+from rooflight.prediction.paleo import given_ppp, spec_time
+from rooflight.prediction.prepared import Step
+from rooflight.prediction.result import Bound, CostlyOp, Interval, Prediction
+from rooflight.prediction.roofs import Roofs, demand_of, roofs_of
+from rooflight.prediction.tiers import OpTimes, Predictor
+
+HOST_BOUND = 0.8
+"""A device that works less than this part of the time waits for the host."""
+_HOST_DEVIATION = 0.15
+"""Of the host's time between two machines of the same kind (one standard deviation)."""
+_WAITS = ("aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero", "aten::equal")
+_COSTLIEST = 10
+
+
+@dataclass(frozen=True)
+class Limits:
+    """For every kind of op: the least seconds that compute and memory take at the roofs."""
+
+    compute_s: Array
+    memory_s: Array
+    matrix_s: Array
+    """Of the useful matrix work alone: what MFU counts."""
+
+    @property
+    def roof_s(self) -> Array:
+        return np.maximum(self.compute_s, self.memory_s)
+
+
+def limits_of(step: Step, device: Device) -> Limits:
+    roofs = roofs_of(device)
+    found = np.array([_limit(op, roofs) for op in step.kinds]).reshape(-1, 3)
+    return Limits(found[:, 0], found[:, 1], found[:, 2])
+
+
+def _limit(op: Op, roofs: Roofs) -> tuple[float, float, float]:
+    demand = demand_of(op)
+    if demand is None:
+        return 0.0, 0.0, 0.0
+    useful = op.cost.flops or 0 if op.cost is not None else 0
+    matrix = useful / roofs.matrix(op.precision or "fp32").flops_per_s if useful else 0.0
+    return demand.compute_s(roofs), demand.memory_s(roofs), matrix
+
+
+@dataclass(frozen=True)
+class Cell:
+    step: Step
+    predictor: Predictor
+    times: OpTimes
+    wall_s: float
+    host_s: float
+
+    @property
+    def gpu_s(self) -> float:
+        return float(self.times.seconds.sum())
+
+    @cached_property
+    def limits(self) -> Limits:
+        return limits_of(self.step, self.predictor.device)
+
+    def prediction(self) -> Prediction:
+        limits, seconds, kinds = self.limits, self.times.seconds, self.step.kind_of
+        gpu_s, wall_s = self.gpu_s, self.wall_s
+        host_deviation = _HOST_DEVIATION * self.host_s if self.host_s >= gpu_s else 0.0
+        deviation = max(host_deviation, self.times.deviation_s * min(1.0, gpu_s / wall_s if wall_s else 1.0))
+        memory = float(seconds[(limits.memory_s > limits.compute_s)[kinds]].sum())
+        bound: Bound = "host" if gpu_s < HOST_BOUND * wall_s else "memory" if memory > gpu_s / 2 else "compute"
+        throughput, tokens = rates(self.step, wall_s)
+        return Prediction(
+            device=self.predictor.device.name, tier=self.predictor.tier, source=self.predictor.source,
+            batch=self.step.batch, time_s=wall_s, time_interval_s=Interval.around(wall_s, deviation),
+            gpu_time_s=gpu_s, gpu_time_interval_s=Interval.around(gpu_s, self.times.deviation_s),
+            host_time_s=self.host_s, throughput=throughput, tokens_per_s=tokens,
+            flops=flops_of(self.step), mfu=float(limits.matrix_s[kinds].sum() / wall_s) if wall_s else None,
+            bound=bound, percent_of_roof=_percent(limits, kinds, gpu_s), inside=self.times.inside,
+            kernels=round(float(self.times.kernels.sum())), phases=phases_of(self.step, seconds),
+            ops=costliest(self.step, seconds, limits), op_times_s=tuple(seconds.tolist()),
+        )  # fmt: skip
+
+
+def _percent(limits: Limits, kinds: npt.NDArray[np.intp], gpu_s: float) -> float:
+    return 100 * min(1.0, float(limits.roof_s[kinds].sum()) / gpu_s) if gpu_s else 0.0
+
+
+def flops_of(step: Step) -> int:
+    counts = np.bincount(step.kind_of, minlength=len(step.kinds)).tolist()
+    return sum(count * (op.cost.flops or 0) for op, count in zip(step.kinds, counts, strict=True) if op.cost)
+
+
+def rates(step: Step, wall_s: float) -> tuple[float | None, float | None]:
+    """Samples and tokens a second. Micro-batches that are accumulated are all samples of the step."""
+    header = step.ledger.header
+    if step.batch is None or not wall_s:
+        return None, None
+    samples = step.batch * header.accumulate
+    length = 1 if header.step == "decode" else header.sequence
+    return samples / wall_s, None if length is None else samples * length / wall_s
+
+
+def phases_of(step: Step, seconds: Array) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for op, time_s in zip(step.ledger.ops, seconds.tolist(), strict=True):
+        found[op.phase] = found.get(op.phase, 0.0) + time_s
+    return found
+
+
+def costliest(step: Step, seconds: Array, limits: Limits) -> tuple[CostlyOp, ...]:
+    count = len(step.kinds)
+    totals, calls = np.bincount(step.kind_of, seconds, count), np.bincount(step.kind_of, minlength=count)
+    first = {kind: place for place, kind in reversed(list(enumerate(step.kind_of.tolist())))}
+    whole = float(totals.sum())
+    found = []
+    for kind in np.argsort(-totals)[:_COSTLIEST].tolist():
+        if totals[kind] <= 0:
+            break
+        op, traced = step.kinds[kind], step.ledger.ops[first[kind]]
+        roof_s = float(limits.roof_s[kind]) * int(calls[kind])
+        found.append(
+            CostlyOp(
+                name=op.name, calls=int(calls[kind]), time_s=float(totals[kind]), share=float(totals[kind]) / whole,
+                module=traced.module or traced.phase, precision=op.precision,
+                shapes=", ".join(units.shape(tensor.shape) for tensor in list(op.inputs)[:2]),
+                bound="memory" if limits.memory_s[kind] > limits.compute_s[kind] else "compute",
+                percent_of_roof=100 * min(1.0, roof_s / float(totals[kind])),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def gap_of(predictor: Predictor, *, graphs: bool) -> float:
+    """Seconds between two kernels: from one start to the next, less the shortest kernel there is."""
+    host = predictor.host
+    whole = host.get("gap.graph" if graphs else "gap") or host.get("gap")
+    if whole is None:
+        return 0.0
+    return max(0.2e-6, float(whole.value) - predictor.model.shortest_s)
+
+
+def cells_of(step: Step, predictors: Sequence[Predictor], *, graphs: bool) -> list[Cell]:
+    """The step on every device."""
+    cache: dict[object, object] = {}
+    times = [one.op_times(step, cache) for one in predictors]  # type: ignore[arg-type]
+    waits = np.array([op.packet in _WAITS for op in step.ledger.ops])
+    cells = []
+    for one, found in zip(predictors, times, strict=True):
+        host = host_seconds(step.ledger, one.host)
+        if one.device.kind == "cpu":
+            # A CPU is its own host: what it spends on an op is in the op's time already.
+            host = np.zeros(len(host))
+        if graphs:
+            host = np.zeros(len(host))
+            waits = np.zeros(len(host), dtype=bool)
+        gaps = found.kernels * gap_of(one, graphs=graphs)
+        clocks = simulate(host, found.seconds[None, :], gap_s=gaps[None, :], waits=waits)
+        cells.append(Cell(step, one, found, float(clocks.wall_s[0]), float(host.sum())))
+    return cells
+
+
+def spec_cell(step: Step, device: Device, ppp: float | None) -> Prediction:
+    """PALEO's answer: it knows FLOPs, bytes and peaks, no kernels and no host."""
+    ledger = replace(step.ledger, header=replace(step.ledger.header, batch=step.batch), ops=step.ops_with_cost)
+    found = spec_time(ledger, device, ppp=None if ppp is None else given_ppp(ppp))
+    limits = limits_of(step, device)
+    by_op = found.op_times_s
+    seconds = np.array([by_op.get(op.index, 0.0) for op in ledger.ops])
+    low, high = found.interval_s
+    kinds = step.kind_of
+    memory = float(seconds[(limits.memory_s > limits.compute_s)[kinds]].sum())
+    throughput, tokens = rates(step, found.time_s)
+    return Prediction(
+        device=device.name, tier="spec", source=found.text, batch=step.batch, time_s=found.time_s,
+        time_interval_s=Interval(low, high), gpu_time_s=found.time_s, gpu_time_interval_s=Interval(low, high),
+        throughput=throughput, tokens_per_s=tokens, flops=flops_of(step),
+        mfu=float(limits.matrix_s[kinds].sum() / found.time_s) if found.time_s else None,
+        bound="memory" if memory > found.time_s / 2 else "compute",
+        percent_of_roof=_percent(limits, kinds, found.time_s), phases=phases_of(step, seconds),
+        ops=costliest(step, seconds, limits), op_times_s=tuple(seconds.tolist()),
+    )  # fmt: skip

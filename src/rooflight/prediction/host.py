@@ -1,0 +1,74 @@
+"""Seconds that the host spends on every op, from what calibration found for classes of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rooflight.ledger import Ledger, Op, Value
+from rooflight.prediction.cache import Array
+from rooflight.prediction.tasks import tasks_of
+
+_CLASSES = (
+    ("gemm", "gemm"), ("conv-", "conv"), ("attention-", "attention"), ("batch-norm", "batch-norm"),
+    ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("cast", "plain"),
+    ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"), ("dropout", "dropout"), ("cat", "cat"),
+    ("reduce", "reduce"), ("softmax", "softmax"), ("embedding", "broadcast"), ("max-pool", "pool"),
+    ("avg-pool", "pool"),
+)  # fmt: skip
+_NO_LAUNCH = 0.5
+"""An op that launches nothing costs about half of a plain one: the dispatcher, not the driver."""
+
+
+def host_class(op: Op) -> str:
+    """The class of ops that calibration timed the like of; "" for one that launches nothing, "view" for a view."""
+    if op.kind != "compute":
+        return "view" if op.kind == "view" else ""
+    tasks = tasks_of(op)
+    if not tasks:
+        return ""
+    family = tasks[0].family
+    return next((name for start, name in _CLASSES if family.startswith(start)), "plain")
+
+
+def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
+    """One number an op. The optimizer's own work is spread over its ops."""
+    training = ledger.header.step == "train"
+    known: dict[tuple[str, str, int], float] = {}
+    seconds = np.zeros(len(ledger.ops))
+    optimizing: list[int] = []
+    for place, op in enumerate(ledger.ops):
+        if op.phase == "optimizer":
+            optimizing.append(place)
+            continue
+        phase = op.phase if training else "infer"
+        key = (op.name, phase, sum(1 for _ in op.inputs))
+        found = known.get(key)
+        if found is None:
+            found = known[key] = _of_class(host_class(op), phase, costs)
+        seconds[place] = found
+    if optimizing:
+        seconds[optimizing] = _optimizer_seconds(ledger, costs) / len(optimizing)
+    if training and len(seconds):
+        seconds[0] += _value(costs, "step.train")
+    return seconds
+
+
+def _value(costs: Mapping[str, Value], key: str) -> float:
+    found = costs.get(key)
+    return 0.0 if found is None else float(found.value)
+
+
+def _of_class(name: str, phase: str, costs: Mapping[str, Value]) -> float:
+    if name == "view":
+        return 0.0 if phase == "backward" else _value(costs, f"view.{phase}")
+    if not name:
+        return _NO_LAUNCH * _value(costs, f"plain.{phase}")
+    return _value(costs, f"{name}.{phase}") or _value(costs, f"plain.{phase}")
+
+
+def _optimizer_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> float:
+    kind = "adamw" if "adam" in (ledger.header.optimizer or "") else "sgd"
+    tensors = sum(1 for storage in ledger.storages if storage.category == "parameter")
+    return _value(costs, f"optimizer.{kind}.step") + tensors * _value(costs, f"optimizer.{kind}.tensor")

@@ -1,0 +1,118 @@
+"""A step made ready for prediction: its distinct ops with their tasks and demands, and where each of them stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from rooflight.estimation.costs import cost_of, signature
+from rooflight.hardware.tasks import Task
+from rooflight.ledger import Ledger, Op
+from rooflight.prediction.batches import Rescaled
+from rooflight.prediction.cache import Array, Touches
+from rooflight.prediction.tasks import tasks_of
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of one batch. Ops that are alike are there once; `kind_of` says which of them each op is."""
+
+    ledger: Ledger
+    """Of the trace, whose batch may be another."""
+    batch: int | None
+    kinds: tuple[Op, ...]
+    """The distinct ops, with their costs."""
+    kind_of: npt.NDArray[np.intp]
+    tasks: tuple[Task, ...]
+    """The tasks of all kinds, one after the other."""
+    task_kind: npt.NDArray[np.intp]
+    """Which kind each task is of."""
+    nbytes: _Sized
+    touches: Touches
+    larger: Callable[[int], Step] | None = None
+    """The same step at another batch; `None`: it was traced with one batch only."""
+
+    def cold_shares(self, cache_bytes: float) -> Array:
+        return self.touches.cold_shares(cache_bytes, self.nbytes)
+
+    @cached_property
+    def flops(self) -> float:
+        return float(sum(op.cost.flops or 0 for op in self.ops_with_cost if op.cost is not None))
+
+    @cached_property
+    def ops_with_cost(self) -> tuple[Op, ...]:
+        """Every op of the step at this batch, its cost filled in; shapes are those of the kind it is of."""
+        return tuple(
+            replace(self.kinds[kind], index=op.index, phase=op.phase, module=op.module, call=op.call,
+                    ordinal=op.ordinal, rank=op.rank)
+            for op, kind in zip(self.ledger.ops, self.kind_of.tolist(), strict=True)
+        )  # fmt: skip
+
+
+class _Sized:
+    """Bytes of the traced batch as bytes of another."""
+
+    def __init__(self, prime: int | None, batch: int) -> None:
+        self._prime, self._batch = prime, batch
+
+    def __call__(self, nbytes: Array) -> Array:
+        if self._prime is None:
+            return nbytes
+        scale = self._batch / self._prime
+        once = nbytes % self._prime == 0
+        twice = nbytes % (self._prime * self._prime) == 0
+        return np.where(twice, nbytes * scale * scale, np.where(once, nbytes * scale, nbytes))
+
+
+class PreparedTrace:
+    """A traced step, whose ops were told apart once, ready for any batch."""
+
+    def __init__(self, ledger: Ledger, prime: int | None) -> None:
+        self.ledger = ledger
+        self.prime = prime
+        """The batch it was traced with, in whose place others can be put; `None`: no other can."""
+        self._sizes = {storage.id: storage.nbytes for storage in ledger.storages}
+        known: dict[object, int] = {}
+        self._kinds: list[Op] = []
+        kind_of = []
+        for op in ledger.ops:
+            key = (signature(op, self._sizes), op.precision, op.phase == "optimizer")
+            place = known.get(key)
+            if place is None:
+                place = known[key] = len(self._kinds)
+                self._kinds.append(op)
+            kind_of.append(place)
+        self._kind_of = np.array(kind_of, dtype=np.intp)
+        self._touches = Touches(ledger.ops)
+
+    def at(self, batch: int | None) -> Step:
+        """The step of a batch; `None`: of the batch that was traced."""
+        prime = self.prime if batch is not None else None
+        scaled = None if prime is None or batch is None else Rescaled(prime, batch)
+        kinds, tasks, task_kind = [], [], []
+        for place, traced in enumerate(self._kinds):
+            op = traced if scaled is None else scaled.op(traced)
+            sizes = self._sizes
+            if scaled is not None:
+                sizes = {one.storage: scaled.size(sizes.get(one.storage, 0)) for one in traced.inputs}
+            op = replace(op, cost=cost_of(op, sizes))
+            kinds.append(op)
+            for task in tasks_of(op):
+                tasks.append(task)
+                task_kind.append(place)
+        return Step(
+            ledger=self.ledger, batch=batch if batch is not None else self.ledger.header.batch, kinds=tuple(kinds),
+            kind_of=self._kind_of, tasks=tuple(tasks), task_kind=np.array(task_kind, dtype=np.intp),
+            nbytes=_Sized(prime, batch or 1), touches=self._touches,
+            larger=None if prime is None else self.at,
+        )  # fmt: skip
+
+
+def spread(values: Sequence[float] | Array, step: Step) -> Array:
+    """What holds for each kind, for every op."""
+    return np.asarray(values, dtype=np.float64)[step.kind_of]

@@ -1,0 +1,173 @@
+"""How a time is found, always named: from this device's calibration, from another's carried over, or from specs alone.
+
+`calibrated`: tasks are looked up among this device's own micro-benchmarks. `transferred`: the same among another
+device's, and every task's time scaled by what tiles, waves and bandwidth say of the two devices. `spec`: PALEO, read +
+compute + write over the peaks and one constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from rooflight.errors import BadInput
+from rooflight.hardware.calibration import Calibration, calibration_for
+from rooflight.hardware.device import Device
+from rooflight.hardware.devices import find
+from rooflight.hardware.tasks import Task
+from rooflight.ledger import Value
+from rooflight.prediction.cache import Array
+from rooflight.prediction.calibrated.baseline import Speed, baseline_seconds
+from rooflight.prediction.calibrated.model import CalibratedModel, Times
+from rooflight.prediction.prepared import Step
+
+Tier = Literal["calibrated", "transferred", "spec"]
+TIERS: tuple[Tier, ...] = ("calibrated", "transferred", "spec")
+
+ORIGIN = "h200"
+"""Whose calibration is carried over where a device has none."""
+_CACHE_SPEEDUP = 2.0
+"""How much faster than its memory a device's cache is taken to be in the baseline, where nobody measured."""
+SYSTEMATIC: dict[Tier, float] = {"calibrated": 0.04, "transferred": 0.12, "spec": 0.3}
+"""One standard deviation of an error that all ops of a step share, as a part of its time."""
+_ATTENTION_OF = ((90, "cudnn"), (80, "flash"), (0, "efficient"))
+
+
+@dataclass(frozen=True)
+class OpTimes:
+    """Seconds of the device for every op of a step."""
+
+    seconds: Array
+    deviation_s: float
+    """One standard deviation of the sum."""
+    inside: float
+    """Part of the time that lies among calibrated points."""
+    kernels: Array
+
+
+def speed_of(device: Device) -> Speed:
+    """What the baseline must know of a device; the same for the device and for one that is carried over to."""
+    peaks = {}
+    for precision in ("fp32", "tf32", "bf16", "fp16", "fp64"):
+        figure = device.peak(precision)
+        if figure is not None:
+            peaks[precision] = figure.value
+    bandwidth = device.bandwidth_bytes_per_s.value
+    cache = device.l2_bytes.value if device.l2_bytes is not None else 4e6
+    return Speed(device.sms.value, 0.85 * bandwidth, _CACHE_SPEEDUP * bandwidth, 0.7 * cache, peaks)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Times of tasks on one device by one tier."""
+
+    device: Device
+    tier: Tier
+    model: CalibratedModel
+    """Of the device, or of the one it is carried over from."""
+    source: str
+    """Which calibration this is, in words."""
+
+    @property
+    def calibration(self) -> Calibration:
+        return self.model.calibration
+
+    @property
+    def host(self) -> dict[str, Value]:
+        return self.calibration.host
+
+    def op_times(self, step: Step, cache: dict[object, Times] | None = None) -> OpTimes:
+        tasks = tuple(retargeted(task, self.device) for task in step.tasks)
+        times = self._origin_times(tasks, cache)
+        ratio = self._ratio(tasks)
+        count = len(step.kinds)
+        sums = [np.bincount(step.task_kind, values, count).astype(np.float64) for values in
+                (times.warm_s * ratio, times.cold_s * ratio, times.kernels)]  # fmt: skip
+        warm, cold, kernels = sums
+        l2 = self.device.l2_bytes.value if self.device.l2_bytes is not None else 4e6
+        shares = step.cold_shares(l2)
+        of = step.kind_of
+        seconds: Array = warm[of] + shares * (cold - warm)[of]
+        repeats = np.bincount(of, minlength=count)[step.task_kind]
+        each = times.warm_s * ratio * repeats
+        apart = float(np.sqrt(((each * times.deviation) ** 2).sum()))
+        whole = float(seconds.sum())
+        inside = float(each[times.distance <= _NEAR].sum() / each.sum()) if each.sum() else 1.0
+        return OpTimes(seconds, apart + SYSTEMATIC[self.tier] * whole, inside, kernels[of])
+
+    def _origin_times(self, tasks: tuple[Task, ...], cache: dict[object, Times] | None) -> Times:
+        """Devices that are carried over to from the same one ask for the same tasks."""
+        if cache is None:
+            return self.model.times(tasks)
+        key = (id(self.model), tasks)
+        found = cache.get(key)
+        if found is None:
+            found = cache[key] = self.model.times(tasks)
+        return found
+
+    def _ratio(self, tasks: tuple[Task, ...]) -> Array:
+        if self.tier == "calibrated":
+            return np.ones(len(tasks))
+        here, there = speed_of(self.device), self.model.speed
+        groups: dict[tuple[str, str], list[int]] = {}
+        for place, task in enumerate(tasks):
+            groups.setdefault((task.family, task.precision), []).append(place)
+        found = np.ones(len(tasks))
+        for (family, precision), places in groups.items():
+            numbers = np.array([tasks[place].numbers for place in places], dtype=np.float64)
+            found[places] = baseline_seconds(family, precision, numbers, here) / baseline_seconds(
+                family, precision, numbers, there)  # fmt: skip
+        return found
+
+
+_NEAR = 6.0
+"""Within this many doublings of the nearest calibrated point, all sizes together, a task counts as inside."""
+
+
+def retargeted(task: Task, device: Device) -> Task:
+    """The task as this device does it: without TF32 fp32 is fp32, and attention runs in the kernel it has."""
+    family, precision, numbers = task
+    if precision == "tf32" and "tf32" not in device.tensor_flops_per_s:
+        precision = "fp32"
+    if family.startswith("attention-cudnn") and device.capability is not None and device.capability < 90:
+        kernel = next(kernel for least, kernel in _ATTENTION_OF if device.capability >= least)
+        family = family.replace("cudnn", kernel)
+    return Task(family, precision, numbers)
+
+
+def check_precision(step_precision: str, device: Device) -> None:
+    """One clear line where the device cannot compute in what was asked for."""
+    if device.peak(step_precision) is None:
+        known = sorted({*device.core_flops_per_s, *device.tensor_flops_per_s})
+        raise BadInput(f"{device.title} has no {step_precision}: it has {', '.join(known)}; choose with --dtype")
+
+
+@lru_cache(maxsize=8)
+def _model(device: str) -> tuple[CalibratedModel, str] | None:
+    found = calibration_for(device)
+    if found is None:
+        return None
+    calibration, source = found
+    return CalibratedModel(calibration, speed_of(find(device))), source
+
+
+def predictor(device: Device, tier: str | None = None, calibration: Calibration | None = None) -> Predictor:
+    """The best tier that a device has, or the one that was asked for (`spec` is not made here)."""
+    if calibration is not None:
+        return Predictor(device, "calibrated", CalibratedModel(calibration, speed_of(device)), "the given calibration")
+    own = None if tier == "transferred" else _model(device.name)
+    if own is not None:
+        return Predictor(device, "calibrated", *own)
+    if tier == "calibrated":
+        raise BadInput(f"there is no calibration of {device.name}: make one there with `rooflight calibrate`, or leave "
+                       "--tier away")  # fmt: skip
+    if device.kind == "cpu":
+        raise BadInput(f"no calibration of {device.name}, and a GPU's cannot be carried over to a CPU: run `rooflight "
+                       "calibrate --on cpu` there, or use --tier spec")  # fmt: skip
+    origin = _model(ORIGIN)
+    if origin is None:
+        raise BadInput(f"the calibration of {ORIGIN} that comes with rooflight is missing: install it again")
+    return Predictor(device, "transferred", origin[0], f"carried over from {ORIGIN} ({origin[1]})")
