@@ -193,6 +193,7 @@ def test_mistakes_in_users_code(folder: Path, spec: str, options: dict[str, Any]
     [
         ("torchvision:resnet18", 11_689_512, (2, 3, 224, 224)),
         ("torchvision:inception_v3", 27_161_264, (2, 3, 299, 299)),
+        ("torchvision:regnet_y_400mf", 4_344_144, (2, 3, 224, 224)),  # computes its widths with tensors
         ("torchvision:fcn_resnet50", 32_957_013, (2, 3, 224, 224)),
         ("torchvision:r3d_18", 33_371_472, (2, 3, 16, 112, 112)),
         ("timm:resnet18", 11_689_512, (2, 3, 224, 224)),

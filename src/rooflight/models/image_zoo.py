@@ -115,13 +115,24 @@ def _constructed(make: Maker, request: Request, *, device: torch.device) -> nn.M
     """Build without arguments first: the class that comes out says which arguments it takes."""
     extra = _quiet_arguments(make)
     if request.overrides:
-        plain = inputs.constructed(lambda: make(**extra), torch.device("meta"))
+        plain = _on(torch.device("meta"), lambda: make(**extra))
         values = arguments.parse(request.overrides, arguments.settable(type(plain)), owner=request.spec)
         extra = {**extra, **values}
     try:
-        model = inputs.constructed(lambda: make(**extra), device)
+        return _on(device, lambda: make(**extra))
     except Exception as error:
         raise BadInput(f"{request.spec} cannot be built so: {one_line(error)}; check --set") from error
+
+
+def _on(device: torch.device, make: Callable[[], Any]) -> nn.Module:
+    """Built on the device. Some networks compute their widths with tensors, which have no values on meta: those are
+    built on the CPU and moved."""
+    try:
+        model = inputs.constructed(make, device)
+    except (NotImplementedError, RuntimeError) as error:
+        if device.type != "meta" or "meta" not in str(error):
+            raise
+        model = inputs.constructed(make, torch.device("cpu")).to(device)
     assert isinstance(model, nn.Module)
     return model
 
