@@ -21,15 +21,19 @@ from published_steps import ROOT, traced
 
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, recognise_name
-from rooflight.ledger import Ledger, Op
+from rooflight.ledger import Ledger
+from rooflight.prediction.cells import cells_of, gap_of
+from rooflight.prediction.prepared import PreparedTrace
+from rooflight.prediction.tiers import predictor
 
 STEPS = ROOT / "tests" / "data" / "published_steps.json"
 OPS = ROOT / "tests" / "data" / "published_ops.json"
 OWN_DEVICES = Path(__file__).parent / "published_devices"
 PAGE = ROOT / "docs" / "predicting-published.md"
 METHOD = (
-    "Predicted by the plain roofline: for every op the longer of FLOPs / peak and bytes / bandwidth, both "
-    "peaks that are stated, not measured, added up. Nothing is fitted. The figures of the P4, MI100, MI210 and MI250 are "
+    "Predicted by the transferred tier: the H200's calibration (torch 2.11), each task scaled by what tiles, waves and "
+    "bandwidth say of the two devices; the time is that of the device with its gaps. Nothing is fitted to these rows. The "
+    "figures of the P4, MI100, MI210 and MI250 are "
     "those of NeuSight's own device files (`benchmarks/published_devices`), the others rooflight's."
 )
 SHORT = {
@@ -45,15 +49,9 @@ def predicted_seconds(ledger: Ledger, device_name: str, mode: str) -> float:
     """Time of the step on the device. `mode` is the step's kind, `infer` or `train`."""
     device = _device(device_name)
     assert device is not None
-    return sum(_roofline_s(op, device) for op in ledger.ops)
-
-
-def _roofline_s(op: Op, device: Device) -> float:
-    if op.cost is None or op.kind != "compute":
-        return 0.0
-    compute = ((op.cost.flops or 0) + (op.cost.recompute_flops or 0)) / _fp32(device)
-    moved = (op.cost.bytes_read or 0) + (op.cost.bytes_written or 0)
-    return max(compute, moved / device.bandwidth_bytes_per_s.value)
+    step = PreparedTrace(ledger, None).at(None)
+    (cell,) = cells_of(step, [predictor(device)], graphs=False)
+    return cell.gpu_s + gap_of(cell.predictor, graphs=False) * float(cell.times.kernels.sum())
 
 
 @cache

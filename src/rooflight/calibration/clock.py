@@ -25,7 +25,7 @@ from rooflight.calibration.case import Call, Case, OutOfPool, Pool
 from rooflight.hardware.tasks import Task
 
 _MARKER = "spin_kernel"
-_REPEATS, _FEWER = 2, 1
+_REPEATS, _FEWER = 1, 1
 _LONG_S = 4e-4
 _CHUNK = 200
 

@@ -42,7 +42,7 @@ def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
     n = whole(u[0], 1, 256)
     # Loads of 16 bytes want pictures whose pixels are a multiple of 8: sides that are multiples of 4.
     h = whole(u[3], 4, 160, (1, 2, 4, 4)[int(u[8] * 4)]) if kind != 1 else whole(u[3], 64, 384, (2, 8)[int(u[8] * 2)])
-    aligned = (8, 32, 64, 64)[int(u[7] * 4)]
+    aligned = choice(u[7], ((1, 2), (4, 8), (5, 32), (8, 64)))
     low, high = max(8, 600 / h), min(2304, 36000 / h)
     c, k = (max(8, whole(value, int(low), int(high), aligned)) for value in u[1:3])
     groups = 1
@@ -53,8 +53,8 @@ def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
     elif kind == 2:
         k = groups = c
     elif kind == 3:
-        width = choice(u[8], ((3, 4), (2, 8), (3, 16), (2, 24), (2, 32), (1, 48), (1, 64)))
-        groups = max(2, c // width)
+        width = choice(u[1] * 7 % 1, ((3, 4), (3, 8), (3, 16), (1, 24), (3, 32), (1, 48), (1, 64)))
+        groups = choice(u[2] * 5 % 1, ((2, 0), (1, 16), (3, 32), (1, 64))) or max(2, c // width)
         c = k = groups * width
     stride = side if side in (2, 4, 16) else 4 if side == 11 else 2 if (kind == 1 or u[6] > 0.8) else 1
     if side == 5 and kind == 0:
@@ -62,9 +62,9 @@ def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
     if h < r or h < s:
         return None
     if (is_power_of_two(n) and is_power_of_two(c) and is_power_of_two(k)) or (c == 3 and k in (64, 96)):
-        n += 1 if n != 31 else 2  # no shape of a model that everybody knows
+        n += 2 if n in (1, 31) else 1  # no shape of a model that everybody knows
     if c == 3 and is_power_of_two(n):
-        n += 1
+        n += 2 if n == 1 else 1
     pad = r // 2 if (r == s and side not in (2, 4, 16)) else 0
     return (n, c, h, h, k, r, s, stride, pad, 1, groups, channels_last)
 

@@ -63,7 +63,7 @@ def broadcast_cases(seed: int, largest: int) -> Cases:
     for u in points(4, seed):
         elements = whole(u[0], 256, largest)
         columns = whole(u[1], 4, 8192, 1 if u[1] * 10 % 1 < 0.3 else 8)
-        rows = max(1, elements // columns)
+        rows = max(2, elements // columns)
         precision = "fp32" if u[2] < 0.5 else "bf16"
         size = DTYPES[precision].itemsize
         if u[3] < 0.15:
@@ -121,17 +121,16 @@ def _dropout(elements: int, dtype: torch.dtype, pool: Pool) -> Call:
 def cat_cases(seed: int, largest: int) -> Cases:
     """Channels of several tensors side by side: equal parts, or a large one and what was made since."""
     for u in points(6, seed):
-        tensors, outer = whole(u[1], 2, 32), whole(u[2], 1, 64)
-        inner = max(1, whole(u[0], 256, largest) // (tensors * outer))
-        inner = max(8, inner // 8 * 8) if u[5] < 0.7 else inner
+        tensors, inner = whole(u[1], 2, 32), whole(u[2], 8, 65536, 8 if u[5] < 0.8 else 1)
+        outer = max(1, whole(u[0], 256, largest) // (tensors * inner))
         first = inner * (1 if u[4] < 0.5 else whole(u[4], 2, 16))
-        contiguous = int(u[5] < 0.8)
+        contiguous = int(u[5] * 10 % 1 < 0.65 or outer == 1)
         precision = "fp32" if u[3] < 0.5 else "bf16"
         elements = outer * (first + (tensors - 1) * inner)
         if elements > largest:
             continue
         nbytes = elements * DTYPES[precision].itemsize
-        task = Task("cat", precision, (tensors, elements, nbytes, nbytes, outer * first, contiguous))
+        task = Task("cat", precision, (tensors, elements, nbytes, nbytes, outer * first, contiguous, inner))
         yield Case(task, partial(_cat, outer, [first] + [inner] * (tensors - 1), contiguous, DTYPES[precision]))
 
 
@@ -150,6 +149,7 @@ def reduce_cases(seed: int, largest: int) -> Cases:
         kept, reduced = whole(u[0], 1, 65536, aligned), whole(u[1], 2, 1 << 22, aligned)
         if u[2] < 0.06:
             kept, reduced = 1, whole(u[1], 64, largest)
+        innermost = innermost or kept == 1
         if not 64 <= kept * reduced <= largest:
             continue
         precision = "fp32" if u[3] < 0.5 else "bf16"
@@ -188,8 +188,13 @@ def _rows(task: Task, pool: Pool) -> Call:
     weight, bias = pool.take(columns, dtype=dtype), pool.take(columns, dtype=dtype)
     if task.family == "layer-norm-forward":
         return partial(aten.native_layer_norm, x, [columns], weight, bias, 1e-5)
-    mean, scale = (torch.ones(rows, 1, device=x.device) for _ in range(2))
+    mean, scale = (torch.ones(rows, 1, device=x.device, dtype=_kept(x)) for _ in range(2))
     return partial(aten.native_layer_norm_backward, y, x, [columns], mean, scale, weight, bias, [True, True, True])
+
+
+def _kept(x: torch.Tensor) -> torch.dtype:
+    """What means and deviations are kept in for backward: fp32 on a GPU, on a CPU as the weights are."""
+    return x.dtype if x.device.type == "cpu" else torch.float32
 
 
 def group_norm_cases(family: str, seed: int, largest: int) -> Cases:
@@ -241,7 +246,7 @@ def _batch_norm(task: Task, side: int, pool: Pool) -> Call:
     x, grad = images(), images()
     own = torch.float32 if "cudnn" in task.family else dtype
     weight, bias, mean = (pool.take(c, dtype=own) for _ in range(3))
-    variance, scale = (torch.ones(c, device=x.device, dtype=own) for _ in range(2))
+    variance = torch.ones(c, device=x.device, dtype=own)
     way = task.family.rpartition("-")[2]
     if "cudnn" in task.family:
         if way != "backward":
@@ -251,8 +256,8 @@ def _batch_norm(task: Task, side: int, pool: Pool) -> Call:
                        reserve)  # fmt: skip
     if way != "backward":
         return partial(aten.native_batch_norm, x, weight, bias, mean, variance, way == "train", 0.1, 1e-5)
-    saved = torch.ones(c, device=x.device)
-    return partial(aten.native_batch_norm_backward, grad, x, weight, mean, variance, saved, scale.float(), True, 1e-5,
+    saved, scale = (torch.ones(c, device=x.device, dtype=_kept(x)) for _ in range(2))
+    return partial(aten.native_batch_norm_backward, grad, x, weight, mean, variance, saved, scale, True, 1e-5,
                    [True, True, True])  # fmt: skip
 
 

@@ -26,11 +26,13 @@ def gemm_cases(precision: str, peak: float, seed: int, longest_s: float) -> Case
         if layout == 2:  # the gradient of a weight: tokens are summed over
             m, k, bias = n, many, 0
             n = whole(u[2], 8, 16384, step)
-        if (is_power_of_two(n) and is_power_of_two(k)) or n == k:
+        while (is_power_of_two(n) and is_power_of_two(k)) or n == k:
             n += step
         if (seconds := 2 * m * n * k / peak) > longest_s:
             continue
-        task = Task("gemm", precision, (1, m, n, k, layout >> 1, layout & 1, bias))
+        # A single row or column lies in memory the same way round or the other.
+        turned = layout >> 1 if m > 1 and k > 1 else 0
+        task = Task("gemm", precision, (1, m, n, k, turned, layout & 1, bias))
         yield Case(task, partial(_product, task), seconds)
 
 

@@ -6,7 +6,7 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from itertools import islice
@@ -23,6 +23,7 @@ from rooflight.calibration.clock import CpuClock, GpuClock, Timed
 from rooflight.calibration.collectives import all_reduce_bandwidths
 from rooflight.calibration.host import gap_seconds, host_costs
 from rooflight.calibration.plan import Chapter, cpu_plan, gpu_plan
+from rooflight.errors import BadFile
 from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, Points
 from rooflight.ledger import Value
 from rooflight.measurement.machine.conditions import Conditions, cuda_version, device_name, driver_version
@@ -59,21 +60,37 @@ class Journal:
             if lines and json.loads(lines[0]) == identity:
                 for line in lines[1:]:
                     entry = json.loads(line)
-                    self.done[entry["section"]] = entry["found"]
-        if not self.done:
+                    self.done[entry["section"]] = {**entry["found"]}
+        # Written anew: what follows a line that was cut off in the middle must not become a part of it.
+        lines = [json.dumps(identity), *(_line(section, found) for section, found in self.done.items())]
+        with _explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(identity) + "\n")
+            whole = path.with_name(path.name + ".new")
+            whole.write_text("\n".join(lines) + "\n")
+            whole.replace(path)
 
     def keep(self, section: str, found: Any) -> None:
         self.done[section] = found
         if self._path is not None:
-            with self._path.open("a") as file:
-                file.write(json.dumps({"section": section, "found": found}) + "\n")
+            with _explained(self._path), self._path.open("a") as file:
+                file.write(_line(section, found) + "\n")
 
     def close(self) -> None:
         """The calibration is complete: the file has done its service."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+
+
+def _line(section: str, found: Any) -> str:
+    return json.dumps({"section": section, "found": found})
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadFile(f"cannot write {path}: {error.strerror or error}; choose another place with -o") from None
 
 
 def calibrate(bench: Bench, progress: Progress, journal_path: Path | None = None) -> Calibration:

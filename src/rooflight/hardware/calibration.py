@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -63,12 +64,17 @@ def decode(content: bytes, source: str) -> Calibration:
                 "rooflight calibrate"
             )
         calibration = msgspec.convert(found, Calibration)
-    except (msgspec.MsgspecError, OSError, EOFError, ValueError) as error:
+    except (msgspec.MsgspecError, OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise BadInput(f"{source} is no calibration file: {error}; make one with: rooflight calibrate") from None
     for points in calibration.points:
         names = FAMILIES.get(points.family)
-        if names is None or any(len(row) != len(names) + 3 or min(row) < 0 for row in points.rows):
-            raise BadInput(f"{source}: its {points.family!r} points do not fit this rooflight; make it again")
+        if names is None or any(len(row) != len(names) + 3 or min(row) < 0 or not row[-3] or not row[-2]
+                                for row in points.rows):  # fmt: skip
+            raise BadInput(f"{source}: its {points.family!r} points do not fit this rooflight; make it again with: "
+                           "rooflight calibrate")  # fmt: skip
+    bad = next((key for key, value in (*calibration.host.items(), *calibration.ceilings.items()) if value.value < 0), None)
+    if bad is not None:
+        raise BadInput(f"{source}: {bad} is negative; make it again with: rooflight calibrate")
     return calibration
 
 

@@ -38,7 +38,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "broadcast": _ELEMENTS,
     "strided": (*_ELEMENTS, "run"),
     "dropout": _ELEMENTS,
-    "cat": ("tensors", *_ELEMENTS, "largest", "contiguous"),
+    "cat": ("tensors", *_ELEMENTS, "largest", "contiguous", "run"),
     "reduce": ("kept", "reduced", "innermost"),
     "softmax-forward": _ROWS,
     "softmax-backward": _ROWS,

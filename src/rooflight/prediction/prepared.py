@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +13,13 @@ from msgspec.structs import replace
 
 from rooflight.estimation.costs import cost_of, signature
 from rooflight.hardware.tasks import Task
-from rooflight.ledger import Ledger, Op
+from rooflight.ledger import Ledger, Op, Phase
 from rooflight.prediction.batches import Rescaled
 from rooflight.prediction.cache import Array, Touches
+from rooflight.prediction.roofs import demand_of
 from rooflight.prediction.tasks import tasks_of
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,42 @@ class Step:
     """Which kind each task is of."""
     nbytes: _Sized
     touches: Touches
+    shared: dict[object, Array]
+    """What has been found out of the trace and holds for every batch."""
     larger: Callable[[int], Step] | None = None
     """The same step at another batch; `None`: it was traced with one batch only."""
 
     def cold_shares(self, cache_bytes: float) -> Array:
         return self.touches.cold_shares(cache_bytes, self.nbytes)
+
+    @cached_property
+    def demands(self) -> tuple[list[str], npt.NDArray[np.intp], Array, Array, Array, Array]:
+        """Of every kind: its precision (and which of the list it is), matrix FLOPs, other FLOPs, useful matrix FLOPs,
+        bytes."""
+        found = [(demand_of(op), op) for op in self.kinds]
+        precisions = list(dict.fromkeys(op.precision or "fp32" for _, op in found))
+        rows = [
+            (demand.matrix_flops, demand.other_flops, (op.cost.flops or 0) if op.cost else 0, demand.bytes)
+            if demand is not None else (0, 0, 0, 0)
+            for demand, op in found
+        ]  # fmt: skip
+        of = np.array([precisions.index(op.precision or "fp32") for _, op in found], dtype=np.intp)
+        columns = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+        return precisions, of, columns[0], columns[1], columns[2], columns[3]
+
+    @property
+    def phase_of(self) -> npt.NDArray[np.intp]:
+        """Of every op, as a place in `PHASES`."""
+        found = self.shared.get("phases")
+        if found is None:
+            found = np.array([PHASES.index(op.phase) for op in self.ledger.ops])
+            self.shared["phases"] = found
+        return found.astype(np.intp)
+
+    @property
+    def first_of(self) -> npt.NDArray[np.intp]:
+        """Of every kind, the first op."""
+        return np.unique(self.kind_of, return_index=True)[1]
 
     @cached_property
     def flops(self) -> float:
@@ -88,6 +123,10 @@ class PreparedTrace:
                 self._kinds.append(op)
             kind_of.append(place)
         self._kind_of = np.array(kind_of, dtype=np.intp)
+        self._fixed: dict[int, tuple[Op, list[Task]]] = {}
+        """Ops that no batch changes, as those of the optimizer."""
+        self.shared: dict[object, Array] = {}
+        """What has been found out of the trace and holds for every batch."""
         self._touches = Touches(ledger.ops)
 
     def at(self, batch: int | None) -> Step:
@@ -96,20 +135,25 @@ class PreparedTrace:
         scaled = None if prime is None or batch is None else Rescaled(prime, batch)
         kinds, tasks, task_kind = [], [], []
         for place, traced in enumerate(self._kinds):
-            op = traced if scaled is None else scaled.op(traced)
-            sizes = self._sizes
-            if scaled is not None:
-                sizes = {one.storage: scaled.size(sizes.get(one.storage, 0)) for one in traced.inputs}
-            op = replace(op, cost=cost_of(op, sizes))
+            fixed = self._fixed.get(place)
+            if fixed is None:
+                op = traced if scaled is None else scaled.op(traced)
+                sizes = self._sizes
+                if scaled is not None:
+                    sizes = {one.storage: scaled.size(sizes.get(one.storage, 0)) for one in traced.inputs}
+                op = replace(op, cost=cost_of(op, sizes))
+                fixed = op, tasks_of(op)
+                if op.kind == "view" or (op.args == traced.args and op.outputs == traced.outputs):
+                    self._fixed[place] = fixed
+            op, some = fixed
             kinds.append(op)
-            for task in tasks_of(op):
-                tasks.append(task)
-                task_kind.append(place)
+            tasks += some
+            task_kind += [place] * len(some)
         return Step(
             ledger=self.ledger, batch=batch if batch is not None else self.ledger.header.batch, kinds=tuple(kinds),
             kind_of=self._kind_of, tasks=tuple(tasks), task_kind=np.array(task_kind, dtype=np.intp),
             nbytes=_Sized(prime, batch or 1), touches=self._touches,
-            larger=None if prime is None else self.at,
+            larger=None if prime is None else self.at, shared=self.shared,
         )  # fmt: skip
 
 

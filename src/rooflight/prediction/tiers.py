@@ -7,8 +7,9 @@ compute + write over the peaks and one constant.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -27,12 +28,15 @@ from rooflight.prediction.prepared import Step
 Tier = Literal["calibrated", "transferred", "spec"]
 TIERS: tuple[Tier, ...] = ("calibrated", "transferred", "spec")
 
+_ORIGIN_CAPABILITY = 90
 ORIGIN = "h200"
 """Whose calibration is carried over where a device has none."""
 _CACHE_SPEEDUP = 2.0
 """How much faster than its memory a device's cache is taken to be in the baseline, where nobody measured."""
-SYSTEMATIC: dict[Tier, float] = {"calibrated": 0.04, "transferred": 0.12, "spec": 0.3}
+SYSTEMATIC: dict[Tier, float] = {"calibrated": 0.04, "transferred": 0.08, "spec": 0.3}
 """One standard deviation of an error that all ops of a step share, as a part of its time."""
+_FOREIGN = 0.2
+"""The same where the device carried over to is of another architecture than the one that was calibrated."""
 _ATTENTION_OF = ((90, "cudnn"), (80, "flash"), (0, "efficient"))
 
 
@@ -72,6 +76,13 @@ class Predictor:
     """Which calibration this is, in words."""
 
     @property
+    def systematic(self) -> float:
+        """An error that all ops share, as a part of the time."""
+        if self.tier == "transferred" and (self.device.capability or 0) // 10 != _ORIGIN_CAPABILITY // 10:
+            return _FOREIGN
+        return SYSTEMATIC[self.tier]
+
+    @property
     def calibration(self) -> Calibration:
         return self.model.calibration
 
@@ -79,36 +90,47 @@ class Predictor:
     def host(self) -> dict[str, Value]:
         return self.calibration.host
 
-    def op_times(self, step: Step, cache: dict[object, Times] | None = None) -> OpTimes:
-        tasks = tuple(retargeted(task, self.device) for task in step.tasks)
-        times = self._origin_times(tasks, cache)
-        ratio = self._ratio(tasks)
+    def op_times(self, step: Step) -> OpTimes:
+        times = self.task_times(step.tasks)
+        warm_s, cold_s = times.warm_s, times.cold_s
         count = len(step.kinds)
         sums = [np.bincount(step.task_kind, values, count).astype(np.float64) for values in
-                (times.warm_s * ratio, times.cold_s * ratio, times.kernels)]  # fmt: skip
+                (warm_s, cold_s, times.kernels)]  # fmt: skip
         warm, cold, kernels = sums
         l2 = self.device.l2_bytes.value if self.device.l2_bytes is not None else 4e6
         shares = step.cold_shares(l2)
         of = step.kind_of
         seconds: Array = warm[of] + shares * (cold - warm)[of]
         repeats = np.bincount(of, minlength=count)[step.task_kind]
-        each = times.warm_s * ratio * repeats
+        each = warm_s * repeats
         apart = float(np.sqrt(((each * times.deviation) ** 2).sum()))
         whole = float(seconds.sum())
         inside = float(each[times.distance <= _NEAR].sum() / each.sum()) if each.sum() else 1.0
-        return OpTimes(seconds, apart + SYSTEMATIC[self.tier] * whole, inside, kernels[of])
+        return OpTimes(seconds, apart + self.systematic * whole, inside, kernels[of])
 
-    def _origin_times(self, tasks: tuple[Task, ...], cache: dict[object, Times] | None) -> Times:
-        """Devices that are carried over to from the same one ask for the same tasks."""
-        if cache is None:
-            return self.model.times(tasks)
-        key = (id(self.model), tasks)
-        found = cache.get(key)
-        if found is None:
-            found = cache[key] = self.model.times(tasks)
-        return found
+    def task_seconds(self, tasks: Sequence[Task]) -> Array:
+        """Of tasks that belong to no step, their inputs in memory."""
+        return self.task_times(tasks).cold_s
 
-    def _ratio(self, tasks: tuple[Task, ...]) -> Array:
+    def task_times(self, tasks: Sequence[Task]) -> Times:
+        """Each is found once; asking for the tasks of all steps first finds them all at once."""
+        known = self._known
+        missing = [task for task in dict.fromkeys(tasks) if task not in known]
+        if missing:
+            here = [retargeted(task, self.device) for task in missing]
+            found = self.model.times(here)
+            ratio = self._ratio(here)
+            rows = zip((found.warm_s * ratio).tolist(), (found.cold_s * ratio).tolist(), found.deviation.tolist(),
+                       found.distance.tolist(), found.kernels.tolist(), strict=True)  # fmt: skip
+            known.update(zip(missing, rows, strict=True))
+        return Times(*np.array([known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
+
+    @cached_property
+    def _known(self) -> dict[Task, tuple[float, ...]]:
+        return {}
+
+    def _ratio(self, tasks: Sequence[Task]) -> Array:
+        """What tiles, waves and bandwidth say: this device's seconds over those of the one it is carried over from."""
         if self.tier == "calibrated":
             return np.ones(len(tasks))
         here, there = speed_of(self.device), self.model.speed

@@ -123,6 +123,26 @@ def _convolution(family: str) -> Callable[[dict[str, Array], str, Speed], Array]
     return seconds
 
 
+def matrix_flops(family: str, c: dict[str, Array]) -> Array | None:
+    """Useful FLOPs of matrix work; `None` for other tasks."""
+    if family == "gemm":
+        return 2 * c["batch"] * c["m"] * c["n"] * c["k"]
+    if family.startswith("conv-"):
+        m, n, k = convolution_product(family, c)
+        return 2 * m * n * k * c["groups"]
+    if family.startswith("attention-"):
+        # Backward is twice the forward; what it recomputes is not counted. Of a causal matrix half is.
+        pairs = c["length_q"] * c["length_kv"] * np.where(c["causal"] > 0, 0.5, 1.0)
+        return (8 if family.endswith("backward") else 4) * c["batch"] * c["heads"] * pairs * c["head_dim"]
+    return None
+
+
+def least_seconds(family: str, precision: str, numbers: Array, speed: Speed) -> Array:
+    """What matrix work takes at the peak: no efficiency is above 1."""
+    flops = matrix_flops(family, columns(family, numbers))
+    return np.zeros(len(numbers)) if flops is None else flops / speed.peak(precision)
+
+
 def _attention(factor: float) -> Callable[[dict[str, Array], str, Speed], Array]:
     def seconds(c: dict[str, Array], precision: str, speed: Speed) -> Array:
         pairs = c["length_q"] * c["length_kv"] * np.where(c["causal"] > 0, 0.5, 1.0)

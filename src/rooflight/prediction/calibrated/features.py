@@ -56,7 +56,7 @@ def _convolution(family: str, c: dict[str, Array], precision: str) -> list[Array
         1.2 * _log(c["r"] * c["s"]) / 2, 1.5 * _log(c["stride"]), 0.4 * _log(high),
         3.0 * depthwise, 2.0 * ((c["groups"] > 1) & ~depthwise), 1.5 * (c["c"] < 8),
         0.3 * _alignment(c["c"], 64), 0.3 * _alignment(c["k"], 64), 0.5 * (c["r"] != c["s"]),
-        1.5 * (c["h"] * c["w"] % pixels == 0), 1.5 * (high * wide % pixels == 0),
+        1.5 * (c["c"] % pixels == 0), 1.5 * (c["k"] % pixels == 0), 8.0 * c["channels_last"], 1.5 * (c["h"] * c["w"] % pixels == 0), 1.5 * (high * wide % pixels == 0),
     ]  # fmt: skip
 
 
@@ -83,6 +83,7 @@ def features(family: str, precision: str, numbers: Array) -> Array:
         found += [np.minimum(_log(c["run"]), 8.0)] if "run" in c else []
         found += [0.7 * _log(c["tensors"])] if "tensors" in c else []
         if "largest" in c:
+            found[2] = 0.7 * _log(c["run"])  # how much lies side by side of the smallest input
             found += [1.0 * _log(c["largest"] * c["tensors"] / c["elements"]), 2.0 * c["contiguous"]]
         if family == "dropout":
             found.append(1.0 * _alignment(c["elements"], 4))

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from rooflight.hardware.calibration import Calibration
-from rooflight.hardware.tasks import Task
-from rooflight.prediction.calibrated.baseline import Array, Speed, baseline_seconds
+from rooflight.hardware.tasks import FAMILIES, Task
+from rooflight.prediction.calibrated.baseline import LAUNCH_S, Array, Speed, baseline_seconds, least_seconds
 from rooflight.prediction.calibrated.features import features
 from rooflight.prediction.calibrated.interpolation import Field
 
@@ -18,6 +18,8 @@ _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 """Whose efficiency is taken where a precision was not calibrated."""
 _FAMILY_FALLBACKS = {"flash": ("cudnn", "efficient"), "cudnn": ("flash", "efficient"), "efficient": ("flash", "cudnn")}
 _REACH, _NOISE = 8.0, 0.03
+_UNKNOWN = 0.7
+"""Deviation of what was not calibrated at all."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class CalibratedModel:
         self.calibration = calibration
         self.speed = speed
         self._fields: dict[tuple[str, str], _Family] = {}
+        self._known: dict[Task, tuple[float, ...]] = {}
 
     @cached_property
     def _points(self) -> dict[tuple[str, str], Array]:
@@ -50,17 +53,21 @@ class CalibratedModel:
     @cached_property
     def shortest_s(self) -> float:
         """Of all kernels that were timed."""
-        return float(min((rows[:, -3] / np.maximum(rows[:, -1], 1)).min() for rows in self._points.values())) * 1e-9
+        found = [float((rows[:, -3] / np.maximum(rows[:, -1], 1)).min()) * 1e-9 for rows in self._points.values()]
+        return min(found, default=LAUNCH_S)
 
     def times(self, tasks: Sequence[Task]) -> Times:
-        groups: dict[tuple[str, str], list[int]] = {}
-        for place, task in enumerate(tasks):
-            groups.setdefault((task.family, task.precision), []).append(place)
-        found = np.zeros((5, len(tasks)))
-        for (family, precision), places in groups.items():
-            numbers = np.array([tasks[place].numbers for place in places], dtype=np.float64)
-            found[:, places] = self._family(family, precision).times(numbers, precision, self.speed)
-        return Times(*found)
+        """Each is looked up once, however often it is asked for."""
+        known = self._known
+        groups: dict[tuple[str, str], list[Task]] = {}
+        for task in dict.fromkeys(tasks):
+            if task not in known:
+                groups.setdefault((task.family, task.precision), []).append(task)
+        for (family, precision), some in groups.items():
+            numbers = np.array([task.numbers for task in some], dtype=np.float64)
+            found = self._family(family, precision).times(numbers, precision, self.speed)
+            known.update(zip(some, map(tuple, found.T.tolist()), strict=True))
+        return Times(*np.array([known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
 
     def _family(self, family: str, precision: str) -> _Family:
         known = self._fields.get((family, precision))
@@ -73,7 +80,7 @@ class CalibratedModel:
             for width in (precision, _FALLBACKS.get(precision, "fp32"), "fp32", "bf16"):
                 if (rows := self._points.get((kind, width))) is not None:
                     return kind, width, rows
-        return "plain", "fp32", np.empty((0, 6))
+        return family, precision, np.empty((0, len(FAMILIES[family]) + 3))
 
 
 def _similar(family: str) -> list[str]:
@@ -104,10 +111,16 @@ class _Family:
 
     def times(self, numbers: Array, precision: str, speed: Speed) -> Array:
         base = baseline_seconds(self.family, precision, numbers, speed)
+        if not len(self.rows):
+            # Nobody timed the like of it: the baseline, which is within a factor of two or so, and a word of warning.
+            ones = np.ones(len(numbers))
+            return np.stack([base, base, _UNKNOWN * ones, np.inf * ones, ones])
         queries = features(self.family, self.precision, numbers)
         warm, cold = self.warm.at(queries), self.cold.at(queries)
         nearest = warm.nearest
+        least = least_seconds(self.family, precision, numbers, speed)
         return np.stack([
-            base * np.exp(warm.value), base * np.exp(np.maximum(cold.value, warm.value)), warm.deviation,
+            np.maximum(base * np.exp(warm.value), least),
+            np.maximum(base * np.exp(np.maximum(cold.value, warm.value)), least), warm.deviation,
             warm.distance, self.kernels[nearest],
         ])  # fmt: skip

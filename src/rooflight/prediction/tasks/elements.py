@@ -23,6 +23,13 @@ NOTHING = frozenset({
 """Ops that launch nothing."""
 
 
+WRITES_ONLY = frozenset({
+    "zero_", "zeros_like", "new_zeros", "fill_", "full_like", "new_full", "ones_like", "new_ones", "uniform_",
+    "normal_", "random_", "bernoulli_", "exponential_", "rand_like", "randn_like", "randint_like",
+})  # fmt: skip
+"""Ops that look at a tensor's shape, not at its elements."""
+
+
 def plain(elements: int, bytes_read: int, bytes_written: int, dtype: str) -> Task:
     return Task("plain", precision_of(dtype), (max(1, elements), bytes_read, bytes_written))
 
@@ -39,7 +46,8 @@ def strided(elements: int, dtype: str, run: int) -> Task:
 
 def elementwise(op: Op) -> list[Task]:
     """Any op that reads its inputs and writes its outputs once."""
-    inputs = [tensor for tensor in op.inputs if tensor.numel]
+    name = op.packet.partition("::")[2]
+    inputs = [tensor for tensor in op.inputs if tensor.numel] if name not in WRITES_ONLY else []
     written = list(op.outputs) or [tensor for name in op.mutates for tensor in op.tensors(name)]
     if not written and not inputs:
         return []
@@ -48,12 +56,12 @@ def elementwise(op: Op) -> list[Task]:
     writes = sum(tensor.nbytes for tensor in _distinct(written))
     elements = max(main.numel, max((tensor.numel for tensor in inputs), default=0))
     precision = precision_of(main.dtype)
-    if op.packet.partition("::")[2] in MATH:
+    if name in MATH:
         return [Task("math", precision, (max(1, elements), reads, writes))]
     large = [tensor for tensor in inputs if tensor.numel == elements]
     if any(tensor.nbytes < tensor.numel * tensor.itemsize for tensor in large):
         return [Task("broadcast", precision, (max(1, elements), reads, writes))]
-    if any(_layout(tensor) != _layout(main) for tensor in large if tensor.shape == main.shape):
+    if any(_layout(tensor) != _layout(main) or has_gaps(tensor) for tensor in large if tensor.shape == main.shape):
         run = min(contiguous_run(tensor) for tensor in [*large, main])
         return [Task("strided", precision, (max(1, elements), reads, writes, run))]
     if any(1 < tensor.numel < elements for tensor in inputs):
@@ -72,6 +80,14 @@ def _layout(tensor: Tensor) -> tuple[int, ...]:
         return tuple(axis for axis, size in enumerate(tensor.shape) if size > 1)
     order = sorted(range(len(tensor.shape)), key=lambda axis: -tensor.strides[axis])  # type: ignore[index]
     return tuple(axis for axis in order if tensor.shape[axis] > 1)
+
+
+def has_gaps(tensor: Tensor) -> bool:
+    """Is it a part of something larger, whose other elements lie in between?"""
+    if tensor.strides is None:
+        return False
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
+    return span > tensor.numel
 
 
 def contiguous_run(tensor: Tensor) -> int:
@@ -93,7 +109,7 @@ def copy(op: Op) -> list[Task]:
     source = op.tensor("src" if "src" in op.args else "self")
     target = op.outputs[0] if op.outputs else op.tensor("self")
     elements = target.numel
-    if source.shape == target.shape and _layout(source) != _layout(target):
+    if source.shape == target.shape and (_layout(source) != _layout(target) or has_gaps(source) or has_gaps(target)):
         run = min(contiguous_run(source), contiguous_run(target))
         task = Task("strided", precision_of(target.dtype), (max(1, elements), source.nbytes, target.nbytes, run))
         return [task]
@@ -116,10 +132,17 @@ def into_zeros(op: Op) -> list[Task]:
     ]
 
 
-@tasks_for("roll", "flip", "repeat", "im2col", "col2im")
+@tasks_for("flip", "repeat", "im2col", "col2im")
 def reordered(op: Op) -> list[Task]:
     out = op.outputs[0]
     return [strided(out.numel, out.dtype, out.shape[-1] if out.shape else 1)]
+
+
+@tasks_for("roll")
+def roll(op: Op) -> list[Task]:
+    """One axis after the other, each element looked up."""
+    out = op.outputs[0]
+    return [strided(out.numel, out.dtype, 1)] * max(1, len(op.ints("shifts")))
 
 
 @tasks_for("native_dropout")
@@ -130,10 +153,12 @@ def dropout(op: Op) -> list[Task]:
 
 @tasks_for("cat", "stack")
 def cat(op: Op) -> list[Task]:
-    inputs, out = op.tensors("tensors"), op.outputs[0]
+    inputs, out = [tensor for tensor in op.tensors("tensors") if tensor.numel], op.outputs[0]
     largest = max((tensor.numel for tensor in inputs), default=1)
+    axis = op.ints("dim", [0])[0]
+    run = max(1, min((math.prod(tensor.shape[axis:]) for tensor in inputs), default=1))
     contiguous = int(all(tensor.strides is None or tensor.channels_last for tensor in inputs))
-    numbers = (max(1, len(inputs)), max(1, out.numel), out.nbytes, out.nbytes, max(1, largest), contiguous)
+    numbers = (max(1, len(inputs)), max(1, out.numel), out.nbytes, out.nbytes, max(1, largest), contiguous, run)
     return [Task("cat", precision_of(out.dtype), numbers)]
 
 
@@ -248,6 +273,23 @@ def embedding_backward(op: Op) -> list[Task]:
     return [Task("embedding-backward", precision_of(out.dtype), (rows, columns, max(1, out.numel // columns)))]
 
 
+@tasks_for("nll_loss_forward", "nll_loss2d_forward")
+def picked(op: Op) -> list[Task]:
+    """One number of every row is read, and they are added up."""
+    x, target = op.tensor("self"), op.tensor("target")
+    return [Task("reduce", precision_of(x.dtype), (1, max(1, target.numel), 1))]
+
+
+@tasks_for("nll_loss_backward", "nll_loss2d_backward")
+def picked_backward(op: Op) -> list[Task]:
+    """Zeros, and one number of every row written."""
+    out, target = op.outputs[0], op.tensor("target")
+    return [
+        plain(out.numel, 0, out.nbytes, out.dtype),
+        plain(target.numel, target.nbytes, target.numel * out.itemsize, out.dtype),
+    ]
+
+
 def _pooled(op: Op, x: Tensor, out: Tensor, family: str) -> Task:
     kernel = max(op.ints("kernel_size", [2]))
     stride = max(op.ints("stride", [kernel]) or [kernel])
@@ -281,17 +323,21 @@ def avg_pool_backward(op: Op) -> list[Task]:
 def adaptive_pool(op: Op) -> list[Task]:
     x, out = op.tensor("self"), op.outputs[0]
     kept = max(1, out.numel)
-    return [Task("reduce", precision_of(x.dtype), (kept, max(1, x.numel // kept), 1))]
+    return [Task("reduce", precision_of(x.dtype), (kept, max(1, x.numel // kept), int(not x.channels_last)))]
 
 
 def foreach(op: Op) -> list[Task]:
-    """Lists of tensors, read and written once each."""
-    lists = [op.tensors(name) for name, value in op.args.items() if isinstance(value, list) and op.tensors(name)]
+    """Lists of tensors, read and written once each. A fused optimizer changes gradients only to unscale them, whatever
+    its schema says; the numbers that count its steps weigh nothing."""
+    name = op.packet.partition("::")[2]
+    kept = {"state_steps"} if name.startswith("_fused_") else set()
+    untouched = kept | ({"grads"} if kept and not op.has("grad_scale") else set())
+    lists = [op.tensors(one) for one, value in op.args.items()
+             if one not in kept and isinstance(value, list) and op.tensors(one)]  # fmt: skip
     main = lists[0]
     reads = sum(tensor.nbytes for tensor in _distinct([tensor for tensors in lists for tensor in tensors]))
-    changed = [tensor for name in op.mutates for tensor in op.tensors(name)]
+    changed = [tensor for one in op.mutates if one not in untouched for tensor in op.tensors(one)]
     writes = sum(tensor.nbytes for tensor in [*op.outputs, *changed])
     elements = max(1, sum(tensor.numel for tensor in main))
-    name = op.packet.partition("::")[2]
     family = "fused-sgd" if name.startswith("_fused_sgd") else "fused-adam" if name.startswith("_fused_") else "foreach"
     return [Task(family, precision_of(main[0].dtype), (len(main), elements, reads, writes or reads))]

@@ -88,7 +88,8 @@ def convolution_backward(op: Op) -> list[Task]:
             found.append(_convolution(op, x, grad, family))
     if wanted[2]:
         channels = grad.shape[1]
-        found.append(Task("reduce", precision_of(grad.dtype), (channels, max(1, grad.numel // channels), 1)))
+        numbers = (channels, max(1, grad.numel // channels), int(not grad.channels_last))
+        found.append(Task("reduce", precision_of(grad.dtype), numbers))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rooflight.hardware.tasks import Task
-from rooflight.ledger import Op
+from rooflight.ledger import DTYPE_BYTES, Op
 
 Describe = Callable[[Op], list[Task]]
 
@@ -31,4 +31,4 @@ def find(packet: str) -> Describe | None:
 
 def precision_of(dtype: str) -> str:
     """The precision that calibration knows memory-bound work of this dtype by: what counts is the width."""
-    return "bf16" if dtype in ("bf16", "fp16", "int16") else "fp32"
+    return "bf16" if DTYPE_BYTES[dtype] <= 2 else "fp32"
