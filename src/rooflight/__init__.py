@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rooflight.measurement.api import measure
     from rooflight.measurement.ranks import join
     from rooflight.measurement.regions import Region, region, regions, regions_ledger, save_regions
+    from rooflight.prediction.api import predict
 
 _HOMES = {
     "estimate": "rooflight.estimation.api",
@@ -35,6 +36,7 @@ _HOMES = {
     "RooflightError": "rooflight.errors",
     "join": "rooflight.measurement.ranks",
     "measure": "rooflight.measurement.api",
+    "predict": "rooflight.prediction.api",
     "region": "rooflight.measurement.regions",
     "Region": "rooflight.measurement.regions",
     "regions": "rooflight.measurement.regions",
@@ -54,6 +56,7 @@ __all__ = [
     "join",
     "load",
     "measure",
+    "predict",
     "region",
     "regions",
     "regions_ledger",

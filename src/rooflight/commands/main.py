@@ -21,6 +21,7 @@ VERBS = {
     "estimate": "what a model costs by mathematics, per operation, without a GPU",
     "measure": "what the hardware does, per operation: counters, time and memory",
     "run": "measure the regions of a script",
+    "predict": "how long a step takes on a device, or on many, here or elsewhere",
     "calibrate": "time this device with micro-benchmarks, for predictions that know it",
     "compare": "two ledgers side by side: estimate and measurement, eager and compiled, two devices",
     "import": "read the logs of ncu, nsys, nvprof and PyTorch's profiler",

@@ -67,7 +67,7 @@ def show_measure(
 ) -> None:
     """Print a measurement in the asked form, or write it to a file. `memory` adds the allocator's view of every op."""
     if to == "text":
-        _print_page(measure_page(ledger, by=by, depth=depth, folded=folded, memory=memory, kernels=kernels))
+        show_page(measure_page(ledger, by=by, depth=depth, folded=folded, memory=memory, kernels=kernels))
         return
     if to == "json":
         content = msgspec.json.encode(document(ledger))
@@ -89,7 +89,7 @@ def show_log(ledger: Ledger, *, to: str, kernels: int, output: Path | None = Non
     has_regions = bool(region_tables.regions_of(ledger))
     page = region_page(ledger) if has_regions else log_page(ledger, kernels=kernels)
     if to == "text":
-        _print_page(page)
+        show_page(page)
         return
     if to == "json":
         made = region_tables.region_document(ledger) if has_regions else kernel_tables.document(ledger)
@@ -114,7 +114,7 @@ def show_comparison(
 ) -> None:
     """Print two ledgers side by side in the asked form, or write that to a file."""
     if to == "text":
-        _print_page(compare_tables.compare_page(comparison, by=by, depth=depth, folded=folded))
+        show_page(compare_tables.compare_page(comparison, by=by, depth=depth, folded=folded))
         return
     if to == "json":
         content = msgspec.json.encode(compare_tables.document(comparison, by))
@@ -128,7 +128,7 @@ def show_comparison(
         emit(content)
 
 
-def _print_page(page: Page) -> None:
+def show_page(page: Page) -> None:
     console = make_console()
     console.print(page.headline, markup=False, highlight=False, style="bold")
     for line in page.summary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Mapping
@@ -10,35 +11,141 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, step_options
+from rooflight.commands.form_options import check_form, form
+from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, steps_options
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
     from rooflight.prediction.result import Predictions
 
 
-@click.command(short_help="how long a step takes on a device, here or elsewhere")
+@click.command(short_help="how long a step takes on a device, or on many, here or elsewhere")
 @click.argument("model")
-@step_options
-@click.option("--on", "devices", default="h200", show_default=True, metavar="DEVICE,...",
-              help="See `rooflight list devices`; or a .toml file; or `here`.")
-@click.option("--tier", type=click.Choice(["calibrated", "transferred", "spec"]),
-              help="How times are found. Default: the best there is for the device.")
-@click.option("--ppp", type=float, help="Platform percent of peak, as a fraction: PALEO's constant (asks for --tier spec).")
+@steps_options
+@click.option(
+    "--on",
+    "devices",
+    default="h200",
+    show_default=True,
+    metavar="DEVICE,...",
+    help="See `rooflight list devices`; or a .toml file; or `here`.",
+)
+@click.option(
+    "--tier",
+    type=click.Choice(["calibrated", "transferred", "spec"]),
+    help="How times are found. Default: the best there is for the device.",
+)
+@click.option(
+    "--ppp", type=float, help="Platform percent of peak, as a fraction: PALEO's constant (asks for --tier spec)."
+)
 @click.option("--calibration", type=click.Path(path_type=Path), help="A file of `rooflight calibrate`.")
 @click.option("--graphs", is_flag=True, help="The step as one CUDA graph.")
 @click.option("--epochs", type=int, help="With --dataset-size: the time of a whole training run.")
 @click.option("--dataset-size", type=int, help="Samples in an epoch.")
-@click.option("--price", type=float, help="What an hour of one device costs.")
-@click.option("--roofline", is_flag=True, help="With --json: roofs, ridges, and every op as a point.")
-@click.option("--gpus", type=int, default=1, show_default=True, help="GPUs in a node.")
+@click.option("--price", type=float, help="What an hour of one device costs, in any currency.")
+@click.option("--gpus", type=int, default=1, show_default=True, help="GPUs in a node; the batch is then a replica's.")
 @click.option("--nodes", type=int, default=1, show_default=True)
-@click.option("--parallel", help="ddp, fsdp, zero1, zero2, zero3, tp, pp, or TPxPPxDP such as 8x4x2.")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a file: .json or .md.")
-@click.option("--force", is_flag=True, help="Write over an existing file.")
+@click.option(
+    "--parallel",
+    metavar="HOW",
+    help="ddp (default), fsdp, zero1, zero2, zero3, tp, pp, or tensor x pipeline x data as 8x4x2.",
+)
+@click.option("--micro-batches", type=int, help="Of a replica's batch. Default: 4 a pipeline stage.")
+@click.option("--roofline", is_flag=True, help="With --json: roofs, ridges, every op as a point, the time of every op.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print one row a device and batch as CSV.")
+@click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json, .json.gz, .csv or .md.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(**options: Any) -> None:
     """How long a step of MODEL takes, on GPUs that are here and GPUs that are not.
 
-    MODEL is named as for `rooflight estimate`. Several batches and devices are given with commas.
+    MODEL is named as for `rooflight estimate`. Several batches and devices are given with commas. Every time comes with
+    an interval, and with how it was found: from the device's own calibration, from another's carried over, or from its
+    data sheet.
     """
+    _check(options)
+    found = _predict(options)
+    output: Path | None = options["output"]
+    to = form(options)
+    if output is not None:
+        _write(found, output, options)
+    if output is None or to != "text":
+        from rooflight.commands.output import emit, show_page
+
+        if to == "text":
+            from rooflight.reporting.predict_page import page
+
+            show_page(page(found, **_asked(options)))
+        else:
+            emit(_content(found, to, options))
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    check_step(options)
+    for name in ("epochs", "dataset_size", "gpus", "nodes", "micro_batches"):
+        check_positive(name, options[name])
+    if bool(options["epochs"]) != bool(options["dataset_size"]):
+        raise BadInput("--epochs and --dataset-size go together: both are needed for the time of a run")
+    if options["epochs"] is not None and options["step"] != "train":
+        raise BadInput("--epochs goes with --step train")
+    price = options["price"]
+    if price is not None and not (math.isfinite(price) and price > 0):
+        raise BadInput(f"--price must be above 0, got {price:g}: what one device costs an hour")
+    if options["ppp"] is not None:
+        from rooflight.prediction.paleo import check_ppp
+
+        check_ppp(options["ppp"], "--ppp")
+    ending = "" if options["output"] is None else options["output"].name.lower()
+    if options["roofline"] and not (options["as_json"] or ending.endswith((".json", ".json.gz"))):
+        raise BadInput("--roofline is data for programs: add --json, or -o FILE.json")
+    check_form(options)
+
+
+def _predict(options: Mapping[str, Any]) -> Predictions:
+    from rooflight.prediction.api import predict
+
+    arguments = step_arguments(options)
+    with quiet_model():
+        return predict(
+            options["model"], **arguments, on=options["devices"].split(","), tier=options["tier"], ppp=options["ppp"],
+            graphs=options["graphs"], calibration=options["calibration"], roofline=options["roofline"],
+            gpus=options["gpus"], nodes=options["nodes"], parallel=options["parallel"],
+            micro_batches=options["micro_batches"],
+            command=shlex.join(["rooflight", *sys.argv[1:]]),
+        )  # fmt: skip
+
+
+def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in ("epochs", "dataset_size", "price")}
+
+
+def _content(found: Predictions, to: str, options: Mapping[str, Any]) -> bytes:
+    import msgspec
+
+    if to == "json":
+        from rooflight.reporting.predict_document import document
+
+        return msgspec.json.encode(document(found, **_asked(options), op_times=options["roofline"]))
+    if to == "csv":
+        from rooflight.reporting.predict_tables import csv_table
+        from rooflight.reporting.table import to_csv
+
+        return to_csv([csv_table(found)]).encode()
+    from rooflight.reporting.predict_page import page
+
+    return page(found, **_asked(options)).to_markdown().encode()
+
+
+def _write(found: Predictions, output: Path, options: Mapping[str, Any]) -> None:
+    import gzip
+
+    from rooflight.commands.output import say
+    from rooflight.files import write_atomically
+
+    name = output.name.lower()
+    to = "json" if name.endswith((".json", ".json.gz")) else name.rpartition(".")[2]
+    content = _content(found, to, options)
+    write_atomically(output, gzip.compress(content, mtime=0) if name.endswith(".gz") else content,
+                     force=options["force"])  # fmt: skip
+    say(f"wrote {output}")

@@ -11,9 +11,26 @@ import click
 
 from rooflight.errors import BadInput
 
+
+class _Sizes(click.ParamType[tuple[int, ...]]):
+    """`8`, or several with commas: `1,8,64`. Each is taken once, in the order given."""
+
+    name = "N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(dict.fromkeys(int(part) for part in str(value).split(",")))
+        except ValueError:
+            raise BadInput(f"--batch wants whole numbers such as 8 or 1,8,64, got {value!r}") from None
+
+
+_BATCH = click.option("--batch", type=int, default=1, show_default=True,
+                      help="Samples in a step (a micro-batch with --accumulate).")  # fmt: skip
+_BATCHES = click.option("--batch", type=_Sizes(), default="1", show_default=True,
+                        help="Samples in a step of one device, or several sizes: 1,8,64.")  # fmt: skip
 _OPTIONS = (
-    click.option("--batch", type=int, default=1, show_default=True,
-                 help="Samples in a step (a micro-batch with --accumulate)."),
     click.option("--seq", type=int, help="Sequence length, for models that have one."),
     click.option("--past", type=int, help="Tokens in the KV cache, for --step decode."),
     click.option("--step", type=click.Choice(["infer", "train", "decode"]), default="infer", show_default=True,
@@ -41,14 +58,26 @@ _OPTIONS = (
 
 
 def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
+    return _decorated(command, _BATCH)
+
+
+def steps_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a verb that takes several batches at once."""
+    return _decorated(command, _BATCHES)
+
+
+def _decorated(command: Callable[..., Any], batch: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed((batch, *_OPTIONS)):
         command = option(command)
     return command
 
 
 def check_step(options: Mapping[str, Any]) -> None:
     """What goes together, before the slow import of torch."""
-    for name in ("batch", "seq", "past", "accumulate"):
+    batch = options["batch"]
+    for size in batch if isinstance(batch, tuple) else (batch,):
+        check_positive("batch", size)
+    for name in ("seq", "past", "accumulate"):
         check_positive(name, options[name])
     if options["step"] == "train":
         return

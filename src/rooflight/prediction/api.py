@@ -1,8 +1,10 @@
-"""`rooflight.predict`: how long a step takes on devices that are here or elsewhere."""
+"""`rooflight.predict`: how long a step takes on devices that are here or elsewhere, on one or on many."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,17 +13,24 @@ from torch import nn
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
-from rooflight.hardware.devices import find
 from rooflight.ledger import StepKind
 from rooflight.prediction.advice import advise
+from rooflight.prediction.asked import ceilings_of, devices_of, predictor_of, read_calibration, versions_notes
 from rooflight.prediction.cells import Cell, cells_of, spec_cell
+from rooflight.prediction.many import Cluster, layout_of, ledger_of, retime_by, timed_by, timed_by_spec
+from rooflight.prediction.paleo import check_ppp
+from rooflight.prediction.parallel.layout import Layout
+from rooflight.prediction.prepared import Step
 from rooflight.prediction.result import Prediction, Predictions
+from rooflight.prediction.roofline import Times, roofline
 from rooflight.prediction.steps import steps_of
-from rooflight.prediction.tiers import TIERS, Predictor, check_precision, predictor
+from rooflight.prediction.tiers import TIERS, Predictor, check_precision
 from rooflight.trace import TraceOptions
 
 ADVISED_CELLS = 12
 """With more of them, advice would take longer than everything else: ask for fewer to get it."""
+CURVED_CELLS = 4
+"""With more of them, no curves of scaling are drawn."""
 
 
 def predict(
@@ -46,37 +55,60 @@ def predict(
     tier: str | None = None,
     ppp: float | None = None,
     graphs: bool = False,
-    calibration: Calibration | None = None,
+    calibration: Calibration | str | Path | None = None,
     advice: bool = True,
+    roofline: bool = False,
+    gpus: int = 1,
+    nodes: int = 1,
+    parallel: str | None = None,
+    micro_batches: int | None = None,
     command: str = "",
 ) -> Predictions:
     """The time of one step on every device in `on` at every batch, without any of them.
 
-    `model` and its options are those of `rooflight.estimate`. `tier`: `calibrated`, `transferred` or `spec`; the best
-    there is for each device where it is not given (`ppp` asks for `spec`). `graphs`: the step as one CUDA graph.
+    `model` and its options are those of `rooflight.estimate`. `on`: names of the database, .toml files, or `here`.
+    `tier`: `calibrated`, `transferred` or `spec`; the best there is for each device where it is not given (`ppp` asks
+    for `spec`). `calibration`: a file of `rooflight calibrate`. `graphs`: the step as one CUDA graph. `roofline`: roofs
+    and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`,
+    `tp`, `pp`, `8x4x2`, ...): the batch is then that of one replica, cut into `micro_batches`.
 
         >>> rooflight.predict("resnet50", on=["a100", "h200"], batch=[1, 8, 64], step="train")
     """
-    devices = [find(one) if isinstance(one, str) else one for one in ([on] if isinstance(on, (str, Device)) else on)]
+    given = read_calibration(calibration)
+    devices = devices_of(on, given)
     batches = _batches(model, batch)
-    _check(devices, tier=tier, ppp=ppp, dtype=autocast or dtype or "fp32")
-    if ppp is not None:
-        tier = "spec"
-    cpu = any(device.kind == "cpu" for device in devices)
-    if cpu and any(device.kind == "gpu" for device in devices):
-        raise BadInput("a CPU and a GPU run different kernels: predict them one after the other")
-    options = TraceOptions(target="cpu" if cpu else "cuda", autocast=autocast, tf32=tf32, loss=loss,
+    layout = layout_of(parallel, gpus=gpus, nodes=nodes)
+    tier = _tier(devices, tier=tier, ppp=ppp, dtype=autocast or dtype or "fp32")
+    if micro_batches is not None and layout is None:
+        raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
+    if layout is not None and roofline:
+        raise BadInput("a roofline is of one device: leave --roofline or --gpus away")
+    on_cpu = devices[0].kind == "cpu"
+    if on_cpu and graphs:
+        raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs")
+    options = TraceOptions(target="cpu" if on_cpu else "cuda", autocast=autocast, tf32=tf32, loss=loss,
                            optimizer=optimizer, foreach=foreach, accumulate=accumulate, on="meta",
                            command=command)  # fmt: skip
-    steps, notes = steps_of(model, inputs, kwargs, batches, options, step=step, seq=seq, past=past, dtype=dtype,
-                            overrides=overrides, input_shape=input_shape, download=download)  # fmt: skip
+    steps, notes = steps_of(model, inputs, kwargs, batches, options, scaled=layout is not None, step=step, seq=seq,
+                            past=past, dtype=dtype, overrides=overrides, input_shape=input_shape,
+                            download=download)  # fmt: skip
+    work = _Work(steps, graphs=graphs, ppp=ppp, advice=advice, roofline=roofline, layout=layout,
+                 micro_batches=micro_batches)  # fmt: skip
+    predictors: list[Predictor] = []
     if tier == "spec":
-        rows = [spec_cell(one, device, ppp) for device in devices for one in steps]
+        rows = [row for device in devices for row in work.by_spec(device)]
     else:
-        predictors = [predictor(device, tier, calibration) for device in devices]
-        rows = _calibrated(steps, predictors, graphs=graphs, advice=advice)
-        notes += _warnings(predictors)
-    return Predictions(header=steps[0].ledger.header, predictions=tuple(rows), notes=notes)
+        for device in devices:
+            one, said = predictor_of(device, tier, given)
+            predictors.append(one)
+            notes += said
+        rows = work.by_predictors(predictors)
+        notes += versions_notes(predictors)
+    return Predictions(
+        header=_header(steps), predictions=tuple(rows), notes=(*steps[0].ledger.header.notes, *notes),
+        devices=tuple(devices), graphs=graphs, precisions=_precisions(steps[0]),
+        calibrations={one.device.name: _made(one) for one in predictors},
+    )  # fmt: skip
 
 
 def _batches(model: str | nn.Module, batch: int | Sequence[int] | None) -> list[int]:
@@ -90,39 +122,97 @@ def _batches(model: str | nn.Module, batch: int | Sequence[int] | None) -> list[
     return found
 
 
-def _check(devices: Sequence[Device], *, tier: str | None, ppp: float | None, dtype: str) -> None:
+def _tier(devices: Sequence[Device], *, tier: str | None, ppp: float | None, dtype: str) -> str | None:
+    """The tier that was asked for, if everything that was asked for goes together."""
     if not devices:
-        raise BadInput("no device given: name one with on= (see `rooflight list devices`)")
+        raise BadInput("no device given: name one with --on (see `rooflight list devices`)")
     if tier is not None and tier not in TIERS:
         raise BadInput(f"unknown tier {tier!r}; known: {', '.join(TIERS)}")
     if ppp is not None and tier not in (None, "spec"):
-        raise BadInput("a PPP goes with the spec tier: leave one of them away")
+        raise BadInput("--ppp goes with the spec tier: leave --ppp or --tier away")
+    if ppp is not None:
+        check_ppp(ppp)
+    if len({device.kind for device in devices}) > 1:
+        raise BadInput("a CPU and a GPU run different kernels: predict them one after the other")
     for device in devices:
         check_precision(dtype, device)
+    return "spec" if ppp is not None else tier
 
 
-def _calibrated(steps: Sequence[Any], predictors: Sequence[Predictor], *, graphs: bool,
-                advice: bool) -> list[Prediction]:  # fmt: skip
-    cells: list[list[Cell]] = [cells_of(step, predictors, graphs=graphs) for step in steps]
-    advised = advice and len(steps) * len(predictors) <= ADVISED_CELLS
-    rows = []
-    for number, one in enumerate(predictors):
-        for step, row in zip(steps, cells, strict=True):
-            found = row[number].prediction()
-            if advised:
-                found = replace(found, advice=advise(step, one, row[number], graphs=graphs))
+@dataclass(frozen=True)
+class _Work:
+    """Steps, and what is wanted of each on each device."""
+
+    steps: Sequence[Step]
+    _: KW_ONLY
+    graphs: bool
+    ppp: float | None
+    advice: bool
+    roofline: bool
+    layout: Layout | None
+    micro_batches: int | None
+
+    def by_spec(self, device: Device) -> list[Prediction]:
+        rows = []
+        for step in self.steps:
+            found = spec_cell(step, device, self.ppp)
+            if self.roofline:
+                found = _with_roofline(found, step, device, None)
+            if self.layout is not None:
+                cluster = Cluster(device, self.layout, self.micro_batches)
+                found = cluster.spread(found, step, timed_by_spec(device, self.ppp), None, curves=self._few(1))
             rows.append(found)
-    return rows
+        return rows
+
+    def by_predictors(self, predictors: Sequence[Predictor]) -> list[Prediction]:
+        tasks = [task for step in self.steps for task in step.tasks]
+        for one in predictors:
+            one.task_times(tasks)  # all at once is faster than step by step
+        cells: list[list[Cell]] = [cells_of(step, predictors, graphs=self.graphs) for step in self.steps]
+        advised = self.advice and self.layout is None and len(self.steps) * len(predictors) <= ADVISED_CELLS
+        rows = []
+        for number, one in enumerate(predictors):
+            for step, row in zip(self.steps, cells, strict=True):
+                found = row[number].prediction()
+                if advised:
+                    found = replace(found, advice=advise(step, one, row[number], graphs=self.graphs))
+                if self.roofline:
+                    found = _with_roofline(found, step, one.device, one)
+                if self.layout is not None:
+                    cluster = Cluster(one.device, self.layout, self.micro_batches)
+                    found = cluster.spread(found, step, timed_by(one, graphs=self.graphs), retime_by(one),
+                                           curves=self._few(len(predictors)))  # fmt: skip
+                rows.append(found)
+        return rows
+
+    def _few(self, devices: int) -> bool:
+        return devices * len(self.steps) <= CURVED_CELLS
 
 
-def _warnings(predictors: Sequence[Predictor]) -> tuple[str, ...]:
-    """What must be said of calibrations that were made with another torch."""
-    import torch
+def _with_roofline(found: Prediction, step: Step, device: Device, used: Predictor | None) -> Prediction:
+    ledger = ledger_of(step)
+    times = Times.of_ops(
+        f"predicted, {found.tier}", dict(enumerate(found.op_times_s)), gpu_busy_s=found.gpu_time_s, wall_s=found.time_s,
+    )  # fmt: skip
+    return replace(found, roofline=roofline(ledger, device, times=times, ceilings=ceilings_of(device, used)).to_dict())
 
-    found = []
-    for one in {id(p.calibration): p for p in predictors}.values():
-        made = one.calibration.torch
-        if made.split("+")[0] != str(torch.__version__).split("+")[0]:
-            found.append(f"calibrated with torch {made}, cuDNN {one.calibration.cudnn}, driver {one.calibration.driver}; "
-                         "others choose other kernels")  # fmt: skip
-    return tuple(found)
+
+def _header(steps: Sequence[Step]) -> Any:
+    """Of the step that was asked for: a trace for many batches has a batch of its own."""
+    first, header = steps[0], steps[0].ledger.header
+    if first.batch == header.batch and len(steps) == 1:
+        return header
+    return replace(header, batch=first.batch if len(steps) == 1 else None, inputs=(), outputs=())
+
+
+def _precisions(step: Step) -> tuple[str, ...]:
+    return tuple(sorted({op.precision for op in step.kinds if op.cost is not None and op.cost.macs}))
+
+
+def _made(one: Predictor) -> str:
+    """`NVIDIA H200, 2026-11-15, torch 2.11.0, driver 580 (comes with rooflight)`."""
+    made = one.calibration
+    said = [made.device, made.made, f"torch {made.torch}"]
+    said += [f"driver {made.driver}"] if made.driver else []
+    points = sum(len(some.rows) for some in made.points)
+    return f"{one.source}: {', '.join(part for part in said if part)}, {points:,} timed points"

@@ -12,14 +12,13 @@ from msgspec.structs import replace
 
 from rooflight import units
 from rooflight.hardware.device import Device
-from rooflight.ledger import Op
 from rooflight.prediction.cache import Array
 from rooflight.prediction.clocks import simulate
 from rooflight.prediction.host import host_seconds
-from rooflight.prediction.paleo import given_ppp, spec_time
-from rooflight.prediction.prepared import Step
+from rooflight.prediction.paleo import SpecTime, given_ppp, spec_time
+from rooflight.prediction.prepared import PHASES, Step
 from rooflight.prediction.result import Bound, CostlyOp, Interval, Prediction
-from rooflight.prediction.roofs import Roofs, demand_of, roofs_of
+from rooflight.prediction.roofs import roofs_of
 from rooflight.prediction.tiers import OpTimes, Predictor
 
 HOST_BOUND = 0.8
@@ -45,18 +44,16 @@ class Limits:
 
 
 def limits_of(step: Step, device: Device) -> Limits:
+    """The same as `Demand` says of every op, for all kinds at once."""
     roofs = roofs_of(device)
-    found = np.array([_limit(op, roofs) for op in step.kinds]).reshape(-1, 3)
-    return Limits(found[:, 0], found[:, 1], found[:, 2])
-
-
-def _limit(op: Op, roofs: Roofs) -> tuple[float, float, float]:
-    demand = demand_of(op)
-    if demand is None:
-        return 0.0, 0.0, 0.0
-    useful = op.cost.flops or 0 if op.cost is not None else 0
-    matrix = useful / roofs.matrix(op.precision or "fp32").flops_per_s if useful else 0.0
-    return demand.compute_s(roofs), demand.memory_s(roofs), matrix
+    precisions, of, matrix, other, useful, nbytes = step.demands
+    needed = [(bool(matrix[of == n].any()), bool(other[of == n].any())) for n in range(len(precisions))]
+    flops_per_s = np.array([
+        (roofs.matrix(p).flops_per_s if has_matrix else np.inf, roofs.other(p).flops_per_s if has_other else np.inf)
+        for p, (has_matrix, has_other) in zip(precisions, needed, strict=True)
+    ]).reshape(-1, 2)[of]  # fmt: skip
+    compute = np.maximum(matrix / flops_per_s[:, 0], other / flops_per_s[:, 1])
+    return Limits(compute, nbytes / roofs.slope().bytes_per_s, useful / flops_per_s[:, 0])
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ class Cell:
             flops=flops_of(self.step), mfu=float(limits.matrix_s[kinds].sum() / wall_s) if wall_s else None,
             bound=bound, percent_of_roof=_percent(limits, kinds, gpu_s), inside=self.times.inside,
             kernels=round(float(self.times.kernels.sum())), phases=phases_of(self.step, seconds),
-            ops=costliest(self.step, seconds, limits), op_times_s=tuple(seconds.tolist()),
+            ops=costliest(self.step, seconds, limits, self.predictor.device), op_times_s=tuple(seconds.tolist()),
         )  # fmt: skip
 
 
@@ -115,27 +112,27 @@ def rates(step: Step, wall_s: float) -> tuple[float | None, float | None]:
 
 
 def phases_of(step: Step, seconds: Array) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for op, time_s in zip(step.ledger.ops, seconds.tolist(), strict=True):
-        found[op.phase] = found.get(op.phase, 0.0) + time_s
-    return found
+    sums = np.bincount(step.phase_of, seconds, len(PHASES)).tolist()
+    return {phase: time_s for phase, time_s in zip(PHASES, sums, strict=True) if time_s}
 
 
-def costliest(step: Step, seconds: Array, limits: Limits) -> tuple[CostlyOp, ...]:
+def costliest(step: Step, seconds: Array, limits: Limits, device: Device) -> tuple[CostlyOp, ...]:
+    has_tf32 = "tf32" in device.tensor_flops_per_s
     count = len(step.kinds)
     totals, calls = np.bincount(step.kind_of, seconds, count), np.bincount(step.kind_of, minlength=count)
-    first = {kind: place for place, kind in reversed(list(enumerate(step.kind_of.tolist())))}
+    first = step.first_of
     whole = float(totals.sum())
     found = []
     for kind in np.argsort(-totals)[:_COSTLIEST].tolist():
         if totals[kind] <= 0:
             break
-        op, traced = step.kinds[kind], step.ledger.ops[first[kind]]
+        op, traced = step.kinds[kind], step.ledger.ops[int(first[kind])]
         roof_s = float(limits.roof_s[kind]) * int(calls[kind])
         found.append(
             CostlyOp(
                 name=op.name, calls=int(calls[kind]), time_s=float(totals[kind]), share=float(totals[kind]) / whole,
-                module=traced.module or traced.phase, precision=op.precision,
+                module=traced.module or traced.phase,
+                precision="fp32" if op.precision == "tf32" and not has_tf32 else op.precision,
                 shapes=", ".join(units.shape(tensor.shape) for tensor in list(op.inputs)[:2]),
                 bound="memory" if limits.memory_s[kind] > limits.compute_s[kind] else "compute",
                 percent_of_roof=100 * min(1.0, roof_s / float(totals[kind])),
@@ -155,12 +152,14 @@ def gap_of(predictor: Predictor, *, graphs: bool) -> float:
 
 def cells_of(step: Step, predictors: Sequence[Predictor], *, graphs: bool) -> list[Cell]:
     """The step on every device."""
-    cache: dict[object, object] = {}
-    times = [one.op_times(step, cache) for one in predictors]  # type: ignore[arg-type]
-    waits = np.array([op.packet in _WAITS for op in step.ledger.ops])
+    times = [one.op_times(step) for one in predictors]
+    # Adam reads its step counters on the host: that waits for nothing.
+    waits = np.array([op.packet in _WAITS and op.kind != "host" for op in step.ledger.ops])
     cells = []
     for one, found in zip(predictors, times, strict=True):
-        host = host_seconds(step.ledger, one.host)
+        host = step.shared.get(("host", id(one.calibration)))
+        if host is None:
+            host = step.shared["host", id(one.calibration)] = host_seconds(step.ledger, one.host)
         if one.device.kind == "cpu":
             # A CPU is its own host: what it spends on an op is in the op's time already.
             host = np.zeros(len(host))
@@ -173,13 +172,18 @@ def cells_of(step: Step, predictors: Sequence[Predictor], *, graphs: bool) -> li
     return cells
 
 
-def spec_cell(step: Step, device: Device, ppp: float | None) -> Prediction:
-    """PALEO's answer: it knows FLOPs, bytes and peaks, no kernels and no host."""
+def spec_seconds(step: Step, device: Device, ppp: float | None) -> tuple[SpecTime, Array]:
+    """PALEO's answer, and its seconds for every op."""
     ledger = replace(step.ledger, header=replace(step.ledger.header, batch=step.batch), ops=step.ops_with_cost)
     found = spec_time(ledger, device, ppp=None if ppp is None else given_ppp(ppp))
-    limits = limits_of(step, device)
     by_op = found.op_times_s
-    seconds = np.array([by_op.get(op.index, 0.0) for op in ledger.ops])
+    return found, np.array([by_op.get(op.index, 0.0) for op in ledger.ops])
+
+
+def spec_cell(step: Step, device: Device, ppp: float | None) -> Prediction:
+    """PALEO's answer: it knows FLOPs, bytes and peaks, no kernels and no host."""
+    found, seconds = spec_seconds(step, device, ppp)
+    limits = limits_of(step, device)
     low, high = found.interval_s
     kinds = step.kind_of
     memory = float(seconds[(limits.memory_s > limits.compute_s)[kinds]].sum())
@@ -191,5 +195,5 @@ def spec_cell(step: Step, device: Device, ppp: float | None) -> Prediction:
         mfu=float(limits.matrix_s[kinds].sum() / found.time_s) if found.time_s else None,
         bound="memory" if memory > found.time_s / 2 else "compute",
         percent_of_roof=_percent(limits, kinds, found.time_s), phases=phases_of(step, seconds),
-        ops=costliest(step, seconds, limits), op_times_s=tuple(seconds.tolist()),
+        ops=costliest(step, seconds, limits, device), op_times_s=tuple(seconds.tolist()),
     )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from rooflight.hardware.device import Device
 from rooflight.ledger import Header
 
 Bound = Literal["compute", "memory", "host"]
@@ -48,6 +49,83 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """Throughput with it over throughput without, less 1."""
 
 
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of communication of one GPU in a step."""
+
+    what: str
+    calls: int
+    bytes: float
+    time_s: float
+    """Of all its messages, hidden or not."""
+    how: str
+
+
+class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One size of run. Speed-ups and efficiency are against the first of its curve."""
+
+    gpus: int
+    batch: int
+    """Of one replica."""
+    global_batch: int
+    time_s: float
+    throughput: float
+    exposed_s: float
+    speedup: float
+    efficiency: float
+    paleo_speedup: dict[str, float]
+    """By PALEO's own models of communication, with the same computation."""
+
+
+class Many(msgspec.Struct, frozen=True, kw_only=True):
+    """The step of one GPU among many. Bytes and times are of one GPU, the fullest; parameters are the model's, once."""
+
+    parallel: str
+    gpus: int
+    nodes: int
+    tensor: int
+    pipeline: int
+    data: int
+    batch: int
+    """Of one replica."""
+    global_batch: int
+    micro_batches: int
+    one_gpu_time_s: float
+    """The same replica's step on one GPU alone."""
+    compute_s: float
+    bubble_s: float
+    communication_s: float
+    exposed_s: float
+    """What communication makes the step longer by."""
+    efficiency: float
+    """Samples a second of one GPU among these over those of one alone."""
+    parameters: int
+    parameter_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    traffic: tuple[Traffic, ...] = ()
+    weak: tuple[ScalingPoint, ...] = ()
+    """Every replica keeps its batch."""
+    strong: tuple[ScalingPoint, ...] = ()
+    """The global batch is kept and divided."""
+    assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def state_bytes(self) -> float:
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole training run, and what it costs."""
+
+    epochs: int
+    dataset_size: int
+    steps: int
+    time_s: float
+    time_interval_s: Interval
+    cost: float | None = None
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     tier: str
@@ -81,14 +159,44 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     advice: tuple[Advice, ...] = ()
     op_times_s: tuple[float, ...] = ()
     """Of every op of the step, in its order."""
+    roofline: dict[str, Any] | None = None
+    """Roofs, ridges and points, where they were asked for."""
+    many: Many | None = None
+    """The run on several GPUs that `time_s`, `throughput` and `mfu` are then of; the rest is of one GPU alone."""
+
+    @property
+    def gpus(self) -> int:
+        return 1 if self.many is None else self.many.gpus
+
+    def run(self, epochs: int, dataset_size: int, price: float | None = None, *, accumulate: int = 1) -> Run | None:
+        """So many epochs of so many samples; `price` is of one device for an hour. `None`: the batch is not known."""
+        samples = self.many.global_batch if self.many is not None else (self.batch or 0) * accumulate
+        if not samples:
+            return None
+        steps = epochs * -(-dataset_size // samples)
+        low, high = self.time_interval_s.low, self.time_interval_s.high
+        return Run(epochs=epochs, dataset_size=dataset_size, steps=steps, time_s=steps * self.time_s,
+                   time_interval_s=Interval(steps * low, steps * high),
+                   cost=None if price is None else price * self.gpus * steps * self.time_s / 3600)  # fmt: skip
+
+    def cost_of_samples(self, samples: int, price: float) -> float | None:
+        """What so many samples cost at this price of one device for an hour."""
+        return price * self.gpus * samples / self.throughput / 3600 if self.throughput else None
 
 
 class Predictions(msgspec.Struct, frozen=True, kw_only=True):
     """One prediction for every device and batch."""
 
     header: Header
+    """Of the step; without a batch where there are several."""
     predictions: tuple[Prediction, ...]
     notes: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
+    calibrations: dict[str, str] = {}
+    """By device: which calibration, made when, with what."""
+    precisions: tuple[str, ...] = ()
+    """That matrix work runs in."""
+    graphs: bool = False
 
     def __iter__(self) -> Any:
         return iter(self.predictions)
@@ -98,6 +206,11 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __getitem__(self, place: int) -> Prediction:
         return self.predictions[place]
+
+    def __repr__(self) -> str:
+        from rooflight.reporting.predict_page import describe
+
+        return describe(self)
 
     def at(self, device: str, batch: int | None = None) -> Prediction:
         """The prediction for a device, at a batch where there are several."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from torch import nn
@@ -19,10 +21,10 @@ _FEW = 2
 
 
 def steps_of(model: str | nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None,
-             batches: Sequence[int], options: TraceOptions,
+             batches: Sequence[int], options: TraceOptions, *, scaled: bool = False,
              **which: Any) -> tuple[list[Step], tuple[str, ...]]:  # fmt: skip
     """The step at every batch, and what must be said about how they were found. A live module has the batch of its
-    inputs."""
+    inputs. `scaled`: more batches will be asked for, so one trace for all is worth it."""
     if not isinstance(model, str):
         workload = given_workload(model, inputs, kwargs, batch=batches[0] if batches else None, device="meta", **which)
         return [PreparedTrace(trace(workload, options), None).at(None)], ()
@@ -31,13 +33,17 @@ def steps_of(model: str | nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[st
         workload = given_workload(model, (), None, batch=batch, device="meta", **which)
         return trace(workload, options), workload
 
-    if len(set(batches)) > _FEW:
+    @cache
+    def at(batch: int) -> Step:
+        return replace(PreparedTrace(traced(batch)[0], None).at(None), larger=at)
+
+    if scaled or len(set(batches)) > _FEW:
         try:
             return _from_one(traced, batches)
         except DoesNotScale as found:
             note = f"every batch was traced for itself: {found}, which is no multiple of the batch"
-            return [PreparedTrace(traced(batch)[0], None).at(None) for batch in batches], (note,)
-    return [PreparedTrace(traced(batch)[0], None).at(None) for batch in batches], ()
+            return [at(batch) for batch in batches], (note,)
+    return [at(batch) for batch in batches], ()
 
 
 def _from_one(traced: Any, batches: Sequence[int]) -> tuple[list[Step], tuple[str, ...]]:

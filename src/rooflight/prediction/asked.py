@@ -1,0 +1,169 @@
+"""What the user asked for: devices by name, file or `here`, and calibrations from a file. Each with what must be said
+about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+
+from rooflight.errors import BadInput
+from rooflight.hardware.calibration import Calibration, calibration_for, read
+from rooflight.hardware.device import Device, Figure
+from rooflight.hardware.devices import find, names, recognise_name
+from rooflight.hardware.recognise import CpuOutline, Recognised, this_device
+from rooflight.prediction.calibrated.model import CalibratedModel
+from rooflight.prediction.roofs import Ceilings
+from rooflight.prediction.tiers import Predictor, predictor, speed_of
+
+HERE = ("here", "cpu")
+"""The device of this machine, and its processor where it has a GPU too."""
+
+
+def read_calibration(given: str | Path | Calibration | None) -> Calibration | None:
+    return given if given is None or isinstance(given, Calibration) else read(Path(given))
+
+
+def devices_of(on: str | Device | Sequence[str | Device], calibration: Calibration | None = None) -> list[Device]:
+    """Every device, once."""
+    given = [on] if isinstance(on, (str, Device)) else list(on)
+    found: dict[str, Device] = {}
+    for one in given:
+        device = one if isinstance(one, Device) else _device(one.strip(), calibration)
+        if device.name in found and found[device.name] != device:
+            raise BadInput(f"two devices are called {device.name}: give the one in the file another name")
+        found[device.name] = device
+    return list(found.values())
+
+
+def _device(text: str, calibration: Calibration | None) -> Device:
+    if not text:
+        raise BadInput("an empty device name: `rooflight list devices` shows all")
+    if text.casefold() in HERE:
+        return _here(text.casefold(), calibration)
+    try:
+        return find(text)
+    except BadInput:
+        outline = _processor() if text.startswith("cpu-") else None
+        if outline is None or outline.name != text:
+            raise
+        return _measured(outline, calibration)
+
+
+def _processor() -> CpuOutline | None:
+    found = this_device(kind="cpu")
+    return None if found is None else found.outline
+
+
+def is_here(device: Device) -> bool:
+    """Is this a device of this machine?"""
+    found = _recognised("cpu" if device.kind == "cpu" else "here")
+    if found is None:
+        return False
+    return device.name in {one.name for one in (found.device, found.outline) if one is not None}
+
+
+def _recognised(text: str) -> Recognised | None:
+    import torch
+
+    if text == "cpu":
+        return this_device(kind="cpu")
+    return this_device(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
+
+
+def _here(text: str, calibration: Calibration | None) -> Device:
+    found = _recognised(text)
+    if found is None:
+        raise BadInput("no device of this machine is recognised: `rooflight list devices` shows those that are known")
+    if found.device is not None:
+        return found.device
+    if found.outline is None:
+        raise BadInput(f"{found.reported}, the device of this machine: {found.lacks}")
+    return _measured(found.outline, calibration)
+
+
+def _measured(outline: CpuOutline, calibration: Calibration | None) -> Device:
+    """A processor of which Linux tells everything but how fast its memory is: calibration measured that."""
+    if calibration is None:
+        own = calibration_for(outline.name)
+        calibration = None if own is None else own[0]
+    copy = None if calibration is None else calibration.ceilings.get("copy")
+    if calibration is None or copy is None:
+        raise BadInput(f"{outline.title} is not calibrated, and no file tells how fast its memory is: run `rooflight "
+                       "calibrate --on cpu` first, it takes about 3 minutes")  # fmt: skip
+    made = calibration.made or date.today().isoformat()
+    return outline.with_bandwidth(Figure(float(copy.value), f"measured by rooflight calibrate: {copy.origin}", made))
+
+
+def predictor_of(device: Device, tier: str | None, given: Calibration | None) -> tuple[Predictor, tuple[str, ...]]:
+    """How this device's times are found, and what must be said of it."""
+    if given is not None:
+        return _with_given(device, tier, given)
+    known = device.name in names()
+    if known and device != find(device.name):
+        # A file that describes something else under a known name: the known one's calibration is not its own.
+        return predictor(device, "transferred" if tier is None else tier), (
+            f"{device.name}: the file differs from the device of that name that comes with rooflight",
+        )
+    own = None if known or tier == "transferred" else calibration_for(device.name)
+    if own is None:
+        return predictor(device, tier), ()
+    return Predictor(device, "calibrated", CalibratedModel(own[0], speed_of(device)), own[1]), ()
+
+
+def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[Predictor, tuple[str, ...]]:
+    made_on_gpu = given.cuda is not None
+    if made_on_gpu != (device.kind == "gpu"):
+        raise BadInput(f"--calibration was made on a {'GPU' if made_on_gpu else 'CPU'} ({given.device}), and "
+                       f"{device.name} is none: give one made on a {device.kind.upper()}")  # fmt: skip
+    origin = recognise_name(given.device)
+    if origin is None or origin.name == device.name:
+        own = origin is not None or given.device in (*device.recognised_as, device.title.partition(",")[0])
+        said = () if own else (f"the calibration was made on {given.device!r}, which is taken to be {device.name}",)
+        model = CalibratedModel(given, speed_of(device))
+        return Predictor(device, "calibrated", model, f"given, made on {given.device}"), said
+    if tier == "calibrated":
+        raise BadInput(f"--calibration was made on {given.device}, not on {device.name}: leave --tier away to carry it "
+                       "over")  # fmt: skip
+    model = CalibratedModel(given, speed_of(origin))
+    said = (f"the calibration was made on {given.device}: its times are carried over to {device.name}",)
+    return Predictor(device, "transferred", model, f"carried over from {origin.name} (given)"), said
+
+
+def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
+    """What must be said of calibrations that were made with another torch, or another driver than this machine's."""
+    import torch
+
+    from rooflight.measurement.machine.devices import driver_version
+
+    found = []
+    for one in {id(p.calibration): p for p in predictors}.values():
+        made, here = one.calibration.torch.split("+")[0], str(torch.__version__).split("+")[0]
+        differ = [f"torch {made}, here is {here}"] if made != here else []
+        driver = one.calibration.driver
+        if driver is not None and is_here(one.device) and driver_version() not in (None, driver):
+            differ.append(f"driver {driver}, here is {driver_version()}")
+        if differ:
+            found.append(f"calibrated with {'; '.join(differ)}: other versions may choose other kernels")
+    return tuple(found)
+
+
+def ceilings_of(device: Device, used: Predictor | None) -> Ceilings | None:
+    """What the device was measured to sustain; `None` where nobody calibrated it."""
+    if used is not None and used.tier == "calibrated":
+        calibration, source = used.calibration, used.source
+    else:
+        own = calibration_for(device.name)
+        if own is None:
+            return None
+        calibration, source = own
+    found = {key: float(value.value) for key, value in calibration.ceilings.items()}
+    copy, cache = found.get("copy"), found.get("copy.cache")
+    return Ceilings(
+        source=f"rooflight calibrate on {calibration.device}, {calibration.made} ({source})",
+        flops_per_s={key.split(".")[1]: value for key, value in found.items()
+                     if key.startswith("gemm.") and key.count(".") == 1},
+        dram_bytes_per_s=copy,
+        # A cache that is slower than the memory was not what was timed: so small a copy is over before it began.
+        l2_bytes_per_s=cache if cache is not None and copy is not None and cache > copy else None,
+    )  # fmt: skip

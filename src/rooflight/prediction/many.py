@@ -1,0 +1,182 @@
+"""From one GPU's predicted step to a run on many: what `parallel` needs of a step, and what it answers as a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from rooflight.errors import BadInput
+from rooflight.hardware.device import Device
+from rooflight.ledger import Ledger, Op
+from rooflight.prediction.batches import ledger_at
+from rooflight.prediction.cells import gap_of, spec_seconds
+from rooflight.prediction.host import host_seconds
+from rooflight.prediction.parallel.combined import Options, ParallelStep
+from rooflight.prediction.parallel.combined import predict as predict_parallel
+from rooflight.prediction.parallel.fabric import Fabric, fabric_of
+from rooflight.prediction.parallel.layout import Layout, parse
+from rooflight.prediction.parallel.scaling import Curve, Kind, curve
+from rooflight.prediction.parallel.step import Retime, TimedStep
+from rooflight.prediction.prepared import Step
+from rooflight.prediction.result import Interval, Many, Prediction, ScalingPoint, Traffic
+from rooflight.prediction.tasks import tasks_of
+from rooflight.prediction.tiers import Predictor
+
+_SIZES = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)
+"""GPUs of the runs in a curve."""
+_COMMUNICATION_DEVIATION = 0.25
+"""Of exposed communication (one standard deviation): what is known of a cluster is its data sheet."""
+
+Timed = Callable[[Step], TimedStep]
+
+
+def layout_of(parallel: str | None, *, gpus: int, nodes: int) -> Layout | None:
+    """`None`: one GPU. Without a word on how, several GPUs are data parallel."""
+    if gpus < 1 or nodes < 1:
+        raise BadInput(f"--gpus {gpus} --nodes {nodes}: give at least 1 of each")
+    if parallel is None and gpus * nodes == 1:
+        return None
+    return parse(parallel or "ddp", gpus=gpus, nodes=nodes)
+
+
+def ledger_of(step: Step) -> Ledger:
+    """The whole ledger of a step at its own batch, every op with its cost."""
+    traced = step.ledger
+    prime = traced.header.batch
+    scaled = step.batch is not None and prime is not None and step.batch != prime
+    ledger = ledger_at(traced, prime, step.batch, lambda found: found) if scaled else traced  # type: ignore[arg-type]
+    return replace(ledger, ops=tuple(
+        replace(op, cost=step.kinds[kind].cost) for op, kind in zip(ledger.ops, step.kind_of.tolist(), strict=True)
+    ))  # fmt: skip
+
+
+def timed_by(predictor: Predictor, *, graphs: bool) -> Timed:
+    """Steps with the seconds of a calibrated or transferred prediction; the gaps between kernels are in them."""
+
+    def timed(step: Step) -> TimedStep:
+        times = predictor.op_times(step)
+        busy = times.seconds + times.kernels * gap_of(predictor, graphs=graphs) * (times.seconds > 0)
+        host = [0.0] * len(busy) if graphs else host_seconds(step.ledger, predictor.host).tolist()
+        return TimedStep(ledger_of(step), busy.tolist(), host, predictor.tier)
+
+    return timed
+
+
+def timed_by_spec(device: Device, ppp: float | None) -> Timed:
+    def timed(step: Step) -> TimedStep:
+        _, seconds = spec_seconds(step, device, ppp)
+        return TimedStep(ledger_of(step), seconds.tolist(), [0.0] * len(seconds), "spec")
+
+    return timed
+
+
+def retime_by(predictor: Predictor) -> Retime:
+    """Times a matmul that tensor parallelism has cut. Its weights come from memory, as they do in a large model."""
+    known: dict[object, float] = {}
+
+    def retime(op: Op) -> float:
+        key = (op.name, op.precision, *(tensor.shape for tensor in op.inputs))
+        if key not in known:
+            known[key] = float(predictor.task_seconds(tasks_of(op)).sum())
+        return known[key]
+
+    return retime
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal nodes of one device, and how the work is divided among them."""
+
+    device: Device
+    layout: Layout
+    micro_batches: int | None = None
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        if self.device.kind == "cpu":
+            raise BadInput(f"{self.device.name} is a CPU: many devices are predicted for GPUs only")
+        return fabric_of(self.device, gpus_per_node=self.layout.gpus_per_node)
+
+    def spread(self, one: Prediction, step: Step, timed: Timed, retime: Retime | None, *,
+               curves: bool) -> Prediction:  # fmt: skip
+        """The prediction for one GPU as that for all of them. `curves`: weak and strong scaling too."""
+        if step.batch is None:
+            raise BadInput("many GPUs need a batch: this model's inputs do not tell it")
+        if step.ledger.header.accumulate > 1:
+            raise BadInput("--accumulate with several GPUs is not modelled: leave one of them away")
+        batch = step.batch
+        known: dict[int, TimedStep] = {}
+
+        def step_at(size: int) -> TimedStep:
+            if size not in known:
+                known[size] = timed(_at(step, size))
+            return known[size]
+
+        found = predict_parallel(step_at, self.layout, self.fabric, batch=batch, device=self.device, retime=retime,
+                                 options=Options(micro_batches=self.micro_batches))  # fmt: skip
+        alone = predict_parallel(step_at, Layout(), self.fabric, batch=batch, device=self.device)
+        weak, strong = self._curves(step_at, found, batch, retime) if curves else (None, None)
+        return _spread(one, found, alone.time_s, weak, strong)
+
+    def _curves(self, step_at: Callable[[int], TimedStep], found: ParallelStep, batch: int,
+                retime: Retime | None) -> tuple[Curve, Curve]:  # fmt: skip
+        one = self.layout.tensor * self.layout.pipeline
+        sizes = sorted({size // one for size in _SIZES if size % one == 0} | {1, self.layout.data})
+
+        def scaled(kind: Kind, size: int) -> Curve:
+            return curve(kind, step_at, self.layout, self.fabric, batch=size, device=self.device, retime=retime,
+                         replicas=sizes)  # fmt: skip
+
+        return scaled("weak", batch), scaled("strong", found.global_batch)
+
+
+def _at(step: Step, size: int) -> Step:
+    if size == step.batch:
+        return step
+    if step.larger is None:
+        raise BadInput("a live module has one batch: give the model by name to predict pipelines and strong scaling")
+    return step.larger(size)
+
+
+def _spread(one: Prediction, found: ParallelStep, alone_s: float, weak: Curve | None,
+            strong: Curve | None) -> Prediction:  # fmt: skip
+    layout, memory = found.layout, found.memory
+    efficiency = found.throughput / layout.gpus * alone_s / found.batch
+    many = Many(
+        parallel=layout.name, gpus=layout.gpus, nodes=layout.nodes, tensor=layout.tensor, pipeline=layout.pipeline,
+        data=layout.data, batch=found.batch, global_batch=found.global_batch, micro_batches=found.micro_batches,
+        one_gpu_time_s=alone_s, compute_s=found.compute_s, bubble_s=found.bubble_s,
+        communication_s=found.communication_s, exposed_s=found.exposed_s, efficiency=efficiency,
+        parameters=found.parameters, parameter_bytes=memory.parameter_bytes, gradient_bytes=memory.gradient_bytes,
+        optimizer_bytes=memory.optimizer_bytes, assumptions=found.assumptions,
+        traffic=tuple(Traffic(what=row.what, calls=row.calls, bytes=row.nbytes, time_s=row.time_s, how=row.how)
+                      for row in found.exchanges),
+        weak=_points(weak), strong=_points(strong),
+        notes=tuple(dict.fromkeys(note for found in (weak, strong) if found is not None for note in found.notes)),
+    )  # fmt: skip
+    return replace(
+        one, time_s=found.time_s, time_interval_s=_interval(one, found), throughput=found.throughput,
+        tokens_per_s=found.tokens_per_s, many=many, advice=(), op_times_s=(), roofline=None,
+        mfu=None if one.mfu is None else one.mfu * one.time_s / alone_s * efficiency,
+    )  # fmt: skip
+
+
+def _interval(one: Prediction, found: ParallelStep) -> Interval:
+    """As far as one GPU's step may be off, its part here may; communication comes on top."""
+    work_s = found.time_s - found.exposed_s
+    low, high = (abs(end / one.time_s - 1) * work_s for end in (one.time_interval_s.low, one.time_interval_s.high))
+    sent = 1.645 * _COMMUNICATION_DEVIATION * found.exposed_s
+    return Interval(max(0.0, found.time_s - low - sent), found.time_s + high + sent)
+
+
+def _points(found: Curve | None) -> tuple[ScalingPoint, ...]:
+    rows: Sequence[ScalingPoint] = () if found is None else [
+        ScalingPoint(gpus=row.gpus, batch=row.step.batch, global_batch=row.step.global_batch, time_s=row.step.time_s,
+                     throughput=row.step.throughput, exposed_s=row.step.exposed_s, speedup=row.speedup,
+                     efficiency=row.efficiency, paleo_speedup=row.paleo_speedup)
+        for row in found.points
+    ]  # fmt: skip
+    return tuple(rows)

@@ -1,0 +1,46 @@
+"""Predictions as one JSON document: raw numbers, SI units, unknown is null."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rooflight.prediction.result import Prediction, Predictions
+from rooflight.reporting.predict_page import CONVENTIONS, MANY_CONVENTIONS
+
+
+def document(found: Predictions, *, epochs: int | None = None, dataset_size: int | None = None,
+             price: float | None = None, op_times: bool = False) -> dict[str, Any]:  # fmt: skip
+    """`op_times`: the seconds of every op too, which are many."""
+    rows = []
+    for one in found:
+        row = _row(one, op_times=op_times)
+        if epochs is not None and dataset_size is not None:
+            run = one.run(epochs, dataset_size, price, accumulate=found.header.accumulate)
+            row["run"] = None if run is None else msgspec.to_builtins(run)
+        if price is not None:
+            row["price_per_hour"] = price
+            row["cost_of_million_samples"] = one.cost_of_samples(10**6, price)
+        rows.append(row)
+    conventions = [CONVENTIONS] + ([MANY_CONVENTIONS] if any(one.many is not None for one in found) else [])
+    return {
+        "header": msgspec.to_builtins(msgspec.structs.asdict(found.header)),
+        "predictions": rows,
+        "devices": [msgspec.to_builtins(device) for device in found.devices],
+        "calibrations": found.calibrations,
+        "notes": list(found.notes),
+        "conventions": conventions,
+    }
+
+
+def _row(one: Prediction, *, op_times: bool) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(one)
+    if not op_times:
+        del row["op_times_s"]
+    if one.roofline is None:
+        del row["roofline"]
+    if one.many is None:
+        del row["many"]
+    row["gpus"] = one.gpus
+    return row

@@ -1,0 +1,70 @@
+"""A run on many GPUs as tables: where its time goes, what travels, what each GPU holds, and how it scales."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooflight import units
+from rooflight.prediction.result import Many, Prediction, ScalingPoint
+from rooflight.reporting.predict_tables import rate
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import quotient, seconds, whole_bytes
+
+
+def time_table(one: Prediction, many: Many) -> Table:
+    """What the step's time is made of."""
+    rows = [("computing", many.compute_s), ("communication that nothing hides", many.exposed_s)]
+    if many.pipeline > 1:
+        rows.append(("pipeline bubble", many.bubble_s))
+    rows.append(("step", one.time_s))
+    cells = tuple((name, time_s, time_s / one.time_s) for name, time_s in rows)
+    columns = (Column("of one GPU", right=False), Column("time", seconds, raw="time_s"), Column("share", units.percent))
+    return Table("where the time goes", columns, cells, emphasised=frozenset({len(cells) - 1}))
+
+
+def traffic_table(many: Many) -> Table:
+    columns = (
+        Column("what one GPU sends", right=False), Column("messages", units.exact),
+        Column("bytes", whole_bytes), Column("time", seconds, raw="time_s"), Column("how", right=False, optional=1),
+    )  # fmt: skip
+    rows = tuple((row.what, row.calls, row.bytes, row.time_s, row.how) for row in many.traffic)
+    return Table("", columns, rows)
+
+
+def memory_table(many: Many) -> Table:
+    rows = (
+        ("parameters", many.parameter_bytes), ("gradients", many.gradient_bytes),
+        ("optimizer state", many.optimizer_bytes), ("together", many.state_bytes),
+    )  # fmt: skip
+    columns = (Column("kept by one GPU", right=False), Column("bytes", whole_bytes))
+    return Table("", columns, rows, emphasised=frozenset({3}))
+
+
+def scaling_table(kind: str, points: Sequence[ScalingPoint]) -> Table:
+    """One curve. PALEO's speed-ups stand beside."""
+    columns = (
+        Column("GPUs", units.exact), Column("batch each", units.exact, optional=3),
+        Column("global batch", units.exact, optional=1),
+        Column("time/step", seconds, raw="time_s"), Column("exposed", seconds, optional=2, raw="exposed_s"),
+        Column("samples/s", rate, raw="samples_per_s"), Column("speed-up", quotient),
+        Column("efficiency", units.percent), Column("PALEO tree", quotient, optional=4),
+        Column("butterfly", quotient, optional=6), Column("one-to-all", quotient, optional=5),
+    )  # fmt: skip
+    rows = tuple(
+        (point.gpus, point.batch, point.global_batch, point.time_s, point.exposed_s, point.throughput, point.speedup,
+         point.efficiency, *(point.paleo_speedup.get(name) for name in ("tree", "butterfly", "one-to-all")))
+        for point in points
+    )  # fmt: skip
+    titles = {"weak": "weak scaling: every replica keeps its batch",
+              "strong": "strong scaling: the global batch is divided"}  # fmt: skip
+    return Table(titles[kind], columns, rows)
+
+
+def tables(one: Prediction) -> list[Table]:
+    """All of them, those without rows left out."""
+    many = one.many
+    if many is None:
+        return []
+    found = [time_table(one, many), traffic_table(many), memory_table(many), scaling_table("weak", many.weak),
+             scaling_table("strong", many.strong)]  # fmt: skip
+    return [table for table in found if table.rows]

@@ -1,0 +1,234 @@
+"""Predictions as a page: the result first, then what it is made of, then where every number comes from."""
+
+from __future__ import annotations
+
+from rooflight import units
+from rooflight.hardware.device import Device, Figure
+from rooflight.ledger import Header
+from rooflight.prediction.result import Prediction, Predictions
+from rooflight.reporting import predict_many_tables as many_tables
+from rooflight.reporting import predict_tables as tables
+from rooflight.reporting.page import Page
+from rooflight.reporting.table import Table
+from rooflight.reporting.written import peak_tera, seconds
+
+DETAILED = 12
+"""With more predictions than this, none of them is taken apart."""
+_SOURCED = 3
+"""Of so many devices the figures are named with their sources; of more, where to find them."""
+
+_LISTED = 5
+"""Batches that the headline names one by one."""
+_KINDS = {"infer": "inference", "train": "training step", "decode": "decoding one token"}
+_TIERS = {
+    "calibrated": "calibrated: every op is the kernels it launches, timed by interpolation among micro-benchmarks of "
+                  "this very device",
+    "transferred": "transferred: the same among micro-benchmarks of another device, each time scaled by what tiles, "
+                   "waves and bandwidth say of the two",
+    "spec": "spec: read + compute + write of every op over the data sheet's figures and one constant (PALEO); no "
+            "kernels, no host",
+}  # fmt: skip
+CONVENTIONS = (
+    "time/step is that of one step among many that follow one another, by the clock on the wall: the later of host and "
+    "device; ± holds nine times in ten, if errors are as they are among the calibrated points; GPU-busy is the time in "
+    "which kernels run; MFU is useful matrix FLOPs (1 multiply-add = 2 FLOP) over what the units they run on could do "
+    "in that time; % of roof is the least time that peaks and bandwidth allow every op, over the time predicted; "
+    "host-bound: the GPU works for less than 80% of the time; whether the step fits into memory is not checked"
+)
+MANY_CONVENTIONS = (
+    "the batch is that of one replica: what one data parallel rank takes; computing is this GPU's work with no "
+    "communication and no bubble; efficiency is against one GPU alone with the same batch, in a curve against its "
+    "first row; PALEO's columns are speed-ups by its own models of communication, after the same computation"
+)
+
+
+def page(found: Predictions, *, epochs: int | None = None, dataset_size: int | None = None,
+         price: float | None = None) -> Page:  # fmt: skip
+    """All of it. `price` is of one device for an hour, in any currency."""
+    few = len(found) <= DETAILED
+    shown = [tables.main_table(found, price=price)]
+    if len(found) > tables.PIVOTED and tables.has_several(found, "device") and tables.has_several(found, "batch"):
+        shown = list(tables.pivot_tables(found))
+    if epochs is not None and dataset_size is not None:
+        shown.append(tables.run_table(found, epochs=epochs, dataset_size=dataset_size, price=price))
+    one = chosen(found)
+    if few:
+        shown += _details(found, one)
+    return Page(headline(found), tuple(_summary(found, one)), tuple(table for table in shown if table.rows),
+                tuple(_notes(found, one, few=few, price=price)), tuple(_small_print(found)))  # fmt: skip
+
+
+def describe(found: Predictions) -> str:
+    """The `repr`: a line for every prediction."""
+    rows = [
+        f"{_place(one)}: {seconds(one.time_s)} a step ({tables.between(one.time_interval_s)}), "
+        f"{tables.rate(one.throughput)} samples/s, {one.bound}-bound, {one.tier}"
+        for one in found
+    ]
+    return "\n".join([headline(found), *rows])
+
+
+def chosen(found: Predictions) -> Prediction:
+    """The one that is taken apart: the first device with its largest batch."""
+    rows = [one for one in found.predictions if one.device == found[0].device]
+    return max(rows, key=lambda one: one.batch or 0)
+
+
+def headline(found: Predictions) -> str:
+    """`resnet50 · training step · batch 8, 64 · bf16 · cross-entropy loss, momentum · 8 GPUs, ddp`."""
+    header = found.header
+    sizes = list(dict.fromkeys(one.batch for one in found))
+    several = len(sizes) > _LISTED
+    batch = f"{sizes[0]} to {sizes[-1]}" if several else ", ".join(map(_size, sizes))
+    parts = [header.model, _KINDS[header.step or "infer"], f"batch {batch}"]
+    if header.accumulate > 1:
+        parts[-1] += f" × {header.accumulate} accumulated"
+    if header.step == "decode":
+        parts.append("one more token" if header.past is None else f"{header.past:,} tokens in the cache")
+    elif header.sequence is not None:
+        parts.append(f"sequence {header.sequence}")
+    parts.append(_precision(header, _really(found)))
+    if header.step == "train":
+        parts.append(f"{header.loss} loss, {header.optimizer}")
+    parts += ["one CUDA graph"] if found.graphs else []
+    many = found[0].many
+    if many is not None:
+        nodes = f" in {many.nodes} nodes" if many.nodes > 1 else ""
+        parts.append(f"{many.gpus:,} GPUs{nodes}, {_parallel(many.parallel)}")
+    return " · ".join(parts)
+
+
+def _size(batch: int | None) -> str:
+    return "unknown" if batch is None else f"{batch:,}"
+
+
+def _really(found: Predictions) -> tuple[str, ...]:
+    """TF32 is a way of tensor cores: on devices without it, fp32 is fp32."""
+    has_tf32 = any("tf32" in device.tensor_flops_per_s for device in found.devices)
+    return tuple(one for one in found.precisions if one != "tf32" or has_tf32)
+
+
+def _parallel(name: str) -> str:
+    return f"{name} (tensor × pipeline × data)" if "x" in name else name
+
+
+def _precision(header: Header, used: tuple[str, ...]) -> str:
+    text = header.dtype or ""
+    if header.dtype == "fp32" and "tf32" in used:
+        text += " (TF32 in all matrix work)" if "fp32" not in used else " (TF32 in convolutions, not in matmuls)"
+    return f"{text}, autocast {header.autocast}".lstrip(", ") if header.autocast else text
+
+
+def _place(one: Prediction) -> str:
+    return f"{one.device} · batch {one.batch}" + (f" · {one.gpus:,} GPUs" if one.many else "")
+
+
+def _summary(found: Predictions, one: Prediction) -> list[str]:
+    if len(found) > 1:
+        best = max(found, key=lambda row: row.throughput or 0.0)
+        return [f"the most samples a second: {best.device} at batch {best.batch}, {tables.rate(best.throughput)}"]
+    ends = one.time_interval_s
+    sure = f", nine times in ten {tables.between(ends)}" if ends.low != ends.high else ""
+    time = f"{seconds(one.time_s)} a step{sure}"
+    rates = [f"{tables.rate(one.throughput)} samples/s"] if one.throughput else []
+    rates += [f"{tables.rate(one.tokens_per_s)} tokens/s"] if one.tokens_per_s else []
+    rates += [f"MFU {units.percent(one.mfu)}"] if one.mfu is not None else []
+    lines = [f"{time}; {_verdict(one, found.header)}", "; ".join(rates)]
+    if one.many is not None:
+        lines.append(f"{one.many.parameters:,} parameters, a replica's counted once; batch {one.many.batch} in each of "
+                     f"{one.many.data:,} replicas")  # fmt: skip
+    return lines
+
+
+def _verdict(one: Prediction, header: Header) -> str:
+    roof = f"{tables.roof_percent(one.percent_of_roof)} of the attainable roof"
+    if one.many is not None:
+        return (f"{units.percent(one.many.efficiency)} of {one.gpus:,} times one GPU's throughput; "
+                f"{seconds(one.many.compute_s)} of it computing")  # fmt: skip
+    if one.tier == "spec" or header.target == "cpu":
+        return f"{one.bound}-bound, {roof}"
+    share = min(one.gpu_time_s / one.time_s, 1.0)
+    return f"the GPU works for {seconds(one.gpu_time_s)} of it, {share:.0%}: {one.bound}-bound, {roof} while it works"
+
+
+def _details(found: Predictions, one: Prediction) -> list[Table]:
+    """What one prediction is made of; of several, of which it is said."""
+    of = "" if len(found) == 1 else f" · {_place(one)}"
+    if one.many is not None:
+        return many_tables.tables(one)
+    device = "CPU" if found.header.target == "cpu" else "GPU"
+    made = [tables.op_table(one, f"costliest ops by {device} time{of}")]
+    if len(one.phases) > 1:
+        made.append(tables.phase_table(one, f"{device} time by phase"))
+    made.append(tables.advice_table(one, f"what would help, predicted in the same way{of}"))
+    return made
+
+
+def _notes(found: Predictions, one: Prediction, *, few: bool, price: float | None) -> list[str]:
+    said = [f"note: {note}" for note in dict.fromkeys(found.notes)]
+    inside = [row.inside for row in found if row.inside is not None]
+    if inside:
+        least = min(inside)
+        part = "all" if least > 0.995 else f"{'' if len(found) == 1 else 'at least '}{least:.0%}"
+        rest = "" if least > 0.995 else ", the rest in ops beyond them"
+        said.append(f"shapes: {part} of the device's time is in ops whose shapes lie among the calibrated ones{rest}")
+    if few and one.many is None and not one.advice and one.tier != "spec":
+        said.append("nothing that rooflight can predict would make it 3% faster")
+    if not few:
+        said.append(f"ask for {DETAILED} or fewer devices and batches to see the costliest ops and what would help")
+    if one.many is not None:
+        said += _host_note(one)
+        said += [f"note: {note}" for note in one.many.notes]
+        said += [f"assumed: {line}" for line in one.many.assumptions] if few else []
+    if price is not None:
+        said.append(f"at {price:g} an hour for one device, idle time not counted")
+    return said
+
+
+def _host_note(one: Prediction) -> list[str]:
+    """Where small pieces keep a GPU waiting for its host, no link is to blame."""
+    many = one.many
+    if many is None or one.tier == "spec":
+        return []
+    busy_s = one.gpu_time_s / (many.tensor * many.pipeline)
+    if busy_s >= 0.8 * many.compute_s:
+        return []
+    pieces = f" of {many.micro_batches} micro-batches" if many.micro_batches > 1 else ""
+    return [f"note: the kernels{pieces} take about {busy_s / many.compute_s:.0%} of the computing time, the rest is "
+            "waiting for the host: a larger batch or --graphs would help"]  # fmt: skip
+
+
+def _small_print(found: Predictions) -> list[str]:
+    used = dict.fromkeys(one.tier for one in found)
+    lines = [_TIERS[tier] for tier in used]
+    by_source: dict[str, list[str]] = {}
+    for one in found:
+        devices = by_source.setdefault(found.calibrations.get(one.device) or one.source, [])
+        if one.device not in devices:
+            devices.append(one.device)
+    lines += [f"{', '.join(devices)}: {source}" for source, devices in by_source.items()]
+    if len(found.devices) <= _SOURCED:
+        lines += [_figures(device, found.precisions) for device in found.devices]
+    else:
+        lines.append("peaks and bandwidths with their sources: rooflight list devices NAME")
+    ops = len(found[0].op_times_s)
+    header = found.header
+    lines.append(CONVENTIONS + ("" if found[0].many is None else f"; {MANY_CONVENTIONS}") + ".")
+    lines.append(f"one trace of {f'{ops:,} ops ' if ops else 'the step '}on {header.traced_on} tensors; torch "
+                 f"{header.torch}, rooflight {header.rooflight}")  # fmt: skip
+    return lines
+
+
+def _figures(device: Device, precisions: tuple[str, ...]) -> str:
+    """The peaks that were used, and whose word they are."""
+    shown: list[tuple[str, Figure]] = []
+    for precision in precisions or ("fp32",):
+        figure = device.peak(precision)
+        if figure is not None and (precision != "tf32" or "tf32" in device.tensor_flops_per_s):
+            shown.append((f"{peak_tera(figure.value)} {precision}", figure))
+    bandwidth = device.bandwidth_bytes_per_s
+    shown.append((f"{bandwidth.value / 1e9:,g} GB/s", bandwidth))
+    by_source: dict[str, list[str]] = {}
+    for text, figure in shown:
+        by_source.setdefault(f"{figure.source}, read {figure.date}", []).append(text)
+    return f"{device.title}: " + "; ".join(f"{', '.join(values)} ({source})" for source, values in by_source.items())

@@ -1,0 +1,247 @@
+"""Predictions as tables: one row a device and batch, then what one of them is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rooflight import units
+from rooflight.prediction.result import Interval, Prediction, Predictions
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import per_second, seconds
+
+PIVOTED = 24
+"""From so many rows on, devices stand side by side instead of below one another."""
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_PHASES = ("forward", "backward", "optimizer")
+_DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
+
+_Columns = list[tuple[Column, Callable[[Prediction], Any]]]
+
+
+def between(interval: Interval | None) -> str:
+    """`28.2 to 42.7 ms`: both ends in the unit of the higher."""
+    if interval is None:
+        return "–"
+    size, unit = next(((size, unit) for size, unit in _UNITS if interval.high >= 0.9995 * size), _UNITS[-1])
+    low, high = interval.low / size, interval.high / size
+    digits = 2 if high < 9.995 else 1 if high < 99.95 else 0
+    return f"{low:,.{digits}f} to {high:,.{digits}f} {unit}"
+
+
+def duration(value: float | None) -> str:
+    """`4 h 10 min`, `3.2 days`: for times that people wait for."""
+    if value is None:
+        return "–"
+    if value < 10 * _MINUTE_S:
+        return seconds(value)
+    if value < _HOUR_S:
+        return f"{value / _MINUTE_S:.1f} min"
+    if value < 2 * _DAY_S:
+        hours, rest = divmod(round(value / _MINUTE_S), 60)
+        return f"{hours} h {rest:02} min"
+    return f"{value / _DAY_S:,.1f} days"
+
+
+def money(value: float | None) -> str:
+    """An amount in the currency of the price."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def roof_percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}%" if value >= 10 else f"{value:.1f}%"
+
+
+def spread(one: Prediction) -> str:
+    """How far off it may be, nine times in ten: `12%`, or both sides where they differ."""
+    low, high = (abs(end / one.time_s - 1) if one.time_s else 0.0
+                 for end in (one.time_interval_s.low, one.time_interval_s.high))  # fmt: skip
+    if not low and not high:
+        return "–"
+    return f"{high:.0%}" if abs(high - low) < 0.01 else f"-{low:.0%} +{high:.0%}"
+
+
+def rate(value: float | None) -> str:
+    """Something a second, with three digits: `7.26`, `39.0`, `1,779`, `13.9 k`."""
+    return per_second(value) if value is None or value >= 100 else f"{value:.{2 if value < 9.995 else 1}f}"
+
+
+def has_several(found: Predictions, of: str) -> bool:
+    return len({getattr(one, of) for one in found}) > 1
+
+
+def main_table(found: Predictions, *, price: float | None = None) -> Table:
+    """Every prediction in a row."""
+    if any(one.many is not None for one in found):
+        return _drawn("", _who(found) + _many_columns() + _rates(found, price), found.predictions)
+    columns = [*_time()]
+    if not all(one.tier == "spec" for one in found) and found.header.target != "cpu":
+        columns.append((Column("GPU-busy", seconds, optional=2, raw="gpu_time_s"), lambda one: one.gpu_time_s))
+    columns += _rates(found, price)
+    columns += [
+        (Column("bound", right=False), lambda one: one.bound),
+        (Column("% of roof", roof_percent, optional=3, raw="percent_of_roof"), lambda one: one.percent_of_roof),
+    ]
+    return _drawn("", _who(found) + columns, found.predictions)
+
+
+def _time() -> _Columns:
+    return [
+        (Column("time/step", seconds, raw="time_s"), lambda one: one.time_s),
+        (Column("±", spread), lambda one: one),
+    ]
+
+
+def _who(found: Predictions) -> _Columns:
+    columns: _Columns = [
+        (Column("device", right=False), lambda one: one.device),
+        (Column("tier", right=False, optional=1), lambda one: one.tier),
+    ]
+    if any(one.many is not None for one in found):
+        return [
+            *columns,
+            (Column("GPUs", units.exact), lambda one: one.gpus),
+            (Column("batch each", units.exact, optional=5, raw="batch"), lambda one: one.batch),
+            (Column("global batch", units.exact), lambda one: one.many.global_batch if one.many else one.batch),
+        ]
+    return [*columns, (Column("batch", units.exact), lambda one: one.batch)]
+
+
+def _many_columns() -> _Columns:
+    def of(name: str) -> Callable[[Prediction], Any]:
+        return lambda one: getattr(one.many, name, None)
+
+    return [
+        *_time(),
+        (Column("computing", seconds, optional=3, raw="compute_s"), of("compute_s")),
+        (Column("waiting", seconds, optional=2, raw="waiting_s"), _waiting),
+        (Column("efficiency", units.percent), of("efficiency")),
+    ]
+
+
+def _waiting(one: Prediction) -> float | None:
+    return None if one.many is None else one.many.exposed_s + one.many.bubble_s
+
+
+def _rates(found: Predictions, price: float | None) -> _Columns:
+    columns: _Columns = [(Column("samples/s", rate, raw="samples_per_s"), lambda one: one.throughput)]
+    if any(one.tokens_per_s is not None for one in found):
+        columns.append((Column("tokens/s", rate, optional=4, raw="tokens_per_s"), lambda one: one.tokens_per_s))
+    columns.append((Column("MFU", units.percent, optional=5, raw="mfu"), lambda one: one.mfu))
+    if price is not None:
+        columns.append((Column("cost of 1 M", money, optional=2, raw="cost_of_million_samples"),
+                        lambda one: one.cost_of_samples(10**6, price)))  # fmt: skip
+    return columns
+
+
+def _drawn(title: str, columns: _Columns, rows: Sequence[Prediction]) -> Table:
+    cells = tuple(tuple(value(one) for _, value in columns) for one in rows)
+    return Table(title, tuple(column for column, _ in columns), cells)
+
+
+def csv_table(found: Predictions) -> Table:
+    """All figures as they are, for spreadsheets."""
+    names = ("device", "tier", "batch", "time_s", "gpu_time_s", "host_time_s", "throughput", "tokens_per_s", "flops",
+             "mfu", "bound", "percent_of_roof", "inside", "kernels")  # fmt: skip
+    many = ("gpus", "parallel", "global_batch", "compute_s", "bubble_s", "communication_s", "exposed_s", "efficiency")
+    columns: _Columns = [(Column(name), lambda one, name=name: getattr(one, name)) for name in names]  # type: ignore[misc]
+    columns[4:4] = [
+        (Column("time_low_s"), lambda one: one.time_interval_s.low),
+        (Column("time_high_s"), lambda one: one.time_interval_s.high),
+    ]
+    if any(one.many is not None for one in found):
+        columns += [(Column(name), lambda one, name=name: getattr(one.many, name)) for name in many]  # type: ignore[misc]
+    return _drawn("", columns, found.predictions)
+
+
+def pivot_tables(found: Predictions) -> tuple[Table, ...]:
+    """Batches below one another, devices side by side: what is read of many cells."""
+    wanted: list[tuple[str, Callable[[Prediction], Any], Callable[[Any], str]]] = [
+        ("time/step", lambda one: one.time_s, seconds),
+        ("samples/s", lambda one: one.throughput, rate),
+    ]
+    if any(one.many is not None for one in found):
+        wanted.append(("efficiency", lambda one: one.many.efficiency if one.many else None, units.percent))
+    else:
+        wanted.append(("bound, and % of roof", lambda one: (one.bound, one.percent_of_roof), _bound))
+    return tuple(_pivot(found, *one) for one in wanted)
+
+
+def _bound(cell: tuple[str, float]) -> str:
+    return f"{cell[0]} {cell[1]:.0f}%"
+
+
+def _pivot(found: Predictions, title: str, value: Callable[[Prediction], Any], write: Callable[[Any], str]) -> Table:
+    devices = list(dict.fromkeys(one.device for one in found))
+    batches = list(dict.fromkeys(one.batch for one in found))
+    by_place = {(one.device, one.batch): value(one) for one in found}
+    # A terminal that is too narrow loses the last devices first.
+    columns = [Column(device, write, optional=place) for place, device in enumerate(devices)]
+    rows = tuple((batch, *(by_place[device, batch] for device in devices)) for batch in batches)
+    return Table(title, (Column("batch", units.exact), *columns), rows)
+
+
+# --- what one prediction is made of ---
+
+
+def op_table(one: Prediction, title: str) -> Table:
+    """The costliest ops."""
+    columns = (
+        Column("op", right=False), Column("calls", units.exact, optional=1), Column("first in", right=False),
+        Column("shapes", right=False, optional=2), Column("in", right=False, optional=3),
+        Column("time", seconds, raw="time_s"), Column("share", units.percent),
+        Column("bound", right=False, optional=4), Column("% of roof", roof_percent, raw="percent_of_roof"),
+    )  # fmt: skip
+    rows = tuple(
+        (_short_op(op.name), op.calls, op.module, op.shapes, op.precision, op.time_s, op.share, op.bound,
+         op.percent_of_roof)
+        for op in one.ops
+    )  # fmt: skip
+    return Table(title, columns, rows)
+
+
+def _short_op(name: str) -> str:
+    """`efficient_attention_backward` says all that its whole name does."""
+    return name.removeprefix("aten::").removeprefix("_scaled_dot_product_")
+
+
+def phase_table(one: Prediction, title: str) -> Table:
+    total = sum(one.phases.values())
+    rows = [(phase, one.phases[phase], one.phases[phase] / total) for phase in _PHASES if phase in one.phases and total]
+    columns = (Column("phase", right=False), Column("time", seconds, raw="time_s"), Column("share", units.percent))
+    return Table(title, columns, tuple(rows))
+
+
+def advice_table(one: Prediction, title: str) -> Table:
+    columns = (
+        Column("change", right=False), Column("time/step", seconds, raw="time_s"),
+        Column("samples/s", rate, raw="samples_per_s"), Column("throughput", _factor, raw="throughput_factor"),
+    )  # fmt: skip
+    rows = tuple((advice.change, advice.time_s, advice.throughput, 1 + advice.gain) for advice in one.advice)
+    return Table(title, columns, rows)
+
+
+def _factor(value: float) -> str:
+    return f"× {value:.2f}"
+
+
+def run_table(found: Predictions, *, epochs: int, dataset_size: int, price: float | None) -> Table:
+    """A whole training run on each device."""
+    columns = [
+        Column("device", right=False), Column("GPUs" if any(one.many for one in found) else "batch", units.exact),
+        Column("steps", units.exact), Column("time", duration, raw="time_s"),
+        Column("9 times in 10", optional=1),
+    ]  # fmt: skip
+    columns += [Column("cost", money)] if price is not None else []
+    rows = []
+    for one in found:
+        run = one.run(epochs, dataset_size, price, accumulate=found.header.accumulate)
+        if run is None:
+            continue
+        low, high = run.time_interval_s.low, run.time_interval_s.high
+        ends = "–" if low == high else f"{duration(low)} to {duration(high)}"
+        row = (one.device, one.gpus if one.many else one.batch, run.steps, run.time_s, ends)
+        rows.append((*row, run.cost) if price is not None else row)
+    return Table(f"{epochs:,} epochs of {dataset_size:,} samples", tuple(columns), tuple(rows))
