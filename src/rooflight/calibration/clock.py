@@ -64,6 +64,8 @@ class GpuClock:
     def __init__(self, device: torch.device, l2_bytes: int, pool_bytes: int) -> None:
         self.pool = Pool(device, pool_bytes)
         self._other = torch.zeros(3 * l2_bytes // 4, dtype=torch.float32, device=device)
+        # What was written before must be written back while a case runs, as that of the op before in a model.
+        self._written = self._other[: l2_bytes // 16]
 
     def timed(self, cases: Iterable[Case], until: float) -> Iterator[Timed]:
         rest = iter(cases)
@@ -135,6 +137,7 @@ class GpuClock:
                 self._marked(call)
             for _ in range(repeats):
                 self._other.sum()
+                self._written.zero_()
                 self._marked(call)
         return repeats
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rooflight.calibration.case import DTYPES, Call, Case, Cases, OutOfPool, Pool
-from rooflight.calibration.sampling import choice, points, whole
+from rooflight.calibration.sampling import KNOWN_SIDES, choice, points, unusual, whole
 from rooflight.hardware.tasks import Task
 
 aten = torch.ops.aten
@@ -45,9 +45,7 @@ def elementwise_cases(seed: int, largest: int) -> Cases:
     for u in points(2, seed):
         name = names[int(u[1] * len(names))]
         family, taken, inputs, given, call = _ELEMENTWISE[name]
-        elements = whole(u[0], 64, largest, 8)
-        if elements & (elements - 1) == 0:
-            elements += 8
+        elements = 8 * unusual(whole(u[0], 8, largest // 8))
         width = given if family == "cast" else taken
         task = Task(family, "fp32" if width == _F else "bf16",
                     (elements, inputs * elements * taken.itemsize, elements * given.itemsize))  # fmt: skip
@@ -107,7 +105,7 @@ def _strided(shape: tuple[int, int, int, int], dtype: torch.dtype, pool: Pool) -
 
 def dropout_cases(seed: int, largest: int) -> Cases:
     for u in points(2, seed):
-        elements = whole(u[0], 256, largest, 8 if u[1] * 10 % 1 < 0.8 else 1)
+        elements = unusual(whole(u[0], 32, largest // 8)) * (8 if u[1] * 10 % 1 < 0.8 else 1)
         precision = "fp32" if u[1] < 0.5 else "bf16"
         size = DTYPES[precision].itemsize
         task = Task("dropout", precision, (elements, elements * size, elements * (size + 1)))
@@ -147,8 +145,9 @@ def reduce_cases(seed: int, largest: int) -> Cases:
         innermost = u[2] < 0.5
         aligned = 8 if u[3] * 10 % 1 < 0.7 else 1
         kept, reduced = whole(u[0], 1, 65536, aligned), whole(u[1], 2, 1 << 22, aligned)
+        reduced = aligned * unusual(max(11, reduced // aligned))
         if u[2] < 0.06:
-            kept, reduced = 1, whole(u[1], 64, largest)
+            kept, reduced = 1, 8 * unusual(whole(u[1], 8, largest // 8))
         innermost = innermost or kept == 1
         if not 64 <= kept * reduced <= largest:
             continue
@@ -170,7 +169,7 @@ def rows_cases(family: str, seed: int, largest: int) -> Cases:
     for u in points(3, seed):
         aligned = 1 if u[2] * 10 % 1 < 0.2 else 8
         columns = whole(u[1], 16, 70000 if family.startswith("softmax") else 16384, aligned)
-        rows = whole(u[0], 1, 262144)
+        rows = unusual(whole(u[0], 1, 262144))
         if not 256 <= rows * columns <= largest:
             continue
         task = Task(family, "fp32" if u[2] < 0.5 else "bf16", (rows, columns))
@@ -224,6 +223,8 @@ def batch_norm_cases(family: str, seed: int, largest: int, *, cuda: bool) -> Cas
     """cuDNN's and torch's own: which one runs is torch's choice, by precision, layout and mode."""
     for u in points(5, seed):
         n, c, side = whole(u[0], 1, 256), whole(u[1], 8, 2048, 8), whole(u[2], 3, 160)
+        while side in KNOWN_SIDES:
+            side += 1
         if n * c * side * side > largest:
             continue
         channels_last = int(u[3] < 0.25)
@@ -284,6 +285,8 @@ def _embedding(task: Task, vocabulary: int, pool: Pool) -> Call:
 def pool_cases(family: str, seed: int, largest: int) -> Cases:
     for u in points(6, seed):
         n, c, side = whole(u[0], 1, 256), whole(u[1], 8, 1024, 8), whole(u[2], 4, 256)
+        while side in KNOWN_SIDES:
+            side += 1
         kernel = choice(u[3], ((4, 2), (5, 3), (1, 5), (1, 7)))
         stride = kernel if kernel > 3 else 2 if u[3] * 10 % 1 < 0.7 else 1
         if n * c * side * side > largest or side <= kernel:

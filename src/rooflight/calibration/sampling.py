@@ -36,3 +36,15 @@ def choice(u: float, weighted: Sequence[tuple[float, int]]) -> int:
 
 def is_power_of_two(value: int) -> bool:
     return value > 0 and math.log2(value).is_integer()
+
+
+def unusual(value: int) -> int:
+    """The next number that 2, 3, 5 and 7 do not divide: sizes of networks that everybody knows are made of those, and
+    what was calibrated must be nothing that is then predicted."""
+    while any(value % small == 0 for small in (2, 3, 5, 7)):
+        value += 1
+    return value
+
+
+KNOWN_SIDES = frozenset({6, 7, 8, 12, 13, 14, 24, 26, 27, 28, 54, 55, 56, 110, 111, 112, 224})
+"""Of pictures inside networks that everybody knows."""
