@@ -90,16 +90,14 @@ class GpuClock:
         rest, lock = iter(pairs), Lock()
 
         def compile_some() -> list[tuple[Case, _Ready]]:
-            made = []
+            made: list[tuple[Case, _Ready]] = []
             pool = Pool.sharing(self.pool)
             while time.monotonic() < until:
                 with lock:
                     cases = next(rest, None)
                 if cases is None:
                     break
-                for case in cases:
-                    if (ready := self.prepared(case, pool)) is not None:
-                        made.append((case, ready))
+                made += [(case, ready) for case in cases if (ready := self.prepared(case, pool)) is not None]
             return made
 
         try:

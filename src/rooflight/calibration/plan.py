@@ -78,7 +78,7 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
         Chapter("cat", elements.cat_cases(104, largest), 1),
         Chapter("reductions", elements.reduce_cases(105, largest), 2),
     ]
-    plan += [Chapter(f, elements.rows_cases(f, 110 + n, largest), 1) for n, f in enumerate(_ROWS)]
+    plan += [Chapter(f, elements.rows_cases(f, 110 + n, largest), 2 if "norm" in f else 1) for n, f in enumerate(_ROWS)]
     for n, family in enumerate(("group-norm-forward", "group-norm-backward")):
         plan.append(Chapter(family, elements.group_norm_cases(family, 120 + n, largest), 0.3))
     for kind in ("cudnn", "native"):
@@ -93,5 +93,5 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
     plan.append(Chapter("foreach", elements.foreach_cases(160, largest), 3))
     if cuda:
         for n, family in enumerate(("fused-sgd", "fused-adam")):
-            plan.append(Chapter(family, elements.fused_cases(family, 161 + n, largest), 0.4))
+            plan.append(Chapter(family, elements.fused_cases(family, 161 + n, largest), 1))
     return plan

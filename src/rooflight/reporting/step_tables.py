@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from rooflight import units
+from rooflight.errors import RooflightError
+from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Value
 from rooflight.measured import Measured, ratio
 from rooflight.measured.facts import Number
@@ -22,6 +24,7 @@ from rooflight.measured.step import (
     time_parts,
     utilisation,
 )
+from rooflight.prediction.paleo import Scope, ppp_of_step
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.written import (
@@ -83,8 +86,26 @@ def speed_table(measured: Measured) -> Table:
         line(f"MFU: useful, of {roof}", units.percent, used, "mfu")
         line("MFU, causal attention as its half", units.percent, used, "mfu_causal")
         line(f"HFU: executed, by each unit's peak{_of_ranks(measured, done)}", units.percent, used, "hfu")
+    ppps = _ppps(measured)
+    if any(value is not None for value in ppps):
+        wall, while_busy = (figure(value, lambda one: f"{one:.2f}") for value in ppps)
+        lines.append(("PPP: PALEO's percent of peak", wall, while_busy))
     columns = (Column("speed", right=False), Column("by the wall"), Column("while the GPU is busy"))
     return Table("", columns[:kept], tuple(row[:kept] for row in lines))
+
+
+def _ppps(measured: Measured) -> tuple[float | None, float | None]:
+    """What PALEO's constant would have to be for this step, by the wall and by the GPU's time; see `predict --ppp`."""
+    device = recognise_name(measured.ledger.header.device or "")
+    if device is None or measured.ledger.header.target == "cpu":
+        return None, None
+    found: list[float | None] = []
+    for scope in get_args(Scope)[::-1]:
+        try:
+            found.append(ppp_of_step(measured.ledger, device, scope=scope).value)
+        except RooflightError:
+            found.append(None)  # no time, or faster than the peak by what caches gave
+    return found[0], found[1]
 
 
 def _of_ranks(measured: Measured, found: Counted | None) -> str:
