@@ -30,10 +30,11 @@ _TIERS = {
 }  # fmt: skip
 CONVENTIONS = (
     "time/step is that of one step among many that follow one another, by the clock on the wall: the later of host and "
-    "device; ± holds nine times in ten, if errors are as they are among the calibrated points; GPU-busy is the time in "
-    "which kernels run; MFU is useful matrix FLOPs (1 multiply-add = 2 FLOP) over what the units they run on could do "
-    "in that time; % of roof is the least time that peaks and bandwidth allow every op, over the time predicted; "
-    "host-bound: the GPU works for less than 80% of the time; whether the step fits into memory is not checked"
+    "device; ± holds nine times in ten, if errors are as they are among the calibrated points (spec: from one bound of "
+    "the PPP to the other); GPU-busy is the time in which kernels run; MFU is useful matrix FLOPs (1 multiply-add = 2 "
+    "FLOP) over what the units they run on could do in that time; % of roof is the least time that peaks and bandwidth "
+    "allow every op, over the time predicted; host-bound: the GPU works for less than 80% of the time; whether the "
+    "step fits into memory is not checked"
 )
 MANY_CONVENTIONS = (
     "the batch is that of one replica: what one data parallel rank takes; computing is this GPU's work with no "
@@ -128,7 +129,8 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
         best = max(found, key=lambda row: row.throughput or 0.0)
         return [f"the most samples a second: {best.device} at batch {best.batch}, {tables.rate(best.throughput)}"]
     ends = one.time_interval_s
-    sure = f", nine times in ten {tables.between(ends)}" if ends.low != ends.high else ""
+    often = "between the bounds of its PPP" if one.tier == "spec" else "nine times in ten"
+    sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
     time = f"{seconds(one.time_s)} a step{sure}"
     rates = [f"{tables.rate(one.throughput)} samples/s"] if one.throughput else []
     rates += [f"{tables.rate(one.tokens_per_s)} tokens/s"] if one.tokens_per_s else []

@@ -60,7 +60,8 @@ def spread(one: Prediction) -> str:
                  for end in (one.time_interval_s.low, one.time_interval_s.high))  # fmt: skip
     if not low and not high:
         return "–"
-    return f"{high:.0%}" if abs(high - low) < 0.01 else f"-{low:.0%} +{high:.0%}"
+    clipped = not one.time_interval_s.low
+    return f"{high:.0%}" if clipped or abs(high - low) < 0.01 else f"-{low:.0%} +{high:.0%}"
 
 
 def rate(value: float | None) -> str:
