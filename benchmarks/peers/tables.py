@@ -54,6 +54,7 @@ def document(results: Results, conditions: str) -> str:
     sections += _backward(results)
     sections += _step(results)
     sections += _growth(results)
+    sections.append(PREDICTED)
     sections.append(_conventions())
     return "\n\n".join(sections) + "\n"
 
@@ -208,6 +209,17 @@ def _per_op(results: Results, layers: int, step: str) -> float | None:
 def _conventions() -> str:
     rows = [(tool.title, tool.convention, CANNOT[key]) for key, tool in TOOLS.items() if key in CANNOT]
     return "## What is compared, and what each cannot do\n\n" + table(("tool", "MACs are", "what it does not do"), rows)
+
+
+PREDICTED = """## Predicted time
+
+Tools of this page count; only torch's RuntimeEstimator also says how long a step takes. Predictions have pages of their
+own, each with every row and the models of time beside it:
+
+- [predict-errors.md](predict-errors.md): 120 steps measured on an H200, beside PALEO, the plain roofline and
+  RuntimeEstimator; wall times of host-bound steps; how long predicting takes.
+- [predicting-published.md](predicting-published.md): steps that others timed, on GPUs that were never calibrated.
+- [predicting-many-gpus.md](predicting-many-gpus.md): published runs on many GPUs."""
 
 
 CANNOT = {
