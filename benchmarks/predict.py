@@ -275,8 +275,8 @@ def page(rows: Sequence[Outcome], made: str, *, estimator: dict[str, Any] | None
         "convolutions) and bf16, inference at batches 1, 16 and 64, training at 8 and 32 (mean-square loss, SGD with "
         "momentum for vision, AdamW for transformers), eager. "
         f"Predicted by tier: {', '.join(tiers)}. {made}",
-        "Nothing was fitted to these rows: a calibration holds micro-benchmarks only, and a test holds that none of "
-        "its points is an op, shape, dtype and layout of a built-in model. Errors are relative, predicted over "
+        "Nothing was fitted to these rows: a calibration holds micro-benchmarks only, and `tests/test_predict_h200.py` "
+        "fails where one of its points is an op, shape, dtype and layout of a built-in model. Errors are relative, predicted over "
         "measured less 1; mean, median, 90th percentile and maximum are of their absolute values. GPU-busy time "
         "repeats within 0.6%, so errors of it are the model's own.",
         "## GPU-busy time",
