@@ -1,7 +1,9 @@
-"""README.md and docs/measuring.md show what the commands really print, and their tables what the program knows.
+"""README.md, docs/measuring.md and docs/predicting.md show what the commands really print, and their tables what the
+program knows.
 
 A console block with one `$ rooflight ...` and its output is run and compared; a line `...` stands for what was left out
-there. Of `measure` and `run`, whose figures are those of a machine, the rows of the tables are compared. Every command
+there. Of `measure` and `run`, whose figures are those of a machine, the rows of the tables are compared; of `predict`
+every word, and every number to a few percent, for it interpolates. Every command
 that is mentioned anywhere must be understood. `python tests/test_readme.py` puts the output and the tables of today in;
 of a block, what follows its first `...` is left as it is.
 """
@@ -13,6 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -23,11 +26,12 @@ from rooflight.counting.metrics import tensor_counters
 from rooflight.quantities import QUANTITIES
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "measuring.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "measuring.md", ROOT / "docs" / "predicting.md"]
 REPORT = ROOT / "benchmarks" / "h200_report.py"
 BLOCK = re.compile(r"```console\n\$ rooflight (?P<arguments>[^\n]*)\n(?P<shown>(?:(?!\$ |```).*\n)+)```\n")
 COMMAND = re.compile(r"(?:^\$ |`|-m )(rooflight [^`\n]*)", re.MULTILINE)
 TABLE = re.compile(r"(?P<mark><!-- (?P<name>[\w ]+): written by .*-->\n)(?P<body>(?:.*\n)*?)(?P<end><!-- end -->\n)")
+NUMBER = re.compile(r"(?P<value>-?[\d,]*\d(?:\.\d+)?)(?P<end>[%x;:,.]?)")
 WIDTH = "112"
 CHIPS = {
     "GV100": "V100",
@@ -81,7 +85,8 @@ def commands(text: str) -> list[str]:
 BLOCKS = [
     (match["arguments"], match["shown"].splitlines()) for page in PAGES for match in BLOCK.finditer(page.read_text())
 ]
-FIXED = [block for block in BLOCKS if not is_of_this_machine(block[0])]
+PREDICTED = [block for block in BLOCKS if block[0].startswith("predict ")]
+FIXED = [block for block in BLOCKS if not is_of_this_machine(block[0]) and block not in PREDICTED]
 MACHINES = [block for block in BLOCKS if is_of_this_machine(block[0])]
 COMMANDS = sorted({command for page in PAGES for command in commands(page.read_text())})
 
@@ -103,6 +108,28 @@ def test_the_pages_show_the_rows_of_a_measurement(arguments, shown):
     assert [row for row in labels(shown) if row not in rows] == []
 
 
+def is_alike(shown: str, line: str) -> bool:
+    """The same words, and numbers that are within a few percent."""
+    ours, theirs = shown.split(), line.split()
+    return len(ours) == len(theirs) and all(map(are_alike, ours, theirs))
+
+
+def are_alike(shown: str, word: str) -> bool:
+    numbers = [NUMBER.fullmatch(text) for text in (shown, word)]
+    if None in numbers or numbers[0]["end"] != numbers[1]["end"]:
+        return shown == word
+    old, new = (float(number["value"].replace(",", "")) for number in numbers)
+    return abs(new - old) <= 0.05 * abs(old) + 0.1
+
+
+@pytest.mark.parametrize(("arguments", "shown"), PREDICTED, ids=[arguments for arguments, _ in PREDICTED])
+def test_the_pages_show_what_is_predicted(arguments, shown):
+    lines = comparable(printed(arguments))
+    for line in comparable(shown):
+        if line != "..." and set(line.strip()) != {"─"}:
+            assert any(is_alike(line, one) for one in lines), f"{line}: run python tests/test_readme.py"
+
+
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_are_understood(line):
     """Verb, options and their values are known; nothing is run."""
@@ -119,7 +146,7 @@ def test_commands_are_understood(line):
 
 
 def test_there_are_blocks_to_compare():
-    assert len(FIXED) >= 6 and len(MACHINES) >= 2 and len(COMMANDS) >= 30
+    assert len(FIXED) >= 6 and len(MACHINES) >= 2 and len(PREDICTED) >= 4 and len(COMMANDS) >= 30
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
@@ -178,6 +205,13 @@ def chip_table() -> str:
 TABLES = {"quantities": quantity_table, "tensor counters": chip_table}
 
 
+def paragraphs(lines: list[str], shown: list[str]) -> list[str]:
+    """As many of them as are shown: a table of today may have more rows."""
+    split = [list(group) for filled, group in groupby(lines, key=bool) if filled]
+    count = sum(filled for filled, _ in groupby(shown, key=bool))
+    return [line for paragraph in split[:count] for line in (*paragraph, "")][:-1]
+
+
 def overwrite(page: Path) -> None:
     def fresh(match: re.Match[str]) -> str:
         shown = match["shown"].splitlines()
@@ -186,7 +220,8 @@ def overwrite(page: Path) -> None:
         lines = printed(match["arguments"])
         if "..." in shown:
             cut = shown.index("...")
-            lines = [*lines[:cut], *shown[cut:]]
+            kept = lines[:cut] if not match["arguments"].startswith("predict ") else paragraphs(lines, shown[:cut])
+            lines = [*kept, *shown[cut:]]
         return "\n".join([f"```console\n$ rooflight {match['arguments']}", *lines, "```\n"])
 
     def table(match: re.Match[str]) -> str:

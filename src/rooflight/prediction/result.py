@@ -148,7 +148,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Useful matrix FLOPs over what the units they run on could do in the step's time."""
     bound: Bound
     percent_of_roof: float
-    """The least time that the roofs allow for all ops, over the device's time."""
+    """The least time that the roofs allow for all ops, over the device's time; none counts more than its own."""
     inside: float | None = None
     """Part of the device's time in ops whose shapes lie among the calibrated ones."""
     kernels: int | None = None

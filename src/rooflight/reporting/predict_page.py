@@ -14,8 +14,8 @@ from rooflight.reporting.written import peak_tera, seconds
 
 DETAILED = 12
 """With more predictions than this, none of them is taken apart."""
-_SOURCED = 3
-"""Of so many devices the figures are named with their sources; of more, where to find them."""
+_SOURCED = 1
+"""Of so many devices the figures are named with their sources; of more, it is said where to find them."""
 
 _LISTED = 5
 """Batches that the headline names one by one."""
