@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from formula_calls import CALLS, call_by_schema
+from msgspec.structs import replace
 from recording import Pretended, meta, numbers, record
+from small_models import First
 from torch import nn
 from tracing import infer, only, train
 
@@ -24,8 +27,11 @@ from rooflight.calibration.convolution import convolution_cases
 from rooflight.calibration.elements import cat_cases, fused_cases
 from rooflight.calibration.gemm import gemm_cases
 from rooflight.calibration.plan import Chapter, cpu_plan, gpu_plan
+from rooflight.errors import RooflightError
+from rooflight.estimation.costs import cost_of
+from rooflight.estimation.registry import _FORMULAS
 from rooflight.hardware.tasks import FAMILIES, Task
-from rooflight.ledger import Ledger, MathModes, Op
+from rooflight.ledger import Cost, Ledger, MathModes, Op, Tensor
 from rooflight.prediction.calibrated.baseline import columns, task_bytes
 from rooflight.prediction.tasks import tasks_of
 from rooflight.prediction.tasks.registry import precision_of, tasks_for
@@ -329,6 +335,55 @@ def test_memory_bound_work_is_told_apart_by_width():
 def test_describing_an_op_twice_is_refused():
     with pytest.raises(ValueError, match="twice"):
         tasks_for("mm")(lambda op: [])
+
+
+def called(name: str) -> Op | None:
+    """A call of an aten op, if one can be made up."""
+    try:
+        op = CALLS[name]() if name in CALLS else call_by_schema(name)
+        return replace(op, cost=cost_of(op, {}))
+    except (AssertionError, RooflightError):
+        return None
+
+
+def test_every_op_that_has_a_formula_is_tasks_and_matrix_work_is_matrix_tasks():
+    seen = 0
+    for name in sorted(str(name).removeprefix("aten::") for name in _FORMULAS):
+        op = called(name)
+        if op is None or op.cost is None:
+            continue
+        seen += 1
+        tasks = tasks_of(op)
+        for family, precision, found in tasks:
+            assert len(found) == len(FAMILIES[family]), name
+            assert all(type(number) is int and number >= 0 for number in found), name
+            assert precision in (*PRECISIONS, "fp64"), name
+        if op.cost.macs:
+            assert any(task.family.startswith(("gemm", "conv-", "attention-")) for task in tasks), name
+    assert seen > 600
+
+
+def test_matrix_work_without_a_description_is_a_product_of_as_many_flops():
+    op = record(aten._trilinear.default, meta(2, 3, 1), meta(2, 3, 5), meta(2, 1, 5), [], [], [], [1])
+    assert [task.family for task in tasks_of(op)] != ["gemm"]  # nothing is known of its FLOPs
+    op = replace(op, outputs=(Tensor(9, (4, 8), "fp32"),), cost=Cost("a test", macs=4 * 8 * 16))
+    assert tasks_of(op) == [Task("gemm", "fp32", (1, 4, 8, 16, 0, 1, 0))]
+
+
+def test_an_lstm_is_matrix_work():
+    ledger = train(First(nn.LSTM(16, 32)), meta(5, 4, 16), loss="mse", optimizer="sgd")
+    recurrent = [op for op in ledger.ops if "_cudnn_rnn" in op.name]
+    assert len(recurrent) == 2
+    for op in recurrent:
+        (task,) = tasks_of(op)
+        assert task.family == "gemm"
+        _, m, n, k, *_ = task.numbers
+        assert m * n * k == pytest.approx(op.cost.macs, rel=0.02)
+
+
+def test_a_fused_norm_is_no_optimizer():
+    op = record(aten._fused_rms_norm.default, meta(4, 64), [64], meta(64), 1e-5)
+    assert tasks_of(op) == [Task("layer-norm-forward", "fp32", (4, 64))]
 
 
 # --- whole models ---
