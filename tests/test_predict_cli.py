@@ -251,6 +251,13 @@ def test_calibration_of_another_torch_is_used_and_said(run, tmp_path):
     assert code == 0 and f"calibrated with torch 2.1.0, here is {torch.__version__.split('+')[0]}" in out
 
 
+def test_calibration_of_another_driver_is_said_where_the_device_is_here(run, monkeypatch):
+    monkeypatch.setattr("rooflight.prediction.asked.is_here", lambda device: True)
+    monkeypatch.setattr("rooflight.measurement.machine.devices.driver_version", lambda: "999.1")
+    code, out, _ = run("mnist-cnn", columns=200)
+    assert code == 0 and "here is 999.1" in out
+
+
 def test_calibration_of_another_device_is_carried_over_and_said(predicted, tmp_path):
     file = written(tmp_path / "other.json.gz", device="NVIDIA H100 80GB HBM3")
     found = predicted("mnist-cnn", "--on", "a100", "--calibration", file)
@@ -314,6 +321,13 @@ def test_a_live_module_is_predicted_with_its_inputs():
     assert "a step" in repr(found)
     with pytest.raises(BadInput, match="one batch at a time"):
         rooflight.predict(torch.nn.Linear(64, 64), torch.zeros(32, 64), batch=[1, 2])
+
+
+def test_a_live_module_on_many_gpus_keeps_its_batch():
+    found = rooflight.predict(torch.nn.Linear(64, 64), torch.zeros(32, 64), step="train", loss="sum", optimizer="sgd",
+                              gpus=4)  # fmt: skip
+    many = found[0].many
+    assert many is not None and many.global_batch == 128 and many.weak and not many.strong
 
 
 def test_predictions_can_be_written_as_they_are():

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--dataset-size", type=int, help="Samples in an epoch.")
 @click.option("--price", type=float, help="What an hour of one device costs, in any currency.")
 @click.option("--gpus", type=int, default=1, show_default=True, help="GPUs in a node; the batch is then a replica's.")
-@click.option("--nodes", type=int, default=1, show_default=True)
+@click.option("--nodes", type=int, default=1, show_default=True, help="Nodes with so many GPUs each.")
 @click.option(
     "--parallel",
     metavar="HOW",

@@ -118,26 +118,29 @@ class Cluster:
         found = predict_parallel(step_at, self.layout, self.fabric, batch=batch, device=self.device, retime=retime,
                                  options=Options(micro_batches=self.micro_batches))  # fmt: skip
         alone = predict_parallel(step_at, Layout(), self.fabric, batch=batch, device=self.device)
-        weak, strong = self._curves(step_at, found, batch, retime) if curves else (None, None)
+        sizes = self._sizes()
+        weak = self._curve("weak", step_at, batch, retime, sizes) if curves else None
+        # A live module has the batch of its inputs: its global batch cannot be divided.
+        divisible = curves and step.larger is not None
+        strong = self._curve("strong", step_at, found.global_batch, retime, sizes) if divisible else None
         return _spread(one, found, alone.time_s, weak, strong)
 
-    def _curves(self, step_at: Callable[[int], TimedStep], found: ParallelStep, batch: int,
-                retime: Retime | None) -> tuple[Curve, Curve]:  # fmt: skip
+    def _sizes(self) -> list[int]:
+        """Replicas of the runs in a curve, this one among them."""
         one = self.layout.tensor * self.layout.pipeline
-        sizes = sorted({size // one for size in _SIZES if size % one == 0} | {1, self.layout.data})
+        return sorted({size // one for size in _SIZES if size % one == 0} | {1, self.layout.data})
 
-        def scaled(kind: Kind, size: int) -> Curve:
-            return curve(kind, step_at, self.layout, self.fabric, batch=size, device=self.device, retime=retime,
-                         replicas=sizes)  # fmt: skip
-
-        return scaled("weak", batch), scaled("strong", found.global_batch)
+    def _curve(self, kind: Kind, step_at: Callable[[int], TimedStep], batch: int, retime: Retime | None,
+               sizes: Sequence[int]) -> Curve:  # fmt: skip
+        return curve(kind, step_at, self.layout, self.fabric, batch=batch, device=self.device, retime=retime,
+                     replicas=sizes)  # fmt: skip
 
 
 def _at(step: Step, size: int) -> Step:
     if size == step.batch:
         return step
     if step.larger is None:
-        raise BadInput("a live module has one batch: give the model by name to predict pipelines and strong scaling")
+        raise BadInput("a live module has the batch of its inputs, and a pipeline divides it: give the model by name")
     return step.larger(size)
 
 
