@@ -148,6 +148,14 @@ def test_a_folder_without_permission_is_one_clear_line(rooflight, tmp_path):
     assert f"no permission to write into {closed}" in err
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder where nobody can make files")
+def test_a_place_where_nothing_can_be_written_is_one_clear_line_before_the_work(rooflight, small):
+    code, out, err = rooflight("calibrate", "--on", "cpu", "-o", "/proc/x.json.gz")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "/proc" in err
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
 def test_a_full_disk_is_one_clear_line(rooflight, small, tmp_path):
     path = tmp_path / "x.json.gz"

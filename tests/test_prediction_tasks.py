@@ -277,6 +277,7 @@ def test_views_and_tensors_without_a_kernel_are_no_work():
     assert tasks_of(record(aten.view.default, meta(4, 4), [16])) == []
     assert tasks_of(record(aten.empty_like.default, meta(4, 4))) == []
     assert tasks_of(record(aten.transpose.int, meta(4, 4), 0, 1)) == []
+    assert tasks_of(record(aten.relu.default, meta(0, 4))) == []
 
 
 @pytest.mark.parametrize(
