@@ -217,6 +217,12 @@ def test_every_way_of_sharing(predicted, how):
     assert set(many["weak"][0]["paleo_speedup"]) == {"tree", "butterfly", "one-to-all"}
 
 
+def test_what_cannot_fit_is_said(predicted):
+    found = predicted("llama3-8b", "--on", "h200,k20x", "--seq", 64)
+    assert [note.partition(":")[0] for note in found["notes"] if "k20x" in note] == ["does not fit"]
+    assert not any("h200 has" in note for note in found["notes"])
+
+
 def test_sharding_needs_less_memory(predicted):
     def states(how):
         (row,) = predicted(*SMALL_GPT2, "--step", "train", "--gpus", 4, "--parallel", how)["predictions"]

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 from torch import nn
 
+from rooflight import summary, units
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
@@ -105,7 +106,8 @@ def predict(
         rows = work.by_predictors(predictors)
         notes += versions_notes(predictors)
     return Predictions(
-        header=_header(steps), predictions=tuple(rows), notes=(*steps[0].ledger.header.notes, *notes),
+        header=_header(steps), predictions=tuple(rows),
+        notes=(*steps[0].ledger.header.notes, *notes, *_too_large(rows, devices, steps[0])),
         devices=tuple(devices), graphs=graphs, precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
     )  # fmt: skip
@@ -195,6 +197,18 @@ def _with_roofline(found: Prediction, step: Step, device: Device, used: Predicto
         f"predicted, {found.tier}", dict(enumerate(found.op_times_s)), gpu_busy_s=found.gpu_time_s, wall_s=found.time_s,
     )  # fmt: skip
     return replace(found, roofline=roofline(ledger, device, times=times, ceilings=ceilings_of(device, used)).to_dict())
+
+
+def _too_large(rows: Sequence[Prediction], devices: Sequence[Device], step: Step) -> tuple[str, ...]:
+    """What cannot fit whatever the rest needs: more parameters than memory."""
+    whole = summary.param_bytes(step.ledger)
+    need = {row.device: whole if row.many is None else row.many.parameter_bytes for row in rows}
+    return tuple(
+        f"does not fit: the parameters alone are {units.bytes_(round(need[device.name]))}, and {device.name} has "
+        f"{units.bytes_(round(device.memory_bytes.value))} of memory"
+        for device in devices
+        if need[device.name] > device.memory_bytes.value
+    )
 
 
 def _header(steps: Sequence[Step]) -> Any:

@@ -11,7 +11,7 @@ from rooflight.reporting.table import Column, Table
 from rooflight.reporting.written import quotient, seconds, whole_bytes
 
 
-def time_table(one: Prediction, many: Many) -> Table:
+def time_table(one: Prediction, many: Many, of: str) -> Table:
     """What the step's time is made of."""
     rows = [("computing", many.compute_s), ("communication that nothing hides", many.exposed_s)]
     if many.pipeline > 1:
@@ -19,7 +19,7 @@ def time_table(one: Prediction, many: Many) -> Table:
     rows.append(("step", one.time_s))
     cells = tuple((name, time_s, time_s / one.time_s) for name, time_s in rows)
     columns = (Column("of one GPU", right=False), Column("time", seconds, raw="time_s"), Column("share", units.percent))
-    return Table("where the time goes", columns, cells, emphasised=frozenset({len(cells) - 1}))
+    return Table(f"where the time goes{of}", columns, cells, emphasised=frozenset({len(cells) - 1}))
 
 
 def traffic_table(many: Many) -> Table:
@@ -60,11 +60,11 @@ def scaling_table(kind: str, points: Sequence[ScalingPoint]) -> Table:
     return Table(titles[kind], columns, rows)
 
 
-def tables(one: Prediction) -> list[Table]:
-    """All of them, those without rows left out."""
+def tables(one: Prediction, of: str) -> list[Table]:
+    """All of them, those without rows left out; `of` which, where there are several predictions."""
     many = one.many
     if many is None:
         return []
-    found = [time_table(one, many), traffic_table(many), memory_table(many), scaling_table("weak", many.weak),
+    found = [time_table(one, many, of), traffic_table(many), memory_table(many), scaling_table("weak", many.weak),
              scaling_table("strong", many.strong)]  # fmt: skip
     return [table for table in found if table.rows]

@@ -137,8 +137,9 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
     rates += [f"MFU {units.percent(one.mfu)}"] if one.mfu is not None else []
     lines = [f"{time}; {_verdict(one, found.header)}", "; ".join(rates)]
     if one.many is not None:
-        lines.append(f"{one.many.parameters:,} parameters, a replica's counted once; batch {one.many.batch} in each of "
-                     f"{one.many.data:,} replicas")  # fmt: skip
+        many = one.many
+        replicas = f"each of {many.data:,} replicas" if many.data > 1 else "the one replica"
+        lines.append(f"{many.parameters:,} parameters, counted once; batch {many.batch} in {replicas}")
     return lines
 
 
@@ -157,7 +158,7 @@ def _details(found: Predictions, one: Prediction) -> list[Table]:
     """What one prediction is made of; of several, of which it is said."""
     of = "" if len(found) == 1 else f" · {_place(one)}"
     if one.many is not None:
-        return many_tables.tables(one)
+        return many_tables.tables(one, of)
     device = "CPU" if found.header.target == "cpu" else "GPU"
     made = [tables.op_table(one, f"costliest ops by {device} time{of}")]
     if len(one.phases) > 1:
