@@ -10,7 +10,6 @@ says so.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 from predict_rows import DEVICE, GPU_BOUND, ROOT, Outcome, Spread, measured_rows, outcomes, within, wrong_families
 from predict_speed import speed
 
-from rooflight.hardware.calibration import FOLDER, Calibration, decode
+from rooflight.hardware.calibration import FOLDER, Calibration, decode, host_digest
 from rooflight.hardware.devices import find
 from rooflight.prediction.api import predict
 from rooflight.prediction.paleo import best_ppp, default_ppp
@@ -223,7 +222,7 @@ def wall_sections(results: dict[str, Any] | None, calibration: Calibration | Non
     if results is None:
         return ["Not measured yet: run `benchmarks/h200/wall_times.py` right after `rooflight calibrate`."]
     walls = own_walls(results, calibration)
-    same = results.get("calibration_sha256") == digest
+    same = results.get("calibrated_host") == digest
     origin = (
         "The calibration used here is the one that was made just before, by its digest."
         if same else "**The calibration used here is not the one that was made just before**: read with care."
@@ -353,7 +352,7 @@ def yes(value: bool) -> str:
 
 
 def calibrated(path: Path | None) -> tuple[Calibration, str, str]:
-    """The calibration, the digest of its file, and a line on where it is from."""
+    """The calibration, the digest of its host, and a line on where it is from."""
     if path is None:
         file: Any = resources.files("rooflight.hardware") / FOLDER / f"{DEVICE}.json.gz"
         content, origin = file.read_bytes(), "the one that comes with rooflight"
@@ -364,7 +363,7 @@ def calibrated(path: Path | None) -> tuple[Calibration, str, str]:
         f"Calibration: {origin}, made {found.made} in {found.seconds:.0f} s ({found.device}, torch {found.torch}, "
         f"cuDNN {found.cudnn}, driver {found.driver})."
     )
-    return found, hashlib.sha256(content).hexdigest(), made
+    return found, host_digest(found), made
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -3,8 +3,8 @@
 usage: wall_times.py OUT.json SECONDS [CALIBRATION]    (needs a CUDA GPU; run it right after `rooflight calibrate`)
 
 Host-bound steps differ by 21% between two machines of the same kind, so they say something about a prediction only
-where its calibration is of the same machine and hour. CALIBRATION, the file that was just made, is remembered by its
-digest, so that the page can say whether the two belong together.
+where its calibration is of the same machine and hour. CALIBRATION, the file that was just made, is remembered by the
+digest of what it says of the host, so that the page can say whether the two belong together.
 
 Time is taken as in the reference rows: n steps back to back, then one synchronisation; three such runs, of which the
 median counts and the others are the spread. No profiler has run in the process before: it would slow every launch.
@@ -12,7 +12,6 @@ GPU-busy times are taken by one afterwards, to tell which steps wait for the hos
 """
 
 import gc
-import hashlib
 import json
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from rooflight.hardware.calibration import host_digest, read
 from rooflight.measurement.machine.conditions import driver_version
 from rooflight.models import build
 
@@ -116,7 +116,7 @@ def main():
     found = {
         "device": torch.cuda.get_device_name(), "torch": str(torch.__version__), "driver": driver_version(),
         "made": datetime.now(UTC).isoformat(timespec="minutes"),
-        "calibration_sha256": hashlib.sha256(Path(sys.argv[3]).read_bytes()).hexdigest() if len(sys.argv) > 3 else None,
+        "calibrated_host": host_digest(read(Path(sys.argv[3]))) if len(sys.argv) > 3 else None,
         "rows": [],
     }  # fmt: skip
     for case in cases():

@@ -61,7 +61,7 @@ def broadcast_cases(seed: int, largest: int) -> Cases:
     for u in points(4, seed):
         elements = whole(u[0], 256, largest)
         columns = whole(u[1], 4, 8192, 1 if u[1] * 10 % 1 < 0.3 else 8)
-        rows = max(2, elements // columns)
+        rows = unusual(max(2, elements // columns))
         precision = "fp32" if u[2] < 0.5 else "bf16"
         size = DTYPES[precision].itemsize
         if u[3] < 0.15:

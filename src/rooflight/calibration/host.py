@@ -21,6 +21,8 @@ from rooflight.ledger import StepKind, Value
 
 _LENGTH = 24
 _ROUNDS = 7
+_IN_A_ROW = 4
+"""Inference follows inference, as in a server; a forward pass of training follows a backward pass."""
 _PHASES = ("infer", "forward", "backward")
 
 
@@ -57,33 +59,6 @@ class _Centred(nn.Module):
 class _Joined(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, x], 1)[:, :16]
-
-
-class _Mixed(nn.Module):
-    """No network that anybody knows: everything that the chains have, in turn, each with weights of its own. Code and
-    data of so many kinds do not stay in the host's caches, as those of a chain do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        convolutions: list[nn.Module] = []
-        for _ in range(12):
-            convolutions += [nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True),
-                             nn.Conv2d(16, 16, 1), nn.MaxPool2d(3, 1, 1)]  # fmt: skip
-        self.convolutions = nn.ModuleList(convolutions)
-        self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(12))
-        self.attention = _Attention()
-        self.wide = nn.ModuleList(nn.Linear(64, 128) for _ in range(12))
-        self.narrow = nn.ModuleList(nn.Linear(128, 64) for _ in range(12))
-        self.dropout = nn.Dropout(0.1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for place, layer in enumerate(self.convolutions):
-            x = layer(x) + x if place % 5 == 3 else layer(x)
-        tokens = x.flatten(2).transpose(1, 2).reshape(2, 16, 64)
-        for norm, wide, narrow in zip(self.norms, self.wide, self.narrow, strict=True):
-            tokens = tokens + self.attention(norm(tokens))
-            tokens = tokens + self.dropout(narrow(F.gelu(wide(tokens))))
-        return torch.cat([tokens, tokens.softmax(-1)], 1)
 
 
 _Made = tuple[Callable[[], nn.Module], tuple[int, ...]]
@@ -127,28 +102,9 @@ def host_costs(device: torch.device) -> dict[str, Value]:
         if name == "view":
             # In backward most views are made inside another op's node, and cost next to nothing.
             views = {phase: found[f"view.{phase}"].value if phase != "backward" else 0.0 for phase in _PHASES}
-    found |= _mixed_costs(device, found)
     found |= _optimizer_costs(device)
     found["step.train"] = Value(_step_overhead(device), "a training step of one op, less the op")
     return found
-
-
-def _mixed_costs(device: torch.device, costs: dict[str, Value]) -> dict[str, Value]:
-    """How much more a mixture costs than its parts, as `mixed.infer` and so on."""
-    from rooflight.estimation.api import estimate
-    from rooflight.prediction.host import op_seconds
-
-    model, x = _Mixed().to(device), torch.randn(2, 16, 8, 8, device=device)
-    seconds = _chain_seconds(model, x)
-    target = "cuda" if device.type == "cuda" else "cpu"
-    parts = dict.fromkeys(_PHASES, 0.0)
-    for op in estimate(model, x, step="infer", target=target).ops:
-        parts["infer"] += op_seconds(op, "infer", costs)
-    for op in estimate(model, x, step="train", loss="sum", optimizer="sgd", target=target).ops:
-        if op.phase != "optimizer":
-            parts[op.phase] += op_seconds(op, op.phase, costs)
-    origin = "wall time of a mixture of all classes, over the sum of its parts"
-    return {f"mixed.{phase}": Value(seconds[phase] / parts[phase], origin) for phase in _PHASES if parts[phase]}
 
 
 def _ops(chain: nn.Module, x: torch.Tensor) -> Counter[tuple[str, str]]:
@@ -176,10 +132,12 @@ def _chain_seconds(chain: nn.Module, x: torch.Tensor) -> dict[str, float]:
     for _ in range(_ROUNDS + 2):
         chain.eval()
         _settled(x.device)
-        start = time.perf_counter()
         with torch.no_grad():
-            chain(x)
-        taken["infer"].append(time.perf_counter() - start)
+            chain(x)  # what training did before has left the host's caches
+            start = time.perf_counter()
+            for _ in range(_IN_A_ROW):
+                chain(x)
+        taken["infer"].append((time.perf_counter() - start) / _IN_A_ROW)
         chain.train()
         given = x.detach().requires_grad_()
         for parameter in chain.parameters():

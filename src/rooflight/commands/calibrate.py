@@ -37,22 +37,26 @@ def command(where: str | None, described: str | None, seconds: float, output: Pa
         raise BadInput(f"--seconds must lie between {_LEAST_S} and {_MOST_S}, got {seconds:g}")
     bench, name = _bench(where, seconds, described)
     path = output if output is not None else _default_path(name)
-    if path.exists() and not force:
-        raise BadInput(f"{path} exists: say --force to write over it, or -o another file")
-    journal = path.with_name(path.name + ".partial")
-    if fresh:
-        journal.unlink(missing_ok=True)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"cannot write to {path.parent}: {error.strerror}; choose another place with -o") from None
     from rooflight.calibration.run import calibrate
     from rooflight.commands.output import say
+    from rooflight.files import check_writable
 
+    journal = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            journal.unlink(missing_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot write to {path.parent}: {error.strerror}; choose another place with -o") from None
+    check_writable(path, force=force)
     if journal.exists():
         say(f"going on with {journal}; --fresh begins anew")
-    with _progress() as progress:
-        calibration = calibrate(bench, progress, journal)
+    try:
+        with _progress() as progress:
+            calibration = calibrate(bench, progress, journal)
+    except KeyboardInterrupt:
+        say(f"what is done is kept in {journal}: the same command goes on from there")
+        raise
     _write(calibration, path, force=force)
     _summary(calibration, path, name)
 

@@ -6,6 +6,7 @@ Times are stored as whole nanoseconds, one row a point: the task's numbers, then
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import zlib
 from importlib import resources
@@ -72,10 +73,16 @@ def decode(content: bytes, source: str) -> Calibration:
                                 for row in points.rows):  # fmt: skip
             raise BadInput(f"{source}: its {points.family!r} points do not fit this rooflight; make it again with: "
                            "rooflight calibrate")  # fmt: skip
-    bad = next((key for key, value in (*calibration.host.items(), *calibration.ceilings.items()) if value.value < 0), None)
-    if bad is not None:
-        raise BadInput(f"{source}: {bad} is negative; make it again with: rooflight calibrate")
+    for key, value in (*calibration.host.items(), *calibration.ceilings.items()):
+        if value.value < 0:
+            raise BadInput(f"{source}: {key} is negative; make it again with: rooflight calibrate")
     return calibration
+
+
+def host_digest(calibration: Calibration) -> str:
+    """Tells whether two files hold the same measurement of a host: that of the machine and the hour, not of a kind."""
+    content = msgspec.json.encode({"device": calibration.device, "made": calibration.made, "host": calibration.host})
+    return hashlib.sha256(content).hexdigest()
 
 
 def encode(calibration: Calibration) -> bytes:

@@ -43,7 +43,7 @@ def _changes(step: Step, predictor: Predictor, *, graphs: bool) -> list[tuple[st
     found: list[tuple[str, tuple[Step, bool]]] = []
     if step.larger is not None and step.batch is not None:
         found.append((f"batch {4 * step.batch} instead of {step.batch}", (step.larger(4 * step.batch), graphs)))
-    if precisions & {"fp32", "tf32"} and "bf16" in predictor.device.tensor_flops_per_s:
+    if precisions & {"fp32", "tf32"} and _timed_in_bf16(predictor):
         found.append(("bf16 for the whole model (--dtype bf16)", (_changed(step, _in_bf16), graphs)))
     if "fp32" in precisions and "tf32" in predictor.device.tensor_flops_per_s and _has_fp32_gemm(step):
         found.append(("TF32 in matmuls (--tf32)", (_changed(step, _in_tf32), graphs)))
@@ -54,6 +54,12 @@ def _changes(step: Step, predictor: Predictor, *, graphs: bool) -> list[tuple[st
     if "foreach" in families and predictor.device.kind == "gpu":
         found.append(("a fused optimizer (fused=True)", (_fused(step), graphs)))
     return found
+
+
+def _timed_in_bf16(predictor: Predictor) -> bool:
+    """Has the device bf16, and the calibration products in it? A CPU's was made in fp32 only."""
+    timed = any(points.family == "gemm" and points.precision == "bf16" for points in predictor.calibration.points)
+    return timed and "bf16" in predictor.device.tensor_flops_per_s
 
 
 def _has_fp32_gemm(step: Step) -> bool:
@@ -74,9 +80,7 @@ def _in_bf16(task: Task) -> Task:
         return task
     family = task.family.replace("-efficient-", "-cudnn-")
     names = FAMILIES[family]
-    numbers = tuple(
-        value // 2 if name in _HALVED else value for name, value in zip(names, task.numbers, strict=True)
-    )
+    numbers = tuple(value // 2 if name in _HALVED else value for name, value in zip(names, task.numbers, strict=True))
     return Task(family.replace("batch-norm-cudnn", "batch-norm-native"), "bf16", numbers)
 
 

@@ -95,6 +95,11 @@ def predict(
                             download=download)  # fmt: skip
     work = _Work(steps, graphs=graphs, ppp=ppp, advice=advice, roofline=roofline, layout=layout,
                  micro_batches=micro_batches)  # fmt: skip
+    return _answered(work, devices, tier, given, notes)
+
+
+def _answered(work: _Work, devices: Sequence[Device], tier: str | None, given: Calibration | None,
+              notes: tuple[str, ...]) -> Predictions:  # fmt: skip
     predictors: list[Predictor] = []
     if tier == "spec":
         rows = [row for device in devices for row in work.by_spec(device)]
@@ -105,10 +110,11 @@ def predict(
             notes += said
         rows = work.by_predictors(predictors)
         notes += versions_notes(predictors)
+    steps = work.steps
     return Predictions(
         header=_header(steps), predictions=tuple(rows),
         notes=(*steps[0].ledger.header.notes, *notes, *_too_large(rows, devices, steps[0])),
-        devices=tuple(devices), graphs=graphs, precisions=_precisions(steps[0]),
+        devices=tuple(devices), graphs=work.graphs, precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
     )  # fmt: skip
 

@@ -109,9 +109,5 @@ def ledger_at(ledger: Ledger, prime: int, batch: int, fill: Callable[[Ledger], L
                 outputs=tuple(tuple(map(scaled.size, shape)) for shape in module.outputs))
         for module in ledger.modules
     )  # fmt: skip
-    return fill(
-        replace(
-            ledger, header=header, modules=modules, storages=tuple(map(scaled.storage, ledger.storages)),
-            ops=tuple(map(scaled.op, ledger.ops)),
-        )  # fmt: skip
-    )
+    ops, storages = tuple(map(scaled.op, ledger.ops)), tuple(map(scaled.storage, ledger.storages))
+    return fill(replace(ledger, header=header, modules=modules, storages=storages, ops=ops))

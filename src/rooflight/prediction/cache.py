@@ -45,7 +45,8 @@ class Touches:
                     op_of.append(place if turn else -1)
                     nbytes.append(size)
                     read.append(number < inputs)
-        self._op_of, self._read, self._before = np.array(op_of, dtype=np.intp), np.array(read), np.array(before)
+        self._op_of, self._before = np.array(op_of, dtype=np.intp), np.array(before, dtype=np.intp)
+        self._read = np.array(read, dtype=bool)
         self._nbytes = np.array(nbytes, dtype=np.float64)
 
     def cold_shares(self, cache_bytes: float, sized: Callable[[Array], Array] = lambda nbytes: nbytes) -> Array:

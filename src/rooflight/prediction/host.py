@@ -46,18 +46,13 @@ def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
         key = (op.name, phase, sum(1 for _ in op.inputs))
         found = known.get(key)
         if found is None:
-            found = known[key] = op_seconds(op, phase, costs) * (_value(costs, f"mixed.{phase}") or 1.0)
+            found = known[key] = _of_class(host_class(op), phase, costs)
         seconds[place] = found
     if optimizing:
         seconds[optimizing] = _optimizer_seconds(ledger, costs) / len(optimizing)
     if training and len(seconds):
         seconds[0] += _value(costs, "step.train")
     return seconds
-
-
-def op_seconds(op: Op, phase: str, costs: Mapping[str, Value]) -> float:
-    """Of one op among others of its kind; in a mixture it takes longer, by the factor `mixed`."""
-    return _of_class(host_class(op), phase, costs)
 
 
 def _value(costs: Mapping[str, Value], key: str) -> float:

@@ -143,7 +143,8 @@ class PreparedTrace:
                     sizes = {one.storage: scaled.size(sizes.get(one.storage, 0)) for one in traced.inputs}
                 op = replace(op, cost=cost_of(op, sizes))
                 fixed = op, tasks_of(op)
-                if op.kind == "view" or (op.args == traced.args and op.outputs == traced.outputs):
+                same = op.kind == "view" or (op.args == traced.args and op.outputs == traced.outputs)
+                if same and batch not in (None, prime):  # the traced batch itself changes nothing
                     self._fixed[place] = fixed
             op, some = fixed
             kinds.append(op)

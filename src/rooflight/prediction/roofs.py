@@ -218,7 +218,8 @@ def demand_of(op: Op) -> Demand | None:
     if op.kind != "compute" or cost is None:
         return None
     return Demand(
-        matrix_flops=(cost.flops or 0) + (cost.recompute_flops or 0),
+        # The half that a causal mask leaves out need not be computed: the roof is a lower bound.
+        matrix_flops=(cost.flops_causal or cost.flops or 0) + (cost.recompute_flops or 0),
         other_flops=cost.other_flops or 0,
         bytes_read=cost.bytes_read or 0,
         bytes_written=cost.bytes_written or 0,

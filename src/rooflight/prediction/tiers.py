@@ -21,7 +21,7 @@ from rooflight.hardware.devices import find
 from rooflight.hardware.tasks import Task
 from rooflight.ledger import Value
 from rooflight.prediction.cache import Array
-from rooflight.prediction.calibrated.baseline import Speed, baseline_seconds
+from rooflight.prediction.calibrated.baseline import Speed, baseline_seconds, least_seconds
 from rooflight.prediction.calibrated.model import CalibratedModel, Times
 from rooflight.prediction.prepared import Step
 
@@ -119,9 +119,9 @@ class Predictor:
         if missing:
             here = [retargeted(task, self.device) for task in missing]
             found = self.model.times(here)
-            ratio = self._ratio(here)
-            rows = zip((found.warm_s * ratio).tolist(), (found.cold_s * ratio).tolist(), found.deviation.tolist(),
-                       found.distance.tolist(), found.kernels.tolist(), strict=True)  # fmt: skip
+            warm_s, cold_s = self._here(here, found)
+            rows = zip(warm_s.tolist(), cold_s.tolist(), found.deviation.tolist(), found.distance.tolist(),
+                       found.kernels.tolist(), strict=True)  # fmt: skip
             known.update(zip(missing, rows, strict=True))
         return Times(*np.array([known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
 
@@ -129,20 +129,22 @@ class Predictor:
     def _known(self) -> dict[Task, tuple[float, ...]]:
         return {}
 
-    def _ratio(self, tasks: Sequence[Task]) -> Array:
-        """What tiles, waves and bandwidth say: this device's seconds over those of the one it is carried over from."""
+    def _here(self, tasks: Sequence[Task], found: Times) -> tuple[Array, Array]:
+        """Seconds on this device: those of the one it is carried over from, by what tiles, waves and bandwidth say of
+        the two, and never less than the peak allows."""
         if self.tier == "calibrated":
-            return np.ones(len(tasks))
+            return found.warm_s, found.cold_s
         here, there = speed_of(self.device), self.model.speed
         groups: dict[tuple[str, str], list[int]] = {}
         for place, task in enumerate(tasks):
             groups.setdefault((task.family, task.precision), []).append(place)
-        found = np.ones(len(tasks))
+        ratio, least = np.ones(len(tasks)), np.zeros(len(tasks))
         for (family, precision), places in groups.items():
             numbers = np.array([tasks[place].numbers for place in places], dtype=np.float64)
-            found[places] = baseline_seconds(family, precision, numbers, here) / baseline_seconds(
+            ratio[places] = baseline_seconds(family, precision, numbers, here) / baseline_seconds(
                 family, precision, numbers, there)  # fmt: skip
-        return found
+            least[places] = least_seconds(family, precision, numbers, here)
+        return np.maximum(found.warm_s * ratio, least), np.maximum(found.cold_s * ratio, least)
 
 
 _NEAR = 6.0

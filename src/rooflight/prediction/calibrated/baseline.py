@@ -128,7 +128,7 @@ def matrix_flops(family: str, c: dict[str, Array]) -> Array | None:
     if family == "gemm":
         return 2 * c["batch"] * c["m"] * c["n"] * c["k"]
     if family.startswith("conv-"):
-        m, n, k = convolution_product(family, c)
+        m, n, k = convolution_product("conv-forward", c)  # its gradients take as many
         return 2 * m * n * k * c["groups"]
     if family.startswith("attention-"):
         # Backward is twice the forward; what it recomputes is not counted. Of a causal matrix half is.

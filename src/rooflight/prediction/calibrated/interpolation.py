@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rooflight.prediction.calibrated.baseline import Array
 
 _NEIGHBOURS = 24
+_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,19 @@ class Field:
     reach: float
     noise: float
 
-    def at(self, queries: Array, *, leave_out_same: bool = False) -> Found:
-        count = min(_NEIGHBOURS, len(self.points) - int(leave_out_same))
-        squares = (
-            (queries**2).sum(1)[:, None] + (self.points**2).sum(1)[None, :] - 2 * queries @ self.points.T
-        ).clip(0)
-        if leave_out_same:
-            squares[np.arange(len(queries)), np.arange(len(queries))] = np.inf
+    def at(self, queries: Array) -> Found:
+        """The value at every query."""
+        return self._among(queries, _squares(queries, self.points))
+
+    def without(self, places: npt.NDArray[np.intp]) -> Array:
+        """What the other points say of some of them: how well the field knows what it has not seen."""
+        queries = self.points[places]
+        squares = _squares(queries, self.points)
+        squares[np.arange(len(places)), places] = np.inf
+        return self._among(queries, squares).value
+
+    def _among(self, queries: Array, squares: Array) -> Found:
+        count = min(_NEIGHBOURS, len(self.points))
         nearest = np.argpartition(squares, count - 1, axis=1)[:, :count]
         distance = np.sqrt(np.take_along_axis(squares, nearest, axis=1))
         near, values = self.points[nearest], self.values[nearest]
@@ -54,7 +61,8 @@ class Field:
         along, ones = solved[:, :, 0], solved[:, :, 1]
         mean = (ones * values).sum(1) / ones.sum(1)
         value = mean + (along * (values - mean[:, None])).sum(1)
-        spread = np.maximum(values.std(1), 0.02)
+        # A few points that happen to agree prove little.
+        spread = np.maximum(values.std(1), 0.02 if count >= _FEW else 0.3)
         unknown = 1 + self.noise - (along * to_query).sum(1) + (1 - along.sum(1)) ** 2 / ones.sum(1)
         first = distance.argmin(1)[:, None]
         return Found(
@@ -63,3 +71,9 @@ class Field:
             np.take_along_axis(distance, first, axis=1)[:, 0],
             np.take_along_axis(nearest, first, axis=1)[:, 0],
         )
+
+
+def _squares(queries: Array, points: Array) -> Array:
+    """Squared distances, one row a query."""
+    found: Array = ((queries**2).sum(1)[:, None] + (points**2).sum(1)[None, :] - 2 * queries @ points.T).clip(0)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rooflight.hardware.tasks import Task
 from rooflight.ledger import Op
-from rooflight.prediction.tasks import elements, matrix  # noqa: F401  (they register themselves)
+from rooflight.prediction.tasks import elements, matrix
 from rooflight.prediction.tasks.registry import find
 
 __all__ = ["Task", "tasks_of"]
@@ -17,9 +17,9 @@ def tasks_of(op: Op) -> list[Task]:
     name = op.packet.partition("::")[2]
     if name in elements.NOTHING:
         return []
-    if name.startswith(("_foreach_", "_fused_")) and any(isinstance(value, list) for value in op.args.values()):
-        return elements.foreach(op) if any(op.tensors(argument) for argument in op.args) else []
     describe = find(op.packet)
     if describe is not None:
         return describe(op)
-    return elements.elementwise(op)
+    if name.startswith(("_foreach_", "_fused_")) and any(isinstance(value, list) for value in op.args.values()):
+        return elements.foreach(op)
+    return matrix.unknown(op) or elements.elementwise(op)

@@ -49,6 +49,7 @@ def elementwise(op: Op) -> list[Task]:
     name = op.packet.partition("::")[2]
     inputs = [tensor for tensor in op.inputs if tensor.numel] if name not in WRITES_ONLY else []
     written = list(op.outputs) or [tensor for name in op.mutates for tensor in op.tensors(name)]
+    written = [tensor for tensor in written if tensor.numel]
     if not written and not inputs:
         return []
     main = max(written or inputs, key=lambda tensor: tensor.numel)
@@ -334,6 +335,8 @@ def foreach(op: Op) -> list[Task]:
     untouched = kept | ({"grads"} if kept and not op.has("grad_scale") else set())
     lists = [op.tensors(one) for one, value in op.args.items()
              if one not in kept and isinstance(value, list) and op.tensors(one)]  # fmt: skip
+    if not lists:
+        return []
     main = lists[0]
     reads = sum(tensor.nbytes for tensor in _distinct([tensor for tensors in lists for tensor in tensors]))
     changed = [tensor for one in op.mutates if one not in untouched for tensor in op.tensors(one)]

@@ -27,6 +27,16 @@ def matmul(op: Op) -> list[Task]:
     return [product(op.precision, m, n, k, batch=batch, a=_transposed(a), b=_transposed(b), bias=bias)]
 
 
+def unknown(op: Op) -> list[Task]:
+    """Matrix work that is counted, but described nowhere here: a product with that output and as many FLOPs."""
+    macs = (op.cost.macs or 0) if op.cost is not None else 0
+    out = max(op.outputs, key=lambda tensor: tensor.numel, default=None)
+    if not macs or out is None or not out.numel:
+        return []
+    n = out.shape[-1] if out.shape else 1
+    return [product(op.precision or precision_of(out.dtype), out.numel // n, n, max(1, macs // out.numel), b=1)]
+
+
 @tasks_for("mv", "addmv")
 def matrix_vector(op: Op) -> list[Task]:
     m, k = op.tensor("self" if op.packet == "aten::mv" else "mat").shape
