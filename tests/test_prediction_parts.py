@@ -343,7 +343,7 @@ def test_a_field_is_what_was_measured_where_it_was_measured():
     assert found.value == pytest.approx(known.values, abs=1e-4)
     assert (found.deviation < 0.01).all()
     assert found.distance == pytest.approx(0, abs=1e-6)
-    assert found.nearest.tolist() == list(range(len(known.points)))
+    assert found.nearest[:, 0].tolist() == list(range(len(known.points)))
 
 
 def test_a_field_between_points_is_near_what_it_should_be():

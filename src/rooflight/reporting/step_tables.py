@@ -88,7 +88,7 @@ def speed_table(measured: Measured) -> Table:
         line(f"HFU: executed, by each unit's peak{_of_ranks(measured, done)}", units.percent, used, "hfu")
     ppps = _ppps(measured)
     if any(value is not None for value in ppps):
-        wall, while_busy = (figure(value, lambda one: f"{one:.2f}") for value in ppps)
+        wall, while_busy = (figure(value, lambda one: "–" if one is None else f"{one:.2f}") for value in ppps)
         lines.append(("PPP: PALEO's percent of peak", wall, while_busy))
     columns = (Column("speed", right=False), Column("by the wall"), Column("while the GPU is busy"))
     return Table("", columns[:kept], tuple(row[:kept] for row in lines))

@@ -15,6 +15,7 @@ from rooflight.prediction.calibrated.baseline import Array
 
 _NEIGHBOURS = 24
 _FEW = 8
+_CLOSEST = 5
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Found:
     distance: Array
     """To the nearest point, in doublings of a size."""
     nearest: npt.NDArray[np.intp]
+    """The points that are closest, a few for every query."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,11 @@ class Field:
         # A few points that happen to agree prove little.
         spread = np.maximum(values.std(1), 0.02 if count >= _FEW else 0.3)
         unknown = 1 + self.noise - (along * to_query).sum(1) + (1 - along.sum(1)) ** 2 / ones.sum(1)
-        first = distance.argmin(1)[:, None]
+        closest = np.argsort(distance, axis=1)[:, :_CLOSEST]
         return Found(
-            value,
-            spread * np.sqrt(np.clip(unknown, 0.0, None)),
-            np.take_along_axis(distance, first, axis=1)[:, 0],
-            np.take_along_axis(nearest, first, axis=1)[:, 0],
-        )
+            value, spread * np.sqrt(np.clip(unknown, 0.0, None)), distance.min(1),
+            np.take_along_axis(nearest, closest, axis=1),
+        )  # fmt: skip
 
 
 def _squares(queries: Array, points: Array) -> Array:

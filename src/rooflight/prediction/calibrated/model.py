@@ -122,5 +122,5 @@ class _Family:
         return np.stack([
             np.maximum(base * np.exp(warm.value), least),
             np.maximum(base * np.exp(np.maximum(cold.value, warm.value)), least), warm.deviation,
-            warm.distance, self.kernels[nearest],
+            warm.distance, np.median(self.kernels[nearest], axis=1),
         ])  # fmt: skip
