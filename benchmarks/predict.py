@@ -19,6 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import held_out_rows
 from predict_rows import DEVICE, GPU_BOUND, ROOT, Outcome, Spread, measured_rows, outcomes, within, wrong_families
 from predict_speed import speed
 
@@ -294,6 +295,8 @@ def page(rows: Sequence[Outcome], made: str, *, estimator: dict[str, Any] | None
         errors_by_group(waiting, lambda row: row.wall_error, lambda row: row.wall_in_interval),
         "### Against the machine that was calibrated",
         *walls,
+        "## Models held out",
+        *held_out_rows.section(calibration),
         f"## Rows off by more than {LARGE:.0%}",
         "GPU-busy time. Which ops are wrong is not known from a row; where a recording of the same model, kind of step "
         "and precision comes with rooflight, its families of ops are compared, as parts of the recorded GPU time.",
