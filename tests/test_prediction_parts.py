@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import msgspec
@@ -157,6 +158,57 @@ def test_many_batches_of_one_trace_are_as_if_each_were_traced():
         assert again.time_s == pytest.approx(alone.time_s)
         assert again.op_times_s == pytest.approx(alone.op_times_s)
         assert (again.flops, again.bound, again.ops) == (alone.flops, alone.bound, alone.ops)
+
+
+class Halves(nn.Module):
+    """The two halves of a batch one after the other, as some do to save memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(512, 512)
+
+    def forward(self, x):
+        return torch.cat([self.linear(half) for half in x.chunk(2)])
+
+
+class Pairs(nn.Module):
+    """Two samples at a time: it takes no odd batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1024, 512)
+
+    def forward(self, x):
+        return self.linear(x.reshape(x.shape[0] // 2, 1024))
+
+
+def halves(batch: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
+    return Halves(), (torch.zeros(batch, 512),)
+
+
+def pairs(batch: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
+    return Pairs(), (torch.zeros(batch, 512),)
+
+
+MIXTURE = {"overrides": {"num_hidden_layers": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "why"),
+    [
+        (f"{__name__}:halves", {}, "has a size of 810"),
+        (f"{__name__}:pairs", {}, f"the model does not take a batch of {PRIME}"),
+        ("mixtral-8x7b", {"step": "decode", **MIXTURE}, "has a size of 40[45]"),  # 1619 x 2 / 8 samples an expert
+        ("mixtral-8x7b", {"seq": 35, **MIXTURE}, "has a size of 1416[67]"),
+    ],
+    ids=["halves", "pairs", "experts of a decoded token", "experts of a sequence"],
+)
+def test_a_part_of_the_batch_is_traced_for_every_batch(model, options, why):
+    many = predict(model, on="h200", batch=[4, 8, 64], advice=False, **options)
+    assert any(re.search(f"^every batch was traced for itself: .*{why}", note) for note in many.notes)
+    (alone,) = predict(model, on="h200", batch=8, advice=False, **options)
+    assert many.at("h200", 8).flops == alone.flops
+    assert many.at("h200", 8).op_times_s == pytest.approx(alone.op_times_s)
 
 
 # --- the cache ---

@@ -2,8 +2,8 @@
 
 A model is traced on meta tensors, where a large batch costs nothing. With a prime that divides no size of the model
 itself, a size of 1619 is the batch, one of 1619 x 128 the tokens of it, and putting another number in the prime's place
-gives the step of that batch. What does not fit this picture (a size of the batch and something) is found, and the
-batches are then traced one by one.
+gives the step of that batch. What does not fit this picture (a size of the batch and something, a half of the batch) is
+looked for, and the batches are then traced one by one. A model that runs other ops from some batch on is not found out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ PRIMES = (1619, 1637, 1693, 1709, 1733)
 """Sizes of models are seldom their multiples."""
 _NEAR = 4
 """A size this close to a multiple of the prime is suspected to be the batch and a few more."""
+_PARTS = range(2, 9)
+"""A prime has no halves: a size this many of which are about a multiple is suspected to be a part of the batch."""
 
 
 class DoesNotScale(Exception):
@@ -31,10 +33,10 @@ def prime_for(batches: Sequence[int]) -> int:
 
 def check_scales(ledger: Ledger, prime: int, own_sizes: set[int]) -> None:
     """Raise where the batch cannot be told apart: the prime divides a size of the model's own parameters, or some size
-    is near a multiple of the prime without being one."""
+    is near a multiple of the prime, or near a half, a third, ... of one, without being one."""
     own = next((size for size in own_sizes if size and size % prime == 0), None)
     if own is not None:
-        raise DoesNotScale(f"a parameter has a size of {own}")
+        raise DoesNotScale(f"a parameter has a size of {own}, a multiple of the batch that was traced")
     seen = set(own_sizes)
     for op in ledger.ops:
         for tensor in (*op.inputs, *op.outputs):
@@ -42,9 +44,18 @@ def check_scales(ledger: Ledger, prime: int, own_sizes: set[int]) -> None:
                 if size in seen:
                     continue
                 seen.add(size)
-                rest = size % prime
-                if size > prime // 2 and rest and (rest <= _NEAR or rest >= prime - _NEAR):
-                    raise DoesNotScale(f"{op.name} has a size of {size}")
+                if size % prime and _is_suspect(size, prime):
+                    raise DoesNotScale(f"{op.name} has a size of {size}, which is no multiple of the batch")
+
+
+def _is_suspect(size: int, prime: int) -> bool:
+    # n times the n-th part of the batch, rounded up or down, is at most n - 1 off.
+    return _is_near(size, prime, _NEAR) or any(_is_near(n * size, prime, n - 1) for n in _PARTS)
+
+
+def _is_near(size: int, prime: int, most: int) -> bool:
+    rest = size % prime
+    return size > prime // 2 and min(rest, prime - rest) <= most
 
 
 class Rescaled:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import Ledger
 from rooflight.models.workload import Workload
 from rooflight.prediction.batches import DoesNotScale, check_scales, prime_for
@@ -41,14 +42,18 @@ def steps_of(model: str | nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[st
         try:
             return _from_one(traced, batches)
         except DoesNotScale as found:
-            note = f"every batch was traced for itself: {found}, which is no multiple of the batch"
+            note = f"every batch was traced for itself: {found}"
             return [at(batch) for batch in batches], (note,)
     return [at(batch) for batch in batches], ()
 
 
 def _from_one(traced: Any, batches: Sequence[int]) -> tuple[list[Step], tuple[str, ...]]:
     prime = prime_for(batches)
-    ledger, workload = traced(prime)
+    try:
+        ledger, workload = traced(prime)
+    except (BadInput, TraceFailed):
+        # As a model that takes its batch in pairs. What is wrong with any batch will be said of the one that was asked.
+        raise DoesNotScale(f"the model does not take a batch of {prime}") from None
     sizes = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
     check_scales(ledger, prime, sizes)
     prepared = PreparedTrace(ledger, prime)
