@@ -19,10 +19,13 @@ import rooflight
 from rooflight import summary
 from rooflight.commands.main import main
 from rooflight.errors import BadInput
+from rooflight.files import load
 from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, Points, encode, own_path, shipped
 from rooflight.hardware.recognise import this_device
 from rooflight.hardware.tasks import FAMILIES
 from rooflight.ledger import Value
+from rooflight.measured import Measured
+from rooflight.measured.step import busy_s
 
 SPECS = Path(rooflight.__file__).parent / "hardware" / "specs"
 SMALL_GPT2 = ("gpt2", "--set", "n_layer=4", "--set", "n_embd=256", "--set", "n_head=4", "--seq", "128")
@@ -155,6 +158,16 @@ def test_adam_does_not_wait_for_its_counters(predicted):
 
 
 # --- tiers ---
+
+
+def test_a_ppp_is_computed_from_a_measurement(predicted):
+    """The recorded step itself, predicted with its own PPP, takes as long as it took."""
+    recorded = "recorded:h200/resnet50-train-fp32"
+    (found,) = predicted("resnet50", "--on", "h200", "--batch", "16", "--step", "train", "--loss", "mse", "--ppp",
+                         recorded)["predictions"]  # fmt: skip
+    assert found["tier"] == "spec"
+    assert "computed: resnet50" in found["source"]
+    assert found["gpu_time_s"] == pytest.approx(busy_s(Measured(load(recorded))), rel=0.02)
 
 
 def test_ppp_asks_for_the_spec_tier(predicted):

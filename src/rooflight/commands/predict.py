@@ -16,6 +16,7 @@ from rooflight.commands.step_options import check_positive, check_step, quiet_mo
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
+    from rooflight.prediction.paleo import Ppp
     from rooflight.prediction.result import Predictions
 
 
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     help="How times are found. Default: the best there is for the device.",
 )
 @click.option(
-    "--ppp", type=float, help="Platform percent of peak, as a fraction: PALEO's constant (asks for --tier spec)."
+    "--ppp",
+    metavar="FRACTION|LEDGER",
+    help="Platform percent of peak, PALEO's constant (asks for --tier spec); of a ledger, what was measured.",
 )
 @click.option("--calibration", type=click.Path(path_type=Path), help="A file of `rooflight calibrate`.")
 @click.option("--graphs", is_flag=True, help="The step as one CUDA graph.")
@@ -92,14 +95,33 @@ def _check(options: Mapping[str, Any]) -> None:
     price = options["price"]
     if price is not None and not (math.isfinite(price) and price > 0):
         raise BadInput(f"--price must be above 0, got {price:g}: what one device costs an hour")
-    if options["ppp"] is not None:
-        from rooflight.prediction.paleo import check_ppp
-
-        check_ppp(options["ppp"], "--ppp")
     ending = "" if options["output"] is None else options["output"].name.lower()
     if options["roofline"] and not (options["as_json"] or ending.endswith((".json", ".json.gz"))):
         raise BadInput("--roofline is data for programs: add --json, or -o FILE.json")
     check_form(options)
+
+
+def _ppp(text: str | None) -> Ppp | None:
+    """PALEO's constant as a number, or computed from a measured ledger."""
+    if text is None:
+        return None
+    from rooflight.prediction.paleo import given_ppp, ppp_of_step
+
+    try:
+        value = float(text)
+    except ValueError:
+        value = None
+    if value is not None:
+        return given_ppp(value)
+    from rooflight.files import load
+    from rooflight.hardware.devices import recognise_name
+
+    ledger = load(text)
+    device = recognise_name(ledger.header.device or "")
+    if device is None:
+        where = ledger.header.device or "no device"
+        raise BadInput(f"--ppp {text}: measured on {where}, whose peaks are not known; give a fraction")
+    return ppp_of_step(ledger, device)
 
 
 def _predict(options: Mapping[str, Any]) -> Predictions:
@@ -108,9 +130,9 @@ def _predict(options: Mapping[str, Any]) -> Predictions:
     arguments = step_arguments(options)
     with quiet_model():
         return predict(
-            options["model"], **arguments, on=options["devices"].split(","), tier=options["tier"], ppp=options["ppp"],
-            graphs=options["graphs"], calibration=options["calibration"], roofline=options["roofline"],
-            gpus=options["gpus"], nodes=options["nodes"], parallel=options["parallel"],
+            options["model"], **arguments, on=options["devices"].split(","), tier=options["tier"],
+            ppp=_ppp(options["ppp"]), graphs=options["graphs"], calibration=options["calibration"],
+            roofline=options["roofline"], gpus=options["gpus"], nodes=options["nodes"], parallel=options["parallel"],
             micro_batches=options["micro_batches"],
             command=shlex.join(["rooflight", *sys.argv[1:]]),
         )  # fmt: skip

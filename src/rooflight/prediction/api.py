@@ -19,12 +19,14 @@ from rooflight.prediction.advice import advise
 from rooflight.prediction.asked import ceilings_of, devices_of, predictor_of, read_calibration, versions_notes
 from rooflight.prediction.cells import Cell, cells_of, spec_cell
 from rooflight.prediction.many import Cluster, layout_of, ledger_of, retime_by, timed_by, timed_by_spec
-from rooflight.prediction.paleo import check_ppp
+from rooflight.prediction.paleo import Ppp, given_ppp
 from rooflight.prediction.parallel.layout import Layout
 from rooflight.prediction.prepared import Step
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.prediction.roofline import Times, roofline
+from rooflight.prediction.roofs import is_unknown
 from rooflight.prediction.steps import steps_of
+from rooflight.prediction.tasks import is_guess
 from rooflight.prediction.tiers import TIERS, Predictor, check_precision
 from rooflight.trace import TraceOptions
 
@@ -54,7 +56,7 @@ def predict(
     input_shape: Sequence[int] | None = None,
     download: bool = False,
     tier: str | None = None,
-    ppp: float | None = None,
+    ppp: float | Ppp | None = None,
     graphs: bool = False,
     calibration: Calibration | str | Path | None = None,
     advice: bool = True,
@@ -79,6 +81,7 @@ def predict(
     devices = devices_of(on, given)
     batches = _batches(model, batch)
     layout = layout_of(parallel, gpus=gpus, nodes=nodes)
+    ppp = given_ppp(ppp) if isinstance(ppp, (int, float)) else ppp
     tier = _tier(devices, tier=tier, ppp=ppp, dtype=autocast or dtype or "fp32")
     if micro_batches is not None and layout is None:
         raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
@@ -113,7 +116,7 @@ def _answered(work: _Work, devices: Sequence[Device], tier: str | None, given: C
     steps = work.steps
     return Predictions(
         header=_header(steps), predictions=tuple(rows),
-        notes=(*steps[0].ledger.header.notes, *notes, *_too_large(rows, devices, steps[0])),
+        notes=(*steps[0].ledger.header.notes, *notes, *_guesses(steps, tier), *_too_large(rows, devices, steps[0])),
         devices=tuple(devices), graphs=work.graphs, precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
     )  # fmt: skip
@@ -130,7 +133,7 @@ def _batches(model: str | nn.Module, batch: int | Sequence[int] | None) -> list[
     return found
 
 
-def _tier(devices: Sequence[Device], *, tier: str | None, ppp: float | None, dtype: str) -> str | None:
+def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None, dtype: str) -> str | None:
     """The tier that was asked for, if everything that was asked for goes together."""
     if not devices:
         raise BadInput("no device given: name one with --on (see `rooflight list devices`)")
@@ -138,8 +141,6 @@ def _tier(devices: Sequence[Device], *, tier: str | None, ppp: float | None, dty
         raise BadInput(f"unknown tier {tier!r}; known: {', '.join(TIERS)}")
     if ppp is not None and tier not in (None, "spec"):
         raise BadInput("--ppp goes with the spec tier: leave --ppp or --tier away")
-    if ppp is not None:
-        check_ppp(ppp)
     if len({device.kind for device in devices}) > 1:
         raise BadInput("a CPU and a GPU run different kernels: predict them one after the other")
     for device in devices:
@@ -154,7 +155,7 @@ class _Work:
     steps: Sequence[Step]
     _: KW_ONLY
     graphs: bool
-    ppp: float | None
+    ppp: Ppp | None
     advice: bool
     roofline: bool
     layout: Layout | None
@@ -203,6 +204,15 @@ def _with_roofline(found: Prediction, step: Step, device: Device, used: Predicto
         f"predicted, {found.tier}", dict(enumerate(found.op_times_s)), gpu_busy_s=found.gpu_time_s, wall_s=found.time_s,
     )  # fmt: skip
     return replace(found, roofline=roofline(ledger, device, times=times, ceilings=ceilings_of(device, used)).to_dict())
+
+
+def _guesses(steps: Sequence[Step], tier: str | None) -> tuple[str, ...]:
+    """Ops whose time is not that of the like of them, by name."""
+    doubtful, said = is_guess, "nothing like it was timed, so its time is a guess, and may be far too short: "
+    if tier == "spec":
+        doubtful, said = is_unknown, "no formula, or only a part of one, tells what it takes, which counts as nothing: "
+    names = sorted({op.packet.removeprefix("aten::") for step in steps for op in step.kinds if doubtful(op)})
+    return (said + ", ".join(names),) if names else ()
 
 
 def _too_large(rows: Sequence[Prediction], devices: Sequence[Device], step: Step) -> tuple[str, ...]:

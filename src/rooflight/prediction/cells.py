@@ -15,7 +15,7 @@ from rooflight.hardware.device import Device
 from rooflight.prediction.cache import Array
 from rooflight.prediction.clocks import simulate
 from rooflight.prediction.host import host_seconds
-from rooflight.prediction.paleo import SpecTime, given_ppp, spec_time
+from rooflight.prediction.paleo import Ppp, SpecTime, spec_time
 from rooflight.prediction.prepared import PHASES, Step
 from rooflight.prediction.result import Bound, CostlyOp, Interval, Prediction
 from rooflight.prediction.roofs import roofs_of
@@ -174,15 +174,15 @@ def cells_of(step: Step, predictors: Sequence[Predictor], *, graphs: bool) -> li
     return cells
 
 
-def spec_seconds(step: Step, device: Device, ppp: float | None) -> tuple[SpecTime, Array]:
+def spec_seconds(step: Step, device: Device, ppp: Ppp | None) -> tuple[SpecTime, Array]:
     """PALEO's answer, and its seconds for every op."""
     ledger = replace(step.ledger, header=replace(step.ledger.header, batch=step.batch), ops=step.ops_with_cost)
-    found = spec_time(ledger, device, ppp=None if ppp is None else given_ppp(ppp))
+    found = spec_time(ledger, device, ppp=ppp)
     by_op = found.op_times_s
     return found, np.array([by_op.get(op.index, 0.0) for op in ledger.ops])
 
 
-def spec_cell(step: Step, device: Device, ppp: float | None) -> Prediction:
+def spec_cell(step: Step, device: Device, ppp: Ppp | None) -> Prediction:
     """PALEO's answer: it knows FLOPs, bytes and peaks, no kernels and no host."""
     found, seconds = spec_seconds(step, device, ppp)
     limits = limits_of(step, device)

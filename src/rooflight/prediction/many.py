@@ -14,6 +14,7 @@ from rooflight.ledger import Ledger, Op
 from rooflight.prediction.batches import ledger_at
 from rooflight.prediction.cells import gap_of, spec_seconds
 from rooflight.prediction.host import host_seconds
+from rooflight.prediction.paleo import Ppp
 from rooflight.prediction.parallel.combined import Options, ParallelStep
 from rooflight.prediction.parallel.combined import predict as predict_parallel
 from rooflight.prediction.parallel.fabric import Fabric, fabric_of
@@ -65,7 +66,7 @@ def timed_by(predictor: Predictor, *, graphs: bool) -> Timed:
     return timed
 
 
-def timed_by_spec(device: Device, ppp: float | None) -> Timed:
+def timed_by_spec(device: Device, ppp: Ppp | None) -> Timed:
     def timed(step: Step) -> TimedStep:
         _, seconds = spec_seconds(step, device, ppp)
         return TimedStep(ledger_of(step), seconds.tolist(), [0.0] * len(seconds), "spec")
