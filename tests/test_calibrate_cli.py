@@ -96,6 +96,17 @@ def test_a_cpu_is_calibrated_and_its_file_found_by_predictions(rooflight, small,
     assert not any("graph" in one.change or "fused" in one.change or "bf16" in one.change for one in found.advice)
 
 
+def test_a_file_in_a_place_of_its_own_is_to_be_given(capfd, monkeypatch, tmp_path):
+    from rooflight.commands.calibrate import _default_path, _summary
+    from rooflight.hardware.calibration import shipped
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    mine = tmp_path / "my own.json.gz"
+    for path, given in ((_default_path("h200"), ""), (mine, f" --calibration '{mine}'")):
+        _summary(shipped("h200"), path, "h200")
+        assert capfd.readouterr().out.endswith(f"use it with: rooflight predict resnet50 --on h200{given}\n")
+
+
 def test_an_existing_file_is_written_over_only_when_asked_to(rooflight, tmp_path):
     path = tmp_path / "mine.json.gz"
     path.write_text("precious")

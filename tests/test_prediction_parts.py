@@ -211,6 +211,36 @@ def test_a_part_of_the_batch_is_traced_for_every_batch(model, options, why):
     assert many.at("h200", 8).op_times_s == pytest.approx(alone.op_times_s)
 
 
+class Dependent(nn.Module):
+    """Steps that wait for one another, and passes that follow one another: nothing like them is calibrated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(64, 64, batch_first=True)
+
+    def forward(self, x):
+        x, _ = self.recurrent(x)
+        return torch.sort(torch.linalg.vector_norm(x, dim=-1))[0]
+
+
+def test_what_nothing_like_it_was_timed_of_is_named_and_not_inside():
+    found = predict(Dependent(), torch.randn(8, 32, 64), on="h200", advice=False)
+    assert [note.rpartition(": ")[2] for note in found.notes if "a guess" in note] == ["_cudnn_rnn, sort"]
+    assert found[0].inside < 0.7
+    plain = predict(nn.LSTM(64, 64).requires_grad_(False), torch.randn(8, 32, 64), tier="spec", advice=False)
+    assert not any("a guess" in note for note in plain.notes)  # PALEO takes the FLOPs of anything
+
+
+def test_a_precision_of_another_width_than_was_timed_is_not_inside():
+    wide, usual = (predict("resnet18", on="h200", batch=8, dtype=dtype, advice=False)[0] for dtype in ("fp64", "fp32"))
+    assert wide.inside < 0.2 < 0.9 < usual.inside
+
+    def relative(one):
+        return one.gpu_time_interval_s.high / one.gpu_time_s - 1
+
+    assert relative(wide) > 2 * relative(usual)
+
+
 # --- the cache ---
 
 

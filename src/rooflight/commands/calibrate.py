@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,7 +124,8 @@ def _summary(calibration: Calibration, path: Path, name: str) -> None:
             continue
         unit = "FLOP/s" if key.startswith("gemm") else "B/s"
         emit(f"  {key:12} {units.count(value.value) + unit:>14}   {value.origin}")
-    emit(f"wrote {path}; use it with: rooflight predict resnet50 --on {name}")
+    where = "" if path == _default_path(name) else f" --calibration {shlex.quote(str(path))}"
+    emit(f"wrote {path}; use it with: rooflight predict resnet50 --on {name}{where}")
 
 
 @contextmanager

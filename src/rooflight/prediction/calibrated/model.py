@@ -10,7 +10,14 @@ import numpy as np
 
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.tasks import FAMILIES, Task
-from rooflight.prediction.calibrated.baseline import LAUNCH_S, Array, Speed, baseline_seconds, least_seconds
+from rooflight.prediction.calibrated.baseline import (
+    LAUNCH_S,
+    Array,
+    Speed,
+    baseline_seconds,
+    itemsize,
+    least_seconds,
+)
 from rooflight.prediction.calibrated.features import features
 from rooflight.prediction.calibrated.interpolation import Field
 
@@ -119,8 +126,12 @@ class _Family:
         warm, cold = self.warm.at(queries), self.cold.at(queries)
         nearest = warm.nearest
         least = least_seconds(self.family, precision, numbers, speed)
+        deviation, distance = warm.deviation, warm.distance
+        if itemsize(precision) != itemsize(self.precision):
+            # Timed in another width only: fp64 is not among what was calibrated because fp32 is.
+            deviation, distance = np.maximum(deviation, _UNKNOWN), np.full(len(numbers), np.inf)
         return np.stack([
             np.maximum(base * np.exp(warm.value), least),
-            np.maximum(base * np.exp(np.maximum(cold.value, warm.value)), least), warm.deviation,
-            warm.distance, np.median(self.kernels[nearest], axis=1),
+            np.maximum(base * np.exp(np.maximum(cold.value, warm.value)), least), deviation, distance,
+            np.median(self.kernels[nearest], axis=1),
         ])  # fmt: skip
