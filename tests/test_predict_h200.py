@@ -118,10 +118,11 @@ def steps_of_model(name: str) -> Iterator[tuple[str, set[Task]]]:
         lengths -= {1024}  # more than it has positions
     for seq in lengths:
         for dtype in ("fp32", "bf16"):
-            for step, loss in (("infer", None), ("train", None), ("train", "mse")):
+            decoding = [("decode", None)] if entry.decodes else []
+            for step, loss in [("infer", None), ("train", None), ("train", "mse"), *decoding]:
                 found, _ = steps_of(
                     name, (), None, BATCHES, TraceOptions(target="cuda", loss=loss, on="meta"), scaled=True,
-                    step=step, seq=seq, past=None, dtype=dtype, overrides=FEWER_LAYERS.get(name), input_shape=None,
+                    step=step, seq=seq - 1 if seq and step == "decode" else seq, past=None, dtype=dtype, overrides=FEWER_LAYERS.get(name), input_shape=None,
                     download=False,
                 )  # fmt: skip
                 length = f" s{seq}" if seq else ""

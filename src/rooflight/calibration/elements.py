@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rooflight.calibration.case import DTYPES, Call, Case, Cases, OutOfPool, Pool
-from rooflight.calibration.sampling import KNOWN_SIDES, choice, points, unusual, whole
+from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, unusual, whole
 from rooflight.hardware.tasks import Task
 
 aten = torch.ops.aten
@@ -170,7 +170,7 @@ def rows_cases(family: str, seed: int, largest: int) -> Cases:
         aligned = 1 if u[2] * 10 % 1 < 0.2 else 8
         columns = whole(u[1], 16, 70000 if family.startswith("softmax") else 16384, aligned)
         rows = unusual(whole(u[0], 1, 262144))
-        if not 256 <= rows * columns <= largest:
+        if not 256 <= rows * columns <= largest or (rows == 1 and columns % 64 == 0):  # a decoded token is such a row
             continue
         task = Task(family, "fp32" if u[2] < 0.5 else "bf16", (rows, columns))
         yield Case(task, partial(_rows, task))
@@ -266,8 +266,8 @@ def embedding_cases(family: str, seed: int, largest: int) -> Cases:
     for u in points(4, seed):
         rows, columns = whole(u[0], 1, 131072), whole(u[1], 16, 8192, 8)
         vocabulary = whole(u[3], 64, 150000)
-        if max(rows, vocabulary) * columns > largest:
-            continue
+        if max(rows, vocabulary) * columns > largest or (is_power_of_two(rows) and columns % 64 == 0):
+            continue  # too much, or the tokens of a batch that is decoded
         numbers = (rows, columns) if family.endswith("forward") else (rows, columns, vocabulary)
         task = Task(family, "fp32" if u[2] < 0.5 else "bf16", numbers)
         yield Case(task, partial(_embedding, task, vocabulary))

@@ -12,7 +12,7 @@ __all__ = ["Task", "is_guess", "tasks_of"]
 _NEVER_TIMED = (
     "_cudnn_rnn", "miopen_rnn", "mkldnn_rnn", "linalg_", "_linalg_", "cholesky", "_cholesky", "triangular_solve", "lu_",
     "_fft_", "sort", "msort", "topk", "kthvalue", "median", "nanmedian", "mode", "unique", "_unique", "histc",
-    "bincount", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_ctc_loss", "_cdist", "_pdist",
+    "bincount", "_ctc_loss", "_cdist", "_pdist",
 )  # fmt: skip
 """Ops of many dependent steps or passes, by how their names begin."""
 _TIMED = ("linalg_vector_norm", "linalg__powsum", "linalg_cross")
