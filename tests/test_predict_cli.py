@@ -66,6 +66,23 @@ def predicted(run):
 # --- one device ---
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("gpt2", "--seq", 32), "fp32"),
+        (("gpt2", "--seq", 32, "--tf32"), "fp32 (TF32 in convolutions and matmuls, not in attention)"),
+        (("resnet18", "--tf32"), "fp32 (TF32 in all matrix work)"),
+        (("resnet18",), "fp32 (TF32 in convolutions, not in matmuls)"),
+        (("resnet18", "--on", "v100-sxm2-16"), "fp32"),
+    ],
+    ids=["matmuls", "matmuls in TF32", "all in TF32", "convolutions", "no TF32"],
+)
+def test_the_first_line_says_what_matrix_work_runs_in(run, arguments, words):
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    assert f" · {words}" in out.splitlines()[0] and out.splitlines()[0].endswith(words)
+
+
 def test_page_says_time_bound_ops_advice_and_sources(run):
     code, out, err = run("resnet18", "--batch", 8, "--step", "train")
     assert code == 0, err

@@ -10,6 +10,7 @@ from rooflight.reporting import predict_many_tables as many_tables
 from rooflight.reporting import predict_tables as tables
 from rooflight.reporting.page import Page
 from rooflight.reporting.table import Table
+from rooflight.reporting.text import KINDS, in_precision
 from rooflight.reporting.written import peak_tera, seconds
 
 DETAILED = 12
@@ -19,7 +20,6 @@ _SOURCED = 1
 
 _LISTED = 5
 """Batches that the headline names one by one."""
-_KINDS = {"infer": "inference", "train": "training step", "decode": "decoding one token"}
 _TIERS = {
     "calibrated": "calibrated: every op is the kernels it launches, timed by interpolation among micro-benchmarks of "
                   "this very device",
@@ -81,14 +81,14 @@ def headline(found: Predictions) -> str:
     sizes = list(dict.fromkeys(one.batch for one in found))
     several = len(sizes) > _LISTED
     batch = f"{sizes[0]} to {sizes[-1]}" if several else ", ".join(map(_size, sizes))
-    parts = [header.model, _KINDS[header.step or "infer"], f"batch {batch}"]
+    parts = [header.model, KINDS[header.step or "infer"], f"batch {batch}"]
     if header.accumulate > 1:
         parts[-1] += f" × {header.accumulate} accumulated"
     if header.step == "decode":
         parts.append("one more token" if header.past is None else f"{header.past:,} tokens in the cache")
     elif header.sequence is not None:
         parts.append(f"sequence {header.sequence}")
-    parts.append(_precision(header, _really(found)))
+    parts.append(in_precision(header, _really(found)))
     if header.step == "train":
         parts.append(f"{header.loss} loss, {header.optimizer}")
     parts += ["one CUDA graph"] if found.graphs else []
@@ -111,13 +111,6 @@ def _really(found: Predictions) -> tuple[str, ...]:
 
 def _parallel(name: str) -> str:
     return f"{name} (tensor × pipeline × data)" if "x" in name else name
-
-
-def _precision(header: Header, used: tuple[str, ...]) -> str:
-    text = header.dtype or ""
-    if header.dtype == "fp32" and "tf32" in used:
-        text += " (TF32 in all matrix work)" if "fp32" not in used else " (TF32 in convolutions, not in matmuls)"
-    return f"{text}, autocast {header.autocast}".lstrip(", ") if header.autocast else text
 
 
 def _place(one: Prediction) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rooflight import summary, units
-from rooflight.ledger import Ledger, total
+from rooflight.ledger import Header, Ledger, total
 from rooflight.measured import Measured, is_measured
 from rooflight.reporting import measure_text
 
@@ -15,7 +17,7 @@ CONVENTIONS = (
 )
 
 
-_KINDS = {"infer": "inference", "train": "training step", "decode": "decoding one token"}
+KINDS = {"infer": "inference", "train": "training step", "decode": "decoding one token"}
 _EXECUTIONS = {"compile": "compiled", "graph": "CUDA graph"}
 
 
@@ -24,7 +26,7 @@ def headline(ledger: Ledger) -> str:
     header = ledger.header
     parts = [header.model]
     if header.step is not None:
-        parts += [_KINDS[header.step], f"batch {'unknown' if header.batch is None else header.batch}"]
+        parts += [KINDS[header.step], f"batch {'unknown' if header.batch is None else header.batch}"]
     elif header.batch is not None:
         parts.append(f"batch {header.batch}")
     if header.accumulate > 1:
@@ -45,12 +47,19 @@ def headline(ledger: Ledger) -> str:
 
 
 def _precision(ledger: Ledger) -> str:
-    header = ledger.header
+    on_gpu = ledger.header.target.startswith("cuda")
+    return in_precision(
+        ledger.header, {op.precision for op in ledger.ops if op.cost and op.cost.macs} if on_gpu else ()
+    )
+
+
+def in_precision(header: Header, used: Collection[str]) -> str:
+    """`fp32 (TF32 in convolutions, not in matmuls)`; `used`: what matrix work really runs in."""
     text = header.dtype or ""
-    if header.dtype == "fp32" and header.target.startswith("cuda"):
-        used = {op.precision for op in ledger.ops if op.cost and op.cost.macs}
-        if "tf32" in used:
-            text += " (TF32 in all matrix work)" if "fp32" not in used else " (TF32 in convolutions, not in matmuls)"
+    if header.dtype == "fp32" and "tf32" in used:
+        matmuls = header.math is not None and header.math.tf32_matmul
+        rest = "convolutions and matmuls, not in attention" if matmuls else "convolutions, not in matmuls"
+        text += f" (TF32 in {'all matrix work' if 'fp32' not in used else rest})"
     return f"{text}, autocast {header.autocast}".lstrip(", ") if header.autocast else text
 
 
