@@ -37,13 +37,13 @@ from rooflight.prediction.calibrated.baseline import (
 )
 from rooflight.prediction.calibrated.features import features
 from rooflight.prediction.calibrated.interpolation import Field
-from rooflight.prediction.calibrated.model import CalibratedModel
+from rooflight.prediction.calibrated.model import _NOISE, _REACH, CalibratedModel
 from rooflight.prediction.cells import cells_of
 from rooflight.prediction.clocks import simulate
 from rooflight.prediction.host import host_class, host_seconds
 from rooflight.prediction.prepared import PreparedTrace
 from rooflight.prediction.tasks import tasks_of
-from rooflight.prediction.tiers import check_precision, predictor, retargeted, speed_of
+from rooflight.prediction.tiers import _NEAR, check_precision, predictor, retargeted, speed_of
 
 PRIME = 1619
 
@@ -229,6 +229,21 @@ def test_what_nothing_like_it_was_timed_of_is_named_and_not_inside():
     assert found[0].inside < 0.7
     plain = predict(nn.LSTM(64, 64).requires_grad_(False), torch.randn(8, 32, 64), tier="spec", advice=False)
     assert not any("a guess" in note for note in plain.notes)  # PALEO takes the FLOPs of anything
+
+
+def test_points_that_count_as_inside_are_predicted_much_better_when_left_out():
+    model = predictor(find("h200")).model
+    errors, distances = [], []
+    for precision in ("bf16", "fp32"):
+        family = model._family("gemm", precision)
+        order = np.random.default_rng(0).permutation(len(family.rows))
+        out, kept = order[:400], order[400:]
+        found = Field(family.points[kept], family.warm.values[kept], _REACH, _NOISE).at(family.points[out])
+        errors.append(np.abs(np.exp(found.value - family.warm.values[out]) - 1))
+        distances.append(found.distance)
+    error, inside = np.concatenate(errors), np.concatenate(distances) <= _NEAR
+    assert inside.sum() > 200 and (~inside).sum() > 20
+    assert np.median(error[~inside]) > 2 * np.median(error[inside])
 
 
 def test_a_precision_of_another_width_than_was_timed_is_not_inside():
