@@ -40,11 +40,13 @@ memory_bytes = { value = 25_769_803_776, source = "datasheet, page 2", date = "2
 bandwidth_bytes_per_s = { value = 864e9, source = "datasheet, page 2", date = "2026-11-15" }
 sms = { value = 142, source = "datasheet, page 1", date = "2026-11-15" }
 clock_hz = { value = 2520e6, source = "nvidia-smi -q -d CLOCK", date = "2026-11-15" }
+l2_bytes = { value = 96e6, source = "datasheet, page 2", date = "2026-11-15" }
 
 [core_flops_per_s]
 fp32 = { value = 91.6e12, source = "datasheet, page 2", date = "2026-11-15" }
 
 [tensor_flops_per_s]
+tf32 = { value = 183e12, source = "datasheet, page 2, without sparsity", date = "2026-11-15" }
 bf16 = { value = 362e12, source = "datasheet, page 2, without sparsity", date = "2026-11-15" }
 
 [links_bytes_per_s]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from importlib import resources
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from rooflight.hardware.tasks import FAMILIES, Task
 from rooflight.ledger import Ledger, Op, Tensor, Value
 from rooflight.prediction import advice as advising
 from rooflight.prediction.api import predict
+from rooflight.prediction.asked import waited_much
 from rooflight.prediction.batches import PRIMES, DoesNotScale, Rescaled, check_scales, ledger_at, prime_for
 from rooflight.prediction.cache import USABLE, Touches
 from rooflight.prediction.calibrated.baseline import (
@@ -739,7 +741,40 @@ def test_a_precision_that_the_device_lacks_is_one_clear_line():
     with pytest.raises(BadInput, match=r"V100.* has no bf16: it has .*choose with --dtype"):
         predict("resnet18", on="v100", batch=1, dtype="bf16")
     with pytest.raises(BadInput, match="has no fp16"):
-        check_precision("fp16", find("k80"))
+        check_precision("fp16", [find("k80")])
+    with pytest.raises(BadInput, match=r"V100.*K80.*or leave v100-sxm2-16,k80 out of --on"):
+        predict("resnet18", on=["a100", "v100", "k80"], batch=1, dtype="bf16")
+
+
+def test_fused_attention_runs_in_the_type_of_its_inputs_forward_and_backward():
+    """Its row sums are fp32; counted as such, long sequences had an MFU above 1."""
+    found = predict("gpt2", on="h200", batch=1, seq=8192, step="train", dtype="bf16",
+                    overrides={"n_positions": "8192", "n_layer": "2"}, advice=False)[0]  # fmt: skip
+    assert 0.05 < found.mfu < 0.9
+    attention = [one for one in found.ops if "attention" in one.name]
+    assert attention and {one.precision for one in attention} == {"bf16"}
+
+
+def test_a_prediction_is_found_by_any_name_of_its_device():
+    found = predict("mnist-cnn", on=["a100", "h200"], batch=2, advice=False)
+    assert found.at("a100") is found[0] is found.at("a100-sxm-80", 2)
+    with pytest.raises(KeyError, match="there are a100-sxm-80 at batch 2"):
+        found.at("a100", 3)
+
+
+def test_what_a_devices_file_leaves_out_is_said(tmp_path):
+    described = (resources.files("rooflight.hardware") / "specs" / "l40s.toml").read_text().splitlines()
+    file = tmp_path / "mine.toml"
+    file.write_text("\n".join(line.replace('"l40s"', '"mine"') for line in described
+                              if not line.startswith(("l2_bytes", "aliases", "recognised_as"))))  # fmt: skip
+    notes = predict("mnist-cnn", on=str(file), batch=2, advice=False).notes
+    assert any("gives no l2_bytes" in note for note in notes)
+
+
+def test_a_busy_machine_is_told_from_a_quiet_one():
+    assert waited_much("48% of the time")
+    assert not waited_much("3% of the time")
+    assert not waited_much("")
 
 
 def test_an_interval_of_a_device_of_another_kind_is_wider():

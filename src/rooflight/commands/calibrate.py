@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,8 +57,8 @@ def command(where: str | None, described: str | None, seconds: float, output: Pa
         with _progress() as progress:
             calibration = calibrate(bench, progress, journal)
     except KeyboardInterrupt:
-        say(f"what is done is kept in {journal}: the same command goes on from there")
-        raise
+        say(f"rooflight: interrupted; what is done is kept in {journal}: the same command goes on from there")
+        sys.exit(130)
     _write(calibration, path, force=force)
     _summary(calibration, path, name)
 
@@ -116,9 +117,13 @@ def _write(calibration: Calibration, path: Path, *, force: bool) -> None:
 def _summary(calibration: Calibration, path: Path, name: str) -> None:
     from rooflight import units
     from rooflight.commands.output import emit
+    from rooflight.prediction.asked import waited_much
 
     points = sum(len(some.rows) for some in calibration.points)
     emit(f"{calibration.device}: {points:,} points in {calibration.seconds:.0f} s, torch {calibration.torch}")
+    waited = calibration.conditions.get("waited_for_a_core", "")
+    if waited_much(waited):
+        emit(f"TIMES UNRELIABLE: others kept the cores busy, threads waited {waited}: calibrate again when it is quiet")
     for key, value in calibration.ceilings.items():
         if key.endswith(".burst"):
             continue

@@ -16,7 +16,14 @@ from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
 from rooflight.ledger import StepKind
 from rooflight.prediction.advice import advise
-from rooflight.prediction.asked import ceilings_of, devices_of, predictor_of, read_calibration, versions_notes
+from rooflight.prediction.asked import (
+    assumed_notes,
+    ceilings_of,
+    devices_of,
+    predictor_of,
+    read_calibration,
+    versions_notes,
+)
 from rooflight.prediction.cells import Cell, cells_of, spec_cell
 from rooflight.prediction.many import Cluster, layout_of, ledger_of, retime_by, timed_by, timed_by_spec
 from rooflight.prediction.paleo import Ppp, given_ppp
@@ -112,7 +119,7 @@ def _answered(work: _Work, devices: Sequence[Device], tier: str | None, given: C
             predictors.append(one)
             notes += said
         rows = work.by_predictors(predictors)
-        notes += versions_notes(predictors)
+        notes += (*versions_notes(predictors), *assumed_notes(devices))
     steps = work.steps
     return Predictions(
         header=_header(steps), predictions=tuple(rows),
@@ -143,8 +150,7 @@ def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None, dtype
         raise BadInput("--ppp goes with the spec tier: leave --ppp or --tier away")
     if len({device.kind for device in devices}) > 1:
         raise BadInput("a CPU and a GPU run different kernels: predict them one after the other")
-    for device in devices:
-        check_precision(dtype, device)
+    check_precision(dtype, devices)
     return "spec" if ppp is not None else tier
 
 

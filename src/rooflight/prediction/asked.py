@@ -14,8 +14,10 @@ from rooflight.hardware.devices import find, names, recognise_name
 from rooflight.hardware.recognise import CpuOutline, Recognised, this_device
 from rooflight.prediction.calibrated.model import CalibratedModel
 from rooflight.prediction.roofs import Ceilings
-from rooflight.prediction.tiers import Predictor, predictor, speed_of
+from rooflight.prediction.tiers import DEFAULT_CACHE_BYTES, Predictor, predictor, speed_of
 
+_WAITED = 10.0
+"""Percent of the time that threads wait for a core, beyond which times mean little."""
 HERE = ("here", "cpu")
 """The device of this machine, and its processor where it has a GPU too."""
 
@@ -130,6 +132,20 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
     return Predictor(device, "transferred", model, f"carried over from {origin.name} (given)"), said
 
 
+def waited_much(text: str) -> bool:
+    """Did other programs keep the cores busy? `text` is as conditions have it, `48% of the time`."""
+    share = text.partition("%")[0]
+    return share.replace(".", "", 1).isdigit() and float(share) >= _WAITED
+
+
+def assumed_notes(devices: Iterable[Device]) -> tuple[str, ...]:
+    """What a device's file leaves open, and what is taken instead."""
+    return tuple(
+        f"{device.name}: its file gives no l2_bytes, so a cache of {DEFAULT_CACHE_BYTES / 1e6:g} MB is assumed"
+        for device in devices if device.l2_bytes is None
+    )  # fmt: skip
+
+
 def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
     """What must be said of calibrations that were made with another torch, or another driver than this machine's."""
     import torch
@@ -143,6 +159,9 @@ def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
         driver = one.calibration.driver
         if driver is not None and is_here(one.device) and driver_version() not in (None, driver):
             differ.append(f"driver {driver}, here is {driver_version()}")
+        waited = one.calibration.conditions.get("waited_for_a_core", "")
+        if one.device.kind == "cpu" and waited_much(waited):
+            found.append(f"its threads waited {waited} for a core while it was calibrated: times are too long")
         if differ:
             found.append(f"calibrated with {'; '.join(differ)}: other versions may choose other kernels")
     return tuple(found)

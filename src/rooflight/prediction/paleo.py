@@ -48,9 +48,9 @@ def check_ppp(value: float, name: str = "PPP") -> float:
     """Above 1 nothing runs; a percent where a fraction is meant is the likely slip."""
     if value > 1:
         hint = f"as a fraction, {value / 100:g}?" if value <= 100 else "it is measured FLOP/s over the peak's"
-        raise BadInput(f"PPP ({name}) {value:g} is above the peak: {hint}")
+        raise BadInput(f"{name} {value:g} is above the peak: {hint}")
     if not value > 0:
-        raise BadInput(f"PPP ({name}) {value:g} would take for ever: give a fraction of the peak above 0, at most 1")
+        raise BadInput(f"{name} {value:g} would take for ever: give a fraction of the peak above 0, at most 1")
     return value
 
 

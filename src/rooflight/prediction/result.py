@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from rooflight.hardware.device import Device
+from rooflight.hardware.devices import find
 from rooflight.ledger import Header
 
 Bound = Literal["compute", "memory", "host"]
@@ -214,7 +215,10 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, device: str, batch: int | None = None) -> Prediction:
         """The prediction for a device, at a batch where there are several."""
+        known = {one.device for one in self.predictions}
+        name = device if device in known else find(device).name
         for one in self.predictions:
-            if one.device == device and batch in (None, one.batch):
+            if one.device == name and batch in (None, one.batch):
                 return one
-        raise KeyError(f"no prediction for {device} at batch {batch}")
+        there = ", ".join(f"{one.device} at batch {one.batch}" for one in self.predictions)
+        raise KeyError(f"no prediction for {device} at batch {batch}; there are {there}")

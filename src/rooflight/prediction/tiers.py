@@ -34,6 +34,8 @@ ORIGIN = "h200"
 """Whose calibration is carried over where a device has none."""
 _CACHE_SPEEDUP = 2.0
 """How much faster than its memory a device's cache is taken to be in the baseline, where nobody measured."""
+DEFAULT_CACHE_BYTES = 4e6
+"""Where a device's file says nothing of its cache."""
 SYSTEMATIC: dict[Tier, float] = {"calibrated": 0.04, "transferred": 0.08, "spec": 0.3}
 """One standard deviation of an error that all ops of a step share, as a part of its time."""
 _FOREIGN = 0.2
@@ -61,7 +63,7 @@ def speed_of(device: Device) -> Speed:
         if figure is not None:
             peaks[precision] = figure.value
     bandwidth = device.bandwidth_bytes_per_s.value
-    cache = device.l2_bytes.value if device.l2_bytes is not None else 4e6
+    cache = device.l2_bytes.value if device.l2_bytes is not None else DEFAULT_CACHE_BYTES
     return Speed(device.sms.value, 0.85 * bandwidth, _CACHE_SPEEDUP * bandwidth, 0.7 * cache, peaks)
 
 
@@ -98,7 +100,7 @@ class Predictor:
         sums = [np.bincount(step.task_kind, values, count).astype(np.float64) for values in
                 (warm_s, cold_s, times.kernels)]  # fmt: skip
         warm, cold, kernels = sums
-        l2 = self.device.l2_bytes.value if self.device.l2_bytes is not None else 4e6
+        l2 = self.device.l2_bytes.value if self.device.l2_bytes is not None else DEFAULT_CACHE_BYTES
         shares = step.cold_shares(l2)
         of = step.kind_of
         seconds: Array = warm[of] + shares * (cold - warm)[of]
@@ -165,11 +167,18 @@ def retargeted(task: Task, device: Device) -> Task:
     return Task(family, precision, numbers)
 
 
-def check_precision(step_precision: str, device: Device) -> None:
-    """One clear line where the device cannot compute in what was asked for."""
-    if device.peak(step_precision) is None:
-        known = sorted({*device.core_flops_per_s, *device.tensor_flops_per_s})
-        raise BadInput(f"{device.title} has no {step_precision}: it has {', '.join(known)}; choose with --dtype")
+def check_precision(step_precision: str, devices: Sequence[Device]) -> None:
+    """One clear line where devices cannot compute in what was asked for: all of them, and what they have."""
+    without = [device for device in devices if device.peak(step_precision) is None]
+    if not without:
+        return
+    have = "; ".join(f"{device.title} has no {step_precision}: it has "
+                     f"{', '.join(sorted({*device.core_flops_per_s, *device.tensor_flops_per_s}))}"
+                     for device in without)  # fmt: skip
+    others = (
+        f", or leave {','.join(device.name for device in without)} out of --on" if len(without) < len(devices) else ""
+    )
+    raise BadInput(f"{have}; choose with --dtype{others}")
 
 
 @lru_cache(maxsize=8)
@@ -197,4 +206,4 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
     origin = _model(ORIGIN)
     if origin is None:
         raise BadInput(f"the calibration of {ORIGIN} that comes with rooflight is missing: install it again")
-    return Predictor(device, "transferred", origin[0], f"carried over from {ORIGIN} ({origin[1]})")
+    return Predictor(device, "transferred", origin[0], f"carried over from {ORIGIN} ({origin[1]}), its host too")

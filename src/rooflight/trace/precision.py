@@ -22,6 +22,8 @@ DTYPE_NAMES: dict[torch.dtype, Dtype] = {
 _FLOATS = {"fp64", "fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2"}
 _CONVOLUTIONS = {"aten::convolution", "aten::convolution_backward", "aten::cudnn_convolution", "aten::_cudnn_rnn",
                  "aten::_cudnn_rnn_backward"}  # fmt: skip
+_ATTENTION = ("aten::_scaled_dot_product_", "aten::_flash_attention_", "aten::_efficient_attention_",
+              "aten::_cudnn_attention_")  # fmt: skip
 _MATMULS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::linear",
             "aten::_addmm_activation", "aten::_native_multi_head_attention",
             "aten::_transformer_encoder_layer_fwd"}  # fmt: skip
@@ -71,8 +73,13 @@ def tf32_switched(on: bool | None) -> Iterator[None]:
 
 
 def effective_precision(packet: str, tensors: Sequence[Tensor], modes: MathModes) -> str:
-    """The widest floating type among the tensors, or TF32 where a switch lets fp32 matrix work run as such."""
+    """The widest floating type among the tensors, or TF32 where a switch lets fp32 matrix work run as such.
+
+    Fused attention computes in its inputs' type; the sums of rows that it keeps for backward are always fp32.
+    """
     precision = ""
+    if packet.startswith(_ATTENTION):
+        tensors = tensors[:1]
     for tensor in tensors:
         if tensor.dtype in _FLOATS and (not precision or tensor.itemsize > _SIZES[precision]):
             precision = tensor.dtype

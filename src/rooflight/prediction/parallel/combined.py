@@ -133,6 +133,7 @@ def predict(step_at: StepAt, layout: Layout, fabric: Fabric, *, batch: int, devi
     words = (
         *fabric.assumptions(nodes=layout.nodes), *(_in_words(row) for row in rows), *divided.assumptions,
         *outcome.assumptions, *_RECOMPUTE_WORDS[options.recompute],
+        "a step begins when the last one is over everywhere: the host has no head start, as it has on one GPU",
         *(("every GPU is as fast as every other",) if layout.gpus > 1 else ()),
     )  # fmt: skip
     return ParallelStep(
