@@ -118,6 +118,16 @@ def test_an_existing_file_is_written_over_only_when_asked_to(rooflight, tmp_path
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_name_or_a_description_that_cannot_be_meant_is_one_clear_line(rooflight, tmp_path):
+    for arguments, said in (
+        (("-o", str(tmp_path / "x.txt")), "must end in .json or .json.gz"),
+        (("-o", str(tmp_path / "x.json"), "--as", "h200"), "leave --as or --on cpu away"),
+    ):
+        code, _, err = rooflight("calibrate", "--on", "cpu", *arguments)
+        assert code == 2
+        assert said in err
+
+
 @pytest.mark.parametrize("seconds", ["0", "-5", "4.9", "nan", "inf", "3601"])
 def test_a_time_that_makes_no_sense_is_one_clear_line(rooflight, seconds, tmp_path):
     code, out, err = rooflight("calibrate", "--on", "cpu", "--seconds", seconds)

@@ -27,7 +27,7 @@ VERBS = {
     "import": "read the logs of ncu, nsys, nvprof and PyTorch's profiler",
     "doctor": "what can be measured on this machine, and what to change where it cannot",
     "report": "show a saved ledger as text, Markdown, CSV or JSON",
-    "list": "what there is to choose from: models, formulas, recordings",
+    "list": "what there is to choose from: models, devices, formulas, recordings",
 }
 
 _MODULES = {"import": "import_"}
@@ -66,7 +66,8 @@ class _Verbs(click.Group):
 @click.version_option(__version__, prog_name="rooflight")
 @click.option("--debug", is_flag=True, help="Show the traceback when something goes wrong.")
 def cli(debug: bool) -> None:
-    """What a PyTorch model costs: FLOPs, bytes and memory of every operation, with the formula."""
+    """What a PyTorch model costs: FLOPs, bytes and memory of every operation, with the formula; what the hardware did;
+    and how long it will take on a GPU that is elsewhere."""
 
 
 def main() -> None:
