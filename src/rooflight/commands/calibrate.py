@@ -37,7 +37,7 @@ def command(where: str | None, described: str | None, seconds: float, output: Pa
     """
     if not _LEAST_S <= seconds <= _MOST_S:
         raise BadInput(f"--seconds must lie between {_LEAST_S} and {_MOST_S}, got {seconds:g}")
-    if output is not None and not output.name.lower().endswith((".json", ".json.gz")):
+    if output is not None and not output.is_dir() and not output.name.lower().endswith((".json", ".json.gz")):
         raise BadInput(f"{output}: the name must end in .json or .json.gz")
     if described is not None and where == "cpu":
         raise BadInput("--as says what a GPU is; a CPU is known by /proc/cpuinfo: leave --as or --on cpu away")
