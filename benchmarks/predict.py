@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import held_out_rows
+import numpy as np
 from predict_rows import DEVICE, GPU_BOUND, ROOT, Outcome, Spread, measured_rows, outcomes, within, wrong_families
 from predict_speed import speed
 
@@ -199,8 +200,9 @@ class Wall:
 
     @property
     def spread(self) -> float:
-        runs = self.row["runs_s"]
-        return (max(runs) - min(runs)) / float(self.row["wall_s"])
+        """From the 10th to the 90th percentile of its runs."""
+        low, high = np.quantile(self.row["runs_s"], (0.1, 0.9))
+        return float(high - low) / float(self.row["wall_s"])
 
     @property
     def gpu_s(self) -> float:
@@ -227,7 +229,7 @@ def own_walls(results: dict[str, Any], calibration: Calibration | None) -> list[
 
 def wall_sections(results: dict[str, Any] | None, calibration: Calibration | None, digest: str) -> list[str]:
     if results is None:
-        return ["Not measured yet: run `benchmarks/h200/wall_times.py` right after `rooflight calibrate`."]
+        return ["Not measured yet: run `benchmarks/h200/wall_times.py` before `rooflight calibrate` and after."]
     walls = own_walls(results, calibration)
     same = results.get("calibrated_host") == digest
     origin = (
@@ -244,16 +246,16 @@ def wall_sections(results: dict[str, Any] | None, calibration: Calibration | Non
             inside = sum(within(wall.prediction.time_interval_s, wall.row["wall_s"]) for wall in some) / len(some)
             lines.append([title, str(spread.count), *_cells(spread), percent(repeats.mean), percent(repeats.greatest),
                           f"{inside:.0%}"])  # fmt: skip
-    heads = ("rows", "n", "mean", "median", "p90", "max", "three runs apart: mean", "max", "in the 90% interval")
+    heads = ("rows", "n", "mean", "median", "p90", "max", "runs apart: mean", "max", "in the 90% interval")
     rows = [_wall_cells(wall) for wall in walls]
-    failed = [row for row in results["rows"] if "error" in row]
+    fewest = min(len(row["runs_s"]) for row in results["rows"])
     return [
         f"{len(walls)} steps of built-in models, timed by `benchmarks/h200/wall_times.py` on {results['made']} "
-        f"({results['device']}, torch {results['torch']}, driver {results['driver']}). {origin} *Three runs apart* is "
-        "the slowest less the fastest of three, over the median.",
+        f"({results['device']}, torch {results['torch']}, driver {results['driver']}). {origin} All steps "
+        f"took turns, {fewest} runs each, before the calibration and after it; the median is compared. *Runs apart*: from "
+        "the 10th to the 90th percentile of the runs, over the median.",
         table(heads, lines),
-        table(("step", "wall", "three runs apart", "predicted", "error", "in interval", "GPU-busy"), rows),
-        *(f"Failed: {row['case']}: {row['error']}" for row in failed),
+        table(("step", "wall", "runs apart", "predicted", "error", "in interval", "GPU-busy"), rows),
     ]  # fmt: skip
 
 

@@ -165,12 +165,13 @@ def test_kernels_between_two_markers_are_a_case():
 
 
 def test_times_are_given_to_no_case_when_the_profiler_lost_some():
-    done = [(case(), 1), (case(task=Task("plain", "fp32", (9, 36, 36))), 1)]
+    done = [(TASK, True), (Task("plain", "fp32", (9, 36, 36)), True)]
     segments = [(1e-6, 1), (2e-6, 1), (3e-6, 2), (4e-6, 2)]
     warm, other = _attributed(done, segments)
-    assert (warm, other) == (Timed(TASK, 1e-6, 2e-6, 1), Timed(done[1][0].task, 3e-6, 4e-6, 2))
+    assert (warm, other) == (Timed(TASK, 1e-6, 2e-6, 1), Timed(done[1][0], 3e-6, 4e-6, 2))
     assert list(_attributed(done, segments[:-1])) == []
-    assert [one.task for one in _attributed(done, [(0.0, 0), *segments[1:]])] == [done[1][0].task]  # it ran no kernel
+    assert [one.task for one in _attributed(done, [(0.0, 0), *segments[1:]])] == [done[1][0]]  # it ran no kernel
+    assert [one.task for one in _attributed([(TASK, False), done[1]], segments)] == [done[1][0]]  # it failed half-way
 
 
 # --- the journal ---

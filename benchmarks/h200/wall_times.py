@@ -1,14 +1,16 @@
 """Plain wall time of steps that wait for the host, to judge predictions by that were calibrated on the same machine.
 
-usage: wall_times.py OUT.json SECONDS [CALIBRATION]    (needs a CUDA GPU; run it right after `rooflight calibrate`)
+usage: wall_times.py OUT.json SECONDS [CALIBRATION]    (needs a CUDA GPU; run it before `rooflight calibrate`, and after)
 
 Host-bound steps differ by 21% between two machines of the same kind, so they say something about a prediction only
 where its calibration is of the same machine and hour. CALIBRATION, the file that was just made, is remembered by the
 digest of what it says of the host, so that the page can say whether the two belong together.
 
-Time is taken as in the reference rows: n steps back to back, then one synchronisation; three such runs, of which the
-median counts and the others are the spread. No profiler has run in the process before: it would slow every launch.
-GPU-busy times are taken by one afterwards, to tell which steps wait for the host.
+Time is taken as in the reference rows: n steps back to back, then one synchronisation. A host is slow for seconds at a
+time, up to twice, so all steps take turns, round after round; a second call adds its rounds to those in OUT. Their
+median counts, and what half of them lie within is the spread. No profiler has run in the process before: it would slow
+every launch. GPU-busy times are taken by one at the end of the call that is given a calibration, to tell which steps
+wait for the host.
 """
 
 import gc
@@ -17,6 +19,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -26,7 +29,8 @@ from rooflight.models import build
 
 MODELS = (("resnet18", None), ("resnet50", None), ("googlenet", None), ("gpt2", 128), ("distilbert-mlm", 128),
           ("transformer", 128), ("mnist-cnn", None))  # fmt: skip
-BUDGET_S = 0.45
+RUN_S = 0.1
+PROFILING_S = 8
 
 
 def cases():
@@ -64,24 +68,27 @@ def stepper(case):
     return train
 
 
-def timed(step):
-    """Seconds a step of three runs."""
-    for _ in range(5):
+def repeats_of(step):
+    """How many steps take about as long as a run is to take."""
+    for _ in range(3):
         step()
     torch.cuda.synchronize()
     start = time.perf_counter()
     step()
     torch.cuda.synchronize()
-    repeats = max(5, min(100, int(BUDGET_S / 3 / (time.perf_counter() - start))))
-    runs = []
-    for _ in range(3):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            step()
-        torch.cuda.synchronize()
-        runs.append((time.perf_counter() - start) / repeats)
-    return runs
+    return max(3, min(50, int(RUN_S / (time.perf_counter() - start))))
+
+
+def run_seconds(step, repeats):
+    """Seconds a step of one run; two steps before it bring the host's caches back."""
+    step()
+    step()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / repeats
 
 
 def gpu_busy(step, repeats=3):
@@ -96,44 +103,42 @@ def gpu_busy(step, repeats=3):
     return sum(event.device_time_total for event in events) * 1e-6 / repeats
 
 
-def attempt(row, fill):
-    """Run one case and keep what it found, or why it failed."""
-    try:
-        row |= fill(stepper(row["case"]))
-    except Exception as error:
-        row["error"] = f"{type(error).__name__}: {error}"[:300]
-    gc.collect()
-    torch.cuda.empty_cache()
-
-
-def walls(step):
-    runs = timed(step)
-    return {"wall_s": sorted(runs)[1], "runs_s": runs}
+def begun(path):
+    """What an earlier call has left, by case."""
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return {json.dumps(row["case"]): row for row in rows}
 
 
 def main():
     path, until = Path(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+    calibration = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+    before = begun(path)
+    rows, steps = [], []
+    for case in cases():
+        row = before.get(json.dumps(case), {"case": case, "runs_s": []})
+        step = stepper(case)
+        rows.append(row)
+        steps.append((row, step, repeats_of(step)))
+    gc.collect()
+    gc.freeze()
+    rounds = 0
+    while rounds < 2 or time.monotonic() < until - PROFILING_S:
+        for row, step, repeats in steps:
+            row["runs_s"].append(run_seconds(step, repeats))
+        rounds += 1
+    for row in rows:
+        row["wall_s"] = median(row["runs_s"])
+    if calibration is not None:
+        for row, step, _ in steps:
+            row["gpu_s"] = gpu_busy(step)
     found = {
         "device": torch.cuda.get_device_name(), "torch": str(torch.__version__), "driver": driver_version(),
         "made": datetime.now(UTC).isoformat(timespec="minutes"),
-        "calibrated_host": host_digest(read(Path(sys.argv[3]))) if len(sys.argv) > 3 else None,
-        "rows": [],
+        "calibrated_host": None if calibration is None else host_digest(read(calibration)), "rows": rows,
     }  # fmt: skip
-    for case in cases():
-        if time.monotonic() > until:
-            found["stopped"] = f"out of time at {case}"
-            break
-        row = {"case": case}
-        attempt(row, walls)
-        found["rows"].append(row)
-        path.write_text(json.dumps(found, indent=1))
-        print(*case.values(), f"{1e3 * row['wall_s']:.3f} ms" if "wall_s" in row else row["error"], flush=True)
-    for row in found["rows"]:
-        if time.monotonic() > until:
-            break
-        if "wall_s" in row:
-            attempt(row, lambda step: {"gpu_s": gpu_busy(step)})
-            path.write_text(json.dumps(found, indent=1))
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    for row in rows:
+        print(*row["case"].values(), f"{1e3 * row['wall_s']:.3f} ms of {len(row['runs_s'])} runs")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ from rooflight.calibration.clock import precision_set
 from rooflight.ledger import Value
 
 
-def ceilings(device: torch.device, precisions: list[str], *, side: int, megabytes: int,
+def ceilings(device: torch.device, precisions: list[str], *, side: int, megabytes: int, cache_bytes: int,
              seconds: float) -> dict[str, Value]:  # fmt: skip
-    """FLOP/s by precision as `gemm.bf16`, bytes/s as `copy` and `triad` (in memory) and `copy.cache`."""
+    """FLOP/s by precision as `gemm.bf16`, bytes/s as `copy` and `triad` (in memory) and `copy.cache` (the best of
+    several sizes)."""
     found: dict[str, Value] = {}
     for precision in precisions:
         a, b = (torch.randn(side, side, device=device).to(DTYPES[precision]) for _ in range(2))
@@ -29,14 +30,21 @@ def ceilings(device: torch.device, precisions: list[str], *, side: int, megabyte
     found["copy"] = Value(8 * elements / copied, f"{megabytes} MB to {megabytes} MB, read and written")
     _, triad = _rates(lambda: torch.add(y, z, alpha=0.5, out=x), device, seconds / 2)
     found["triad"] = Value(12 * elements / triad, f"a = b + s c, {megabytes} MB each")
-    few = 2_000_000
-    here, there = x[:few], y[:few]
-    _, cached = _rates(_many(lambda: here.copy_(there), device), device, seconds / 4)
-    found["copy.cache"] = Value(8 * few * _TIMES / cached, "8 MB to 8 MB, over and over")
+    found["copy.cache"] = max((_copied_in_cache(x, y, cache_bytes // part) for part in _PARTS), key=lambda v: v.value)
     return found
 
 
 _TIMES = 50
+_SHORT_S = 0.05
+_PARTS = (16, 8, 6, 5, 4, 3)
+"""Of the cache, in each direction: a small copy is over before it began, a large one no longer fits."""
+
+
+def _copied_in_cache(x: torch.Tensor, y: torch.Tensor, nbytes: int) -> Value:
+    elements = min(nbytes // 4, x.numel())
+    here, there = x[:elements], y[:elements]
+    taken, _ = _rates(_many(lambda: here.copy_(there), x.device), x.device, _SHORT_S)
+    return Value(8 * elements * _TIMES / taken, f"{nbytes / 1e6:.3g} MB to {nbytes / 1e6:.3g} MB, over and over")
 
 
 def _many(call: Callable[[], object], device: torch.device) -> Callable[[], object]:

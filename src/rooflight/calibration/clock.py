@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import chain, groupby
 from statistics import median
 from threading import Lock
 from typing import Any, Protocol
@@ -25,13 +26,12 @@ from rooflight.calibration.case import Call, Case, OutOfPool, Pool
 from rooflight.hardware.tasks import Task
 
 _MARKER = "spin_kernel"
-_REPEATS, _FEWER = 1, 1
-_LONG_S = 4e-4
-_CHUNK = 200
+_CHUNK = 400
+_MOST_HELD = 0.3
+"""Of the free memory: calls that are ready hold what backward needs."""
 
-
-_Ready = tuple[Call, list[torch.Tensor]]
-"""A call, and the tensors that it reads."""
+_Ready = tuple[Case, Call, list[torch.Tensor]]
+"""A case, its call, and the tensors that it reads."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Clock(Protocol):
         """Times of cases until none is left, or `time.monotonic()` passes `until`."""
         ...
 
+    def close(self) -> None: ...
+
 
 @contextmanager
 def precision_set(precision: str) -> Iterator[None]:
@@ -61,89 +63,102 @@ def precision_set(precision: str) -> Iterator[None]:
 
 
 class GpuClock:
+    """Cases are made ready by many threads at once: libraries choose, load or compile a kernel for each, for a
+    millisecond to a second. Then they are timed one after the other, each by the thread that made it ready, which alone
+    has what the library found."""
+
     def __init__(self, device: torch.device, l2_bytes: int, pool_bytes: int) -> None:
         self.pool = Pool(device, pool_bytes)
         self._other = torch.zeros(3 * l2_bytes // 4, dtype=torch.float32, device=device)
         # What was written before must be written back while a case runs, as that of the op before in a model.
         self._written = self._other[: l2_bytes // 16]
+        count = max(1, min(16, (os.cpu_count() or 2) - 1))
+        begin = partial(torch.zeros, 1, device=device)  # a thread that has no CUDA context fails in its first product
+        self._workers = [ThreadPoolExecutor(1, initializer=begin) for _ in range(count)]
 
     def timed(self, cases: Iterable[Case], until: float) -> Iterator[Timed]:
-        rest = iter(cases)
-        while time.monotonic() < until and (chunk := list(islice(rest, _CHUNK))):
-            yield from self._chunk(chunk, until)
+        # Cases of one shape stay together: the second is ready sooner.
+        groups = (list(some) for _, some in groupby(cases, key=lambda case: case.task.numbers))
+        first = next(groups, None)
+        if first is None:
+            return
+        rest = chain([first], groups)
+        # Threads share this setting, and so do all cases of a chapter.
+        with precision_set(first[0].task.precision):
+            while time.monotonic() < until and (some := self._ready(rest, until)):
+                yield from self._timed(some)
 
-    def _chunk(self, chunk: Sequence[Case], until: float) -> Iterator[Timed]:
-        done: list[tuple[Case, int]] = []
-        with _watched() as profiler:
-            for case in chunk:
-                if (ready := self.prepared(case, self.pool)) is not None:
-                    done.append((case, self.run(case, *ready)))
-                if time.monotonic() > until:
+    def _ready(self, groups: Iterator[list[Case]], until: float) -> list[list[_Ready]]:
+        """What each thread has made ready, until there is enough for a while."""
+        lock = Lock()
+        left = _CHUNK
+        free, _ = torch.cuda.mem_get_info()
+        most = torch.cuda.memory_allocated() + _MOST_HELD * free
+
+        def some() -> list[_Ready]:
+            nonlocal left
+            made: list[_Ready] = []
+            pool = Pool.sharing(self.pool)
+            while time.monotonic() < until and torch.cuda.memory_allocated() < most:
+                with lock:
+                    cases = next(groups, None) if left > 0 else None
+                    left -= len(cases or ())
+                if cases is None:
                     break
+                made += [ready for case in cases if (ready := _prepared(case, pool)) is not None]
+            return made
+
+        found = [future.result() for future in [worker.submit(some) for worker in self._workers]]
+        torch.cuda.synchronize()
+        return found if any(found) else []
+
+    def _timed(self, ready: list[list[_Ready]]) -> Iterator[Timed]:
+        done: list[tuple[Task, bool]] = []
+        with _watched() as profiler:
+            for worker, made in zip(self._workers, ready, strict=True):
+                done += worker.submit(self._run_all, made).result()
             torch.cuda.synchronize()
         yield from _attributed(done, _segments(profiler))
 
-    def timed_after_compiling(self, pairs: Iterable[Sequence[Case]], until: float) -> Iterator[Timed]:
-        """Cases whose first call compiles code for about a second: many threads compile, then each times its own (the
-        compiled code belongs to the thread), one after the other."""
-        workers = [ThreadPoolExecutor(1) for _ in range(max(1, min(16, (os.cpu_count() or 2) - 1)))]
-        rest, lock = iter(pairs), Lock()
+    def _run_all(self, made: list[_Ready]) -> list[tuple[Task, bool]]:
+        return [(case.task, self._run(call, inputs)) for case, call, inputs in made]
 
-        def compile_some() -> list[tuple[Case, _Ready]]:
-            made: list[tuple[Case, _Ready]] = []
-            pool = Pool.sharing(self.pool)
-            while time.monotonic() < until:
-                with lock:
-                    cases = next(rest, None)
-                if cases is None:
-                    break
-                made += [(case, ready) for case in cases if (ready := self.prepared(case, pool)) is not None]
-            return made
+    def _run(self, call: Call, inputs: list[torch.Tensor]) -> bool:
+        """Once warm, once cold; whether it went well."""
+        with torch.no_grad():
+            self._other.sum()
+            torch._foreach_mul_(inputs, 1.0)
+            warm = _marked(call)
+            self._other.sum()
+            self._written.zero_()
+            return _marked(call) and warm
 
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.shutdown()
+
+
+def _prepared(case: Case, pool: Pool) -> _Ready | None:
+    """The call, having run once; `None` when it cannot be run here."""
+    pool.reset()
+    with torch.no_grad():
         try:
-            compiled = [future.result() for future in [worker.submit(compile_some) for worker in workers]]
-            done: list[tuple[Case, int]] = []
-            torch.cuda.synchronize()
-            with _watched() as profiler:
-                for worker, made in zip(workers, compiled, strict=True):
-                    done += [(case, worker.submit(self.run, case, *ready).result()) for case, ready in made]
-                torch.cuda.synchronize()
-            yield from _attributed(done, _segments(profiler))
-        finally:
-            for worker in workers:
-                worker.shutdown()
+            call = case.make(pool)
+            call()
+        except (OutOfPool, RuntimeError):
+            return None
+    return case, call, pool.taken
 
-    @staticmethod
-    def prepared(case: Case, pool: Pool) -> _Ready | None:
-        """The call, having run once, and what it reads; `None` when it cannot be run here."""
-        pool.reset()
-        with precision_set(case.task.precision), torch.no_grad():
-            try:
-                call = case.make(pool)
-                call()
-            except (OutOfPool, RuntimeError):
-                return None
-        return call, pool.taken
 
-    def run(self, case: Case, call: Call, inputs: list[torch.Tensor]) -> int:
-        """How many times it was run in each state."""
-        repeats = _FEWER if case.seconds > _LONG_S else _REPEATS
-        with precision_set(case.task.precision), torch.no_grad():
-            for _ in range(repeats):
-                self._other.sum()
-                torch._foreach_mul_(inputs, 1.0)
-                self._marked(call)
-            for _ in range(repeats):
-                self._other.sum()
-                self._written.zero_()
-                self._marked(call)
-        return repeats
-
-    @staticmethod
-    def _marked(call: Call) -> None:
-        torch.cuda._sleep(1)
+def _marked(call: Call) -> bool:
+    torch.cuda._sleep(1)
+    try:
         call()
+    except RuntimeError:  # no memory left for what it makes
+        return False
+    finally:
         torch.cuda._sleep(1)
+    return True
 
 
 @contextmanager
@@ -156,16 +171,13 @@ def _watched() -> Iterator[Any]:
             yield profiler
 
 
-def _attributed(done: Sequence[tuple[Case, int]], segments: Sequence[tuple[float, int]]) -> Iterator[Timed]:
-    """The times of cases, each of which was run so many times warm and as many times cold."""
-    if len(segments) != 2 * sum(repeats for _, repeats in done):
+def _attributed(done: Sequence[tuple[Task, bool]], segments: Sequence[tuple[float, int]]) -> Iterator[Timed]:
+    """The times of cases, each of which was run once warm and once cold."""
+    if len(segments) != 2 * len(done):
         return  # the profiler lost some: better no times than those of another case
-    place = 0
-    for case, repeats in done:
-        warm, cold = segments[place : place + repeats], segments[place + repeats : place + 2 * repeats]
-        place += 2 * repeats
-        if all(count for _, count in warm):
-            yield Timed(case.task, median(s for s, _ in warm), median(s for s, _ in cold), warm[-1][1])
+    for (task, well), (warm_s, count), (cold_s, _) in zip(done, segments[::2], segments[1::2], strict=True):
+        if well and count:
+            yield Timed(task, warm_s, cold_s, count)
 
 
 def _segments(profiler: Any) -> list[tuple[float, int]]:
@@ -210,6 +222,9 @@ class CpuClock:
                 self._other.add_(1)
                 cold = _seconds(call)
             yield Timed(case.task, warm, max(warm, cold), 1)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
 
 
 def _seconds(call: Call) -> float:

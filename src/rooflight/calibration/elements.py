@@ -117,26 +117,31 @@ def _dropout(elements: int, dtype: torch.dtype, pool: Pool) -> Call:
 
 
 def cat_cases(seed: int, largest: int) -> Cases:
-    """Channels of several tensors side by side: equal parts, or a large one and what was made since."""
+    """Channels of several tensors side by side: equal parts, or a large one and what was made since. A single one is
+    joined to nothing yet, as the first keys of a cache are."""
     for u in points(6, seed):
-        tensors, inner = whole(u[1], 2, 32), whole(u[2], 8, 65536, 8 if u[5] < 0.8 else 1)
+        tensors, inner = whole(u[1], 1, 32), whole(u[2], 8, 65536, 8 if u[5] < 0.8 else 1)
         outer = max(1, whole(u[0], 256, largest) // (tensors * inner))
         first = inner * (1 if u[4] < 0.5 else whole(u[4], 2, 16))
         contiguous = int(u[5] * 10 % 1 < 0.65 or outer == 1)
         precision = "fp32" if u[3] < 0.5 else "bf16"
-        elements = outer * (first + (tensors - 1) * inner)
+        sizes = [first] + [inner] * (tensors - 1)
+        elements = outer * sum(sizes)
         if elements > largest:
             continue
         nbytes = elements * DTYPES[precision].itemsize
-        task = Task("cat", precision, (tensors, elements, nbytes, nbytes, outer * first, contiguous, inner))
-        yield Case(task, partial(_cat, outer, [first] + [inner] * (tensors - 1), contiguous, DTYPES[precision]))
+        task = Task("cat", precision, (tensors, elements, nbytes, nbytes, outer * first, contiguous, min(sizes)))
+        yield Case(task, partial(_cat, outer, sizes, contiguous, DTYPES[precision]))
 
 
 def _cat(outer: int, sizes: list[int], contiguous: int, dtype: torch.dtype, pool: Pool) -> Call:
     if contiguous:
         return partial(torch.cat, [pool.take(outer, size, dtype=dtype) for size in sizes], 1)
-    # Halves of longer rows, as a rotary embedding has them.
-    return partial(torch.cat, [pool.take(outer, 2 * size, dtype=dtype)[:, :size] for size in sizes], 1)
+    # Halves of heads that were cut from the features of a token, as a rotary embedding has them: its kernel works out
+    # four indices for every element.
+    tokens = next(count for count in (8, 4, 2, 1) if outer % count == 0)
+    rows = [pool.take(1, tokens, outer // tokens, 2 * size, dtype=dtype).transpose(1, 2) for size in sizes]
+    return partial(torch.cat, [row[..., :size] for row, size in zip(rows, sizes, strict=True)], 3)
 
 
 def reduce_cases(seed: int, largest: int) -> Cases:
@@ -228,9 +233,10 @@ def batch_norm_cases(family: str, seed: int, largest: int, *, cuda: bool) -> Cas
         if n * c * side * side > largest:
             continue
         channels_last = int(u[3] < 0.25)
-        precision = "fp32" if u[4] < 0.5 else "bf16"
         if "cudnn" in family and not cuda:
             return
+        # cuDNN's takes fp16 with weights in fp32, as autocast has it, and never bf16.
+        precision = "fp32" if u[4] < 0.5 else "fp16" if "cudnn" in family else "bf16"
         task = Task(family, precision, (n, c, side * side, channels_last))
         yield Case(task, partial(_batch_norm, task, side))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from statistics import median
-from typing import Any
+from collections.abc import Callable, Sequence
+from statistics import fmean, median
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from rooflight.ledger import StepKind, Value
 
 _LENGTH = 24
-_ROUNDS = 7
+_LEAST_ROUNDS = 7
 _IN_A_ROW = 4
 """Inference follows inference, as in a server; a forward pass of training follows a backward pass."""
 _PHASES = ("infer", "forward", "backward")
@@ -82,29 +82,94 @@ _CHAINS: dict[str, _Made] = {
 }
 
 
-def host_costs(device: torch.device) -> dict[str, Value]:
+def host_costs(device: torch.device, seconds: float) -> dict[str, Value]:
     """Seconds by `class.phase`: `infer` without gradients, `forward` and `backward` of training; see also
-    `optimizer`."""
+    `optimizer`.
+
+    A host is slow for seconds at a time, for reasons of its own. So all chains are timed in turn, round after round: a
+    slow moment then makes a little of everything slow, and not one class of ops.
+    """
+    chains = {name: _Chain(make, shape, device) for name, (make, shape) in _CHAINS.items()}
+    optimizers = {(name, count): _Optimizer(device, make, count)
+                  for name, make in _OPTIMIZERS.items() for count in _TENSORS}  # fmt: skip
+    shortest = _ShortestStep(device)
+    everything: tuple[_Timed, ...] = (*chains.values(), *optimizers.values(), shortest)
+    begun, rounds = time.monotonic(), 0
+    while rounds < _LEAST_ROUNDS + 2 or time.monotonic() < begun + seconds:
+        for one in everything:
+            one.time_once()
+        rounds += 1
     found: dict[str, Value] = {}
     views = dict.fromkeys(_PHASES, 0.0)
-    for name, (make, shape) in _CHAINS.items():
-        chain = nn.Sequential(*(make() for _ in range(_LENGTH))).to(device)
-        x = torch.randn(shape, device=device)
-        ops = _ops(chain, x)
-        seconds = _chain_seconds(chain, x)
-        origin = f"wall time of {_LENGTH} modules over the {name} ops in them, median of {_ROUNDS}"
+    for name, chain in chains.items():
+        origin = f"wall time of {_LENGTH} modules over the {name} ops in them, middle of {rounds} rounds"
         kind = "view" if name == "view" else "compute"
-        for phase, value in seconds.items():
-            if not ops[phase, kind]:
+        for phase, times in chain.taken.items():
+            if not chain.ops[phase, kind]:
                 continue  # it does nothing there, as dropout in inference
-            rest = max(0.0, value - views[phase] * ops[phase, "view"])
-            found[f"{name}.{phase}"] = Value(rest / max(1, ops[phase, kind]), origin)
+            rest = max(0.0, middle(times) - views[phase] * chain.ops[phase, "view"])
+            found[f"{name}.{phase}"] = Value(rest / max(1, chain.ops[phase, kind]), origin)
         if name == "view":
             # In backward most views are made inside another op's node, and cost next to nothing.
             views = {phase: found[f"view.{phase}"].value if phase != "backward" else 0.0 for phase in _PHASES}
-    found |= _optimizer_costs(device)
-    found["step.train"] = Value(_step_overhead(device), "a training step of one op, less the op")
+    few, many = _TENSORS
+    for name in _OPTIMIZERS:
+        # An op over a list of tensors costs something, and something more for every tensor.
+        small, large = (middle(optimizers[name, count].taken) for count in _TENSORS)
+        each = max(0.0, (large - small) / (many - few))
+        found[f"optimizer.{name}.tensor"] = Value(each, f"wall time of steps over {many} and over {few} tensors")
+        found[f"optimizer.{name}.step"] = Value(max(0.0, small - few * each), f"wall time of a step over {few} tensors")
+    found["step.train"] = Value(middle(shortest.taken), "a training step of one op, less the op")
     return found
+
+
+def middle(times: Sequence[float]) -> float:
+    """The mean of the middle half, after two rounds that warm up: as steady as a median, and between two states of the
+    host where it was in both."""
+    ordered = sorted(times[2:])
+    cut = len(ordered) // 4
+    return fmean(ordered[cut : len(ordered) - cut])
+
+
+def _settled(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+class _Timed(Protocol):
+    def time_once(self) -> None: ...
+
+
+class _Chain:
+    def __init__(self, make: Callable[[], nn.Module], shape: tuple[int, ...], device: torch.device) -> None:
+        self.chain = nn.Sequential(*(make() for _ in range(_LENGTH))).to(device)
+        self.x = torch.randn(shape, device=device)
+        self.ops = _ops(self.chain, self.x)
+        self.taken: dict[str, list[float]] = {phase: [] for phase in _PHASES}
+
+    def time_once(self) -> None:
+        chain, x = self.chain, self.x
+        chain.eval()
+        _settled(x.device)
+        with torch.no_grad():
+            chain(x)  # what training did before has left the host's caches
+            start = time.perf_counter()
+            for _ in range(_IN_A_ROW):
+                chain(x)
+        self.taken["infer"].append((time.perf_counter() - start) / _IN_A_ROW)
+        chain.train()
+        given = x.detach().requires_grad_()
+        for parameter in chain.parameters():
+            parameter.grad = None
+        _settled(x.device)
+        start = time.perf_counter()
+        out = chain(given)
+        self.taken["forward"].append(time.perf_counter() - start)
+        grad = torch.ones_like(out)
+        _settled(x.device)
+        start = time.perf_counter()
+        out.backward(grad)
+        self.taken["backward"].append(time.perf_counter() - start)
 
 
 def _ops(chain: nn.Module, x: torch.Tensor) -> Counter[tuple[str, str]]:
@@ -122,77 +187,41 @@ def _ops(chain: nn.Module, x: torch.Tensor) -> Counter[tuple[str, str]]:
     return count
 
 
-def _settled(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+_OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+}
+_TENSORS = (20, 220)
 
 
-def _chain_seconds(chain: nn.Module, x: torch.Tensor) -> dict[str, float]:
-    taken: dict[str, list[float]] = {phase: [] for phase in _PHASES}
-    for _ in range(_ROUNDS + 2):
-        chain.eval()
-        _settled(x.device)
-        with torch.no_grad():
-            chain(x)  # what training did before has left the host's caches
-            start = time.perf_counter()
-            for _ in range(_IN_A_ROW):
-                chain(x)
-        taken["infer"].append((time.perf_counter() - start) / _IN_A_ROW)
-        chain.train()
-        given = x.detach().requires_grad_()
-        for parameter in chain.parameters():
-            parameter.grad = None
-        _settled(x.device)
+class _Optimizer:
+    def __init__(self, device: torch.device, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+                 count: int) -> None:  # fmt: skip
+        self.device = device
+        parameters = [nn.Parameter(torch.ones(8, device=device)) for _ in range(count)]
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        self.optimizer = make(parameters)
+        self.taken: list[float] = []
+
+    def time_once(self) -> None:
+        _settled(self.device)
         start = time.perf_counter()
-        out = chain(given)
-        taken["forward"].append(time.perf_counter() - start)
-        grad = torch.ones_like(out)
-        _settled(x.device)
+        self.optimizer.step()
+        self.taken.append(time.perf_counter() - start)
+
+
+class _ShortestStep:
+    def __init__(self, device: torch.device) -> None:
+        self.weight = nn.Parameter(torch.ones(8, device=device))
+        self.taken: list[float] = []
+
+    def time_once(self) -> None:
+        self.weight.grad = None
+        _settled(self.weight.device)
         start = time.perf_counter()
-        out.backward(grad)
-        taken["backward"].append(time.perf_counter() - start)
-    return {phase: median(times[2:]) for phase, times in taken.items()}
-
-
-def _optimizer_costs(device: torch.device) -> dict[str, Value]:
-    """An op over a list of tensors costs something, and something more for every tensor."""
-    found: dict[str, Value] = {}
-    kinds: dict[str, tuple[Any, int]] = {
-        "sgd": (lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9), 3),
-        "adamw": (lambda p: torch.optim.AdamW(p, lr=1e-3), 10),
-    }
-    for name, (make, _) in kinds.items():
-        few, many = (_optimizer_seconds(device, make, count) for count in (20, 220))
-        each = max(0.0, (many - few) / 200)
-        found[f"optimizer.{name}.tensor"] = Value(each, "wall time of steps over 220 and over 20 tensors")
-        found[f"optimizer.{name}.step"] = Value(max(0.0, few - 20 * each), "wall time of a step over 20 tensors")
-    return found
-
-
-def _optimizer_seconds(device: torch.device, make: Any, count: int) -> float:
-    parameters = [nn.Parameter(torch.ones(8, device=device)) for _ in range(count)]
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    optimizer = make(parameters)
-    times = []
-    for _ in range(_ROUNDS + 2):
-        _settled(device)
-        start = time.perf_counter()
-        optimizer.step()
-        times.append(time.perf_counter() - start)
-    return median(times[2:])
-
-
-def _step_overhead(device: torch.device) -> float:
-    weight = nn.Parameter(torch.ones(8, device=device))
-    times = []
-    for _ in range(_ROUNDS + 2):
-        weight.grad = None
-        _settled(device)
-        start = time.perf_counter()
-        (weight * 2).sum().backward()
-        times.append(time.perf_counter() - start)
-    return median(times[2:])
+        (self.weight * 2).sum().backward()
+        self.taken.append(time.perf_counter() - start)
 
 
 def gap_seconds(device: torch.device) -> dict[str, Value]:

@@ -9,6 +9,8 @@ from rooflight.calibration.case import Cases
 
 _KERNELS_OF = {"fp32": ("efficient",), "bf16": ("cudnn", "flash"), "fp16": ()}
 """Which attention kernels are timed in which precision; what holds for bf16 is taken to hold for fp16."""
+_CONVOLUTION = {"tf32": 18, "bf16": 20, "fp32": 3}
+_CHANNELS_LAST = {"tf32": 10, "bf16": 18, "fp32": 2}
 _ROWS = ("softmax-forward", "softmax-backward", "layer-norm-forward", "layer-norm-backward")
 
 
@@ -19,8 +21,6 @@ class Chapter:
     name: str
     cases: Cases
     share: float
-    compiles: bool = False
-    """The first call of every case takes about a second."""
 
 
 def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list[Chapter]:
@@ -32,22 +32,20 @@ def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
 
     for number, (precision, peak) in enumerate(sorted(peaks.items())):
         weight = {"fp32": 1.0, "tf32": 0.6, "bf16": 1.0, "fp16": 0.4}.get(precision, 0.2)
-        add(f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s), 9 * weight)
-        add(f"batched gemm {precision}", gemm.batched_cases(precision, peak, 20 + number, longest_s), 2 * weight)
-        weight = {"tf32": 1.5, "bf16": 1.7, "fp16": 0.0, "fp32": 0.3}.get(precision, 0.1)
-        if not weight:
+        add(f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s), 6 * weight)
+        add(f"batched gemm {precision}", gemm.batched_cases(precision, peak, 20 + number, longest_s), 1.6 * weight)
+        if precision == "fp16":
             continue
-        add(f"convolution {precision}",
-            convolution.convolution_cases(precision, peak, 30 + number, longest_s, channels_last=False),
-            18 * weight)  # fmt: skip
-        add(f"convolution {precision}, channels last",
-            convolution.convolution_cases(precision, peak, 40 + number, longest_s, channels_last=True),
-            8 * weight)  # fmt: skip
+        # Channels last are few for their time: cuDNN compiles a kernel for most of them, for a fifth of a second.
+        for layout, last, shares in (("", False, _CONVOLUTION), (", channels last", True, _CHANNELS_LAST)):
+            cases = convolution.convolution_cases(precision, peak, 30 + 10 * last + number, longest_s,
+                                                  channels_last=last)  # fmt: skip
+            add(f"convolution {precision}{layout}", cases, shares.get(precision, 1))
         for place, kernel in enumerate(("cudnn", "flash", "efficient")):
             if kernel in _KERNELS_OF.get(precision, ()):
                 cases = attention.attention_cases(kernel, precision, peak, 50 + 3 * number + place, longest_s)
-                plan.append(Chapter(f"{kernel} attention {precision}", cases, 16 if kernel == "cudnn" else 4,
-                                    compiles=kernel == "cudnn"))  # fmt: skip
+                # cuDNN compiles a kernel for every shape, for about a second.
+                add(f"{kernel} attention {precision}", cases, 20 if kernel == "cudnn" else 4)
     return plan + memory_plan(largest, cuda=True)
 
 
@@ -75,7 +73,7 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
         Chapter("broadcast", elements.broadcast_cases(101, largest), 1),
         Chapter("strided copies", elements.strided_cases(102, largest), 1.5),
         Chapter("dropout", elements.dropout_cases(103, largest), 0.5),
-        Chapter("cat", elements.cat_cases(104, largest), 1),
+        Chapter("cat", elements.cat_cases(104, largest), 1.5),
         Chapter("reductions", elements.reduce_cases(105, largest), 2),
     ]
     plan += [Chapter(f, elements.rows_cases(f, 110 + n, largest), 2 if "norm" in f else 1) for n, f in enumerate(_ROWS)]
@@ -86,10 +84,10 @@ def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:
             family = f"batch-norm-{kind}-{way}"
             plan.append(Chapter(family, elements.batch_norm_cases(family, 130 + n, largest, cuda=cuda), 0.8))
     for n, way in enumerate(("forward", "backward")):
-        plan.append(Chapter(f"embedding {way}", elements.embedding_cases(f"embedding-{way}", 140 + n, largest), 0.5))
+        plan.append(Chapter(f"embedding {way}", elements.embedding_cases(f"embedding-{way}", 140 + n, largest), 0.8))
         for place, kind in enumerate(("max", "avg")):
             family = f"{kind}-pool-{way}"
-            plan.append(Chapter(family, elements.pool_cases(family, 150 + 2 * n + place, largest), 0.6))
+            plan.append(Chapter(family, elements.pool_cases(family, 150 + 2 * n + place, largest), 0.8))
     plan.append(Chapter("foreach", elements.foreach_cases(160, largest), 3))
     if cuda:
         for n, family in enumerate(("fused-sgd", "fused-adam")):

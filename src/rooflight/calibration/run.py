@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ import msgspec
 import torch
 
 from rooflight import __version__
-from rooflight.calibration.case import Case
 from rooflight.calibration.ceilings import ceilings
-from rooflight.calibration.clock import CpuClock, GpuClock, Timed
+from rooflight.calibration.clock import Clock, CpuClock, GpuClock
 from rooflight.calibration.collectives import all_reduce_bandwidths
 from rooflight.calibration.host import gap_seconds, host_costs
 from rooflight.calibration.plan import Chapter, cpu_plan, gpu_plan
@@ -34,6 +32,7 @@ Progress = Callable[[str, float], None]
 _SIDE = {"cuda": 8192, "cpu": 1536}
 _MEGABYTES = {"cuda": 1000, "cpu": 256}
 _CEILING_S = {"cuda": 0.8, "cpu": 1.5}
+_HOST_S = 12.0
 
 
 @dataclass(frozen=True)
@@ -126,10 +125,10 @@ def _values(bench: Bench, journal: Journal, progress: Progress) -> dict[str, dic
     """The host first: a profiler that ran before slows every launch for as long as the process lives."""
     kind = bench.device.type
     sections: dict[str, Callable[[], dict[str, Value]]] = {
-        "host": lambda: _host(bench.device),
+        "host": lambda: _host(bench),
         "ceilings": lambda: ceilings(
             bench.device, [p for p in bench.peaks if kind == "cuda" or p == "fp32"], side=_SIDE[kind],
-            megabytes=_MEGABYTES[kind], seconds=_CEILING_S[kind],
+            megabytes=_MEGABYTES[kind], cache_bytes=bench.cache_bytes, seconds=_CEILING_S[kind],
         ),
     }  # fmt: skip
     found = {}
@@ -144,10 +143,10 @@ def _values(bench: Bench, journal: Journal, progress: Progress) -> dict[str, dic
     return found
 
 
-def _host(device: torch.device) -> dict[str, Value]:
-    found = host_costs(device)
-    if device.type == "cuda":
-        found |= gap_seconds(device)
+def _host(bench: Bench) -> dict[str, Value]:
+    found = host_costs(bench.device, min(_HOST_S, bench.seconds / 10))
+    if bench.device.type == "cuda":
+        found |= gap_seconds(bench.device)
         found |= all_reduce_bandwidths()
     return found
 
@@ -157,31 +156,20 @@ def _chapters(bench: Bench, journal: Journal, progress: Progress) -> None:
     left = [chapter for chapter in plan if chapter.name not in journal.done]
     whole = sum(chapter.share for chapter in plan)
     gone = whole - sum(chapter.share for chapter in left)
-    clock: GpuClock | CpuClock | None = None
+    clock: Clock | None = None
     for chapter in left:
         clock = clock or _clock(bench)
         progress(chapter.name, gone / whole)
         until = time.monotonic() + bench.seconds * chapter.share / whole
-        timed = _timed(clock, chapter, until)
         rows: dict[str, list[list[int]]] = {}
-        for one in timed:
+        for one in clock.timed(chapter.cases, until):
             row = [*one.task.numbers, round(1e9 * one.warm_s), round(1e9 * one.cold_s), one.kernels]
             rows.setdefault(f"{one.task.family} {one.task.precision}", []).append(row)
         gone += chapter.share
         journal.keep(chapter.name, rows)
     progress("done", 1.0)
-
-
-def _timed(clock: GpuClock | CpuClock, chapter: Chapter, until: float) -> Iterable[Timed]:
-    if chapter.compiles and isinstance(clock, GpuClock):
-        return clock.timed_after_compiling(_pairs(chapter.cases), until)
-    return clock.timed(chapter.cases, until)
-
-
-def _pairs(cases: Iterator[Case]) -> Iterator[list[Case]]:
-    """Forward and backward of the same shape: the second needs what the first compiled."""
-    while pair := list(islice(cases, 2)):
-        yield pair
+    if clock is not None:
+        clock.close()
 
 
 def _plan(bench: Bench) -> list[Chapter]:
@@ -192,7 +180,7 @@ def _plan(bench: Bench) -> list[Chapter]:
     return cpu_plan(bench.peaks, largest=4_000_000, longest_s=20e-3)
 
 
-def _clock(bench: Bench) -> GpuClock | CpuClock:
+def _clock(bench: Bench) -> Clock:
     if bench.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info()
         clock = GpuClock(bench.device, bench.cache_bytes, int(min(3 << 30, free / 8)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rooflight.hardware.tasks import Task
 from rooflight.ledger import Ledger, Op, Value
 from rooflight.prediction.cache import Array
 from rooflight.prediction.tasks import tasks_of
@@ -19,17 +20,13 @@ _CLASSES = (
 )  # fmt: skip
 _NO_LAUNCH = 0.5
 """An op that launches nothing costs about half of a plain one: the dispatcher, not the driver."""
+_INSIDE = 0.5
+"""What an op calls inside itself costs about half as much as called from Python: the driver, not the interpreter."""
 
 
-def host_class(op: Op) -> str:
-    """The class of ops that calibration timed the like of; "" for one that launches nothing, "view" for a view."""
-    if op.kind != "compute":
-        return "view" if op.kind == "view" else ""
-    tasks = tasks_of(op)
-    if not tasks:
-        return ""
-    family = tasks[0].family
-    return next((name for start, name in _CLASSES if family.startswith(start)), "plain")
+def host_class(task: Task) -> str:
+    """The class of ops that calibration timed the like of."""
+    return next((name for start, name in _CLASSES if task.family.startswith(start)), "plain")
 
 
 def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
@@ -46,7 +43,7 @@ def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
         key = (op.name, phase, sum(1 for _ in op.inputs))
         found = known.get(key)
         if found is None:
-            found = known[key] = _of_class(host_class(op), phase, costs)
+            found = known[key] = _of_op(op, phase, costs)
         seconds[place] = found
     if optimizing:
         seconds[optimizing] = _optimizer_seconds(ledger, costs) / len(optimizing)
@@ -60,11 +57,19 @@ def _value(costs: Mapping[str, Value], key: str) -> float:
     return 0.0 if found is None else float(found.value)
 
 
-def _of_class(name: str, phase: str, costs: Mapping[str, Value]) -> float:
-    if name == "view":
+def _of_op(op: Op, phase: str, costs: Mapping[str, Value]) -> float:
+    if op.kind == "view":
         return 0.0 if phase == "backward" else _value(costs, f"view.{phase}")
-    if not name:
+    tasks = tasks_of(op) if op.kind == "compute" else []
+    if not tasks:
         return _NO_LAUNCH * _value(costs, f"plain.{phase}")
+    first, *others = map(host_class, tasks)
+    if first == "conv":
+        others = [name for name in others if name != "conv"]  # the gradients of a convolution were timed as one op
+    return _of_class(first, phase, costs) + _INSIDE * sum(_of_class(name, phase, costs) for name in others)
+
+
+def _of_class(name: str, phase: str, costs: Mapping[str, Value]) -> float:
     return _value(costs, f"{name}.{phase}") or _value(costs, f"plain.{phase}")
 
 
