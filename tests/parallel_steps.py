@@ -14,7 +14,7 @@ from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes, Module, Op, Storage
 from rooflight.ledger import Tensor as Row
 from rooflight.prediction.parallel.fabric import NO_LATENCY, Fabric, Link
-from rooflight.prediction.parallel.step import Clocks, TimedStep
+from rooflight.prediction.parallel.step import Clocks, TimedStep, steady_s
 
 GB = 1e9
 
@@ -151,10 +151,9 @@ def op_seconds(op: Op) -> float:
 
 
 def alone(step: TimedStep) -> float:
-    """Seconds of the step on one GPU that talks to nobody."""
+    """Seconds that one more step takes on one GPU that talks to nobody."""
     clocks = Clocks(step)
-    clocks.run(range(len(step.ledger.ops)))
-    return clocks.now_s
+    return steady_s(clocks, lambda: clocks.run(range(len(step.ledger.ops))))
 
 
 def total(step: TimedStep, phases: Sequence[str] = ("forward", "backward", "optimizer")) -> float:

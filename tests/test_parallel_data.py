@@ -42,11 +42,11 @@ def test_the_gpu_starts_an_op_when_it_was_launched_and_the_one_before_is_done() 
     clocks.run(range(3))
     # launched at 4, 8, 12 ms; the first runs to 14, the others behind it to 15 and 16
     assert [round(end * 1e3, 6) for end in clocks.ends.values()] == [14, 15, 16]
-    assert alone(step) == pytest.approx(0.016)
+    assert alone(step) == pytest.approx(0.012)  # the next step's first op is launched while these still run
 
 
 def test_a_step_that_waits_for_its_host() -> None:
-    assert alone(chain_step(1, forward_s=0.001, backward_s=0.001, update_s=0.001, host_s=0.010)) == pytest.approx(0.031)
+    assert alone(chain_step(1, forward_s=0.001, backward_s=0.001, update_s=0.001, host_s=0.010)) == pytest.approx(0.030)
 
 
 def test_times_that_do_not_fit_the_ops_are_refused() -> None:
@@ -155,7 +155,7 @@ def test_one_gpu_talks_to_nobody() -> None:
 def test_overlap_helps_and_hides_no_more_than_there_is(mode: DataMode, ranks: int, inside: float, host: float) -> None:
     fabric = plain_fabric(inside * GB, inside / 8 * GB)
     beside, after = (run(tiny_step(host_s=host), mode, ranks, fabric, overlap=overlap) for overlap in (True, False))
-    assert beside.compute_s <= beside.time_s <= after.time_s * (1 + 1e-9)
+    assert beside.compute_s <= beside.time_s * (1 + 1e-9) <= after.time_s * (1 + 1e-8)
     assert 0 <= beside.exposed_s <= beside.communication_s * (1 + 1e-9)
     assert beside.communication_s == pytest.approx(after.communication_s)
 

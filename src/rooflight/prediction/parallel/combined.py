@@ -30,7 +30,7 @@ from rooflight.prediction.parallel.fabric import Fabric
 from rooflight.prediction.parallel.layout import Layout
 from rooflight.prediction.parallel.sharded import fsdp, zero
 from rooflight.prediction.parallel.states import States, per_gpu, states_of
-from rooflight.prediction.parallel.step import Clocks, Exchange, Outcome, Retime, StepAt, TimedStep, exchange
+from rooflight.prediction.parallel.step import Clocks, Exchange, Outcome, Retime, StepAt, TimedStep, exchange, steady_s
 
 Recompute = Literal["none", "selective", "full"]
 
@@ -133,7 +133,6 @@ def predict(step_at: StepAt, layout: Layout, fabric: Fabric, *, batch: int, devi
     words = (
         *fabric.assumptions(nodes=layout.nodes), *(_in_words(row) for row in rows), *divided.assumptions,
         *outcome.assumptions, *_RECOMPUTE_WORDS[options.recompute],
-        "a step begins when the last one is over everywhere: the host has no head start, as it has on one GPU",
         *(("every GPU is as fast as every other",) if layout.gpus > 1 else ()),
     )  # fmt: skip
     return ParallelStep(
@@ -222,12 +221,13 @@ def _run(work: _Work, fabric: Fabric) -> tuple[Outcome, float, float]:
     if work.count == 1:
         return last, 0.0, 1.0
     earlier = Clocks(step)
-    earlier.run((*step.phases["forward"], *step.phases["backward"]))
+    passes = (*step.phases["forward"], *step.phases["backward"])
+    each_s = steady_s(earlier, lambda: earlier.run(passes))
     words = (
         *last.assumptions,
         f"{work.count} micro-batches of {work.batch // work.count}, gradients sent after the last",
     )
-    return Outcome(last.time_s + (work.count - 1) * earlier.now_s, last.exchanges, words), 0.0, 1.0
+    return Outcome(last.time_s + (work.count - 1) * each_s, last.exchanges, words), 0.0, 1.0
 
 
 def _pipeline(work: _Work, fabric: Fabric) -> tuple[Outcome, float, float]:

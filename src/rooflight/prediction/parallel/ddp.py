@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rooflight.ledger import Ledger
 from rooflight.prediction.parallel.communication import Transfer, all_reduce
 from rooflight.prediction.parallel.fabric import Fabric, Group
-from rooflight.prediction.parallel.step import Clocks, Outcome, TimedStep, exchange
+from rooflight.prediction.parallel.step import Clocks, Outcome, TimedStep, exchange, steady_s
 
 MIB = 2**20
 FIRST_BUCKET_BYTES = 1 * MIB
@@ -98,12 +98,16 @@ def ddp(step: TimedStep, group: Group, fabric: Fabric, *, overlap: bool = True, 
     found = buckets(gradients(step.ledger, share=share), first_bytes=first_bytes, cap_bytes=cap_bytes)
     transfers = [all_reduce(bucket.nbytes, group, fabric) for bucket in found]
     clocks = Clocks(step)
-    clocks.run((*step.phases["forward"], *step.phases["backward"]))
-    clocks.wait_for(sent(found, transfers, clocks.ends, after_s=0.0 if overlap else clocks.gpu_s))
-    clocks.run(step.phases["optimizer"])
+
+    def one_step() -> None:
+        clocks.run((*step.phases["forward"], *step.phases["backward"]))
+        clocks.wait_for(sent(found, transfers, clocks.ends, after_s=0.0 if overlap else clocks.gpu_s))
+        clocks.run(step.phases["optimizer"])
+
+    time_s = steady_s(clocks, one_step)
     rows = exchange("gradients, all-reduce", [bucket.nbytes for bucket in found], transfers)
     words = bucket_words(found, group, overlap=overlap, first_bytes=first_bytes, cap_bytes=cap_bytes)
-    return Outcome(clocks.now_s, rows, words)
+    return Outcome(time_s, rows, words)
 
 
 def bucket_words(found: Sequence[Bucket], group: Group, *, overlap: bool, first_bytes: float,

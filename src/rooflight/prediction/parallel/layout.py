@@ -16,7 +16,6 @@ from rooflight.prediction.parallel.fabric import Group
 
 DataMode = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
 """How data parallel ranks share the work: whole replicas, or states cut up (`fsdp` is `zero3` as torch does it)."""
-Axis = Literal["tp", "pp", "dp"]
 
 MODES: tuple[DataMode, ...] = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 WORDS = (*MODES, "tp", "pp")

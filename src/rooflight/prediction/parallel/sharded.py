@@ -19,7 +19,7 @@ from rooflight.prediction.parallel.communication import Transfer, all_gather, re
 from rooflight.prediction.parallel.ddp import BUCKET_BYTES, FIRST_BUCKET_BYTES, bucket_words, buckets, gradients, sent
 from rooflight.prediction.parallel.fabric import Fabric, Group
 from rooflight.prediction.parallel.states import states_of
-from rooflight.prediction.parallel.step import Clocks, Outcome, TimedStep, exchange
+from rooflight.prediction.parallel.step import Clocks, Outcome, TimedStep, exchange, steady_s
 
 
 def zero(step: TimedStep, group: Group, fabric: Fabric, *, overlap: bool = True,
@@ -28,19 +28,25 @@ def zero(step: TimedStep, group: Group, fabric: Fabric, *, overlap: bool = True,
     step = step.scaled(1 / group.ranks, "optimizer")
     found = buckets(gradients(step.ledger), first_bytes=first_bytes, cap_bytes=cap_bytes)
     scattered = [reduce_scatter(bucket.nbytes, group, fabric) for bucket in found]
+    updates = bool(step.phases["optimizer"]) and group.ranks > 1
+    weights = states_of(step.ledger).parameter_bytes
+    gathered = all_gather(weights, group, fabric)
     clocks = Clocks(step)
-    clocks.run((*step.phases["forward"], *step.phases["backward"]))
-    clocks.wait_for(sent(found, scattered, clocks.ends, after_s=0.0 if overlap else clocks.gpu_s))
-    clocks.run(step.phases["optimizer"])
+
+    def one_step() -> None:
+        clocks.run((*step.phases["forward"], *step.phases["backward"]))
+        clocks.wait_for(sent(found, scattered, clocks.ends, after_s=0.0 if overlap else clocks.gpu_s))
+        clocks.run(step.phases["optimizer"])
+        if updates:
+            clocks.wait_for(clocks.gpu_s + gathered.time_s)
+
+    time_s = steady_s(clocks, one_step)
     rows = exchange("gradients, reduce-scatter", [bucket.nbytes for bucket in found], scattered)
     words = list(bucket_words(found, group, overlap=overlap, first_bytes=first_bytes, cap_bytes=cap_bytes))
-    if step.phases["optimizer"] and group.ranks > 1:
-        weights = states_of(step.ledger).parameter_bytes
-        gathered = all_gather(weights, group, fabric)
-        clocks.wait_for(clocks.now_s + gathered.time_s)
+    if updates:
         rows += exchange("weights, all-gather", [weights], [gathered])
         words.append("each rank updates its part of the weights; new weights are gathered after the update, exposed")
-    return Outcome(clocks.now_s, rows, tuple(words))
+    return Outcome(time_s, rows, tuple(words))
 
 
 @dataclass(frozen=True)
@@ -81,12 +87,7 @@ def fsdp(step: TimedStep, model: Model, group: Group, fabric: Fabric, *, prefetc
     step = step.scaled(1 / group.ranks, "optimizer")
     units, around = wrapped(step, model)
     run = _Run(step, group, fabric, prefetch=prefetch)
-    root = run.gather(around, after_s=0.0)
-    run.clocks.wait_for(root)
-    run.forward(units)
-    run.backward(units, around)
-    run.clocks.wait_for(run.free_s)
-    run.clocks.run(step.phases["optimizer"])
+    time_s = steady_s(run.clocks, lambda: run.one_step(units, around))
     rows = exchange("weights, all-gather", run.gathered_bytes, run.gathered)
     rows += exchange("gradients, reduce-scatter", run.scattered_bytes, run.scattered)
     words = (
@@ -95,7 +96,7 @@ def fsdp(step: TimedStep, model: Model, group: Group, fabric: Fabric, *, prefetc
         "weights and gradients travel in their own dtype",
         "communication does not slow the kernels it runs beside",
     ) if group.ranks > 1 else ()  # fmt: skip
-    return Outcome(run.clocks.now_s, rows, words)
+    return Outcome(time_s, rows, words)
 
 
 class _Run:
@@ -106,10 +107,22 @@ class _Run:
         self.clocks = Clocks(step)
         self.free_s = 0.0
         """When the stream of communication is done with all it has."""
+        self._nothing_sent()
+
+    def _nothing_sent(self) -> None:
         self.gathered: list[Transfer] = []
         self.gathered_bytes: list[float] = []
         self.scattered: list[Transfer] = []
         self.scattered_bytes: list[float] = []
+
+    def one_step(self, units: Sequence[_Wrapped], around: int) -> None:
+        """`around`: bytes of the weights that belong to no unit."""
+        self._nothing_sent()
+        self.clocks.wait_for(self.gather(around, after_s=self.clocks.gpu_s))
+        self.forward(units)
+        self.backward(units, around)
+        self.clocks.wait_for(self.free_s)
+        self.clocks.run(self.step.phases["optimizer"])
 
     def gather(self, nbytes: float, *, after_s: float) -> float:
         transfer = all_gather(nbytes, self.group, self.fabric)

@@ -83,6 +83,19 @@ class Clocks:
         return max(self.host_s, self.gpu_s)
 
 
+_STEPS = 3
+
+
+def steady_s(clocks: Clocks, one_step: Callable[[], None]) -> float:
+    """What one more step adds when many follow one another: the host launches the next while the GPU still works on
+    the last, as on one GPU."""
+    ends = []
+    for _ in range(_STEPS):
+        one_step()
+        ends.append(clocks.now_s)
+    return ends[-1] - ends[-2]
+
+
 @dataclass(frozen=True)
 class Exchange:
     """One kind of communication in a step, of one GPU."""
