@@ -27,7 +27,9 @@ from rooflight.hardware.tasks import Task
 
 _MARKER = "spin_kernel"
 _CHUNK = 400
-_MOST_HELD = 0.3
+_EACH_S = 1e-3
+"""About what one case takes to be timed, before any was."""
+_MOST_HELD = 0.2
 """Of the free memory: calls that are ready hold what backward needs."""
 
 _Ready = tuple[Case, Call, list[torch.Tensor]]
@@ -85,11 +87,15 @@ class GpuClock:
         rest = chain([first], groups)
         # Threads share this setting, and so do all cases of a chapter.
         with precision_set(first[0].task.precision):
-            while time.monotonic() < until and (some := self._ready(rest, until)):
+            each_s = _EACH_S
+            while time.monotonic() < until and (some := self._ready(rest, until, each_s)):
+                begun = time.monotonic()
                 yield from self._timed(some)
+                each_s = (time.monotonic() - begun) / sum(map(len, some))
 
-    def _ready(self, groups: Iterator[list[Case]], until: float) -> list[list[_Ready]]:
-        """What each thread has made ready, until there is enough for a while."""
+    def _ready(self, groups: Iterator[list[Case]], until: float, each_s: float) -> list[list[_Ready]]:
+        """What each thread has made ready, until there is enough for a while, or for the time that is left: one takes
+        `each_s` to be timed."""
         lock = Lock()
         left = _CHUNK
         free, _ = torch.cuda.mem_get_info()
@@ -99,7 +105,7 @@ class GpuClock:
             nonlocal left
             made: list[_Ready] = []
             pool = Pool.sharing(self.pool)
-            while time.monotonic() < until and torch.cuda.memory_allocated() < most:
+            while time.monotonic() + (_CHUNK - left) * each_s < until and torch.cuda.memory_allocated() < most:
                 with lock:
                     cases = next(groups, None) if left > 0 else None
                     left -= len(cases or ())

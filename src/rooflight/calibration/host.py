@@ -83,13 +83,15 @@ _CHAINS: dict[str, _Made] = {
 
 
 def host_costs(device: torch.device, seconds: float) -> dict[str, Value]:
-    """Seconds by `class.phase`: `infer` without gradients, `forward` and `backward` of training; see also
-    `optimizer`.
+    """Seconds by `class.phase`: `infer` without gradients, `forward` and `backward` of training; `class.phase.bf16` for
+    16 bits, which other kernels compute, and more of them; see also `optimizer`.
 
     A host is slow for seconds at a time, for reasons of its own. So all chains are timed in turn, round after round: a
     slow moment then makes a little of everything slow, and not one class of ops.
     """
     chains = {name: _Chain(make, shape, device) for name, (make, shape) in _CHAINS.items()}
+    if device.type == "cuda":
+        chains |= {f"{name}.bf16": chain.narrow(_CHAINS[name][0]) for name, chain in chains.items() if name != "view"}
     optimizers = {(name, count): _Optimizer(device, make, count)
                   for name, make in _OPTIMIZERS.items() for count in _TENSORS}  # fmt: skip
     shortest = _ShortestStep(device)
@@ -101,14 +103,15 @@ def host_costs(device: torch.device, seconds: float) -> dict[str, Value]:
         rounds += 1
     found: dict[str, Value] = {}
     views = dict.fromkeys(_PHASES, 0.0)
-    for name, chain in chains.items():
-        origin = f"wall time of {_LENGTH} modules over the {name} ops in them, middle of {rounds} rounds"
+    for key, chain in chains.items():
+        name, _, narrow = key.partition(".")
+        origin = f"wall time of {_LENGTH} modules over the {key} ops in them, middle of {rounds} rounds"
         kind = "view" if name == "view" else "compute"
         for phase, times in chain.taken.items():
             if not chain.ops[phase, kind]:
                 continue  # it does nothing there, as dropout in inference
             rest = max(0.0, middle(times) - views[phase] * chain.ops[phase, "view"])
-            found[f"{name}.{phase}"] = Value(rest / max(1, chain.ops[phase, kind]), origin)
+            found[f"{name}.{phase}{narrow and '.bf16'}"] = Value(rest / max(1, chain.ops[phase, kind]), origin)
         if name == "view":
             # In backward most views are made inside another op's node, and cost next to nothing.
             views = {phase: found[f"view.{phase}"].value if phase != "backward" else 0.0 for phase in _PHASES}
@@ -141,11 +144,16 @@ class _Timed(Protocol):
 
 
 class _Chain:
-    def __init__(self, make: Callable[[], nn.Module], shape: tuple[int, ...], device: torch.device) -> None:
-        self.chain = nn.Sequential(*(make() for _ in range(_LENGTH))).to(device)
-        self.x = torch.randn(shape, device=device)
-        self.ops = _ops(self.chain, self.x)
+    def __init__(self, make: Callable[[], nn.Module], shape: tuple[int, ...], device: torch.device,
+                 dtype: torch.dtype = torch.float32, ops: Counter[tuple[str, str]] | None = None) -> None:  # fmt: skip
+        self.chain = nn.Sequential(*(make() for _ in range(_LENGTH))).to(device, dtype)
+        self.x = torch.randn(shape, device=device).to(dtype)
+        self.ops = _ops(self.chain, self.x) if ops is None else ops
         self.taken: dict[str, list[float]] = {phase: [] for phase in _PHASES}
+
+    def narrow(self, make: Callable[[], nn.Module]) -> _Chain:
+        """The same in 16 bits."""
+        return _Chain(make, tuple(self.x.shape), self.x.device, torch.bfloat16, self.ops)
 
     def time_once(self) -> None:
         chain, x = self.chain, self.x

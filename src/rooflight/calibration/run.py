@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -102,8 +103,10 @@ def calibrate(bench: Bench, progress: Progress, journal_path: Path | None = None
     })  # fmt: skip
     conditions = Conditions(kind)
     conditions.before()
-    values = _values(bench, journal, progress)
-    _chapters(bench, journal, progress)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns of every thread that begins with a matrix product
+        values = _values(bench, journal, progress)
+        _chapters(bench, journal, progress)
     conditions.sample()
     calibration = Calibration(
         format_version=FORMAT_VERSION, rooflight=__version__, torch=str(torch.__version__), device=name,

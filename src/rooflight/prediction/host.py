@@ -32,7 +32,7 @@ def host_class(task: Task) -> str:
 def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
     """One number an op. The optimizer's own work is spread over its ops."""
     training = ledger.header.step == "train"
-    known: dict[tuple[str, str, int], float] = {}
+    known: dict[tuple[str, str, str | None, int], float] = {}
     seconds = np.zeros(len(ledger.ops))
     optimizing: list[int] = []
     for place, op in enumerate(ledger.ops):
@@ -40,7 +40,7 @@ def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
             optimizing.append(place)
             continue
         phase = op.phase if training else "infer"
-        key = (op.name, phase, sum(1 for _ in op.inputs))
+        key = (op.name, phase, op.precision, sum(1 for _ in op.inputs))
         found = known.get(key)
         if found is None:
             found = known[key] = _of_op(op, phase, costs)
@@ -63,14 +63,16 @@ def _of_op(op: Op, phase: str, costs: Mapping[str, Value]) -> float:
     tasks = tasks_of(op) if op.kind == "compute" else []
     if not tasks:
         return _NO_LAUNCH * _value(costs, f"plain.{phase}")
-    first, *others = map(host_class, tasks)
-    if first == "conv":
-        others = [name for name in others if name != "conv"]  # the gradients of a convolution were timed as one op
-    return _of_class(first, phase, costs) + _INSIDE * sum(_of_class(name, phase, costs) for name in others)
+    first, *others = tasks
+    if host_class(first) == "conv":
+        others = [task for task in others if host_class(task) != "conv"]  # its gradients were timed as one op
+    return _of_task(first, phase, costs) + _INSIDE * sum(_of_task(task, phase, costs) for task in others)
 
 
-def _of_class(name: str, phase: str, costs: Mapping[str, Value]) -> float:
-    return _value(costs, f"{name}.{phase}") or _value(costs, f"plain.{phase}")
+def _of_task(task: Task, phase: str, costs: Mapping[str, Value]) -> float:
+    key = f"{host_class(task)}.{phase}"
+    narrow = _value(costs, f"{key}.bf16") if task.precision in ("bf16", "fp16") else 0.0
+    return narrow or _value(costs, key) or _value(costs, f"plain.{phase}")
 
 
 def _optimizer_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> float:

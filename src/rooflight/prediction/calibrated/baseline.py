@@ -188,4 +188,17 @@ def baseline_seconds(family: str, precision: str, numbers: Array, speed: Speed) 
     c = columns(family, numbers)
     if family in _MATRIX:
         return LAUNCH_S + _MATRIX[family](c, precision, speed)
-    return LAUNCH_S + memory_seconds(task_bytes(family, c, precision), speed)
+    seconds = memory_seconds(task_bytes(family, c, precision), speed)
+    if family == "cat":
+        seconds = np.maximum(seconds, np.where(c["contiguous"] > 0, 0.0, _looked_up_seconds(c["elements"], speed)))
+    return LAUNCH_S + seconds
+
+
+def _looked_up_seconds(elements: Array, speed: Speed) -> Array:
+    """Where the place of every element is worked out on its own, a unit moves about one a cycle."""
+    cycles_per_s = speed.peak("fp32") / (2 * _LANES)
+    return elements / cycles_per_s
+
+
+_LANES = 128
+"""Of fp32 in a unit, in most GPUs of the last ten years: each does two FLOPs a cycle."""
