@@ -348,7 +348,27 @@ def test_files_in_every_form_and_never_over_another(run, tmp_path):
     assert run("mnist-cnn", "-o", tmp_path / "p.json", "--force")[0] == 0
 
 
+def test_a_spreadsheet_has_the_run_and_its_price(run):
+    asked = ("mnist-cnn", "--step", "train", "--batch", "1,8", "--price", "3", "--epochs", "2", "--dataset-size", "80")
+    code, out, err = run(*asked, "--csv")
+    assert code == 0, err
+    for row in csv.DictReader(io.StringIO(out)):
+        assert int(row["run_steps"]) == 2 * 80 // int(row["batch"])
+        assert float(row["run_time_s"]) == pytest.approx(int(row["run_steps"]) * float(row["time_s"]))
+        assert float(row["run_cost"]) == pytest.approx(3 * float(row["run_time_s"]) / 3600)
+        assert float(row["cost_of_million_samples"]) == pytest.approx(1e6 / float(row["throughput"]) / 1200)
+
+
 # --- Python ---
+
+
+def test_a_data_frame_has_a_row_for_every_device_and_batch():
+    pytest.importorskip("pandas")
+    found = rooflight.predict("mnist-cnn", on=["h200", "a100-80"], batch=[1, 8], advice=False)
+    frame = found.to_pandas()
+    assert list(zip(frame.device, frame.batch, frame.time_s, strict=True)) == [
+        (one.device, one.batch, one.time_s) for one in found
+    ]
 
 
 def test_a_live_module_is_predicted_with_its_inputs():

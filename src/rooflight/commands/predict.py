@@ -153,7 +153,7 @@ def _content(found: Predictions, to: str, options: Mapping[str, Any]) -> bytes:
         from rooflight.reporting.predict_tables import csv_table
         from rooflight.reporting.table import to_csv
 
-        return to_csv([csv_table(found)]).encode()
+        return to_csv([csv_table(found, **_asked(options))]).encode()
     from rooflight.reporting.predict_page import page
 
     return page(found, **_asked(options)).to_markdown().encode()

@@ -213,6 +213,12 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
 
         return describe(self)
 
+    def to_pandas(self) -> Any:
+        """One row for every device and batch (needs pandas)."""
+        from rooflight.reporting.frames import predictions_to_pandas
+
+        return predictions_to_pandas(self)
+
     def at(self, device: str, batch: int | None = None) -> Prediction:
         """The prediction for a device, at a batch where there are several."""
         known = {one.device for one in self.predictions}

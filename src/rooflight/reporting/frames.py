@@ -1,19 +1,35 @@
-"""A ledger as a pandas data frame: one row for every op, with a column for every quantity that was measured."""
+"""Pandas data frames: a ledger has a row for every op and a column for every measured quantity; predictions have a row
+for every device and batch."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import RooflightError
 from rooflight.ledger import QUANTITIES, Ledger
 from rooflight.measured.facts import op_values
 
+if TYPE_CHECKING:
+    from rooflight.prediction.result import Predictions
 
-def to_pandas(ledger: Ledger) -> Any:
+
+def _pandas() -> Any:
     try:
         import pandas
     except ImportError:
         raise RooflightError("to_pandas() needs pandas: pip install pandas") from None
+    return pandas
+
+
+def predictions_to_pandas(found: Predictions) -> Any:
+    from rooflight.reporting.predict_tables import csv_table
+
+    table = csv_table(found)
+    return _pandas().DataFrame(list(table.rows), columns=[column.name for column in table.columns])
+
+
+def to_pandas(ledger: Ledger) -> Any:
+    pandas = _pandas()
     measured = op_values(ledger)
     names = list(dict.fromkeys(name for values in measured for name in values))
     records = []

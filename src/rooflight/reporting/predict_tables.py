@@ -142,7 +142,8 @@ def _drawn(title: str, columns: _Columns, rows: Sequence[Prediction]) -> Table:
     return Table(title, tuple(column for column, _ in columns), cells)
 
 
-def csv_table(found: Predictions) -> Table:
+def csv_table(found: Predictions, *, epochs: int | None = None, dataset_size: int | None = None,
+              price: float | None = None) -> Table:  # fmt: skip
     """All figures as they are, for spreadsheets."""
     names = ("device", "tier", "batch", "time_s", "gpu_time_s", "host_time_s", "throughput", "tokens_per_s", "flops",
              "mfu", "bound", "percent_of_roof", "inside", "kernels")  # fmt: skip
@@ -154,6 +155,14 @@ def csv_table(found: Predictions) -> Table:
     ]
     if any(one.many is not None for one in found):
         columns += [(Column(name), lambda one, name=name: getattr(one.many, name)) for name in many]  # type: ignore[misc]
+    if epochs is not None and dataset_size is not None:
+        runs = {id(one): one.run(epochs, dataset_size, price, accumulate=found.header.accumulate) for one in found}
+        columns += [
+            (Column(f"run_{name}"), lambda one, name=name: getattr(runs[id(one)], name, None))  # type: ignore[misc]
+            for name in ("steps", "time_s", *(() if price is None else ("cost",)))
+        ]
+    if price is not None:
+        columns.append((Column("cost_of_million_samples"), lambda one: one.cost_of_samples(10**6, price)))
     return _drawn("", columns, found.predictions)
 
 
