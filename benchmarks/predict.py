@@ -3,7 +3,7 @@
 usage: predict.py [--calibration FILE] [--walls FILE] [-o PAGE]     (needs no GPU; about a minute)
 
 Without --calibration it is the H200's that comes with rooflight, whatever this user has calibrated. --walls: what
-h200/wall_times.py found on the machine of that calibration. Nothing is fitted to the rows but the one constant that
+h200/wall_times.py found. Nothing is fitted to the rows but the one constant that
 says so.
 """
 
@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import held_out_rows
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from predict_rows import DEVICE, GPU_BOUND, ROOT, Outcome, Spread, measured_rows, outcomes, within, wrong_families
 from predict_speed import speed
 
-from rooflight.hardware.calibration import FOLDER, Calibration, decode, host_digest
+from rooflight.hardware.calibration import FOLDER, Calibration, decode
 from rooflight.hardware.devices import find
+from rooflight.ledger import Value
 from rooflight.prediction.api import predict
 from rooflight.prediction.paleo import best_ppp, default_ppp
 from rooflight.prediction.result import Prediction
@@ -37,12 +40,6 @@ PAGE = ROOT / "docs" / "predict-errors.md"
 LARGE = 0.2
 """An error above this is told by name."""
 WORST = 10
-MISSED = (
-    "The goal for host-bound steps, a mean under 20%, is missed, by inference: its host cost was timed right after training, "
-    "when nothing of it is in the host's caches, and comes out too high. `rooflight calibrate` times inference after "
-    "inference since; the file that comes with rooflight was made before. A factor for mixtures of ops was measured in the "
-    "same run, and left out when these rows came out still longer with it."
-)
 NOT_JUDGED = (
     "Host-bound wall times differ by 21% in the mean (14% in the median, up to 2 times) between two runs of the very "
     "same script on two such machines: how long a host takes for a launch belongs to the machine and the day. These "
@@ -189,80 +186,93 @@ def worst(rows: Sequence[Outcome]) -> list[Outcome]:
 
 @dataclass(frozen=True)
 class Wall:
-    """A step that was timed on the machine of the calibration."""
+    """A step that was timed while the host's costs were."""
 
     row: dict[str, Any]
     prediction: Prediction
+    """With what the host cost in those moments."""
+    apart: Prediction
+    """With what the calibration says of its host."""
+
+    @property
+    def wall_s(self) -> float:
+        return float(self.row["wall_s"])
 
     @property
     def error(self) -> float:
-        return self.prediction.time_s / float(self.row["wall_s"]) - 1
+        return self.prediction.time_s / self.wall_s - 1
+
+    @property
+    def error_apart(self) -> float:
+        return self.apart.time_s / self.wall_s - 1
 
     @property
     def spread(self) -> float:
         """From the 10th to the 90th percentile of its runs."""
         low, high = np.quantile(self.row["runs_s"], (0.1, 0.9))
-        return float(high - low) / float(self.row["wall_s"])
+        return float(high - low) / self.wall_s
 
     @property
     def gpu_s(self) -> float:
-        """Measured; where there was no time for that, predicted."""
-        return float(self.row.get("gpu_s") or self.prediction.gpu_time_s)
+        return float(self.row["gpu_s"])
 
     @property
     def host_bound(self) -> bool:
-        return self.gpu_s < GPU_BOUND * float(self.row["wall_s"])
+        return self.gpu_s < GPU_BOUND * self.wall_s
 
 
-def own_walls(results: dict[str, Any], calibration: Calibration | None) -> list[Wall]:
+def own_walls(results: dict[str, Any], calibration: Calibration) -> list[Wall]:
+    host = {**calibration.host, **msgspec.convert(results["host"], dict[str, Value])}
+    then = replace(calibration, host=host)
     found = []
     for row in results["rows"]:
-        if "wall_s" in row:
-            case = row["case"]
-            training = case["step"] == "train"
-            one = predict(case["model"], on=DEVICE, batch=case["batch"], seq=case["seq"], dtype=case["dtype"],
-                          step=case["step"], loss="mse" if training else None, advice=False,
-                          calibration=calibration)  # fmt: skip
-            found.append(Wall(row, one[0]))
+        case = row["case"]
+        both = (
+            predict(case["model"], on=DEVICE, batch=case["batch"], seq=case["seq"], dtype=case["dtype"],
+                    step=case["step"], loss="mse" if case["step"] == "train" else None, advice=False,
+                    calibration=one)[0]
+            for one in (then, calibration)
+        )  # fmt: skip
+        found.append(Wall(row, *both))
     return found
 
 
-def wall_sections(results: dict[str, Any] | None, calibration: Calibration | None, digest: str) -> list[str]:
+def wall_sections(results: dict[str, Any] | None, calibration: Calibration) -> list[str]:
     if results is None:
-        return ["Not measured yet: run `benchmarks/h200/wall_times.py` before `rooflight calibrate` and after."]
+        return ["Not measured yet: run `benchmarks/h200/wall_times.py`."]
     walls = own_walls(results, calibration)
-    same = results.get("calibrated_host") == digest
-    origin = (
-        "The calibration used here is the one that was made just before, by its digest."
-        if same else "**The calibration used here is not the one that was made just before**: read with care."
-    )  # fmt: skip
+    waiting = [wall for wall in walls if wall.host_bound]
     lines = []
-    for title, some in (("host-bound", [w for w in walls if w.host_bound]),
-                        ("GPU-bound", [w for w in walls if not w.host_bound]), ("all", walls)):  # fmt: skip
-        spread = Spread.of(wall.error for wall in some)
-        if spread is not None:
-            repeats = Spread.of(wall.spread for wall in some)
-            assert repeats is not None
-            inside = sum(within(wall.prediction.time_interval_s, wall.row["wall_s"]) for wall in some) / len(some)
+    for title, some in (("host-bound", waiting),
+                        ("of these: inference", [w for w in waiting if w.row["case"]["step"] == "infer"]),
+                        ("of these: training", [w for w in waiting if w.row["case"]["step"] == "train"]),
+                        ("GPU-bound", [w for w in walls if not w.host_bound])):  # fmt: skip
+        spread, repeats = Spread.of(wall.error for wall in some), Spread.of(wall.spread for wall in some)
+        apart = Spread.of(wall.error_apart for wall in some)
+        if spread is not None and repeats is not None and apart is not None:
+            inside = sum(within(wall.prediction.time_interval_s, wall.wall_s) for wall in some) / len(some)
             lines.append([title, str(spread.count), *_cells(spread), percent(repeats.mean), percent(repeats.greatest),
-                          f"{inside:.0%}"])  # fmt: skip
-    heads = ("rows", "n", "mean", "median", "p90", "max", "runs apart: mean", "max", "in the 90% interval")
-    rows = [_wall_cells(wall) for wall in walls]
+                          f"{inside:.0%}", percent(apart.mean)])  # fmt: skip
+    heads = ("rows", "n", "mean", "median", "p90", "max", "runs apart: mean", "max", "in the 90% interval",
+             "mean, host of the calibration")  # fmt: skip
     fewest = min(len(row["runs_s"]) for row in results["rows"])
     return [
         f"{len(walls)} steps of built-in models, timed by `benchmarks/h200/wall_times.py` on {results['made']} "
-        f"({results['device']}, torch {results['torch']}, driver {results['driver']}). {origin} All steps "
-        f"took turns, {fewest} runs each, before the calibration and after it; the median is compared. *Runs apart*: from "
-        "the 10th to the 90th percentile of the runs, over the median.",
+        f"({results['device']}, torch {results['torch']}, driver {results['driver']}). All took turns, {fewest} runs "
+        "each, and between them the chains by which `rooflight calibrate` finds what ops cost the host: predictions "
+        "here take the host's costs from there, so that both were measured at the same time, and GPU times from the "
+        "calibration. The median run is compared. *Runs apart*: from the 10th to the 90th percentile of a step's runs, "
+        "over the median: this host was up to twice as slow from one moment to the next. The last column is the same "
+        "with the host's costs of the calibration, measured at another time.",
         table(heads, lines),
-        table(("step", "wall", "runs apart", "predicted", "error", "in interval", "GPU-busy"), rows),
+        table(("step", "wall", "runs apart", "predicted", "error", "in interval", "GPU-busy"), map(_wall_cells, walls)),
     ]  # fmt: skip
 
 
 def _wall_cells(wall: Wall) -> list[str]:
     case, row = wall.row["case"], wall.row
     length = f" s{case['seq']}" if case["seq"] else ""
-    busy = f"{ms(wall.gpu_s)} ({wall.gpu_s / row['wall_s']:.0%})" + ("" if "gpu_s" in row else ", predicted")
+    busy = f"{ms(wall.gpu_s)} ({wall.gpu_s / row['wall_s']:.0%})"
     return [f"{case['model']}{length} {case['step']} {case['dtype']} b{case['batch']}", ms(row["wall_s"]),
             percent(wall.spread), ms(wall.prediction.time_s), signed(wall.error),
             yes(within(wall.prediction.time_interval_s, row["wall_s"])), busy]  # fmt: skip
@@ -301,9 +311,8 @@ def page(rows: Sequence[Outcome], made: str, *, estimator: dict[str, Any] | None
         "## Wall time of host-bound rows",
         NOT_JUDGED,
         errors_by_group(waiting, lambda row: row.wall_error, lambda row: row.wall_in_interval),
-        "### Against the machine that was calibrated",
+        "### With the host timed at the same time",
         *walls,
-        MISSED,
         "## Models held out",
         *held_out_rows.section(calibration),
         f"## Rows off by more than {LARGE:.0%}",
@@ -363,8 +372,8 @@ def yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def calibrated(path: Path | None) -> tuple[Calibration, str, str]:
-    """The calibration, the digest of its host, and a line on where it is from."""
+def calibrated(path: Path | None) -> tuple[Calibration, str]:
+    """The calibration, and a line on where it is from."""
     if path is None:
         file: Any = resources.files("rooflight.hardware") / FOLDER / f"{DEVICE}.json.gz"
         content, origin = file.read_bytes(), "the one that comes with rooflight"
@@ -375,7 +384,7 @@ def calibrated(path: Path | None) -> tuple[Calibration, str, str]:
         f"Calibration: {origin}, made {found.made} in {found.seconds:.0f} s ({found.device}, torch {found.torch}, "
         f"cuDNN {found.cudnn}, driver {found.driver})."
     )
-    return found, host_digest(found), made
+    return found, made
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -391,11 +400,11 @@ def main() -> None:
     given = parser.parse_args()
     # A calibration that this user made would be taken before the one that comes along.
     os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp()
-    found, digest, made = calibrated(given.calibration)
+    found, made = calibrated(given.calibration)
     calibration = None if given.calibration is None else found
     rows = outcomes(measured_rows(), calibration)
     estimator = _read(ESTIMATOR)
-    walls = wall_sections(_read(given.walls), calibration, digest)
+    walls = wall_sections(_read(given.walls), found)
     given.output.write_text(page(rows, made, estimator=estimator, calibration=calibration, walls=walls, speed=speed()))
     print(errors_by_model(rows, models(rows, estimator), lambda row: row.gpu_s))
 

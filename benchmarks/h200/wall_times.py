@@ -1,16 +1,15 @@
-"""Plain wall time of steps that wait for the host, to judge predictions by that were calibrated on the same machine.
+"""Plain wall time of steps that wait for the host, to judge predictions by, and what ops cost the host meanwhile.
 
-usage: wall_times.py OUT.json SECONDS [CALIBRATION]    (needs a CUDA GPU; run it before `rooflight calibrate`, and after)
+usage: wall_times.py OUT.json SECONDS    (needs a CUDA GPU)
 
-Host-bound steps differ by 21% between two machines of the same kind, so they say something about a prediction only
-where its calibration is of the same machine and hour. CALIBRATION, the file that was just made, is remembered by the
-digest of what it says of the host, so that the page can say whether the two belong together.
+Host-bound steps differ by 21% between two machines of the same kind, and here twofold from one moment to the next: a
+host is slow for seconds at a time. So they say something about a prediction only where the host's part of its
+calibration was measured at the same time. All steps take turns, round after round, and between them the chains that
+`rooflight calibrate` times for the host; what those say is kept in the file as `host`, as in a calibration's.
 
-Time is taken as in the reference rows: n steps back to back, then one synchronisation. A host is slow for seconds at a
-time, up to twice, so all steps take turns, round after round; a second call adds its rounds to those in OUT. Their
-median counts, and what half of them lie within is the spread. No profiler has run in the process before: it would slow
-every launch. GPU-busy times are taken by one at the end of the call that is given a calibration, to tell which steps
-wait for the host.
+Time is taken as in the reference rows: n steps back to back, then one synchronisation. The median of a step's runs
+counts. No profiler has run in the process before: it would slow every launch. GPU-busy times are taken by one at the
+end, to tell which steps wait for the host.
 """
 
 import gc
@@ -23,7 +22,7 @@ from statistics import median
 
 import torch
 
-from rooflight.hardware.calibration import host_digest, read
+from rooflight.calibration.host import HostBench
 from rooflight.measurement.machine.conditions import driver_version
 from rooflight.models import build
 
@@ -31,6 +30,8 @@ MODELS = (("resnet18", None), ("resnet50", None), ("googlenet", None), ("gpt2", 
           ("transformer", 128), ("mnist-cnn", None))  # fmt: skip
 RUN_S = 0.1
 PROFILING_S = 8
+STEPS_A_ROUND = 4
+"""So many steps for one round of the host's chains."""
 
 
 def cases():
@@ -103,38 +104,30 @@ def gpu_busy(step, repeats=3):
     return sum(event.device_time_total for event in events) * 1e-6 / repeats
 
 
-def begun(path):
-    """What an earlier call has left, by case."""
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    return {json.dumps(row["case"]): row for row in rows}
-
-
 def main():
-    path, until = Path(sys.argv[1]), time.monotonic() + float(sys.argv[2])
-    calibration = Path(sys.argv[3]) if len(sys.argv) > 3 else None
-    before = begun(path)
+    path, until = Path(sys.argv[1]), time.monotonic() + float(sys.argv[2]) - PROFILING_S
     rows, steps = [], []
     for case in cases():
-        row = before.get(json.dumps(case), {"case": case, "runs_s": []})
         step = stepper(case)
-        rows.append(row)
-        steps.append((row, step, repeats_of(step)))
+        rows.append({"case": case, "runs_s": []})
+        steps.append((step, repeats_of(step)))
+    host = HostBench(torch.device("cuda"))
     gc.collect()
     gc.freeze()
     rounds = 0
-    while rounds < 2 or time.monotonic() < until - PROFILING_S:
-        for row, step, repeats in steps:
+    while rounds < 3 or time.monotonic() < until:
+        for place, (row, (step, repeats)) in enumerate(zip(rows, steps, strict=True)):
             row["runs_s"].append(run_seconds(step, repeats))
+            if place % STEPS_A_ROUND == 0:
+                host.time_once()
         rounds += 1
-    for row in rows:
+    for row, (step, _) in zip(rows, steps, strict=True):
         row["wall_s"] = median(row["runs_s"])
-    if calibration is not None:
-        for row, step, _ in steps:
-            row["gpu_s"] = gpu_busy(step)
+        row["gpu_s"] = gpu_busy(step)
     found = {
         "device": torch.cuda.get_device_name(), "torch": str(torch.__version__), "driver": driver_version(),
-        "made": datetime.now(UTC).isoformat(timespec="minutes"),
-        "calibrated_host": None if calibration is None else host_digest(read(calibration)), "rows": rows,
+        "made": datetime.now(UTC).isoformat(timespec="minutes"), "rows": rows,
+        "host": {key: {"value": cost.value, "origin": cost.origin} for key, cost in host.costs().items()},
     }  # fmt: skip
     path.write_text(json.dumps(found, indent=1) + "\n")
     for row in rows:

@@ -82,48 +82,72 @@ _CHAINS: dict[str, _Made] = {
 }
 
 
-def host_costs(device: torch.device, seconds: float) -> dict[str, Value]:
-    """Seconds by `class.phase`: `infer` without gradients, `forward` and `backward` of training; `class.phase.bf16` for
-    16 bits, which other kernels compute, and more of them; see also `optimizer`.
+class HostBench:
+    """Chains of all classes of ops, timed in turn, round after round.
 
-    A host is slow for seconds at a time, for reasons of its own. So all chains are timed in turn, round after round: a
-    slow moment then makes a little of everything slow, and not one class of ops.
+    A host is slow for seconds at a time, for reasons of its own: a slow moment then makes a little of everything slow,
+    and not one class of ops.
     """
-    chains = {name: _Chain(make, shape, device) for name, (make, shape) in _CHAINS.items()}
-    if device.type == "cuda":
-        chains |= {f"{name}.bf16": chain.narrow(_CHAINS[name][0]) for name, chain in chains.items() if name != "view"}
-    optimizers = {(name, count): _Optimizer(device, make, count)
-                  for name, make in _OPTIMIZERS.items() for count in _TENSORS}  # fmt: skip
-    shortest = _ShortestStep(device)
-    everything: tuple[_Timed, ...] = (*chains.values(), *optimizers.values(), shortest)
-    begun, rounds = time.monotonic(), 0
-    while rounds < _LEAST_ROUNDS + 2 or time.monotonic() < begun + seconds:
+
+    def __init__(self, device: torch.device) -> None:
+        self._chains = {name: _Chain(make, shape, device) for name, (make, shape) in _CHAINS.items()}
+        if device.type == "cuda":
+            self._chains |= {f"{name}.bf16": chain.narrow(_CHAINS[name][0])
+                             for name, chain in self._chains.items() if name != "view"}  # fmt: skip
+        self._optimizers = {(name, count): _Optimizer(device, make, count)
+                            for name, make in _OPTIMIZERS.items() for count in _TENSORS}  # fmt: skip
+        self._shortest = _ShortestStep(device)
+        self.rounds = 0
+
+    def time_once(self) -> None:
+        everything: tuple[_Timed, ...] = (*self._chains.values(), *self._optimizers.values(), self._shortest)
         for one in everything:
             one.time_once()
-        rounds += 1
-    found: dict[str, Value] = {}
-    views = dict.fromkeys(_PHASES, 0.0)
-    for key, chain in chains.items():
-        name, _, narrow = key.partition(".")
-        origin = f"wall time of {_LENGTH} modules over the {key} ops in them, middle of {rounds} rounds"
-        kind = "view" if name == "view" else "compute"
-        for phase, times in chain.taken.items():
-            if not chain.ops[phase, kind]:
-                continue  # it does nothing there, as dropout in inference
-            rest = max(0.0, middle(times) - views[phase] * chain.ops[phase, "view"])
-            found[f"{name}.{phase}{narrow and '.bf16'}"] = Value(rest / max(1, chain.ops[phase, kind]), origin)
-        if name == "view":
-            # In backward most views are made inside another op's node, and cost next to nothing.
-            views = {phase: found[f"view.{phase}"].value if phase != "backward" else 0.0 for phase in _PHASES}
-    few, many = _TENSORS
-    for name in _OPTIMIZERS:
-        # An op over a list of tensors costs something, and something more for every tensor.
-        small, large = (middle(optimizers[name, count].taken) for count in _TENSORS)
-        each = max(0.0, (large - small) / (many - few))
-        found[f"optimizer.{name}.tensor"] = Value(each, f"wall time of steps over {many} and over {few} tensors")
-        found[f"optimizer.{name}.step"] = Value(max(0.0, small - few * each), f"wall time of a step over {few} tensors")
-    found["step.train"] = Value(middle(shortest.taken), "a training step of one op, less the op")
-    return found
+        self.rounds += 1
+
+    def costs(self) -> dict[str, Value]:
+        """Seconds by `class.phase`: `infer` without gradients, `forward` and `backward` of training;
+        `class.phase.bf16` for 16 bits, which other kernels compute, and more of them; see also `optimizer`."""
+        shortest = Value(middle(self._shortest.taken), "a training step of one op, less the op")
+        return {**self._classes(), **self._updates(), "step.train": shortest}
+
+    def _classes(self) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        views = dict.fromkeys(_PHASES, 0.0)
+        for key, chain in self._chains.items():
+            name, _, narrow = key.partition(".")
+            origin = f"wall time of {_LENGTH} modules over the {key} ops in them, middle of {self.rounds} rounds"
+            kind = "view" if name == "view" else "compute"
+            for phase, times in chain.taken.items():
+                if not chain.ops[phase, kind]:
+                    continue  # it does nothing there, as dropout in inference
+                rest = max(0.0, middle(times) - views[phase] * chain.ops[phase, "view"])
+                found[f"{name}.{phase}{narrow and '.bf16'}"] = Value(rest / max(1, chain.ops[phase, kind]), origin)
+            if name == "view":
+                # In backward most views are made inside another op's node, and cost next to nothing.
+                views = {phase: found[f"view.{phase}"].value if phase != "backward" else 0.0 for phase in _PHASES}
+        return found
+
+    def _updates(self) -> dict[str, Value]:
+        """An op over a list of tensors costs something, and something more for every tensor."""
+        found: dict[str, Value] = {}
+        few, many = _TENSORS
+        for name in _OPTIMIZERS:
+            small, large = (middle(self._optimizers[name, count].taken) for count in _TENSORS)
+            each = max(0.0, (large - small) / (many - few))
+            rest = max(0.0, small - few * each)
+            found[f"optimizer.{name}.tensor"] = Value(each, f"wall time of steps over {many} and over {few} tensors")
+            found[f"optimizer.{name}.step"] = Value(rest, f"wall time of a step over {few} tensors")
+        return found
+
+
+def host_costs(device: torch.device, seconds: float) -> dict[str, Value]:
+    """See `HostBench.costs`."""
+    bench = HostBench(device)
+    end = time.monotonic() + seconds
+    while bench.rounds < _LEAST_ROUNDS + 2 or time.monotonic() < end:
+        bench.time_once()
+    return bench.costs()
 
 
 def middle(times: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ from rooflight.calibration.case import Cases
 
 _KERNELS_OF = {"fp32": ("efficient",), "bf16": ("cudnn", "flash"), "fp16": ()}
 """Which attention kernels are timed in which precision; what holds for bf16 is taken to hold for fp16."""
-_CONVOLUTION = {"tf32": 18, "bf16": 20, "fp32": 3}
+_CONVOLUTION = {"tf32": 18, "bf16": 19, "fp32": 3}
 _CHANNELS_LAST = {"tf32": 10, "bf16": 18, "fp32": 2}
 _ROWS = ("softmax-forward", "softmax-backward", "layer-norm-forward", "layer-norm-backward")
 
@@ -32,7 +32,7 @@ def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
 
     for number, (precision, peak) in enumerate(sorted(peaks.items())):
         weight = {"fp32": 1.0, "tf32": 0.6, "bf16": 1.0, "fp16": 0.4}.get(precision, 0.2)
-        add(f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s), 6 * weight)
+        add(f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s), 7 * weight)
         add(f"batched gemm {precision}", gemm.batched_cases(precision, peak, 20 + number, longest_s), 1.6 * weight)
         if precision == "fp16":
             continue

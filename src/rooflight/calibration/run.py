@@ -33,7 +33,7 @@ Progress = Callable[[str, float], None]
 _SIDE = {"cuda": 8192, "cpu": 1536}
 _MEGABYTES = {"cuda": 1000, "cpu": 256}
 _CEILING_S = {"cuda": 0.8, "cpu": 1.5}
-_HOST_S = 12.0
+_HOST_S = 8.0
 
 
 @dataclass(frozen=True)

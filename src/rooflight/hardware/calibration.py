@@ -6,7 +6,6 @@ Times are stored as whole nanoseconds, one row a point: the task's numbers, then
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import zlib
 from importlib import resources
@@ -77,12 +76,6 @@ def decode(content: bytes, source: str) -> Calibration:
         if value.value < 0:
             raise BadInput(f"{source}: {key} is negative; make it again with: rooflight calibrate")
     return calibration
-
-
-def host_digest(calibration: Calibration) -> str:
-    """Tells whether two files hold the same measurement of a host: that of the machine and the hour, not of a kind."""
-    content = msgspec.json.encode({"device": calibration.device, "made": calibration.made, "host": calibration.host})
-    return hashlib.sha256(content).hexdigest()
 
 
 def encode(calibration: Calibration) -> bytes:
