@@ -16,9 +16,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflight.calibration import host
 from rooflight.calibration import run as running
 from rooflight.calibration.case import Case, OutOfPool
 from rooflight.calibration.clock import CpuClock, Timed, _attributed, _segments, precision_set
+from rooflight.calibration.host import HostBench, middle
 from rooflight.calibration.plan import Chapter, cpu_plan, gpu_plan
 from rooflight.calibration.run import Bench, Journal, calibrate
 from rooflight.calibration.sampling import choice, is_power_of_two, points, spread, whole
@@ -172,6 +174,31 @@ def test_times_are_given_to_no_case_when_the_profiler_lost_some():
     assert list(_attributed(done, segments[:-1])) == []
     assert [one.task for one in _attributed(done, [(0.0, 0), *segments[1:]])] == [done[1][0]]  # it ran no kernel
     assert [one.task for one in _attributed([(TASK, False), done[1]], segments)] == [done[1][0]]  # it failed half-way
+
+
+# --- the host ---
+
+
+def test_the_middle_is_the_mean_of_the_inner_half_after_two_rounds():
+    assert middle([99.0, 99.0, 4.0, 1.0, 2.0, 50.0]) == pytest.approx(3.0)
+    assert middle([99.0, 99.0, 7.0]) == 7.0
+
+
+def test_the_host_is_timed_by_class_phase_and_mixture(monkeypatch, one_thread):
+    monkeypatch.setattr(host, "_LENGTH", 3)
+    monkeypatch.setattr(host, "_BLOCKS", 2)
+    bench = HostBench(torch.device("cpu"))
+    for _ in range(3):
+        bench.time_once()
+    found = bench.costs()
+    assert {"gemm.infer", "conv.backward", "view.forward", "dropout.forward", "step.train"} <= found.keys()
+    assert "dropout.infer" not in found  # it does nothing there
+    assert {f"mixed.{phase}" for phase in ("infer", "forward", "backward")} <= found.keys()
+    assert all(cost.value >= 0 for cost in found.values()) and found["gemm.forward"].value > 0
+    assert "3 rounds" in found["gemm.infer"].origin
+    # A mixture is one of each class in every block, with a change of shape where they differ.
+    parts = [type(module).__name__ for module in bench._mixture.chain]
+    assert len([name for name in parts if name != "_Shaped"]) == 2 * len(host._CHAINS) and parts.count("_Shaped") == 7
 
 
 # --- the journal ---

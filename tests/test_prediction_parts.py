@@ -407,6 +407,26 @@ def test_classes_of_ops_have_their_own_costs_and_others_that_of_a_plain_one():
     )
 
 
+def test_in_a_mixture_every_op_costs_more_and_the_optimizer_does_not():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    ledger = rooflight.estimate(model, torch.randn(2, 4), step="train", loss="mse", optimizer="sgd")
+    mixed = {"mixed.forward": Value(1.5, ""), "mixed.backward": Value(1.25, "")}
+    alone, among = (host_seconds(ledger, {**COSTS, **OPTIMIZER, **more}) for more in ({}, mixed))
+    alone[0] -= 1e-3
+    among[0] -= 1e-3  # what a training step costs beside its ops
+    for op, before, after in zip(ledger.ops, alone, among, strict=True):
+        factor = {"forward": 1.5, "backward": 1.25}.get(op.phase, 1.0)
+        assert after == pytest.approx(before * factor)
+
+
+def test_sixteen_bits_have_their_own_costs_where_they_were_timed():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU()).bfloat16()
+    ledger = rooflight.estimate(model, torch.randn(2, 3, 8, 8).bfloat16())
+    narrow = {**COSTS, "conv.infer.bf16": Value(9e-6, "")}
+    conv, relu = (place for place, op in enumerate(ledger.ops) if op.kind == "compute")
+    assert host_seconds(ledger, narrow)[[conv, relu]] == pytest.approx([9e-6, 2e-6])
+
+
 def test_what_an_op_calls_inside_itself_costs_the_host_half():
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
     ledger = rooflight.estimate(layer, torch.randn(2, 8, 32), target="cuda")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from rooflight.ledger import StepKind, Value
 
 _LENGTH = 24
+_BLOCKS = 10
 _LEAST_ROUNDS = 7
 _IN_A_ROW = 4
 """Inference follows inference, as in a server; a forward pass of training follows a backward pass."""
@@ -82,6 +83,31 @@ _CHAINS: dict[str, _Made] = {
 }
 
 
+def _repeated(name: str) -> nn.Module:
+    return nn.Sequential(*(_CHAINS[name][0]() for _ in range(_LENGTH)))
+
+
+class _Shaped(nn.Module):
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(self.shape)
+
+
+def _mixed() -> nn.Module:
+    """All classes in turn, each with weights of its own, as no network that anybody knows."""
+    modules: list[nn.Module] = []
+    shape = _CHAINS["view"][1]
+    for _ in range(_BLOCKS):
+        for make, wanted in _CHAINS.values():
+            if wanted != shape:
+                modules.append(_Shaped(shape := wanted))
+            modules.append(make())
+    return nn.Sequential(*modules)
+
+
 class HostBench:
     """Chains of all classes of ops, timed in turn, round after round.
 
@@ -90,26 +116,34 @@ class HostBench:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._chains = {name: _Chain(make, shape, device) for name, (make, shape) in _CHAINS.items()}
+        self._chains = {name: _Chain(_repeated(name), shape, device) for name, (_, shape) in _CHAINS.items()}
         if device.type == "cuda":
-            self._chains |= {f"{name}.bf16": chain.narrow(_CHAINS[name][0])
+            self._chains |= {f"{name}.bf16": chain.narrow(_repeated(name))
                              for name, chain in self._chains.items() if name != "view"}  # fmt: skip
+        self._mixture = _Chain(_mixed(), _CHAINS["view"][1], device, ops=Counter())
         self._optimizers = {(name, count): _Optimizer(device, make, count)
                             for name, make in _OPTIMIZERS.items() for count in _TENSORS}  # fmt: skip
         self._shortest = _ShortestStep(device)
         self.rounds = 0
 
     def time_once(self) -> None:
-        everything: tuple[_Timed, ...] = (*self._chains.values(), *self._optimizers.values(), self._shortest)
+        everything: tuple[_Timed, ...] = (
+            *self._chains.values(),
+            self._mixture,
+            *self._optimizers.values(),
+            self._shortest,
+        )
         for one in everything:
             one.time_once()
         self.rounds += 1
 
     def costs(self) -> dict[str, Value]:
         """Seconds by `class.phase`: `infer` without gradients, `forward` and `backward` of training;
-        `class.phase.bf16` for 16 bits, which other kernels compute, and more of them; see also `optimizer`."""
+        `class.phase.bf16` for 16 bits, which other kernels compute, and more of them; `mixed.phase` is how much more
+        all of that costs in a mixture; see also `optimizer`."""
         shortest = Value(middle(self._shortest.taken), "a training step of one op, less the op")
-        return {**self._classes(), **self._updates(), "step.train": shortest}
+        classes = self._classes()
+        return {**classes, **self._mixtures(classes), **self._updates(), "step.train": shortest}
 
     def _classes(self) -> dict[str, Value]:
         found: dict[str, Value] = {}
@@ -126,6 +160,19 @@ class HostBench:
             if name == "view":
                 # In backward most views are made inside another op's node, and cost next to nothing.
                 views = {phase: found[f"view.{phase}"].value if phase != "backward" else 0.0 for phase in _PHASES}
+        return found
+
+    def _mixtures(self, classes: Mapping[str, Value]) -> dict[str, Value]:
+        """Code and data of one kind stay in the host's caches; in a network, where one kind follows the other, they do
+        not."""
+        found = {}
+        for phase, times in self._mixture.taken.items():
+            views = sum(isinstance(module, _Shaped) for module in self._mixture.chain.children())
+            parts = sum(middle(self._chains[name].taken[phase]) for name in _CHAINS) * _BLOCKS / _LENGTH
+            if phase != "backward":
+                parts += views * classes[f"view.{phase}"].value
+            origin = f"wall time of {_BLOCKS} blocks of all classes over that of their chains, {self.rounds} rounds"
+            found[f"mixed.{phase}"] = Value(middle(times) / parts, origin)
         return found
 
     def _updates(self) -> dict[str, Value]:
@@ -168,16 +215,16 @@ class _Timed(Protocol):
 
 
 class _Chain:
-    def __init__(self, make: Callable[[], nn.Module], shape: tuple[int, ...], device: torch.device,
+    def __init__(self, chain: nn.Module, shape: tuple[int, ...], device: torch.device,
                  dtype: torch.dtype = torch.float32, ops: Counter[tuple[str, str]] | None = None) -> None:  # fmt: skip
-        self.chain = nn.Sequential(*(make() for _ in range(_LENGTH))).to(device, dtype)
+        self.chain = chain.to(device, dtype)
         self.x = torch.randn(shape, device=device).to(dtype)
         self.ops = _ops(self.chain, self.x) if ops is None else ops
         self.taken: dict[str, list[float]] = {phase: [] for phase in _PHASES}
 
-    def narrow(self, make: Callable[[], nn.Module]) -> _Chain:
-        """The same in 16 bits."""
-        return _Chain(make, tuple(self.x.shape), self.x.device, torch.bfloat16, self.ops)
+    def narrow(self, chain: nn.Module) -> _Chain:
+        """The like of it in 16 bits."""
+        return _Chain(chain, tuple(self.x.shape), self.x.device, torch.bfloat16, self.ops)
 
     def time_once(self) -> None:
         chain, x = self.chain, self.x

@@ -43,7 +43,7 @@ def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
         key = (op.name, phase, op.precision, sum(1 for _ in op.inputs))
         found = known.get(key)
         if found is None:
-            found = known[key] = _of_op(op, phase, costs)
+            found = known[key] = _of_op(op, phase, costs) * (_value(costs, f"mixed.{phase}") or 1.0)
         seconds[place] = found
     if optimizing:
         seconds[optimizing] = _optimizer_seconds(ledger, costs) / len(optimizing)
