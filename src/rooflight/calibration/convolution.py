@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from rooflight.calibration.case import DTYPES, Call, Case, Cases, Pool
-from rooflight.calibration.sampling import choice, is_power_of_two, points, whole
+from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, whole
 from rooflight.hardware.tasks import Task
 
 WAYS = ("conv-forward", "conv-dgrad", "conv-wgrad")
@@ -42,7 +42,9 @@ def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
     n = whole(u[0], 1, 256)
     # Loads of 16 bytes want pictures whose pixels are a multiple of 8: sides that are multiples of 4.
     h = whole(u[3], 4, 160, (1, 2, 4, 4)[int(u[8] * 4)]) if kind != 1 else whole(u[3], 64, 384, (2, 8)[int(u[8] * 2)])
-    aligned = choice(u[7], ((1, 2), (4, 8), (5, 32), (8, 64)))
+    aligned = choice(u[7], ((1, 2), (3, 8), (4, 32), (8, 64), (8, 128)))
+    while aligned == 128 and kind == 0 and h in KNOWN_SIDES:
+        h += 2
     low, high = max(8, 600 / h), min(2304, 36000 / h)
     c, k = (max(8, whole(value, int(low), int(high), aligned)) for value in u[1:3])
     groups = 1

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from rooflight.calibration.case import DTYPES, Call, Case, Cases, Pool
-from rooflight.calibration.sampling import choice, is_power_of_two, points, whole
+from rooflight.calibration.sampling import choice, is_power_of_two, points, unusual, whole
 from rooflight.hardware.tasks import Task
 
 _LAYOUTS = ((4, 1), (3, 0), (3, 2), (0.5, 3))  # the bits: a transposed (2), b transposed (1)
@@ -16,9 +16,14 @@ _LAYOUTS = ((4, 1), (3, 0), (3, 2), (0.5, 3))  # the bits: a transposed (2), b t
 def gemm_cases(precision: str, peak: float, seed: int, longest_s: float) -> Cases:
     """A product of two matrices as layers have them: one side counts tokens or samples, the others features."""
     for u in points(7, seed):
-        step = choice(u[4], ((1, 1), (3, 8), (12, 64)))
+        step = choice(u[4], ((1, 1), (3, 8), (8, 64), (8, 128)))
         many = whole(u[0], 1, 131072, choice((u[0] * 7) % 1, ((3, 1), (2, 8), (4, 64))))
         n, k = whole(u[1], 8, 16384, step), whole(u[2], 8, 16384, step)
+        if step == 128:  # whole tiles, of tokens or features that nobody has
+            if many >= 11 * 128:
+                many = 128 * unusual(many // 128)
+            else:
+                n = 128 * unusual(max(11, n // 128))
         if u[6] < 0.06:
             n = whole(u[1], 20000, 140000, choice(u[6] / 0.06, ((1, 1), (1, 8), (2, 64))))  # vocabularies
         layout, bias = choice(u[3], _LAYOUTS), int(u[5] < 0.4)

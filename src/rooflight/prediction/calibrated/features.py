@@ -6,6 +6,8 @@ without it still learn from one another, but less than from their own kind. How 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from rooflight.hardware.tasks import FAMILIES
@@ -26,9 +28,15 @@ def _log(values: Array) -> Array:
 def _alignment(values: Array, most: int = 8) -> Array:
     """How often a size halves evenly: kernels load 16 bytes at a time only where rows begin at multiples of 16."""
     found = np.zeros(len(values))
-    for power in (2, 4, 8, 16, 32, 64):
+    for power in (2, 4, 8, 16, 32, 64, 128, 256):
         if power <= most:
             found += (values % power) == 0
+    return found
+
+
+def _least(sides: Iterable[Array]) -> Array:
+    """Tiles are whole where all sides are."""
+    found: Array = np.minimum.reduce(list(sides))
     return found
 
 
@@ -39,6 +47,7 @@ def _gemm(c: dict[str, Array]) -> dict[str, Array]:
         "a_transposed": c["a_transposed"], "b_transposed": c["b_transposed"], "bias": c["bias"],
         "rows_aligned": np.minimum(_alignment(a_row), _alignment(b_row)), "n_aligned": _alignment(c["n"]),
         "batched": c["batch"] > 1, "vector": np.minimum(c["m"], c["n"]) == 1,
+        "whole": _least(_alignment(c[side], 128) for side in ("m", "n", "k")),
     }  # fmt: skip
 
 
@@ -51,7 +60,8 @@ def _convolution(family: str, c: dict[str, Array], precision: str) -> dict[str, 
         "m": _log(m), "n": _log(n), "k": _log(k), "groups": _log(c["groups"]), "window": _log(c["r"] * c["s"]),
         "stride": _log(c["stride"]), "side": _log(high),
         "depthwise": depthwise, "grouped": (c["groups"] > 1) & ~depthwise, "colours": c["c"] < 8,
-        "c_aligned": _alignment(c["c"], 64), "k_aligned": _alignment(c["k"], 64), "oblong": c["r"] != c["s"],
+        "c_aligned": _alignment(c["c"], 256), "k_aligned": _alignment(c["k"], 256), "oblong": c["r"] != c["s"],
+        "whole": _least(_alignment(c[side], 256) for side in ("c", "k")),
         "c_whole": c["c"] % pixels == 0, "k_whole": c["k"] % pixels == 0, "channels_last": c["channels_last"],
         "pixels_whole": c["h"] * c["w"] % pixels == 0, "out_pixels_whole": high * wide % pixels == 0,
     }  # fmt: skip
