@@ -27,7 +27,7 @@ def convolution_cases(precision: str, peak: float, seed: int, longest_s: float, 
         out = output_size(h, r, stride, pad, dilation) * output_size(w, s, stride, pad, dilation)
         if (seconds := 2 * n * out * k * (c // groups) * r * s / peak) > longest_s:
             continue
-        if n * max(c * h * w, k * out) > 2e8:
+        if n * max(c * h * w, k * out) > 4e8:
             continue
         for way in WAYS:
             task = Task(way, precision, numbers)

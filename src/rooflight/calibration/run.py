@@ -186,7 +186,7 @@ def _plan(bench: Bench) -> list[Chapter]:
 def _clock(bench: Bench) -> Clock:
     if bench.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info()
-        clock = GpuClock(bench.device, bench.cache_bytes, int(min(3 << 30, free / 8)))
+        clock = GpuClock(bench.device, bench.cache_bytes, int(min(6 << 30, free / 8)))
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             clock.pool.take(1, dtype=dtype)
         return clock
