@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
+import threading
 import time
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +19,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.calibration import host
+from rooflight.calibration import clock, host
 from rooflight.calibration import run as running
-from rooflight.calibration.case import Case, OutOfPool
-from rooflight.calibration.clock import CpuClock, Timed, _attributed, _segments, precision_set
+from rooflight.calibration.case import Case, OutOfPool, precision_set
+from rooflight.calibration.clock import CpuClock, GpuClock, Timed, _attributed, _segments
 from rooflight.calibration.host import HostBench, middle
 from rooflight.calibration.plan import Chapter, cpu_plan, gpu_plan
 from rooflight.calibration.run import Bench, Journal, calibrate
@@ -29,6 +32,7 @@ from rooflight.hardware import calibration as files
 from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, Points, decode, encode, read
 from rooflight.hardware.tasks import FAMILIES, Task
 from rooflight.ledger import Value
+from rooflight.prediction.host import cost_of
 
 # --- where the points lie ---
 
@@ -176,6 +180,85 @@ def test_times_are_given_to_no_case_when_the_profiler_lost_some():
     assert [one.task for one in _attributed([(TASK, False), done[1]], segments)] == [done[1][0]]  # it failed half-way
 
 
+class Pretended:
+    """Stands in for CUDA, the profiler and its kernels: what was run, by which thread."""
+
+    def __init__(self, monkeypatch, *, free=1 << 40):
+        self.events, self.threads, self.now = [], {}, 0
+        for name in ("synchronize", "empty_cache"):
+            monkeypatch.setattr(torch.cuda, name, lambda: None)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "_sleep", lambda _: self.ran(1, "spin_kernel"))
+        monkeypatch.setattr(clock, "_watched", self.watched)
+
+    def ran(self, duration, name):
+        self.events.append(Event(self.now, duration, name))
+        self.now += 1000
+
+    @contextmanager
+    def watched(self):
+        self.events.clear()
+        yield SimpleNamespace(profiler=SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: self.events)))
+
+    def case(self, size, *, fails=(), duration=10):
+        """`fails`: what its calls raise, in turn."""
+        failures = iter(fails)
+
+        def call():
+            self.threads.setdefault(size, []).append(threading.get_ident())
+            time.sleep(0.002)  # a library thinks, and another thread has its turn
+            failure = next(failures, None)
+            if failure is not None:
+                raise failure
+            self.ran(duration * size, "kernel")
+
+        return Case(Task("plain", "fp32", (size, size, size)), lambda pool: pool.take(4) is not None and call)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(clock.os, "sched_getaffinity", lambda _: set(range(5)))
+    return Pretended(monkeypatch)
+
+
+def timed_on(gpu, cases, seconds=60.0):
+    with closing(GpuClock(torch.device("cpu"), 1 << 10, 1 << 10)) as one:
+        return sorted(one.timed(cases, time.monotonic() + seconds, many=True), key=lambda found: found.task.numbers)
+
+
+def test_each_case_is_timed_by_the_thread_that_made_it_ready(gpu):
+    found = timed_on(gpu, [gpu.case(size) for size in range(1, 41)])
+    assert [(one.task.numbers[0], round(1e9 * one.warm_s), one.kernels) for one in found] == [
+        (size, 10 * size, 1) for size in range(1, 41)
+    ]
+    assert all(len(used) == 3 and len(set(used)) == 1 for used in gpu.threads.values())
+    assert len({used[0] for used in gpu.threads.values()}) > 1  # and there are several
+
+
+def test_what_fails_is_left_out_and_what_had_no_room_is_tried_alone(gpu):
+    full = torch.OutOfMemoryError("full")
+    cases = [gpu.case(1, fails=[RuntimeError("not here")] * 3), gpu.case(2, fails=[full]), gpu.case(3),
+             gpu.case(4, fails=[full] * 5), gpu.case(5, fails=[None, full])]  # fmt: skip
+    assert [one.task.numbers[0] for one in timed_on(gpu, cases)] == [2, 3]
+
+
+def test_a_clock_stops_in_time_and_where_nothing_works(gpu):
+    sizes = itertools.count(1)
+    begun = time.monotonic()
+    found = timed_on(gpu, (gpu.case(size) for size in sizes), seconds=0.5)
+    assert found and time.monotonic() - begun < 20
+    assert timed_on(gpu, (gpu.case(size, fails=[RuntimeError("no")]) for size in itertools.count(1))) == []
+
+
+def test_an_error_in_one_thread_stops_the_others(gpu):
+    cases = (gpu.case(size, fails=[ValueError("a bug")] if size == 3 else ()) for size in itertools.count(1))
+    with pytest.raises(ValueError, match="a bug"):
+        timed_on(gpu, cases)
+    assert max(gpu.threads) < 2 * clock._CHUNK
+
+
 # --- the host ---
 
 
@@ -191,8 +274,15 @@ def test_the_host_is_timed_by_class_phase_and_mixture(monkeypatch, one_thread):
     for _ in range(3):
         bench.time_once()
     found = bench.costs()
-    assert {"gemm.infer", "conv.backward", "view.forward", "dropout.forward", "step.train"} <= found.keys()
+    assert {"gemm.infer", "conv.backward", "view.forward", "layer-norm.forward", "step.train"} <= found.keys()
     assert "dropout.infer" not in found  # it does nothing there
+    # Prediction reads each chain's own time out of them: what is of another class is not counted twice, or lost.
+    for name, chain in bench._chains.items():
+        for phase, times in chain.taken.items():
+            read = sum(weight * cost_of(*one, phase, found) for one, weight in chain.parts[phase].items())
+            own = any(one == name for one, _ in chain.parts[phase])
+            if own and (name, phase) != ("view", "backward") and found[f"{name}.{phase}"].value:
+                assert read == pytest.approx(middle(times), rel=0.05), (name, phase)
     assert {f"mixed.{phase}" for phase in ("infer", "forward", "backward")} <= found.keys()
     assert all(cost.value >= 0 for cost in found.values()) and found["gemm.forward"].value > 0
     assert "3 rounds" in found["gemm.infer"].origin

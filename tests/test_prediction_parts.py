@@ -468,10 +468,20 @@ def field(count: int = 200, noise: float = 1e-9, dimensions: int = 3) -> Field:
 def test_a_field_is_what_was_measured_where_it_was_measured():
     known = field()
     found = known.at(known.points)
-    assert found.value == pytest.approx(known.values, abs=1e-4)
-    assert (found.deviation < 0.01).all()
+    same = np.isclose(found.value, known.values, atol=1e-4)
+    assert same.mean() >= 0.98  # but for those that are unlike all others around
+    assert (found.deviation[same] < 0.01).all()
     assert found.distance == pytest.approx(0, abs=1e-6)
     assert found.nearest[:, 0].tolist() == list(range(len(known.points)))
+
+
+def test_a_point_unlike_all_others_around_it_counts_as_less_odd():
+    calm = field(400)
+    values = calm.values.copy()
+    values[7] += 50.0
+    odd = Field(calm.points, values, calm.reach, calm.noise)
+    near = calm.points[[7]] + 0.05
+    assert abs(odd.at(near).value[0] - calm.at(near).value[0]) < 10.0
 
 
 def test_a_field_between_points_is_near_what_it_should_be():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
@@ -13,6 +14,11 @@ from rooflight.hardware.tasks import Task
 
 _BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
              "efficient": SDPBackend.EFFICIENT_ATTENTION}  # fmt: skip
+
+
+def kernel_set(kernel: str) -> AbstractContextManager[None]:
+    """Within it, attention runs in this kernel or not at all."""
+    return sdpa_kernel(_BACKENDS[kernel])
 
 
 def attention_cases(kernel: str, precision: str, peak: float, seed: int, longest_s: float) -> Cases:
@@ -31,10 +37,11 @@ def attention_cases(kernel: str, precision: str, peak: float, seed: int, longest
         numbers = (batch, heads, heads, length, length, head_dim, causal, bias)
         for way in ("forward", "backward"):
             task = Task(f"attention-{kernel}-{way}", precision, numbers)
-            yield Case(task, partial(_attention, task, kernel), seconds)
+            yield Case(task, partial(_attention, task))
 
 
-def _attention(task: Task, kernel: str, pool: Pool) -> Call:
+def _attention(task: Task, pool: Pool) -> Call:
+    """To be run where its kernel is set."""
     batch, heads, _, length, _, head_dim, causal, bias = task.numbers
     dtype = DTYPES[task.precision]
     # As models lay them out: heads are cut from the features of a token.
@@ -44,8 +51,7 @@ def _attention(task: Task, kernel: str, pool: Pool) -> Call:
     q, k, v = (tensor.detach().requires_grad_(backward) for tensor in taken[:3])
 
     def forward() -> torch.Tensor:
-        with sdpa_kernel(_BACKENDS[kernel]):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=bool(causal))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=bool(causal))
 
     if not backward:
         return forward

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,18 @@ from rooflight.hardware.tasks import Task
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
           "fp64": torch.float64}  # fmt: skip
+
+
+@contextmanager
+def precision_set(precision: str) -> Iterator[None]:
+    """fp32 means fp32: TF32 is a precision of its own here."""
+    conv, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = conv.allow_tf32, matmul.allow_tf32
+    conv.allow_tf32 = matmul.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        conv.allow_tf32, matmul.allow_tf32 = before
 
 
 class Pool:
@@ -31,7 +44,8 @@ class Pool:
 
     @classmethod
     def sharing(cls, other: Pool) -> Pool:
-        """Another place to cut from in the same numbers: threads only read them."""
+        """Another place to cut from in the same numbers, for another thread. Some cases write them; none minds which
+        they are."""
         pool = cls(other.device, other._nbytes)
         pool._buffers = other._buffers
         return pool
@@ -69,8 +83,6 @@ class Case:
     task: Task
     make: Callable[[Pool], Call]
     """Prepares the inputs and gives the call to be timed."""
-    seconds: float = field(default=0.0, compare=False)
-    """About how long one call takes at the device's peaks: long ones are repeated less."""
 
 
 Cases = Iterator[Case]

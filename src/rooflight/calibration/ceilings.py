@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from rooflight.calibration.case import DTYPES
-from rooflight.calibration.clock import precision_set
+from rooflight.calibration.case import DTYPES, precision_set
 from rooflight.ledger import Value
 
 
@@ -35,7 +34,6 @@ def ceilings(device: torch.device, precisions: list[str], *, side: int, megabyte
 
 
 _TIMES = 50
-_SHORT_S = 0.05
 _PARTS = (16, 8, 6, 5, 4, 3)
 """Of the cache, in each direction: a small copy is over before it began, a large one no longer fits."""
 
@@ -43,8 +41,11 @@ _PARTS = (16, 8, 6, 5, 4, 3)
 def _copied_in_cache(x: torch.Tensor, y: torch.Tensor, nbytes: int) -> Value:
     elements = min(nbytes // 4, x.numel())
     here, there = x[:elements], y[:elements]
-    taken, _ = _rates(_many(lambda: here.copy_(there), x.device), x.device, _SHORT_S)
-    return Value(8 * elements * _TIMES / taken, f"{nbytes / 1e6:.3g} MB to {nbytes / 1e6:.3g} MB, over and over")
+    call = _many(lambda: here.copy_(there), x.device)
+    call()
+    taken = min(_run(call, x.device, 3) for _ in range(3))
+    size = f"{4 * elements / 1e6:.3g} MB"
+    return Value(8 * elements * _TIMES / taken, f"{size} to {size}, over and over; the best of {len(_PARTS)} sizes")
 
 
 def _many(call: Callable[[], object], device: torch.device) -> Callable[[], object]:

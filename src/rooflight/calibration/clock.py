@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from statistics import median
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, Protocol
 
 import torch
@@ -27,13 +27,13 @@ from rooflight.hardware.tasks import Task
 
 _MARKER = "spin_kernel"
 _CHUNK = 400
-_EACH_S = 1e-3
-"""About what one case takes to be timed, before any was."""
 _MOST_HELD = 0.2
 """Of the free memory: calls that are ready hold what backward needs."""
 
 _Ready = tuple[Case, Call, list[torch.Tensor]]
 """A case, its call, and the tensors that it reads."""
+_Made = list[list[_Ready]]
+"""By thread."""
 
 
 @dataclass(frozen=True)
@@ -45,83 +45,85 @@ class Timed:
 
 
 class Clock(Protocol):
-    def timed(self, cases: Iterable[Case], until: float) -> Iterator[Timed]:
-        """Times of cases until none is left, or `time.monotonic()` passes `until`."""
+    def timed(self, cases: Iterable[Case], until: float, *, many: bool = False) -> Iterator[Timed]:
+        """Times of cases until none is left, or `time.monotonic()` passes `until`. `many`: threads are worth their
+        while, because a library takes long to choose a kernel for each."""
         ...
 
     def close(self) -> None: ...
 
 
-@contextmanager
-def precision_set(precision: str) -> Iterator[None]:
-    """fp32 means fp32: TF32 is a precision of its own here."""
-    conv, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = conv.allow_tf32, matmul.allow_tf32
-    conv.allow_tf32 = matmul.allow_tf32 = precision == "tf32"
-    try:
-        yield
-    finally:
-        conv.allow_tf32, matmul.allow_tf32 = before
-
-
 class GpuClock:
     """Cases are made ready by many threads at once: libraries choose, load or compile a kernel for each, for a
     millisecond to a second. Then they are timed one after the other, each by the thread that made it ready, which alone
-    has what the library found."""
+    has what the library found. What costs no library a thought is made ready by one thread."""
 
     def __init__(self, device: torch.device, l2_bytes: int, pool_bytes: int) -> None:
         self.pool = Pool(device, pool_bytes)
         self._other = torch.zeros(3 * l2_bytes // 4, dtype=torch.float32, device=device)
         # What was written before must be written back while a case runs, as that of the op before in a model.
         self._written = self._other[: l2_bytes // 16]
-        count = max(1, min(16, (os.cpu_count() or 2) - 1))
+        count = max(1, min(16, len(os.sched_getaffinity(0)) - 1))
         begin = partial(torch.zeros, 1, device=device)  # a thread that has no CUDA context fails in its first product
         self._workers = [ThreadPoolExecutor(1, initializer=begin) for _ in range(count)]
+        self._each_s = 1e-3
+        """About what one case takes to be timed."""
+        self._stopped = Event()
 
-    def timed(self, cases: Iterable[Case], until: float) -> Iterator[Timed]:
+    def timed(self, cases: Iterable[Case], until: float, *, many: bool = False) -> Iterator[Timed]:
         # Cases of one shape stay together: the second is ready sooner.
         groups = (list(some) for _, some in groupby(cases, key=lambda case: case.task.numbers))
-        first = next(groups, None)
-        if first is None:
-            return
-        rest = chain([first], groups)
-        # Threads share this setting, and so do all cases of a chapter.
-        with precision_set(first[0].task.precision):
-            each_s = _EACH_S
-            while time.monotonic() < until and (some := self._ready(rest, until, each_s)):
-                begun = time.monotonic()
-                yield from self._timed(some)
-                each_s = (time.monotonic() - begun) / sum(map(len, some))
+        workers = self._workers if many else self._workers[:1]
+        while time.monotonic() < until and any(ready := self._ready(groups, until, workers)):
+            begun = time.monotonic()
+            yield from self._timed(ready, workers)
+            self._each_s = (time.monotonic() - begun) / sum(map(len, ready))
 
-    def _ready(self, groups: Iterator[list[Case]], until: float, each_s: float) -> list[list[_Ready]]:
-        """What each thread has made ready, until there is enough for a while, or for the time that is left: one takes
-        `each_s` to be timed."""
+    def _ready(self, groups: Iterator[list[Case]], until: float, workers: list[ThreadPoolExecutor]) -> _Made:
+        """What each thread has made ready, until there is enough for a while, for the time that is left, or for the
+        memory."""
         lock = Lock()
         left = _CHUNK
         free, _ = torch.cuda.mem_get_info()
-        most = torch.cuda.memory_allocated() + _MOST_HELD * free
+        held = torch.cuda.memory_allocated()
+        most = held + _MOST_HELD * (free + torch.cuda.memory_reserved() - held)
+        too_large: list[Case] = []
+
+        def enough() -> bool:
+            late = time.monotonic() + (_CHUNK - left) * self._each_s > until
+            return self._stopped.is_set() or late or torch.cuda.memory_allocated() > most
 
         def some() -> list[_Ready]:
             nonlocal left
             made: list[_Ready] = []
             pool = Pool.sharing(self.pool)
-            while time.monotonic() + (_CHUNK - left) * each_s < until and torch.cuda.memory_allocated() < most:
+            while True:
                 with lock:
-                    cases = next(groups, None) if left > 0 else None
+                    cases = next(groups, None) if left > 0 and not self._stopped.is_set() else None
                     left -= len(cases or ())
                 if cases is None:
                     break
-                made += [ready for case in cases if (ready := _prepared(case, pool)) is not None]
+                made += _prepared(cases, pool, too_large)
+                if enough():
+                    break
             return made
 
-        found = [future.result() for future in [worker.submit(some) for worker in self._workers]]
+        try:
+            found = [future.result() for future in [worker.submit(some) for worker in workers]]
+        except BaseException:
+            self._stopped.set()  # the others need not go on
+            raise
         torch.cuda.synchronize()
-        return found if any(found) else []
+        if too_large:
+            # So many at once had no room; one alone may have.
+            torch.cuda.empty_cache()
+            found[0] += workers[0].submit(_prepared, too_large, Pool.sharing(self.pool), []).result()
+        return found
 
-    def _timed(self, ready: list[list[_Ready]]) -> Iterator[Timed]:
+    def _timed(self, ready: _Made, workers: list[ThreadPoolExecutor]) -> Iterator[Timed]:
         done: list[tuple[Task, bool]] = []
         with _watched() as profiler:
-            for worker, made in zip(self._workers, ready, strict=True):
+            for worker, made in zip(workers, ready, strict=True):
                 done += worker.submit(self._run_all, made).result()
             torch.cuda.synchronize()
         yield from _attributed(done, _segments(profiler))
@@ -140,20 +142,27 @@ class GpuClock:
             return _marked(call) and warm
 
     def close(self) -> None:
+        self._stopped.set()
         for worker in self._workers:
-            worker.shutdown()
+            worker.shutdown(wait=False, cancel_futures=True)
 
 
-def _prepared(case: Case, pool: Pool) -> _Ready | None:
-    """The call, having run once; `None` when it cannot be run here."""
-    pool.reset()
-    with torch.no_grad():
-        try:
-            call = case.make(pool)
-            call()
-        except (OutOfPool, RuntimeError):
-            return None
-    return case, call, pool.taken
+def _prepared(cases: Sequence[Case], pool: Pool, too_large: list[Case]) -> list[_Ready]:
+    """Calls that have run once; those that cannot be run here are left out."""
+    found: list[_Ready] = []
+    for case in cases:
+        pool.reset()
+        with torch.no_grad():
+            try:
+                call = case.make(pool)
+                call()
+            except torch.OutOfMemoryError:
+                too_large.append(case)
+            except (OutOfPool, RuntimeError):
+                continue
+            else:
+                found.append((case, call, pool.taken))
+    return found
 
 
 def _marked(call: Call) -> bool:
@@ -213,7 +222,7 @@ class CpuClock:
         self.pool = Pool(torch.device("cpu"), pool_bytes)
         self._other = torch.zeros(2 * cache_bytes, dtype=torch.uint8)
 
-    def timed(self, cases: Iterable[Case], until: float) -> Iterator[Timed]:
+    def timed(self, cases: Iterable[Case], until: float, *, many: bool = False) -> Iterator[Timed]:
         for case in cases:
             if time.monotonic() > until:
                 return

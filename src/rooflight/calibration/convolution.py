@@ -25,13 +25,13 @@ def convolution_cases(precision: str, peak: float, seed: int, longest_s: float, 
             continue
         n, c, h, w, k, r, s, stride, pad, dilation, groups, _ = numbers
         out = output_size(h, r, stride, pad, dilation) * output_size(w, s, stride, pad, dilation)
-        if (seconds := 2 * n * out * k * (c // groups) * r * s / peak) > longest_s:
+        if 2 * n * out * k * (c // groups) * r * s / peak > longest_s:
             continue
         if n * max(c * h * w, k * out) > 4e8:
             continue
         for way in WAYS:
             task = Task(way, precision, numbers)
-            yield Case(task, partial(_convolution, task), seconds)
+            yield Case(task, partial(_convolution, task))
 
 
 def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:

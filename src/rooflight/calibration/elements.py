@@ -26,7 +26,7 @@ _ELEMENTWISE: dict[str, tuple[str, torch.dtype, int, torch.dtype, Callable[..., 
     "to bf16": ("cast", _F, 1, _B, lambda x: x.to(_B)),
     "to fp32": ("cast", _B, 1, _F, lambda x: x.to(_F)),
     "compare": ("cast", _F, 1, torch.bool, lambda x: x > 0),
-    "fill fp32": ("plain", _F, 0, _F, lambda x: x.zero_()),
+    "fill fp32": ("plain", _F, 0, _F, lambda x: torch.empty_like(x).zero_()),
     "clone fp32": ("plain", _F, 1, _F, torch.clone),
     "gelu fp32": ("math", _F, 1, _F, torch.nn.functional.gelu),
     "gelu bf16": ("math", _B, 1, _B, torch.nn.functional.gelu),
@@ -325,7 +325,7 @@ def _pool(task: Task, n: int, pool: Pool) -> Call:
 
 # name: (tensor lists that are read, lists that are written, call)
 _FOREACH: dict[str, tuple[int, int, Callable[..., Any]]] = {
-    "mul": (1, 1, lambda x: torch._foreach_mul_(x, 0.9)),
+    "mul": (1, 1, lambda x: torch._foreach_mul_(x, 1.0)),
     "add": (2, 1, lambda x, y: torch._foreach_add_(x, y, alpha=0.1)),
     "lerp": (2, 1, lambda x, y: torch._foreach_lerp_(x, y, 0.1)),
     "addcmul": (3, 1, lambda x, y, z: torch._foreach_addcmul_(x, y, z, 0.1)),

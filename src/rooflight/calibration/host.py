@@ -18,9 +18,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from rooflight.ledger import StepKind, Value
+from rooflight.prediction.host import cost_of, parts_of
 
 _LENGTH = 24
 _BLOCKS = 10
+_READINGS = 6
 _LEAST_ROUNDS = 7
 _IN_A_ROW = 4
 """Inference follows inference, as in a server; a forward pass of training follows a backward pass."""
@@ -64,21 +66,22 @@ class _Joined(nn.Module):
 
 _Made = tuple[Callable[[], nn.Module], tuple[int, ...]]
 # class of ops: the module of its chain, the shape that goes through
+# Those that are found inside others come first: what an op of another class costs must be known to be left out.
 _CHAINS: dict[str, _Made] = {
     "view": (_Viewed, (2, 16, 64)),
+    "plain": (nn.ReLU, (2, 16, 64)),
+    "reduce": (_Centred, (2, 16, 64)),
+    "broadcast": (_Scaled, (2, 16, 64)),
+    "strided": (_Reordered, (2, 16, 64)),
+    "cat": (_Joined, (2, 16, 64)),
+    "math": (nn.GELU, (2, 16, 64)),
+    "softmax": (lambda: nn.Softmax(-1), (2, 16, 64)),
+    "dropout": (lambda: nn.Dropout(0.1), (2, 16, 64)),
     "gemm": (lambda: nn.Linear(64, 64), (2, 16, 64)),
     "conv": (lambda: nn.Conv2d(16, 16, 3, padding=1, bias=False), (2, 16, 8, 8)),
     "batch-norm": (lambda: nn.BatchNorm2d(16), (2, 16, 8, 8)),
     "layer-norm": (lambda: nn.LayerNorm(64), (2, 16, 64)),
     "attention": (_Attention, (2, 16, 64)),
-    "plain": (nn.ReLU, (2, 16, 64)),
-    "math": (nn.GELU, (2, 16, 64)),
-    "broadcast": (_Scaled, (2, 16, 64)),
-    "strided": (_Reordered, (2, 16, 64)),
-    "reduce": (_Centred, (2, 16, 64)),
-    "cat": (_Joined, (2, 16, 64)),
-    "softmax": (lambda: nn.Softmax(-1), (2, 16, 64)),
-    "dropout": (lambda: nn.Dropout(0.1), (2, 16, 64)),
     "pool": (lambda: nn.MaxPool2d(3, 1, 1), (2, 16, 8, 8)),
 }
 
@@ -118,9 +121,9 @@ class HostBench:
     def __init__(self, device: torch.device) -> None:
         self._chains = {name: _Chain(_repeated(name), shape, device) for name, (_, shape) in _CHAINS.items()}
         if device.type == "cuda":
-            self._chains |= {f"{name}.bf16": chain.narrow(_repeated(name))
-                             for name, chain in self._chains.items() if name != "view"}  # fmt: skip
-        self._mixture = _Chain(_mixed(), _CHAINS["view"][1], device, ops=Counter())
+            self._chains |= {f"{name}.bf16": _Chain(_repeated(name), shape, device, torch.bfloat16)
+                             for name, (_, shape) in _CHAINS.items() if name != "view"}  # fmt: skip
+        self._mixture = _Chain(_mixed(), _CHAINS["view"][1], device)
         self._optimizers = {(name, count): _Optimizer(device, make, count)
                             for name, make in _OPTIMIZERS.items() for count in _TENSORS}  # fmt: skip
         self._shortest = _ShortestStep(device)
@@ -146,20 +149,22 @@ class HostBench:
         return {**classes, **self._mixtures(classes), **self._updates(), "step.train": shortest}
 
     def _classes(self) -> dict[str, Value]:
+        """Each chain is read as prediction would read it: its time is that of all its ops, whatever their class. What
+        is not known yet of the others counts as the chain's own, and is known when they are read again."""
         found: dict[str, Value] = {}
-        views = dict.fromkeys(_PHASES, 0.0)
-        for key, chain in self._chains.items():
-            name, _, narrow = key.partition(".")
-            origin = f"wall time of {_LENGTH} modules over the {key} ops in them, middle of {self.rounds} rounds"
-            kind = "view" if name == "view" else "compute"
-            for phase, times in chain.taken.items():
-                if not chain.ops[phase, kind]:
-                    continue  # it does nothing there, as dropout in inference
-                rest = max(0.0, middle(times) - views[phase] * chain.ops[phase, "view"])
-                found[f"{name}.{phase}{narrow and '.bf16'}"] = Value(rest / max(1, chain.ops[phase, kind]), origin)
-            if name == "view":
-                # In backward most views are made inside another op's node, and cost next to nothing.
-                views = {phase: found[f"view.{phase}"].value if phase != "backward" else 0.0 for phase in _PHASES}
+        for _ in range(_READINGS):
+            for key, chain in self._chains.items():
+                name, _, narrow = key.partition(".")
+                for phase, times in chain.taken.items():
+                    own, rest = 0.0, middle(times)
+                    for (other, precision), weight in chain.parts[phase].items():
+                        if other == name or f"{other}.{phase}" not in found:
+                            own += weight
+                        else:
+                            rest -= weight * cost_of(other, precision, phase, found)
+                    if own:  # it does nothing there otherwise, as dropout in inference
+                        origin = f"wall time of {_LENGTH} modules over the {key} ops in them, {self.rounds} rounds"
+                        found[f"{name}.{phase}{narrow and '.bf16'}"] = Value(max(0.0, rest) / own, origin)
         return found
 
     def _mixtures(self, classes: Mapping[str, Value]) -> dict[str, Value]:
@@ -167,11 +172,8 @@ class HostBench:
         not."""
         found = {}
         for phase, times in self._mixture.taken.items():
-            views = sum(isinstance(module, _Shaped) for module in self._mixture.chain.children())
-            parts = sum(middle(self._chains[name].taken[phase]) for name in _CHAINS) * _BLOCKS / _LENGTH
-            if phase != "backward":
-                parts += views * classes[f"view.{phase}"].value
-            origin = f"wall time of {_BLOCKS} blocks of all classes over that of their chains, {self.rounds} rounds"
+            parts = sum(weight * cost_of(*one, phase, classes) for one, weight in self._mixture.parts[phase].items())
+            origin = f"wall time of {_BLOCKS} blocks of all classes over the sum of their ops, {self.rounds} rounds"
             found[f"mixed.{phase}"] = Value(middle(times) / parts, origin)
         return found
 
@@ -216,15 +218,11 @@ class _Timed(Protocol):
 
 class _Chain:
     def __init__(self, chain: nn.Module, shape: tuple[int, ...], device: torch.device,
-                 dtype: torch.dtype = torch.float32, ops: Counter[tuple[str, str]] | None = None) -> None:  # fmt: skip
+                 dtype: torch.dtype = torch.float32) -> None:  # fmt: skip
         self.chain = chain.to(device, dtype)
         self.x = torch.randn(shape, device=device).to(dtype)
-        self.ops = _ops(self.chain, self.x) if ops is None else ops
+        self.parts = _parts(self.chain, self.x)
         self.taken: dict[str, list[float]] = {phase: [] for phase in _PHASES}
-
-    def narrow(self, chain: nn.Module) -> _Chain:
-        """The like of it in 16 bits."""
-        return _Chain(chain, tuple(self.x.shape), self.x.device, torch.bfloat16, self.ops)
 
     def time_once(self) -> None:
         chain, x = self.chain, self.x
@@ -251,19 +249,20 @@ class _Chain:
         self.taken["backward"].append(time.perf_counter() - start)
 
 
-def _ops(chain: nn.Module, x: torch.Tensor) -> Counter[tuple[str, str]]:
-    """Ops of the chain by phase and kind, as a ledger of it has them."""
+def _parts(chain: nn.Module, x: torch.Tensor) -> dict[str, Counter[tuple[str, str]]]:
+    """Classes of ops in the chain by phase, as prediction sees them in a ledger of it."""
     from rooflight.estimation.api import estimate
 
-    count: Counter[tuple[str, str]] = Counter()
+    found: dict[str, Counter[tuple[str, str]]] = {phase: Counter() for phase in _PHASES}
     target = "cuda" if x.is_cuda else "cpu"
-    steps: tuple[tuple[StepKind, dict[str, Any]], ...] = (("infer", {}), ("train", {"loss": "sum", "optimizer": "sgd"}))
+    steps: tuple[tuple[StepKind, dict[str, Any]], ...] = (("infer", {}), ("train", {"loss": "mse", "optimizer": "sgd"}))
     for step, options in steps:
         ledger = estimate(chain, x.detach().requires_grad_(step == "train"), step=step, target=target, **options)
         for op in ledger.ops:
             if op.module.split(".")[0].isdigit():
-                count["infer" if step == "infer" else op.phase, op.kind] += 1
-    return count
+                for part, weight in parts_of(op):
+                    found["infer" if step == "infer" else op.phase][part] += weight  # type: ignore[assignment]
+    return found
 
 
 _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {

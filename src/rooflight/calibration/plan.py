@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from rooflight.calibration import attention, convolution, elements, gemm
-from rooflight.calibration.case import Cases
+from rooflight.calibration.case import Cases, precision_set
 
 _KERNELS_OF = {"fp32": ("efficient",), "bf16": ("cudnn", "flash"), "fp16": ()}
 """Which attention kernels are timed in which precision; what holds for bf16 is taken to hold for fp16."""
@@ -21,6 +25,10 @@ class Chapter:
     name: str
     cases: Cases
     share: float
+    setting: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Of torch, for as long as the chapter lasts: it belongs to the process, not to a thread."""
+    chosen: bool = False
+    """A library chooses, loads or compiles a kernel for every case, and that takes longer than the case."""
 
 
 def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list[Chapter]:
@@ -28,7 +36,7 @@ def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
     plan: list[Chapter] = []
 
     def add(name: str, cases: Cases, share: float) -> None:
-        plan.append(Chapter(name, cases, share))
+        plan.append(Chapter(name, cases, share, partial(precision_set, precision), chosen=True))
 
     for number, (precision, peak) in enumerate(sorted(peaks.items())):
         weight = {"fp32": 1.0, "tf32": 0.6, "bf16": 1.0, "fp16": 0.4}.get(precision, 0.2)
@@ -45,7 +53,9 @@ def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
             if kernel in _KERNELS_OF.get(precision, ()):
                 cases = attention.attention_cases(kernel, precision, peak, 50 + 3 * number + place, longest_s)
                 # cuDNN compiles a kernel for every shape, for about a second.
-                add(f"{kernel} attention {precision}", cases, 20 if kernel == "cudnn" else 4)
+                share = 20 if kernel == "cudnn" else 4
+                plan.append(Chapter(f"{kernel} attention {precision}", cases, share,
+                                    partial(attention.kernel_set, kernel), chosen=True))  # fmt: skip
     return plan + memory_plan(largest, cuda=True)
 
 
@@ -61,7 +71,8 @@ def cpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
             Chapter(f"convolution {precision}, channels last",
                     convolution.convolution_cases(precision, peak, 40 + number, longest_s, channels_last=True), 6),
             Chapter(f"flash attention {precision}",
-                    attention.attention_cases("flash", precision, peak, 50 + number, longest_s), 6),
+                    attention.attention_cases("flash", precision, peak, 50 + number, longest_s), 6,
+                    partial(attention.kernel_set, "flash")),
         ]  # fmt: skip
     return plan + memory_plan(largest, cuda=False)
 

@@ -7,7 +7,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -159,20 +159,24 @@ def _chapters(bench: Bench, journal: Journal, progress: Progress) -> None:
     left = [chapter for chapter in plan if chapter.name not in journal.done]
     whole = sum(chapter.share for chapter in plan)
     gone = whole - sum(chapter.share for chapter in left)
-    clock: Clock | None = None
-    for chapter in left:
-        clock = clock or _clock(bench)
-        progress(chapter.name, gone / whole)
-        until = time.monotonic() + bench.seconds * chapter.share / whole
-        rows: dict[str, list[list[int]]] = {}
-        for one in clock.timed(chapter.cases, until):
+    if left:
+        with closing(_clock(bench)) as clock:
+            for chapter in left:
+                progress(chapter.name, gone / whole)
+                until = time.monotonic() + bench.seconds * chapter.share / whole
+                journal.keep(chapter.name, _rows(clock, chapter, until))
+                gone += chapter.share
+    progress("done", 1.0)
+
+
+def _rows(clock: Clock, chapter: Chapter, until: float) -> dict[str, list[list[int]]]:
+    """By family and precision: a task's numbers, nanoseconds warm and cold, kernels."""
+    rows: dict[str, list[list[int]]] = {}
+    with chapter.setting():
+        for one in clock.timed(chapter.cases, until, many=chapter.chosen):
             row = [*one.task.numbers, round(1e9 * one.warm_s), round(1e9 * one.cold_s), one.kernels]
             rows.setdefault(f"{one.task.family} {one.task.precision}", []).append(row)
-        gone += chapter.share
-        journal.keep(chapter.name, rows)
-    progress("done", 1.0)
-    if clock is not None:
-        clock.close()
+    return rows
 
 
 def _plan(bench: Bench) -> list[Chapter]:

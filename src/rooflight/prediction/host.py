@@ -24,6 +24,9 @@ _INSIDE = 0.5
 """What an op calls inside itself costs about half as much as called from Python: the driver, not the interpreter."""
 
 
+Parts = tuple[tuple[tuple[str, str], float], ...]
+
+
 def host_class(task: Task) -> str:
     """The class of ops that calibration timed the like of."""
     return next((name for start, name in _CLASSES if task.family.startswith(start)), "plain")
@@ -32,7 +35,7 @@ def host_class(task: Task) -> str:
 def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
     """One number an op. The optimizer's own work is spread over its ops."""
     training = ledger.header.step == "train"
-    known: dict[tuple[str, str, str | None, int], float] = {}
+    known: dict[tuple[str, Parts], float] = {}
     seconds = np.zeros(len(ledger.ops))
     optimizing: list[int] = []
     for place, op in enumerate(ledger.ops):
@@ -40,10 +43,11 @@ def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
             optimizing.append(place)
             continue
         phase = op.phase if training else "infer"
-        key = (op.name, phase, op.precision, sum(1 for _ in op.inputs))
-        found = known.get(key)
+        parts = parts_of(op)
+        found = known.get((phase, parts))
         if found is None:
-            found = known[key] = _of_op(op, phase, costs) * (_value(costs, f"mixed.{phase}") or 1.0)
+            mixed = _value(costs, f"mixed.{phase}") or 1.0
+            found = known[phase, parts] = mixed * sum(weight * cost_of(*one, phase, costs) for one, weight in parts)
         seconds[place] = found
     if optimizing:
         seconds[optimizing] = _optimizer_seconds(ledger, costs) / len(optimizing)
@@ -57,21 +61,25 @@ def _value(costs: Mapping[str, Value], key: str) -> float:
     return 0.0 if found is None else float(found.value)
 
 
-def _of_op(op: Op, phase: str, costs: Mapping[str, Value]) -> float:
+def parts_of(op: Op) -> Parts:
+    """What an op costs the host: classes with their precision, and how often each."""
     if op.kind == "view":
-        return 0.0 if phase == "backward" else _value(costs, f"view.{phase}")
+        return ((("view", ""), 1.0),)
     tasks = tasks_of(op) if op.kind == "compute" else []
     if not tasks:
-        return _NO_LAUNCH * _value(costs, f"plain.{phase}")
-    first, *others = tasks
-    if host_class(first) == "conv":
-        others = [task for task in others if host_class(task) != "conv"]  # its gradients were timed as one op
-    return _of_task(first, phase, costs) + _INSIDE * sum(_of_task(task, phase, costs) for task in others)
+        return ((("plain", ""), _NO_LAUNCH),)
+    first, *others = ((host_class(task), task.precision) for task in tasks)
+    if first[0] == "conv":
+        others = [one for one in others if one[0] != "conv"]  # its gradients were timed as one op
+    return ((first, 1.0), *((one, _INSIDE) for one in others))
 
 
-def _of_task(task: Task, phase: str, costs: Mapping[str, Value]) -> float:
-    key = f"{host_class(task)}.{phase}"
-    narrow = _value(costs, f"{key}.bf16") if task.precision in ("bf16", "fp16") else 0.0
+def cost_of(name: str, precision: str, phase: str, costs: Mapping[str, Value]) -> float:
+    """Seconds of a class of ops; a class that was not timed costs what a plain one does."""
+    if name == "view" and phase == "backward":
+        return 0.0  # most are made inside another op's node there
+    key = f"{name}.{phase}"
+    narrow = _value(costs, f"{key}.bf16") if precision in ("bf16", "fp16") else 0.0
     return narrow or _value(costs, key) or _value(costs, f"plain.{phase}")
 
 

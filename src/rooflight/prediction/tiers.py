@@ -64,7 +64,8 @@ def speed_of(device: Device) -> Speed:
             peaks[precision] = figure.value
     bandwidth = device.bandwidth_bytes_per_s.value
     cache = device.l2_bytes.value if device.l2_bytes is not None else DEFAULT_CACHE_BYTES
-    return Speed(device.sms.value, 0.85 * bandwidth, _CACHE_SPEEDUP * bandwidth, 0.7 * cache, peaks)
+    return Speed(device.sms.value, 0.85 * bandwidth, _CACHE_SPEEDUP * bandwidth, 0.7 * cache, peaks,
+                 device.clock_hz.value)  # fmt: skip
 
 
 @dataclass(frozen=True)

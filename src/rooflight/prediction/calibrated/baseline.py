@@ -36,6 +36,7 @@ class Speed:
     cache_bytes: float
     peaks: dict[str, float]
     """Matrix FLOP/s by precision."""
+    clock_hz: float
 
     def peak(self, precision: str) -> float:
         return self.peaks.get(precision) or self.peaks["fp32"]
@@ -196,9 +197,4 @@ def baseline_seconds(family: str, precision: str, numbers: Array, speed: Speed) 
 
 def _looked_up_seconds(elements: Array, speed: Speed) -> Array:
     """Where the place of every element is worked out on its own, a unit moves about one a cycle."""
-    cycles_per_s = speed.peak("fp32") / (2 * _LANES)
-    return elements / cycles_per_s
-
-
-_LANES = 128
-"""Of fp32 in a unit, in most GPUs of the last ten years: each does two FLOPs a cycle."""
+    return elements / (speed.units * speed.clock_hz)

@@ -30,7 +30,7 @@ from rooflight.prediction.parallel.fabric import Fabric
 from rooflight.prediction.parallel.layout import Layout
 from rooflight.prediction.parallel.sharded import fsdp, zero
 from rooflight.prediction.parallel.states import States, per_gpu, states_of
-from rooflight.prediction.parallel.step import Clocks, Exchange, Outcome, Retime, StepAt, TimedStep, exchange, steady_s
+from rooflight.prediction.parallel.step import Clocks, Exchange, Outcome, Retime, StepAt, TimedStep, exchange
 
 Recompute = Literal["none", "selective", "full"]
 
@@ -133,6 +133,7 @@ def predict(step_at: StepAt, layout: Layout, fabric: Fabric, *, batch: int, devi
     words = (
         *fabric.assumptions(nodes=layout.nodes), *(_in_words(row) for row in rows), *divided.assumptions,
         *outcome.assumptions, *_RECOMPUTE_WORDS[options.recompute],
+        *((_APART,) if layout.pipeline > 1 else ()),
         *(("every GPU is as fast as every other",) if layout.gpus > 1 else ()),
     )  # fmt: skip
     return ParallelStep(
@@ -152,6 +153,7 @@ def _check(layout: Layout, options: Options, batch: int) -> None:
         raise BadInput(f"{options.interleave} interleaved chunks need a pipeline: use pp, or leave interleaving out")
 
 
+_APART = "a step begins when the last one is over in all stages: the host has no head start, as it has without them"
 _RECOMPUTE_WORDS: dict[Recompute, tuple[str, ...]] = {
     "none": (),
     "selective": ("attention is computed again in backward (selective recomputation)",),
@@ -217,17 +219,11 @@ def _run(work: _Work, fabric: Fabric) -> tuple[Outcome, float, float]:
         return fsdp(step, work.model, group, fabric, prefetch=options.overlap), 0.0, 1.0
     if work.layout.mode in ("zero1", "zero2"):
         return zero(step, group, fabric, overlap=options.overlap, **caps), 0.0, 1.0
-    last = ddp(step, group, fabric, overlap=options.overlap, share=work.weight_share, **caps)
-    if work.count == 1:
-        return last, 0.0, 1.0
-    earlier = Clocks(step)
-    passes = (*step.phases["forward"], *step.phases["backward"])
-    each_s = steady_s(earlier, lambda: earlier.run(passes))
-    words = (
-        *last.assumptions,
-        f"{work.count} micro-batches of {work.batch // work.count}, gradients sent after the last",
-    )
-    return Outcome(last.time_s + (work.count - 1) * each_s, last.exchanges, words), 0.0, 1.0
+    found = ddp(step, group, fabric, overlap=options.overlap, share=work.weight_share, passes=work.count, **caps)
+    if work.count > 1:
+        said = f"{work.count} micro-batches of {work.batch // work.count}, gradients sent after the last"
+        found = replace(found, assumptions=(*found.assumptions, said))
+    return found, 0.0, 1.0
 
 
 def _pipeline(work: _Work, fabric: Fabric) -> tuple[Outcome, float, float]:

@@ -92,15 +92,17 @@ def sent(found: Sequence[Bucket], transfers: Sequence[Transfer], ends: dict[int,
     return free
 
 
-def ddp(step: TimedStep, group: Group, fabric: Fabric, *, overlap: bool = True, share: float = 1.0,
+def ddp(step: TimedStep, group: Group, fabric: Fabric, *, overlap: bool = True, share: float = 1.0, passes: int = 1,
         first_bytes: float = FIRST_BUCKET_BYTES, cap_bytes: float = BUCKET_BYTES) -> Outcome:  # fmt: skip
-    """The step of one replica among `group.ranks`. `share`: the part of every gradient that this rank has."""
+    """The step of one replica among `group.ranks`. `share`: the part of every gradient that this rank has. `passes`:
+    micro-batches that follow one another; gradients are sent in the last."""
     found = buckets(gradients(step.ledger, share=share), first_bytes=first_bytes, cap_bytes=cap_bytes)
     transfers = [all_reduce(bucket.nbytes, group, fabric) for bucket in found]
     clocks = Clocks(step)
 
     def one_step() -> None:
-        clocks.run((*step.phases["forward"], *step.phases["backward"]))
+        for _ in range(passes):
+            clocks.run((*step.phases["forward"], *step.phases["backward"]))
         clocks.wait_for(sent(found, transfers, clocks.ends, after_s=0.0 if overlap else clocks.gpu_s))
         clocks.run(step.phases["optimizer"])
 

@@ -38,7 +38,7 @@ def zero(step: TimedStep, group: Group, fabric: Fabric, *, overlap: bool = True,
         clocks.wait_for(sent(found, scattered, clocks.ends, after_s=0.0 if overlap else clocks.gpu_s))
         clocks.run(step.phases["optimizer"])
         if updates:
-            clocks.wait_for(clocks.gpu_s + gathered.time_s)
+            clocks.wait_for(clocks.now_s + gathered.time_s)
 
     time_s = steady_s(clocks, one_step)
     rows = exchange("gradients, reduce-scatter", [bucket.nbytes for bucket in found], scattered)
@@ -118,7 +118,7 @@ class _Run:
     def one_step(self, units: Sequence[_Wrapped], around: int) -> None:
         """`around`: bytes of the weights that belong to no unit."""
         self._nothing_sent()
-        self.clocks.wait_for(self.gather(around, after_s=self.clocks.gpu_s))
+        self.clocks.wait_for(self.gather(around, after_s=self.clocks.now_s))
         self.forward(units)
         self.backward(units, around)
         self.clocks.wait_for(self.free_s)
