@@ -3,8 +3,8 @@ whole_steps.py. What predictions say of them is reported as it comes.
 
 usage: held_out.py OUT.json SECONDS    (needs a CUDA GPU, torchvision and transformers)
 
-What is in OUT already is not timed again. `LATER` was added when the first ones had been looked at, and everything in
-the model of time was as it is.
+What is in OUT already, from the same device and torch, is not timed again. `LATER` was added when the first ones had
+been looked at; its rows were timed after the last change to the model of time.
 """
 
 import gc
@@ -72,7 +72,13 @@ def timed(case):
 
 def main() -> None:
     out, end = Path(sys.argv[1]), time.time() + float(sys.argv[2])
-    rows = json.loads(out.read_text())["rows"] if out.exists() else []
+    head = {"device": torch.cuda.get_device_name(), "torch": str(torch.__version__)}
+    rows = []
+    if out.exists():
+        before = json.loads(out.read_text())
+        if {key: before[key] for key in head} != head:
+            sys.exit(f"{out} is of {before['device']} with torch {before['torch']}: choose another file")
+        rows = [row for row in before["rows"] if "error" not in row]
     known = [{key: row[key] for key in ("model", "set", "seq", "batch", "dtype", "step")} for row in rows]
     for case in cases():
         if case in known:
@@ -82,10 +88,9 @@ def main() -> None:
             break
         rows.append(row := timed(case))
         print(*case.values(), row.get("gpu_time_s", row.get("error")), flush=True)
+        out.write_text(json.dumps(head | {"rows": rows}, indent=1) + "\n")
         gc.collect()
         torch.cuda.empty_cache()
-    document = {"device": torch.cuda.get_device_name(), "torch": str(torch.__version__), "rows": rows}
-    out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 main()
