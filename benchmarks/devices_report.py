@@ -101,7 +101,9 @@ def own() -> list[str]:
     return [
         "## A device of your own",
         "Wherever a device is asked for, a file ending in `.toml` will do: `--on mygpu.toml`, "
-        "`rooflight list devices mygpu.toml`. It needs what this one has, except `capability` and the last two tables:",
+        "`rooflight list devices mygpu.toml`. It needs what this one has, except `capability`, `l2_bytes` and the "
+        "last two tables. Without `l2_bytes` a cache of 4 MB is assumed, and a note says so: a device with a larger one "
+        "then comes out too slow where tensors would have stayed in it.",
         f"```toml\n{EXAMPLE}```",
         "The file is checked before it is used: a missing value, source or date, a key that does not exist, a bandwidth "
         "in GB/s, a clock in MHz, a peak in TFLOP/s or with sparsity, a base clock above the boost clock. Each is one "

@@ -146,7 +146,8 @@ def test_a_time_that_makes_no_sense_is_one_clear_line(rooflight, seconds, tmp_pa
         (["--on", "cuda"], "no GPU here that torch can use"),
         (["--on", "cpu", "-o", "{tmp}"], "is a folder: give a file name"),
         (["--on", "cpu", "-o", "{tmp}", "--force"], "is a folder: give a file name"),
-        (["--on", "cpu", "-o", "{tmp}/file/x.json.gz"], "cannot write to {tmp}/file"),
+        (["--on", "cpu", "-o", "{tmp}/file/x.json.gz"], "{tmp}/file is no folder"),
+        (["--on", "cpu", "-o", "{tmp}/missing/x.json.gz"], "the folder {tmp}/missing does not exist: make it first"),
     ],
 )
 def test_bad_input_is_one_clear_line(rooflight, tmp_path, arguments, message):
@@ -159,6 +160,7 @@ def test_bad_input_is_one_clear_line(rooflight, tmp_path, arguments, message):
     assert code == 2
     assert len(err.splitlines()) == 1, err
     assert message.format(tmp=tmp_path) in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")

@@ -15,10 +15,12 @@ from pretend_driver import PretendDriver
 
 from rooflight.commands.main import main
 from rooflight.errors import BadInput
+from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, encode, own_path
 from rooflight.hardware.device import Device, Figure, checked, figures, parse, read
 from rooflight.hardware.devices import find, known, names, recognise_name
 from rooflight.hardware.plausible import LANES, TENSOR_FLOPS_A_CYCLE
 from rooflight.hardware.recognise import UNKNOWN_BANDWIDTH, this_device
+from rooflight.ledger import Value
 from rooflight.measurement.machine import Machine, nvml
 from rooflight.reporting import device_tables
 
@@ -277,13 +279,13 @@ BAD = [
     (toml([("2026-11-15", "15.11.2026")]), ["memory_bytes has the date '15.11.2026': write the day it was read as 2026-11-15"]),
     (toml([("2026-11-15", "2026-13-45")]), ["memory_bytes has the date '2026-13-45'"]),
     (toml([(figure(132), "132")]), ["sms stands alone: every value is a table { value = ..., source"]),
-    (toml([("value = 132,", 'value = "132",')]), ["sms.value: expected `float`, got `str`"]),
+    (toml([("value = 132,", 'value = "132",')]), ["sms.value: write a number in SI units, without quotes and without its unit: 864e9"]),
     (toml([("bandwidth_bytes_per_s", "bandwith_bytes_per_s")]), ["bandwith_bytes_per_s is no known key: did you mean bandwidth_bytes_per_s?"]),
     (toml(colour="green"), ["colour is no known key: it takes name, title"]),
     (toml([("date", "day")]), ["memory_bytes: day is no known key"]),
     (toml(tensor_flops_per_s={"bf17": 1e12}), ["tensor_flops_per_s.bf17 is no known key: it takes fp64, fp32, tf32"]),
     (toml(links_bytes_per_s={"nvlnk": 1e12}), ["links_bytes_per_s.nvlnk is no known key: it takes nvlink"]),
-    (toml(kind="tpu"), ["kind: invalid enum value 'tpu'"]),
+    (toml(kind="tpu"), ["kind: 'tpu' is none: write 'gpu' or 'cpu'"]),
     (toml(name=" "), ["name is empty"]),
     (toml(core_flops_per_s=None), ["core_flops_per_s is missing: no device is known without it"]),
     # not such a file
@@ -547,6 +549,29 @@ def test_every_device_can_be_shown(name):
     assert len(table.written()) == len(figures(DEVICES[name]))
     assert {row[2] for row in table.rows} == set(range(1, len(sources) + 1))
     json.dumps(device_tables.document(DEVICES[name]))
+
+
+def test_what_predictions_call_a_device_is_shown(run, monkeypatch, tmp_path):
+    """`here`, `cpu`, and the name under which `rooflight calibrate` keeps this processor."""
+    calibration = Calibration(format_version=FORMAT_VERSION, rooflight="0", torch="2.13.0", device="a processor",
+                              made="2026-11-15", ceilings={"copy": Value(1e10, "made up")})  # fmt: skip
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    files = {"/proc/cpuinfo": cpuinfo("Intel(R) Xeon(R) Gold 6430", 8, "avx512f", mhz=2100)}
+    machine = laid_out(tmp_path / "machine", files)
+    monkeypatch.setattr(
+        "rooflight.prediction.asked.this_device", lambda *_, **__: this_device(kind="cpu", machine=machine)
+    )
+    name = "cpu-intel-xeon-gold-6430"
+    code, _, err = run("list", "devices", name)
+    assert code == 2 and "run `rooflight calibrate --on cpu` first" in err
+    path = own_path(name)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode(calibration))
+    for text in ("here", "cpu", name):
+        code, out, err = run("list", "devices", text, "--json")
+        assert code == 0, err
+        (shown,) = json.loads(out)
+        assert (shown["name"], shown["bandwidth_bytes_per_s"]["value"]) == (name, 1e10)
 
 
 def test_bad_words_on_the_command_line(run):

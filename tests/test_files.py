@@ -83,6 +83,15 @@ def test_missing_folder_and_folder_for_a_file(ledger, tmp_path):
         files.load(tmp_path / "none.json")
 
 
+def test_predictions_are_named_where_a_ledger_is_read(tmp_path):
+    found = rooflight.predict("mnist-cnn", tier="spec")
+    path = rooflight.save(found, tmp_path / "p.json")
+    with pytest.raises(BadFile, match=r"p\.json holds predictions, no ledger: read it with Python's json") as caught:
+        rooflight.load(path)
+    assert "rooflight measure -o" in str(caught.value) and "\n" not in str(caught.value)
+    assert json.loads(path.read_text())["predictions"]
+
+
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("part", [0.01, 0.5, 0.999])
 def test_half_a_file_is_refused(ledger, tmp_path, part, compress):

@@ -144,6 +144,29 @@ def test_eight_stages_eight_micro_batches() -> None:
     assert (step.bubble_s, step.compute_s) == (pytest.approx(7 * 0.003), pytest.approx(8 * 0.003 + 0.001))
 
 
+def test_the_slowest_stage_is_the_gpu_that_is_told_of() -> None:
+    step = run(Layout(pipeline=3), layers=8, batch=12, micro_batches=12)  # 2, 3 and 3 layers
+    assert step.kernel_s == {
+        "forward": pytest.approx(12 * 3 * 0.001),
+        "backward": pytest.approx(12 * 3 * 0.002),
+        "optimizer": pytest.approx(0.008 * 3 / 8),
+    }
+    assert (step.host_s, step.host_wait_s) == (0, 0)
+
+
+def test_a_stage_waits_for_its_host_only_as_long_as_the_host_takes_longer() -> None:
+    def at(host_s: float) -> ParallelStep:
+        # A layer has 2 ms forward and 2 ms backward, the update takes 4 ms.
+        made = chain_step(8, forward_s=0.002, backward_s=0.002, update_s=0.004, host_s=host_s)
+        return predict(lambda batch: made, Layout(pipeline=2), FREE, batch=8, device=device())
+
+    assert at(0.001).host_wait_s == 0
+    late = at(0.003)
+    assert late.host_wait_s == pytest.approx(8 * 8 * 0.001)  # 8 micro-batches of 4 layers there and back, 1 ms each
+    assert late.host_s == pytest.approx(8 * 8 * 0.003 + 0.003 / 2)
+    assert late.kernel_s == at(0.001).kernel_s
+
+
 def test_activations_pass_between_stages() -> None:
     step = run(Layout(pipeline=2, gpus_per_node=2), plain_fabric(inside=0.004 * GB), micro_batches=4)
     # 8 kB a micro-batch of two at 4 MB/s: 2 ms; 1 + 3 on the way there and back
@@ -214,6 +237,7 @@ def test_every_mixture_adds_up(tensor: int, pipeline: int, data: int, speed: flo
         options=Options(overlap=overlap),
     )
     assert step.time_s >= step.compute_s > 0
+    assert 0 < sum(step.kernel_s.values()) <= step.time_s * (1 + 1e-9)
     assert step.bubble_s >= 0
     assert step.exposed_s >= 0
     assert step.communication_s >= 0

@@ -58,6 +58,17 @@ def test_a_batch_that_does_not_divide_is_rounded_up_and_said_so() -> None:
     assert result.notes == ("4 replicas do not divide 6: each takes 2, as many as the fullest",)
 
 
+def test_micro_batches_are_those_of_the_run_where_the_batch_has_as_many() -> None:
+    result = scaled("strong", batch=16, options=Options(micro_batches=4))
+    assert [(point.step.batch, point.step.micro_batches) for point in result.points] == [
+        (16, 4), (8, 4), (4, 4), (2, 1), (1, 1),
+    ]  # fmt: skip
+    said = (
+        "a batch of {} cannot be cut into 4 micro-batches: that row of the strong curve is as without --micro-batches"
+    )
+    assert result.notes[:2] == (said.format(2), said.format(1))
+
+
 def test_real_links_cost_efficiency() -> None:
     efficiencies = [point.efficiency for point in scaled("weak", plain_fabric()).points]
     assert efficiencies[0] == 1

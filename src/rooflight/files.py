@@ -53,6 +53,8 @@ def check_writable(path: str | Path, *, force: bool) -> None:
     if path.exists() and not force:
         raise BadFile(f"{path} exists already: add --force to replace it, or give another name")
     folder = path.parent
+    if folder.exists() and not folder.is_dir():
+        raise BadFile(f"{folder} is no folder: give a file in another one")
     if not folder.is_dir():
         raise BadFile(f"the folder {folder} does not exist: make it first")
     if not os.access(folder, os.W_OK):
@@ -142,12 +144,30 @@ class _Stamp(msgspec.Struct):
     format_version: int
 
 
+class _Predicted(msgspec.Struct):
+    predictions: list[msgspec.Raw]
+
+
+def _holds_predictions(content: bytes) -> bool:
+    """Is this what `rooflight.save` or `rooflight predict --json` made of predictions?"""
+    try:
+        msgspec.json.decode(content, type=_Predicted)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError):
+        return False
+    return True
+
+
 def _version(content: bytes, path: Path) -> int:
     try:
         version = msgspec.json.decode(content, type=_Stamp).format_version
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
         # A file that breaks off in the middle fails here, before its version can be trusted.
         if content[:10] == b'{"header":':
+            if _holds_predictions(content):
+                raise BadFile(
+                    f"{path} holds predictions, no ledger: read it with Python's json; load, report and compare take "
+                    "ledgers, as rooflight estimate -o and rooflight measure -o save them"
+                ) from None
             raise BadFile(
                 f"{path} is what --json prints; a ledger is saved with: rooflight measure MODEL -o run.json"
             ) from None

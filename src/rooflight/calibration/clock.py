@@ -234,7 +234,7 @@ class CpuClock:
                 except (OutOfPool, RuntimeError, NotImplementedError):
                     continue
                 warm = median(_seconds(call) for _ in range(3))
-                self._other.add_(1)
+                self._other.fill_(1)
                 cold = _seconds(call)
             yield Timed(case.task, warm, max(warm, cold), 1)
 

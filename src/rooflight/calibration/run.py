@@ -190,11 +190,13 @@ def _plan(bench: Bench) -> list[Chapter]:
 def _clock(bench: Bench) -> Clock:
     if bench.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info()
-        clock = GpuClock(bench.device, bench.cache_bytes, int(min(6 << 30, free / 8)))
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            clock.pool.take(1, dtype=dtype)
-        return clock
-    return CpuClock(bench.cache_bytes, 512 << 20)
+        clock: GpuClock | CpuClock = GpuClock(bench.device, bench.cache_bytes, int(min(6 << 30, free / 8)))
+        dtypes = [torch.float32, torch.bfloat16, torch.float16]
+    else:
+        clock, dtypes = CpuClock(bench.cache_bytes, 256 << 20), [torch.float32, torch.bfloat16]
+    for dtype in dtypes:
+        clock.pool.take(1, dtype=dtype)  # making the numbers takes longer than some chapters have
+    return clock
 
 
 def _points(journal: Journal) -> tuple[Points, ...]:

@@ -41,20 +41,24 @@ def command(where: str | None, described: str | None, seconds: float, output: Pa
         raise BadInput(f"{output}: the name must end in .json or .json.gz")
     if described is not None and where == "cpu":
         raise BadInput("--as says what a GPU is; a CPU is known by /proc/cpuinfo: leave --as or --on cpu away")
+    from rooflight.files import check_writable
+
+    if output is not None:
+        check_writable(output, force=force)
     bench, name = _bench(where, seconds, described)
     path = output if output is not None else _default_path(name)
     from rooflight.calibration.run import calibrate
     from rooflight.commands.output import say
-    from rooflight.files import check_writable
 
     journal = path.with_name(path.name + ".partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if output is None:  # a folder that was named, and is not there, may be a slip
+            path.parent.mkdir(parents=True, exist_ok=True)
+            check_writable(path, force=force)
         if fresh:
             journal.unlink(missing_ok=True)
     except OSError as error:
         raise BadInput(f"cannot write to {path.parent}: {error.strerror}; choose another place with -o") from None
-    check_writable(path, force=force)
     if journal.exists():
         say(f"going on with {journal}; --fresh begins anew")
     try:

@@ -14,7 +14,8 @@ import click
 def command(what: str, name: str | None, as_json: bool) -> None:
     """List the built-in models, the operators that have a formula, the measurements that come along, or the devices.
 
-    `rooflight list devices NAME` shows every value of one device with its source; NAME may be a .toml file.
+    `rooflight list devices NAME` shows every value of one device with its source; NAME is what `rooflight predict --on`
+    takes: a name, a .toml file, or `here`.
     """
     if what == "devices":
         _devices(name, as_json)
@@ -49,11 +50,12 @@ def _rows(what: str) -> list[tuple[str, str]]:
 
 def _devices(name: str | None, as_json: bool) -> None:
     from rooflight.commands.output import emit, make_console
-    from rooflight.hardware.devices import find, known
+    from rooflight.hardware.devices import known
+    from rooflight.prediction.asked import device_of
     from rooflight.reporting import device_tables
     from rooflight.reporting.table import to_rich
 
-    chosen = known() if name is None else (find(name),)
+    chosen = known() if name is None else (device_of(name),)
     if as_json:
         emit(json.dumps([device_tables.document(device) for device in chosen], ensure_ascii=False))
         return

@@ -115,7 +115,10 @@ def _ppp(text: str | None) -> Ppp | None:
         return given_ppp(value)
     from rooflight.files import load
     from rooflight.hardware.devices import recognise_name
+    from rooflight.recorded import is_recorded
 
+    if not is_recorded(text) and not Path(text).exists():
+        raise BadInput(f"--ppp {text}: give a fraction such as 0.5, or the file of a measured ledger")
     ledger = load(text)
     device = recognise_name(ledger.header.device or "")
     if device is None:
@@ -130,7 +133,7 @@ def _predict(options: Mapping[str, Any]) -> Predictions:
     arguments = step_arguments(options)
     with quiet_model():
         return predict(
-            options["model"], **arguments, on=options["devices"].split(","), tier=options["tier"],
+            options["model"], **arguments, on=options["devices"], tier=options["tier"],
             ppp=_ppp(options["ppp"]), graphs=options["graphs"], calibration=options["calibration"],
             roofline=options["roofline"], gpus=options["gpus"], nodes=options["nodes"], parallel=options["parallel"],
             micro_batches=options["micro_batches"],

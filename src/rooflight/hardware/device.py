@@ -10,12 +10,14 @@ import difflib
 import re
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from rooflight.errors import BadInput
 from rooflight.hardware import plausible
+
+Kind = Literal["gpu", "cpu"]
 
 _NOT_READ = 'every value is a table { value = ..., source = "...", date = "2026-11-15" }'
 
@@ -31,7 +33,7 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str
     title: str
-    kind: Literal["gpu", "cpu"]
+    kind: Kind
     vendor: str
     aliases: tuple[str, ...] = ()
     """Other spellings that `--on` takes."""
@@ -136,6 +138,10 @@ def _explained(message: str) -> str:
         return f"{in_key}{unknown.group(1)} is no known key: {hint}"
     if re.fullmatch(r"Expected `object( \| null)?`, got `.+`", text):
         return f"{key} stands alone: {_NOT_READ}"
+    if re.fullmatch(r"Expected `float`, got `.+`", text):
+        return f"{in_key}write a number in SI units, without quotes and without its unit: 864e9 for 864 GB/s"
+    if wrong := re.fullmatch(r"Invalid enum value '(.*)'", text):
+        return f"{in_key}{wrong.group(1)!r} is none: write {' or '.join(map(repr, get_args(Kind)))}"
     return f"{in_key}{text[0].lower()}{text[1:]}"
 
 

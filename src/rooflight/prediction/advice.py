@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rooflight.errors import RooflightError
 from rooflight.hardware.tasks import FAMILIES, Task
 from rooflight.prediction.cells import Cell, cells_of, rates
 from rooflight.prediction.prepared import Step
@@ -41,8 +42,9 @@ def _changes(step: Step, predictor: Predictor, *, graphs: bool) -> list[tuple[st
     families = {task.family for task in step.tasks}
     precisions = {task.precision for task in step.tasks}
     found: list[tuple[str, tuple[Step, bool]]] = []
-    if step.larger is not None and step.batch is not None:
-        found.append((f"batch {4 * step.batch} instead of {step.batch}", (step.larger(4 * step.batch), graphs)))
+    larger = _larger(step)
+    if larger is not None:
+        found.append((f"batch {larger.batch} instead of {step.batch}", (larger, graphs)))
     if precisions & {"fp32", "tf32"} and _timed_in_bf16(predictor):
         found.append(("bf16 for the whole model (--dtype bf16)", (_changed(step, _in_bf16), graphs)))
     if "fp32" in precisions and "tf32" in predictor.device.tensor_flops_per_s and _has_fp32_gemm(step):
@@ -54,6 +56,16 @@ def _changes(step: Step, predictor: Predictor, *, graphs: bool) -> list[tuple[st
     if "foreach" in families and predictor.device.kind == "gpu":
         found.append(("a fused optimizer (fused=True)", (_fused(step), graphs)))
     return found
+
+
+def _larger(step: Step) -> Step | None:
+    """The step at four times its batch; `None` where there is no such step: advice never spoils what was asked."""
+    if step.larger is None or step.batch is None:
+        return None
+    try:
+        return step.larger(4 * step.batch)
+    except RooflightError:
+        return None
 
 
 def _timed_in_bf16(predictor: Predictor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,22 @@ from typing import Any
 from msgspec.structs import replace
 from torch import nn
 
-from rooflight import summary, units
+from rooflight import units
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
-from rooflight.ledger import StepKind
+from rooflight.ledger import Category, Ledger, Op, StepKind
 from rooflight.prediction.advice import advise
 from rooflight.prediction.asked import (
+    DOES_NOT_FIT,
     assumed_notes,
     ceilings_of,
     devices_of,
+    has_spec_only,
     predictor_of,
     read_calibration,
+    spec_only_note,
+    vendor_notes,
     versions_notes,
 )
 from rooflight.prediction.cells import Cell, cells_of, spec_cell
@@ -41,6 +45,10 @@ ADVISED_CELLS = 12
 """With more of them, advice would take longer than everything else: ask for fewer to get it."""
 CURVED_CELLS = 4
 """With more of them, no curves of scaling are drawn."""
+_KEPT: dict[Category, str] = {
+    "parameter": "weights", "gradient": "gradients", "optimizer-state": "optimizer state",
+}  # fmt: skip
+"""What no step can do without, by the category of its storages."""
 
 
 def predict(
@@ -76,7 +84,8 @@ def predict(
 ) -> Predictions:
     """The time of one step on every device in `on` at every batch, without any of them.
 
-    `model` and its options are those of `rooflight.estimate`. `on`: names of the database, .toml files, or `here`.
+    `model` and its options are those of `rooflight.estimate`. `on`: names of the database, .toml files, or `here`;
+    several in a list, or with commas between them.
     `tier`: `calibrated`, `transferred` or `spec`; the best there is for each device where it is not given (`ppp` asks
     for `spec`). `calibration`: a file of `rooflight calibrate`. `graphs`: the step as one CUDA graph. `roofline`: roofs
     and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`,
@@ -94,6 +103,9 @@ def predict(
         raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
     if layout is not None and roofline:
         raise BadInput("a roofline is of one device: leave --roofline or --gpus away")
+    if tier == "spec" and graphs:
+        raise BadInput("the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs away, or --tier "
+                       "spec and --ppp")  # fmt: skip
     on_cpu = devices[0].kind == "cpu"
     if on_cpu and graphs:
         raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs")
@@ -111,19 +123,25 @@ def predict(
 def _answered(work: _Work, devices: Sequence[Device], tier: str | None, given: Calibration | None,
               notes: tuple[str, ...]) -> Predictions:  # fmt: skip
     predictors: list[Predictor] = []
-    if tier == "spec":
-        rows = [row for device in devices for row in work.by_spec(device)]
-    else:
-        for device in devices:
-            one, said = predictor_of(device, tier, given)
-            predictors.append(one)
-            notes += said
-        rows = work.by_predictors(predictors)
-        notes += (*versions_notes(predictors), *assumed_notes(devices))
+    by_spec: list[Device] = []
+    for device in devices:
+        if tier == "spec" or (tier is None and has_spec_only(device, given)):
+            by_spec.append(device)
+            notes += () if tier == "spec" else (spec_only_note(device),)
+            continue
+        one, said = predictor_of(device, tier, given)
+        predictors.append(one)
+        notes += said
+    rows = [*work.by_predictors(predictors), *(row for device in by_spec for row in work.by_spec(device))]
+    places = {device.name: place for place, device in enumerate(devices)}
+    rows.sort(key=lambda row: places[row.device])
+    timed = [one.device for one in predictors]
+    notes += (*vendor_notes(predictors), *versions_notes(predictors), *assumed_notes(timed))
     steps = work.steps
     return Predictions(
         header=_header(steps), predictions=tuple(rows),
-        notes=(*steps[0].ledger.header.notes, *notes, *_guesses(steps, tier), *_too_large(rows, devices, steps[0])),
+        notes=(*_too_large(rows, devices, steps[0].ledger), *steps[0].ledger.header.notes, *notes,
+               *_guesses(steps, {row.tier for row in rows})),
         devices=tuple(devices), graphs=work.graphs, precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
     )  # fmt: skip
@@ -212,25 +230,42 @@ def _with_roofline(found: Prediction, step: Step, device: Device, used: Predicto
     return replace(found, roofline=roofline(ledger, device, times=times, ceilings=ceilings_of(device, used)).to_dict())
 
 
-def _guesses(steps: Sequence[Step], tier: str | None) -> tuple[str, ...]:
+def _guesses(steps: Sequence[Step], tiers: set[str]) -> tuple[str, ...]:
     """Ops whose time is not that of the like of them, by name."""
-    doubtful, said = is_guess, "nothing like it was timed, so its time is a guess, and may be far too short: "
-    if tier == "spec":
-        doubtful, said = is_unknown, "no formula, or only a part of one, tells what it takes, which counts as nothing: "
-    names = sorted({op.packet.removeprefix("aten::") for step in steps for op in step.kinds if doubtful(op)})
-    return (said + ", ".join(names),) if names else ()
+    doubts: list[tuple[Callable[[Op], bool], str]] = []
+    if tiers != {"spec"}:
+        doubts.append((is_guess, "nothing like it was timed, so its time is a guess, and may be far too short: "))
+    if "spec" in tiers:
+        doubts.append((is_unknown, "no formula, or only a part of one, tells what it takes, which counts as nothing: "))
+    found = []
+    for doubtful, said in doubts:
+        names = sorted({op.packet.removeprefix("aten::") for step in steps for op in step.kinds if doubtful(op)})
+        found += [said + ", ".join(names)] if names else []
+    return tuple(found)
 
 
-def _too_large(rows: Sequence[Prediction], devices: Sequence[Device], step: Step) -> tuple[str, ...]:
-    """What cannot fit whatever the rest needs: more parameters than memory."""
-    whole = summary.param_bytes(step.ledger)
-    need = {row.device: whole if row.many is None else row.many.parameter_bytes for row in rows}
-    return tuple(
-        f"does not fit: the parameters alone are {units.bytes_(round(need[device.name]))}, and {device.name} has "
-        f"{units.bytes_(round(device.memory_bytes.value))} of memory"
-        for device in devices
-        if need[device.name] > device.memory_bytes.value
-    )
+def _too_large(rows: Sequence[Prediction], devices: Sequence[Device], ledger: Ledger) -> tuple[str, ...]:
+    """What cannot fit whatever the rest needs: what is kept from step to step is more than the memory alone."""
+    alone = _kept(ledger)
+    need = {row.device: alone if row.many is None else (row.many.parameter_bytes, "weights") for row in rows}
+    found = []
+    for device in devices:
+        nbytes, kept = need[device.name]
+        if nbytes > device.memory_bytes.value:
+            has = units.bytes_(round(device.memory_bytes.value))
+            found.append(f"{DOES_NOT_FIT}its {kept} alone ({units.bytes_(round(nbytes))}) exceed the {has} of "
+                         f"{device.name}: this would not run")  # fmt: skip
+    return tuple(found)
+
+
+def _kept(ledger: Ledger) -> tuple[float, str]:
+    """Bytes that the device holds from the first op of a step to the last, and what they are."""
+    sizes = dict.fromkeys(_KEPT, 0)
+    for storage in ledger.storages:
+        if storage.category in sizes and not storage.host:
+            sizes[storage.category] += storage.nbytes
+    words = [word for category, word in _KEPT.items() if sizes[category]]
+    return sum(sizes.values()), " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def _header(steps: Sequence[Step]) -> Any:

@@ -18,6 +18,8 @@ from rooflight.prediction.tiers import DEFAULT_CACHE_BYTES, Predictor, predictor
 
 _WAITED = 10.0
 """Percent of the time that threads wait for a core, beyond which times mean little."""
+DOES_NOT_FIT = "does not fit: "
+"""How a note begins that says more than all the others: it stands at the top of a page."""
 HERE = ("here", "cpu")
 """The device of this machine, and its processor where it has a GPU too."""
 
@@ -27,18 +29,21 @@ def read_calibration(given: str | Path | Calibration | None) -> Calibration | No
 
 
 def devices_of(on: str | Device | Sequence[str | Device], calibration: Calibration | None = None) -> list[Device]:
-    """Every device, once."""
-    given = [on] if isinstance(on, (str, Device)) else list(on)
+    """Every device, once. A text may name several, with commas between them; those of a list name one each."""
+    given: Sequence[str | Device] = on.split(",") if isinstance(on, str) else [on] if isinstance(on, Device) else on
     found: dict[str, Device] = {}
     for one in given:
-        device = one if isinstance(one, Device) else _device(one.strip(), calibration)
+        device = one if isinstance(one, Device) else device_of(one, calibration)
         if device.name in found and found[device.name] != device:
             raise BadInput(f"two devices are called {device.name}: give the one in the file another name")
         found[device.name] = device
     return list(found.values())
 
 
-def _device(text: str, calibration: Calibration | None) -> Device:
+def device_of(text: str, calibration: Calibration | None = None) -> Device:
+    """The one device that a text names, wherever one is asked for: a name, a file, `here`, `cpu`, or what `rooflight
+    calibrate` calls this processor."""
+    text = text.strip()
     if not text:
         raise BadInput("an empty device name: `rooflight list devices` shows all")
     if text.casefold() in HERE:
@@ -97,6 +102,19 @@ def _measured(outline: CpuOutline, calibration: Calibration | None) -> Device:
     return outline.with_bandwidth(Figure(float(copy.value), f"measured by rooflight calibrate: {copy.origin}", made))
 
 
+def has_spec_only(device: Device, given: Calibration | None) -> bool:
+    """A processor that nobody calibrated: no GPU's times can be carried over to it."""
+    if device.kind != "cpu" or given is not None:
+        return False
+    changed = device.name in names() and device != find(device.name)
+    return changed or calibration_for(device.name) is None
+
+
+def spec_only_note(device: Device) -> str:
+    return (f"{device.name} is not calibrated, and no GPU's times can be carried over to a CPU: this is the spec tier, "
+            "from its data sheet; for better times run there: rooflight calibrate --on cpu")  # fmt: skip
+
+
 def predictor_of(device: Device, tier: str | None, given: Calibration | None) -> tuple[Predictor, tuple[str, ...]]:
     """How this device's times are found, and what must be said of it."""
     if given is not None:
@@ -144,6 +162,17 @@ def assumed_notes(devices: Iterable[Device]) -> tuple[str, ...]:
         f"{device.name}: its file gives no l2_bytes, so a cache of {DEFAULT_CACHE_BYTES / 1e6:g} MB is assumed"
         for device in devices if device.l2_bytes is None
     )  # fmt: skip
+
+
+def vendor_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
+    """Tiles, waves and bandwidth say nothing of kernels that another vendor wrote."""
+    found = []
+    for one in predictors:
+        origin, vendor = recognise_name(one.calibration.device), one.device.vendor
+        if one.tier == "transferred" and origin is not None and origin.vendor.casefold() != vendor.casefold():
+            found.append(f"{one.device.name}: carried over from {origin.title}, while {vendor}'s libraries have other "
+                         "kernels: its times are a guess")  # fmt: skip
+    return tuple(found)
 
 
 def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 from msgspec.structs import replace
 
 from rooflight.errors import BadInput
@@ -30,6 +31,10 @@ _SIZES = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)
 """GPUs of the runs in a curve."""
 _COMMUNICATION_DEVIATION = 0.25
 """Of exposed communication (one standard deviation): what is known of a cluster is its data sheet."""
+_HOST_SHARE = 0.2
+"""Of the computing time: from here on it is worth a line that the GPU waits for its host, as on one GPU."""
+_ABOVE_ONE = 1.0005
+"""An efficiency that is written as more than 100.0%."""
 
 Timed = Callable[[Step], TimedStep]
 
@@ -61,7 +66,8 @@ def timed_by(predictor: Predictor, *, graphs: bool) -> Timed:
         times = predictor.op_times(step)
         busy = times.seconds + times.kernels * gap_of(predictor, graphs=graphs) * (times.seconds > 0)
         host = [0.0] * len(busy) if graphs else host_seconds(step.ledger, predictor.host).tolist()
-        return TimedStep(ledger_of(step), busy.tolist(), host, predictor.tier)
+        share = np.divide(times.seconds, busy, out=np.ones(len(busy)), where=busy > 0)
+        return TimedStep(ledger_of(step), busy.tolist(), host, predictor.tier, kernel_share=share.tolist())
 
     return timed
 
@@ -117,7 +123,7 @@ class Cluster:
             return known[size]
 
         found = predict_parallel(step_at, self.layout, self.fabric, batch=batch, device=self.device, retime=retime,
-                                 options=Options(micro_batches=self.micro_batches))  # fmt: skip
+                                 options=self.options)  # fmt: skip
         alone = predict_parallel(step_at, Layout(), self.fabric, batch=batch, device=self.device)
         sizes = self._sizes()
         weak = self._curve("weak", step_at, batch, retime, sizes) if curves else None
@@ -125,6 +131,10 @@ class Cluster:
         divisible = curves and step.larger is not None
         strong = self._curve("strong", step_at, found.global_batch, retime, sizes) if divisible else None
         return _spread(one, found, alone.time_s, weak, strong)
+
+    @property
+    def options(self) -> Options:
+        return Options(micro_batches=self.micro_batches)
 
     def _sizes(self) -> list[int]:
         """Replicas of the runs in a curve, this one among them."""
@@ -134,7 +144,7 @@ class Cluster:
     def _curve(self, kind: Kind, step_at: Callable[[int], TimedStep], batch: int, retime: Retime | None,
                sizes: Sequence[int]) -> Curve:  # fmt: skip
         return curve(kind, step_at, self.layout, self.fabric, batch=batch, device=self.device, retime=retime,
-                     replicas=sizes)  # fmt: skip
+                     options=self.options, replicas=sizes)  # fmt: skip
 
 
 def _at(step: Step, size: int) -> Step:
@@ -149,23 +159,49 @@ def _spread(one: Prediction, found: ParallelStep, alone_s: float, weak: Curve | 
             strong: Curve | None) -> Prediction:  # fmt: skip
     layout, memory = found.layout, found.memory
     efficiency = found.throughput / layout.gpus * alone_s / found.batch
+    curves = [row for row in (weak, strong) if row is not None]
+    best = max([efficiency, *(point.efficiency for row in curves for point in row.points)])
     many = Many(
         parallel=layout.name, gpus=layout.gpus, nodes=layout.nodes, tensor=layout.tensor, pipeline=layout.pipeline,
         data=layout.data, batch=found.batch, global_batch=found.global_batch, micro_batches=found.micro_batches,
-        one_gpu_time_s=alone_s, compute_s=found.compute_s, bubble_s=found.bubble_s,
+        one_gpu_time_s=alone_s, compute_s=found.compute_s, host_wait_s=found.host_wait_s, bubble_s=found.bubble_s,
         communication_s=found.communication_s, exposed_s=found.exposed_s, efficiency=efficiency,
         parameters=found.parameters, parameter_bytes=memory.parameter_bytes, gradient_bytes=memory.gradient_bytes,
         optimizer_bytes=memory.optimizer_bytes, assumptions=found.assumptions,
         traffic=tuple(Traffic(what=row.what, calls=row.calls, bytes=row.nbytes, time_s=row.time_s, how=row.how)
                       for row in found.exchanges),
         weak=_points(weak), strong=_points(strong),
-        notes=tuple(dict.fromkeys(note for found in (weak, strong) if found is not None for note in found.notes)),
+        notes=(*_host_note(found), *_sharding_note(found, best),
+               *dict.fromkeys(note for row in curves for note in row.notes)),
     )  # fmt: skip
+    gpu_s = sum(found.kernel_s.values())
+    part = gpu_s / one.gpu_time_s if one.gpu_time_s else 0.0
     return replace(
         one, time_s=found.time_s, time_interval_s=_interval(one, found), throughput=found.throughput,
         tokens_per_s=found.tokens_per_s, many=many, advice=(), op_times_s=(), roofline=None,
-        mfu=None if one.mfu is None else one.mfu * one.time_s / alone_s * efficiency,
+        mfu=None if one.mfu is None else one.mfu * one.time_s / alone_s * efficiency, gpu_time_s=gpu_s,
+        gpu_time_interval_s=Interval(part * one.gpu_time_interval_s.low, part * one.gpu_time_interval_s.high),
+        host_time_s=None if one.host_time_s is None else found.host_s,
+        phases={phase: time_s for phase, time_s in found.kernel_s.items() if time_s},
     )  # fmt: skip
+
+
+def _host_note(found: ParallelStep) -> tuple[str, ...]:
+    """Where small pieces keep a GPU waiting for its host, no link is to blame."""
+    if found.host_wait_s <= _HOST_SHARE * found.compute_s:
+        return ()
+    pieces, larger = "", "a larger batch"
+    if found.micro_batches > 1:
+        pieces, larger = f" of {found.micro_batches} micro-batches", "larger micro-batches"
+    share = found.host_wait_s / found.compute_s
+    return (f"{share:.0%} of the computing time{pieces} is waiting for the host: {larger} or --graphs would help",)
+
+
+def _sharding_note(found: ParallelStep, efficiency: float) -> tuple[str, ...]:
+    """Work that is shared looks like a gain: one GPU alone, which efficiency is against, has all of it to do."""
+    if efficiency <= _ABOVE_ONE or found.layout.mode == "ddp" or not found.kernel_s["optimizer"]:
+        return ()
+    return ("efficiency above 100%: every rank updates its own part of the weights only, one GPU alone all of them",)
 
 
 def _interval(one: Prediction, found: ParallelStep) -> Interval:

@@ -6,11 +6,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
-from rooflight.hardware.devices import find
 from rooflight.ledger import Header
 
 Bound = Literal["compute", "memory", "host"]
+
+_NAMED = 6
+"""Of so many predictions it is said that they are there."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -93,6 +96,9 @@ class Many(msgspec.Struct, frozen=True, kw_only=True):
     one_gpu_time_s: float
     """The same replica's step on one GPU alone."""
     compute_s: float
+    """The GPU's own work, with no communication and no bubble."""
+    host_wait_s: float
+    """The part of `compute_s` that a host which needs no time would save."""
     bubble_s: float
     communication_s: float
     exposed_s: float
@@ -137,10 +143,10 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Of one step among many, by a watch: the later of host and device."""
     time_interval_s: Interval
     gpu_time_s: float
-    """In which the device works."""
+    """In which the device works; with `many`, one of its GPUs: divided kernels, over all its micro-batches."""
     gpu_time_interval_s: Interval
     host_time_s: float | None = None
-    """In which the host works; `None`: the tier knows no host."""
+    """In which the host works (with `many`, that of the same GPU); `None`: the tier knows no host."""
     throughput: float | None
     """Samples a second."""
     tokens_per_s: float | None = None
@@ -154,7 +160,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Part of the device's time in ops whose shapes lie among the calibrated ones."""
     kernels: int | None = None
     phases: dict[str, float] = {}
-    """The device's time by phase."""
+    """The device's time by phase: the parts of `gpu_time_s`."""
     ops: tuple[CostlyOp, ...] = ()
     """The ten costliest kinds of ops."""
     advice: tuple[Advice, ...] = ()
@@ -163,7 +169,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     roofline: dict[str, Any] | None = None
     """Roofs, ridges and points, where they were asked for."""
     many: Many | None = None
-    """The run on several GPUs that `time_s`, `throughput` and `mfu` are then of; the rest is of one GPU alone."""
+    """The run on several GPUs that `time_s`, `throughput` and `mfu` are then of. `gpu_time_s`, its interval (as wide,
+    for its length, as one GPU's), `host_time_s` and `phases` are of one GPU of it, in a pipeline of the slowest stage;
+    the rest is of one GPU alone with a replica's whole batch."""
 
     @property
     def gpus(self) -> int:
@@ -183,6 +191,13 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     def cost_of_samples(self, samples: int, price: float) -> float | None:
         """What so many samples cost at this price of one device for an hour."""
         return price * self.gpus * samples / self.throughput / 3600 if self.throughput else None
+
+
+class NoPrediction(BadInput, KeyError):
+    """Not among those that were asked for. A `KeyError` too, as of anything that is looked up."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 class Predictions(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,10 +236,14 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, device: str, batch: int | None = None) -> Prediction:
         """The prediction for a device, at a batch where there are several."""
+        from rooflight.prediction.asked import device_of
+
         known = {one.device for one in self.predictions}
-        name = device if device in known else find(device).name
+        name = device if device in known else device_of(device).name
         for one in self.predictions:
             if one.device == name and batch in (None, one.batch):
                 return one
-        there = ", ".join(f"{one.device} at batch {one.batch}" for one in self.predictions)
-        raise KeyError(f"no prediction for {device} at batch {batch}; there are {there}")
+        asked = device if batch is None else f"{device} at batch {batch}"
+        there = [f"{one.device} at batch {one.batch}" for one in self.predictions]
+        more = f", and {len(there) - _NAMED:,} more" if len(there) > _NAMED else ""
+        raise NoPrediction(f"no prediction for {asked}; there are {', '.join(there[:_NAMED])}{more}")

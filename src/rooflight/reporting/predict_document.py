@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rooflight.prediction.result import Prediction, Predictions
-from rooflight.reporting.predict_page import CONVENTIONS, MANY_CONVENTIONS
+from rooflight.reporting.predict_page import conventions
 
 
 def document(found: Predictions, *, epochs: int | None = None, dataset_size: int | None = None,
@@ -23,14 +23,13 @@ def document(found: Predictions, *, epochs: int | None = None, dataset_size: int
             row["price_per_hour"] = price
             row["cost_of_million_samples"] = one.cost_of_samples(10**6, price)
         rows.append(row)
-    conventions = [CONVENTIONS] + ([MANY_CONVENTIONS] if any(one.many is not None for one in found) else [])
     return {
         "header": msgspec.to_builtins(msgspec.structs.asdict(found.header)),
         "predictions": rows,
         "devices": [msgspec.to_builtins(device) for device in found.devices],
         "calibrations": found.calibrations,
         "notes": list(found.notes),
-        "conventions": conventions,
+        "conventions": conventions(found),
     }
 
 

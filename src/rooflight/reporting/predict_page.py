@@ -5,6 +5,7 @@ from __future__ import annotations
 from rooflight import units
 from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import Header
+from rooflight.prediction.asked import DOES_NOT_FIT
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting import predict_many_tables as many_tables
 from rooflight.reporting import predict_tables as tables
@@ -28,19 +29,32 @@ _TIERS = {
     "spec": "spec: read + compute + write of every op over the data sheet's figures and one constant (PALEO); no "
             "kernels, no host",
 }  # fmt: skip
-CONVENTIONS = (
+_OF_GPUS = ("GPU-busy is the time in which kernels run", "host-bound: the GPU works for less than 80% of the time")
+"""What is explained only where there is a GPU: a CPU is its own host."""
+_EXPLAINED = (
     "time/step is that of one step among many that follow one another, by the clock on the wall: the later of host and "
-    "device; ± holds nine times in ten, if errors are as they are among the calibrated points (spec: from one bound of "
-    "the PPP to the other); GPU-busy is the time in which kernels run; MFU is useful matrix FLOPs (1 multiply-add = 2 "
-    "FLOP) over what the units they run on could do in that time; % of roof is the least time that peaks and bandwidth "
-    "allow every op, over the time predicted; host-bound: the GPU works for less than 80% of the time; whether the "
-    "step fits into memory is not checked"
+    "device",
+    "± holds nine times in ten, if errors are as they are among the calibrated points (spec: from one bound of the PPP "
+    "to the other)",
+    _OF_GPUS[0],
+    "MFU is useful matrix FLOPs (1 multiply-add = 2 FLOP) over what the units they run on could do in that time",
+    "% of roof is the least time that peaks and bandwidth allow every op, over the time predicted",
+    _OF_GPUS[1],
+    "of memory only this is checked: whether what is kept from step to step exceeds it alone",
 )
+CONVENTIONS = "; ".join(_EXPLAINED)
+CPU_CONVENTIONS = "; ".join(part for part in _EXPLAINED if part not in _OF_GPUS)
 MANY_CONVENTIONS = (
     "the batch is that of one replica: what one data parallel rank takes; computing is this GPU's work with no "
     "communication and no bubble; efficiency is against one GPU alone with the same batch, in a curve against its "
     "first row; PALEO's columns are speed-ups by its own models of communication, after the same computation"
 )
+
+
+def conventions(found: Predictions) -> list[str]:
+    """What the words of a page mean, as far as it has them."""
+    several = any(one.many is not None for one in found)
+    return [CPU_CONVENTIONS if found.header.target == "cpu" else CONVENTIONS, *([MANY_CONVENTIONS] if several else [])]
 
 
 def page(found: Predictions, *, epochs: int | None = None, dataset_size: int | None = None,
@@ -49,7 +63,7 @@ def page(found: Predictions, *, epochs: int | None = None, dataset_size: int | N
     few = len(found) <= DETAILED
     shown = [tables.main_table(found, price=price)]
     if len(found) > tables.PIVOTED and tables.has_several(found, "device") and tables.has_several(found, "batch"):
-        shown = list(tables.pivot_tables(found))
+        shown = list(tables.pivot_tables(found, price=price))
     if epochs is not None and dataset_size is not None:
         shown.append(tables.run_table(found, epochs=epochs, dataset_size=dataset_size, price=price))
     one = chosen(found)
@@ -80,7 +94,7 @@ def headline(found: Predictions) -> str:
     header = found.header
     sizes = list(dict.fromkeys(one.batch for one in found))
     several = len(sizes) > _LISTED
-    batch = f"{sizes[0]} to {sizes[-1]}" if several else ", ".join(map(_size, sizes))
+    batch = f"{_size(sizes[0])} to {_size(sizes[-1])}" if several else ", ".join(map(_size, sizes))
     parts = [header.model, KINDS[header.step or "infer"], f"batch {batch}"]
     if header.accumulate > 1:
         parts[-1] += f" × {header.accumulate} accumulated"
@@ -94,7 +108,7 @@ def headline(found: Predictions) -> str:
     parts += ["one CUDA graph"] if found.graphs else []
     many = found[0].many
     if many is not None:
-        nodes = f" in {many.nodes} nodes" if many.nodes > 1 else ""
+        nodes = f" in {many.nodes:,} nodes" if many.nodes > 1 else ""
         parts.append(f"{many.gpus:,} GPUs{nodes}, {_parallel(many.parallel)}")
     return " · ".join(parts)
 
@@ -114,13 +128,14 @@ def _parallel(name: str) -> str:
 
 
 def _place(one: Prediction) -> str:
-    return f"{one.device} · batch {one.batch}" + (f" · {one.gpus:,} GPUs" if one.many else "")
+    return f"{one.device} · batch {_size(one.batch)}" + (f" · {one.gpus:,} GPUs" if one.many else "")
 
 
 def _summary(found: Predictions, one: Prediction) -> list[str]:
     if len(found) > 1:
         best = max(found, key=lambda row: row.throughput or 0.0)
-        return [f"the most samples a second: {best.device} at batch {best.batch}, {tables.rate(best.throughput)}"]
+        most = f"{best.device} at batch {_size(best.batch)}, {tables.rate(best.throughput)}"
+        return [f"the most samples a second: {most}", *_warnings(found)]
     ends = one.time_interval_s
     often = "between the bounds of its PPP" if one.tier == "spec" else "nine times in ten"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
@@ -128,12 +143,17 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
     rates = [f"{tables.rate(one.throughput)} samples/s"] if one.throughput else []
     rates += [f"{tables.rate(one.tokens_per_s)} tokens/s"] if one.tokens_per_s else []
     rates += [f"MFU {units.percent(one.mfu)}"] if one.mfu is not None else []
-    lines = [f"{time}; {_verdict(one, found.header)}", "; ".join(rates)]
+    lines = [f"{time}; {_verdict(one, found.header)}", "; ".join(rates), *_warnings(found)]
     if one.many is not None:
         many = one.many
         replicas = f"each of {many.data:,} replicas" if many.data > 1 else "the one replica"
-        lines.append(f"{many.parameters:,} parameters, counted once; batch {many.batch} in {replicas}")
+        lines.append(f"{many.parameters:,} parameters, counted once; batch {many.batch:,} in {replicas}")
     return lines
+
+
+def _warnings(found: Predictions) -> list[str]:
+    """What makes all the numbers void stands beside them, not among the notes."""
+    return [note for note in found.notes if note.startswith(DOES_NOT_FIT)]
 
 
 def _verdict(one: Prediction, header: Header) -> str:
@@ -161,7 +181,7 @@ def _details(found: Predictions, one: Prediction) -> list[Table]:
 
 
 def _notes(found: Predictions, one: Prediction, *, few: bool, price: float | None) -> list[str]:
-    said = [f"note: {note}" for note in dict.fromkeys(found.notes)]
+    said = [f"note: {note}" for note in dict.fromkeys(found.notes) if not note.startswith(DOES_NOT_FIT)]
     inside = [row.inside for row in found if row.inside is not None]
     if inside:
         least = min(inside)
@@ -173,25 +193,11 @@ def _notes(found: Predictions, one: Prediction, *, few: bool, price: float | Non
     if not few:
         said.append(f"ask for {DETAILED} or fewer devices and batches to see the costliest ops and what would help")
     if one.many is not None:
-        said += _host_note(one)
         said += [f"note: {note}" for note in one.many.notes]
         said += [f"assumed: {line}" for line in one.many.assumptions] if few else []
     if price is not None:
         said.append(f"at {price:g} an hour for one device, idle time not counted")
     return said
-
-
-def _host_note(one: Prediction) -> list[str]:
-    """Where small pieces keep a GPU waiting for its host, no link is to blame."""
-    many = one.many
-    if many is None or one.tier == "spec":
-        return []
-    busy_s = one.gpu_time_s / (many.tensor * many.pipeline)
-    if busy_s >= 0.8 * many.compute_s:
-        return []
-    pieces = f" of {many.micro_batches} micro-batches" if many.micro_batches > 1 else ""
-    return [f"note: the kernels{pieces} take about {busy_s / many.compute_s:.0%} of the computing time, the rest is "
-            "waiting for the host: a larger batch or --graphs would help"]  # fmt: skip
 
 
 def _small_print(found: Predictions) -> list[str]:
@@ -209,7 +215,7 @@ def _small_print(found: Predictions) -> list[str]:
         lines.append("peaks and bandwidths with their sources: rooflight list devices NAME")
     ops = len(found[0].op_times_s)
     header = found.header
-    lines.append(CONVENTIONS + ("" if found[0].many is None else f"; {MANY_CONVENTIONS}") + ".")
+    lines.append("; ".join(conventions(found)) + ".")
     lines.append(f"one trace of {f'{ops:,} ops ' if ops else 'the step '}on {header.traced_on} tensors; torch "
                  f"{header.torch}, rooflight {header.rooflight}")  # fmt: skip
     return lines

@@ -74,16 +74,17 @@ def has_several(found: Predictions, of: str) -> bool:
 
 
 def main_table(found: Predictions, *, price: float | None = None) -> Table:
-    """Every prediction in a row."""
+    """Every prediction in a row. However narrow the terminal: its tier, its time and how sure that is, and what was
+    asked for."""
     if any(one.many is not None for one in found):
         return _drawn("", _who(found) + _many_columns() + _rates(found, price), found.predictions)
     columns = [*_time()]
     if not all(one.tier == "spec" for one in found) and found.header.target != "cpu":
-        columns.append((Column("GPU-busy", seconds, optional=2, raw="gpu_time_s"), lambda one: one.gpu_time_s))
+        columns.append((Column("GPU-busy", seconds, optional=3, raw="gpu_time_s"), lambda one: one.gpu_time_s))
     columns += _rates(found, price)
     columns += [
-        (Column("bound", right=False), lambda one: one.bound),
-        (Column("% of roof", roof_percent, optional=3, raw="percent_of_roof"), lambda one: one.percent_of_roof),
+        (Column("bound", right=False, optional=2), lambda one: one.bound),
+        (Column("% of roof", roof_percent, optional=4, raw="percent_of_roof"), lambda one: one.percent_of_roof),
     ]
     return _drawn("", _who(found) + columns, found.predictions)
 
@@ -98,16 +99,20 @@ def _time() -> _Columns:
 def _who(found: Predictions) -> _Columns:
     columns: _Columns = [
         (Column("device", right=False), lambda one: one.device),
-        (Column("tier", right=False, optional=1), lambda one: one.tier),
+        (Column("tier", right=False), lambda one: one.tier),
     ]
     if any(one.many is not None for one in found):
         return [
             *columns,
             (Column("GPUs", units.exact), lambda one: one.gpus),
-            (Column("batch each", units.exact, optional=5, raw="batch"), lambda one: one.batch),
-            (Column("global batch", units.exact), lambda one: one.many.global_batch if one.many else one.batch),
+            (Column("batch each", units.exact, optional=6, raw="batch"), lambda one: one.batch),
+            (Column("global batch", units.exact, optional=2), _global_batch),
         ]
     return [*columns, (Column("batch", units.exact), lambda one: one.batch)]
+
+
+def _global_batch(one: Prediction) -> int | None:
+    return one.many.global_batch if one.many else one.batch
 
 
 def _many_columns() -> _Columns:
@@ -116,8 +121,8 @@ def _many_columns() -> _Columns:
 
     return [
         *_time(),
-        (Column("computing", seconds, optional=3, raw="compute_s"), of("compute_s")),
-        (Column("waiting", seconds, optional=2, raw="waiting_s"), _waiting),
+        (Column("computing", seconds, optional=4, raw="compute_s"), of("compute_s")),
+        (Column("waiting", seconds, optional=3, raw="waiting_s"), _waiting),
         (Column("efficiency", units.percent), of("efficiency")),
     ]
 
@@ -127,12 +132,13 @@ def _waiting(one: Prediction) -> float | None:
 
 
 def _rates(found: Predictions, price: float | None) -> _Columns:
-    columns: _Columns = [(Column("samples/s", rate, raw="samples_per_s"), lambda one: one.throughput)]
+    columns: _Columns = [(Column("samples/s", rate, optional=1, raw="samples_per_s"), lambda one: one.throughput)]
     if any(one.tokens_per_s is not None for one in found):
-        columns.append((Column("tokens/s", rate, optional=4, raw="tokens_per_s"), lambda one: one.tokens_per_s))
-    columns.append((Column("MFU", units.percent, optional=5, raw="mfu"), lambda one: one.mfu))
+        columns.append((Column("tokens/s", rate, optional=5, raw="tokens_per_s"), lambda one: one.tokens_per_s))
+    columns.append((Column("MFU", units.percent, optional=6, raw="mfu"), lambda one: one.mfu))
     if price is not None:
-        columns.append((Column("cost of 1 M", money, optional=2, raw="cost_of_million_samples"),
+        # It was asked for, and stands nowhere else.
+        columns.append((Column("cost of 1 M", money, raw="cost_of_million_samples"),
                         lambda one: one.cost_of_samples(10**6, price)))  # fmt: skip
     return columns
 
@@ -166,7 +172,7 @@ def csv_table(found: Predictions, *, epochs: int | None = None, dataset_size: in
     return _drawn("", columns, found.predictions)
 
 
-def pivot_tables(found: Predictions) -> tuple[Table, ...]:
+def pivot_tables(found: Predictions, *, price: float | None = None) -> tuple[Table, ...]:
     """Batches below one another, devices side by side: what is read of many cells."""
     wanted: list[tuple[str, Callable[[Prediction], Any], Callable[[Any], str]]] = [
         ("time/step", lambda one: one.time_s, seconds),
@@ -176,6 +182,8 @@ def pivot_tables(found: Predictions) -> tuple[Table, ...]:
         wanted.append(("efficiency", lambda one: one.many.efficiency if one.many else None, units.percent))
     else:
         wanted.append(("bound, and % of roof", lambda one: (one.bound, one.percent_of_roof), _bound))
+    if price is not None:
+        wanted.append(("cost of 1 M samples", lambda one: one.cost_of_samples(10**6, price), money))
     return tuple(_pivot(found, *one) for one in wanted)
 
 
@@ -254,4 +262,9 @@ def run_table(found: Predictions, *, epochs: int, dataset_size: int, price: floa
         ends = "–" if low == high else f"{duration(low)} to {duration(high)}"
         row = (one.device, one.gpus if one.many else one.batch, run.steps, run.time_s, ends)
         rows.append((*row, run.cost) if price is not None else row)
-    return Table(f"{epochs:,} epochs of {dataset_size:,} samples", tuple(columns), tuple(rows))
+    title = f"{_counted(epochs, 'epoch')} of {_counted(dataset_size, 'sample')}"
+    return Table(title, tuple(columns), tuple(rows))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

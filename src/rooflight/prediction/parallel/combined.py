@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from rooflight import summary
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
+from rooflight.ledger import Phase
 from rooflight.prediction.parallel import pipeline, tensor
 from rooflight.prediction.parallel.blocks import Model, is_attention, model_of
 from rooflight.prediction.parallel.communication import Transfer, all_reduce
@@ -64,6 +66,12 @@ class ParallelStep:
     compute_s: float
     """The same work of this GPU with no communication and no bubble."""
     bubble_s: float
+    host_wait_s: float
+    """The part of `compute_s` that a host which needs no time would save."""
+    kernel_s: dict[Phase, float]
+    """In which this GPU's kernels run, over all its micro-batches; of a pipeline, the slowest stage's."""
+    host_s: float
+    """In which its host launches them."""
     exchanges: tuple[Exchange, ...]
     parameters: int
     """Of the model, once: a replica is no second model."""
@@ -123,8 +131,9 @@ def predict(step_at: StepAt, layout: Layout, fabric: Fabric, *, batch: int, devi
     repeated = _recomputed(divided.step, model, options.recompute)
     work = _Work(_with_recompute(divided.step, repeated), model, layout, options, batch, count, divided.weight_share)
     outcome, _, stage_share = _run(work, fabric)
-    silent, bubble_s, _ = _run(replace(work, step=replace(work.step, wait_s=())), fabric.without_cost())
-    compute_s = silent.time_s - bubble_s
+    compute_s, bubble_s = _computing(work, fabric)
+    unhosted = replace(work, step=replace(work.step, host_s=[0.0] * len(work.step.host_s)))
+    host_wait_s = max(compute_s - _computing(unhosted, fabric)[0], 0.0) if any(work.step.host_s) else 0.0
     again = {index for ops in repeated.values() for index in ops}
     rows = (*tensor.exchanges(divided, again=again, times=count), *outcome.exchanges)
     states, tokens = states_of(step.ledger), summary.tokens(step.ledger)
@@ -137,8 +146,8 @@ def predict(step_at: StepAt, layout: Layout, fabric: Fabric, *, batch: int, devi
         *(("every GPU is as fast as every other",) if layout.gpus > 1 else ()),
     )  # fmt: skip
     return ParallelStep(
-        layout, batch, count, outcome.time_s, compute_s, bubble_s, rows, states.parameters, memory,
-        held.gradient_bytes, None if tokens is None else tokens * count, step.origin, words,
+        layout, batch, count, outcome.time_s, compute_s, bubble_s, host_wait_s, *_own(work), rows, states.parameters,
+        memory, held.gradient_bytes, None if tokens is None else tokens * count, step.origin, words,
     )  # fmt: skip
 
 
@@ -208,6 +217,33 @@ class _Work:
     """Micro-batches."""
     weight_share: float
 
+    @cached_property
+    def stages(self) -> list[pipeline.Stage]:
+        return pipeline.stages_of(self.step, self.model, self.layout.pipeline)
+
+
+def _own(work: _Work) -> tuple[dict[Phase, float], float]:
+    """Seconds of one GPU's kernels by phase, and of its host, over all micro-batches; of a pipeline, the slowest
+    stage's. A host launches as many kernels where they are smaller."""
+    step, ops, update = work.step, work.step.phases, 1.0
+    if work.layout.pipeline > 1:
+        slowest = max(work.stages, key=lambda stage: work.count * stage.turn_s + stage.optimizer_s)
+        units = [work.model.units[number] for number in slowest.units]
+        forward = tuple(index for unit in units for index in unit.forward)
+        backward = tuple(index for unit in units for index in unit.backward)
+        ops, update = {**ops, "forward": forward, "backward": backward}, slowest.weight_share
+    times: dict[Phase, float] = {"forward": work.count, "backward": work.count, "optimizer": update}
+    host_s = sum(times[phase] * sum(step.host_s[index] for index in ops[phase]) for phase in times)
+    if work.layout.mode != "ddp":
+        times["optimizer"] /= work.layout.data
+    return {phase: often * step.kernel_s(ops[phase]) for phase, often in times.items()}, host_s
+
+
+def _computing(work: _Work, fabric: Fabric) -> tuple[float, float]:
+    """The step with no communication, less its bubble; and the bubble."""
+    silent, bubble_s, _ = _run(replace(work, step=replace(work.step, wait_s=())), fabric.without_cost())
+    return silent.time_s - bubble_s, bubble_s
+
 
 def _run(work: _Work, fabric: Fabric) -> tuple[Outcome, float, float]:
     """Time and exchanges, bubble, and the largest part of the weights that a pipeline stage has."""
@@ -227,8 +263,8 @@ def _run(work: _Work, fabric: Fabric) -> tuple[Outcome, float, float]:
 
 
 def _pipeline(work: _Work, fabric: Fabric) -> tuple[Outcome, float, float]:
-    step, layout, options = work.step, work.layout, work.options
-    stages = pipeline.stages_of(step, work.model, layout.pipeline)
+    layout, options = work.layout, work.options
+    stages = work.stages
     transfer, nbytes = pipeline.transfer_between(work.model, layout, fabric, sequence=options.sequence_parallel)
     plan = pipeline.schedule(stages, work.count, transfer, interleave=options.interleave)
     found = [_stage_buckets(work, stage) for stage in stages]

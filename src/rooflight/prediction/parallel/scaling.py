@@ -56,7 +56,9 @@ def curve(kind: Kind, step_at: StepAt, layout: Layout, fabric: Fabric, *, batch:
     """Runs of 1, 2, 4, ... replicas, up to 4,096 GPUs unless `replicas` says which.
 
     `batch` is a replica's for weak scaling, the global one for strong. The layout's own number of replicas is not used.
+    A replica whose batch cannot be cut into as many micro-batches as the options ask for is cut as by default.
     """
+    options = options or Options()
     known: dict[int, TimedStep] = {}
 
     def remembered(size: int) -> TimedStep:
@@ -77,8 +79,13 @@ def curve(kind: Kind, step_at: StepAt, layout: Layout, fabric: Fabric, *, batch:
             break
         if kind == "strong" and batch % count:
             notes.append(f"{count} replicas do not divide {batch}: each takes {size}, as many as the fullest")
+        cut = options
+        if options.micro_batches and size % options.micro_batches:
+            cut = replace(options, micro_batches=None)
+            notes.append(f"a batch of {size} cannot be cut into {options.micro_batches} micro-batches: that row of the "
+                         f"{kind} curve is as without --micro-batches")  # fmt: skip
         step = predict(
-            remembered, replace(layout, data=count), fabric, batch=size, device=device, options=options, retime=retime
+            remembered, replace(layout, data=count), fabric, batch=size, device=device, options=cut, retime=retime
         )
         points.append(_point(step, points[0] if points else None, fabric))
     return Curve(kind, tuple(points), tuple(notes))

@@ -26,10 +26,13 @@ class TimedStep:
     """What the seconds come from: `spec`, `calibrated`, a measurement."""
     wait_s: Sequence[float] = ()
     """Communication that the GPU waits for right after each op; empty: none."""
+    kernel_share: Sequence[float] = ()
+    """The part of each op's GPU seconds in which kernels run, the rest being the gaps between them; empty: all."""
 
     def __post_init__(self) -> None:
         ops = len(self.ledger.ops)
-        if len(self.gpu_s) != ops or len(self.host_s) != ops or len(self.wait_s) not in (0, ops):
+        given = (self.wait_s, self.kernel_share)
+        if len(self.gpu_s) != ops or len(self.host_s) != ops or any(len(row) not in (0, ops) for row in given):
             raise ValueError(f"{ops} ops, {len(self.gpu_s)} GPU times, {len(self.host_s)} host times")
 
     @cached_property
@@ -39,6 +42,10 @@ class TimedStep:
         for index, op in enumerate(self.ledger.ops):
             found[op.phase].append(index)
         return {phase: tuple(indices) for phase, indices in found.items()}
+
+    def kernel_s(self, ops: Iterable[int]) -> float:
+        """Seconds in which kernels of these ops run."""
+        return sum(self.gpu_s[index] * (self.kernel_share[index] if self.kernel_share else 1.0) for index in ops)
 
     def scaled(self, share: float, phase: Phase) -> TimedStep:
         """The same step with the GPU seconds of one phase multiplied."""

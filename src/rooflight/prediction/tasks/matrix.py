@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rooflight.hardware.tasks import Task
 from rooflight.ledger import Op, Tensor
-from rooflight.prediction.tasks.elements import broadcast, plain, strided
+from rooflight.prediction.tasks.elements import broadcast, plain
 from rooflight.prediction.tasks.registry import precision_of, tasks_for
 
 
@@ -143,14 +143,13 @@ def efficient_backward(op: Op) -> list[Task]:
 
 
 def _self_attention(op: Op, x: Tensor, heads: int) -> list[Task]:
-    """q, k and v in one product, their bias and layout, attention, the projection."""
+    """q, k and v in one product with its bias, attention on views of it, the projection."""
     batch, length, width = x.shape
     kernel = "efficient" if op.precision in ("fp32", "tf32", "fp64") else "flash"
     precision = "fp32" if kernel == "efficient" else op.precision
     rows = batch * length
     return [
-        product(op.precision, rows, 3 * width, width, b=1),
-        strided(3 * x.numel, x.dtype, width // heads),
+        product(op.precision, rows, 3 * width, width, b=1, bias=1),
         Task(f"attention-{kernel}-forward", precision, (batch, heads, heads, length, length, width // heads, 0, 0)),
         product(op.precision, rows, width, width, b=1, bias=1),
     ]

@@ -1,0 +1,125 @@
+"""A prediction for many GPUs as a whole: what it says of one GPU of the run, of its host, and of its own curves."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+import rooflight
+from rooflight.prediction.parallel.layout import MODES
+from rooflight.prediction.result import Many, Prediction
+
+SMALL = {"n_layer": "4", "n_embd": "256", "n_head": "4", "n_positions": "8192"}
+
+
+@cache
+def predicted(*, seq: int = 128, batch: int = 16, **options) -> Prediction:
+    found = rooflight.predict(
+        "gpt2", on="h200", overrides=SMALL, seq=seq, batch=batch, step="train", dtype="bf16", **options
+    )
+    return found[0]
+
+
+def many(**options) -> Many:
+    found = predicted(**options).many
+    assert found is not None
+    return found
+
+
+def host_notes(found: Many) -> list[str]:
+    return [note for note in found.notes if "waiting for the host" in note]
+
+
+# --- one GPU of the run ---
+
+
+@pytest.mark.parametrize("seq", [128, 2048])
+@pytest.mark.parametrize("how", [*MODES, "tp", "pp", "2x2x1"])
+def test_a_gpu_is_busy_for_no_longer_than_the_step(how: str, seq: int) -> None:
+    one, row = predicted(seq=seq), predicted(seq=seq, gpus=4, parallel=how)
+    assert 0 < row.gpu_time_s <= row.time_s
+    assert sum(row.phases.values()) == pytest.approx(row.gpu_time_s)
+    wide, whole = row.gpu_time_interval_s, one.gpu_time_interval_s
+    assert wide.low / row.gpu_time_s == pytest.approx(whole.low / one.gpu_time_s)
+    assert wide.high / row.gpu_time_s == pytest.approx(whole.high / one.gpu_time_s)
+    assert row.host_time_s is not None
+    assert row.host_time_s <= row.time_s * (1 + 1e-9)
+    assert (row.percent_of_roof, row.ops) == (one.percent_of_roof, one.ops)
+
+
+def test_a_replica_is_as_busy_as_one_gpu() -> None:
+    one, row = predicted(), predicted(gpus=4)
+    assert row.gpu_time_s == pytest.approx(one.gpu_time_s)
+    assert row.host_time_s == pytest.approx(one.host_time_s)
+    assert row.phases == pytest.approx(one.phases)
+
+
+@pytest.mark.parametrize("mode", ["zero1", "zero2", "zero3", "fsdp"])
+def test_a_rank_runs_its_part_of_the_optimizer(mode: str) -> None:
+    one, row = predicted(), predicted(gpus=4, parallel=mode)
+    assert row.phases == pytest.approx({**one.phases, "optimizer": one.phases["optimizer"] / 4})
+
+
+def test_the_tier_without_a_host_has_none_on_many_gpus() -> None:
+    row = predicted(gpus=4, parallel="pp", tier="spec")
+    assert row.host_time_s is None
+    assert 0 < row.gpu_time_s <= row.time_s
+    assert not host_notes(many(gpus=4, parallel="pp", tier="spec"))
+
+
+# --- waiting for the host ---
+
+
+def test_smaller_shapes_are_not_called_the_host() -> None:
+    """Divided, the kernels are less than 8 times as fast; the host is done long before them."""
+    asked = {"seq": 4096, "batch": 64, "gpus": 8, "parallel": "4x2x1", "micro_batches": 4}
+    found = many(**asked)
+    assert predicted(seq=4096, batch=64).gpu_time_s / 8 < 0.8 * found.compute_s
+    assert predicted(**asked).gpu_time_s > 0.9 * found.compute_s
+    assert found.host_wait_s < 0.1 * found.compute_s
+    assert not host_notes(found)
+
+
+def test_waiting_for_the_host_is_what_graphs_save() -> None:
+    asked = {"gpus": 4, "micro_batches": 4}
+    slow, graphs = many(**asked), many(**asked, graphs=True)
+    assert slow.host_wait_s > 0.2 * slow.compute_s
+    assert 1 <= (slow.compute_s - slow.host_wait_s) / graphs.compute_s < 1.25  # whose gaps are shorter, too
+    share = f"{slow.host_wait_s / slow.compute_s:.0%}"
+    assert host_notes(slow) == [
+        f"{share} of the computing time of 4 micro-batches is waiting for the host: larger micro-batches or --graphs "
+        "would help"
+    ]
+    assert (graphs.host_wait_s, host_notes(graphs)) == (0, [])
+
+
+# --- curves ---
+
+
+@pytest.mark.parametrize(
+    "asked", [{"micro_batches": 4}, {"parallel": "pp", "micro_batches": 2}, {"parallel": "1x2x2"}, {"parallel": "fsdp"}]
+)
+def test_the_curves_have_this_very_run(asked: dict[str, object]) -> None:
+    row = predicted(gpus=4, **asked)
+    assert row.many is not None
+    for curve in (row.many.weak, row.many.strong):
+        (point,) = (point for point in curve if point.gpus == 4)
+        assert point.time_s == pytest.approx(row.time_s)
+        assert point.exposed_s == pytest.approx(row.many.exposed_s)
+
+
+# --- more than 100% ---
+
+
+def sharding_notes(found: Many) -> list[str]:
+    return [note for note in found.notes if note.startswith("efficiency above 100%")]
+
+
+def test_a_shared_optimizer_is_named_where_efficiency_is_above_100_percent() -> None:
+    found = many(seq=2048, gpus=4, parallel="zero1")
+    assert found.efficiency > 1.001
+    assert sharding_notes(found) == [
+        "efficiency above 100%: every rank updates its own part of the weights only, one GPU alone all of them"
+    ]
+    assert not sharding_notes(many(seq=2048, gpus=4))
