@@ -26,7 +26,6 @@ HOST_BOUND = 0.8
 _HOST_DEVIATION = 0.25
 """One standard deviation of the host's time: two runs of one script on two machines of the same kind differed by 21% in
 the mean."""
-_WAITS = ("aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero", "aten::equal")
 _COSTLIEST = 10
 
 
@@ -156,8 +155,7 @@ def gap_of(predictor: Predictor, *, graphs: bool) -> float:
 def cells_of(step: Step, predictors: Sequence[Predictor], *, graphs: bool) -> list[Cell]:
     """The step on every device."""
     times = [one.op_times(step) for one in predictors]
-    # Adam reads its step counters on the host: that waits for nothing.
-    waits = np.array([op.packet in _WAITS and op.kind != "host" for op in step.ledger.ops])
+    waits = step.waits
     cells = []
     for one, found in zip(predictors, times, strict=True):
         host = step.shared.get(("host", id(one.calibration)))

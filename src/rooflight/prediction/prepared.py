@@ -17,9 +17,10 @@ from rooflight.ledger import Ledger, Op, Phase
 from rooflight.prediction.batches import Rescaled
 from rooflight.prediction.cache import Array, Touches
 from rooflight.prediction.roofs import demand_of
-from rooflight.prediction.tasks import tasks_of
+from rooflight.prediction.tasks import is_guess, tasks_of
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
+_WAITS = frozenset({"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero", "aten::equal"})
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,24 @@ class Step:
             self.shared["phases"] = found
         return found.astype(np.intp)
 
+    @cached_property
+    def guessed(self) -> npt.NDArray[np.bool_]:
+        """Of every kind: is its time a guess?"""
+        return np.array([is_guess(op) for op in self.kinds], dtype=bool)
+
     @property
+    def waits(self) -> npt.NDArray[np.bool_]:
+        """Of every op: does the host need its result before it goes on?"""
+        found = self.shared.get("waits")
+        if found is None:
+            # Adam reads its step counters on the host: that waits for nothing.
+            ops = self.ledger.ops
+            found = self.shared["waits"] = np.array(
+                [op.kind != "host" and op.packet in _WAITS for op in ops], dtype=float
+            )
+        return found > 0
+
+    @cached_property
     def first_of(self) -> npt.NDArray[np.intp]:
         """Of every kind, the first op."""
         return np.unique(self.kind_of, return_index=True)[1]

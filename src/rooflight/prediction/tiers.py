@@ -24,7 +24,6 @@ from rooflight.prediction.cache import Array
 from rooflight.prediction.calibrated.baseline import Speed, baseline_seconds, least_seconds
 from rooflight.prediction.calibrated.model import CalibratedModel, Times
 from rooflight.prediction.prepared import Step
-from rooflight.prediction.tasks import is_guess
 
 Tier = Literal["calibrated", "transferred", "spec"]
 TIERS: tuple[Tier, ...] = ("calibrated", "transferred", "spec")
@@ -109,7 +108,7 @@ class Predictor:
         each = warm_s * repeats
         apart = float(np.sqrt(((each * times.deviation) ** 2).sum()))
         whole = float(seconds.sum())
-        known = (times.distance <= _NEAR) & ~np.array([is_guess(op) for op in step.kinds], dtype=bool)[step.task_kind]
+        known = (times.distance <= _NEAR) & ~step.guessed[step.task_kind]
         inside = float(each[known].sum() / each.sum()) if each.sum() else 1.0
         return OpTimes(seconds, apart + self.systematic * whole, inside, kernels[of])
 
