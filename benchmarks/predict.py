@@ -361,6 +361,12 @@ def _estimator_words(results: dict[str, Any] | None) -> str:
     )
     if failed:
         words += f" ({len(failed)} of {len(costs)} as shipped: " + "; ".join(f"`{text}`" for text in reasons) + ")"
+    ended = [row for row in results["rows"] if row["estimator"] == "operator-level-benchmark" and "error" in row]
+    if ended:
+        words += (
+            f". Its benchmark runs ops on numbers of its own making, and ended at {ended[0]['model']}, where they are no "
+            "indices of an embedding (a CUDA assertion)"
+        )
     stopped = "; ".join(f"{how} stopped {when}" for how, when in header.get("stopped", {}).items())
     return words + "." + (f" {stopped}." if stopped else "")
 

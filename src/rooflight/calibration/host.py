@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -22,7 +24,6 @@ from rooflight.prediction.host import cost_of, parts_of
 
 _LENGTH = 24
 _BLOCKS = 10
-_READINGS = 6
 _LEAST_ROUNDS = 7
 _IN_A_ROW = 4
 """Inference follows inference, as in a server; a forward pass of training follows a backward pass."""
@@ -149,22 +150,27 @@ class HostBench:
         return {**classes, **self._mixtures(classes), **self._updates(), "step.train": shortest}
 
     def _classes(self) -> dict[str, Value]:
-        """Each chain is read as prediction would read it: its time is that of all its ops, whatever their class. What
-        is not known yet of the others counts as the chain's own, and is known when they are read again."""
+        """Chains are read as prediction reads a step: the time of one is that of all its ops, whatever their class. All
+        chains of a phase together say what each class costs."""
         found: dict[str, Value] = {}
-        for _ in range(_READINGS):
-            for key, chain in self._chains.items():
-                name, _, narrow = key.partition(".")
-                for phase, times in chain.taken.items():
-                    own, rest = 0.0, middle(times)
-                    for (other, precision), weight in chain.parts[phase].items():
-                        if other == name or f"{other}.{phase}" not in found:
-                            own += weight
-                        else:
-                            rest -= weight * cost_of(other, precision, phase, found)
-                    if own:  # it does nothing there otherwise, as dropout in inference
-                        origin = f"wall time of {_LENGTH} modules over the {key} ops in them, {self.rounds} rounds"
-                        found[f"{name}.{phase}{narrow and '.bf16'}"] = Value(max(0.0, rest) / own, origin)
+        for ending, precisions in (("", ("", "fp32")), (".bf16", ("bf16",))):
+            chains = [chain for key, chain in self._chains.items() if key.endswith(".bf16") == bool(ending)]
+            for phase in _PHASES:
+                names = sorted({name for chain in chains for name, precision in chain.parts[phase]
+                                if precision in precisions})  # fmt: skip
+                if not names:
+                    continue  # no GPU, no chains in 16 bits
+                counts = np.zeros((len(chains), len(names)))
+                times = np.array([middle(chain.taken[phase]) for chain in chains])
+                for place, chain in enumerate(chains):
+                    for (name, precision), weight in chain.parts[phase].items():
+                        if precision in precisions:
+                            counts[place, names.index(name)] += weight
+                        else:  # a view is a view in all of them
+                            times[place] -= weight * cost_of(name, precision, phase, found)
+                origin = f"wall time of chains of {_LENGTH} modules, by the ops in them, {self.rounds} rounds"
+                for name, cost in zip(names, shared_out(counts, times), strict=True):
+                    found[f"{name}.{phase}{ending}"] = Value(float(cost), origin)
         return found
 
     def _mixtures(self, classes: Mapping[str, Value]) -> dict[str, Value]:
@@ -197,6 +203,17 @@ def host_costs(device: torch.device, seconds: float) -> dict[str, Value]:
     while bench.rounds < _LEAST_ROUNDS + 2 or time.monotonic() < end:
         bench.time_once()
     return bench.costs()
+
+
+def shared_out(counts: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Costs of classes (columns) that explain the times of chains (rows) best. Where several do, those that differ
+    least from an equal share among the ops of a chain."""
+    share = np.maximum(times, 0.0) / np.maximum(counts.sum(1), 1.0)
+    used = counts.sum(0)
+    equal = counts.T @ share / np.where(used > 0, used, 1.0)
+    left = times - counts @ equal
+    costs: npt.NDArray[np.float64] = equal + np.linalg.lstsq(counts, left, rcond=1e-6)[0]
+    return np.maximum(costs, 0.0)
 
 
 def middle(times: Sequence[float]) -> float:
@@ -261,6 +278,8 @@ def _parts(chain: nn.Module, x: torch.Tensor) -> dict[str, Counter[tuple[str, st
         for op in ledger.ops:
             if op.module.split(".")[0].isdigit():
                 for part, weight in parts_of(op):
+                    if (part[0], op.phase) == ("view", "backward"):
+                        continue  # made inside another op's node
                     found["infer" if step == "infer" else op.phase][part] += weight  # type: ignore[assignment]
     return found
 
