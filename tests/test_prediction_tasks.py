@@ -352,6 +352,8 @@ def called(name: str) -> Op | None:
 def test_every_op_that_has_a_formula_is_tasks_and_matrix_work_is_matrix_tasks():
     seen = 0
     for name in sorted(str(name).removeprefix("aten::") for name in _FORMULAS):
+        if not hasattr(aten, name):
+            continue  # of another version of torch
         op = called(name)
         if op is None or op.cost is None:
             continue
