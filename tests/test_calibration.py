@@ -292,6 +292,12 @@ def test_what_chains_cannot_tell_apart_is_shared_equally():
     assert shared_out(counts, np.array([4.0, 6.0, 6.5])) == pytest.approx([2.5, 2.5, 2.0], abs=0.3)
 
 
+def test_no_class_costs_less_than_nothing_and_the_others_share_the_rest():
+    counts, times = np.array([[1.0, 0.0], [2.0, 1.0]]), np.array([1.0, 1.5])
+    found = shared_out(counts, times)
+    assert found == pytest.approx([0.8, 0.0])  # the best with the second at nothing
+
+
 def test_the_middle_is_the_mean_of_the_inner_half_after_two_rounds():
     assert middle([99.0, 99.0, 4.0, 1.0, 2.0, 50.0]) == pytest.approx(3.0)
     assert middle([99.0, 99.0, 7.0]) == 7.0

@@ -48,6 +48,17 @@ def test_a_gpu_is_busy_for_no_longer_than_the_step(how: str, seq: int) -> None:
     assert (row.percent_of_roof, row.ops) == (one.percent_of_roof, one.ops)
 
 
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_computing_is_all_that_a_stage_with_many_weights_does(gpus: int) -> None:
+    """VGG's last stage has most of its weights, and is not the slowest of a micro-batch."""
+    found = rooflight.predict("vgg16", on="h200", batch=8, step="train", gpus=gpus, parallel="pp", micro_batches=2,
+                              graphs=True, advice=False)[0]  # fmt: skip
+    assert found.many is not None
+    assert found.many.compute_s >= found.gpu_time_s * (1 - 1e-9)
+    parts = found.many.compute_s + found.many.bubble_s + found.many.exposed_s
+    assert parts == pytest.approx(found.time_s)
+
+
 def test_a_replica_is_as_busy_as_one_gpu() -> None:
     one, row = predicted(), predicted(gpus=4)
     assert row.gpu_time_s == pytest.approx(one.gpu_time_s)

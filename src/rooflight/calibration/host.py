@@ -211,8 +211,16 @@ def shared_out(counts: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) 
     share = np.maximum(times, 0.0) / np.maximum(counts.sum(1), 1.0)
     used = counts.sum(0)
     equal = counts.T @ share / np.where(used > 0, used, 1.0)
-    left = times - counts @ equal
-    costs: npt.NDArray[np.float64] = equal + np.linalg.lstsq(counts, left, rcond=1e-6)[0]
+    costs = np.zeros(counts.shape[1])
+    paid = np.ones(counts.shape[1], dtype=bool)
+    while paid.any():
+        some = counts[:, paid]
+        found = equal[paid] + np.linalg.lstsq(some, times - some @ equal[paid], rcond=1e-6)[0]
+        costs[:] = 0.0
+        costs[paid] = found
+        if (found >= 0).all():
+            break
+        paid[costs < 0] = False  # nothing costs less than nothing, and the others share what it would have paid
     return np.maximum(costs, 0.0)
 
 

@@ -97,7 +97,8 @@ class ParallelStep:
     @property
     def exposed_s(self) -> float:
         """What the step is longer by for communication."""
-        return max(self.time_s - self.compute_s - self.bubble_s, 0.0)
+        rest = self.time_s - self.compute_s - self.bubble_s
+        return rest if rest > _ROUNDING * self.time_s else 0.0
 
     @property
     def throughput(self) -> float:
@@ -162,6 +163,7 @@ def _check(layout: Layout, options: Options, batch: int) -> None:
         raise BadInput(f"{options.interleave} interleaved chunks need a pipeline: use pp, or leave interleaving out")
 
 
+_ROUNDING = 1e-12
 _APART = "a step begins when the last one is over in all stages: the host has no head start, as it has without them"
 _RECOMPUTE_WORDS: dict[Recompute, tuple[str, ...]] = {
     "none": (),
@@ -241,8 +243,13 @@ def _own(work: _Work) -> tuple[dict[Phase, float], float]:
 
 def _computing(work: _Work, fabric: Fabric) -> tuple[float, float]:
     """The step with no communication, less its bubble; and the bubble."""
-    silent, bubble_s, _ = _run(replace(work, step=replace(work.step, wait_s=())), fabric.without_cost())
-    return silent.time_s - bubble_s, bubble_s
+    quiet = replace(work, step=replace(work.step, wait_s=()))
+    silent, bubble_s, _ = _run(quiet, fabric.without_cost())
+    compute_s = silent.time_s - bubble_s
+    if work.layout.pipeline > 1:
+        # A stage with many weights updates them while others still pass the last micro-batch back.
+        compute_s = max(compute_s, *(work.count * stage.turn_s + stage.optimizer_s for stage in quiet.stages))
+    return compute_s, silent.time_s - compute_s
 
 
 def _run(work: _Work, fabric: Fabric) -> tuple[Outcome, float, float]:
