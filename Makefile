@@ -12,7 +12,7 @@ PIP_INSTALL := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq 
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo     ResNet-50 training, estimated and measured, and one layer explained"
+	@echo "make demo     ResNet-50 training: estimated, measured, predicted on three GPUs; one layer explained"
 	@echo "make test     the tests"
 	@echo "make lint     ruff and mypy"
 	@echo "make format   let ruff rewrite the code"
@@ -25,6 +25,9 @@ demo: $(STAMP)
 	@echo
 	@echo '$$ rooflight report recorded:h200/resnet50-train-fp32 --depth 1'
 	@$(BIN)/rooflight report recorded:h200/resnet50-train-fp32 --depth 1
+	@echo
+	@echo '$$ rooflight predict resnet50 --on h200,a100,v100 --batch 16 --step train'
+	@$(BIN)/rooflight predict resnet50 --on h200,a100,v100 --batch 16 --step train
 	@echo
 	@echo '$$ rooflight estimate mnist-cnn --batch 64 --explain conv2'
 	@$(BIN)/rooflight estimate mnist-cnn --batch 64 --explain conv2

@@ -263,21 +263,33 @@ def test_an_error_in_one_thread_stops_the_others(gpu):
 # --- the host ---
 
 
-def test_prediction_reads_out_of_the_host_what_went_in(monkeypatch):
-    """Ops of another class in a chain are not counted twice, nor lost, nor called the chain's own."""
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_prediction_reads_out_of_the_host_what_went_in(monkeypatch, target):
+    """Ops of another class in a chain are not counted twice, nor lost, nor called the chain's own. On a GPU an fp32
+    convolution is one in TF32, and there are chains in 16 bits."""
     monkeypatch.setattr(host, "_LENGTH", 3)
     monkeypatch.setattr(host, "_BLOCKS", 2)
-    bench = HostBench(torch.device("cpu"))
+    parts = host._parts
+    monkeypatch.setattr(host, "_parts", lambda chain, x, _: parts(chain, x, target))
+    cpu = torch.device("cpu")
+    bench = HostBench(cpu)
+    if target == "cuda":
+        bench._chains |= {f"{name}.bf16": host._Chain(host._repeated(name), shape, cpu, torch.bfloat16)
+                          for name, (_, shape) in host._CHAINS.items() if name != "view"}  # fmt: skip
     truth = {name: place * 1e-6 for place, name in enumerate(host._CHAINS, 1)}
+    wide = {"bf16": 3.0, "fp16": 3.0}
     for chain in (*bench._chains.values(), bench._mixture):
         for phase, times in chain.taken.items():
-            whole = sum(weight * truth[name] for (name, _), weight in chain.parts[phase].items())
+            whole = sum(weight * truth[name] * wide.get(precision, 1.0)
+                        for (name, precision), weight in chain.parts[phase].items())  # fmt: skip
             times += 3 * [whole * (1.5 if chain is bench._mixture else 1)]
     for one in (*bench._optimizers.values(), bench._shortest):
         one.taken += 3 * [1e-5]
     found = bench.costs()
     for name in ("plain", "gemm", "conv", "attention", "batch-norm", "layer-norm", "pool"):
         assert found[f"{name}.infer"].value == pytest.approx(truth[name], rel=1e-3), name
+        if target == "cuda":
+            assert found[f"{name}.infer.bf16"].value == pytest.approx(3 * truth[name], rel=1e-3), name
     assert found["mixed.infer"].value == pytest.approx(1.5) and found["mixed.backward"].value == pytest.approx(
         1.5, rel=0.05
     )

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rooflight.ledger import StepKind, Value
-from rooflight.prediction.host import cost_of, parts_of
+from rooflight.prediction.host import cost_of, is_narrow, parts_of
 
 _LENGTH = 24
 _BLOCKS = 10
@@ -67,7 +67,6 @@ class _Joined(nn.Module):
 
 _Made = tuple[Callable[[], nn.Module], tuple[int, ...]]
 # class of ops: the module of its chain, the shape that goes through
-# Those that are found inside others come first: what an op of another class costs must be known to be left out.
 _CHAINS: dict[str, _Made] = {
     "view": (_Viewed, (2, 16, 64)),
     "plain": (nn.ReLU, (2, 16, 64)),
@@ -153,18 +152,18 @@ class HostBench:
         """Chains are read as prediction reads a step: the time of one is that of all its ops, whatever their class. All
         chains of a phase together say what each class costs."""
         found: dict[str, Value] = {}
-        for ending, precisions in (("", ("", "fp32")), (".bf16", ("bf16",))):
-            chains = [chain for key, chain in self._chains.items() if key.endswith(".bf16") == bool(ending)]
+        for ending, narrow in (("", False), (".bf16", True)):
+            chains = [chain for key, chain in self._chains.items() if key.endswith(".bf16") == narrow]
             for phase in _PHASES:
                 names = sorted({name for chain in chains for name, precision in chain.parts[phase]
-                                if precision in precisions})  # fmt: skip
+                                if is_narrow(precision) == narrow})  # fmt: skip
                 if not names:
                     continue  # no GPU, no chains in 16 bits
                 counts = np.zeros((len(chains), len(names)))
                 times = np.array([middle(chain.taken[phase]) for chain in chains])
                 for place, chain in enumerate(chains):
                     for (name, precision), weight in chain.parts[phase].items():
-                        if precision in precisions:
+                        if is_narrow(precision) == narrow:
                             counts[place, names.index(name)] += weight
                         else:  # a view is a view in all of them
                             times[place] -= weight * cost_of(name, precision, phase, found)
@@ -246,7 +245,7 @@ class _Chain:
                  dtype: torch.dtype = torch.float32) -> None:  # fmt: skip
         self.chain = chain.to(device, dtype)
         self.x = torch.randn(shape, device=device).to(dtype)
-        self.parts = _parts(self.chain, self.x)
+        self.parts = _parts(self.chain, self.x, device.type)
         self.taken: dict[str, list[float]] = {phase: [] for phase in _PHASES}
 
     def time_once(self) -> None:
@@ -274,12 +273,11 @@ class _Chain:
         self.taken["backward"].append(time.perf_counter() - start)
 
 
-def _parts(chain: nn.Module, x: torch.Tensor) -> dict[str, Counter[tuple[str, str]]]:
+def _parts(chain: nn.Module, x: torch.Tensor, target: str) -> dict[str, Counter[tuple[str, str]]]:
     """Classes of ops in the chain by phase, as prediction sees them in a ledger of it."""
     from rooflight.estimation.api import estimate
 
     found: dict[str, Counter[tuple[str, str]]] = {phase: Counter() for phase in _PHASES}
-    target = "cuda" if x.is_cuda else "cpu"
     steps: tuple[tuple[StepKind, dict[str, Any]], ...] = (("infer", {}), ("train", {"loss": "mse", "optimizer": "sgd"}))
     for step, options in steps:
         ledger = estimate(chain, x.detach().requires_grad_(step == "train"), step=step, target=target, **options)

@@ -74,12 +74,17 @@ def parts_of(op: Op) -> Parts:
     return ((first, 1.0), *((one, _INSIDE) for one in others))
 
 
+def is_narrow(precision: str) -> bool:
+    """Sixteen bits have kernels of their own, and more of them; TF32 is fp32 to the host."""
+    return precision in ("bf16", "fp16")
+
+
 def cost_of(name: str, precision: str, phase: str, costs: Mapping[str, Value]) -> float:
     """Seconds of a class of ops; a class that was not timed costs what a plain one does."""
     if name == "view" and phase == "backward":
         return 0.0  # most are made inside another op's node there
     key = f"{name}.{phase}"
-    narrow = _value(costs, f"{key}.bf16") if precision in ("bf16", "fp16") else 0.0
+    narrow = _value(costs, f"{key}.bf16") if is_narrow(precision) else 0.0
     return narrow or _value(costs, key) or _value(costs, f"plain.{phase}")
 
 
