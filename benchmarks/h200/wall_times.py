@@ -35,7 +35,7 @@ STEPS_A_ROUND = 4
 
 
 def cases():
-    """Those that wait for the host most come first: a run that is cut off has them all in one precision."""
+    """Small batches, which wait for the host; and two that wait less."""
     for dtype in ("fp32", "bf16"):
         for step, batch in (("infer", 1), ("train", 8)):
             for model, seq in MODELS:
