@@ -1,0 +1,361 @@
+"""A model of torch's caching allocator for CUDA: what it hands out, what it holds of the device, and where it fails.
+
+Requests are rounded to 512 bytes. Those of up to 1 MiB are cut from segments of 2 MiB, those under 10 MiB from segments
+of 20 MiB, larger ones get segments of their own, rounded to 2 MiB. The smallest free block that is large enough is
+taken; what is left of it is split off, among large blocks only if it exceeds 1 MiB: the rest is handed out with it, so
+that more is allocated than was asked for. Freed blocks stay reserved and grow together with free neighbours in their
+segment. When the device is full, free segments are given back and the request is tried again.
+
+With expandable segments there is one range of addresses for each pool, to which pages are mapped as needed: free blocks
+grow instead of lying side by side.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from rooflight.memory.settings import MIB, Settings
+
+BLOCK = 512
+SMALL = MIB
+SMALL_SEGMENT = 2 * MIB
+LARGE_SEGMENT = 20 * MIB
+OWN_SEGMENT = 10 * MIB
+"""From here on a request gets a segment of its own."""
+ROUNDED_TO = 2 * MIB
+_ADDRESSES = LARGE_SEGMENT << 26
+"""Room for addresses of one expandable segment: more than any device has."""
+
+
+class OutOfMemory(Exception):
+    """The device cannot hold this request, after everything that was free has been given back."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(f"no room for {nbytes:,} bytes")
+        self.nbytes = nbytes
+
+
+class Block:
+    """A piece of a segment. Its neighbours are those of the same segment."""
+
+    __slots__ = ("address", "free_since", "following", "given", "mapped", "pool", "preceding", "requested", "size")
+
+    def __init__(self, pool: _Pool, address: int, size: int) -> None:
+        self.pool = pool
+        self.address = address
+        self.size = size
+        self.preceding: Block | None = None
+        self.following: Block | None = None
+        self.given = False
+        self.mapped = True
+        self.requested = 0
+        self.free_since = 0
+
+    @property
+    def is_split(self) -> bool:
+        return self.preceding is not None or self.following is not None
+
+
+class _Pool:
+    """Free blocks, by size and address; with expandable segments, also the addresses that nothing is mapped to."""
+
+    def __init__(self, *, small: bool) -> None:
+        self.small = small
+        self.segment = SMALL_SEGMENT if small else LARGE_SEGMENT
+        self.free: list[tuple[int, int, Block]] = []
+        self.unmapped: list[tuple[int, Block]] = []
+        self.searches = 0
+
+    def add(self, block: Block) -> None:
+        block.free_since = self.searches
+        insort(self.free, (block.size, block.address, block))
+
+    def take(self, block: Block) -> None:
+        del self.free[bisect_left(self.free, (block.size, block.address))]
+
+
+class CachingAllocator:
+    """One device, one stream. `capacity_bytes`: what the allocator may hold; `None`: as much as it wants."""
+
+    def __init__(self, settings: Settings | None = None, capacity_bytes: int | None = None) -> None:
+        self.settings = settings or Settings()
+        self.capacity_bytes = capacity_bytes
+        self.allocated = self.reserved = self.requested = 0
+        self.peak_allocated = self.peak_reserved = self.peak_requested = 0
+        self.retries = 0
+        """How often free segments had to be given back for a request."""
+        self._small, self._large = _Pool(small=True), _Pool(small=False)
+        self._next_address = 0
+        self._unsplit = self.settings.max_split_bytes
+
+    def reset_peaks(self) -> None:
+        self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
+        self.peak_requested = self.requested
+
+    def allocate(self, nbytes: int, address: int | None = None) -> Block | None:
+        """A block for so many bytes; `None` for none, which takes no memory. `address`: where the driver would put it
+        if it is asked for another segment; by itself the model goes on where the last one ended."""
+        if nbytes <= 0:
+            return None
+        if address is not None:
+            self._next_address = address
+        size = self.rounded(nbytes)
+        pool = self._small if size <= SMALL else self._large
+        block = self._fitting(pool, size) or self._new(pool, size)
+        rest = block.size - size
+        if self._is_split_off(pool, size, rest):
+            remainder = Block(pool, block.address + size, rest)
+            remainder.preceding, remainder.following = block, block.following
+            if block.following is not None:
+                block.following.preceding = remainder
+            block.following = remainder
+            block.size = size
+            pool.add(remainder)
+        block.given, block.requested = True, nbytes
+        self.allocated += block.size
+        self.requested += nbytes
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
+        if self.requested > self.peak_requested:
+            self.peak_requested = self.requested
+        return block
+
+    def free(self, block: Block | None) -> None:
+        if block is None:
+            return
+        self.allocated -= block.size
+        self.requested -= block.requested
+        block.given = False
+        pool = block.pool
+        for other in (block.preceding, block.following):
+            self._merge(block, other)
+        pool.add(block)
+
+    def empty_cache(self) -> None:
+        """Give every free segment back to the device."""
+        for pool in (self._small, self._large):
+            for _, _, block in list(pool.free):
+                if self.settings.expandable_segments:
+                    self._unmap(block)
+                elif not block.is_split:
+                    self._give_back(block)
+
+    def rounded(self, nbytes: int) -> int:
+        parts = self.settings.divisions(nbytes)
+        if parts > 1 and nbytes > BLOCK * parts:
+            return _rounded_to_parts(nbytes, parts)
+        return -(-nbytes // BLOCK) * BLOCK
+
+    def _is_split_off(self, pool: _Pool, size: int, rest: int) -> bool:
+        if pool.small or self.settings.expandable_segments:
+            return rest >= BLOCK
+        return rest > SMALL and (self._unsplit is None or size < self._unsplit)
+
+    def _fitting(self, pool: _Pool, size: int) -> Block | None:
+        """The smallest free block that is large enough."""
+        pool.searches += 1
+        free = pool.free
+        place = bisect_left(free, (size,))
+        if place == len(free):
+            return None
+        if self.settings.expandable_segments:
+            # A block at the end of what is mapped counts as large as it could grow.
+            while place + 1 < len(free) and _growable(free[place + 1][2]) < _growable(free[place][2]):
+                place += 1
+        found = free[place][2]
+        if self._unsplit is not None:
+            if size < self._unsplit <= found.size:
+                return None
+            if size >= self._unsplit and found.size >= size + self.settings.max_non_split_rounding_bytes:
+                return None
+        del free[place]
+        return found
+
+    def _new(self, pool: _Pool, size: int) -> Block:
+        if self.settings.garbage_collection_threshold and self.capacity_bytes is not None:
+            self._collect_garbage(int(self.settings.garbage_collection_threshold * self.capacity_bytes))
+        found = self._from_device(pool, size)
+        if found is None and self._give_back_oversized(pool, size):
+            found = self._from_device(pool, size)
+        if found is None:
+            self.retries += 1
+            self.empty_cache()
+            found = self._from_device(pool, size)
+        if found is None:
+            raise OutOfMemory(size)
+        return found
+
+    def _from_device(self, pool: _Pool, size: int) -> Block | None:
+        whole = pool.segment if pool.small or size < OWN_SEGMENT else -(-size // ROUNDED_TO) * ROUNDED_TO
+        if not self._has_room(whole):
+            return None
+        if self.settings.expandable_segments:
+            # Torch asks for room before it rounds to pages: the last one may lie beyond the capacity.
+            return self._mapped(pool, size)
+        block = Block(pool, self._next_address, whole)
+        self._next_address += whole
+        self._reserve(whole)
+        return block
+
+    def _has_room(self, nbytes: int) -> bool:
+        return self.capacity_bytes is None or self.reserved + nbytes <= self.capacity_bytes
+
+    def _reserve(self, nbytes: int) -> None:
+        self.reserved += nbytes
+        if self.reserved > self.peak_reserved:
+            self.peak_reserved = self.reserved
+
+    def _give_back(self, block: Block) -> None:
+        block.pool.take(block)
+        self.reserved -= block.size
+
+    def _give_back_oversized(self, pool: _Pool, size: int) -> bool:
+        """Blocks too large to be split serve no smaller request: one that is large enough goes first, or several."""
+        if self._unsplit is None:
+            return False
+        wanted = max(size, self._unsplit)
+        place = bisect_left(pool.free, (wanted,))
+        if place < len(pool.free) and not self.settings.expandable_segments:
+            if pool.free[place][2].is_split:
+                return False
+            self._give_back(pool.free[place][2])
+            return True
+        released = 0
+        for _, _, block in reversed(list(pool.free)):
+            if released >= wanted or block.size < self._unsplit:
+                break
+            if not block.is_split:
+                released += block.size
+                self._give_back(block)
+        return released >= wanted
+
+    def _collect_garbage(self, allowed: int) -> None:
+        """Give back the free segments that were passed over most often, until no more than allowed is reserved."""
+        if self.reserved <= allowed:
+            return
+        target, released = self.reserved - allowed, 0
+        pool = self._large
+        ages = {block.address: pool.searches - block.free_since for _, _, block in pool.free if not block.is_split}
+        freed = True
+        while ages and freed and released < target:
+            oldest = sum(ages.values()) / len(ages)
+            freed = False
+            for _, address, block in list(pool.free):
+                if ages.get(address, -1) >= oldest:
+                    freed = True
+                    released += block.size
+                    del ages[address]
+                    self._give_back(block)
+
+    def _merge(self, block: Block, other: Block | None) -> None:
+        """Take a free neighbour into the block."""
+        if other is None or other.given or other.mapped != block.mapped:
+            return
+        pool = block.pool
+        if other.mapped:
+            pool.take(other)
+        else:
+            pool.unmapped.remove((other.address, other))
+        if other is block.preceding:
+            block.address = other.address
+            block.preceding = other.preceding
+            if block.preceding is not None:
+                block.preceding.following = block
+        else:
+            block.following = other.following
+            if block.following is not None:
+                block.following.preceding = block
+        block.size += other.size
+
+    # Expandable segments.
+    def _mapped(self, pool: _Pool, size: int) -> Block:
+        """Map pages to addresses next to a free block, or to the first that are free."""
+        block = self._expandable(pool, size)
+        if not block.mapped:
+            self._map(block, min(block.size, size))
+        while block.size < size:
+            following = block.following
+            assert following is not None
+            self._map(following, min(size - block.size, following.size))
+            block = following
+        pool.take(block)
+        return block
+
+    def _expandable(self, pool: _Pool, size: int) -> Block:
+        for _, found in pool.unmapped:
+            start = found
+            if found.preceding is not None and not found.preceding.given:
+                start = found.preceding
+            room, at = 0, start
+            while room < size and at is not None and not at.given:
+                room += at.size
+                at = at.following  # type: ignore[assignment]
+            if room >= size:
+                return start
+        block = Block(pool, self._next_address, _ADDRESSES)
+        self._next_address += _ADDRESSES
+        block.mapped = False
+        insort(pool.unmapped, (block.address, block))
+        return block
+
+    def _map(self, block: Block, size: int) -> None:
+        """Map whole pages to the beginning of unmapped addresses; free neighbours become part of the block."""
+        pool = block.pool
+        whole = -(-size // pool.segment) * pool.segment
+        pool.unmapped.remove((block.address, block))
+        block.mapped = True
+        if whole < block.size:
+            rest = Block(pool, block.address + whole, block.size - whole)
+            rest.mapped = False
+            rest.preceding, rest.following = block, block.following
+            if block.following is not None:
+                block.following.preceding = rest
+            block.following = rest
+            block.size = whole
+            insort(pool.unmapped, (rest.address, rest))
+        self._reserve(whole)
+        for other in (block.preceding, block.following):
+            self._merge(block, other)
+        pool.add(block)
+
+    def _unmap(self, block: Block) -> None:
+        """Give the whole pages inside a free block back."""
+        pool = block.pool
+        start = -(-block.address // pool.segment) * pool.segment
+        end = (block.address + block.size) // pool.segment * pool.segment
+        if end <= start:
+            return
+        pool.take(block)
+        if block.address < start:
+            before = Block(pool, block.address, start - block.address)
+            before.preceding, before.following = block.preceding, block
+            if block.preceding is not None:
+                block.preceding.following = before
+            block.preceding = before
+            pool.add(before)
+        if end < block.address + block.size:
+            after = Block(pool, end, block.address + block.size - end)
+            after.preceding, after.following = block, block.following
+            if block.following is not None:
+                block.following.preceding = after
+            block.following = after
+            pool.add(after)
+        block.address, block.size, block.mapped = start, end - start, False
+        self.reserved -= block.size
+        for other in (block.preceding, block.following):
+            self._merge(block, other)
+        insort(pool.unmapped, (block.address, block))
+
+
+def _growable(block: Block) -> int:
+    following = block.following
+    return block.size + (following.size if following is not None and not following.mapped else 0)
+
+
+def _rounded_to_parts(nbytes: int, parts: int) -> int:
+    """Up to the next of so many equal steps between two powers of two."""
+    if nbytes & (nbytes - 1) == 0:
+        return nbytes
+    floor = 1 << (nbytes.bit_length() - 1)
+    step = floor // parts
+    return nbytes if not step else -(-nbytes // step) * step

@@ -1,0 +1,131 @@
+"""The settings of torch's CUDA allocator, as PYTORCH_CUDA_ALLOC_CONF gives them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rooflight.errors import BadInput
+
+MIB = 1 << 20
+_FIRST, _INTERVALS = 20, 16
+"""Sizes are told apart by powers of two from 1 MiB to 64 GiB."""
+_KNOWN_ELSEWHERE = frozenset({
+    "backend", "pinned_use_cuda_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
+    "release_lock_on_cudamalloc", "graph_capture_record_stream_reuse", "per_process_memory_fraction",
+})  # fmt: skip
+"""Settings that move no byte of device memory, or that `capacity_bytes` stands for."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Torch's defaults, unless told otherwise."""
+
+    expandable_segments: bool = False
+    max_split_bytes: int | None = None
+    """Blocks of this size or more are not split, and not given to smaller requests."""
+    max_non_split_rounding_bytes: int = 20 * MIB
+    garbage_collection_threshold: float = 0.0
+    """Part of the capacity from which on old free blocks are given back first."""
+    roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
+    """For sizes up to 2 MiB, up to 4 MiB, ...: into how many parts the step between two powers of two is divided."""
+
+    def divisions(self, nbytes: int) -> int:
+        interval = max(0, nbytes.bit_length() - 1 - _FIRST)
+        return self.roundup_power2_divisions[min(interval, _INTERVALS - 1)]
+
+
+def parse(text: str) -> Settings:
+    """`expandable_segments:True,max_split_size_mb:128` and the like.
+
+    >>> parse("max_split_size_mb:40").max_split_bytes
+    41943040
+    """
+    values: dict[str, object] = {}
+    for name, value in _pairs(text):
+        if name == "expandable_segments":
+            values[name] = _truth(name, value)
+        elif name == "max_split_size_mb":
+            values["max_split_bytes"] = _whole(name, value, least=21) * MIB
+        elif name == "max_non_split_rounding_mb":
+            values["max_non_split_rounding_bytes"] = _whole(name, value, least=21) * MIB
+        elif name == "garbage_collection_threshold":
+            values[name] = _fraction(name, value)
+        elif name == "roundup_power2_divisions":
+            values[name] = _divisions(value)
+        elif name not in _KNOWN_ELSEWHERE:
+            raise BadInput(f"unknown allocator setting {name!r}; known: expandable_segments, max_split_size_mb, "
+                           "max_non_split_rounding_mb, garbage_collection_threshold, roundup_power2_divisions")  # fmt: skip
+        elif name == "backend" and value != "native":
+            raise BadInput(f"allocator backend {value!r} is not modelled, only torch's own (native)")
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """Split at the commas that are outside of brackets."""
+    parts, depth, current = [], 0, ""
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append(current)
+            current = ""
+        else:
+            current += letter
+    found = []
+    for part in [*parts, current]:
+        name, colon, value = part.strip().partition(":")
+        if part.strip():
+            if not colon:
+                raise BadInput(f"allocator setting {part.strip()!r} has no value: write NAME:VALUE,...")
+            found.append((name.strip(), value.strip()))
+    return found
+
+
+def _truth(name: str, value: str) -> bool:
+    if value not in ("True", "False"):
+        raise BadInput(f"allocator setting {name} must be True or False, got {value!r}")
+    return value == "True"
+
+
+def _whole(name: str, value: str, *, least: int) -> int:
+    if not value.isascii() or not value.isdigit() or int(value) < least:
+        raise BadInput(f"allocator setting {name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
+def _fraction(name: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < 1:
+        raise BadInput(f"allocator setting {name} must lie between 0 and 1, got {value!r}")
+    return number
+
+
+def _divisions(value: str) -> tuple[int, ...]:
+    """One number for all sizes, or `[256:1,512:2,>:4]`: each holds from so many MiB to the next power of two, the first
+    also for all below it, `>` for all above the last. Sizes in between that none is given for are not divided."""
+    name = "roundup_power2_divisions"
+    if not value.startswith("["):
+        return (_power(name, value),) * _INTERVALS
+    found = [0] * _INTERVALS
+    last: int | None = None
+    for entry in value.strip("[]").split(","):
+        size, _, parts = entry.strip().partition(":")
+        if size == ">":
+            start = 0 if last is None else last + 1
+            found[start:] = [_power(name, parts)] * (_INTERVALS - start)
+            continue
+        interval = min(_power(name, size).bit_length() - 1, _INTERVALS - 1)
+        if last is None:
+            found[:interval] = [_power(name, parts)] * interval
+        found[interval] = _power(name, parts)
+        last = interval
+    return tuple(found)
+
+
+def _power(name: str, value: str) -> int:
+    if not value.isascii() or not value.isdigit() or int(value) < 1 or int(value) & (int(value) - 1):
+        raise BadInput(f"allocator setting {name} takes powers of two, got {value!r}")
+    return int(value)
