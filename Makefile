@@ -16,7 +16,7 @@ help:
 	@echo "make test     the tests"
 	@echo "make lint     ruff and mypy"
 	@echo "make format   let ruff rewrite the code"
-	@echo "make bench    the benchmarks; writes docs/benchmarks.md"
+	@echo "make bench    the benchmarks; writes docs/benchmarks.md and docs/memory-errors.md"
 	@echo "make install  only make .venv; the others do it themselves"
 
 demo: $(STAMP)
@@ -44,8 +44,10 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: .venv-bench/.installed
+bench: $(STAMP) .venv-bench/.installed
 	@.venv-bench/bin/python benchmarks/estimate.py --write
+	@.venv-bench/bin/python benchmarks/memory.py --peers --write
+	@$(BIN)/python benchmarks/memory.py --write
 
 # The tools that rooflight is compared with stay out of .venv. DeepSpeed is built from source, with the torch that is
 # there and none of its own kernels; where that fails, the page says so.

@@ -1,7 +1,7 @@
 """rooflight beside other tools on the same models, in one run: time, memory, and error against known counts.
 
     python benchmarks/estimate.py            everything, printed
-    python benchmarks/estimate.py --write    the same, and docs/benchmarks.md written anew
+    python benchmarks/estimate.py --write    the same, and docs/benchmarks.md written anew, but for "Peak memory"
     python benchmarks/estimate.py --quick    ResNet-50 once: does the script still work
     python benchmarks/estimate.py --save FILE, --load FILE    keep what was measured; show it again, measuring nothing
 
@@ -22,11 +22,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from peers.cases import BACKWARD, CASES, FORWARD, GROWTH, STEP
+from peers.sections import BENCHMARKS, memory_section
 from peers.tables import SLOW_S, Job, Results, Run, document
 from peers.tools import FORWARD_PEERS, TOOLS
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "benchmarks.md"
 TIMEOUT_S = 600
 TOO_BIG_FOR_REAL_WEIGHTS = {"llama-forward"}
 
@@ -125,10 +125,11 @@ def main() -> None:
         results = measure(plan(quick=options.quick), rounds=rounds)
     if options.save:
         options.save.write_text(saved(stated, results), encoding="utf-8")
-    page = document(results, stated)
+    known = BENCHMARKS.read_text(encoding="utf-8") if BENCHMARKS.exists() else ""
+    page = document(results, stated, memory_section(known))
     print(page)
     if options.write:
-        PAGE.write_text(page, encoding="utf-8")
+        BENCHMARKS.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

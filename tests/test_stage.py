@@ -475,3 +475,15 @@ def test_what_does_not_go_together_is_said(arguments, message):
     usual = dict(kwargs=None, step="infer", batch=None, seq=None, past=None, dtype=None, overrides=None, input_shape=None, download=False, device="cpu")  # fmt: skip
     with pytest.raises(BadInput, match=message):
         given_workload(**(usual | arguments))
+
+
+def test_a_step_under_autocast_casts_its_weights_anew() -> None:
+    """Torch forgets the casts when the outermost context ends; the stage has one of its own around all steps."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    workload = live_workload(model, (torch.randn(4, 8),), {}, step="train")
+    with staged(workload, TraceOptions(on="cpu", target="cpu", autocast="bf16", loss="sum")) as stage:
+        casts = [
+            sum(op.name.startswith("aten::_to_copy") for op in stage.record().ops if op.phase == "forward")
+            for _ in range(2)
+        ]
+    assert casts[0] == casts[1] > 0

@@ -74,9 +74,11 @@ _TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet50": ("resnet18", {"input_shape": (3, 64, 64)}),
     "gpt2": ("gpt2", {"seq": 32, "overrides": {"n_layer": "1"}}),
     "llama3-70b": ("llama3-70b", {"seq": 32, "dtype": "bf16", "overrides": {"num_hidden_layers": "1"}}),
+    "distilbert-mlm": ("distilbert-mlm", {"seq": 32, "overrides": {"n_layers": "1"}}),
+    "transformer": ("transformer", {"seq": 32, "overrides": {"num_encoder_layers": "1", "num_decoder_layers": "1"}}),
 }
 
 
 def tiny(case: Case) -> tuple[str, dict[str, Any]]:
     """A model of the same kind that takes no time: to warm up imports and caches before the clock starts."""
-    return _TINY[case.model]
+    return _TINY.get(case.model, ("mnist-cnn", {}))

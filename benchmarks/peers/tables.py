@@ -46,21 +46,23 @@ Results = dict[Job, Run]
 SLOW_S = 15.0  # a job that takes longer is asked only once
 
 
-def document(results: Results, conditions: str) -> str:
-    """The page, with a section for every group that was measured."""
+def document(results: Results, conditions: str, memory: str) -> str:
+    """The page, with a section for every group that was measured. `memory`: the section of benchmarks/memory.py."""
     sections = [HEAD.format(conditions=conditions, slow=SLOW_S)]
     sections += _targets(results)
     sections += _forward(results)
     sections += _backward(results)
     sections += _step(results)
     sections += _growth(results)
+    sections += [memory] if memory else []
     sections.append(PREDICTED)
     sections.append(_conventions())
     return "\n\n".join(sections) + "\n"
 
 
 HEAD = """\
-<!-- Made by `benchmarks/estimate.py --write`. Do not edit: run `make bench`. -->
+<!-- Made by `benchmarks/estimate.py --write`, "Peak memory" by `benchmarks/memory.py --peers --write`. Do not edit: run
+`make bench`. -->
 # Benchmarks: rooflight beside other tools
 
 Made by `python benchmarks/estimate.py --write` (`make bench`). {conditions}
@@ -85,7 +87,7 @@ def _targets(results: Results) -> list[str]:
 Goal = tuple[str, str, str]
 
 
-def _goal(text: str, measured: str, *, reached: bool) -> Goal:
+def goal(text: str, measured: str, *, reached: bool) -> Goal:
     return text, measured, "reached" if reached else "**not reached**"
 
 
@@ -93,16 +95,16 @@ def _target_backward(results: Results) -> Iterable[Goal]:
     ours, theirs = _pair(results, "gpt2-backward", "flop-counter-mode")
     if ours and theirs:
         ratio = ours.time_s / theirs.time_s
-        goal = "GPT-2 s1024 b4, forward and backward: at most 1.2 × FlopCounterMode's time"
-        yield _goal(goal, f"{ratio:.2f} × (rooflight's includes an optimizer step)", reached=ratio <= 1.2)
+        text = "GPT-2 s1024 b4, forward and backward: at most 1.2 × FlopCounterMode's time"
+        yield goal(text, f"{ratio:.2f} × (rooflight's includes an optimizer step)", reached=ratio <= 1.2)
 
 
 def _target_llama(results: Results) -> Iterable[Goal]:
     ours, theirs = _pair(results, "llama-forward", "flop-counter-mode")
     if ours and theirs:
         ratio = ours.time_s / theirs.time_s
-        yield _goal("Llama 3 70B forward: at most 1.5 × FlopCounterMode's time", f"{ratio:.2f} ×", reached=ratio <= 1.5)
-        yield _goal("Llama 3 70B forward: under 300 MB of added memory", megabytes(ours.added_bytes),
+        yield goal("Llama 3 70B forward: at most 1.5 × FlopCounterMode's time", f"{ratio:.2f} ×", reached=ratio <= 1.5)
+        yield goal("Llama 3 70B forward: under 300 MB of added memory", megabytes(ours.added_bytes),
                     reached=ours.added_bytes < 300e6)  # fmt: skip
 
 
@@ -110,8 +112,8 @@ def _target_step(results: Results) -> Iterable[Goal]:
     ours, theirs = _pair(results, "llama-step", "mem-tracker")
     if ours and theirs:
         ratio = ours.time_s / theirs.time_s
-        goal = "Llama 3 70B, a whole training step: at most 0.1 × MemTracker's time"
-        yield _goal(goal, f"{ratio:.3f} × (MemTracker on meta tensors, its faster way)", reached=ratio <= 0.1)
+        text = "Llama 3 70B, a whole training step: at most 0.1 × MemTracker's time"
+        yield goal(text, f"{ratio:.3f} × (MemTracker on meta tensors, its faster way)", reached=ratio <= 0.1)
 
 
 def _target_growth(results: Results) -> Iterable[Goal]:
@@ -122,9 +124,9 @@ def _target_growth(results: Results) -> Iterable[Goal]:
         if len(costs) != len(LAYERS):
             return
         worst[step] = max(cost / min(costs[:depth]) for depth, cost in enumerate(costs) if depth)
-    goal = "cost grows linearly with the ops: an op takes at most 1.25 × its time in any shallower model"
+    text = "cost grows linearly with the ops: an op takes at most 1.25 × its time in any shallower model"
     measured = f"{worst['infer']:.2f} × forward, {worst['train']:.2f} × training, at the worst depth"
-    yield _goal(goal, measured, reached=max(worst.values()) <= 1.25)
+    yield goal(text, measured, reached=max(worst.values()) <= 1.25)
 
 
 def _pair(results: Results, case: str, peer: str) -> tuple[Run | None, Run | None]:
@@ -179,7 +181,7 @@ def _step(results: Results) -> list[str]:
 STEP_NOTE = """\
 Forward, backward and optimizer. MemTracker (`torch.distributed._tools`) follows memory only, and says the peak at \
 once, by module and category; it counts no operations. rooflight writes every op with its costs, and every storage \
-with its birth and death, but sums up no peak yet. MemTracker is given meta tensors and, as it is mostly used, fake \
+with its birth and death; the peak that it predicts of them is under [Peak memory](#peak-memory). MemTracker is given meta tensors and, as it is mostly used, fake \
 ones. There attention goes through full matrices and dropout keeps float masks, unlike on the H200 that the reference \
 was measured on; the last row of GPT-2 shows its peak without that."""
 
@@ -223,7 +225,7 @@ own, each with every row and the models of time beside it:
 
 
 CANNOT = {
-    "rooflight": "run the model or time it here; sum up peak memory (yet)",
+    "rooflight": "run the model or time it here",
     "flop-counter-mode": "bytes, memory, rows of single ops; ops without a formula count 0 and are not named; "
                          "on the CPU fused attention counts 0",
     "torchinfo": "backward; ops that are not modules, such as attention; the sequence: a linear layer counts once a sample",
@@ -255,7 +257,7 @@ def _counts(rows: Sequence[Row], case: Case) -> str:
         if run.failed:
             lines.append((TOOLS[job.tool].title, job.tensors, "fails", "", "", "", ""))
             continue
-        lines.append((TOOLS[job.tool].title, job.tensors, seconds(run.time_s), _times(run, ours),
+        lines.append((TOOLS[job.tool].title, job.tensors, seconds(run.time_s), times(run, ours),
                       megabytes(run.added_bytes), f"{run.macs:,}", error(run.macs, case.macs)))  # fmt: skip
     return table(heads, lines, numbers_from=2)
 
@@ -268,7 +270,7 @@ def _memory(rows: Sequence[Row], case: Case) -> str:
             lines.append((TOOLS[job.tool].title, job.tensors, "fails", *[""] * 5))
             continue
         peak = "" if run.peak_bytes is None else f"{run.peak_bytes / 1e9:.1f} GB"
-        lines.append((TOOLS[job.tool].title, job.tensors, seconds(run.time_s), _times(run, ours),
+        lines.append((TOOLS[job.tool].title, job.tensors, seconds(run.time_s), times(run, ours),
                       megabytes(run.added_bytes), "" if run.ops is None else f"{run.ops:,}", peak,
                       error(run.peak_bytes, case.peak_bytes)))  # fmt: skip
     return table(heads, lines, numbers_from=2)
@@ -282,7 +284,7 @@ def _failures(rows: Sequence[Row]) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def _times(run: Run, ours: Run | None) -> str:
+def times(run: Run, ours: Run | None) -> str:
     if ours is None:
         return ""
     ratio = run.time_s / ours.time_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,6 +25,8 @@ class Answer:
     macs: int | None = None
     ops: int | None = None
     peak_bytes: int | None = None
+    time_s: float | None = None
+    """Of the part that counts, where a tool was asked for more than it would be in use."""
 
 
 @dataclass(frozen=True)
@@ -124,28 +127,44 @@ def _deepspeed(workload: Workload, case: Case) -> Answer:
     return Answer(macs=int(macs))
 
 
-def _mem_tracker(workload: Workload, case: Case) -> Answer:
+def mem_tracker(workload: Workload, case: Case, *, steps: int = 1) -> Answer:
+    """The peak of so many steps. The first makes the optimizer's state; the time is that of the first alone."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
+    start = time.perf_counter()
     model = workload.model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    optimizer = None if case.optimizer is None else OPTIMIZERS[case.optimizer](model.parameters())
     tracker = MemTracker()
-    tracker.track_external(model, optimizer, *workload.args)
+    tracker.track_external(model, *(() if optimizer is None else (optimizer,)), *workload.args)
     with tracker:
-        _loss(model(*workload.args)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        for number in range(steps):
+            if number:
+                tracker.reset_mod_stats()  # it refuses a second step without
+            output = model(*workload.args)
+            if optimizer is not None:
+                _loss(output).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if not number:
+                time_s = time.perf_counter() - start
     peak = tracker.get_tracker_snapshot("peak")
-    return Answer(peak_bytes=sum(parts["Total"] for parts in peak.values()))
+    return Answer(peak_bytes=sum(parts["Total"] for parts in peak.values()), time_s=time_s)
 
 
-def _mem_tracker_as_cuda(workload: Workload, case: Case) -> Answer:
+def mem_tracker_as_cuda(workload: Workload, case: Case, *, steps: int = 1) -> Answer:
     """The same, with attention and dropout as CUDA would run them: shows what the kernels of meta tensors add."""
     from rooflight.trace.kernels import kernels_of
     from rooflight.trace.target import parse_target
 
     with kernels_of(parse_target("cuda")):
-        return _mem_tracker(workload, case)
+        return mem_tracker(workload, case, steps=steps)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4, foreach=True),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-4, momentum=0.9, foreach=True),
+}
+"""As CUDA would run them: foreach is its default."""
 
 
 def _loss(output: torch.Tensor) -> torch.Tensor:
@@ -162,9 +181,9 @@ _ALL = (
     Tool("ptflops-aten", "ptflops (aten)", "ptflops", "its MACs, aten backend", _ptflops("aten")),
     Tool("calflops", "calflops", "calflops", "its MACs", _calflops),
     Tool("deepspeed", "DeepSpeed profiler", "deepspeed", "its MACs, without its warm-up pass", _deepspeed),
-    Tool("mem-tracker", "MemTracker", "torch", "counts no operations", _mem_tracker),
+    Tool("mem-tracker", "MemTracker", "torch", "counts no operations", mem_tracker),
     Tool("mem-tracker-cuda", "MemTracker, on rooflight's stand-ins for CUDA's kernels", "torch", "counts no operations",
-         _mem_tracker_as_cuda),
+         mem_tracker_as_cuda),
 )  # fmt: skip
 
 TOOLS = {tool.key: tool for tool in _ALL}

@@ -288,6 +288,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     loss: str | None = None
     optimizer: str | None = None
     accumulate: Count = 1
+    checkpoint: tuple[str, ...] = ()
+    """Modules that run again in backward, as they were asked for."""
     execution: Execution = "eager"
     traced_on: str = "meta"
     inputs: tuple[tuple[str, Tensor], ...] = ()

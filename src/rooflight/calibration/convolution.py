@@ -31,7 +31,7 @@ def convolution_cases(precision: str, peak: float, seed: int, longest_s: float, 
             continue
         for way in WAYS:
             task = Task(way, precision, numbers)
-            yield Case(task, partial(_convolution, task))
+            yield Case(task, partial(call_of, task))
 
 
 def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
@@ -75,7 +75,7 @@ def output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) ->
     return max(1, (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1)
 
 
-def _convolution(task: Task, pool: Pool) -> Call:
+def call_of(task: Task, pool: Pool) -> Call:
     n, c, h, w, k, r, s, stride, pad, dilation, groups, channels_last = task.numbers
     dtype = DTYPES[task.precision]
     layout = torch.channels_last if channels_last else torch.contiguous_format

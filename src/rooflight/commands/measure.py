@@ -220,7 +220,7 @@ def _this_step(options: Mapping[str, Any]) -> list[str]:
     """A command line that runs the same step."""
     line = [sys.executable, "-m", "rooflight", "measure", options["model"]]
     usual = {"step": "infer", "dtype": "fp32", "accumulate": 1}
-    for name in ("batch", "seq", "past", "step", "dtype", "autocast", "loss", "optimizer", "accumulate"):
+    for name in ("batch", "seq", "past", "step", "dtype", "autocast", "loss", "optimizer", "accumulate", "checkpoint"):
         if options[name] is not None and options[name] != usual.get(name):
             line += [f"--{name}", str(options[name])]
     for name in ("foreach", "tf32"):

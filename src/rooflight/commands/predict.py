@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rooflight.prediction.result import Predictions
 
 
-@click.command(short_help="how long a step takes on a device, or on many, here or elsewhere")
+@click.command(short_help="time and memory of a step on a device, or on many, here or elsewhere")
 @click.argument("model")
 @steps_options
 @click.option(
@@ -54,6 +54,14 @@ if TYPE_CHECKING:
     help="ddp (default), fsdp, zero1, zero2, zero3, tp, pp, or tensor x pipeline x data as 8x4x2.",
 )
 @click.option("--micro-batches", type=int, help="Of a replica's batch. Default: 4 a pipeline stage.")
+@click.option("--memory", is_flag=True, help="Memory through the step, what is alive at its highest, what would save.")
+@click.option("--max-batch", is_flag=True, help="The largest batch that fits each device.")
+@click.option("--max-seq", is_flag=True, help="The longest sequence that fits each device, at the first batch.")
+@click.option(
+    "--allocator",
+    metavar="SETTINGS",
+    help="Of torch's CUDA allocator, as in PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True, ...",
+)
 @click.option("--roofline", is_flag=True, help="With --json: roofs, ridges, every op as a point, the time of every op.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print one row a device and batch as CSV.")
@@ -61,7 +69,7 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json, .json.gz, .csv or .md.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(**options: Any) -> None:
-    """How long a step of MODEL takes, on GPUs that are here and GPUs that are not.
+    """How long a step of MODEL takes and how much memory, on GPUs that are here and GPUs that are not.
 
     MODEL is named as for `rooflight estimate`. Several batches and devices are given with commas. Every time comes with
     an interval, and with how it was found: from the device's own calibration, from another's carried over, or from its
@@ -136,7 +144,8 @@ def _predict(options: Mapping[str, Any]) -> Predictions:
             options["model"], **arguments, on=options["devices"], tier=options["tier"],
             ppp=_ppp(options["ppp"]), graphs=options["graphs"], calibration=options["calibration"],
             roofline=options["roofline"], gpus=options["gpus"], nodes=options["nodes"], parallel=options["parallel"],
-            micro_batches=options["micro_batches"],
+            micro_batches=options["micro_batches"], memory=options["memory"], max_batch=options["max_batch"],
+            max_seq=options["max_seq"], allocator=options["allocator"],
             command=shlex.join(["rooflight", *sys.argv[1:]]),
         )  # fmt: skip
 

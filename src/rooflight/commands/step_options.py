@@ -49,6 +49,9 @@ _OPTIONS = (
                  help="Optimizer over all tensors at once, or tensor by tensor. Default: as torch chooses."),
     click.option("--accumulate", type=int, default=1, show_default=True,
                  help="Micro-batches before the optimizer steps."),
+    click.option("--checkpoint", metavar="MODULES",
+                 help="Modules that run again in backward instead of keeping what they make: h.*, or blocks for all "
+                      "repeated ones."),
     click.option("--input", "input_shape", multiple=True,
                  help="Shape of one sample: 3x224x224, or int:128 for tokens."),
     click.option("--set", "settings", multiple=True, metavar="NAME=VALUE",
@@ -81,7 +84,7 @@ def check_step(options: Mapping[str, Any]) -> None:
         check_positive(name, options[name])
     if options["step"] == "train":
         return
-    given = [name for name in ("loss", "optimizer", "foreach") if options[name] is not None]
+    given = [name for name in ("loss", "optimizer", "foreach", "checkpoint") if options[name] is not None]
     given += ["accumulate"] if options["accumulate"] != 1 else []
     if given:
         raise BadInput(f"--{given[0]} goes with --step train")
@@ -96,7 +99,7 @@ def step_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """The same, as `rooflight.estimate` and `rooflight.measure` take them."""
     names = (
         "batch", "seq", "past", "step", "dtype", "autocast", "tf32", "loss", "optimizer", "foreach", "accumulate",
-        "download",
+        "checkpoint", "download",
     )  # fmt: skip
     return {
         **{name: options[name] for name in names},

@@ -197,15 +197,17 @@ class Comparison:
 
 _COMPARED = (
     "model", "step", "batch", "accumulate", "sequence", "past", "dtype", "autocast", "math", "optimizer", "loss",
-    "execution", "device", "target", "torch", "cuda", "driver", "world",
+    "checkpoint", "execution", "device", "target", "torch", "cuda", "driver", "world",
 )  # fmt: skip
 _OF_A_RUN = ("device", "cuda", "driver", "torch")
 """An estimate has none of these, and differs in nothing by that."""
 
 
 def _said(value: object) -> str:
-    if value is None:
+    if value is None or value == ():
         return "–"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
     if hasattr(value, "tf32_conv"):
         on = [name for name, used in (("convolutions", value.tf32_conv), ("matmuls", value.tf32_matmul)) if used]  # type: ignore[attr-defined]
         return f"TF32 in {' and '.join(on)}" if on else "no TF32"

@@ -11,6 +11,7 @@ from rooflight.estimation.costs import fill_costs
 from rooflight.ledger import Ledger, StepKind
 from rooflight.trace import TraceOptions, trace
 from rooflight.trace.arguments import TensorKind
+from rooflight.trace.checkpointed import as_written
 from rooflight.trace.given import given_workload
 
 
@@ -30,6 +31,7 @@ def estimate(
     optimizer: str | None = None,
     foreach: bool | None = None,
     accumulate: int = 1,
+    checkpoint: str | Sequence[str] | None = None,
     overrides: Mapping[str, str] | None = None,
     input_shape: Sequence[int] | None = None,
     download: bool = False,
@@ -41,7 +43,8 @@ def estimate(
     `model` is a name (`"resnet50"`, `"hf:gpt2"`, ...), built here with `batch`, `seq`, `dtype` and `overrides`; or a
     live module, called with `inputs` and `kwargs` (say `batch` and `seq` if they are not the inputs' first dimensions)
     and left exactly as it was: device, mode, hooks, state, gradients
-    and random state. A training step runs it in train mode, the others in eval mode.
+    and random state. A training step runs it in train mode, the others in eval mode. `checkpoint`: modules that it runs
+    again in backward instead of keeping what they make (`"h.*"`, or `"blocks"` for the repeated ones).
 
         >>> import rooflight
         >>> rooflight.estimate("resnet50", batch=16, step="train")
@@ -53,6 +56,6 @@ def estimate(
     )  # fmt: skip
     options = TraceOptions(
         target=target, autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
-        accumulate=accumulate, on=on, command=command,
+        accumulate=accumulate, checkpoint=as_written(checkpoint), on=on, command=command,
     )  # fmt: skip
     return fill_costs(trace(workload, options))

@@ -46,6 +46,10 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tensor_flops_per_s: dict[str, Figure] = {}
     """Tensor or matrix cores, by precision; empty where there are none."""
     memory_bytes: Figure
+    usable_memory_bytes: Figure | None = None
+    """What the driver leaves to processes of it, where that was read."""
+    context_bytes: Figure | None = None
+    """What the driver takes for a process before it allocates anything, where that was read."""
     bandwidth_bytes_per_s: Figure
     """Of the device's own memory."""
     l2_bytes: Figure | None = None

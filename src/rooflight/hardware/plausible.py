@@ -93,6 +93,10 @@ def _numbers(figures: Sequence[tuple[str, Figure]]) -> Iterator[str]:
 def _sizes(device: Device) -> Iterator[str]:
     yield from _in_range("bandwidth_bytes_per_s", device.bandwidth_bytes_per_s, _BANDWIDTH[device.kind], _RATE)
     yield from _in_range("memory_bytes", device.memory_bytes, (1e9, 2e12), _SIZE)
+    yield from _in_range("context_bytes", device.context_bytes, (1e6, 5e9), _SIZE)
+    usable = device.usable_memory_bytes
+    if usable is not None and not 0.7 < usable.value / device.memory_bytes.value <= 1:
+        yield f"usable_memory_bytes = {usable.value:g} is not 70% to 100% of memory_bytes: one of the two is wrong"
     yield from _in_range("clock_hz", device.clock_hz, (1e8, 1e10), _FREQUENCY)
     yield from _in_range("base_clock_hz", device.base_clock_hz, (1e8, 1e10), _FREQUENCY)
     yield from _in_range("l2_bytes", device.l2_bytes, (1e5, 2e9), _SIZE)

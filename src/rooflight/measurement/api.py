@@ -34,6 +34,7 @@ from rooflight.measurement.machine.conditions import Conditions, cuda_version, d
 from rooflight.measurement.options import CounterBackend, MeasureOptions
 from rooflight.measurement.ranks import place
 from rooflight.models.workload import Workload
+from rooflight.trace.checkpointed import as_written
 from rooflight.trace.given import given_workload
 from rooflight.trace.stage import Recording, Stage, TraceOptions, staged
 from rooflight.trace.tracer import header_of
@@ -62,6 +63,7 @@ def measure(
     optimizer: str | None = None,
     foreach: bool | None = None,
     accumulate: int = 1,
+    checkpoint: str | Sequence[str] | None = None,
     overrides: Mapping[str, str] | None = None,
     input_shape: Sequence[int] | None = None,
     download: bool = False,
@@ -118,15 +120,15 @@ def measure(
             options = replace(options, execution="compile")
         trace_options = TraceOptions(
             target=_target(where), autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
-            accumulate=accumulate, capturable=graphs, on="cuda" if where.type == "cuda" else "cpu", rank=place().rank,
-            command=command,
+            accumulate=accumulate, checkpoint=as_written(checkpoint), capturable=graphs,
+            on="cuda" if where.type == "cuda" else "cpu", rank=place().rank, command=command,
         )  # fmt: skip
         return measure_workload(workload, trace_options, options, progress)
 
 
 def profiled_step(model: str, *, device: str | None, only: str | None, step: StepKind, autocast: str | None,
                   tf32: bool | None, loss: str | None, optimizer: str | None, foreach: bool | None, accumulate: int,
-                  **which: Any) -> None:  # fmt: skip
+                  checkpoint: str | Sequence[str] | None = None, **which: Any) -> None:  # fmt: skip
     """Run the step of a model by name for an outer profiler, such as ncu."""
     from rooflight.measurement.profiled_step import run_profiled_step
 
@@ -135,7 +137,7 @@ def profiled_step(model: str, *, device: str | None, only: str | None, step: Ste
         workload = given_workload(model, (), None, step=step, device=where.type, **which)
         options = TraceOptions(
             target=_target(where), autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
-            accumulate=accumulate, on="cuda" if where.type == "cuda" else "cpu",
+            accumulate=accumulate, checkpoint=as_written(checkpoint), on="cuda" if where.type == "cuda" else "cpu",
         )  # fmt: skip
         run_profiled_step(workload, options, only=only)
 

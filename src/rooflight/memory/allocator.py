@@ -38,7 +38,7 @@ class OutOfMemory(Exception):
 class Block:
     """A piece of a segment. Its neighbours are those of the same segment."""
 
-    __slots__ = ("address", "free_since", "following", "given", "mapped", "pool", "preceding", "requested", "size")
+    __slots__ = ("address", "following", "free_since", "given", "mapped", "pool", "preceding", "requested", "size")
 
     def __init__(self, pool: _Pool, address: int, size: int) -> None:
         self.pool = pool

@@ -10,6 +10,8 @@ from rooflight.errors import BadInput
 MIB = 1 << 20
 _FIRST, _INTERVALS = 20, 16
 """Sizes are told apart by powers of two from 1 MiB to 64 GiB."""
+_KNOWN = ("expandable_segments", "max_split_size_mb", "max_non_split_rounding_mb", "garbage_collection_threshold",
+          "roundup_power2_divisions")  # fmt: skip
 _KNOWN_ELSEWHERE = frozenset({
     "backend", "pinned_use_cuda_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
     "release_lock_on_cudamalloc", "graph_capture_record_stream_reuse", "per_process_memory_fraction",
@@ -54,8 +56,7 @@ def parse(text: str) -> Settings:
         elif name == "roundup_power2_divisions":
             values[name] = _divisions(value)
         elif name not in _KNOWN_ELSEWHERE:
-            raise BadInput(f"unknown allocator setting {name!r}; known: expandable_segments, max_split_size_mb, "
-                           "max_non_split_rounding_mb, garbage_collection_threshold, roundup_power2_divisions")  # fmt: skip
+            raise BadInput(f"unknown allocator setting {name!r}; known: {', '.join(_KNOWN)}")
         elif name == "backend" and value != "native":
             raise BadInput(f"allocator backend {value!r} is not modelled, only torch's own (native)")
     return Settings(**values)  # type: ignore[arg-type]

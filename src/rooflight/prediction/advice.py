@@ -19,10 +19,11 @@ _WORTH = 0.03
 _HALVED = ("bytes_read", "bytes_written")
 
 
-def advise(step: Step, predictor: Predictor, cell: Cell, *, graphs: bool) -> tuple[Advice, ...]:
-    """The changes that gain something, best first."""
+def advise(step: Step, predictor: Predictor, cell: Cell, *, graphs: bool,
+           fits: Callable[[Step], bool] = lambda _: True) -> tuple[Advice, ...]:  # fmt: skip
+    """The changes that gain something, best first. A larger batch is only advised where it fits."""
     found = []
-    for change, made in _changes(step, predictor, graphs=graphs):
+    for change, made in _changes(step, predictor, graphs=graphs, fits=fits):
         other, with_graphs = made
         time_s = cells_of(other, [predictor], graphs=with_graphs)[0].wall_s
         gain = _gain(step, cell.wall_s, other, time_s)
@@ -38,12 +39,13 @@ def _gain(step: Step, wall_s: float, other: Step, other_s: float) -> float:
     return wall_s / other_s * more - 1
 
 
-def _changes(step: Step, predictor: Predictor, *, graphs: bool) -> list[tuple[str, tuple[Step, bool]]]:
+def _changes(step: Step, predictor: Predictor, *, graphs: bool,
+             fits: Callable[[Step], bool]) -> list[tuple[str, tuple[Step, bool]]]:  # fmt: skip
     families = {task.family for task in step.tasks}
     precisions = {task.precision for task in step.tasks}
     found: list[tuple[str, tuple[Step, bool]]] = []
     larger = _larger(step)
-    if larger is not None:
+    if larger is not None and fits(larger):
         found.append((f"batch {larger.batch} instead of {step.batch}", (larger, graphs)))
     if precisions & {"fp32", "tf32"} and _timed_in_bf16(predictor):
         found.append(("bf16 for the whole model (--dtype bf16)", (_changed(step, _in_bf16), graphs)))

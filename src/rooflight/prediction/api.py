@@ -10,14 +10,14 @@ from typing import Any
 from msgspec.structs import replace
 from torch import nn
 
-from rooflight import units
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
-from rooflight.ledger import Category, Ledger, Op, StepKind
+from rooflight.ledger import Op, StepKind
+from rooflight.memory.answer import Memories
+from rooflight.memory.result import Memory
 from rooflight.prediction.advice import advise
 from rooflight.prediction.asked import (
-    DOES_NOT_FIT,
     assumed_notes,
     ceilings_of,
     devices_of,
@@ -28,27 +28,25 @@ from rooflight.prediction.asked import (
     vendor_notes,
     versions_notes,
 )
-from rooflight.prediction.cells import Cell, cells_of, spec_cell
+from rooflight.prediction.cells import Cell, cells_of, rates, spec_cell
 from rooflight.prediction.many import Cluster, layout_of, ledger_of, retime_by, timed_by, timed_by_spec
 from rooflight.prediction.paleo import Ppp, given_ppp
 from rooflight.prediction.parallel.layout import Layout
 from rooflight.prediction.prepared import Step
-from rooflight.prediction.result import Prediction, Predictions
+from rooflight.prediction.result import Prediction, Predictions, Saving
 from rooflight.prediction.roofline import Times, roofline
 from rooflight.prediction.roofs import is_unknown
 from rooflight.prediction.steps import steps_of
 from rooflight.prediction.tasks import is_guess
 from rooflight.prediction.tiers import TIERS, Predictor, check_precision
+from rooflight.prediction.what_fits import Asked, Timed, memory_notes, savings, settings_given, too_large, with_limits
 from rooflight.trace import TraceOptions
+from rooflight.trace.checkpointed import as_written
 
 ADVISED_CELLS = 12
 """With more of them, advice would take longer than everything else: ask for fewer to get it."""
 CURVED_CELLS = 4
 """With more of them, no curves of scaling are drawn."""
-_KEPT: dict[Category, str] = {
-    "parameter": "weights", "gradient": "gradients", "optimizer-state": "optimizer state",
-}  # fmt: skip
-"""What no step can do without, by the category of its storages."""
 
 
 def predict(
@@ -67,6 +65,7 @@ def predict(
     optimizer: str | None = None,
     foreach: bool | None = None,
     accumulate: int = 1,
+    checkpoint: str | Sequence[str] | None = None,
     overrides: Mapping[str, str] | None = None,
     input_shape: Sequence[int] | None = None,
     download: bool = False,
@@ -80,6 +79,10 @@ def predict(
     nodes: int = 1,
     parallel: str | None = None,
     micro_batches: int | None = None,
+    memory: bool = False,
+    max_batch: bool = False,
+    max_seq: bool = False,
+    allocator: str | None = None,
     command: str = "",
 ) -> Predictions:
     """The time of one step on every device in `on` at every batch, without any of them.
@@ -90,6 +93,9 @@ def predict(
     for `spec`). `calibration`: a file of `rooflight calibrate`. `graphs`: the step as one CUDA graph. `roofline`: roofs
     and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`,
     `tp`, `pp`, `8x4x2`, ...): the batch is then that of one replica, cut into `micro_batches`.
+    `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction. `max_batch`,
+    `max_seq`: the largest batch and the longest sequence that fit. `allocator`: settings of torch's CUDA allocator as
+    in PYTORCH_CUDA_ALLOC_CONF.
 
         >>> rooflight.predict("resnet50", on=["a100", "h200"], batch=[1, 8, 64], step="train")
     """
@@ -110,14 +116,20 @@ def predict(
     if on_cpu and graphs:
         raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs")
     options = TraceOptions(target="cpu" if on_cpu else "cuda", autocast=autocast, tf32=tf32, loss=loss,
-                           optimizer=optimizer, foreach=foreach, accumulate=accumulate, on="meta",
-                           command=command)  # fmt: skip
-    steps, notes = steps_of(model, inputs, kwargs, batches, options, scaled=layout is not None, step=step, seq=seq,
-                            past=past, dtype=dtype, overrides=overrides, input_shape=input_shape,
-                            download=download)  # fmt: skip
+                           optimizer=optimizer, foreach=foreach, accumulate=accumulate,
+                           checkpoint=as_written(checkpoint), on="meta", command=command)  # fmt: skip
+    if layout is not None and (max_batch or max_seq):
+        raise BadInput("--max-batch and --max-seq are of one device: leave them or --gpus away")
+    asked = Asked(model, inputs, kwargs, options, {
+        "step": step, "seq": seq, "past": past, "dtype": dtype, "overrides": overrides, "input_shape": input_shape,
+        "download": download,
+    })  # fmt: skip
+    steps, notes = steps_of(model, inputs, kwargs, batches, options, scaled=layout is not None, **asked.which)
     work = _Work(steps, graphs=graphs, ppp=ppp, advice=advice, roofline=roofline, layout=layout,
-                 micro_batches=micro_batches)  # fmt: skip
-    return _answered(work, devices, tier, given, notes)
+                 micro_batches=micro_batches, memories=Memories(settings_given(allocator)), timeline=memory,
+                 asked=asked)  # fmt: skip
+    found = _answered(work, devices, tier, given, notes)
+    return with_limits(found, asked, work.memories, max_batch=max_batch, max_seq=max_seq)
 
 
 def _answered(work: _Work, devices: Sequence[Device], tier: str | None, given: Calibration | None,
@@ -140,10 +152,11 @@ def _answered(work: _Work, devices: Sequence[Device], tier: str | None, given: C
     steps = work.steps
     return Predictions(
         header=_header(steps), predictions=tuple(rows),
-        notes=(*_too_large(rows, devices, steps[0].ledger), *steps[0].ledger.header.notes, *notes,
-               *_guesses(steps, {row.tier for row in rows})),
+        notes=(*too_large(rows), *steps[0].ledger.header.notes, *notes, *_guesses(steps, {row.tier for row in rows}),
+               *memory_notes(rows)),
         devices=tuple(devices), graphs=work.graphs, precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
+        savings=work.savings(rows, devices, predictors),
     )  # fmt: skip
 
 
@@ -184,16 +197,20 @@ class _Work:
     roofline: bool
     layout: Layout | None
     micro_batches: int | None
+    memories: Memories
+    timeline: bool
+    asked: Asked
 
     def by_spec(self, device: Device) -> list[Prediction]:
         rows = []
         for step in self.steps:
-            found = spec_cell(step, device, self.ppp)
+            found = replace(spec_cell(step, device, self.ppp), memory=self._memory(step, device))
             if self.roofline:
                 found = _with_roofline(found, step, device, None)
             if self.layout is not None:
                 cluster = Cluster(device, self.layout, self.micro_batches)
-                found = cluster.spread(found, step, timed_by_spec(device, self.ppp), None, curves=self._few(1))
+                found = cluster.spread(found, step, timed_by_spec(device, self.ppp), None, curves=self._few(1),
+                                       memories=self.memories, timeline=self.timeline)  # fmt: skip
             rows.append(found)
         return rows
 
@@ -206,17 +223,50 @@ class _Work:
         rows = []
         for number, one in enumerate(predictors):
             for step, row in zip(self.steps, cells, strict=True):
-                found = row[number].prediction()
+                found = replace(row[number].prediction(), memory=self._memory(step, one.device))
                 if advised:
-                    found = replace(found, advice=advise(step, one, row[number], graphs=self.graphs))
+                    found = replace(found, advice=advise(step, one, row[number], graphs=self.graphs,
+                                                         fits=self._fits_on(one.device)))  # fmt: skip
                 if self.roofline:
                     found = _with_roofline(found, step, one.device, one)
                 if self.layout is not None:
                     cluster = Cluster(one.device, self.layout, self.micro_batches)
                     found = cluster.spread(found, step, timed_by(one, graphs=self.graphs), retime_by(one),
-                                           curves=self._few(len(predictors)))  # fmt: skip
+                                           curves=self._few(len(predictors)), memories=self.memories,
+                                           timeline=self.timeline)  # fmt: skip
                 rows.append(found)
         return rows
+
+    def _memory(self, step: Step, device: Device) -> Memory | None:
+        """Of one device. Of many, it is found where the step is spread over them."""
+        return None if self.layout is not None else self.memories.of(step, device, timeline=self.timeline)
+
+    def _fits_on(self, device: Device) -> Callable[[Step], bool]:
+        return lambda step: self.memories.fits(step, device)[0]
+
+    def savings(self, rows: Sequence[Prediction], devices: Sequence[Device],
+                predictors: Sequence[Predictor]) -> tuple[Saving, ...]:  # fmt: skip
+        """Of the first device and its largest batch, where memory was asked for, or where something does not fit."""
+        if self.layout is not None or not rows:
+            return ()
+        wrong = [row for row in rows if row.memory is not None and not row.memory.fits]
+        if not wrong and not self.timeline:
+            return ()
+        about = wrong[0] if wrong else max((r for r in rows if r.device == rows[0].device), key=lambda r: r.batch or 0)
+        step = next(step for step in self.steps if step.batch == about.batch)
+        device = next(device for device in devices if device.name == about.device)
+        used = next((one for one in predictors if one.device.name == about.device), None)
+        return savings(self.asked, step, device, self.memories, self._timed(device, used))
+
+    def _timed(self, device: Device, used: Predictor | None) -> Timed:
+        def timed(step: Step) -> tuple[float, float | None]:
+            if used is None:
+                found = spec_cell(step, device, self.ppp)
+                return found.time_s, found.throughput
+            time_s = cells_of(step, [used], graphs=self.graphs)[0].wall_s
+            return time_s, rates(step, time_s)[0]
+
+        return timed
 
     def _few(self, devices: int) -> bool:
         return devices * len(self.steps) <= CURVED_CELLS
@@ -242,30 +292,6 @@ def _guesses(steps: Sequence[Step], tiers: set[str]) -> tuple[str, ...]:
         names = sorted({op.packet.removeprefix("aten::") for step in steps for op in step.kinds if doubtful(op)})
         found += [said + ", ".join(names)] if names else []
     return tuple(found)
-
-
-def _too_large(rows: Sequence[Prediction], devices: Sequence[Device], ledger: Ledger) -> tuple[str, ...]:
-    """What cannot fit whatever the rest needs: what is kept from step to step is more than the memory alone."""
-    alone = _kept(ledger)
-    need = {row.device: alone if row.many is None else (row.many.parameter_bytes, "weights") for row in rows}
-    found = []
-    for device in devices:
-        nbytes, kept = need[device.name]
-        if nbytes > device.memory_bytes.value:
-            has = units.bytes_(round(device.memory_bytes.value))
-            found.append(f"{DOES_NOT_FIT}its {kept} alone ({units.bytes_(round(nbytes))}) exceed the {has} of "
-                         f"{device.name}: this would not run")  # fmt: skip
-    return tuple(found)
-
-
-def _kept(ledger: Ledger) -> tuple[float, str]:
-    """Bytes that the device holds from the first op of a step to the last, and what they are."""
-    sizes = dict.fromkeys(_KEPT, 0)
-    for storage in ledger.storages:
-        if storage.category in sizes and not storage.host:
-            sizes[storage.category] += storage.nbytes
-    words = [word for category, word in _KEPT.items() if sizes[category]]
-    return sum(sizes.values()), " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def _header(steps: Sequence[Step]) -> Any:

@@ -12,10 +12,14 @@ from msgspec.structs import replace
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger, Op
+from rooflight.memory.answer import Memories
+from rooflight.memory.sharding.ranks import fullest
 from rooflight.prediction.batches import ledger_at
 from rooflight.prediction.cells import gap_of, spec_seconds
 from rooflight.prediction.host import host_seconds
 from rooflight.prediction.paleo import Ppp
+from rooflight.prediction.parallel import tensor
+from rooflight.prediction.parallel.blocks import model_of
 from rooflight.prediction.parallel.combined import Options, ParallelStep
 from rooflight.prediction.parallel.combined import predict as predict_parallel
 from rooflight.prediction.parallel.fabric import Fabric, fabric_of
@@ -107,9 +111,10 @@ class Cluster:
             raise BadInput(f"{self.device.name} is a CPU: many devices are predicted for GPUs only")
         return fabric_of(self.device, gpus_per_node=self.layout.gpus_per_node)
 
-    def spread(self, one: Prediction, step: Step, timed: Timed, retime: Retime | None, *,
-               curves: bool) -> Prediction:  # fmt: skip
-        """The prediction for one GPU as that for all of them. `curves`: weak and strong scaling too."""
+    def spread(self, one: Prediction, step: Step, timed: Timed, retime: Retime | None, *, curves: bool,
+               memories: Memories, timeline: bool = False) -> Prediction:  # fmt: skip
+        """The prediction for one GPU as that for all of them, with the memory of the fullest. `curves`: weak and strong
+        scaling too. `timeline`: of that GPU's memory."""
         if step.batch is None:
             raise BadInput("many GPUs need a batch: this model's inputs do not tell it")
         if step.ledger.header.accumulate > 1:
@@ -130,7 +135,21 @@ class Cluster:
         # A live module has the batch of its inputs: its global batch cannot be divided.
         divisible = curves and step.larger is not None
         strong = self._curve("strong", step_at, found.global_batch, retime, sizes) if divisible else None
-        return _spread(one, found, alone.time_s, weak, strong)
+        micro = batch // found.micro_batches
+        memory, said = fullest(
+            _at(step, micro), self._divided(step_at(micro), retime), self.layout, self.options, found.micro_batches,
+            device=self.device, memories=memories, timeline=timeline,
+        )  # fmt: skip
+        return _spread(replace(one, memory=memory), found, said, alone.time_s, weak, strong)
+
+    def _divided(self, step: TimedStep, retime: Retime | None) -> TimedStep:
+        """As a tensor parallel rank of a pipeline runs it: its stages are cut by that rank's seconds."""
+        if self.layout.pipeline == 1:
+            return step
+        return tensor.divide(
+            step, model_of(step.ledger), self.layout.tensor_group, self.fabric, sms=int(self.device.sms.value),
+            sequence=self.options.sequence_parallel, overlap=self.options.overlap, retime=retime,
+        ).step  # fmt: skip
 
     @property
     def options(self) -> Options:
@@ -155,7 +174,7 @@ def _at(step: Step, size: int) -> Step:
     return step.larger(size)
 
 
-def _spread(one: Prediction, found: ParallelStep, alone_s: float, weak: Curve | None,
+def _spread(one: Prediction, found: ParallelStep, of_memory: Sequence[str], alone_s: float, weak: Curve | None,
             strong: Curve | None) -> Prediction:  # fmt: skip
     layout, memory = found.layout, found.memory
     efficiency = found.throughput / layout.gpus * alone_s / found.batch
@@ -167,7 +186,7 @@ def _spread(one: Prediction, found: ParallelStep, alone_s: float, weak: Curve | 
         one_gpu_time_s=alone_s, compute_s=found.compute_s, host_wait_s=found.host_wait_s, bubble_s=found.bubble_s,
         communication_s=found.communication_s, exposed_s=found.exposed_s, efficiency=efficiency,
         parameters=found.parameters, parameter_bytes=memory.parameter_bytes, gradient_bytes=memory.gradient_bytes,
-        optimizer_bytes=memory.optimizer_bytes, assumptions=found.assumptions,
+        optimizer_bytes=memory.optimizer_bytes, assumptions=(*found.assumptions, *of_memory),
         traffic=tuple(Traffic(what=row.what, calls=row.calls, bytes=row.nbytes, time_s=row.time_s, how=row.how)
                       for row in found.exchanges),
         weak=_points(weak), strong=_points(strong),

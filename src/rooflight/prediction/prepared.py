@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ class Step:
     """Which kind each task is of."""
     nbytes: _Sized
     touches: Touches
-    shared: dict[object, Array]
+    shared: dict[object, Any]
     """What has been found out of the trace and holds for every batch."""
     larger: Callable[[int], Step] | None = None
     """The same step at another batch; `None`: it was traced with one batch only."""
@@ -121,6 +121,19 @@ class _Sized:
         twice = nbytes % (self._prime * self._prime) == 0
         return np.where(twice, nbytes * scale * scale, np.where(once, nbytes * scale, nbytes))
 
+    def size(self, value: int) -> int:
+        """A size or stride of the traced batch as that of another."""
+        return value if self._prime is None else Rescaled(self._prime, self._batch).size(value)
+
+    def whole(self, nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The same to the byte."""
+        prime, batch = self._prime, self._batch
+        if prime is None:
+            return nbytes
+        square = prime * prime
+        scaled = np.where(nbytes % prime == 0, nbytes // prime * batch, nbytes)
+        return np.where(nbytes % square == 0, nbytes // square * (batch * batch), scaled)
+
 
 class PreparedTrace:
     """A traced step, whose ops were told apart once, ready for any batch."""
@@ -143,7 +156,7 @@ class PreparedTrace:
         self._kind_of = np.array(kind_of, dtype=np.intp)
         self._fixed: dict[int, tuple[Op, list[Task]]] = {}
         """Ops that no batch changes, as those of the optimizer."""
-        self.shared: dict[object, Array] = {}
+        self.shared: dict[object, Any] = {}
         """What has been found out of the trace and holds for every batch."""
         self._touches = Touches(ledger.ops)
 

@@ -9,6 +9,7 @@ import msgspec
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.ledger import Header
+from rooflight.memory.result import Memory
 
 Bound = Literal["compute", "memory", "host"]
 
@@ -168,6 +169,12 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Of every op of the step, in its order."""
     roofline: dict[str, Any] | None = None
     """Roofs, ridges and points, where they were asked for."""
+    memory: Memory | None = None
+    """Of the device, of one GPU where there are many; before anything has run."""
+    max_batch: int | None = None
+    """The largest batch that fits, where it was asked for."""
+    max_seq: int | None = None
+    """The longest sequence that fits at this batch, where it was asked for."""
     many: Many | None = None
     """The run on several GPUs that `time_s`, `throughput` and `mfu` are then of. `gpu_time_s`, its interval (as wide,
     for its length, as one GPU's), `host_time_s` and `phases` are of one GPU of it, in a pipeline of the slowest stage;
@@ -193,6 +200,41 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         return price * self.gpus * samples / self.throughput / 3600 if self.throughput else None
 
 
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that takes less memory, and what the same prediction says of the step with it."""
+
+    device: str
+    batch: int | None
+    change: str
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    device_bytes: int
+    saved_bytes: int
+    """Of the device's."""
+    fits: bool
+    time_s: float | None = None
+    """Of a step with it; `None`: not predicted."""
+    throughput: float | None = None
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """How large a step can be on a device, and how that was found."""
+
+    device: str
+    what: Literal["batch", "sequence"]
+    batch: int | None = None
+    """At which a longest sequence was looked for."""
+    value: int
+    """0: not even 1 fits."""
+    fails: int | None
+    """The least larger one that does not fit; `None`: it is not memory that ends it."""
+    why: str = ""
+    """What ends it, where that is not memory."""
+    how: str = ""
+    memory: Memory | None = None
+    """Of the largest that fits."""
+
+
 class NoPrediction(BadInput, KeyError):
     """Not among those that were asked for. A `KeyError` too, as of anything that is looked up."""
 
@@ -213,6 +255,10 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
     precisions: tuple[str, ...] = ()
     """That matrix work runs in."""
     graphs: bool = False
+    limits: tuple[Limit, ...] = ()
+    """The largest batch or sequence of every device, where it was asked for."""
+    savings: tuple[Saving, ...] = ()
+    """What would take less memory, each predicted."""
 
     def __iter__(self) -> Any:
         return iter(self.predictions)

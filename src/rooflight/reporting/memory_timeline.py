@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from rooflight.ledger import Op
 from rooflight.measured import Measured
-from rooflight.measured.memory import Moment
 from rooflight.reporting.table import Column, Table
 from rooflight.reporting.written import cut, whole_bytes
 
@@ -22,37 +20,39 @@ def timeline_table(measured: Measured, width: int = WIDTH) -> Table:
     if not moments:
         return Table("", (), ())
     ops = measured.ledger.ops
-    parts = _parts(moments, width)
-    most, least = (pick(moments, key=lambda moment: moment.after_bytes) for pick in (max, min))
+    most = max(moments, key=lambda moment: moment.after_bytes)
     peak = ops[most.index]
     where = peak.module or measured.ledger.header.model
-    lines = [_blocks(parts, least.after_bytes, most.after_bytes)]
-    if len({ops[moment.index].phase for moment in moments}) > 1:
-        lines.append(_phases([ops[part[0].index] for part in parts]))
-    lines.append(f"{_BLOCKS[0]} {whole_bytes(least.after_bytes)}   {_BLOCKS[-1]} {whole_bytes(most.after_bytes)}")
+    lines = drawn([moment.after_bytes for moment in moments], [ops[moment.index].phase for moment in moments], width)
     lines.append(cut(f"most after op {peak.index:,} of {len(ops):,}, {peak.phase}: {peak.name} in {where}", WIDTH))
     of_rank = f", rank {rank}" if len(measured.ranks) > 1 else ""
     return Table("", (Column(f"allocated after each op{of_rank}", right=False),), tuple((line,) for line in lines))
 
 
-def _parts(moments: Sequence[Moment], width: int) -> list[Sequence[Moment]]:
-    count = min(width, len(moments))
-    edges = [len(moments) * n // count for n in range(count + 1)]
-    return [moments[start:end] for start, end in pairwise(edges)]
+def drawn(values: Sequence[float], phases: Sequence[str], width: int = WIDTH) -> list[str]:
+    """The blocks, the phases below them, and what the lowest and the highest block stand for."""
+    count = min(width, len(values))
+    edges = [len(values) * n // count for n in range(count + 1)]
+    parts = list(pairwise(edges))
+    least, most = min(values), max(values)
+    lines = [_blocks([max(values[start:end]) for start, end in parts], least, most)]
+    if len(set(phases)) > 1:
+        lines.append(_phases([phases[start] for start, _ in parts]))
+    lines.append(f"{_BLOCKS[0]} {whole_bytes(least)}   {_BLOCKS[-1]} {whole_bytes(most)}")
+    return lines
 
 
-def _blocks(parts: Sequence[Sequence[Moment]], least: float, most: float) -> str:
+def _blocks(heights: Sequence[float], least: float, most: float) -> str:
     """From the least to the most: what was there before the step would flatten the line."""
     high = len(_BLOCKS) - 1
-    heights = [max(moment.after_bytes for moment in part) - least for part in parts]
-    return "".join(_BLOCKS[round(high * height / (most - least)) if most > least else 0] for height in heights)
+    return "".join(_BLOCKS[round(high * (one - least) / (most - least)) if most > least else 0] for one in heights)
 
 
-def _phases(firsts: Sequence[Op]) -> str:
+def _phases(firsts: Sequence[str]) -> str:
     """The name of each phase where it begins, as much of it as there is room for."""
     line, start = "", 0
     for place in range(1, len(firsts) + 1):
-        if place == len(firsts) or firsts[place].phase != firsts[start].phase:
-            line += firsts[start].phase[: place - start - 1].ljust(place - start, "·")
+        if place == len(firsts) or firsts[place] != firsts[start]:
+            line += firsts[start][: place - start - 1].ljust(place - start, "·")
             start = place
     return line

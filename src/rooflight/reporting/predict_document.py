@@ -28,6 +28,8 @@ def document(found: Predictions, *, epochs: int | None = None, dataset_size: int
         "predictions": rows,
         "devices": [msgspec.to_builtins(device) for device in found.devices],
         "calibrations": found.calibrations,
+        **({"limits": msgspec.to_builtins(found.limits)} if found.limits else {}),
+        **({"savings": msgspec.to_builtins(found.savings)} if found.savings else {}),
         "notes": list(found.notes),
         "conventions": conventions(found),
     }
@@ -41,5 +43,18 @@ def _row(one: Prediction, *, op_times: bool) -> dict[str, Any]:
         del row["roofline"]
     if one.many is None:
         del row["many"]
+    for name in ("max_batch", "max_seq"):
+        if row[name] is None:
+            del row[name]
+    if one.memory is not None:
+        # The numbers that scripts ask for most stand in the row itself.
+        row["peak_allocated_bytes"] = one.memory.peak_allocated_bytes
+        row["peak_reserved_bytes"] = one.memory.peak_reserved_bytes
+        row["device_bytes"] = one.memory.device_bytes
+        row["fits"] = one.memory.fits
+        row["memory"]["device_bytes"] = one.memory.device_bytes
+        row["memory"]["fragmentation"] = one.memory.fragmentation
+        if one.memory.timeline is None:
+            del row["memory"]["timeline"]
     row["gpus"] = one.gpus
     return row

@@ -8,6 +8,7 @@ from rooflight.ledger import Header
 from rooflight.prediction.asked import DOES_NOT_FIT
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting import predict_many_tables as many_tables
+from rooflight.reporting import predict_memory_tables as memory_tables
 from rooflight.reporting import predict_tables as tables
 from rooflight.reporting.page import Page
 from rooflight.reporting.table import Table
@@ -40,7 +41,8 @@ _EXPLAINED = (
     "MFU is useful matrix FLOPs (1 multiply-add = 2 FLOP) over what the units they run on could do in that time",
     "% of roof is the least time that peaks and bandwidth allow every op, over the time predicted",
     _OF_GPUS[1],
-    "of memory only this is checked: whether what is kept from step to step exceeds it alone",
+    "memory: allocated is what torch's allocator gives out, reserved what it holds of the device, in the first steps "
+    "of a process that has just built the model; bytes are powers of 1,000",
 )
 CONVENTIONS = "; ".join(_EXPLAINED)
 CPU_CONVENTIONS = "; ".join(part for part in _EXPLAINED if part not in _OF_GPUS)
@@ -105,6 +107,8 @@ def headline(found: Predictions) -> str:
     parts.append(in_precision(header, _really(found)))
     if header.step == "train":
         parts.append(f"{header.loss} loss, {header.optimizer}")
+    if header.checkpoint:
+        parts.append(f"checkpointed: {', '.join(header.checkpoint)}")
     parts += ["one CUDA graph"] if found.graphs else []
     many = found[0].many
     if many is not None:
@@ -135,7 +139,7 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
     if len(found) > 1:
         best = max(found, key=lambda row: row.throughput or 0.0)
         most = f"{best.device} at batch {_size(best.batch)}, {tables.rate(best.throughput)}"
-        return [f"the most samples a second: {most}", *_warnings(found)]
+        return [f"the most samples a second: {most}", *_limits(found), *_warnings(found)]
     ends = one.time_interval_s
     often = "between the bounds of its PPP" if one.tier == "spec" else "nine times in ten"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
@@ -143,7 +147,10 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
     rates = [f"{tables.rate(one.throughput)} samples/s"] if one.throughput else []
     rates += [f"{tables.rate(one.tokens_per_s)} tokens/s"] if one.tokens_per_s else []
     rates += [f"MFU {units.percent(one.mfu)}"] if one.mfu is not None else []
-    lines = [f"{time}; {_verdict(one, found.header)}", "; ".join(rates), *_warnings(found)]
+    lines = [f"{time}; {_verdict(one, found.header)}", "; ".join(rates)]
+    if one.memory is not None:
+        lines.append(memory_tables.memory_line(one.memory, each=one.many is not None))
+    lines += [*_limits(found), *_warnings(found)]
     if one.many is not None:
         many = one.many
         replicas = f"each of {many.data:,} replicas" if many.data > 1 else "the one replica"
@@ -151,8 +158,16 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
     return lines
 
 
+def _limits(found: Predictions) -> list[str]:
+    several = len(found.devices) > 1
+    return [memory_tables.limit_line(limit, several=several) for limit in found.limits]
+
+
 def _warnings(found: Predictions) -> list[str]:
-    """What makes all the numbers void stands beside them, not among the notes."""
+    """What makes all the numbers void stands beside them, not among the notes; of one step the line on memory says it
+    already."""
+    if len(found) == 1 and found[0].memory is not None:
+        return []
     return [note for note in found.notes if note.startswith(DOES_NOT_FIT)]
 
 
@@ -171,12 +186,13 @@ def _details(found: Predictions, one: Prediction) -> list[Table]:
     """What one prediction is made of; of several, of which it is said."""
     of = "" if len(found) == 1 else f" · {_place(one)}"
     if one.many is not None:
-        return many_tables.tables(one, of)
+        return [*many_tables.tables(one, of), *memory_tables.tables(found, one, of)]
     device = "CPU" if found.header.target == "cpu" else "GPU"
     made = [tables.op_table(one, f"costliest ops by {device} time{of}")]
     if len(one.phases) > 1:
         made.append(tables.phase_table(one, f"{device} time by phase"))
     made.append(tables.advice_table(one, f"what would help, predicted in the same way{of}"))
+    made += memory_tables.tables(found, one, of)
     return made
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rooflight import units
+from rooflight.memory.result import Memory
 from rooflight.prediction.result import Interval, Prediction, Predictions
 from rooflight.reporting.table import Column, Table
 from rooflight.reporting.written import per_second, seconds
@@ -77,16 +78,29 @@ def main_table(found: Predictions, *, price: float | None = None) -> Table:
     """Every prediction in a row. However narrow the terminal: its tier, its time and how sure that is, and what was
     asked for."""
     if any(one.many is not None for one in found):
-        return _drawn("", _who(found) + _many_columns() + _rates(found, price), found.predictions)
+        columns = _who(found) + _many_columns() + _rates(found, price) + [_memory_column()]
+        return _drawn("", columns, found.predictions)
     columns = [*_time()]
     if not all(one.tier == "spec" for one in found) and found.header.target != "cpu":
         columns.append((Column("GPU-busy", seconds, optional=3, raw="gpu_time_s"), lambda one: one.gpu_time_s))
     columns += _rates(found, price)
+    columns.append(_memory_column())
     columns += [
         (Column("bound", right=False, optional=2), lambda one: one.bound),
         (Column("% of roof", roof_percent, optional=4, raw="percent_of_roof"), lambda one: one.percent_of_roof),
     ]
     return _drawn("", _who(found) + columns, found.predictions)
+
+
+def _memory_column() -> tuple[Column, Callable[[Prediction], Any]]:
+    """Of the device, with context and libraries."""
+    return Column("memory", _memory, optional=2, raw="device_bytes"), lambda one: one.memory
+
+
+def _memory(memory: Memory | None) -> str:
+    if memory is None:
+        return "–"
+    return units.bytes_(memory.device_bytes) + ("" if memory.fits else ": does not fit")
 
 
 def _time() -> _Columns:
@@ -159,6 +173,10 @@ def csv_table(found: Predictions, *, epochs: int | None = None, dataset_size: in
         (Column("time_low_s"), lambda one: one.time_interval_s.low),
         (Column("time_high_s"), lambda one: one.time_interval_s.high),
     ]
+    columns += [
+        (Column(name), lambda one, name=name: getattr(one.memory, name, None))  # type: ignore[misc]
+        for name in ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "fits")
+    ]
     if any(one.many is not None for one in found):
         columns += [(Column(name), lambda one, name=name: getattr(one.many, name)) for name in many]  # type: ignore[misc]
     if epochs is not None and dataset_size is not None:
@@ -182,6 +200,8 @@ def pivot_tables(found: Predictions, *, price: float | None = None) -> tuple[Tab
         wanted.append(("efficiency", lambda one: one.many.efficiency if one.many else None, units.percent))
     else:
         wanted.append(("bound, and % of roof", lambda one: (one.bound, one.percent_of_roof), _bound))
+    if any(one.memory is not None for one in found):
+        wanted.append(("memory, of the device", lambda one: one.memory, _memory))
     if price is not None:
         wanted.append(("cost of 1 M samples", lambda one: one.cost_of_samples(10**6, price), money))
     return tuple(_pivot(found, *one) for one in wanted)

@@ -39,6 +39,8 @@ def headline(ledger: Ledger) -> str:
         parts.append(precision)
     if header.step == "train":
         parts.append(f"{header.loss} loss, {header.optimizer}")
+    if header.checkpoint:
+        parts.append(f"checkpointed: {', '.join(header.checkpoint)}")
     if header.execution != "eager":
         parts.append(_EXECUTIONS[header.execution])
     if header.device is not None:

@@ -68,11 +68,11 @@ def _is_lengths(tensor: torch.Tensor) -> bool:
 def fresh_caches(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
     """The inputs with caches of their own: a KV cache object grows while the step runs."""
     args, kwargs = arguments
-    own = tuple(deepcopy(value) if _is_cache(value) else value for value in args)
-    return own, {name: deepcopy(value) if _is_cache(value) else value for name, value in kwargs.items()}
+    own = tuple(deepcopy(value) if is_cache(value) else value for value in args)
+    return own, {name: deepcopy(value) if is_cache(value) else value for name, value in kwargs.items()}
 
 
-def _is_cache(value: Any) -> bool:
+def is_cache(value: Any) -> bool:
     return "cache" in type(value).__name__.lower()
 
 

@@ -8,8 +8,9 @@ those of torch's CUDA autocast.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,10 +52,36 @@ def autocast_as_cuda(precision: str | None, *, on: str = "meta") -> Iterator[Non
     if on == "cuda":
         with torch.autocast("cuda", dtype, enabled=dtype is not None):
             yield
+        # Torch does this when the outermost context ends, and there is one around the whole stage: without it the
+        # casts of one step's weights would be there, and used, in the next.
+        torch.clear_autocast_cache()
         return
-    levels = _Levels()
-    with _contexts_of_the_model(levels), levels.at(dtype):
+    with _as_modes(dtype):
         yield
+
+
+@contextmanager
+def autocast_on_cpu(precision: str) -> Iterator[None]:
+    """Torch's own on real tensors of a CPU."""
+    with torch.autocast("cpu", torch_dtype(precision)):
+        yield
+    torch.clear_autocast_cache()
+
+
+def autocast_as_now() -> Callable[[], AbstractContextManager[None]]:
+    """Opens what is autocast now again: for what a checkpoint runs once more in backward. torch does it for its own."""
+    return partial(_as_modes, _open[-1].dtype) if _open else nullcontext
+
+
+@contextmanager
+def _as_modes(dtype: torch.dtype | None) -> Iterator[None]:
+    levels = _Levels()
+    _open.append(levels)
+    try:
+        with _contexts_of_the_model(levels), levels.at(dtype):
+            yield
+    finally:
+        _open.pop()
 
 
 class _Levels:
@@ -62,6 +89,11 @@ class _Levels:
 
     def __init__(self) -> None:
         self._modes: list[_Autocast | None] = []
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        mode = self._modes[-1] if self._modes else None
+        return None if mode is None else mode.dtype
 
     def push(self, dtype: torch.dtype | None) -> None:
         if dtype is None and not any(self._modes):
@@ -84,6 +116,10 @@ class _Levels:
             yield
         finally:
             self.pop()
+
+
+_open: list[_Levels] = []
+"""Of this step, innermost last."""
 
 
 @contextmanager
@@ -131,7 +167,7 @@ class _Autocast(TorchFunctionMode):
 
     def __init__(self, dtype: torch.dtype | None) -> None:
         super().__init__()
-        self._dtype = dtype
+        self.dtype = dtype
         self._low = dtype or torch.float32
         # The weight is kept beside its cast, so that its id cannot pass to another tensor.
         self._cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -140,7 +176,7 @@ class _Autocast(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "") if self._dtype is not None else ""
+        name = getattr(func, "__name__", "") if self.dtype is not None else ""
         if name == "cross_entropy_loss" and _by_class(args, kwargs):
             # torch fixes the type of this softmax to that of its input, so autocast leaves it alone; only the loss
             # itself runs in fp32.

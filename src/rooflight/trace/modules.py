@@ -67,6 +67,15 @@ class ModuleTracker:
         self._stack.pop()
         self._mark()
 
+    @contextmanager
+    def again(self, module: nn.Module) -> Iterator[None]:
+        """Run the inside of a call once more, in backward: the same place, under a number of its own."""
+        self.enter(self._paths.get(id(module), self.place[0]))
+        try:
+            yield
+        finally:
+            self.leave()
+
     def _mark(self) -> None:
         # Autograd counts in each thread by itself; what another thread makes (a checkpoint recomputed on a GPU's own
         # thread) is no node of this step's forward.

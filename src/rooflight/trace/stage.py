@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from rooflight.errors import TraceFailed
+from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import MathModes, Module, Op, Storage, Tensor
 from rooflight.models.workload import Workload
 from rooflight.trace.arguments import TensorKind, fresh_caches, prepare, tensor_leaves
-from rooflight.trace.autocast import autocast_as_cuda
+from rooflight.trace.autocast import autocast_as_cuda, autocast_on_cpu
+from rooflight.trace.checkpointed import Checkpoints
 from rooflight.trace.failures import failures_explained
 from rooflight.trace.interception import Interception, as_a_mode, interception_for, nothing_handed_over
 from rooflight.trace.kept import KeptRandomness, KeptValues, optimizer_tensors
@@ -49,6 +50,8 @@ class TraceOptions:
     foreach: bool | None = None
     """`None`: as torch chooses on the target (on for CUDA, off for the CPU)."""
     accumulate: int = 1
+    checkpoint: tuple[str, ...] = ()
+    """Modules whose inside is not kept for backward but run again: paths, patterns (`h.*`), or `blocks`."""
     capturable: bool = False
     """An optimizer that a CUDA graph can hold: its step counts live on the device."""
     on: TensorKind = "meta"
@@ -85,6 +88,7 @@ class Stage:
     notes: list[str]
     call: Callable[..., Any]
     """What is called with the inputs: the model, or what torch.compile made of it."""
+    checkpoints: Checkpoints
     play: Callable[[Any], Any] | None = None
     """Replays a captured step instead of running it."""
     writes_unseen: bool = False
@@ -143,7 +147,10 @@ class Stage:
             interception=way,
         )  # fmt: skip
         inputs = _register(recorder, model, self.optimizer, arguments)
-        with tracker.watch(), _eagerly(), failures_explained(model, on_data=on in ("cpu", "cuda")):
+        with (
+            tracker.watch(), self.checkpoints.followed(tracker.again), _eagerly(),
+            failures_explained(model, on_data=on in ("cpu", "cuda")),
+        ):  # fmt: skip
             output = self._step(model, arguments, recorder, tracker)
         outputs = _file_results(recorder, model, output, self.optimizer)
         # Closed while the model is still borrowed: what lives now outlives the step.
@@ -230,7 +237,7 @@ def _autocast(options: TraceOptions, target: Target) -> AbstractContextManager[A
     if options.on == "cpu" and target.kind == "cpu":
         if options.autocast is None:
             return nullcontext()
-        return torch.autocast("cpu", {"bf16": torch.bfloat16, "fp16": torch.float16}[options.autocast])
+        return autocast_on_cpu(options.autocast)
     return autocast_as_cuda(options.autocast, on=options.on)
 
 
@@ -249,6 +256,11 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         capturable=options.capturable,
     )
     training = workload.step == "train"
+    if options.checkpoint and not training:
+        raise BadInput("--checkpoint goes with --step train")
+    # A generator's state cannot be read while a CUDA graph is captured.
+    keep_randomness = options.on in ("cpu", "cuda") and not options.capturable
+    checkpoints = Checkpoints(workload.model, options.checkpoint, keep_randomness=keep_randomness)
     with ExitStack() as stage:
         # A trace patches torch and borrows the model: one at a time in a process.
         stage.enter_context(_lock)
@@ -271,9 +283,11 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         optimizer = make_optimizer(workload.model, choices) if training else None
         for kept in lent:
             kept.put_back()  # weight decay moves them when the optimizer makes its state
+        stage.enter_context(checkpoints.placed())
         yield Stage(
             workload=workload, options=options, target=target, modes=math_modes(target), choices=choices,
             arguments=arguments, optimizer=optimizer, notes=notes, call=workload.model, lent=lent,
+            checkpoints=checkpoints,
             inputs_with_gradient=tuple(tensor for tensor in _input_tensors(arguments) if tensor.requires_grad),
         )  # fmt: skip
 

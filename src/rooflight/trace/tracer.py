@@ -82,6 +82,14 @@ def header_of(stage: Stage, recording: Recording) -> Header:
         target=stage.target.name, batch=workload.batch, dtype=workload.dtype, math=stage.modes,
         sequence=workload.sequence, past=workload.past, autocast=options.autocast,
         loss=choices.loss if training else None, optimizer=choices.optimizer if training else None,
-        accumulate=choices.accumulate if training else 1, traced_on=options.on, inputs=recording.inputs,
-        outputs=recording.outputs, rank=options.rank, command=options.command, notes=notes_of(stage, recording.ops),
+        accumulate=choices.accumulate if training else 1, checkpoint=options.checkpoint, traced_on=options.on,
+        inputs=recording.inputs, outputs=recording.outputs, rank=options.rank, command=options.command,
+        notes=(*notes_of(stage, recording.ops), *_never_checkpointed(stage, recording)),
     )  # fmt: skip
+
+
+def _never_checkpointed(stage: Stage, recording: Recording) -> tuple[str, ...]:
+    """Modules that were to be checkpointed and are not called, such as a layer whose weights alone are used."""
+    calls = {module.path: module.calls for module in recording.modules}
+    idle = [path for path in stage.checkpoints.paths if not calls.get(path, 1)]
+    return (f"not called in this step, so not checkpointed: {', '.join(idle)}",) if idle else ()

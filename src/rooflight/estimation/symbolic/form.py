@@ -104,6 +104,7 @@ def closed_form(
     optimizer: str | None = None,
     foreach: bool | None = None,
     accumulate: int = 1,
+    checkpoint: str | Sequence[str] | None = None,
     overrides: Mapping[str, str] | None = None,
     input_shape: Sequence[int] | None = None,
     download: bool = False,
@@ -123,8 +124,8 @@ def closed_form(
     def ledger_at(batch: int, length: int | None) -> Ledger:
         return estimate(
             model, step=step, batch=batch, seq=length, dtype=dtype, autocast=autocast, target=target, loss=loss,
-            optimizer=optimizer, foreach=foreach, accumulate=accumulate, overrides=overrides, input_shape=input_shape,
-            download=download,
+            optimizer=optimizer, foreach=foreach, accumulate=accumulate, checkpoint=checkpoint, overrides=overrides,
+            input_shape=input_shape, download=download,
         )  # fmt: skip
 
     return _closed_form(sample(ledger_at, sequence=sequence), also)

@@ -96,15 +96,17 @@ class GoogLeNet(nn.Module):
         self.fc = nn.Linear(1024, num_classes)
 
     def forward(self, x: Tensor) -> Tensor | GoogLeNetOutputs:
-        x = self.maxpool1(self.conv1(x))
-        x = self.maxpool2(self.conv3(self.conv2(x)))
-        x = self.maxpool3(self.inception3b(self.inception3a(x)))
-        x = self.inception4a(x)
+        layer: nn.Module
+        # One name for all of them: what a layer has read is free when it is done, as in torchvision.
+        for layer in (self.conv1, self.maxpool1, self.conv2, self.conv3, self.maxpool2, self.inception3a,
+                      self.inception3b, self.maxpool3, self.inception4a):  # fmt: skip
+            x = layer(x)
         aux1 = self.aux1(x) if self.aux1 is not None and self.training else None
-        x = self.inception4d(self.inception4c(self.inception4b(x)))
+        for layer in (self.inception4b, self.inception4c, self.inception4d):
+            x = layer(x)
         aux2 = self.aux2(x) if self.aux2 is not None and self.training else None
-        x = self.maxpool4(self.inception4e(x))
-        x = self.inception5b(self.inception5a(x))
-        x = torch.flatten(self.avgpool(x), 1)
+        for layer in (self.inception4e, self.maxpool4, self.inception5a, self.inception5b, self.avgpool):
+            x = layer(x)
+        x = torch.flatten(x, 1)
         logits: Tensor = self.fc(self.dropout(x))
         return logits if aux1 is None or aux2 is None else GoogLeNetOutputs(logits, aux2, aux1)

@@ -28,7 +28,8 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
+        out = self.conv2(out)  # a name for each: what a layer has read is free when it is done, as in torchvision
+        out = self.bn2(out)
         identity = x if self.downsample is None else self.downsample(x)
         out += identity
         return self.relu(out)  # type: ignore[no-any-return]
@@ -55,8 +56,10 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.bn1(self.conv1(x)))
-        out = self.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
+        out = self.conv2(out)  # a name for each: what a layer has read is free when it is done, as in torchvision
+        out = self.relu(self.bn2(out))
+        out = self.conv3(out)
+        out = self.bn3(out)
         identity = x if self.downsample is None else self.downsample(x)
         out += identity
         return self.relu(out)  # type: ignore[no-any-return]

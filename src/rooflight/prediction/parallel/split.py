@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -138,8 +138,16 @@ def _cut_block(ledger: Ledger, unit: Unit, owners: set[str], parts: Parts) -> No
     parts.modules |= {path for path in owners if any(path == home or path.startswith(f"{home}.") for home in homes)}
     parts.inside |= inside
     parts.sums_forward += [index for index in whole for _ in range(whole_branches(ledger.ops[index]))]
-    parts.outside |= {index for index in (*unit.forward, *unit.backward) if index not in inside}
-    parts.sums_forward += _last_of_branch(ledger, unit, [i for i in forward if roles[i] == "row"])
+    sums = _last_of_branch(ledger, unit, [i for i in forward if roles[i] == "row"])
+    parts.sums_forward += sums
+    for index, source in _repeats(ledger, unit).items():  # what runs again is cut as it was
+        if source in inside:
+            parts.inside.add(index)
+        if source in parts.axis:
+            parts.axis[index] = parts.axis[source]
+        if source in sums:
+            parts.sums_backward.append((index, ()))
+    parts.outside |= {index for index in (*unit.forward, *unit.backward) if index not in parts.inside}
     columns = [index for index, role in sorted(back.items()) if role == "column"]
     for branch in _branches(ledger, unit, columns).values():
         weight_gradients = tuple(index for index in branch if parts.axis[index] != "k")
@@ -153,21 +161,36 @@ def _backward_roles(ledger: Ledger, unit: Unit, forward: Sequence[int], roles: d
     found: list[tuple[int, Role, int]] = []
     for index in _weight_matmuls(ledger, unit.backward, owners):
         op = ledger.ops[index]
+        if op.recompute:
+            continue
         gemm = gemm_of(op)
         assert gemm is not None
         for source in reversed(forward):
             made = gemm_of(ledger.ops[source])
             assert made is not None
-            again = op.recompute
             if ledger.ops[source].module != op.module or sorted(made) != sorted(gemm) or taken[source] >= 2:
                 continue
-            taken[source] += 0 if again else 1
+            taken[source] += 1
             role = roles[source]
-            parts.axis[index] = ("n" if role == "column" else "k") if again else _backward_axis(role, made, gemm)
-            if not again:
-                found.append((index, role, source))
+            parts.axis[index] = _backward_axis(role, made, gemm)
+            found.append((index, role, source))
             break
     return found
+
+
+def _repeats(ledger: Ledger, unit: Unit) -> dict[int, int]:
+    """The ops that a checkpointed block runs again in backward, and the op of forward that each repeats."""
+
+    def numbered(ops: Iterable[int]) -> Iterator[tuple[int, tuple[str, str, int]]]:
+        seen: Counter[tuple[str, str]] = Counter()
+        for index in ops:
+            key = ledger.ops[index].module, ledger.ops[index].name
+            yield index, (*key, seen[key])
+            seen[key] += 1
+
+    first = {key: index for index, key in numbered(unit.forward)}
+    again = numbered(index for index in unit.backward if ledger.ops[index].recompute)
+    return {index: first[key] for index, key in again if key in first}
 
 
 def _backward_axis(role: Role, made: Gemm, gemm: Gemm) -> Literal["m", "n", "k"]:

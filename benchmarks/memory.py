@@ -1,0 +1,290 @@
+"""Predicted peak memory against steps measured on an H200, and beside other tools. Needs no GPU.
+
+    python benchmarks/memory.py                   errors on the measured steps, printed (a minute)
+    python benchmarks/memory.py --write           the same, and docs/memory-errors.md written anew
+    python benchmarks/memory.py --peers           other tools on the same 120 steps (seven minutes)
+    python benchmarks/memory.py --peers --write   the same, and the section of docs/benchmarks.md written anew
+    --save FILE, --load FILE                      keep what the other tools said and all times; show them again beside
+                                                  what rooflight predicts now
+
+`--peers` wants an environment that has the other tools (`make bench` makes one).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from memory_rows import HELD_OUT, Measured, Outcome, held_out_rows, outcomes, reference_rows, reserved_as_measured
+from predict_rows import Spread
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "memory-errors.md"
+LARGE = 0.1
+"""An error above this, of what is allocated or reserved, has its reason told."""
+
+# --- reasons ---
+
+EARLIER_WORKSPACE = (
+    "The rows share a process, in which cuBLAS's workspace has a segment of its own since an earlier row. In a process "
+    "of its own, which is what is predicted, it is cut from a cached block that an op has given back, and the step then "
+    "needs other blocks."
+)
+EMPTIED_CACHE = (
+    "The cache was emptied before the measured step. What is predicted is a loop that never does so, whose steps find the "
+    "blocks of earlier ones: where these serve, less is reserved, and more where they were split and do not."
+)
+TIED_HEAD = (
+    "The weight that the head had before it was tied to the embedding was in the cache when the model was cast: the cast "
+    "embedding took half of its block, and the other half stays reserved. Played so, these rows come out within 2 MiB."
+)
+PROTOTYPE = (
+    "`nn.Transformer` copies a layer six times and drops it: what its weights leave free among those of the copies cannot "
+    "be given back. Played so, half of what is missing is there; of the other half nothing is known."
+)
+REASONS: dict[str, str] = {
+    "alexnet infer fp32 b64": EARLIER_WORKSPACE,
+    "alexnet infer bf16 b1": EARLIER_WORKSPACE,
+    "alexnet infer bf16 b16": EARLIER_WORKSPACE,
+    "alexnet infer bf16 b64": EARLIER_WORKSPACE,
+    "googlenet infer bf16 b64": EARLIER_WORKSPACE,
+    "vgg11 infer fp32 b64": EARLIER_WORKSPACE,
+    "vgg16 infer fp32 b16": EARLIER_WORKSPACE,
+    "vgg16 infer fp32 b64": EARLIER_WORKSPACE,
+    "vgg19 infer fp32 b16": EARLIER_WORKSPACE,
+    "vgg19 infer fp32 b64": EARLIER_WORKSPACE,
+    "resnet18 infer fp32 b16": EARLIER_WORKSPACE,
+    "resnet18 infer fp32 b64": EARLIER_WORKSPACE,
+    "resnet18 infer bf16 b64": EARLIER_WORKSPACE,
+    "resnet50 infer bf16 b16": EARLIER_WORKSPACE,
+    "resnet50 infer bf16 b64": EARLIER_WORKSPACE,
+    "gpt2_s128 infer bf16 b1": TIED_HEAD,
+    "gpt2_s128 infer bf16 b16": TIED_HEAD,
+    "gpt2_s1024 infer bf16 b1": TIED_HEAD,
+    "distilbert_s128 infer bf16 b1": TIED_HEAD,
+    "transformer_s128 infer fp32 b1": PROTOTYPE,
+    "vgg19 train fp32 b32": EMPTIED_CACHE,
+    "gpt2_s1024 train bf16 b32": EMPTIED_CACHE,
+    "distilbert_s128 train fp32 b8": EMPTIED_CACHE,
+    "torchvision:efficientnet_b3 infer bf16 b24": EMPTIED_CACHE,
+    "torchvision:efficientnet_b3 infer fp32 b24": EMPTIED_CACHE,
+    "torchvision:vgg13_bn infer fp32 b24": EMPTIED_CACHE,
+}
+"""By row; shown only while the row is off by more than `LARGE`."""
+
+
+def unexplained(rows: Sequence[Outcome]) -> list[str]:
+    """Rows that are far off and have no reason, with what is known of their peak."""
+    return [f"{row.name}: allocated {signed(row.allocated_error)}, reserved {signed(row.reserved_error)}; {at_peak(row)}"
+            for row in rows if row.is_off(LARGE) and row.name not in REASONS]  # fmt: skip
+
+
+def at_peak(row: Outcome) -> str:
+    peak = row.memory.peak
+    parts = ", ".join(f"{name} {mib(size)}" for name, size in sorted(peak.split.items(), key=lambda one: -one[1])[:3])
+    return f"`{peak.name}`{f' in {peak.module}' if peak.module else ''}: {parts} MiB"
+
+
+# --- groups and tables ---
+
+Error = Callable[[Outcome], float]
+ERRORS: dict[str, Error] = {
+    "allocated": lambda row: row.allocated_error,
+    "reserved": lambda row: row.reserved_error,
+    "peak less before": lambda row: row.grown_error,
+}
+
+
+def groups(rows: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """All of them, by kind of step, by precision, and by both."""
+    found: dict[str, list[Outcome]] = {"all rows": list(rows)}
+    steps = list(dict.fromkeys(row.measured.step for row in rows))
+    dtypes = list(dict.fromkeys(row.measured.dtype for row in rows))
+    for step in steps:
+        found[step] = [row for row in rows if row.measured.step == step]
+    for dtype in dtypes:
+        found[dtype] = [row for row in rows if row.measured.dtype == dtype]
+    for step in steps:
+        for dtype in dtypes:
+            found[f"{step} {dtype}"] = [row for row in found[step] if row.measured.dtype == dtype]
+    return {name: some for name, some in found.items() if some}
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """In Markdown; the first `words` columns are text, the others numbers."""
+    rule = ["---" if place < words else "---:" for place in range(len(heads))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, rule, *rows))
+
+
+def summary(rows: Sequence[Outcome], errors: dict[str, Error] = ERRORS) -> str:
+    """Median, 90th percentile and maximum of every group."""
+    lines = []
+    for name, some in groups(rows).items():
+        spreads = [Spread.of(map(error, some)) for error in errors.values()]
+        cells = [cell for spread in spreads if spread is not None
+                 for cell in (percent(spread.median), percent(spread.p90), percent(spread.greatest))]  # fmt: skip
+        lines.append([name, str(len(some)), *cells])
+    heads = [f"{name}: median" if part == "median" else part for name in errors for part in ("median", "p90", "max")]
+    return table(("rows", "n", *heads), lines)
+
+
+def far_off(rows: Sequence[Outcome], played: dict[str, int]) -> list[str]:
+    """The reasons, and a table that names one for every row."""
+    found = [row for row in rows if row.is_off(LARGE)]
+    if not found:
+        return [f"No row is off by more than {LARGE:.0%}."]
+    numbers = {why: str(number) for number, why in enumerate(dict.fromkeys(_reasons(found)), start=1)}
+    lines = [
+        [row.name, at_peak(row), numbers[why], signed(row.allocated_error), signed(row.reserved_error),
+         signed(played[row.name] / row.measured.reserved - 1)]
+        for row, why in zip(found, _reasons(found), strict=True)
+    ]  # fmt: skip
+    heads = ("row", "the predicted peak", "reason", "allocated", "reserved", "reserved, played as measured")
+    return ["\n".join(f"{number}. {why}" for why, number in numbers.items()), table(heads, lines, words=2)]
+
+
+def _reasons(rows: Sequence[Outcome]) -> list[str]:
+    return [REASONS.get(row.name, "**Not known.**") for row in rows]
+
+
+def every_row(rows: Sequence[Outcome]) -> str:
+    lines = [
+        [row.name,
+         mib(row.measured.allocated), mib(row.memory.peak_allocated_bytes), signed(row.allocated_error),
+         mib(row.measured.reserved), mib(row.reserved_bytes), signed(row.reserved_error),
+         mib(row.measured.before), mib(row.memory.before_bytes), signed(row.grown_error),
+         mib(row.measured.device), mib(row.memory.device_bytes), signed(row.device_error)]
+        for row in rows
+    ]  # fmt: skip
+    heads = ("row, MiB", "allocated", "predicted", "error", "reserved", "predicted", "error", "before the step",
+             "predicted", "peak less before: error", "device", "predicted", "error")  # fmt: skip
+    return table(heads, lines)
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def signed(value: float) -> str:
+    return f"{100 * value:+.1f}%".replace("-", "−")
+
+
+def mib(size: int) -> str:
+    return f"{size / 2**20:,.1f}" if size < 100 * 2**20 else f"{size / 2**20:,.0f}"
+
+
+# --- docs/memory-errors.md ---
+
+
+def page(rows: Sequence[Outcome], held_out: Sequence[Outcome]) -> str:
+    played = reserved_as_measured((row.measured for row in rows), shared_process=True)
+    sections = [
+        "<!-- Made by `python benchmarks/memory.py --write`. Do not edit: run it again. -->\n"
+        "# How far predicted memory is off on an H200",
+        f"{len(rows)} steps of 12 models, measured on an NVIDIA H200 (`tests/data/h200_open.jsonl`, torch 2.11): fp32 and "
+        "bf16, inference at batches 1, 16 and 64, training at 8 and 32 (mean-square loss, SGD with momentum for vision, "
+        "AdamW for transformers), eager. Each is what `rooflight.predict` says as anybody gets it; how it is worked out "
+        "is in [memory.md](memory.md).",
+        "Nothing was fitted to these rows. Errors are relative, predicted over measured less 1; median, 90th percentile "
+        "and maximum are of their absolute values. *Allocated* and *reserved* are torch's peaks "
+        "(`max_memory_allocated`, `max_memory_reserved`); *peak less before* is the allocated peak less what was "
+        "allocated when the step began, which is the part that depends on what runs; *device* is what the driver counts "
+        "as used.",
+        "Not all that is reserved can be foreseen: it depends on what the process did before. The rows were taken one "
+        "after the other in one process, each model built on the GPU in fp32 and then cast; after two steps the cache "
+        "was emptied, and the third was measured. A prediction is of a process of its own that trains on without emptying "
+        "anything. Played as the rows were measured, the model of the allocator gives for *reserved*: "
+        + _as_measured(rows, played),
+        "## Errors",
+        summary(rows),
+        "What the device has in use:",
+        summary(rows, {"device": lambda row: row.device_error}),
+        f"## Rows off by more than {LARGE:.0%}",
+        "Of what is allocated or reserved, for these reasons:",
+        *far_off(rows, played),
+        "## Every row",
+        every_row(rows),
+        "## Models held out",
+        *_held_out(held_out),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _as_measured(rows: Sequence[Outcome], played: dict[str, int]) -> str:
+    said = []
+    for name in ("infer", "train"):
+        some = [row for row in rows if row.measured.step == name]
+        spread = Spread.of(played[row.name] / row.measured.reserved - 1 for row in some)
+        if spread is not None:
+            said.append(f"{name}: median {percent(spread.median)}, 90th percentile {percent(spread.p90)}")
+    return "; ".join(said) + "."
+
+
+def _held_out(rows: Sequence[Outcome]) -> list[str]:
+    if not rows:
+        return ["Not measured yet: run `benchmarks/h200/memory_rows.py`."]
+    made = json.loads(HELD_OUT.read_text())
+    failed = sum("error" in row for row in made["rows"])
+    played = reserved_as_measured((row.measured for row in rows), shared_process=False)
+    return [
+        f"{len(rows)} steps of models that nothing here was developed on, and of other ways to run a step (autocast, "
+        "checkpoints, accumulation, other optimizers, decoding with a cache), measured by "
+        f"`benchmarks/h200/memory_rows.py` ({made['device']}, torch {made['torch']}). The cache was emptied before the "
+        "measured step, as above; what cuBLAS keeps was given back between them."
+        + (f" {failed} more would not run on the GPU." if failed else ""),
+        summary(rows),
+        f"### Held-out rows off by more than {LARGE:.0%}",
+        *far_off(rows, played),
+        "### Every held-out row",
+        every_row(rows),
+    ]
+
+
+# --- docs/benchmarks.md ---
+
+
+def peers_section(rows: Sequence[Measured], load: Path | None, save: Path | None) -> str:
+    """Imports what only the environment of the other tools has."""
+    from peers import memory_peers
+
+    found = memory_peers.loaded(load) if load else memory_peers.measure(rows)
+    if save:
+        save.write_text(memory_peers.saved(found), encoding="utf-8")
+    return memory_peers.section(memory_peers.with_predictions(found, outcomes(rows)), rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the page, or with --peers the section")
+    parser.add_argument("--peers", action="store_true", help="other tools on the same steps")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep what the other tools said, as JSON")
+    parser.add_argument("--load", type=Path, metavar="FILE", help="show what was kept instead of asking again")
+    given = parser.parse_args()
+    # What this user has calibrated changes times only, and would be read for them.
+    os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp()
+    if given.peers:
+        from peers.sections import BENCHMARKS, with_section
+
+        text = peers_section(reference_rows(), given.load, given.save)
+        print(text)
+        if given.write:
+            BENCHMARKS.write_text(with_section(BENCHMARKS.read_text(encoding="utf-8"), text), encoding="utf-8")
+        return
+    rows, held_out = outcomes(reference_rows()), outcomes(held_out_rows())
+    print(summary(rows))
+    if held_out:
+        print(summary(held_out))
+    missing = unexplained([*rows, *held_out])
+    if missing:
+        raise SystemExit(f"{len(missing)} rows are off by more than {LARGE:.0%} without a reason in REASONS:\n"
+                         + "\n".join(missing))  # fmt: skip
+    if given.write:
+        PAGE.write_text(page(rows, held_out), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Steps whose peak memory was measured on an H200, each with what `rooflight.predict` says of it.
+
+The 120 of tests/data/h200_open.jsonl, and those of h200/memory_rows.py: what benchmarks/memory.py and the tests judge.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from predict_rows import DEVICE, NAMES, OPTIMIZERS, ROWS
+
+from rooflight.hardware.devices import find
+from rooflight.memory.allocator import CachingAllocator
+from rooflight.memory.answer import Memories
+from rooflight.memory.replay import Run
+from rooflight.memory.result import Memory
+from rooflight.prediction.api import predict
+from rooflight.prediction.steps import steps_of
+from rooflight.trace import TraceOptions
+from rooflight.trace.checkpointed import as_written
+
+HELD_OUT = Path(__file__).parent / "h200" / "results" / "memory_rows.json"
+OPTIONS = ("seq", "dtype", "step", "optimizer", "autocast", "accumulate", "checkpoint", "past")
+"""Of the held-out rows: arguments of `rooflight.predict` by the same name."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A step and the bytes it took."""
+
+    name: str
+    model: str
+    batch: int
+    options: dict[str, Any]
+    """The other arguments of `rooflight.predict`."""
+    before: int
+    """Allocated when the step began."""
+    allocated: int
+    reserved: int
+    device: int
+    """Of the whole process, as the driver says it."""
+
+    @property
+    def step(self) -> str:
+        return str(self.options["step"])
+
+    @property
+    def dtype(self) -> str:
+        return str(self.options.get("autocast") or self.options["dtype"])
+
+
+def reference_rows(path: Path = ROWS) -> list[Measured]:
+    """The 120 steps; their script built each model in fp32 on the GPU and cast it."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [_reference(row) for row in rows if "peak_allocated" in row]
+
+
+def _reference(row: dict[str, Any]) -> Measured:
+    model, seq = NAMES.get(row["model"], (row["model"], None))
+    options = {"step": row["mode"], "dtype": row["dtype"], "seq": seq, "optimizer": OPTIMIZERS[row["optimizer"]]}
+    return Measured(
+        "{model} {mode} {dtype} b{batch}".format(**row), model, row["batch"], _with_loss(options),
+        row["allocated_before"], row["peak_allocated"], row["peak_reserved"], row["device_used"],
+    )  # fmt: skip
+
+
+def held_out_rows(path: Path = HELD_OUT) -> list[Measured]:
+    """Steps of other models, and of other ways to train; none where they were not measured yet."""
+    if not path.exists():
+        return []
+    return [_held_out(row) for row in json.loads(path.read_text())["rows"] if "error" not in row]
+
+
+def _held_out(row: dict[str, Any]) -> Measured:
+    options = {name: row[name] for name in OPTIONS if row.get(name) is not None}
+    if row.get("set"):
+        options["overrides"] = row["set"]
+    if row.get("loss"):
+        options["loss"] = row["loss"]
+    return Measured(
+        _name(row), row["model"], row["batch"], _with_loss(options), row["allocated_before"], row["peak_allocated"],
+        row["peak_reserved"], row["peak_reserved"] + row["outside"],
+    )  # fmt: skip
+
+
+def _name(row: dict[str, Any]) -> str:
+    """What tells it from the other rows: model, sequence, step, precision, batch, and how it is done otherwise."""
+    ways = [f"{name} {row[name]}" for name in ("past", "autocast", "accumulate", "optimizer", "loss") if row.get(name)]
+    ways += ["checkpoint " + ",".join(row["checkpoint"])] if row.get("checkpoint") else []
+    length = f" s{row['seq']}" if row.get("seq") else ""
+    return ", ".join([f"{row['model']}{length} {row['step']} {row['dtype']} b{row['batch']}", *ways])
+
+
+def _with_loss(options: dict[str, Any]) -> dict[str, Any]:
+    return {"loss": "mse", **options} if options["step"] == "train" else options
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A measured step and its prediction. Errors are relative: predicted over measured, less 1."""
+
+    measured: Measured
+    memory: Memory
+
+    @property
+    def name(self) -> str:
+        return self.measured.name
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.memory.peak_reserved_bytes or 0
+
+    @property
+    def grown_bytes(self) -> int:
+        """The predicted peak less what is there before the step."""
+        return self.memory.peak_allocated_bytes - self.memory.before_bytes
+
+    @property
+    def measured_grown(self) -> int:
+        return self.measured.allocated - self.measured.before
+
+    @property
+    def allocated_error(self) -> float:
+        return self.memory.peak_allocated_bytes / self.measured.allocated - 1
+
+    @property
+    def reserved_error(self) -> float:
+        return self.reserved_bytes / self.measured.reserved - 1
+
+    @property
+    def grown_error(self) -> float:
+        return self.grown_bytes / self.measured_grown - 1
+
+    @property
+    def device_error(self) -> float:
+        return self.memory.device_bytes / self.measured.device - 1
+
+    def is_off(self, limit: float) -> bool:
+        """Of what is allocated or reserved."""
+        return max(abs(self.allocated_error), abs(self.reserved_error)) > limit
+
+
+def outcomes(rows: Iterable[Measured]) -> list[Outcome]:
+    """In the order of the rows; batches of one step share a trace, as in `rooflight predict --batch 1,16,64`."""
+    rows = list(rows)
+    assert len({row.name for row in rows}) == len(rows), "rows are told apart by their names"
+    found = {outcome.name: outcome for group in _groups(rows) for outcome in _predicted(group)}
+    return [found[row.name] for row in rows]
+
+
+def _groups(rows: Iterable[Measured]) -> Iterable[list[Measured]]:
+    """Rows that differ by their batch alone."""
+    groups: dict[str, list[Measured]] = defaultdict(list)
+    for row in rows:
+        groups[f"{row.model} {row.options}"].append(row)
+    return groups.values()
+
+
+def _predicted(rows: Sequence[Measured]) -> Iterable[Outcome]:
+    first = rows[0]
+    found = predict(first.model, on=DEVICE, batch=[row.batch for row in rows], advice=False, **first.options)
+    for row in rows:
+        memory = found.at(DEVICE, row.batch).memory
+        assert memory is not None
+        yield Outcome(row, memory)
+
+
+# --- the way in which rows were measured ---
+
+_TRACED = ("loss", "optimizer", "autocast", "accumulate", "checkpoint")
+
+
+def reserved_as_measured(rows: Iterable[Measured], *, shared_process: bool) -> dict[str, int]:
+    """What the same model of the allocator holds at most where the cache is emptied before the third step, which alone
+    counts. `shared_process`: what libraries keep is there before the model is built, as after another row."""
+    return {name: held for group in _groups(rows) for name, held in _played(group, shared_process=shared_process)}
+
+
+def _played(rows: Sequence[Measured], *, shared_process: bool) -> Iterable[tuple[str, int]]:
+    first = rows[0]
+    traced = {name: value for name, value in first.options.items() if name in _TRACED}
+    traced["checkpoint"] = as_written(traced.get("checkpoint"))
+    which = {"seq": None, "past": None, "dtype": None, "overrides": None, "input_shape": None, "download": False}
+    which |= {name: value for name, value in first.options.items() if name not in _TRACED}
+    options = TraceOptions(target="cuda", on="meta", **traced)
+    steps, _ = steps_of(first.model, (), None, [row.batch for row in rows], options, **which)
+    for row, step in zip(rows, steps, strict=True):
+        script, allocator = Memories()._script(step, find(DEVICE)), CachingAllocator()
+        if shared_process:
+            for size in (size for sizes in script.kept.values() for size in sizes):
+                allocator.allocate(size)
+            script = replace(script, kept={})
+        run = Run(script, allocator)
+        run.build()
+        run.step()
+        run.step()
+        allocator.empty_cache()
+        yield row.name, run.step().reserved

@@ -1,0 +1,146 @@
+"""The memory of a step on a device: built, run twice through the allocator's model, taken apart at its highest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rooflight.hardware.device import Device
+from rooflight.hardware.workspaces import shipped
+from rooflight.memory.allocator import CachingAllocator, OutOfMemory
+from rooflight.memory.convolutions import ConvolutionWorkspaces
+from rooflight.memory.inside import Insides
+from rooflight.memory.libraries import cublas_bytes
+from rooflight.memory.moments import Chip
+from rooflight.memory.outside import Outside, outside
+from rooflight.memory.peak import peak_of, timeline_of
+from rooflight.memory.plain import PlainAllocator
+from rooflight.memory.replay import Peaks, Run, Script
+from rooflight.memory.result import Memory, Peak, Timeline
+from rooflight.memory.scripts import lives_in, script_of, sizes_of
+from rooflight.memory.settings import Settings
+from rooflight.prediction.prepared import Step
+
+_THREADS = {75: 1024, 86: 1536, 87: 1536, 89: 1536, 120: 1536}
+"""Threads that a multiprocessor holds where it is not 2,048, by compute capability (CUDA C++ Programming Guide)."""
+Change = Callable[[Script], Script]
+
+
+@dataclass(frozen=True)
+class _Played:
+    """A script that was run with no end to the memory."""
+
+    script: Script
+    first: Peaks
+    later: Peaks
+    peak: Peak
+    timeline: Timeline | None
+
+    @property
+    def highest(self) -> Peaks:
+        return max((self.later, self.first), key=lambda peaks: peaks.allocated)
+
+    @property
+    def reserved(self) -> int:
+        return max(self.first.reserved, self.later.reserved)
+
+
+class Memories:
+    """Answers for any step and device. What devices have in common is played once."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self._played: dict[tuple[object, ...], _Played] = {}
+        self._steps: list[Step] = []
+
+    def of(self, step: Step, device: Device, *, timeline: bool = False, change: Change | None = None) -> Memory:
+        """`change`: of what is allocated, as when the step is one rank's part of a larger one."""
+        found, around = self._play(step, device, timeline=timeline, change=change), _around(step, device)
+        highest, on_gpu, room = found.highest, device.kind == "gpu", _room(around)
+        held = found.reserved if on_gpu else highest.allocated
+        return Memory(
+            peak_allocated_bytes=highest.allocated, peak_reserved_bytes=held if on_gpu else None,
+            outside_bytes=around.outside_bytes if on_gpu else None, usable_bytes=around.usable_bytes,
+            fits=held <= room or (highest.allocated <= room and self._runs_in(found.script, device, room)),
+            before_bytes=found.later.before, first_step_bytes=found.first.allocated, peak=found.peak,
+            timeline=found.timeline, notes=around.notes,
+        )  # fmt: skip
+
+    def fits(self, step: Step, device: Device) -> tuple[bool, int, int]:
+        """Whether it runs, without taking anything apart; what it would hold at most, and what there is."""
+        script, room = self._script(step, device), _room(_around(step, device))
+        first, later, _ = _run(script, self._allocator(device, None))
+        held = max(first.reserved, later.reserved)
+        return held <= room or self._runs_in(script, device, room), held, room
+
+    def _play(self, step: Step, device: Device, *, timeline: bool, change: Change | None) -> _Played:
+        key = (id(step), id(change), timeline, device.kind, chip_of(device), cublas_bytes(device.capability))
+        found = self._played.get(key)
+        if found is None:
+            script = self._script(step, device)
+            script = script if change is None else change(script)
+            first, later, after = _run(script, self._allocator(device, None), watched=timeline)
+            is_first = first.allocated > later.allocated
+            found = self._played[key] = _Played(
+                script, first, later, peak_of(step, script, first if is_first else later, first=is_first),
+                timeline_of(step, script, after) if timeline else None,
+            )  # fmt: skip
+            self._steps.append(step)  # kept, so that nothing else gets its id
+        return found
+
+    def _script(self, step: Step, device: Device) -> Script:
+        chip = chip_of(device)
+        if device.kind == "cpu":
+            return Script(lives_in(step), sizes_of(step, chip), [()] * len(step.ledger.ops), {})
+        script = script_of(step, Insides(chip, _workspaces()), chip, device.capability)
+        # What does not fit in fp32 is loaded as it is: nobody casts it on the device.
+        too_large = script.cast_from is not None and sum(script.cast_from) > _room(_around(step, device))
+        return replace(script, cast_from=None) if too_large else script
+
+    def _runs_in(self, script: Script, device: Device, room: int) -> bool:
+        """Would the allocator get through with so many bytes, giving back what it caches when it must?"""
+        try:
+            _run(script, self._allocator(device, room))
+        except OutOfMemory:
+            return False
+        return True
+
+    def _allocator(self, device: Device, capacity: int | None) -> CachingAllocator:
+        kind = CachingAllocator if device.kind == "gpu" else PlainAllocator
+        return kind(self.settings, capacity)
+
+
+def chip_of(device: Device) -> Chip:
+    return Chip(int(device.sms.value), _THREADS.get(device.capability or 0, 2048))
+
+
+def _around(step: Step, device: Device) -> Outside:
+    key = "outside", device.name
+    found: Outside | None = step.shared.get(key)
+    if found is None:
+        found = step.shared[key] = outside(device, step.ledger.ops)
+    return found
+
+
+def _room(around: Outside) -> int:
+    return around.usable_bytes - around.outside_bytes
+
+
+def _run(script: Script, allocator: CachingAllocator, *, watched: bool = False) -> tuple[Peaks, Peaks, list[int]]:
+    run = Run(script, allocator)
+    run.build()
+    first, later = run.step(), run.step(watched=watched)
+    return first, later, run.allocated_after
+
+
+_known: dict[str, Any] = {}
+
+
+def _workspaces() -> ConvolutionWorkspaces:
+    """What is known of cuDNN's workspaces: those of the H200, for every GPU."""
+    if "workspaces" not in _known:
+        table = shipped("h200")
+        _known["workspaces"] = ConvolutionWorkspaces({} if table is None else table.by_precision())
+    found: ConvolutionWorkspaces = _known["workspaces"]
+    return found

@@ -1,0 +1,97 @@
+"""The largest batch, or the longest sequence, that still runs on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rooflight.errors import BadInput, TraceFailed
+from rooflight.hardware.device import Device
+from rooflight.memory.answer import Memories
+from rooflight.prediction.prepared import Step
+
+MOST = 1 << 24
+"""Beyond this a step is not run in one piece; whoever gets so far has next to no activations."""
+StepAt = Callable[[int], Step]
+
+
+@dataclass(frozen=True)
+class Largest:
+    value: int
+    """0: not even 1 fits."""
+    fails: int | None
+    """The least larger one that was found not to; `None`: none was, the model or the search ended before."""
+    why: str = ""
+    """What ended it, where that is not memory."""
+    tried: int = 0
+    """How many sizes were looked at."""
+
+
+def largest(memories: Memories, device: Device, step_at: StepAt, *, start: int = 1, least: int = 1) -> Largest:
+    """Where the line through two sizes says that memory ends, then by halving what is left in between.
+
+    Memory grows with the size, but not in every step of it: cuDNN may take another algorithm. What is found fits, and
+    what is named as failing fails.
+    """
+    search = _Search(memories, device, step_at)
+    if not search.fits(least):
+        return Largest(0, least, search.why, search.tried)
+    low, high = least, None
+    guess = max(2 * least, start)
+    while high is None and guess <= MOST:
+        if search.fits(guess):
+            low, guess = guess, max(search.guess(low), 2 * low if search.tried < _BLIND else low + 1)
+        else:
+            high = guess
+    while high is not None and high - low > 1:
+        middle = search.between(low, high)
+        if search.fits(middle):
+            low = middle
+        else:
+            high = middle
+    return Largest(low, high, search.why, search.tried)
+
+
+_BLIND = 6
+"""So often a size is doubled where the line says nothing useful."""
+
+
+class _Search:
+    def __init__(self, memories: Memories, device: Device, step_at: StepAt) -> None:
+        self._memories, self._device, self._step_at = memories, device, step_at
+        self._known: dict[int, bool] = {}
+        self._points: list[tuple[int, int]] = []
+        self._room = 0
+        self.why = ""
+
+    @property
+    def tried(self) -> int:
+        return len(self._known)
+
+    def fits(self, size: int) -> bool:
+        if size not in self._known:
+            try:
+                step = self._step_at(size)
+            except (BadInput, TraceFailed) as error:
+                self.why = str(error)
+                self._known[size] = False
+                return False
+            fits, held, self._room = self._memories.fits(step, self._device)
+            self._points.append((size, held))
+            self._known[size] = fits
+        return self._known[size]
+
+    def guess(self, low: int) -> int:
+        """Where the line through the two largest sizes reaches the end of the memory; a little before it."""
+        if len(self._points) < 2:
+            return 2 * low
+        (a, at_a), (b, at_b) = sorted(self._points)[-2:]
+        if at_b <= at_a:
+            return 2 * low
+        end = b + (self._room - at_b) * (b - a) / (at_b - at_a)
+        return max(low + 1, int(0.995 * end))
+
+    def between(self, low: int, high: int) -> int:
+        guess = self.guess(low)
+        near = max(1, (high - low) // 8)
+        return min(max(guess, low + near), high - near) if high - low > 2 else low + 1

@@ -1,0 +1,51 @@
+"""What of a device's memory is not the allocator's: the driver's share, the context, the code of libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rooflight.hardware.device import Device
+from rooflight.ledger import Op
+from rooflight.memory.libraries import PRODUCTS
+
+MIB = 1 << 20
+_CONTEXT_PER_SM = 526.8 / 132 * MIB
+_KERNELS = 92 * MIB
+"""Torch's own kernels, loaded with the first of them."""
+_CUBLAS = 66 * MIB
+"""A handle; every thread that multiplies has one, and backward runs in a thread of its own."""
+_CUDNN_FORWARD, _CUDNN_BACKWARD = 8 * MIB, 10 * MIB
+_USABLE = 0.985
+ORIGIN = "context and libraries as read on an H200 with torch 2.11 and driver 580 (docs/memory.md)"
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Bytes, and what was assumed to know them."""
+
+    usable_bytes: int
+    outside_bytes: int
+    notes: tuple[str, ...]
+
+
+def outside(device: Device, ops: Iterable[Op]) -> Outside:
+    """Of a process that runs these ops on the device."""
+    if device.kind == "cpu":
+        return Outside(int(device.memory_bytes.value), 0, ())
+    used = {(op.packet, op.phase == "backward") for op in ops if op.kind == "compute"}
+    nbytes = _KERNELS + _CUBLAS * len({backward for name, backward in used if name in PRODUCTS})
+    nbytes += _CUDNN_FORWARD if any("convolution" in name for name, _ in used) else 0
+    nbytes += _CUDNN_BACKWARD if any(name == "aten::convolution_backward" for name, _ in used) else 0
+    assumed = []
+    if device.context_bytes is not None:
+        nbytes += int(device.context_bytes.value)
+    else:
+        nbytes += int(_CONTEXT_PER_SM * device.sms.value)
+        assumed.append("the CUDA context is taken to be the H200's, by the number of SMs")
+    if device.usable_memory_bytes is not None:
+        usable = int(device.usable_memory_bytes.value)
+    else:
+        usable = int(_USABLE * device.memory_bytes.value)
+        assumed.append(f"{_USABLE:.1%} of the memory to be left to a process")
+    return Outside(usable, nbytes, (", ".join(assumed),) if assumed else ())

@@ -1,0 +1,155 @@
+"""What is alive at the op where most is allocated, and how live memory grows and shrinks through the step."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from rooflight.ledger import Op, Tensor
+from rooflight.memory.moments import Moments
+from rooflight.memory.replay import Peaks, Script
+from rooflight.memory.result import Peak, Tenant, Timeline
+from rooflight.prediction.prepared import Step
+
+LISTED = 12
+"""Tenants that are named."""
+WORDS = {
+    "parameter": "parameters", "buffer": "buffers", "gradient": "gradients", "optimizer-state": "optimizer state",
+    "gathered": "gathered weights", "bucket": "buckets of gradients", "activation": "activations kept for backward",
+    "input": "inputs", "output": "outputs", "temporary": "temporaries", "workspace": "workspace",
+    "libraries": "libraries (cuBLAS)", "rounding": "rounding of blocks",
+}  # fmt: skip
+"""Categories in the order in which they are shown, and what people call them."""
+
+
+def peak_of(step: Step, script: Script, peaks: Peaks, *, first: bool) -> Peak:
+    """The moment of the highest peak. `first`: it is the first step's, which begins without the optimizer's state."""
+    ledger = step.ledger
+    op = ledger.ops[peaks.op] if ledger.ops else None
+    alive = script.lives.alive(peaks.op)
+    if first and script.lives.first_optimizer_op is not None and peaks.op < script.lives.first_optimizer_op:
+        state = set(script.lives.optimizer_state)
+        alive = [number for number in alive if number not in state]
+    unmade, borrowed = _inside(script, peaks.op)
+    alive = [number for number in alive if number not in unmade]
+    split: Counter[str] = Counter()
+    for number in alive:
+        split[_category(step, script, number)] += script.nbytes[number]
+    split["workspace"] += sum(borrowed)
+    kept = [(at, sum(sizes)) for at, sizes in script.kept.items()]
+    split["libraries"] += sum(size for at, size in kept if not first or at <= peaks.op)
+    split["rounding"] = peaks.allocated - sum(split.values())
+    return Peak(
+        op=peaks.op, name="" if op is None else op.name, module="" if op is None else op.module,
+        phase="" if op is None else op.phase,
+        split={name: split[name] for name in WORDS if split[name]},
+        tenants=_tenants(step, script, alive, borrowed, op),
+    )  # fmt: skip
+
+
+def _category(step: Step, script: Script, number: int) -> str:
+    storages = step.ledger.storages
+    return storages[number].category if number < len(storages) else script.lives.rows[number - len(storages)].category
+
+
+def _inside(script: Script, op: int) -> tuple[set[int], tuple[int, ...]]:
+    """At the op's highest moment: results that are not there yet, and what it borrows."""
+    moments = script.moments[op] if op < len(script.moments) else ()
+    results = script.lives.results[op] if op < len(script.lives.results) else ()
+    sizes = [script.nbytes[number] for number in results]
+    borrowed: tuple[int, ...] = ()
+    best, made = sum(sizes), len(results)
+    for moment in moments:
+        held = sum(sizes[: moment.results]) + sum(moment.temporaries)
+        if held > best:
+            best, made, borrowed = held, min(moment.results, len(results)), moment.temporaries
+    return set(results[made:]), borrowed
+
+
+def _tenants(step: Step, script: Script, alive: Sequence[int], borrowed: Sequence[int],
+             op: Op | None) -> tuple[Tenant, ...]:  # fmt: skip
+    ledger, nbytes = step.ledger, script.nbytes
+    largest = sorted((one for one in alive if nbytes[one]), key=lambda number: nbytes[number], reverse=True)
+    stored = [number for number in largest if number < len(ledger.storages)]
+    described = _described(ledger.ops, {ledger.storages[number].id for number in stored})
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for number in stored:
+        storage = ledger.storages[number]
+        tensor = described.get(storage.id)
+        # Parameters and inputs have names; of what ops make, those that are alike are one row.
+        named = storage.name if storage.born is None else ""
+        maker = ledger.ops[storage.born].name if storage.born is not None and storage.born < len(ledger.ops) else ""
+        groups[nbytes[number], storage.category, named, maker, tensor and (tensor.shape, tensor.dtype)].append(number)
+    found = _beside(step, script, largest)
+    for key, numbers in groups.items():
+        storage = ledger.storages[numbers[0]]
+        tensor = described.get(storage.id)
+        maker_op = ledger.ops[storage.born] if storage.born is not None and storage.born < len(ledger.ops) else None
+        found.append(Tenant(
+            bytes=nbytes[numbers[0]] * len(numbers), count=len(numbers), category=storage.category,
+            name=storage.name or (maker_op.name if maker_op is not None else ""),
+            module=maker_op.module if maker_op is not None else storage.name.rpartition(".")[0],
+            shape=tuple(step.nbytes.size(side) for side in tensor.shape) if tensor is not None else (),
+            dtype=tensor.dtype if tensor is not None else "",
+        ))  # fmt: skip
+        del key
+    if borrowed and op is not None:
+        found.append(Tenant(bytes=sum(borrowed), count=len(borrowed), category="workspace", name=op.name,
+                            module=op.module))  # fmt: skip
+    return tuple(sorted(found, key=lambda tenant: tenant.bytes, reverse=True)[:LISTED])
+
+
+def _beside(step: Step, script: Script, alive: Sequence[int]) -> list[Tenant]:
+    """What is no storage of the step's own: those of one name are one row."""
+    first, rows = len(step.ledger.storages), script.lives.rows
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number in alive:
+        if number >= first:
+            groups[rows[number - first].category, rows[number - first].name].append(script.nbytes[number])
+    return [Tenant(bytes=sum(sizes), count=len(sizes), category=category, name=name)
+            for (category, name), sizes in groups.items()]  # fmt: skip
+
+
+def _described(ops: Sequence[Op], wanted: set[int]) -> dict[int, Tensor]:
+    """The largest tensor that lies in each storage."""
+    found: dict[int, Tensor] = {}
+    for op in ops:
+        for tensor in (*op.outputs, *op.inputs):
+            if tensor.storage in wanted:
+                known = found.get(tensor.storage)
+                if known is None or tensor.numel > known.numel:
+                    found[tensor.storage] = tensor
+    return found
+
+
+def timeline_of(step: Step, script: Script, allocated: Sequence[int]) -> Timeline:
+    """Bytes of every category after each op, as asked for."""
+    ops = len(step.ledger.ops)
+    changes: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(ops + 1, dtype=np.int64))
+    lives, nbytes = script.lives, script.nbytes
+    standing = (*lives.model, *lives.optimizer_state, *lives.inputs)
+    for op, some in [(0, standing), *enumerate(lives.results)]:
+        for number in some:
+            changes[_category(step, script, number)][op] += nbytes[number]
+    for op, some in enumerate(lives.freed):
+        for number in some:
+            changes[_category(step, script, number)][op] -= nbytes[number]
+    found = {name: tuple(np.cumsum(changes[name])[:ops].tolist()) for name in WORDS if name in changes}
+    found["workspace"] = tuple(map(_borrowed_most, script.moments))
+    found["libraries"] = (sum(sum(sizes) for sizes in script.kept.values()),) * ops
+    return Timeline(categories={name: row for name, row in found.items() if any(row)}, allocated=tuple(allocated),
+                    phases=_stretches(step.ledger.ops))  # fmt: skip
+
+
+def _stretches(ops: Sequence[Op]) -> tuple[tuple[str, int], ...]:
+    found: list[tuple[str, int]] = []
+    for op in ops:
+        if not found or found[-1][0] != op.phase:
+            found.append((op.phase, op.index))
+    return tuple(found)
+
+
+def _borrowed_most(moments: Moments) -> int:
+    return max((sum(moment.temporaries) for moment in moments), default=0)

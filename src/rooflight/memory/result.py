@@ -1,0 +1,76 @@
+"""What a prediction says of memory. Bytes; three numbers, never one: allocated, reserved, and taken of the device."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A storage, or several that are alike, alive at the peak."""
+
+    bytes: int
+    """Of all of them."""
+    count: int = 1
+    category: str
+    name: str = ""
+    """Of a parameter, buffer or input; of anything else the op that made it."""
+    module: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+
+
+class Peak(msgspec.Struct, frozen=True, kw_only=True):
+    """The moment at which most is allocated."""
+
+    op: int
+    name: str
+    module: str
+    phase: str
+    split: dict[str, int]
+    """By category, as asked for; with `rounding`, what blocks have beyond that, it adds up to the allocated peak."""
+    tenants: tuple[Tenant, ...] = ()
+    """The largest."""
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes after every op of the step; workspace is what the op itself borrows at most."""
+
+    categories: dict[str, tuple[int, ...]]
+    allocated: tuple[int, ...]
+    """What the allocator has given out, rounding and all."""
+    phases: tuple[tuple[str, int], ...] = ()
+    """Each stretch of forward, backward or optimizer, and its first op."""
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one device in one step among many."""
+
+    peak_allocated_bytes: int
+    """Most that torch's allocator has given out at one time, in the first step or any later one."""
+    peak_reserved_bytes: int | None
+    """Most that the allocator holds of the device; `None`: a CPU, where nothing is held back."""
+    outside_bytes: int | None
+    """The driver's context and what libraries load, past the allocator."""
+    usable_bytes: int
+    """What the driver lets a process have."""
+    fits: bool
+    """Would it run? Cached blocks are given back before that fails."""
+    before_bytes: int
+    """Allocated when a step begins: the gradients of the last one are still there."""
+    first_step_bytes: int
+    """The allocated peak of the first step, in which the optimizer's state is made."""
+    peak: Peak
+    timeline: Timeline | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def device_bytes(self) -> int:
+        """What a tool outside the process sees in use."""
+        return (self.peak_reserved_bytes or self.peak_allocated_bytes) + (self.outside_bytes or 0)
+
+    @property
+    def fragmentation(self) -> float | None:
+        """The part of what is reserved that is not allocated at the peak."""
+        if not self.peak_reserved_bytes:
+            return None
+        return 1 - self.peak_allocated_bytes / self.peak_reserved_bytes

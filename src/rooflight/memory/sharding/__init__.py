@@ -1,0 +1,1 @@
+"""What one of many GPUs allocates: one GPU's script, cut up as tensor, pipeline and data parallelism cut the step."""

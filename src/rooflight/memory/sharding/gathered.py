@@ -1,0 +1,118 @@
+"""FSDP and ZeRO stage 3: everything in parts, and the weights of a unit whole while it computes.
+
+As torch's `fully_shard` does it, in the order in which the host asks for memory. A unit's weights are gathered into one
+flat buffer and copied out of it. In forward the buffer goes when the next unit's is there; in backward at once, but the
+next unit's is gathered while one computes. A unit's gradients are copied into a flat buffer when its backward is over,
+which goes when the next unit's is; the rank's part of their sum stays. Weights around the units are gathered first and
+stay until backward is over; their gradients are scattered last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflight.ledger import LOSS, Ledger
+from rooflight.memory.lives import Row
+from rooflight.memory.sharding.data import cut_update
+from rooflight.memory.sharding.draft import Draft
+from rooflight.prediction.parallel.blocks import Model
+from rooflight.prediction.parallel.ddp import gradients
+from rooflight.prediction.parallel.sharded import wrapped
+from rooflight.prediction.parallel.step import TimedStep
+
+_WEIGHTS, _BUFFER, _SCATTERED = "weights of a unit", "buffer of gathered weights", "gradients being scattered"
+
+
+@dataclass(frozen=True)
+class _Unit:
+    forward: tuple[int, int]
+    """First and last op."""
+    backward: tuple[int, int] | None
+    weight_bytes: int
+    gradients: tuple[int, ...]
+
+
+def shard(draft: Draft, model: Model, ranks: int) -> None:
+    if ranks == 1:
+        return
+    ledger = draft.ledger
+    units, around_bytes, around = _units(ledger, model)
+    cut_update(draft, ranks)
+    for number, storage in enumerate(ledger.storages):
+        if storage.category == "parameter":
+            draft.cut(number, 1 / ranks)
+    backward = [op.index for op in ledger.ops if op.phase == "backward"]
+    end = backward[-1] + 1 if backward else None
+    _gather_in_forward(draft, units, around_bytes, end)
+    if not backward or end is None:
+        return
+    order = sorted((unit for unit in units if unit.backward is not None), key=lambda unit: unit.backward or (0, 0))
+    _gather_in_backward(draft, order)
+    _scatter(draft, order, around, end, ranks)
+
+
+def _units(ledger: Ledger, model: Model) -> tuple[list[_Unit], int, tuple[int, ...]]:
+    """The units; bytes of the weights around them, and their gradients."""
+    still = TimedStep(ledger, [0.0] * len(ledger.ops), [0.0] * len(ledger.ops))
+    found, around_bytes = wrapped(still, model)
+    paths = [model.units[number].path for number in model.blocks] or [
+        ledger.ops[unit.forward[0]].module.partition(".")[0] for unit in found
+    ]
+    ready = {gradient.name: gradient.ready for gradient in gradients(ledger)}
+    made = {number: one for number, one in enumerate(ledger.storages) if one.category == "gradient" and not one.host}
+    units = []
+    for path, unit in zip(paths, found, strict=True):
+        own = tuple(number for number, one in made.items() if one.name.startswith(f"{path}."))
+        last = max([*unit.backward[-1:], *(max(ready.get(made[n].name, 0), made[n].born or 0) for n in own)], default=0)
+        span = (unit.backward[0], last) if unit.backward else None
+        units.append(_Unit((unit.forward[0], unit.forward[-1]), span, unit.nbytes, own))
+    taken = {number for unit in units for number in unit.gradients}
+    return units, around_bytes, tuple(number for number in made if number not in taken)
+
+
+def _life(first: int, dies: int | None) -> dict[str, int | None]:
+    """Made as this op runs, when what the last unit had is gone; there for a moment at least."""
+    return {"born": first + 1, "dies": dies if dies is None else max(dies, first + 1)}
+
+
+def _gather_in_forward(draft: Draft, units: list[_Unit], around_bytes: int, end: int | None) -> None:
+    model = [op.index for op in draft.ledger.ops if op.phase == "forward" and op.module != LOSS]
+    over = model[-1] + 1 if model else 0
+    until = [unit.forward[0] for unit in units] + [over]  # a buffer goes when the next one is full
+    around = _life(0, None if end is None else end - 1)
+    draft.add(Row("gathered", "weights around the units", **around), around_bytes)
+    draft.add(Row("gathered", _BUFFER, **_life(0, until[0])), around_bytes)
+    for unit, next_copied in zip(units, until[1:], strict=True):
+        first, last = unit.forward
+        draft.add(Row("gathered", _WEIGHTS, **_life(first, last + 1)), unit.weight_bytes)
+        draft.add(Row("gathered", _BUFFER, **_life(first, next_copied)), unit.weight_bytes)
+
+
+def _gather_in_backward(draft: Draft, order: list[_Unit]) -> None:
+    # The first is asked for when the gradient of the model's output is there: the loss needs no weights.
+    asked_at = next((op.index for op in draft.ledger.ops if op.phase == "backward" and op.module != LOSS), 0)
+    for unit in order:
+        assert unit.backward is not None
+        first, last = unit.backward
+        if asked_at < first:
+            draft.add(Row("gathered", _BUFFER, **_life(asked_at, first)), unit.weight_bytes)
+        draft.add(Row("gathered", _WEIGHTS, **_life(first, last + 1)), unit.weight_bytes)
+        asked_at = first
+
+
+def _scatter(draft: Draft, order: list[_Unit], around: tuple[int, ...], end: int, ranks: int) -> None:
+    groups = sorted(((unit.backward[1] + 1, unit.gradients) for unit in order if unit.backward), key=lambda row: row[0])
+    ends = [over for over, _ in groups[1:]] + [end - 1]
+    for (over, numbers), freed in zip(groups, ends, strict=True):
+        # The unit's weights are freed first, so that its gradients and their copy weigh less than what was before.
+        _scatter_one(draft, numbers, made=min(over, end - 1), freed=freed, gone=over, ranks=ranks)
+    # Around the units it is the other way: their weights are gone, gradients and copy are all there is.
+    _scatter_one(draft, around, made=end - 1, freed=end, gone=end, ranks=ranks)
+
+
+def _scatter_one(draft: Draft, numbers: tuple[int, ...], *, made: int, freed: int, gone: int, ranks: int) -> None:
+    nbytes = sum(draft.nbytes[number] for number in numbers)
+    draft.add(Row("bucket", _SCATTERED, **_life(made, freed)), nbytes)
+    draft.add(Row("gradient", "part of gradients", **_life(made, None)), -(-nbytes // ranks))
+    for number in numbers:
+        draft.dies[number] = gone

@@ -1,0 +1,118 @@
+"""`Rank`: one GPU's script as that of the fullest rank of a layout: cut by tensors, then into stages, then by data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooflight.hardware.device import Device
+from rooflight.ledger import Ledger
+from rooflight.memory.answer import Memories
+from rooflight.memory.replay import Script
+from rooflight.memory.result import Memory
+from rooflight.memory.sharding import data, gathered, stages, tensor
+from rooflight.memory.sharding.draft import Draft, most_requested
+from rooflight.prediction.parallel.blocks import Model, model_of
+from rooflight.prediction.parallel.combined import Options
+from rooflight.prediction.parallel.layout import Layout
+from rooflight.prediction.parallel.pipeline import stages_of
+from rooflight.prediction.parallel.states import ZERO_STAGE
+from rooflight.prediction.parallel.step import TimedStep
+from rooflight.prediction.prepared import Step
+
+Groups = tuple[tuple[int, ...], ...]
+"""The units of every stage."""
+
+
+class Rank:
+    """A change of scripts of one step, whatever its batch: of one micro-batch."""
+
+    def __init__(self, ledger: Ledger, layout: Layout, options: Options, micro_batches: int, groups: Groups) -> None:
+        self.ledger = ledger
+        self.model: Model = model_of(ledger)
+        self.layout, self.options, self.micro_batches, self.groups = layout, options, micro_batches, groups
+        self.stage = 0
+        """The fullest, of the script that was changed last."""
+
+    def __call__(self, script: Script) -> Script:
+        made = [self._of_stage(script, stage) for stage in range(max(len(self.groups), 1))]
+        sizes = [most_requested(one) for one in made]
+        self.stage = sizes.index(max(sizes))
+        return made[self.stage]
+
+    def _of_stage(self, script: Script, stage: int) -> Script:
+        draft, layout, count = Draft(self.ledger, script), self.layout, self.micro_batches
+        tensor.divide(draft, self.model, layout.tensor, sequence=self.options.sequence_parallel)
+        ops: Sequence[int] = range(len(self.ledger.ops))
+        if len(self.groups) > 1:
+            units = self.groups[stage]
+            ops = self._ops(units)
+            stages.keep_stage(draft, self.model, units, count)
+            stages.hold_micro_batches(draft, ops, self._in_flight(stage) - 1)
+        self._data(draft)
+        stages.add_up_gradients(draft, ops, count)
+        return draft.script()
+
+    def _data(self, draft: Draft) -> None:
+        ranks, options = self.layout.data, self.options
+        caps = {"first_bytes": options.first_bucket_bytes, "cap_bytes": options.bucket_bytes}
+        kind = ZERO_STAGE[self.layout.mode]
+        if kind == 3:
+            gathered.shard(draft, self.model, ranks)
+        elif kind:
+            data.zero(draft, kind, ranks, **caps)
+        else:
+            data.replicate(draft, ranks, **caps)
+
+    def _ops(self, units: Sequence[int]) -> list[int]:
+        found = [self.model.units[number] for number in units]
+        return sorted(index for unit in found for index in (*unit.forward, *unit.backward))
+
+    def _in_flight(self, stage: int) -> int:
+        return stages.in_flight(stage, len(self.groups), self.micro_batches, interleave=self.options.interleave)
+
+    def words(self) -> tuple[str, ...]:
+        """The assumptions, of the rank that was found to be the fullest."""
+        layout, found = self.layout, []
+        if layout.tensor > 1:
+            rest = "the rest too, whole while a matmul needs it" if self.options.sequence_parallel else "the rest whole"
+            found.append(f"memory: activations between divided matmuls in {layout.tensor} parts, {rest}")
+        if len(self.groups) > 1:
+            held = self._in_flight(self.stage)
+            batches = f"{held} micro-batches" if held > 1 else "one micro-batch"
+            found.append(f"memory is that of stage {self.stage + 1} of {len(self.groups)}, the fullest, with "
+                         f"activations of {batches} at once; a weight that two stages use lies on both")  # fmt: skip
+        found += _DATA_WORDS[ZERO_STAGE[layout.mode]] if layout.data > 1 and self._trains else ()
+        if self.micro_batches > 1 and self._trains:
+            found.append("memory: gradients of all micro-batches are added up where they lie")
+        if self.options.recompute != "none":
+            found.append("memory: activations that are computed again are counted as kept")
+        return (*found, *((_OUTSIDE,) if layout.gpus > 1 else ()))
+
+    @property
+    def _trains(self) -> bool:
+        return any(op.phase == "backward" for op in self.ledger.ops)
+
+
+_OUTSIDE = "memory: what NCCL takes for itself is not in it, and streams share their cached blocks"
+_DATA_WORDS = {
+    0: ("memory: buckets lie beside the gradients, as large as all of them (torch's gradient_as_bucket_view=False)",),
+    1: ("memory: every piece of optimizer state in equal parts, gradients whole, a bucket until the next is full",),
+    2: ("memory: every piece of optimizer state and of gradients in equal parts, these once their bucket is full",),
+    3: ("memory: every weight, gradient and piece of optimizer state in equal parts; of gathered weights those of the "
+        "unit that computes and a buffer for one, with its whole gradients until they are scattered (fully_shard)",
+        "memory: weights around the units stay gathered until backward is over"),
+}  # fmt: skip
+
+
+def fullest(step: Step, timed: TimedStep, layout: Layout, options: Options, micro_batches: int, *, device: Device,
+            memories: Memories, timeline: bool = False) -> tuple[Memory, tuple[str, ...]]:  # fmt: skip
+    """Memory of the fullest rank, and what was assumed. `step` is of a micro-batch; `timed` tells where to cut it."""
+    groups: Groups = ()
+    if layout.pipeline > 1:
+        groups = tuple(stage.units for stage in stages_of(timed, model_of(timed.ledger), layout.pipeline))
+    # Kept with the trace: `Memories` knows a change by its identity.
+    asked = layout, options, micro_batches, groups
+    rank = step.shared.get(("rank", asked))
+    if rank is None:
+        rank = step.shared["rank", asked] = Rank(step.ledger, *asked)
+    return memories.of(step, device, timeline=timeline, change=rank), rank.words()

@@ -1,0 +1,98 @@
+"""Tensor parallelism: weights and what lies between their matmuls in parts, everything else whole on each rank.
+
+What a column's matmul makes is cut, and so is all that is made from it, up to the row's matmul, whose result every rank
+has whole; in backward the other way round (Korthikanti et al. 2022, section 4). With sequence parallelism the rest is
+cut, too, and is whole only while a matmul that needs it runs.
+"""
+
+from __future__ import annotations
+
+from rooflight.ledger import Ledger, Op
+from rooflight.memory.sharding.draft import Draft
+from rooflight.memory.sharding.weights import cut_weights, parameter_of
+from rooflight.prediction.parallel.blocks import Model
+from rooflight.prediction.parallel.split import Parts, parts_of
+
+_MADE = ("activation", "temporary", "output")
+
+
+def divide(draft: Draft, model: Model, ranks: int, *, sequence: bool) -> None:
+    if ranks == 1:
+        return
+    ledger = draft.ledger
+    parts, owner = parts_of(ledger, model), parameter_of(ledger)
+    weights = cut_weights(ledger, parts.modules)
+    made, of_weights = _cut_results(ledger, parts, weights)
+    average = _average(ledger, weights, ranks)
+    along = set()
+    for number, storage in enumerate(ledger.storages):
+        updated = storage.category == "optimizer-state" or _phase(ledger, storage.born) == "optimizer"
+        if number in owner or updated:
+            share = average if number not in owner else 1 / ranks if owner[number] in weights else 1.0
+            draft.cut(number, share)
+        elif number in made:
+            draft.cut(number, 1 / ranks)
+        elif sequence and storage.category in _MADE and storage.born is not None and number not in of_weights:
+            along.add(number)
+    _cut_moments(draft, parts, ranks, average, sequence=sequence)
+    if along:
+        _along_the_sequence(draft, parts, along, ranks)
+
+
+def _phase(ledger: Ledger, op: int | None) -> str:
+    return "" if op is None or op >= len(ledger.ops) else ledger.ops[op].phase
+
+
+def _average(ledger: Ledger, weights: set[int], ranks: int) -> float:
+    """Of all weights, the part that a rank holds."""
+    sizes = {number: one.nbytes for number, one in enumerate(ledger.storages) if one.category == "parameter"}
+    total = sum(sizes.values())
+    return 1 - sum(sizes[number] for number in weights) * (1 - 1 / ranks) / total if total else 1.0
+
+
+def _cut_results(ledger: Ledger, parts: Parts, weights: set[int]) -> tuple[set[int], set[int]]:
+    """Storages of which a rank makes a part only; and those that are copies of weights, as autocast makes them."""
+    place = {storage.id: number for number, storage in enumerate(ledger.storages)}
+    cut, copies = set(weights), {number for number, one in enumerate(ledger.storages) if one.category == "parameter"}
+    for op in ledger.ops:
+        if op.phase == "optimizer":
+            break
+        inputs = {place[one.storage] for one in op.inputs if one.storage in place}
+        results = {place[one.storage] for one in op.outputs if one.storage in place} - inputs
+        if inputs and inputs <= copies:
+            copies |= results
+            if inputs <= cut:
+                cut |= results
+        elif _is_cut(op, parts, bool((inputs - copies) & cut)):
+            cut |= results
+    return cut - weights, copies
+
+
+def _is_cut(op: Op, parts: Parts, from_a_part: bool) -> bool:
+    if op.index not in parts.inside:
+        return False
+    axis = parts.axis.get(op.index)
+    # A product whose inner dimension is cut is a sum over the ranks: whole on each.
+    return axis != "k" if axis is not None else from_a_part or "embedding" in op.name
+
+
+def _cut_moments(draft: Draft, parts: Parts, ranks: int, average: float, *, sequence: bool) -> None:
+    for op in draft.ledger.ops:
+        if draft.moments[op.index]:
+            if op.phase == "optimizer":
+                draft.cut_moments(op.index, average)
+            elif op.index in parts.inside or sequence:
+                draft.cut_moments(op.index, 1 / ranks)
+
+
+def _along_the_sequence(draft: Draft, parts: Parts, along: set[int], ranks: int) -> None:
+    whole = {number: draft.nbytes[number] for number in along}
+    for number in along:
+        draft.cut(number, 1 / ranks)
+    place = {storage.id: number for number, storage in enumerate(draft.ledger.storages)}
+    for index in parts.axis:
+        op = draft.ledger.ops[index]
+        seen = {place[one.storage] for one in (*op.inputs, *op.outputs) if one.storage in place}
+        gathered = tuple(whole[number] for number in sorted(seen & along))
+        if gathered:
+            draft.borrow(index, gathered)

@@ -1,0 +1,238 @@
+"""How large a step can be on a device, and what would make one that is too large fit: each answer is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from msgspec import structs
+from torch import nn
+
+from rooflight import units
+from rooflight.errors import BadInput, RooflightError
+from rooflight.hardware.device import Device
+from rooflight.memory.answer import Memories
+from rooflight.memory.limits import Largest, largest
+from rooflight.memory.result import Memory
+from rooflight.memory.settings import Settings, parse
+from rooflight.memory.sharding.ranks import Rank
+from rooflight.prediction.asked import DOES_NOT_FIT
+from rooflight.prediction.parallel.combined import Options
+from rooflight.prediction.parallel.layout import DataMode, Layout
+from rooflight.prediction.prepared import Step
+from rooflight.prediction.result import Limit, Prediction, Predictions, Saving
+from rooflight.prediction.steps import steps_of
+from rooflight.trace import TraceOptions
+
+Timed = Callable[[Step], tuple[float, float | None]]
+"""Seconds of a step on the device, and samples a second."""
+_WORTH = 0.01
+"""Savings below this part of what the step takes are not worth a line."""
+_ONE_PERCENT = 100
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The step that was asked for, to be asked for again with a change."""
+
+    model: str | nn.Module
+    inputs: tuple[Any, ...]
+    kwargs: Mapping[str, Any] | None
+    options: TraceOptions
+    which: Mapping[str, Any]
+    """What else names it: `step`, `seq`, `dtype`, ..."""
+
+    def at(self, batch: int, *, scaled: bool = False, options: TraceOptions | None = None, **changed: Any) -> Step:
+        batches = [batch] if isinstance(self.model, str) else []
+        steps, _ = steps_of(self.model, self.inputs, self.kwargs, batches, options or self.options, scaled=scaled,
+                            **{**self.which, **changed})  # fmt: skip
+        return steps[0]
+
+    @property
+    def by_name(self) -> bool:
+        return isinstance(self.model, str)
+
+
+def largest_batch(asked: Asked, device: Device, memories: Memories, *, near: int | None) -> Limit:
+    """By the closed form in the batch that one trace gives, then traced at that very batch."""
+    if not asked.by_name:
+        raise BadInput("--max-batch needs a model by name: a live module has the batch of its inputs")
+    any_size = asked.at(near or 1, scaled=True)
+    step_at = any_size.larger or asked.at
+    found = largest(memories, device, step_at, start=max(2, near or 1))
+    if not found.value:
+        return _limit(device, "batch", found, None, "")
+    value, fails = found.value, found.fails
+    memory = memories.of(asked.at(value), device)
+    while not memory.fits and value > 1:
+        value, fails = value - max(1, value // _ONE_PERCENT), value
+        memory = memories.of(asked.at(value), device)
+    how = f"closed form in the batch, {found.tried} sizes tried; confirmed by a trace at batch {value:,}"
+    return _limit(device, "batch", replace(found, value=value, fails=fails), memory, how)
+
+
+def longest_sequence(asked: Asked, device: Device, memories: Memories, *, batch: int) -> Limit:
+    """Every length is traced: what a model does with more tokens has no closed form here."""
+    start = asked.which.get("seq")
+    if not asked.by_name:
+        raise BadInput("--max-seq needs a model by name: a live module has the length of its inputs")
+    name = "past" if asked.which.get("step") == "decode" else "seq"
+    first = asked.at(batch)
+    length = first.ledger.header.past if name == "past" else first.ledger.header.sequence
+    if length is None:
+        raise BadInput(f"--max-seq: {first.ledger.header.model} takes no sequence")
+
+    def at(size: int) -> Step:
+        changed: dict[str, Any] = {name: size}
+        return asked.at(batch, **changed)
+
+    found = largest(memories, device, at, start=max(2, start or length))
+    if not found.value:
+        return _limit(device, "sequence", found, None, "", batch=batch)
+    memory = memories.of(at(found.value), device)
+    how = f"every length traced for itself, {found.tried} of them"
+    return _limit(device, "sequence", found, memory, how, batch=batch)
+
+
+def _limit(device: Device, what: Any, found: Largest, memory: Memory | None, how: str,
+           batch: int | None = None) -> Limit:  # fmt: skip
+    fails = None if found.why else found.fails
+    return Limit(device=device.name, what=what, batch=batch, value=found.value, fails=fails, why=found.why, how=how,
+                 memory=memory)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Something to do, and the memory of the step with it."""
+
+    words: str
+    memory: Callable[[Step], Memory]
+    step: Callable[[], Step]
+    timed: bool = True
+    """Is the time of that step the time of the change?"""
+
+
+def savings(asked: Asked, step: Step, device: Device, memories: Memories, timed: Timed | None) -> tuple[Saving, ...]:
+    """Changes that take less memory: what fits first, then what saves most."""
+    now = memories.of(step, device)
+    found = []
+    for change in _changes(asked, step, device, memories, fits=now.fits):
+        try:
+            other = change.step()
+            memory = change.memory(other)
+        except RooflightError:
+            continue  # a change that cannot be made is none to advise
+        saved = now.device_bytes - memory.device_bytes
+        if saved < _WORTH * now.device_bytes:
+            continue
+        time_s, throughput = timed(other) if timed is not None and change.timed else (None, None)
+        found.append(Saving(
+            device=device.name, batch=step.batch, change=change.words, saved_bytes=saved, fits=memory.fits,
+            peak_allocated_bytes=memory.peak_allocated_bytes, peak_reserved_bytes=memory.peak_reserved_bytes,
+            device_bytes=memory.device_bytes, time_s=time_s, throughput=throughput,
+        ))  # fmt: skip
+    return tuple(sorted(found, key=lambda one: (not one.fits, -one.saved_bytes)))
+
+
+def _changes(asked: Asked, step: Step, device: Device, memories: Memories, *, fits: bool) -> Iterator[_Change]:
+    def of(other: Step) -> Memory:
+        return memories.of(other, device)
+
+    batch = step.batch or 1
+    on_gpu, training = device.kind == "gpu", step.ledger.header.step == "train"
+    if on_gpu and not memories.settings.expandable_segments:
+        wide = Memories(replace(memories.settings, expandable_segments=True))
+        yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", lambda other: wide.of(other, device),
+                      lambda: step)  # fmt: skip
+    if asked.by_name:
+        for words, made in _other_steps(asked, step, batch):
+            yield _Change(words, of, made)
+        if not fits and (found := largest_batch(asked, device, memories, near=batch)).value:
+            yield _Change(f"the largest batch that fits (--batch {found.value:,})", of, lambda: asked.at(found.value))
+    if on_gpu and training:
+        for mode, words in _SHARDED.items():
+            layout = Layout(data=_RANKS, mode=mode, gpus_per_node=_RANKS)
+            yield _Change(f"{words} over {_RANKS} GPUs (--gpus {_RANKS} --parallel {mode})",
+                          partial(_of_rank, layout, device, memories), lambda: step, timed=False)  # fmt: skip
+
+
+_RANKS = 8
+_SHARDED: dict[DataMode, str] = {"zero2": "ZeRO-2", "fsdp": "FSDP"}
+
+
+def _of_rank(layout: Layout, device: Device, memories: Memories, step: Step) -> Memory:
+    return memories.of(step, device, change=Rank(step.ledger, layout, Options(), 1, ()))
+
+
+def _other_steps(asked: Asked, step: Step, batch: int) -> Iterator[tuple[str, Callable[[], Step]]]:
+    header, options = step.ledger.header, asked.options
+    training, whole = header.step == "train", header.dtype == "fp32" and not options.autocast
+    again = replace(options, checkpoint=("blocks",))
+    checkpoints = training and not options.checkpoint
+    if checkpoints:
+        yield "blocks computed again in backward (--checkpoint blocks)", lambda: asked.at(batch, options=again)
+    if whole:
+        yield "bf16 for the whole model (--dtype bf16)", lambda: asked.at(batch, dtype="bf16")
+    if whole and training:
+        mixed = replace(options, autocast="bf16")
+        yield "bf16 by autocast (--autocast bf16)", lambda: asked.at(batch, options=mixed)
+    if whole and checkpoints:
+        yield "both: --dtype bf16 --checkpoint blocks", lambda: asked.at(batch, dtype="bf16", options=again)
+    if batch > 1:
+        half = batch // 2
+        yield f"half the batch (--batch {half:,})", lambda: asked.at(half)
+        if training and options.accumulate == 1 and batch % 2 == 0:
+            twice = replace(options, accumulate=2)
+            words = f"two micro-batches of {half:,} (--batch {half:,} --accumulate 2)"
+            yield words, lambda: asked.at(half, options=twice)
+    if training and header.optimizer in ("adam", "adamw"):
+        plain = replace(options, optimizer="momentum")
+        yield "momentum instead of Adam (--optimizer momentum)", lambda: asked.at(batch, options=plain)
+
+
+def settings_given(text: str | None) -> Settings:
+    return parse(text) if text else Settings()
+
+
+def memory_notes(rows: Sequence[Prediction]) -> tuple[str, ...]:
+    """What was assumed of memory, and for which devices."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for note in row.memory.notes if row.memory is not None else ():
+            devices = found.setdefault(note, [])
+            if row.device not in devices:
+                devices.append(row.device)
+    return tuple(f"{', '.join(devices)}: {note}" for note, devices in found.items())
+
+
+def too_large(rows: Sequence[Prediction]) -> tuple[str, ...]:
+    """Of everything that would not run: what it needs, and what there is."""
+    found = []
+    for row in rows:
+        memory = row.memory
+        if memory is None or memory.fits:
+            continue
+        batch = "" if row.batch is None else f" at batch {row.batch:,}"
+        needs, has = units.bytes_(memory.device_bytes), units.bytes_(memory.usable_bytes)
+        found.append(f"{DOES_NOT_FIT}{row.device}{batch} would need {needs} of its {has}: this would not run")
+    return tuple(found)
+
+
+def with_limits(found: Predictions, asked: Asked, memories: Memories, *, max_batch: bool,
+                max_seq: bool) -> Predictions:  # fmt: skip
+    """The largest batch, and the longest sequence at the first batch, that each device takes."""
+    limits: list[Limit] = []
+    near = found[0].batch
+    for device in found.devices:
+        if max_batch:
+            limits.append(largest_batch(asked, device, memories, near=near))
+        if max_seq:
+            limits.append(longest_sequence(asked, device, memories, batch=near or 1))
+    known = {(limit.device, limit.what): limit.value for limit in limits}
+    rows = tuple(
+        structs.replace(row, max_batch=known.get((row.device, "batch")), max_seq=known.get((row.device, "sequence")))
+        for row in found
+    )
+    return structs.replace(found, predictions=rows, limits=tuple(limits))

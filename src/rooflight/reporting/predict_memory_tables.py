@@ -1,0 +1,147 @@
+"""Predicted memory as tables: what it is made of at its highest, how it goes through the step, what takes less."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooflight import units
+from rooflight.memory.peak import WORDS
+from rooflight.memory.result import Memory, Timeline
+from rooflight.prediction.result import Limit, Prediction, Predictions, Saving
+from rooflight.reporting.memory_timeline import drawn
+from rooflight.reporting.predict_tables import rate
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import seconds, whole_bytes
+
+_MOST_STRETCHES = 9
+"""With more phases than this, as many micro-batches have, their ends are not listed."""
+
+
+def split_table(memory: Memory, title: str) -> Table:
+    """The allocated peak, category by category, then what is around it."""
+    rows: list[tuple[str, int, float | None]] = [
+        (WORDS[name], nbytes, nbytes / memory.peak_allocated_bytes) for name, nbytes in memory.peak.split.items()
+    ]
+    rows.append(("allocated at the peak", memory.peak_allocated_bytes, 1.0))
+    emphasised = {len(rows) - 1}
+    if memory.peak_reserved_bytes is not None and memory.outside_bytes is not None:
+        rows += [
+            ("cached and fragmented", memory.peak_reserved_bytes - memory.peak_allocated_bytes, None),
+            ("reserved at its peak", memory.peak_reserved_bytes, None),
+            ("CUDA context and libraries", memory.outside_bytes, None),
+            ("of the device", memory.device_bytes, None),
+        ]
+        emphasised |= {len(rows) - 3, len(rows) - 1}
+    columns = (Column("memory", right=False), Column("bytes", whole_bytes), Column("share", _share))
+    return Table(title, columns, tuple(rows), emphasised=frozenset(emphasised))
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else units.percent(value)
+
+
+def peak_words(memory: Memory, model: str) -> str:
+    """Where it happens."""
+    peak = memory.peak
+    where = peak.module or model
+    return f"in {peak.name.removeprefix('aten::')} of {where}, {peak.phase}"
+
+
+def tenant_table(memory: Memory, title: str) -> Table:
+    """The largest things alive at the peak."""
+    columns = (
+        Column("alive at the peak", right=False), Column("of", right=False, optional=2), Column("is", right=False),
+        Column("shape", right=False, optional=1), Column("in", right=False, optional=3),
+        Column("how many", units.exact), Column("bytes", whole_bytes),
+    )  # fmt: skip
+    rows = tuple(
+        (one.name.removeprefix("aten::"), one.module, WORDS[one.category], units.shape(one.shape) if one.dtype else "",
+         one.dtype, one.count, one.bytes)
+        for one in memory.peak.tenants
+    )  # fmt: skip
+    return Table(title, columns, rows)
+
+
+def timeline_tables(timeline: Timeline, title: str) -> list[Table]:
+    """One line of blocks, and what there is of each category at the ends of the phases."""
+    phases = _phase_of_every_op(timeline)
+    lines = drawn(timeline.allocated, phases)
+    made = [Table("", (Column(f"allocated after each op{title}", right=False),), tuple((line,) for line in lines))]
+    places = [0, *(start - 1 for _, start in timeline.phases[1:]), len(timeline.allocated) - 1]
+    names = ["after the first op", *(f"after {phase}" for phase, _ in timeline.phases)]
+    if len(places) > _MOST_STRETCHES:
+        return made
+    shown = [name for name in timeline.categories if name != "workspace"]
+    columns = [Column("live bytes", right=False), Column("allocated", whole_bytes)]
+    columns += [Column(WORDS[name], whole_bytes, optional=number) for number, name in enumerate(shown)]
+    rows = tuple(
+        (name, timeline.allocated[place], *(timeline.categories[kind][place] for kind in shown))
+        for name, place in zip(names, places, strict=True)
+    )
+    return [*made, Table("", tuple(columns), rows)]
+
+
+def _phase_of_every_op(timeline: Timeline) -> list[str]:
+    ends = [start for _, start in timeline.phases[1:]] + [len(timeline.allocated)]
+    return [phase for (phase, start), end in zip(timeline.phases, ends, strict=True) for _ in range(end - start)]
+
+
+def saving_table(savings: Sequence[Saving], title: str) -> Table:
+    columns = (
+        Column("change", right=False), Column("allocated", whole_bytes, optional=2),
+        Column("of the device", whole_bytes), Column("saved", whole_bytes, optional=1),
+        Column("fits", _yes, right=False), Column("time/step", seconds, optional=3, raw="time_s"),
+        Column("samples/s", rate, optional=4, raw="samples_per_s"),
+    )  # fmt: skip
+    rows = tuple(
+        (one.change, one.peak_allocated_bytes, one.device_bytes, one.saved_bytes, one.fits, one.time_s, one.throughput)
+        for one in savings
+    )
+    return Table(title, columns, rows)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def limit_line(limit: Limit, *, several: bool) -> str:
+    """`the largest batch that fits: 1,464 (149 GB of 150 GB; 1,465 would not), ...`."""
+    what = "batch" if limit.what == "batch" else "sequence"
+    best = "largest" if limit.what == "batch" else "longest"
+    at = f" at batch {limit.batch:,}" if limit.batch is not None else ""
+    on = f" on {limit.device}" if several else ""
+    if not limit.value:
+        return f"no {what} fits{on}{at}: {limit.why or 'not even 1'}"
+    needs = ""
+    if limit.memory is not None:
+        needs = f"{units.bytes_(limit.memory.device_bytes)} of {units.bytes_(limit.memory.usable_bytes)}"
+    after = f"{limit.fails:,} would not" if limit.fails is not None else limit.why or "no larger one was tried"
+    said = "; ".join(part for part in (needs, after) if part)
+    return f"the {best} {what} that fits{on}{at}: {limit.value:,} ({said}); {limit.how}"
+
+
+def memory_line(memory: Memory, *, each: bool) -> str:
+    """The three numbers, and whether it fits."""
+    verdict = "fits" if memory.fits else "does not fit"
+    has = units.bytes_(memory.usable_bytes)
+    if memory.peak_reserved_bytes is None:
+        return f"memory: {units.bytes_(memory.peak_allocated_bytes)} allocated at its peak, of {has}: {verdict}"
+    of_each = " of each GPU" if each else ""
+    return (f"memory{of_each}: {units.bytes_(memory.peak_allocated_bytes)} allocated at its peak, "
+            f"{units.bytes_(memory.peak_reserved_bytes)} reserved, {units.bytes_(memory.device_bytes)} with context "
+            f"and libraries, of {has}: {verdict}")  # fmt: skip
+
+
+def tables(found: Predictions, one: Prediction, of: str) -> list[Table]:
+    """What is shown of one prediction's memory."""
+    memory = one.memory
+    if memory is None:
+        return []
+    made = [split_table(memory, f"memory at its highest, {peak_words(memory, found.header.model)}{of}")]
+    if memory.timeline is not None:
+        made += [tenant_table(memory, ""), *timeline_tables(memory.timeline, of)]
+    if found.savings:
+        about = found.savings[0]
+        which = "" if len(found) == 1 else f" · {about.device} · batch {about.batch:,}"
+        made.append(saving_table(found.savings, f"what would take less memory, predicted in the same way{which}"))
+    return made
