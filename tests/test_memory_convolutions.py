@@ -11,6 +11,7 @@ import pytest
 from rooflight.errors import BadInput
 from rooflight.hardware import workspaces
 from rooflight.hardware.tasks import Task
+from rooflight.hardware.workspace_points import FAMILIES
 from rooflight.memory.convolutions import ConvolutionWorkspaces
 
 HELD_OUT = Path(__file__).parent / "data" / "h200_workspaces.json.gz"
@@ -36,7 +37,7 @@ def held_out() -> list[tuple[Task, int]]:
         (Task(family, points.precision, tuple(row[:-3])), row[len(LAYER) + way])
         for points in workspaces.read(HELD_OUT).points
         for row in points.rows
-        for way, family in enumerate(workspaces.FAMILIES)
+        for way, family in enumerate(FAMILIES)
         if row[len(LAYER) + way] >= 0
     ]
 
@@ -103,7 +104,7 @@ def test_depthwise_layers_of_nchw_take_nothing(shipped: workspaces.Workspaces) -
 
 
 def one_point(numbers: tuple[int, ...], workspace: int, family: str = "conv-wgrad") -> ConvolutionWorkspaces:
-    ways = [workspace if way == family else -1 for way in workspaces.FAMILIES]
+    ways = [workspace if way == family else -1 for way in FAMILIES]
     return ConvolutionWorkspaces({"fp32": [[*numbers, *ways]]})
 
 

@@ -22,8 +22,10 @@ from rooflight.calibration.clock import Clock, CpuClock, GpuClock
 from rooflight.calibration.collectives import all_reduce_bandwidths
 from rooflight.calibration.host import gap_seconds, host_costs
 from rooflight.calibration.plan import Chapter, cpu_plan, gpu_plan
+from rooflight.calibration.workspaces import record
 from rooflight.errors import BadFile
 from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, Points
+from rooflight.hardware.workspace_points import WorkspacePoints, by_precision
 from rooflight.ledger import Value
 from rooflight.measurement.machine.conditions import Conditions, cuda_version, device_name, driver_version
 
@@ -34,6 +36,9 @@ _SIDE = {"cuda": 8192, "cpu": 1536}
 _MEGABYTES = {"cuda": 1000, "cpu": 256}
 _CEILING_S = {"cuda": 0.8, "cpu": 1.5}
 _HOST_S = 8.0
+_WORKSPACES = "workspaces"
+_WORKSPACES_SHARE = {"cuda": 0.12, "cpu": 0.0}
+"""Of the seconds, for the memory that cuDNN's convolutions borrow; a CPU has no cuDNN."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +112,16 @@ def calibrate(bench: Bench, progress: Progress, journal_path: Path | None = None
         warnings.simplefilter("ignore", UserWarning)  # torch warns of every thread that begins with a matrix product
         values = _values(bench, journal, progress)
         _chapters(bench, journal, progress)
-    conditions.sample()
+        conditions.sample()
+        _workspaces(bench, journal, progress)
+    progress("done", 1.0)
     calibration = Calibration(
         format_version=FORMAT_VERSION, rooflight=__version__, torch=str(torch.__version__), device=name,
         cuda=cuda_version(), cudnn=_cudnn() if kind == "cuda" else None,
         driver=driver_version() if kind == "cuda" else None, made=date.today().isoformat(),
         seconds=round(time.monotonic() - begun, 1), conditions=conditions.after(),
         ceilings=values["ceilings"], host=values["host"], points=_points(journal),
+        workspaces=tuple(WorkspacePoints(*some) for some in sorted(journal.done.get(_WORKSPACES, {}).items())),
     )  # fmt: skip
     journal.close()
     return calibration
@@ -159,14 +167,30 @@ def _chapters(bench: Bench, journal: Journal, progress: Progress) -> None:
     left = [chapter for chapter in plan if chapter.name not in journal.done]
     whole = sum(chapter.share for chapter in plan)
     gone = whole - sum(chapter.share for chapter in left)
+    part = 1 - _WORKSPACES_SHARE[bench.device.type]
     if left:
         with closing(_clock(bench)) as clock:
             for chapter in left:
-                progress(chapter.name, gone / whole)
-                until = time.monotonic() + bench.seconds * chapter.share / whole
+                progress(chapter.name, part * gone / whole)
+                until = time.monotonic() + part * bench.seconds * chapter.share / whole
                 journal.keep(chapter.name, _rows(clock, chapter, until))
                 gone += chapter.share
-    progress("done", 1.0)
+
+
+def _workspaces(bench: Bench, journal: Journal, progress: Progress) -> None:
+    """Last: the clock's memory is free again, and nothing is timed any more that other layers in cuDNN's caches could
+    disturb."""
+    share = _WORKSPACES_SHARE[bench.device.type]
+    if not share or _WORKSPACES in journal.done:
+        return
+    gc.collect()
+    torch.cuda.empty_cache()
+    seconds, begun = share * bench.seconds, time.monotonic()
+
+    def told(doing: str) -> None:
+        progress(doing, 1 - share * max(0.0, 1 - (time.monotonic() - begun) / seconds))
+
+    journal.keep(_WORKSPACES, by_precision(record(bench.device, seconds, told).points))
 
 
 def _rows(clock: Clock, chapter: Chapter, until: float) -> dict[str, list[list[int]]]:
@@ -202,7 +226,7 @@ def _clock(bench: Bench) -> Clock:
 def _points(journal: Journal) -> tuple[Points, ...]:
     rows: dict[str, list[list[int]]] = {}
     for section, found in journal.done.items():
-        if section not in ("host", "ceilings"):
+        if section not in ("host", "ceilings", _WORKSPACES):
             for key, some in found.items():
                 rows.setdefault(key, []).extend(some)
     found = []

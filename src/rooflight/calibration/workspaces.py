@@ -1,7 +1,7 @@
 """How much workspace cuDNN takes for convolutions: each layer is run once, and the allocator says what was borrowed.
 
 Layers are drawn at random, as networks have them, but none that a well-known network has: sides of 7, 14, 28, ...
-together with powers of two in both channels are left out, whatever the batch.
+together with multiples of eight in both channels are left out, whatever the batch.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import torch
 
 from rooflight.calibration.case import OutOfPool, Pool, precision_set
 from rooflight.calibration.convolution import WAYS, call_of, output_size
-from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, whole
+from rooflight.calibration.sampling import KNOWN_SIDES, choice, points, whole
 from rooflight.hardware.tasks import Task
-from rooflight.hardware.workspaces import FORMAT_VERSION, WorkspacePoints, Workspaces
+from rooflight.hardware.workspace_points import WorkspacePoints
+from rooflight.hardware.workspaces import FORMAT_VERSION, Workspaces
 
 Numbers = tuple[int, ...]
 SHARES = {("tf32", 0): 26, ("bf16", 0): 30, ("fp32", 0): 12, ("tf32", 1): 12, ("bf16", 1): 16, ("fp32", 1): 4}
@@ -61,7 +62,7 @@ def _layer(u: list[float], channels_last: int) -> Numbers | None:
         c, k = (max(1, round(value / groups)) * groups for value in (c, k))
     stride = side if side in (2, 4, 16) else 4 if side == 11 else 2 if u[6] > (0.5 if kind == 1 else 0.8) else 1
     pad = 0 if r != s or side in (2, 4, 16) else r // 2
-    known = h in KNOWN_SIDES and (kind == 1 or (is_power_of_two(c) and is_power_of_two(k)))
+    known = h in KNOWN_SIDES and (kind == 1 or c % 8 == k % 8 == 0)
     if h < max(r, s) or known:
         return None
     out = output_size(h, r, stride, pad, 1) * output_size(h, s, stride, pad, 1)

@@ -31,7 +31,8 @@ _LEAST_S, _MOST_S = 5, 3600
 def command(where: str | None, described: str | None, seconds: float, output: Path | None, force: bool,
             fresh: bool) -> None:  # fmt: skip
     """Time this device with micro-benchmarks of its own choosing: matrix products, convolutions, attention, memory, the
-    host. The result is a file that `rooflight predict` uses for this device, and carries over to others.
+    host; and see what memory cuDNN borrows. The result is a file that `rooflight predict` uses for this device; its
+    times are carried over to others.
 
     A calibration that is cut off goes on where it was.
     """
@@ -128,7 +129,10 @@ def _summary(calibration: Calibration, path: Path, name: str) -> None:
     from rooflight.prediction.asked import waited_much
 
     points = sum(len(some.rows) for some in calibration.points)
-    emit(f"{calibration.device}: {points:,} points in {calibration.seconds:.0f} s, torch {calibration.torch}")
+    layers = sum(len(some.rows) for some in calibration.workspaces)
+    of_memory = f" and the workspaces of {layers:,} convolutions" if layers else ""
+    took = f"in {calibration.seconds:.0f} s, torch {calibration.torch}"
+    emit(f"{calibration.device}: {points:,} points{of_memory} {took}")
     waited = calibration.conditions.get("waited_for_a_core", "")
     if waited_much(waited):
         emit(f"TIMES UNRELIABLE: others kept the cores busy, threads waited {waited}: calibrate again when it is quiet")

@@ -20,7 +20,7 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @table_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document: both headers, totals, rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document: both headers, totals, rows, memory.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
 @click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json, .csv or .md.")
@@ -30,7 +30,8 @@ def command(a: Path, b: Path, by: By, depth: int | None, unfold: bool, as_json: 
     """Put two saved ledgers side by side: eager and compiled, two precisions, estimate and measurement.
 
     A and B are files that `rooflight estimate -o` or `rooflight measure -o` saved, or recorded:NAME, a measurement
-    that comes with rooflight (see `rooflight list recordings`). Ratios are B by A.
+    that comes with rooflight (see `rooflight list recordings`). Ratios are B by A. The memory of an estimate is
+    predicted for the GPU of the other side.
     """
     to = _form(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, output=output)
     if output is not None:

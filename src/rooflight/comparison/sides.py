@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
+from rooflight.comparison.memory import ComparedMemory, SideMemory, compare_memory
 from rooflight.ledger import Ledger, Op, total
 from rooflight.measured import Measured, is_measured, ratio
 from rooflight.measured.facts import Number
@@ -111,10 +113,32 @@ class Comparison:
             self._line("DRAM written", "byte", _whole("dram_bytes_written")),
             self._line("through L2", "byte", _whole("l2_bytes")),
             self._line("through L1", "byte", _whole("l1_bytes")),
-            self._line("allocated at the peak", "byte", _whole("peak_allocated_bytes")),
-            self._line("reserved at the peak", "byte", _whole("peak_reserved_bytes")),
+            *self._memory_lines(),
         ]
         return [line for line in lines if line.a or line.b]
+
+    @cached_property
+    def memory(self) -> ComparedMemory:
+        """Made when it is asked for: the memory of an estimate is predicted by running it through an allocator."""
+        return compare_memory(self.a, self.b)
+
+    def _memory_lines(self) -> list[TotalLine]:
+        """Names say who was predicted where the other side was measured."""
+        joined = self.memory.joined
+        if joined is None:
+            return [
+                self._line("allocated at the peak", "byte", _whole("peak_allocated_bytes")),
+                self._line("reserved at the peak", "byte", _whole("peak_reserved_bytes")),
+            ]
+        a, b = joined.kinds
+        kinds = f": A {a}, B {b}" if a != b else ""
+        picks: dict[str, Callable[[SideMemory], Number | None]] = {
+            "allocated before the step": lambda side: side.before_bytes,
+            "allocated at the peak": lambda side: side.peak_allocated_bytes,
+            "reserved at the peak": lambda side: side.peak_reserved_bytes,
+            "outside the allocator": lambda side: side.outside_bytes,
+        }
+        return [TotalLine(name + kinds, "byte", pick(joined.a), pick(joined.b)) for name, pick in picks.items()]
 
     def _both_kinds(self) -> list[TotalLine]:
         """An estimate against a measurement: useful with executed, compulsory with counted."""

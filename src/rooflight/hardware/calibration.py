@@ -16,6 +16,7 @@ import msgspec
 
 from rooflight.errors import BadInput
 from rooflight.hardware.tasks import FAMILIES, Task
+from rooflight.hardware.workspace_points import WorkspacePoints, fault_of
 from rooflight.ledger import Value
 
 FORMAT_VERSION = 1
@@ -51,6 +52,8 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     host: dict[str, Value] = {}
     """Seconds of the host for one op of a class, and between two kernels of the device."""
     points: tuple[Points, ...] = ()
+    workspaces: tuple[WorkspacePoints, ...] = ()
+    """What cuDNN takes for convolutions beside their tensors; none on a CPU, and in files of before it was recorded."""
     notes: tuple[str, ...] = ()
 
 
@@ -72,6 +75,9 @@ def decode(content: bytes, source: str) -> Calibration:
                                 for row in points.rows):  # fmt: skip
             raise BadInput(f"{source}: its {points.family!r} points do not fit this rooflight; make it again with: "
                            "rooflight calibrate")  # fmt: skip
+    fault = fault_of(calibration.workspaces)
+    if fault is not None:
+        raise BadInput(f"{source}: its workspaces {fault}; make it again with: rooflight calibrate")
     for key, value in (*calibration.host.items(), *calibration.ceilings.items()):
         if value.value < 0:
             raise BadInput(f"{source}: {key} is negative; make it again with: rooflight calibrate")

@@ -1,8 +1,4 @@
-"""The workspace file: how many bytes cuDNN asked for, layer by layer, on one device. Versioned, decoded strictly.
-
-One row a layer: the task's numbers (see rooflight.hardware.tasks.CONVOLUTION), then the bytes of its workspace forward
-and for the gradients of input and weight; -1 where cuDNN had nothing for it.
-"""
+"""The workspace file: how many bytes cuDNN asked for, layer by layer, on one device. Versioned, decoded strictly."""
 
 from __future__ import annotations
 
@@ -13,21 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import FOLDER
-from rooflight.hardware.tasks import CONVOLUTION
+from rooflight.hardware.workspace_points import WorkspacePoints, by_precision, fault_of
 
 FORMAT_VERSION = 1
-FAMILIES = ("conv-forward", "conv-dgrad", "conv-wgrad")
-
-
-class WorkspacePoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All recorded layers in one precision."""
-
-    precision: str
-    rows: list[list[int]]
 
 
 class Workspaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,42 +28,35 @@ class Workspaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     points: tuple[WorkspacePoints, ...] = ()
 
     def by_precision(self) -> dict[str, list[list[int]]]:
-        """As `ConvolutionWorkspaces` takes them."""
-        return {points.precision: points.rows for points in self.points}
+        return by_precision(self.points)
 
 
 def decode(content: bytes, source: str) -> Workspaces:
     try:
-        found = msgspec.json.decode(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-        version = found.get("format_version") if isinstance(found, dict) else None
-        if version != FORMAT_VERSION:
-            raise BadInput(f"{source}: workspace format {version!r}, this rooflight reads {FORMAT_VERSION}")
-        workspaces = msgspec.convert(found, Workspaces)
+        workspaces = _of_this_version(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content, source)
     except (msgspec.MsgspecError, OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise BadInput(f"{source} is no workspace file: {error}") from None
-    seen = set()
-    for points in workspaces.points:
-        if points.precision in seen:
-            raise BadInput(f"{source}: its points in {points.precision} come twice")
-        seen.add(points.precision)
-        if not _are_layers(points.rows):
-            raise BadInput(f"{source}: its points in {points.precision} are no layers")
+    fault = fault_of(workspaces.points)
+    if fault is not None:
+        raise BadInput(f"{source}: its points {fault}")
     return workspaces
 
 
-_COLUMNS = len(CONVOLUTION) + len(FAMILIES)
-_LEAST = [*(0 if name in ("pad", "channels_last") else 1 for name in CONVOLUTION), *(-1 for _ in FAMILIES)]
-
-
-def _are_layers(rows: list[list[int]]) -> bool:
-    """Sizes are positive, padding and the layout may be nought; all of it fits 64 bits."""
-    if any(len(row) != _COLUMNS for row in rows):
-        return False
+def _of_this_version(text: bytes, source: str) -> Workspaces:
+    """Read in one go. Only what does not fit is read again: that it is of another version is said first."""
     try:
-        table = np.array(rows, dtype=np.int64).reshape(-1, _COLUMNS)
-    except OverflowError:
-        return False
-    return bool((table >= _LEAST).all() and (table < 1 << 48).all())
+        workspaces = msgspec.json.decode(text, type=Workspaces)
+    except msgspec.ValidationError:
+        found = msgspec.json.decode(text)
+        _check_version(found.get("format_version") if isinstance(found, dict) else None, source)
+        raise
+    _check_version(workspaces.format_version, source)
+    return workspaces
+
+
+def _check_version(version: object, source: str) -> None:
+    if version != FORMAT_VERSION:
+        raise BadInput(f"{source}: workspace format {version!r}, this rooflight reads {FORMAT_VERSION}")
 
 
 def encode(workspaces: Workspaces) -> bytes:

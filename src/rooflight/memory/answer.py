@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rooflight.hardware.device import Device
-from rooflight.hardware.workspaces import shipped
 from rooflight.memory.allocator import CachingAllocator, OutOfMemory
-from rooflight.memory.convolutions import ConvolutionWorkspaces
-from rooflight.memory.inside import Insides
+from rooflight.memory.convolutions.known import TAKEN_OVER, DeviceWorkspaces
+from rooflight.memory.inside import Insides, is_convolution
 from rooflight.memory.libraries import cublas_bytes
 from rooflight.memory.moments import Chip
 from rooflight.memory.outside import Outside, outside
@@ -49,8 +47,9 @@ class _Played:
 class Memories:
     """Answers for any step and device. What devices have in common is played once."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, workspaces: DeviceWorkspaces | None = None) -> None:
         self.settings = settings or Settings()
+        self.workspaces = workspaces or DeviceWorkspaces()
         self._played: dict[tuple[object, ...], _Played] = {}
         self._steps: list[Step] = []
 
@@ -59,12 +58,15 @@ class Memories:
         found, around = self._play(step, device, timeline=timeline, change=change), _around(step, device)
         highest, on_gpu, room = found.highest, device.kind == "gpu", _room(around)
         held = found.reserved if on_gpu else highest.allocated
+        fits, retries = held <= room, 0
+        if not fits and highest.allocated <= room and (within := self._run_in(found.script, device, room)) is not None:
+            fits, (held, retries) = True, within
         return Memory(
             peak_allocated_bytes=highest.allocated, peak_reserved_bytes=held if on_gpu else None,
             outside_bytes=around.outside_bytes if on_gpu else None, usable_bytes=around.usable_bytes,
-            fits=held <= room or (highest.allocated <= room and self._runs_in(found.script, device, room)),
+            fits=fits, retries=retries,
             before_bytes=found.later.before, first_step_bytes=found.first.allocated, peak=found.peak,
-            timeline=found.timeline, notes=around.notes,
+            timeline=found.timeline, notes=(*around.notes, *self._workspace_notes(step, device)),
         )  # fmt: skip
 
     def fits(self, step: Step, device: Device) -> tuple[bool, int, int]:
@@ -72,10 +74,11 @@ class Memories:
         script, room = self._script(step, device), _room(_around(step, device))
         first, later, _ = _run(script, self._allocator(device, None))
         held = max(first.reserved, later.reserved)
-        return held <= room or self._runs_in(script, device, room), held, room
+        return held <= room or self._run_in(script, device, room) is not None, held, room
 
     def _play(self, step: Step, device: Device, *, timeline: bool, change: Change | None) -> _Played:
-        key = (id(step), id(change), timeline, device.kind, chip_of(device), cublas_bytes(device.capability))
+        key = (id(step), id(change), timeline, device.kind, chip_of(device), cublas_bytes(device.capability),
+               self.workspaces.origin(device.name))  # fmt: skip
         found = self._played.get(key)
         if found is None:
             script = self._script(step, device)
@@ -93,18 +96,25 @@ class Memories:
         chip = chip_of(device)
         if device.kind == "cpu":
             return Script(lives_in(step), sizes_of(step, chip), [()] * len(step.ledger.ops), {})
-        script = script_of(step, Insides(chip, _workspaces()), chip, device.capability)
+        workspaces = self.workspaces.of(device.name) if _has_convolutions(step) else None
+        script = script_of(step, Insides(chip, workspaces), chip, device.capability)
         # What does not fit in fp32 is loaded as it is: nobody casts it on the device.
         too_large = script.cast_from is not None and sum(script.cast_from) > _room(_around(step, device))
         return replace(script, cast_from=None) if too_large else script
 
-    def _runs_in(self, script: Script, device: Device, room: int) -> bool:
-        """Would the allocator get through with so many bytes, giving back what it caches when it must?"""
+    def _run_in(self, script: Script, device: Device, room: int) -> tuple[int, int] | None:
+        """What the allocator holds at most with so many bytes, and how often it must give back what it caches; `None`:
+        it does not get through."""
+        allocator = self._allocator(device, room)
         try:
-            _run(script, self._allocator(device, room))
+            first, later, _ = _run(script, allocator)
         except OutOfMemory:
-            return False
-        return True
+            return None
+        return max(first.reserved, later.reserved), allocator.retries
+
+    def _workspace_notes(self, step: Step, device: Device) -> tuple[str, ...]:
+        taken_over = device.kind == "gpu" and self.workspaces.origin(device.name) != device.name
+        return (TAKEN_OVER,) if taken_over and _has_convolutions(step) else ()
 
     def _allocator(self, device: Device, capacity: int | None) -> CachingAllocator:
         kind = CachingAllocator if device.kind == "gpu" else PlainAllocator
@@ -113,6 +123,10 @@ class Memories:
 
 def chip_of(device: Device) -> Chip:
     return Chip(int(device.sms.value), _THREADS.get(device.capability or 0, 2048))
+
+
+def _has_convolutions(step: Step) -> bool:
+    return any(is_convolution(op) for op in step.kinds)
 
 
 def _around(step: Step, device: Device) -> Outside:
@@ -132,15 +146,3 @@ def _run(script: Script, allocator: CachingAllocator, *, watched: bool = False) 
     run.build()
     first, later = run.step(), run.step(watched=watched)
     return first, later, run.allocated_after
-
-
-_known: dict[str, Any] = {}
-
-
-def _workspaces() -> ConvolutionWorkspaces:
-    """What is known of cuDNN's workspaces: those of the H200, for every GPU."""
-    if "workspaces" not in _known:
-        table = shipped("h200")
-        _known["workspaces"] = ConvolutionWorkspaces({} if table is None else table.by_precision())
-    found: ConvolutionWorkspaces = _known["workspaces"]
-    return found

@@ -12,6 +12,11 @@ from rooflight.memory.temporaries import moments
 from rooflight.prediction.tasks import tasks_of
 
 
+def is_convolution(op: Op) -> bool:
+    """One that runs, forward or backward."""
+    return op.kind == "compute" and "convolution" in op.packet
+
+
 class Insides:
     """One device's. Convolutions are looked up together, which is faster than one by one."""
 
@@ -25,7 +30,7 @@ class Insides:
         for place, op in enumerate(ops):
             if op.kind != "compute":
                 found.append(())
-            elif "convolution" in op.packet:
+            elif is_convolution(op):
                 found.append(())
                 asked.append((place, [task for task in tasks_of(op) if task.family.startswith("conv-")]))
             else:

@@ -68,6 +68,20 @@ class Run:
         self._make(lives.inputs)
         allocator.empty_cache()
 
+    def update_first(self) -> None:
+        """Let the optimizer make its state by an update before the first step, as `rooflight measure` does."""
+        lives = self._script.lives
+        start = lives.first_optimizer_op
+        if start is None:
+            return
+        self._make(lives.gradients)
+        self._make_state()
+        for freed, results in zip(lives.freed[start:], lives.results[start:], strict=False):
+            self._free(freed)
+            self._make(results)
+        self._free([number for results in lives.results[start:] for number in results])
+        self._free(lives.gradients)
+
     def step(self, *, watched: bool = False) -> Peaks:
         """One step. The first makes the optimizer's state and what libraries keep."""
         script, allocator, blocks = self._script, self.allocator, self._blocks
@@ -88,7 +102,7 @@ class Run:
                 allocator.free(blocks.pop(number, None))
             if first:
                 if index == lives.first_optimizer_op:
-                    self._make(lives.optimizer_state)
+                    self._make_state()
                 for size in script.kept.get(index, ()):
                     allocator.allocate(size)
             if not moments:
@@ -105,6 +119,9 @@ class Run:
         self._free(lives.left)
         self.allocated_after = after
         return peaks
+
+    def _make_state(self) -> None:
+        self._make([number for number in self._script.lives.optimizer_state if number not in self._blocks])
 
     def _inside(self, results: Sequence[int], moments: Moments) -> None:
         allocator, blocks, nbytes = self.allocator, self._blocks, self._script.nbytes

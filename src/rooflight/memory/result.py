@@ -55,6 +55,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """What the driver lets a process have."""
     fits: bool
     """Would it run? Cached blocks are given back before that fails."""
+    retries: int = 0
+    """How often cached blocks have to be given back in the first two steps, which each time waits for the device."""
     before_bytes: int
     """Allocated when a step begins: the gradients of the last one are still there."""
     first_step_bytes: int

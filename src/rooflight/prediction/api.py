@@ -15,6 +15,7 @@ from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
 from rooflight.ledger import Op, StepKind
 from rooflight.memory.answer import Memories
+from rooflight.memory.convolutions.known import DeviceWorkspaces
 from rooflight.memory.result import Memory
 from rooflight.prediction.advice import advise
 from rooflight.prediction.asked import (
@@ -22,6 +23,7 @@ from rooflight.prediction.asked import (
     ceilings_of,
     devices_of,
     has_spec_only,
+    own_workspaces,
     predictor_of,
     read_calibration,
     spec_only_note,
@@ -125,17 +127,27 @@ def predict(
         "download": download,
     })  # fmt: skip
     steps, notes = steps_of(model, inputs, kwargs, batches, options, scaled=layout is not None, **asked.which)
+    ways = _ways(devices, tier, given)
+    memories = Memories(settings_given(allocator), DeviceWorkspaces(own_workspaces(ways.predictors)))
     work = _Work(steps, graphs=graphs, ppp=ppp, advice=advice, roofline=roofline, layout=layout,
-                 micro_batches=micro_batches, memories=Memories(settings_given(allocator)), timeline=memory,
-                 asked=asked)  # fmt: skip
-    found = _answered(work, devices, tier, given, notes)
+                 micro_batches=micro_batches, memories=memories, timeline=memory, asked=asked)  # fmt: skip
+    found = _answered(work, devices, ways, notes)
     return with_limits(found, asked, work.memories, max_batch=max_batch, max_seq=max_seq)
 
 
-def _answered(work: _Work, devices: Sequence[Device], tier: str | None, given: Calibration | None,
-              notes: tuple[str, ...]) -> Predictions:  # fmt: skip
+@dataclass(frozen=True)
+class _Ways:
+    """How each device's times are found, and what must be said of it."""
+
+    predictors: Sequence[Predictor]
+    by_spec: Sequence[Device]
+    notes: tuple[str, ...]
+
+
+def _ways(devices: Sequence[Device], tier: str | None, given: Calibration | None) -> _Ways:
     predictors: list[Predictor] = []
     by_spec: list[Device] = []
+    notes: tuple[str, ...] = ()
     for device in devices:
         if tier == "spec" or (tier is None and has_spec_only(device, given)):
             by_spec.append(device)
@@ -144,11 +156,16 @@ def _answered(work: _Work, devices: Sequence[Device], tier: str | None, given: C
         one, said = predictor_of(device, tier, given)
         predictors.append(one)
         notes += said
+    return _Ways(predictors, by_spec, notes)
+
+
+def _answered(work: _Work, devices: Sequence[Device], ways: _Ways, notes: tuple[str, ...]) -> Predictions:
+    predictors, by_spec = ways.predictors, ways.by_spec
     rows = [*work.by_predictors(predictors), *(row for device in by_spec for row in work.by_spec(device))]
     places = {device.name: place for place, device in enumerate(devices)}
     rows.sort(key=lambda row: places[row.device])
     timed = [one.device for one in predictors]
-    notes += (*vendor_notes(predictors), *versions_notes(predictors), *assumed_notes(timed))
+    notes += (*ways.notes, *vendor_notes(predictors), *versions_notes(predictors), *assumed_notes(timed))
     steps = work.steps
     return Predictions(
         header=_header(steps), predictions=tuple(rows),

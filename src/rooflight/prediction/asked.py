@@ -12,6 +12,7 @@ from rooflight.hardware.calibration import Calibration, calibration_for, read
 from rooflight.hardware.device import Device, Figure
 from rooflight.hardware.devices import find, names, recognise_name
 from rooflight.hardware.recognise import CpuOutline, Recognised, this_device
+from rooflight.hardware.workspace_points import WorkspacePoints
 from rooflight.prediction.calibrated.model import CalibratedModel
 from rooflight.prediction.roofs import Ceilings
 from rooflight.prediction.tiers import DEFAULT_CACHE_BYTES, Predictor, predictor, speed_of
@@ -148,6 +149,11 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
     model = CalibratedModel(given, speed_of(origin))
     said = (f"the calibration was made on {given.device}: its times are carried over to {device.name}",)
     return Predictor(device, "transferred", model, f"carried over from {origin.name} (given)"), said
+
+
+def own_workspaces(predictors: Iterable[Predictor]) -> dict[str, tuple[WorkspacePoints, ...]]:
+    """By device: what was recorded of cuDNN on it, not on one that times are carried over from."""
+    return {one.device.name: one.calibration.workspaces for one in predictors if one.tier == "calibrated"}
 
 
 def waited_much(text: str) -> bool:

@@ -143,7 +143,7 @@ def _changes(asked: Asked, step: Step, device: Device, memories: Memories, *, fi
     batch = step.batch or 1
     on_gpu, training = device.kind == "gpu", step.ledger.header.step == "train"
     if on_gpu and not memories.settings.expandable_segments:
-        wide = Memories(replace(memories.settings, expandable_segments=True))
+        wide = Memories(replace(memories.settings, expandable_segments=True), memories.workspaces)
         yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", lambda other: wide.of(other, device),
                       lambda: step)  # fmt: skip
     if asked.by_name:

@@ -13,7 +13,7 @@ from rooflight.comparison.sides import Comparison, Figures, PairRow, attributed
 from rooflight.ledger import LOSS, OPTIMIZER, total
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, rows
-from rooflight.reporting import measure_text, text
+from rooflight.reporting import compare_memory_tables, measure_text, text
 from rooflight.reporting.measure_tables import NAME_WIDTH, total_row
 from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.page import Page
@@ -136,6 +136,9 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
         summary += [f"   {line}" for line in measure_text.headlines(side)] if is_measured(side.ledger) else []
     tables = [totals_table(comparison), row_table(comparison, by, depth=depth, folded=folded)]
     tables.append(unmatched_table(comparison))
+    memory = comparison.memory.joined
+    if memory is not None:
+        tables += compare_memory_tables.memory_tables(memory, comparison.a.ledger.header.model)
     matched = sum(op.kind != "view" for op in comparison.a.ledger.ops) - len(comparison.only_a)
     differences = [f"{found.name} {found.a} | {found.b}" for found in comparison.differences()]
     if differences:
@@ -144,6 +147,8 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
         f"{matched:,} ops, views apart, are in both; {len(comparison.only_a):,} only in A, {len(comparison.only_b):,} "
         "only in B"
     ]
+    executions = comparison.a.ledger.header.execution, comparison.b.ledger.header.execution
+    notes += compare_memory_tables.memory_notes(comparison.memory, executions)
     notes += [
         f"{name}: {text.coverage(side.ledger)}" for name, side in _named(comparison) if total(side.ledger.ops).uncounted
     ]
@@ -155,6 +160,8 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
             "useful = matrix work by formula; executed = what was counted in the ops that have such work, "
             "whatever else they did"
         )
+    if memory is not None and memory.partings():
+        small.append(compare_memory_tables.CONVENTIONS)
     return Page("A against B", tuple(summary), tuple(table for table in tables if table.rows), tuple(notes),
                 (*small, CONVENTIONS))  # fmt: skip
 
@@ -180,6 +187,7 @@ def document(comparison: Comparison, by: By = "module") -> dict[str, Any]:
         "unmatched": {
             module: {"a": dict(a), "b": dict(b)} for module, (a, b) in comparison.unmatched().items()
         },
+        "memory": compare_memory_tables.memory_document(comparison.memory),
     }  # fmt: skip
 
 

@@ -29,12 +29,16 @@ def timeline_table(measured: Measured, width: int = WIDTH) -> Table:
     return Table("", (Column(f"allocated after each op{of_rank}", right=False),), tuple((line,) for line in lines))
 
 
-def drawn(values: Sequence[float], phases: Sequence[str], width: int = WIDTH) -> list[str]:
-    """The blocks, the phases below them, and what the lowest and the highest block stand for."""
+def drawn(values: Sequence[float], phases: Sequence[str], width: int = WIDTH, *,
+          scale: tuple[float, float] | None = None) -> list[str]:  # fmt: skip
+    """The blocks, the phases below them, and what the lowest and the highest block stand for.
+
+    `scale`: these two, where several lines are to be read together; else the least and the most of the values.
+    """
     count = min(width, len(values))
     edges = [len(values) * n // count for n in range(count + 1)]
     parts = list(pairwise(edges))
-    least, most = min(values), max(values)
+    least, most = scale or (min(values), max(values))
     lines = [_blocks([max(values[start:end]) for start, end in parts], least, most)]
     if len(set(phases)) > 1:
         lines.append(_phases([phases[start] for start, _ in parts]))

@@ -123,6 +123,8 @@ def limit_line(limit: Limit, *, several: bool) -> str:
 def memory_line(memory: Memory, *, each: bool) -> str:
     """The three numbers, and whether it fits."""
     verdict = "fits" if memory.fits else "does not fit"
+    if memory.retries:
+        verdict += ", barely: cached blocks are given back, which waits for the GPU"
     has = units.bytes_(memory.usable_bytes)
     if memory.peak_reserved_bytes is None:
         return f"memory: {units.bytes_(memory.peak_allocated_bytes)} allocated at its peak, of {has}: {verdict}"

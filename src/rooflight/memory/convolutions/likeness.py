@@ -40,7 +40,8 @@ OTHER_KIND = min(_KINDS.values())
 def kinds_of(layers: Layers) -> Column:
     """A number for each layer, the same for layers of one kind."""
     depthwise = (layers.width_in == 1) & (layers.groups > 1)
-    return 4 * depthwise + 2 * (layers.r * layers.s == 1) + (layers.channels_last > 0)
+    pointwise = layers.r * layers.s == 1
+    return np.asarray(4 * depthwise + 2 * pointwise + (layers.channels_last > 0), dtype=np.int64)
 
 
 def likeness(traits: Traits, family: str) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.hardware.tasks import CONVOLUTION
-from rooflight.hardware.workspaces import FAMILIES
+from rooflight.hardware.workspace_points import FAMILIES
 from rooflight.memory.convolutions.catalogue import closed_forms, decode
 from rooflight.memory.convolutions.layers import Column, Layers
 from rooflight.memory.convolutions.likeness import OTHER_KIND, Floats, Traits, kinds_of, likeness, traits_of
@@ -65,10 +65,11 @@ class Recorded:
         found, farthest = np.zeros(len(places)), np.full(len(places), np.inf)
 
         def ask(kind: int, whom: Column) -> None:
-            points = self._of(family, kind)
-            for start in range(0, len(whom) if points is not None else 0, _AT_ONCE):
-                some = whom[start : start + _AT_ONCE]
-                found[some], farthest[some] = points.bytes_of(traits[some], asked.forms[:, places[some]])
+            points = self._of(family, kind) if len(whom) else None
+            if points is not None:
+                for start in range(0, len(whom), _AT_ONCE):
+                    some = whom[start : start + _AT_ONCE]
+                    found[some], farthest[some] = points.bytes_of(traits[some], asked.forms[:, places[some]])
 
         for kind in np.unique(kinds).tolist():
             ask(kind, np.flatnonzero(kinds == kind))

@@ -1,0 +1,245 @@
+"""Memory in predictions: what it is made of, how it follows batch, optimizer, precision and cache, and what fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rooflight
+from rooflight.errors import BadInput
+from rooflight.hardware.devices import find
+from rooflight.memory.answer import Memories
+from rooflight.memory.libraries import kept_workspaces
+from rooflight.memory.result import Memory
+from rooflight.prediction.api import predict
+from rooflight.prediction.prepared import PreparedTrace
+from rooflight.prediction.result import Predictions
+
+SMALL = {"num_layers": "2"}
+MIB = 1 << 20
+
+
+def ask(model: str = "mnist-cnn", **options: Any) -> Predictions:
+    return predict(model, **{"on": "h200", "advice": False, **options})
+
+
+def memory(model: str = "mnist-cnn", **options: Any) -> Memory:
+    found = ask(model, **options)[0].memory
+    assert found is not None
+    return found
+
+
+def params_bytes(model: str, **options: Any) -> int:
+    return sum(module.param_bytes for module in rooflight.estimate(model, **options).modules)
+
+
+CASES: list[dict[str, Any]] = [
+    {"model": "mnist-cnn", "batch": 8},
+    {"model": "resnet18", "batch": 4, "step": "train"},
+    {"model": "gpt2", "batch": 2, "seq": 64, "step": "train"},
+    {"model": "gpt2", "batch": 2, "seq": 64, "step": "train", "dtype": "bf16", "optimizer": "adam"},
+    {"model": "gpt2", "batch": 2, "seq": 64, "step": "train", "autocast": "bf16"},
+    {"model": "gpt2", "batch": 2, "seq": 64, "step": "train", "accumulate": 2},
+    {"model": "gpt2", "batch": 2, "seq": 64, "step": "train", "checkpoint": "blocks"},
+    {"model": "gpt2", "batch": 2, "step": "decode", "past": 100},
+    {"model": "transformer", "batch": 2, "step": "train", "optimizer": "sgd"},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+def test_the_parts_add_up(case: dict[str, Any]) -> None:
+    found = memory(**case, memory=True)
+    assert sum(found.peak.split.values()) == found.peak_allocated_bytes
+    assert found.peak.split["parameter"] == params_bytes(**{k: v for k, v in case.items() if k != "memory"})
+    assert found.peak.split.get("rounding", 0) >= 0
+    assert found.before_bytes <= found.peak_allocated_bytes <= (found.peak_reserved_bytes or 0) < found.device_bytes
+    timeline = found.timeline
+    assert timeline is not None
+    ops = len(timeline.allocated)
+    assert all(len(row) == ops for row in timeline.categories.values())
+    # What the allocator has given out after an op is what lives then and what libraries keep, in whole blocks.
+    for place in (0, ops // 2, ops - 1):
+        live = sum(row[place] for name, row in timeline.categories.items() if name != "workspace")
+        assert live <= timeline.allocated[place] <= live + 0.1 * live + 40 * MIB
+    assert max(timeline.allocated) <= found.peak_allocated_bytes
+    largest = [tenant.bytes for tenant in found.peak.tenants]
+    assert largest == sorted(largest, reverse=True)
+
+
+@pytest.mark.parametrize("batch", [3, 17, 64])
+def test_the_closed_form_in_the_batch_is_the_trace(batch: int) -> None:
+    """Three batches come of one trace; each equals a trace of its own."""
+    many = {one.batch: one.memory for one in ask("resnet18", step="train", batch=[3, 17, 64])}
+    own = memory("resnet18", step="train", batch=batch)
+    found = many[batch]
+    assert found is not None
+    assert found.peak_allocated_bytes == own.peak_allocated_bytes
+    assert found.peak_reserved_bytes == own.peak_reserved_bytes
+    assert found.peak == own.peak
+
+
+def test_optimizers_keep_what_they_keep() -> None:
+    options: dict[str, Any] = {"step": "train", "batch": 1, "seq": 32}
+    weights = params_bytes("gpt2", seq=32)
+    found = {name: memory("gpt2", optimizer=name, **options) for name in ("sgd", "momentum", "adam")}
+    state = {name: one.peak.split.get("optimizer-state", 0) for name, one in found.items()}
+    assert (state["sgd"], state["momentum"]) == (0, weights)
+    assert state["adam"] == 2 * weights
+    # Between steps the gradients of the last one are there too, in blocks of at most 1 MiB more each.
+    assert found["adam"].before_bytes == pytest.approx(4 * weights + 65 * MIB, rel=0.02)
+
+
+def test_the_first_step_begins_without_the_optimizers_state() -> None:
+    found = memory("gpt2", step="train", batch=8, seq=256, optimizer="adam")
+    missing = found.peak_allocated_bytes - found.first_step_bytes
+    assert missing == pytest.approx(2 * params_bytes("gpt2", seq=256), rel=0.05)
+
+
+def test_micro_batches_follow_one_another() -> None:
+    once = memory("gpt2", step="train", batch=4, seq=128)
+    thrice = memory("gpt2", step="train", batch=4, seq=128, accumulate=3)
+    gradients = params_bytes("gpt2", seq=128)
+    # The gradients of the first micro-batch are there in the others; their activations are not.
+    assert 0 < thrice.peak_allocated_bytes - once.peak_allocated_bytes < 1.1 * gradients
+
+
+def most_kept(**options: Any) -> int:
+    timeline = memory("gpt2", step="train", memory=True, **options).timeline
+    assert timeline is not None
+    return max(timeline.categories["activation"])
+
+
+def test_checkpoints_keep_less() -> None:
+    assert most_kept(batch=4, seq=256, checkpoint="blocks") < 0.5 * most_kept(batch=4, seq=256)
+
+
+def test_autocast_keeps_copies_of_the_weights() -> None:
+    """Half of each weight that a matmul reads, from its first use to the end of forward; autograd keeps them."""
+    more = most_kept(batch=1, seq=32, autocast="bf16") - most_kept(batch=1, seq=32)
+    assert 0.3 * params_bytes("gpt2", seq=32) < more < 0.55 * params_bytes("gpt2", seq=32)
+
+
+def test_the_cache_of_a_decoder() -> None:
+    """Keys and values: 2 x layers x past x width x batch x 4 bytes."""
+    long, short = (memory("gpt2", step="decode", past=past, batch=4) for past in (900, 100))
+    cache = 2 * 12 * 800 * 768 * 4 * 4
+    assert long.peak.split["input"] - short.peak.split["input"] <= cache
+    grown = long.before_bytes - short.before_bytes
+    assert grown == pytest.approx(cache, abs=24 * MIB)  # each of 24 blocks may be up to 1 MiB larger than asked for
+
+
+def test_libraries_take_their_workspace_once_a_thread() -> None:
+    training = rooflight.estimate("mnist-cnn", step="train")
+    assert sorted(sum(kept_workspaces(training.ops, 90).values(), ())) == [MIB, 32 * MIB, 32 * MIB]
+    inference = rooflight.estimate("mnist-cnn")
+    assert sum(kept_workspaces(inference.ops, 90).values(), ()) == (32 * MIB, MIB)
+    assert sum(kept_workspaces(inference.ops, 80).values(), ())[0] == 8 * MIB + 128 * 1024
+    without = rooflight.estimate(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), torch.zeros(1, 3, 8, 8))
+    assert kept_workspaces(without.ops, 90) == {}
+
+
+def test_recurrent_layers_have_a_reserve() -> None:
+    """cuDNN keeps what backward needs of an LSTM in one block, whose size no meta tensor knows."""
+    model, data = nn.LSTM(256, 512, 2), torch.zeros(100, 8, 256)
+    ledger = rooflight.estimate(model, data, step="train", loss="sum")
+    found = Memories().of(PreparedTrace(ledger, None).at(None), find("h200"))
+    assert found.peak.split["activation"] > 100 * 8 * 512 * 2 * 4 * 4
+
+
+# --- what fits ---
+
+
+@pytest.mark.parametrize(("model", "options"), [("gpt2", {"seq": 256}), ("resnet18", {})])
+def test_the_largest_batch_fits_and_the_next_does_not(model: str, options: dict[str, Any]) -> None:
+    found = ask(model, step="train", on="t4", max_batch=True, **options)
+    (limit,) = found.limits
+    assert limit.what == "batch" and limit.value == found[0].max_batch and limit.fails == limit.value + 1
+    assert "confirmed by a trace" in limit.how
+    assert memory(model, step="train", on="t4", batch=limit.value, **options).fits
+    assert not memory(model, step="train", on="t4", batch=limit.fails, **options).fits
+
+
+def test_where_no_batch_fits() -> None:
+    (limit,) = ask("llama3-8b", on="t4", seq=64, max_batch=True).limits
+    assert (limit.value, limit.fails) == (0, 1)
+
+
+def test_the_longest_sequence_ends_with_the_positions() -> None:
+    (limit,) = ask("gpt2", seq=128, batch=2, max_seq=True).limits
+    assert (limit.what, limit.value, limit.fails) == ("sequence", 1024, None)
+    assert "1024 positions" in limit.why
+
+
+def test_the_longest_sequence_ends_with_the_memory() -> None:
+    options: dict[str, Any] = {"step": "train", "on": "t4", "batch": 2}
+    (limit,) = ask("transformer", max_seq=True, **options).limits
+    assert limit.fails == limit.value + 1
+    assert memory("transformer", seq=limit.value, **options).fits
+    assert not memory("transformer", seq=limit.fails, **options).fits
+
+
+def test_what_is_full_gives_back_what_it_caches() -> None:
+    """Near the largest batch more would be reserved than there is; blocks are given back, and it runs."""
+    limit = ask("resnet18", step="train", on="v100-sxm2-32", max_batch=True).limits[0]
+    found = limit.memory
+    assert found is not None and found.fits
+    assert found.device_bytes <= found.usable_bytes
+    unlimited = Memories().fits(_traced("resnet18", limit.value), find("v100-sxm2-32"))
+    assert (unlimited[1] > unlimited[2]) == (found.retries > 0)
+
+
+def _traced(model: str, batch: int) -> Any:
+    return PreparedTrace(rooflight.estimate(model, step="train", batch=batch), None).at(None)
+
+
+def test_what_would_take_less() -> None:
+    found = ask("gpt2", step="train", batch=8, seq=512, memory=True)
+    now = found[0].memory
+    assert now is not None
+    changes = {one.change: one for one in found.savings}
+    for word in ("--checkpoint blocks", "--dtype bf16", "--autocast bf16", "--batch 4", "zero2", "fsdp"):
+        (saving,) = [one for name, one in changes.items() if word in name and not name.startswith(("both", "two"))]
+        assert saving.saved_bytes == now.device_bytes - saving.device_bytes > 0
+    (half,) = [one for name, one in changes.items() if name.startswith("half the batch")]
+    assert half.peak_allocated_bytes == memory("gpt2", step="train", batch=4, seq=512).peak_allocated_bytes
+
+
+def test_settings_of_the_allocator_are_followed() -> None:
+    options: dict[str, Any] = {"step": "train", "batch": 16}
+    plain, wide = (memory("resnet18", allocator=one, **options) for one in (None, "expandable_segments:True"))
+    assert (wide.peak_reserved_bytes or 0) < (plain.peak_reserved_bytes or 0)
+    assert (wide.fragmentation or 0) < (plain.fragmentation or 0)
+
+
+def test_a_cpu_caches_nothing(tmp_path: Path) -> None:
+    cpu = next(device.name for device in rooflight_devices() if device.kind == "cpu")
+    found = memory("resnet18", on=cpu, tier="spec", batch=4)
+    assert found.peak_reserved_bytes is None and found.outside_bytes is None
+    assert found.device_bytes == found.peak_allocated_bytes
+    assert "workspace" not in found.peak.split and "rounding" not in found.peak.split
+
+
+def rooflight_devices() -> Any:
+    from rooflight.hardware.devices import known
+
+    return known()
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"max_batch": True, "gpus": 2}, "of one device"), ({"max_seq": True}, "takes no sequence"),
+    ({"allocator": "nonsense"}, "has no value"), ({"allocator": "no_such:1"}, "unknown allocator setting"),
+])  # fmt: skip
+def test_what_cannot_be_asked(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        ask("resnet18", **options)
+
+
+def test_a_live_module_has_the_batch_of_its_inputs() -> None:
+    model, data = nn.Linear(8, 8), torch.zeros(2, 8)
+    assert predict(model, data, on="h200", advice=False)[0].memory is not None
+    with pytest.raises(BadInput, match="needs a model by name"):
+        predict(model, data, on="h200", max_batch=True)
