@@ -10,10 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rooflight.commands.main import main
 from rooflight.hardware.calibration import read
+from rooflight.hardware.workspace_points import WorkspacePoints
 
 # The parts that come on top of --seconds are made small: less of the same.
 SMALLER = """
@@ -106,6 +108,19 @@ def test_a_file_in_a_place_of_its_own_is_to_be_given(capfd, monkeypatch, tmp_pat
     for path, given in ((_default_path("h200"), ""), (mine, f" --calibration '{mine}'")):
         _summary(shipped("h200"), path, "h200")
         assert capfd.readouterr().out.endswith(f"use it with: rooflight predict resnet50 --on h200{given}\n")
+
+
+def test_the_summary_tells_how_many_workspaces_were_recorded(capfd, tmp_path):
+    from rooflight.commands.calibrate import _summary
+    from rooflight.hardware.calibration import shipped
+
+    found = shipped("h200")
+    _summary(found, tmp_path / "mine.json.gz", "h200")
+    assert "workspaces" not in capfd.readouterr().out
+    rows = [[16, 64, 30, 30, 64, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0]] * 700
+    points = tuple(WorkspacePoints(precision, rows) for precision in ("bf16", "tf32"))
+    _summary(msgspec.structs.replace(found, workspaces=points), tmp_path / "mine.json.gz", "h200")
+    assert " points and the workspaces of 1,400 convolutions in " in capfd.readouterr().out.splitlines()[0]
 
 
 def test_an_existing_file_is_written_over_only_when_asked_to(rooflight, tmp_path):

@@ -32,6 +32,7 @@ from rooflight.errors import BadFile, BadInput
 from rooflight.hardware import calibration as files
 from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, Points, decode, encode, read
 from rooflight.hardware.tasks import FAMILIES, Task
+from rooflight.hardware.workspace_points import WorkspacePoints
 from rooflight.ledger import Value
 from rooflight.prediction.host import cost_of
 
@@ -485,6 +486,59 @@ def test_a_whole_run_is_the_same_file_as_one_that_was_cut_off(bench, path):
     assert whole.cudnn is whole.driver is None
 
 
+LAYER = [16, 64, 30, 30, 64, 3, 3, 1, 1, 1, 1, 0]
+
+
+@pytest.fixture
+def with_cudnn(bench, monkeypatch):
+    """The same, as if the device had cuDNN."""
+
+    def record(device, seconds, progress):
+        assert seconds == pytest.approx(0.2 * bench.bench.seconds)
+        for precision in ("tf32", "bf16"):
+            progress(f"workspaces {precision}")
+            bench.run.append(f"workspaces {precision}")
+        points = (WorkspacePoints("bf16", [[*LAYER, 0, 512, -1]]), WorkspacePoints("tf32", [[*LAYER, 7, 0, 0]]))
+        return SimpleNamespace(points=points)
+
+    monkeypatch.setattr(running, "_WORKSPACES_SHARE", {"cpu": 0.2})
+    monkeypatch.setattr(running, "record", record)
+    return bench
+
+
+def test_workspaces_are_recorded_last_and_not_again_when_a_run_goes_on(with_cudnn, path):
+    for name in ("three", "workspaces bf16", "done"):
+        with pytest.raises(Stopped):
+            calibrate(with_cudnn.bench, stopping_at(name), path)
+    calibration = calibrate(with_cudnn.bench, lambda doing, part: None, path)
+    assert with_cudnn.run.count("three 0") == 1
+    # The first time it was cut off in the middle; what is begun is done as a whole.
+    assert [name for name in with_cudnn.run if name.startswith("workspaces")] == [
+        "workspaces tf32", "workspaces tf32", "workspaces bf16",
+    ]  # fmt: skip
+    assert with_cudnn.run[-1] == "workspaces bf16"
+    assert calibration.workspaces == (
+        WorkspacePoints("bf16", [[*LAYER, 0, 512, -1]]),
+        WorkspacePoints("tf32", [[*LAYER, 7, 0, 0]]),
+    )
+    assert [points.family for points in calibration.points] == ["plain"]
+    assert decode(encode(calibration), "it") == calibration
+
+
+def test_progress_leaves_a_part_to_workspaces(with_cudnn):
+    told = []
+    calibrate(with_cudnn.bench, lambda doing, part: told.append((doing, part)))
+    assert [doing for doing, _ in told][-4:] == ["three", "workspaces tf32", "workspaces bf16", "done"]
+    parts = [part for _, part in told]
+    assert parts == sorted(parts)
+    assert parts[-4:] == pytest.approx([0.8 * 2 / 3, 0.8, 0.8, 1.0], abs=0.01)
+
+
+def test_a_cpu_has_no_workspaces(bench, monkeypatch):
+    monkeypatch.setattr(running, "record", None)
+    assert calibrate(bench.bench, lambda doing, part: None).workspaces == ()
+
+
 def test_progress_goes_from_nothing_to_all(bench):
     told = []
     calibrate(bench.bench, lambda doing, part: told.append((doing, part)))
@@ -522,10 +576,21 @@ def test_a_calibration_is_the_same_after_writing_and_reading(tmp_path):
     assert calibration.points[0].tasks() == [Task("gemm", "fp32", (1, 2, 3, 4, 0, 1, 0))]
 
 
+def test_workspaces_are_read_back_and_files_of_before_have_none(tmp_path):
+    calibration = made(workspaces=(WorkspacePoints("tf32", [[*LAYER, 0, 512, -1]]), WorkspacePoints("bf16", [])))
+    (tmp_path / "a.json.gz").write_bytes(encode(calibration))
+    assert read(tmp_path / "a.json.gz") == calibration
+    assert decode(changed(lambda d: d.pop("workspaces")), "older").workspaces == ()
+
+
 def changed(change) -> bytes:
     document = json.loads(gzip.decompress(encode(made())))
     change(document)
     return json.dumps(document).encode()
+
+
+def workspaces(*rows) -> dict:
+    return {"precision": "tf32", "rows": rows}
 
 
 PACKED = encode(made())
@@ -558,6 +623,16 @@ PACKED = encode(made())
         (changed(lambda d: d["points"][0]["rows"][0].__setitem__(-3, 0)), "its 'gemm' points do not fit"),
         (changed(lambda d: d["points"][0]["rows"][0].__setitem__(1, 2.5)), "Expected `int`"),
         (changed(lambda d: d["points"][0]["rows"][0].__setitem__(1, None)), "Expected `int`"),
+        (changed(lambda d: d.update(workspaces=[workspaces([*LAYER])])), "its workspaces in tf32 are no layers"),
+        (
+            changed(lambda d: d.update(workspaces=[workspaces([*LAYER, 0, 0, -2])])),
+            "its workspaces in tf32 are no layers",
+        ),
+        (changed(lambda d: d.update(workspaces=[workspaces([0, *LAYER[1:], 0, 0, 0])])), "are no layers"),
+        (changed(lambda d: d.update(workspaces=[workspaces([1 << 62, *LAYER[1:], 0, 0, 0])])), "are no layers"),
+        (changed(lambda d: d.update(workspaces=[workspaces()] * 2)), "its workspaces in tf32 come twice"),
+        (changed(lambda d: d.update(workspaces=[workspaces([*LAYER, 0, 0, "0"])])), "Expected `int`"),
+        (changed(lambda d: d.update(workspaces={"tf32": []})), "Expected `array`"),
         (changed(lambda d: d.update(host={"gap": {"value": -1, "origin": "x"}})), "gap is negative"),
         (changed(lambda d: d.update(ceilings={"copy": {"value": "fast", "origin": "x"}})), "Expected `int | float`"),
     ],

@@ -251,6 +251,7 @@ def test_two_estimates_are_predicted_for_one_device():
     memory = comparison.memory.joined
     assert memory.kinds == ("predicted", "predicted") and memory.device == "h200"
     assert memory.b.peak_allocated_bytes > memory.a.peak_allocated_bytes
+    assert len(memory.joined) == sum(one.kind != "view" for one in small().ops)
     # The ReLU after the second convolution: 64 channels of 24 x 24 in fp32 for every sample.
     grown = [(one.growth_a_bytes, one.growth_b_bytes) for one in memory.partings() if one.op.packet == "aten::relu"]
     assert (64 * 64 * 24 * 24 * 4, 128 * 64 * 24 * 24 * 4) in grown

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+import rooflight
+from rooflight.calibration import workspaces as recording
 from rooflight.errors import BadInput
-from rooflight.hardware import workspaces
+from rooflight.hardware import calibration, workspaces
 from rooflight.hardware.tasks import Task
-from rooflight.hardware.workspace_points import FAMILIES
+from rooflight.hardware.workspace_points import FAMILIES, WorkspacePoints
 from rooflight.memory.convolutions import ConvolutionWorkspaces
+from rooflight.memory.convolutions.known import TAKEN_OVER, DeviceWorkspaces
+from rooflight.memory.result import Memory
+from rooflight.models.registry import BUILTINS
+from rooflight.prediction.steps import steps_of
+from rooflight.trace import TraceOptions
 
 HELD_OUT = Path(__file__).parent / "data" / "h200_workspaces.json.gz"
 LAYER = (16, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 0)
@@ -188,3 +199,103 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"cannot read .*nowhere"):
         workspaces.read(tmp_path / "nowhere.json.gz")
     assert workspaces.shipped("no-such-device") is None
+
+
+# --- those of other GPUs ---
+
+
+def zeros(count: int) -> WorkspacePoints:
+    """Layers in TF32 that take nothing."""
+    layers = islice(recording.layers(5, channels_last=0), count)
+    return WorkspacePoints("tf32", [[*layer, 0, 0, 0] for layer in layers])
+
+
+def test_a_gpu_has_its_own_workspaces_where_enough_were_recorded() -> None:
+    known = DeviceWorkspaces({"mine": [zeros(1000)], "hardly": [zeros(999)], "never": []})
+    assert [known.origin(name) for name in ("mine", "hardly", "never", "other")] == ["mine", "h200", "h200", "h200"]
+    task = Task("conv-forward", "tf32", LAYER)
+    assert known.of("mine").bytes_of(task) == 0
+    assert known.of("hardly").bytes_of(task) == known.of("h200").bytes_of(task) > 0
+    in_bf16 = task._replace(precision="bf16")
+    assert known.of("mine").bytes_of(in_bf16) == known.of("h200").bytes_of(in_bf16) > 0
+
+
+def memory_of(model: str, on: str, **options: Any) -> Memory:
+    (found,) = rooflight.predict(model, on=on, advice=False, **options)
+    assert found.memory is not None
+    return found.memory
+
+
+def test_predictions_take_the_workspaces_of_the_calibration(tmp_path: Path) -> None:
+    shipped_times = calibration.shipped("h200")
+    assert shipped_times is not None
+    mine = tmp_path / "mine.json.gz"
+    made = msgspec.structs.replace(shipped_times, device="NVIDIA A100-SXM4-80GB", workspaces=(zeros(1000),))
+    mine.write_bytes(calibration.encode(made))
+    usual = memory_of("alexnet", "a100", batch=64)  # at its highest in a convolution
+    own = memory_of("alexnet", "a100", batch=64, calibration=mine)
+    assert own.peak_allocated_bytes < 0.9 * usual.peak_allocated_bytes
+    assert "workspace" not in own.peak.split
+    # Of another GPU than the one it was made on it says nothing.
+    other = memory_of("alexnet", "l4", batch=64, calibration=mine)
+    assert other.peak.split["workspace"] == usual.peak.split["workspace"]
+
+
+def test_what_an_h200_recorded_is_added_to_what_is_known_of_it() -> None:
+    """A short calibration draws fewer layers than come with rooflight."""
+    layer, usual = (33, *LAYER[1:]), DeviceWorkspaces().of("h200")
+    task = Task("conv-forward", "tf32", layer)
+    other = [[*one, 0, 0, 0] for one in islice(recording.layers(5, channels_last=0), 1000)]
+    known = DeviceWorkspaces({"h200": [WorkspacePoints("tf32", [*other, [*layer, 123, 0, 0]] * 9)]}).of("h200")
+    assert usual.bytes_of(task) > 1_000_000 and known.bytes_of(task) < 1000
+    apart = task._replace(numbers=(64, 96, 96, 96, 96, 3, 3, 1, 1, 1, 1, 0))
+    assert DeviceWorkspaces({"h200": [zeros(1000)]}).of("h200").bytes_of(apart) == usual.bytes_of(apart) > 0
+
+
+def test_what_is_taken_over_from_the_h200_is_told() -> None:
+    assert TAKEN_OVER in memory_of("mnist-cnn", "a100").notes
+    assert TAKEN_OVER not in memory_of("mnist-cnn", "h200").notes
+    assert TAKEN_OVER not in memory_of("distilbert", "a100", seq=16, overrides={"n_layers": "1"}).notes
+
+
+# --- which layers are recorded ---
+
+
+def drawn() -> Iterator[tuple[int, ...]]:
+    for number, (_, channels_last) in enumerate(recording.SHARES):
+        for layer in islice(recording.layers(recording._SEED + number, channels_last=channels_last), 20_000):
+            assert layer[-1] == channels_last
+            yield layer
+
+
+def built_in_layers() -> dict[tuple[int, ...], str]:
+    """Without batch and layout, and the name of a model that has it."""
+    known: dict[tuple[int, ...], str] = {}
+    for name, entry in BUILTINS.items():
+        if entry.inputs == "image":
+            (step,), _ = steps_of(
+                name, (), None, [2], TraceOptions(target="cuda", on="meta"), step="infer", seq=None, past=None, dtype=None,
+                overrides=None, input_shape=None, download=False,
+            )  # fmt: skip
+            known |= {task.numbers[1:-1]: name for task in step.tasks if task.family == "conv-forward"}
+    assert len(known) > 90
+    return known
+
+
+def test_no_layer_that_is_drawn_is_one_of_a_built_in_model(shipped: workspaces.Workspaces) -> None:
+    """At whatever batch, in whatever layout; nor is one of those that come with rooflight."""
+    known = built_in_layers()
+    assert {known[layer[1:-1]] for layer in drawn() if layer[1:-1] in known} == set()
+    rows = [tuple(row[1 : len(LAYER) - 1]) for points in shipped.points for row in points.rows]
+    assert len(rows) > 19_000
+    assert {known[row] for row in rows if row in known} == set()
+
+
+def test_layers_that_are_drawn_can_be_run() -> None:
+    for n, c, h, w, k, r, s, stride, pad, dilation, groups, _ in drawn():
+        p = (h + 2 * pad - r) // stride + 1
+        q = (w + 2 * pad - s) // stride + 1
+        assert min(n, c, k, p, q) >= 1
+        assert n <= 256 and h == w <= 384 and dilation == 1
+        assert c % groups == k % groups == 0
+        assert n * max(c * h * w, k * p * q) <= 4e8

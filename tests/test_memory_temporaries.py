@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import rooflight
 from rooflight.ledger import Op, Tensor
 from rooflight.memory.moments import Chip, Moment
 from rooflight.memory.temporaries import moments, result_bytes
@@ -209,3 +210,20 @@ def test_a_name_is_described_once():
         borrows("sum")(lambda op, chip: ())
     with pytest.raises(ValueError, match="twice"):
         makes("_cudnn_rnn")(lambda op, chip: {})
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_fused_layers_of_inference(precision: str) -> None:
+    """Whole branches in one op, as recorded in a step of nn.Transformer on an H200; blocks may be 1 MiB larger."""
+    ledger = rooflight.load(f"recorded:h200/transformer-infer-{precision}")
+    wanted = {"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"}
+    found = 0
+    for measurement in ledger.measurements:
+        if measurement.scope != "op" or ledger.ops[measurement.ops[0]].packet not in wanted:
+            continue
+        op, recorded = ledger.ops[measurement.ops[0]], measurement.quantities["workspace_bytes"].value
+        result = op.outputs[0].nbytes
+        inside = max(sum(one.temporaries) + result * min(one.results, 1) for one in moments(op, Chip()))
+        assert 0 <= recorded - (inside - result) <= 1.05 * (1 << 20) * 2
+        found += 1
+    assert found == 12

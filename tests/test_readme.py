@@ -1,5 +1,5 @@
-"""README.md, docs/measuring.md and docs/predicting.md show what the commands really print, and their tables what the
-program knows.
+"""README.md, docs/measuring.md, docs/predicting.md and docs/memory.md show what the commands really print, and their
+tables what the program knows.
 
 A console block with one `$ rooflight ...` and its output is run and compared; a line `...` stands for what was left out
 there. Of `measure` and `run`, whose figures are those of a machine, the rows of the tables are compared; of `predict`
@@ -26,7 +26,7 @@ from rooflight.counting.metrics import tensor_counters
 from rooflight.quantities import QUANTITIES
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "measuring.md", ROOT / "docs" / "predicting.md"]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("measuring.md", "predicting.md", "memory.md"))]
 REPORT = ROOT / "benchmarks" / "h200_report.py"
 BLOCK = re.compile(r"```console\n\$ rooflight (?P<arguments>[^\n]*)\n(?P<shown>(?:(?!\$ |```).*\n)+)```\n")
 COMMAND = re.compile(r"(?:^\$ |`|-m )(rooflight [^`\n]*)", re.MULTILINE)

@@ -14,18 +14,9 @@ import time
 from pathlib import Path
 
 import torch
-from held_out_models import LATER, MODELS
+from held_out_models import cases
 
 import rooflight
-
-
-def cases():
-    for models in (LATER, MODELS):
-        for step, batch in (("infer", 24), ("train", 16)):
-            for dtype in ("bf16", "fp32"):
-                for name, overrides, seq in models:
-                    size = batch if seq is None else batch // 4
-                    yield {"model": name, "set": overrides, "seq": seq, "batch": size, "dtype": dtype, "step": step}
 
 
 def timed(case):

@@ -33,3 +33,13 @@ LATER: list[tuple[str, dict[str, str], int | None]] = [
     ("hf:qwen2", QWEN, 384),
     ("hf:albert", {"hidden_size": "768", "intermediate_size": "3072", "num_attention_heads": "12"}, 192),
 ]
+
+
+def cases():
+    """Every model, inference and training, in both precisions; the later ones first."""
+    for models in (LATER, MODELS):
+        for step, batch in (("infer", 24), ("train", 16)):
+            for dtype in ("bf16", "fp32"):
+                for name, overrides, seq in models:
+                    size = batch if seq is None else batch // 4
+                    yield {"model": name, "set": overrides, "seq": seq, "batch": size, "dtype": dtype, "step": step}

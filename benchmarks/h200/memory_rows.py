@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import torch
-from held_out_models import BERT_LARGE, LATER, LLAMA, MODELS
+from held_out_models import BERT_LARGE, LLAMA, cases
 
 from rooflight.trace.given import given_workload
 from rooflight.trace.stage import TraceOptions, staged
@@ -44,15 +44,10 @@ WAYS = [
 """Training with autocast, checkpoints, accumulation, other optimizers; decoding with a cache."""
 
 
-def cases():
+def every_case():
     for way in WAYS:
         yield {"set": {}, "seq": None, "dtype": "fp32", **way}
-    for models in (LATER, MODELS):
-        for step, batch in (("infer", 24), ("train", 16)):
-            for dtype in ("bf16", "fp32"):
-                for name, overrides, seq in models:
-                    size = batch if seq is None else batch // 4
-                    yield {"model": name, "set": overrides, "seq": seq, "batch": size, "dtype": dtype, "step": step}
+    yield from cases()
 
 
 def measured(case):
@@ -96,7 +91,7 @@ def main() -> None:
     head = {"device": torch.cuda.get_device_name(), "torch": str(torch.__version__),
             "cudnn": torch.backends.cudnn.version()}  # fmt: skip
     rows = []
-    for case in cases():
+    for case in every_case():
         if time.time() > end:
             print("out of time before", case)
             break

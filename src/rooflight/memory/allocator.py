@@ -86,7 +86,10 @@ class CachingAllocator:
         """How often free segments had to be given back for a request."""
         self._small, self._large = _Pool(small=True), _Pool(small=False)
         self._next_address = 0
+        # Asked for at every request, so kept at hand.
         self._unsplit = self.settings.max_split_bytes
+        self._expands = self.settings.expandable_segments
+        self._divides = any(parts > 1 for parts in self.settings.roundup_power2_divisions)
 
     def reset_peaks(self) -> None:
         self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
@@ -103,7 +106,7 @@ class CachingAllocator:
         pool = self._small if size <= SMALL else self._large
         block = self._fitting(pool, size) or self._new(pool, size)
         rest = block.size - size
-        if self._is_split_off(pool, size, rest):
+        if rest and self._is_split_off(pool, size, rest):
             remainder = Block(pool, block.address + size, rest)
             remainder.preceding, remainder.following = block, block.following
             if block.following is not None:
@@ -127,27 +130,31 @@ class CachingAllocator:
         self.requested -= block.requested
         block.given = False
         pool = block.pool
-        for other in (block.preceding, block.following):
-            self._merge(block, other)
+        before, after = block.preceding, block.following
+        if before is not None and not before.given:
+            self._merge(block, before)
+        if after is not None and not after.given:
+            self._merge(block, after)
         pool.add(block)
 
     def empty_cache(self) -> None:
         """Give every free segment back to the device."""
         for pool in (self._small, self._large):
             for _, _, block in list(pool.free):
-                if self.settings.expandable_segments:
+                if self._expands:
                     self._unmap(block)
                 elif not block.is_split:
                     self._give_back(block)
 
     def rounded(self, nbytes: int) -> int:
-        parts = self.settings.divisions(nbytes)
-        if parts > 1 and nbytes > BLOCK * parts:
-            return _rounded_to_parts(nbytes, parts)
+        if self._divides:
+            parts = self.settings.divisions(nbytes)
+            if parts > 1 and nbytes > BLOCK * parts:
+                return _rounded_to_parts(nbytes, parts)
         return -(-nbytes // BLOCK) * BLOCK
 
     def _is_split_off(self, pool: _Pool, size: int, rest: int) -> bool:
-        if pool.small or self.settings.expandable_segments:
+        if pool.small or self._expands:
             return rest >= BLOCK
         return rest > SMALL and (self._unsplit is None or size < self._unsplit)
 
@@ -158,7 +165,7 @@ class CachingAllocator:
         place = bisect_left(free, (size,))
         if place == len(free):
             return None
-        if self.settings.expandable_segments:
+        if self._expands:
             # A block at the end of what is mapped counts as large as it could grow.
             while place + 1 < len(free) and _growable(free[place + 1][2]) < _growable(free[place][2]):
                 place += 1
@@ -189,7 +196,7 @@ class CachingAllocator:
         whole = pool.segment if pool.small or size < OWN_SEGMENT else -(-size // ROUNDED_TO) * ROUNDED_TO
         if not self._has_room(whole):
             return None
-        if self.settings.expandable_segments:
+        if self._expands:
             # Torch asks for room before it rounds to pages: the last one may lie beyond the capacity.
             return self._mapped(pool, size)
         block = Block(pool, self._next_address, whole)
@@ -215,7 +222,7 @@ class CachingAllocator:
             return False
         wanted = max(size, self._unsplit)
         place = bisect_left(pool.free, (wanted,))
-        if place < len(pool.free) and not self.settings.expandable_segments:
+        if place < len(pool.free) and not self._expands:
             if pool.free[place][2].is_split:
                 return False
             self._give_back(pool.free[place][2])

@@ -10,7 +10,7 @@ from rooflight.hardware.workspaces import shipped
 from rooflight.memory.convolutions import ConvolutionWorkspaces
 
 ORIGIN = "h200"
-_ENOUGH = 100
+_ENOUGH = 1000
 """Layers in a precision: fewer say less of a GPU than all those of the H200."""
 TAKEN_OVER = "cuDNN's workspaces are taken to be the H200's"
 
@@ -19,8 +19,11 @@ class DeviceWorkspaces:
     """`own`: what was recorded, by the device's name."""
 
     def __init__(self, own: Mapping[str, Sequence[WorkspacePoints]] | None = None) -> None:
-        enough = {device: [some for some in points if len(some.rows) >= _ENOUGH] for device, points in (own or {}).items()}
-        self._own = {device: points for device, points in enough.items() if points}
+        self._own: dict[str, list[WorkspacePoints]] = {}
+        for device, points in (own or {}).items():
+            enough = [some for some in points if len(some.rows) >= _ENOUGH]
+            if enough:
+                self._own[device] = enough
         self._made: dict[str, ConvolutionWorkspaces] = {}
 
     def origin(self, device: str) -> str:
@@ -31,9 +34,15 @@ class DeviceWorkspaces:
         if device not in self._own:
             return _shipped()
         if device not in self._made:
-            # A precision in which too little was recorded there is the H200's.
-            self._made[device] = ConvolutionWorkspaces(_shipped_rows() | by_precision(self._own[device]))
+            self._made[device] = ConvolutionWorkspaces(self._rows(device))
         return self._made[device]
+
+    def _rows(self, device: str) -> dict[str, list[list[int]]]:
+        """A precision in which too little was recorded there is the H200's; an H200's own are added to those."""
+        own, known = by_precision(self._own[device]), _shipped_rows()
+        if device == ORIGIN:
+            own = {precision: [*rows, *known.get(precision, [])] for precision, rows in own.items()}
+        return known | own
 
 
 @lru_cache(maxsize=1)

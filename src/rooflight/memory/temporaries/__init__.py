@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rooflight.memory.temporaries import (  # noqa: F401  (they register)
     attention,
+    fused_layers,
     indices,
     normalisations,
     recurrent,
