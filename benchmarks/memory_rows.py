@@ -177,7 +177,8 @@ _TRACED = ("loss", "optimizer", "autocast", "accumulate", "checkpoint")
 
 def reserved_as_measured(rows: Iterable[Measured], *, shared_process: bool) -> dict[str, int]:
     """What the same model of the allocator holds at most where the cache is emptied before the third step, which alone
-    counts. `shared_process`: what libraries keep is there before the model is built, as after another row."""
+    counts. `shared_process`: what libraries keep is there before the model is built, as after another row; else the
+    optimizer makes its state before the first step, as the stage of a measurement has it."""
     return {name: held for group in _groups(rows) for name, held in _played(group, shared_process=shared_process)}
 
 
@@ -197,6 +198,8 @@ def _played(rows: Sequence[Measured], *, shared_process: bool) -> Iterable[tuple
             script = replace(script, kept={})
         run = Run(script, allocator)
         run.build()
+        if not shared_process:
+            run.update_first()
         run.step()
         run.step()
         allocator.empty_cache()
