@@ -45,11 +45,17 @@ class _Played:
 
 
 class Memories:
-    """Answers for any step and device. What devices have in common is played once."""
+    """Answers for any step and device. What devices have in common is played once.
 
-    def __init__(self, settings: Settings | None = None, workspaces: DeviceWorkspaces | None = None) -> None:
+    `many`: so many are asked for that a step is played on one chip for all GPUs, and nothing is named that is alive at
+    the peak. What a kernel borrows depends a little on the number of multiprocessors.
+    """
+
+    def __init__(self, settings: Settings | None = None, workspaces: DeviceWorkspaces | None = None, *,
+                 many: bool = False) -> None:  # fmt: skip
         self.settings = settings or Settings()
         self.workspaces = workspaces or DeviceWorkspaces()
+        self.many = many
         self._played: dict[tuple[object, ...], _Played] = {}
         self._steps: list[Step] = []
 
@@ -77,7 +83,8 @@ class Memories:
         return held <= room or self._run_in(script, device, room) is not None, held, room
 
     def _play(self, step: Step, device: Device, *, timeline: bool, change: Change | None) -> _Played:
-        key = (id(step), id(change), timeline, device.kind, chip_of(device), cublas_bytes(device.capability),
+        chip = None if self.many else chip_of(device)
+        key = (id(step), id(change), timeline, device.kind, chip, cublas_bytes(device.capability),
                self.workspaces.origin(device.name))  # fmt: skip
         found = self._played.get(key)
         if found is None:
@@ -86,7 +93,8 @@ class Memories:
             first, later, after = _run(script, self._allocator(device, None), watched=timeline)
             is_first = first.allocated > later.allocated
             found = self._played[key] = _Played(
-                script, first, later, peak_of(step, script, first if is_first else later, first=is_first),
+                script, first, later,
+                peak_of(step, script, first if is_first else later, first=is_first, tenants=not self.many),
                 timeline_of(step, script, after) if timeline else None,
             )  # fmt: skip
             self._steps.append(step)  # kept, so that nothing else gets its id

@@ -24,8 +24,9 @@ WORDS = {
 """Categories in the order in which they are shown, and what people call them."""
 
 
-def peak_of(step: Step, script: Script, peaks: Peaks, *, first: bool) -> Peak:
-    """The moment of the highest peak. `first`: it is the first step's, which begins without the optimizer's state."""
+def peak_of(step: Step, script: Script, peaks: Peaks, *, first: bool, tenants: bool = True) -> Peak:
+    """The moment of the highest peak. `first`: it is the first step's, which begins without the optimizer's state.
+    `tenants`: name what is alive there, too."""
     ledger = step.ledger
     op = ledger.ops[peaks.op] if ledger.ops else None
     alive = script.lives.alive(peaks.op)
@@ -45,7 +46,7 @@ def peak_of(step: Step, script: Script, peaks: Peaks, *, first: bool) -> Peak:
         op=peaks.op, name="" if op is None else op.name, module="" if op is None else op.module,
         phase="" if op is None else op.phase,
         split={name: split[name] for name in WORDS if split[name]},
-        tenants=_tenants(step, script, alive, borrowed, op),
+        tenants=_tenants(step, script, alive, borrowed, op) if tenants else (),
     )  # fmt: skip
 
 

@@ -128,7 +128,8 @@ def predict(
     })  # fmt: skip
     steps, notes = steps_of(model, inputs, kwargs, batches, options, scaled=layout is not None, **asked.which)
     ways = _ways(devices, tier, given)
-    memories = Memories(settings_given(allocator), DeviceWorkspaces(own_workspaces(ways.predictors)))
+    memories = Memories(settings_given(allocator), DeviceWorkspaces(own_workspaces(ways.predictors)),
+                        many=len(steps) * len(devices) > ADVISED_CELLS)  # fmt: skip
     work = _Work(steps, graphs=graphs, ppp=ppp, advice=advice, roofline=roofline, layout=layout,
                  micro_batches=micro_batches, memories=memories, timeline=memory, asked=asked)  # fmt: skip
     found = _answered(work, devices, ways, notes)
@@ -264,7 +265,7 @@ class _Work:
     def savings(self, rows: Sequence[Prediction], devices: Sequence[Device],
                 predictors: Sequence[Predictor]) -> tuple[Saving, ...]:  # fmt: skip
         """Of the first device and its largest batch, where memory was asked for, or where something does not fit."""
-        if self.layout is not None or not rows:
+        if self.layout is not None or not rows or self.memories.many:
             return ()
         wrong = [row for row in rows if row.memory is not None and not row.memory.fits]
         if not wrong and not self.timeline:
