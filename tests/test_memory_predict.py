@@ -158,7 +158,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(model: str, options: dict[
     found = ask(model, step="train", on="t4", max_batch=True, **options)
     (limit,) = found.limits
     assert limit.what == "batch" and limit.value == found[0].max_batch and limit.fails == limit.value + 1
-    assert "confirmed by a trace" in limit.how
+    assert "and a trace at batch" in limit.how
     assert memory(model, step="train", on="t4", batch=limit.value, **options).fits
     assert not memory(model, step="train", on="t4", batch=limit.fails, **options).fits
 

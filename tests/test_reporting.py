@@ -149,7 +149,7 @@ def test_a_narrow_terminal_says_which_columns_it_has_no_room_for(gpt2):
         console.print(to_rich(estimate_tables.main_table(gpt2, depth=1), width=width))
         return " ".join(console.file.getvalue().split())
 
-    assert "no room for: type, output" in drawn(60)
+    assert "columns without room here: type, output" in drawn(60)
     assert "no room" not in drawn(200)
 
 

@@ -23,7 +23,7 @@ LARGE_SEGMENT = 20 * MIB
 OWN_SEGMENT = 10 * MIB
 """From here on a request gets a segment of its own."""
 ROUNDED_TO = 2 * MIB
-_ADDRESSES = LARGE_SEGMENT << 26
+_ADDRESSES = LARGE_SEGMENT << 60
 """Room for addresses of one expandable segment: more than any device has."""
 
 

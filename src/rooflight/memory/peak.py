@@ -92,8 +92,9 @@ def _tenants(step: Step, script: Script, alive: Sequence[int], borrowed: Sequenc
             bytes=nbytes[numbers[0]] * len(numbers), count=len(numbers), category=storage.category,
             name=storage.name or (maker_op.name if maker_op is not None else ""),
             module=maker_op.module if maker_op is not None else storage.name.rpartition(".")[0],
-            shape=tuple(step.nbytes.size(side) for side in tensor.shape) if tensor is not None else (),
-            dtype=tensor.dtype if tensor is not None else "",
+            # Results that the trace has no size for, as the reserve of recurrent layers, have no shape either.
+            shape=tuple(step.nbytes.size(side) for side in tensor.shape) if tensor is not None and tensor.numel else (),
+            dtype=tensor.dtype if tensor is not None and tensor.numel else "",
         ))  # fmt: skip
         del key
     if borrowed and op is not None:

@@ -16,6 +16,7 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Op, StepKind
 from rooflight.memory.answer import Memories
 from rooflight.memory.convolutions.known import DeviceWorkspaces
+from rooflight.memory.limits import MOST
 from rooflight.memory.result import Memory
 from rooflight.prediction.advice import advise
 from rooflight.prediction.asked import (
@@ -182,6 +183,8 @@ def _batches(model: str | nn.Module, batch: int | Sequence[int] | None) -> list[
     found = [] if batch is None else [batch] if isinstance(batch, int) else list(batch)
     if any(one < 1 for one in found):
         raise BadInput(f"a batch must be at least 1, got {min(found)}")
+    if any(one > MOST for one in found):
+        raise BadInput(f"a batch of {max(found):,} is more than any device takes: give at most {MOST:,}")
     if not found and isinstance(model, str):
         found = [1]
     if len(found) > 1 and not isinstance(model, str):

@@ -69,7 +69,7 @@ def largest_batch(asked: Asked, device: Device, memories: Memories, *, near: int
     while not memory.fits and value > 1:
         value, fails = value - max(1, value // _ONE_PERCENT), value
         memory = memories.of(asked.at(value), device)
-    how = f"closed form in the batch, {found.tried} sizes tried; confirmed by a trace at batch {value:,}"
+    how = f"closed form in the batch, {found.tried} sizes tried, and a trace at batch {value:,}"
     return _limit(device, "batch", replace(found, value=value, fails=fails), memory, how)
 
 
@@ -84,9 +84,17 @@ def longest_sequence(asked: Asked, device: Device, memories: Memories, *, batch:
     if length is None:
         raise BadInput(f"--max-seq: {first.ledger.header.model} takes no sequence")
 
+    if asked.which.get("input_shape") is not None:
+        raise BadInput("--max-seq: the length is that of --input; leave --input away, or give a function with a "
+                       "parameter seq")  # fmt: skip
+
     def at(size: int) -> Step:
         changed: dict[str, Any] = {name: size}
-        return asked.at(batch, **changed)
+        step = asked.at(batch, **changed)
+        header = step.ledger.header
+        if (header.past if name == "past" else header.sequence) != size:
+            raise BadInput(f"--max-seq: {header.model} does not follow --{name}: it takes its own length")
+        return step
 
     found = largest(memories, device, at, start=max(2, start or length))
     if not found.value:
@@ -147,15 +155,20 @@ def _changes(asked: Asked, step: Step, device: Device, memories: Memories, *, fi
         yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", lambda other: wide.of(other, device),
                       lambda: step)  # fmt: skip
     if asked.by_name:
-        for words, made in _other_steps(asked, step, batch):
+        for words, made in _other_steps(asked, step, batch, _half_precision(device)):
             yield _Change(words, of, made)
         if not fits and (found := largest_batch(asked, device, memories, near=batch)).value:
             yield _Change(f"the largest batch that fits (--batch {found.value:,})", of, lambda: asked.at(found.value))
     if on_gpu and training:
         for mode, words in _SHARDED.items():
             layout = Layout(data=_RANKS, mode=mode, gpus_per_node=_RANKS)
-            yield _Change(f"{words} over {_RANKS} GPUs (--gpus {_RANKS} --parallel {mode})",
-                          partial(_of_rank, layout, device, memories), lambda: step, timed=False)  # fmt: skip
+            how = f"--gpus {_RANKS} --parallel {mode}"
+            of_rank = partial(_of_rank, layout, device, memories)
+            yield _Change(f"{words} over {_RANKS} GPUs ({how})", of_rank, lambda: step, timed=False)
+            if not fits and asked.by_name and mode == "fsdp" and not asked.options.checkpoint:
+                again = replace(asked.options, checkpoint=("blocks",))
+                yield _Change(f"the same with --checkpoint blocks ({how})", of_rank,
+                              partial(asked.at, batch, options=again), timed=False)  # fmt: skip
 
 
 _RANKS = 8
@@ -166,27 +179,36 @@ def _of_rank(layout: Layout, device: Device, memories: Memories, step: Step) -> 
     return memories.of(step, device, change=Rank(step.ledger, layout, Options(), 1, ()))
 
 
-def _other_steps(asked: Asked, step: Step, batch: int) -> Iterator[tuple[str, Callable[[], Step]]]:
+def _half_precision(device: Device) -> str | None:
+    """The one that the device has units for."""
+    return next((one for one in ("bf16", "fp16") if device.peak(one) is not None), None)
+
+
+def _other_steps(asked: Asked, step: Step, batch: int, half: str | None) -> Iterator[tuple[str, Callable[[], Step]]]:
     header, options = step.ledger.header, asked.options
+    target = options.target.partition(":")[0]
     training, whole = header.step == "train", header.dtype == "fp32" and not options.autocast
     again = replace(options, checkpoint=("blocks",))
     checkpoints = training and not options.checkpoint
     if checkpoints:
         yield "blocks computed again in backward (--checkpoint blocks)", lambda: asked.at(batch, options=again)
-    if whole:
-        yield "bf16 for the whole model (--dtype bf16)", lambda: asked.at(batch, dtype="bf16")
-    if whole and training:
-        mixed = replace(options, autocast="bf16")
-        yield "bf16 by autocast (--autocast bf16)", lambda: asked.at(batch, options=mixed)
-    if whole and checkpoints:
-        yield "both: --dtype bf16 --checkpoint blocks", lambda: asked.at(batch, dtype="bf16", options=again)
+    if whole and half:
+        yield f"{half} for the whole model (--dtype {half})", lambda: asked.at(batch, dtype=half)
+    if whole and half and training:
+        mixed = replace(options, autocast=half)
+        yield f"{half} by autocast (--autocast {half})", lambda: asked.at(batch, options=mixed)
+    if whole and half and checkpoints:
+        yield f"both: --dtype {half} --checkpoint blocks", lambda: asked.at(batch, dtype=half, options=again)
+    if training and options.foreach is None and target == "cuda":
+        one_by_one = replace(options, foreach=False)
+        yield "an optimizer that takes one weight at a time (--no-foreach)", lambda: asked.at(batch, options=one_by_one)
     if batch > 1:
-        half = batch // 2
-        yield f"half the batch (--batch {half:,})", lambda: asked.at(half)
+        less = batch // 2
+        yield f"half the batch (--batch {less:,})", lambda: asked.at(less)
         if training and options.accumulate == 1 and batch % 2 == 0:
             twice = replace(options, accumulate=2)
-            words = f"two micro-batches of {half:,} (--batch {half:,} --accumulate 2)"
-            yield words, lambda: asked.at(half, options=twice)
+            words = f"two micro-batches of {less:,} (--batch {less:,} --accumulate 2)"
+            yield words, lambda: asked.at(less, options=twice)
     if training and header.optimizer in ("adam", "adamw"):
         plain = replace(options, optimizer="momentum")
         yield "momentum instead of Adam (--optimizer momentum)", lambda: asked.at(batch, options=plain)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from rooflight.prediction.result import Prediction, Predictions
+from rooflight.prediction.result import Limit, Prediction, Predictions
 from rooflight.reporting.predict_page import conventions
 
 
@@ -28,11 +28,18 @@ def document(found: Predictions, *, epochs: int | None = None, dataset_size: int
         "predictions": rows,
         "devices": [msgspec.to_builtins(device) for device in found.devices],
         "calibrations": found.calibrations,
-        **({"limits": msgspec.to_builtins(found.limits)} if found.limits else {}),
+        **({"limits": [_limit(limit) for limit in found.limits]} if found.limits else {}),
         **({"savings": msgspec.to_builtins(found.savings)} if found.savings else {}),
         "notes": list(found.notes),
         "conventions": conventions(found),
     }
+
+
+def _limit(limit: Limit) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.to_builtins(limit)
+    if limit.memory is not None:
+        made["memory"]["device_bytes"] = limit.memory.device_bytes
+    return made
 
 
 def _row(one: Prediction, *, op_times: bool) -> dict[str, Any]:

@@ -115,7 +115,11 @@ def limit_line(limit: Limit, *, several: bool) -> str:
     needs = ""
     if limit.memory is not None:
         needs = f"{units.bytes_(limit.memory.device_bytes)} of {units.bytes_(limit.memory.usable_bytes)}"
-    after = f"{limit.fails:,} would not" if limit.fails is not None else limit.why or "no larger one was tried"
+    after = (
+        f"{limit.fails:,} would not; about {int(0.9 * limit.value):,} with a margin of 10%"
+        if limit.fails is not None
+        else limit.why or "no larger one was tried"
+    )
     said = "; ".join(part for part in (needs, after) if part)
     return f"the {best} {what} that fits{on}{at}: {limit.value:,} ({said}); {limit.how}"
 

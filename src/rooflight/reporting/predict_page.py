@@ -79,10 +79,16 @@ def describe(found: Predictions) -> str:
     """The `repr`: a line for every prediction."""
     rows = [
         f"{_place(one)}: {seconds(one.time_s)} a step ({tables.between(one.time_interval_s)}), "
-        f"{tables.rate(one.throughput)} samples/s, {one.bound}-bound, {one.tier}"
+        f"{tables.rate(one.throughput)} samples/s, {one.bound}-bound, {one.tier}{_in_memory(one)}"
         for one in found
     ]
     return "\n".join([headline(found), *rows])
+
+
+def _in_memory(one: Prediction) -> str:
+    if one.memory is None:
+        return ""
+    return f", {units.bytes_(one.memory.device_bytes)} of memory" + ("" if one.memory.fits else ": does not fit")
 
 
 def chosen(found: Predictions) -> Prediction:
@@ -137,9 +143,13 @@ def _place(one: Prediction) -> str:
 
 def _summary(found: Predictions, one: Prediction) -> list[str]:
     if len(found) > 1:
-        best = max(found, key=lambda row: row.throughput or 0.0)
+        running = [row for row in found if row.memory is None or row.memory.fits]
+        if not running:
+            return ["none of these fits", *_limits(found), *_warnings(found)]
+        best = max(running, key=lambda row: row.throughput or 0.0)
         most = f"{best.device} at batch {_size(best.batch)}, {tables.rate(best.throughput)}"
-        return [f"the most samples a second: {most}", *_limits(found), *_warnings(found)]
+        of_those = "" if len(running) == len(found) else " of those that fit"
+        return [f"the most samples a second{of_those}: {most}", *_limits(found), *_warnings(found)]
     ends = one.time_interval_s
     often = "between the bounds of its PPP" if one.tier == "spec" else "nine times in ten"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""

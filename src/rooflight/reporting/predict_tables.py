@@ -175,7 +175,12 @@ def csv_table(found: Predictions, *, epochs: int | None = None, dataset_size: in
     ]
     columns += [
         (Column(name), lambda one, name=name: getattr(one.memory, name, None))  # type: ignore[misc]
-        for name in ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "fits")
+        for name in ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "usable_bytes", "fits")
+    ]
+    columns += [
+        (Column(name), lambda one, name=name: getattr(one, name))  # type: ignore[misc]
+        for name in ("max_batch", "max_seq")
+        if any(getattr(one, name) is not None for one in found)
     ]
     if any(one.many is not None for one in found):
         columns += [(Column(name), lambda one, name=name: getattr(one.many, name)) for name in many]  # type: ignore[misc]

@@ -79,7 +79,8 @@ def to_rich(table: Table, *, width: int) -> Any:
     table = fitting(table, width)
     drawn = RichTable(
         title=table.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
-        caption=f"no room for: {', '.join(table.left_out)}" if table.left_out else None, caption_justify="left",
+        caption=f"columns without room here: {', '.join(table.left_out)}" if table.left_out else None,
+        caption_justify="left",
     )  # fmt: skip
     texts = [[column.name for column in table.columns], *table.written()]
     for number, column in enumerate(table.columns):

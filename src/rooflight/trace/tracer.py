@@ -65,7 +65,8 @@ def notes_of(stage: Stage, ops: Sequence[Op]) -> tuple[str, ...]:
     if training and ops and not any(op.phase == "backward" for op in ops):
         notes.append("nothing is trained: the loss depends on no parameter that wants a gradient; there is no backward")
     if training and "aten::_cudnn_rnn" in packets:
-        notes.append("what cuDNN keeps of recurrent layers for backward (its reserve) is not in the memory figures")
+        notes.append("what cuDNN keeps of recurrent layers for backward (its reserve) is in no tensor of the trace: "
+                     "`rooflight predict` counts it")  # fmt: skip
     if packets & _FUSED_LAYERS:
         notes.append(
             "nn.MultiheadAttention and nn.TransformerEncoderLayer take their fast path: a whole layer is one op, and "
