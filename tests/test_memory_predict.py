@@ -15,6 +15,7 @@ from rooflight.hardware.devices import find
 from rooflight.memory.answer import Memories
 from rooflight.memory.libraries import kept_workspaces
 from rooflight.memory.result import Memory
+from rooflight.models.workload import parse_input
 from rooflight.prediction.api import predict
 from rooflight.prediction.prepared import PreparedTrace
 from rooflight.prediction.result import Predictions
@@ -243,3 +244,30 @@ def test_a_live_module_has_the_batch_of_its_inputs() -> None:
     assert predict(model, data, on="h200", advice=False)[0].memory is not None
     with pytest.raises(BadInput, match="needs a model by name"):
         predict(model, data, on="h200", max_batch=True)
+
+
+# --- devices ---
+
+
+def test_check_bits_take_their_part() -> None:
+    """GDDR with ECC on keeps a sixteenth for itself; HBM does not."""
+    parts = {name: memory("mnist-cnn", on=name).usable_bytes / find(name).memory_bytes.value for name in ("a40", "t4")}
+    assert all(0.9 < part < 0.93 for part in parts.values())
+    assert memory("mnist-cnn", on="a100-sxm-40").usable_bytes / find("a100-sxm-40").memory_bytes.value > 0.98
+
+
+def test_savings_are_in_a_precision_that_the_device_has() -> None:
+    changes = [one.change for one in ask("gpt2", step="train", batch=8, seq=256, on="t4", memory=True).savings]
+    assert any("--dtype fp16" in change for change in changes) and not any("bf16" in change for change in changes)
+    # Where the update is the peak, its lists are what to do without.
+    small = [one.change for one in ask("gpt2", step="train", batch=1, seq=32, memory=True).savings]
+    assert any("--no-foreach" in change for change in small)
+
+
+def test_a_length_that_the_model_does_not_follow(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.e = nn.Embedding(10, 4)\n    def forward(self, x):\n        return self.e(x)\n"
+    )
+    with pytest.raises(BadInput, match="the length is that of --input"):
+        ask(f"{tmp_path / 'own.py'}:Net", input_shape=parse_input("int:16"), max_seq=True)
