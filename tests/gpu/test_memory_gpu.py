@@ -41,17 +41,17 @@ def test_the_model_follows_torchs_allocator(seed: int) -> None:
 CASES: list[dict[str, Any]] = [
     {"model": "resnet18", "batch": 16},
     {"model": "resnet18", "batch": 16, "step": "train"},
-    {"model": "gpt2", "batch": 4, "seq": 256, "step": "train", "overrides": {"num_layers": "4"}},
-    {"model": "gpt2", "batch": 4, "seq": 256, "step": "train", "autocast": "bf16", "overrides": {"num_layers": "4"}},
+    {"model": "gpt2", "batch": 4, "seq": 256, "step": "train", "overrides": {"n_layer": "4"}},
+    {"model": "gpt2", "batch": 4, "seq": 256, "step": "train", "autocast": "bf16", "overrides": {"n_layer": "4"}},
     {
         "model": "gpt2",
         "batch": 4,
         "seq": 256,
         "step": "train",
         "checkpoint": "blocks",
-        "overrides": {"num_layers": "4"},
+        "overrides": {"n_layer": "4"},
     },
-    {"model": "gpt2", "batch": 4, "seq": 256, "step": "train", "accumulate": 2, "overrides": {"num_layers": "4"}},
+    {"model": "gpt2", "batch": 4, "seq": 256, "step": "train", "accumulate": 2, "overrides": {"n_layer": "4"}},
     {"model": "distilbert", "batch": 4, "seq": 128, "dtype": "bf16"},
 ]
 

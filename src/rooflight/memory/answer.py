@@ -57,7 +57,7 @@ class Memories:
         self.workspaces = workspaces or DeviceWorkspaces()
         self.many = many
         self._played: dict[tuple[object, ...], _Played] = {}
-        self._steps: list[Step] = []
+        self._kept: list[object] = []
 
     def of(self, step: Step, device: Device, *, timeline: bool = False, change: Change | None = None) -> Memory:
         """`change`: of what is allocated, as when the step is one rank's part of a larger one."""
@@ -85,7 +85,7 @@ class Memories:
     def _play(self, step: Step, device: Device, *, timeline: bool, change: Change | None) -> _Played:
         chip = None if self.many else chip_of(device)
         key = (id(step), id(change), timeline, device.kind, chip, cublas_bytes(device.capability),
-               self.workspaces.origin(device.name))  # fmt: skip
+               self.workspaces.origin(device.name), self._is_cast(step, device))  # fmt: skip
         found = self._played.get(key)
         if found is None:
             script = self._script(step, device)
@@ -97,7 +97,7 @@ class Memories:
                 peak_of(step, script, first if is_first else later, first=is_first, tenants=not self.many),
                 timeline_of(step, script, after) if timeline else None,
             )  # fmt: skip
-            self._steps.append(step)  # kept, so that nothing else gets its id
+            self._kept.append((step, change))  # so that nothing else gets their ids
         return found
 
     def _script(self, step: Step, device: Device) -> Script:
@@ -106,9 +106,12 @@ class Memories:
             return Script(lives_in(step), sizes_of(step, chip), [()] * len(step.ledger.ops), {})
         workspaces = self.workspaces.of(device.name) if _has_convolutions(step) else None
         script = script_of(step, Insides(chip, workspaces), chip, device.capability)
-        # What does not fit in fp32 is loaded as it is: nobody casts it on the device.
-        too_large = script.cast_from is not None and sum(script.cast_from) > _room(_around(step, device))
-        return replace(script, cast_from=None) if too_large else script
+        return script if self._is_cast(step, device) else replace(script, cast_from=None)
+
+    def _is_cast(self, step: Step, device: Device) -> bool:
+        """What does not fit in fp32, and a weight of it besides, is loaded as it is: nobody casts it on the device."""
+        weights = [one.nbytes for one in step.ledger.storages if one.category in ("parameter", "buffer")]
+        return 2 * sum(weights) + max(weights, default=0) <= _room(_around(step, device))
 
     def _run_in(self, script: Script, device: Device, room: int) -> tuple[int, int] | None:
         """What the allocator holds at most with so many bytes, and how often it must give back what it caches; `None`:

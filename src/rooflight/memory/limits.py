@@ -35,12 +35,13 @@ def largest(memories: Memories, device: Device, step_at: StepAt, *, start: int =
     """
     search = _Search(memories, device, step_at)
     if not search.fits(least):
-        return Largest(0, least, search.why, search.tried)
+        return Largest(0, least, search.why(least), search.tried)
     low, high = least, None
-    guess = max(2 * least, start)
-    while high is None and guess <= MOST:
+    guess = min(max(2 * least, start), MOST)
+    while high is None and low < MOST:
         if search.fits(guess):
-            low, guess = guess, max(search.guess(low), 2 * low if search.tried < _BLIND else low + 1)
+            # Where memory hardly grows, the line points far beyond what two sizes can tell.
+            low, guess = guess, min(max(search.guess(guess), 2 * guess), 8 * guess, MOST)
         else:
             high = guess
     while high is not None and high - low > 1:
@@ -49,11 +50,8 @@ def largest(memories: Memories, device: Device, step_at: StepAt, *, start: int =
             low = middle
         else:
             high = middle
-    return Largest(low, high, search.why, search.tried)
-
-
-_BLIND = 6
-"""So often a size is doubled where the line says nothing useful."""
+    why = "larger ones were not tried" if high is None else search.why(high)
+    return Largest(low, high, why, search.tried)
 
 
 class _Search:
@@ -62,7 +60,7 @@ class _Search:
         self._known: dict[int, bool] = {}
         self._points: list[tuple[int, int]] = []
         self._room = 0
-        self.why = ""
+        self._why: dict[int, str] = {}
 
     @property
     def tried(self) -> int:
@@ -73,13 +71,17 @@ class _Search:
             try:
                 step = self._step_at(size)
             except (BadInput, TraceFailed) as error:
-                self.why = str(error)
+                self._why[size] = str(error)
                 self._known[size] = False
                 return False
             fits, held, self._room = self._memories.fits(step, self._device)
             self._points.append((size, held))
             self._known[size] = fits
         return self._known[size]
+
+    def why(self, size: int) -> str:
+        """What the model said against a size; empty: it was memory."""
+        return self._why.get(size, "")
 
     def guess(self, low: int) -> int:
         """Where the line through the two largest sizes reaches the end of the memory; a little before it."""
@@ -92,7 +94,7 @@ class _Search:
         return max(low + 1, int(0.995 * end))
 
     def between(self, low: int, high: int) -> int:
-        if self.why:  # the model ends it: the line says nothing of where
+        if high in self._why:  # the model ends it: the line says nothing of where
             return (low + high) // 2
         guess = self.guess(low)
         near = max(1, (high - low) // 8)

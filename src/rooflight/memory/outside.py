@@ -19,7 +19,6 @@ _CUDNN_FORWARD, _CUDNN_BACKWARD = 8 * MIB, 10 * MIB
 _USABLE, _USABLE_WITH_ECC = 0.985, 0.915
 """Of the memory: what is left to a process where that was not read. Where check bits lie in the memory itself, a
 sixteenth is theirs (T4, L4 and L40S: 91 to 93%)."""
-ORIGIN = "context and libraries as read on an H200 with torch 2.11 and driver 580 (docs/memory.md)"
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _tenants(step: Step, script: Script, alive: Sequence[int], borrowed: Sequenc
         maker = ledger.ops[storage.born].name if storage.born is not None and storage.born < len(ledger.ops) else ""
         groups[nbytes[number], storage.category, named, maker, tensor and (tensor.shape, tensor.dtype)].append(number)
     found = _beside(step, script, largest)
-    for key, numbers in groups.items():
+    for numbers in groups.values():
         storage = ledger.storages[numbers[0]]
         tensor = described.get(storage.id)
         maker_op = ledger.ops[storage.born] if storage.born is not None and storage.born < len(ledger.ops) else None
@@ -96,7 +96,6 @@ def _tenants(step: Step, script: Script, alive: Sequence[int], borrowed: Sequenc
             shape=tuple(step.nbytes.size(side) for side in tensor.shape) if tensor is not None and tensor.numel else (),
             dtype=tensor.dtype if tensor is not None and tensor.numel else "",
         ))  # fmt: skip
-        del key
     if borrowed and op is not None:
         found.append(Tenant(bytes=sum(borrowed), count=len(borrowed), category="workspace", name=op.name,
                             module=op.module))  # fmt: skip

@@ -14,9 +14,9 @@ _KNOWN = ("expandable_segments", "max_split_size_mb", "max_non_split_rounding_mb
           "roundup_power2_divisions")  # fmt: skip
 _KNOWN_ELSEWHERE = frozenset({
     "backend", "pinned_use_cuda_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
-    "release_lock_on_cudamalloc", "graph_capture_record_stream_reuse", "per_process_memory_fraction",
+    "release_lock_on_cudamalloc", "graph_capture_record_stream_reuse",
 })  # fmt: skip
-"""Settings that move no byte of device memory, or that `capacity_bytes` stands for."""
+"""Settings that move no byte of device memory."""
 
 
 @dataclass(frozen=True)

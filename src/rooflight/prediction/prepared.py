@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from rooflight.errors import BadInput
 from rooflight.estimation.costs import cost_of, signature
 from rooflight.hardware.tasks import Task
 from rooflight.ledger import Ledger, Op, Phase
@@ -19,6 +20,7 @@ from rooflight.prediction.cache import Array, Touches
 from rooflight.prediction.roofs import demand_of
 from rooflight.prediction.tasks import is_guess, tasks_of
 
+_MOST_BYTES = 2.0**62
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _WAITS = frozenset({"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero", "aten::equal"})
 
@@ -131,6 +133,8 @@ class _Sized:
         if prime is None:
             return nbytes
         square = prime * prime
+        if float(nbytes.max(initial=0)) * (batch / prime) ** 2 > _MOST_BYTES:
+            raise BadInput(f"a batch of {batch:,} makes tensors that cannot be addressed")
         scaled = np.where(nbytes % prime == 0, nbytes // prime * batch, nbytes)
         return np.where(nbytes % square == 0, nbytes // square * (batch * batch), scaled)
 

@@ -69,6 +69,8 @@ def largest_batch(asked: Asked, device: Device, memories: Memories, *, near: int
     while not memory.fits and value > 1:
         value, fails = value - max(1, value // _ONE_PERCENT), value
         memory = memories.of(asked.at(value), device)
+    if not memory.fits:
+        return _limit(device, "batch", replace(found, value=0, fails=1), None, "")
     how = f"closed form in the batch, {found.tried} sizes tried, and a trace at batch {value:,}"
     return _limit(device, "batch", replace(found, value=value, fails=fails), memory, how)
 
@@ -130,12 +132,12 @@ def savings(asked: Asked, step: Step, device: Device, memories: Memories, timed:
         try:
             other = change.step()
             memory = change.memory(other)
+            time_s, throughput = timed(other) if timed is not None and change.timed else (None, None)
         except RooflightError:
             continue  # a change that cannot be made is none to advise
         saved = now.device_bytes - memory.device_bytes
         if saved < _WORTH * now.device_bytes:
             continue
-        time_s, throughput = timed(other) if timed is not None and change.timed else (None, None)
         found.append(Saving(
             device=device.name, batch=step.batch, change=change.words, saved_bytes=saved, fits=memory.fits,
             peak_allocated_bytes=memory.peak_allocated_bytes, peak_reserved_bytes=memory.peak_reserved_bytes,
@@ -252,9 +254,10 @@ def with_limits(found: Predictions, asked: Asked, memories: Memories, *, max_bat
             limits.append(largest_batch(asked, device, memories, near=near))
         if max_seq:
             limits.append(longest_sequence(asked, device, memories, batch=near or 1))
-    known = {(limit.device, limit.what): limit.value for limit in limits}
+    known = {(limit.device, limit.what, limit.batch): limit.value for limit in limits}
     rows = tuple(
-        structs.replace(row, max_batch=known.get((row.device, "batch")), max_seq=known.get((row.device, "sequence")))
+        structs.replace(row, max_batch=known.get((row.device, "batch", None)),
+                        max_seq=known.get((row.device, "sequence", row.batch or 1)))
         for row in found
-    )
+    )  # fmt: skip
     return structs.replace(found, predictions=rows, limits=tuple(limits))

@@ -56,6 +56,8 @@ def zero(draft: Draft, stage: int, ranks: int, *, first_bytes: float, cap_bytes:
         return
     cut_update(draft, ranks)
     found = _buckets(draft, first_bytes, cap_bytes)
+    if not found:
+        return  # nothing is trained
     ends = [bucket.ready for bucket in found[1:]] + [_first_update(draft)]
     for bucket, end in zip(found, ends, strict=True):
         sent = max(end, bucket.ready + 1)
