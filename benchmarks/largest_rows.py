@@ -43,7 +43,7 @@ class StateFirst(Memories):
         return held <= room or self._held(step, device, room) is not None, held, room
 
     def _held(self, step: Step, device: Device, room: int | None) -> int | None:
-        run = Run(self._script(step, device), CachingAllocator(self.settings, room))
+        run = Run(self.script(step, device), CachingAllocator(self.settings, room))
         try:
             run.build()
             run.update_first()

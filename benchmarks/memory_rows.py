@@ -191,7 +191,7 @@ def _played(rows: Sequence[Measured], *, shared_process: bool) -> Iterable[tuple
     options = TraceOptions(target="cuda", on="meta", **traced)
     steps, _ = steps_of(first.model, (), None, [row.batch for row in rows], options, **which)
     for row, step in zip(rows, steps, strict=True):
-        script, allocator = Memories()._script(step, find(DEVICE)), CachingAllocator()
+        script, allocator = Memories().script(step, find(DEVICE)), CachingAllocator()
         if shared_process:
             for size in (size for sizes in script.kept.values() for size in sizes):
                 allocator.allocate(size)

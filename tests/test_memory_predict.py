@@ -12,7 +12,7 @@ from torch import nn
 import rooflight
 from rooflight.errors import BadInput
 from rooflight.hardware.devices import find
-from rooflight.memory.answer import Memories
+from rooflight.memory.answer import Memories, chip_of
 from rooflight.memory.libraries import kept_workspaces
 from rooflight.memory.result import Memory
 from rooflight.memory.sharding.ranks import Rank
@@ -320,3 +320,18 @@ def test_a_length_that_the_model_does_not_follow(tmp_path: Path) -> None:
     )
     with pytest.raises(BadInput, match="the length is that of --input"):
         ask(f"{tmp_path / 'own.py'}:Net", input_shape=parse_input("int:16"), max_seq=True)
+
+
+def test_what_fits_is_advised_first() -> None:
+    found = ask("gpt2", step="train", batch=24, seq=1024, on="a100-sxm-40").savings
+    fits = [one.fits for one in found]
+    assert True in fits and False in fits and fits == sorted(fits, reverse=True)
+    for group in (True, False):
+        saved = [one.saved_bytes for one in found if one.fits is group]
+        assert saved == sorted(saved, reverse=True)
+
+
+def test_chips_hold_as_many_threads_as_they_do() -> None:
+    """What a reduction borrows depends on it (CUDA C++ Programming Guide, technical specifications)."""
+    threads = {name: chip_of(find(name)).threads_per_sm for name in ("h200", "t4", "a40", "rtx-4090")}
+    assert threads == {"h200": 2048, "t4": 1024, "a40": 1536, "rtx-4090": 1536}

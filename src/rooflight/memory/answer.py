@@ -77,7 +77,7 @@ class Memories:
 
     def fits(self, step: Step, device: Device) -> tuple[bool, int, int]:
         """Whether it runs, without taking anything apart; what it would hold at most, and what there is."""
-        script, room = self._script(step, device), _room(_around(step, device))
+        script, room = self.script(step, device), _room(_around(step, device))
         first, later, _ = _run(script, self._allocator(device, None))
         held = max(first.reserved, later.reserved)
         return held <= room or self._run_in(script, device, room) is not None, held, room
@@ -88,7 +88,7 @@ class Memories:
                self.workspaces.origin(device.name), self._is_cast(step, device))  # fmt: skip
         found = self._played.get(key)
         if found is None:
-            script = self._script(step, device)
+            script = self.script(step, device)
             script = script if change is None else change(script)
             first, later, after = _run(script, self._allocator(device, None), watched=timeline)
             is_first = first.allocated > later.allocated
@@ -100,7 +100,8 @@ class Memories:
             self._kept.append((step, change))  # so that nothing else gets their ids
         return found
 
-    def _script(self, step: Step, device: Device) -> Script:
+    def script(self, step: Step, device: Device) -> Script:
+        """Everything that a run of the step allocates on the device."""
         chip = chip_of(device)
         if device.kind == "cpu":
             return Script(lives_in(step), sizes_of(step, chip), [()] * len(step.ledger.ops), {})
