@@ -20,6 +20,7 @@ RECORDED = Path(__file__).parent / "data" / "h200_allocator.json.gz"
 SETTINGS = [
     Settings(), parse("expandable_segments:True"), parse("max_split_size_mb:40"),
     parse("roundup_power2_divisions:4"), parse("garbage_collection_threshold:0.5"),
+    parse("large_segment_size_mb:12"), parse("expandable_segments:True,large_segment_size_mb:12"),
 ]  # fmt: skip
 
 
@@ -65,6 +66,25 @@ def test_a_full_device_gives_back_what_is_cached_before_it_fails() -> None:
     assert found.allocated == 80 * MIB
 
 
+def test_garbage_is_collected_under_a_memory_fraction_alone() -> None:
+    """Torch heeds the threshold only where the process was given a part of the memory, not at the device's end."""
+    chosen = parse("garbage_collection_threshold:0.4")
+    for fraction_bytes, reserved in ((None, 60 + 80 + 90), (300 * MIB, 80 + 90)):
+        found = CachingAllocator(chosen, 300 * MIB, fraction_bytes)
+        for size in (60, 80, 90):  # with the third, the first lies there longest
+            found.free(found.allocate(size * MIB))
+        assert found.reserved == reserved * MIB, fraction_bytes
+
+
+def test_other_large_segments() -> None:
+    for text, reserved in (("large_segment_size_mb:12", 12), ("expandable_segments:True,large_segment_size_mb:12", 12)):
+        found = CachingAllocator(parse(text))
+        found.allocate(2 * MIB)
+        assert found.reserved == reserved * MIB
+    found.allocate(40 * MIB)
+    assert found.reserved == 48 * MIB, "four pages of 12 MiB hold 42 MiB"
+
+
 def test_nothing_takes_no_memory() -> None:
     found = CachingAllocator()
     assert found.allocate(0) is None
@@ -80,7 +100,7 @@ steps = st.lists(st.tuples(st.booleans(), st.integers(0, 10**6), st.integers(1, 
 @given(steps, st.sampled_from(SETTINGS), st.sampled_from([None, 256 * MIB]))
 def test_whatever_happens(steps: Steps, chosen: Settings, capacity: int | None) -> None:
     """No block overlaps another, nothing is lost, and when all is freed all can be given back."""
-    found = CachingAllocator(chosen, capacity)
+    found = CachingAllocator(chosen, capacity, capacity)
     live: list[Block] = []
     asked = 0
     for frees, pick, nbytes in steps:
@@ -103,7 +123,7 @@ def test_whatever_happens(steps: Steps, chosen: Settings, capacity: int | None) 
         assert found.allocated == sum(block.size for block in live)
         assert found.requested == asked <= found.allocated <= found.reserved
         # Torch asks for room before it rounds to pages.
-        page = 20 * MIB if chosen.expandable_segments else 0
+        page = chosen.large_segment_bytes if chosen.expandable_segments else 0
         assert capacity is None or found.reserved < capacity + page or found.reserved == capacity
         assert found.peak_allocated >= found.allocated
         assert found.peak_reserved >= found.reserved
@@ -127,7 +147,7 @@ def test_as_the_real_allocator(number: int) -> None:
     chosen = parse(run["settings"])
     failed = 0
     for log in run["sequences"]:
-        found = CachingAllocator(chosen, run["capacity"])
+        found = CachingAllocator(chosen, run["capacity"], run["capacity"])  # the end was set by a memory fraction
         live: dict[int, Block | None] = {}
         for place, (what, which, allocated, reserved, address) in enumerate(log):
             if what == "empty":
@@ -146,7 +166,10 @@ def test_as_the_real_allocator(number: int) -> None:
 
 def test_settings_are_read_as_torch_reads_them() -> None:
     found = parse("expandable_segments:True,max_split_size_mb:128, garbage_collection_threshold:0.8")
-    assert found == Settings(True, 128 * MIB, 20 * MIB, 0.8)
+    assert found == Settings(True, 20 * MIB, 128 * MIB, 20 * MIB, 0.8)
+    assert parse("large_segment_size_mb:12,per_process_memory_fraction:0.5").large_segment_bytes == 12 * MIB
+    assert parse("per_process_memory_fraction:0.5").memory_fraction == 0.5
+    assert parse("per_process_memory_fraction:1.0") == Settings()
     divisions = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]")
     assert [divisions.divisions(size * MIB) for size in (1, 300, 600, 1500, 4000)] == [1, 1, 2, 4, 8]
     gaps = parse("roundup_power2_divisions:[4:1,32:2,>:8]")
@@ -154,7 +177,10 @@ def test_settings_are_read_as_torch_reads_them() -> None:
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    ("max_split_size_mb", "has no value"), ("max_split_size_mb:ten", "whole number"), ("max_split_size_mb:20", "at least"),
+    ("max_split_size_mb", "has no value"), ("max_split_size_mb:ten", "whole number"), 
+    ("max_split_size_mb:20", "must exceed a large segment, which is 20"), ("max_non_split_rounding_mb:20", "must exceed"),
+    ("large_segment_size_mb:40,max_split_size_mb:40", "which is 40, got 40"), ("large_segment_size_mb:9", "at least 10"),
+    ("per_process_memory_fraction:0", "between 0 and 1"),
     ("expandable_segments:yes", "True or False"), ("garbage_collection_threshold:2", "between 0 and 1"),
     ("roundup_power2_divisions:3", "powers of two"), ("segments:1", "unknown allocator setting"),
     ("backend:cudaMallocAsync", "not modelled"),

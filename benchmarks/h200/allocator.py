@@ -24,6 +24,9 @@ SETTINGS = (
     ("roundup_power2_divisions:4", None),
     ("roundup_power2_divisions:[4:1,32:2,>:8]", None),
     ("garbage_collection_threshold:0.6", 2e8),
+    ("garbage_collection_threshold:0.6", None),
+    ("large_segment_size_mb:12", None),
+    ("expandable_segments:True,large_segment_size_mb:12", 2e8),
 )
 """What PYTORCH_CUDA_ALLOC_CONF says, and how many bytes the process may have."""
 SEEDS, LENGTH = 4, 400

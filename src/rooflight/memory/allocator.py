@@ -19,11 +19,10 @@ from rooflight.memory.settings import MIB, Settings
 BLOCK = 512
 SMALL = MIB
 SMALL_SEGMENT = 2 * MIB
-LARGE_SEGMENT = 20 * MIB
 OWN_SEGMENT = 10 * MIB
 """From here on a request gets a segment of its own."""
 ROUNDED_TO = 2 * MIB
-_ADDRESSES = LARGE_SEGMENT << 60
+_PAGES = 1 << 60
 """Room for addresses of one expandable segment: more than any device has."""
 
 
@@ -59,9 +58,9 @@ class Block:
 class _Pool:
     """Free blocks, by size and address; with expandable segments, also the addresses that nothing is mapped to."""
 
-    def __init__(self, *, small: bool) -> None:
+    def __init__(self, segment: int, *, small: bool = False) -> None:
         self.small = small
-        self.segment = SMALL_SEGMENT if small else LARGE_SEGMENT
+        self.segment = segment
         self.free: list[tuple[int, int, Block]] = []
         self.unmapped: list[tuple[int, Block]] = []
         self.searches = 0
@@ -75,16 +74,20 @@ class _Pool:
 
 
 class CachingAllocator:
-    """One device, one stream. `capacity_bytes`: what the allocator may hold; `None`: as much as it wants."""
+    """One device, one stream. `capacity_bytes`: what the allocator may hold; `None`: as much as it wants.
+    `fraction_bytes`: what a memory fraction allows the process, whether or not it ends there."""
 
-    def __init__(self, settings: Settings | None = None, capacity_bytes: int | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, capacity_bytes: int | None = None,
+                 fraction_bytes: int | None = None) -> None:  # fmt: skip
         self.settings = settings or Settings()
         self.capacity_bytes = capacity_bytes
         self.allocated = self.reserved = self.requested = 0
         self.peak_allocated = self.peak_reserved = self.peak_requested = 0
         self.retries = 0
         """How often free segments had to be given back for a request."""
-        self._small, self._large = _Pool(small=True), _Pool(small=False)
+        self._small, self._large = _Pool(SMALL_SEGMENT, small=True), _Pool(self.settings.large_segment_bytes)
+        threshold = self.settings.garbage_collection_threshold
+        self._collects_from = int(threshold * fraction_bytes) if threshold and fraction_bytes is not None else None
         self._next_address = 0
         # Asked for at every request, so kept at hand.
         self._unsplit = self.settings.max_split_bytes
@@ -179,8 +182,8 @@ class CachingAllocator:
         return found
 
     def _new(self, pool: _Pool, size: int) -> Block:
-        if self.settings.garbage_collection_threshold and self.capacity_bytes is not None:
-            self._collect_garbage(int(self.settings.garbage_collection_threshold * self.capacity_bytes))
+        if self._collects_from is not None:
+            self._collect_garbage(self._collects_from)
         found = self._from_device(pool, size)
         if found is None and self._give_back_oversized(pool, size):
             found = self._from_device(pool, size)
@@ -299,8 +302,9 @@ class CachingAllocator:
                 at = at.following  # type: ignore[assignment]
             if room >= size:
                 return start
-        block = Block(pool, self._next_address, _ADDRESSES)
-        self._next_address += _ADDRESSES
+        start = -(-self._next_address // pool.segment) * pool.segment
+        block = Block(pool, start, _PAGES * pool.segment)
+        self._next_address = start + block.size
         block.mapped = False
         insort(pool.unmapped, (block.address, block))
         return block

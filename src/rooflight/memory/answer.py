@@ -11,7 +11,7 @@ from rooflight.memory.convolutions.known import TAKEN_OVER, DeviceWorkspaces
 from rooflight.memory.inside import Insides, is_convolution
 from rooflight.memory.libraries import cublas_bytes
 from rooflight.memory.moments import Chip
-from rooflight.memory.outside import Outside, outside
+from rooflight.memory.outside import Outside, outside, usable_bytes
 from rooflight.memory.peak import peak_of, timeline_of
 from rooflight.memory.plain import PlainAllocator
 from rooflight.memory.replay import Peaks, Run, Script
@@ -61,7 +61,7 @@ class Memories:
 
     def of(self, step: Step, device: Device, *, timeline: bool = False, change: Change | None = None) -> Memory:
         """`change`: of what is allocated, as when the step is one rank's part of a larger one."""
-        found, around = self._play(step, device, timeline=timeline, change=change), _around(step, device)
+        found, around = self._play(step, device, timeline=timeline, change=change), self._around(step, device)
         highest, on_gpu, room = found.highest, device.kind == "gpu", _room(around)
         held = found.reserved if on_gpu else highest.allocated
         fits, retries = held <= room, 0
@@ -72,12 +72,13 @@ class Memories:
             outside_bytes=around.outside_bytes if on_gpu else None, usable_bytes=around.usable_bytes,
             fits=fits, retries=retries,
             before_bytes=found.later.before, first_step_bytes=found.first.allocated, peak=found.peak,
-            timeline=found.timeline, notes=(*around.notes, *self._workspace_notes(step, device)),
+            timeline=found.timeline,
+            notes=(*around.notes, *self._workspace_notes(step, device), *(self.settings.notes if on_gpu else ())),
         )  # fmt: skip
 
     def fits(self, step: Step, device: Device) -> tuple[bool, int, int]:
         """Whether it runs, without taking anything apart; what it would hold at most, and what there is."""
-        script, room = self.script(step, device), _room(_around(step, device))
+        script, room = self.script(step, device), _room(self._around(step, device))
         first, later, _ = _run(script, self._allocator(device, None))
         held = max(first.reserved, later.reserved)
         return held <= room or self._run_in(script, device, room) is not None, held, room
@@ -85,7 +86,8 @@ class Memories:
     def _play(self, step: Step, device: Device, *, timeline: bool, change: Change | None) -> _Played:
         chip = None if self.many else chip_of(device)
         key = (id(step), id(change), timeline, device.kind, chip, cublas_bytes(device.capability),
-               self.workspaces.origin(device.name), self._is_cast(step, device))  # fmt: skip
+               self.workspaces.origin(device.name), self._is_cast(step, device),
+               self._fraction_bytes(device) if self.settings.garbage_collection_threshold else None)  # fmt: skip
         found = self._played.get(key)
         if found is None:
             script = self.script(step, device)
@@ -112,7 +114,7 @@ class Memories:
     def _is_cast(self, step: Step, device: Device) -> bool:
         """What does not fit in fp32, and a weight of it besides, is loaded as it is: nobody casts it on the device."""
         weights = [one.nbytes for one in step.ledger.storages if one.category in ("parameter", "buffer")]
-        return 2 * sum(weights) + max(weights, default=0) <= _room(_around(step, device))
+        return 2 * sum(weights) + max(weights, default=0) <= _room(self._around(step, device))
 
     def _run_in(self, script: Script, device: Device, room: int) -> tuple[int, int] | None:
         """What the allocator holds at most with so many bytes, and how often it must give back what it caches; `None`:
@@ -129,8 +131,20 @@ class Memories:
         return (TAKEN_OVER,) if taken_over and _has_convolutions(step) else ()
 
     def _allocator(self, device: Device, capacity: int | None) -> CachingAllocator:
-        kind = CachingAllocator if device.kind == "gpu" else PlainAllocator
-        return kind(self.settings, capacity)
+        if device.kind == "cpu":
+            return PlainAllocator(self.settings, capacity)
+        return CachingAllocator(self.settings, capacity, self._fraction_bytes(device))
+
+    def _fraction_bytes(self, device: Device) -> int | None:
+        """What a memory fraction leaves to torch's allocator; the context is not in it."""
+        part = self.settings.memory_fraction
+        return None if part is None or device.kind == "cpu" else int(part * usable_bytes(device)[0])
+
+    def _around(self, step: Step, device: Device) -> Outside:
+        found, allowed = _around(step, device), self._fraction_bytes(device)
+        if allowed is None:
+            return found
+        return replace(found, usable_bytes=min(found.usable_bytes, allowed + found.outside_bytes))
 
 
 def chip_of(device: Device) -> Chip:

@@ -44,10 +44,14 @@ def outside(device: Device, ops: Iterable[Op]) -> Outside:
     else:
         nbytes += int(_CONTEXT_PER_SM * device.sms.value)
         assumed.append("the CUDA context is taken to be the H200's, by the number of SMs")
-    if device.usable_memory_bytes is not None:
-        usable = int(device.usable_memory_bytes.value)
-    else:
-        part = _USABLE_WITH_ECC if any("with ECC on" in note for note in device.notes) else _USABLE
-        usable = int(part * device.memory_bytes.value)
-        assumed.append(f"{part:.1%} of the memory to be left to a process")
+    usable, said = usable_bytes(device)
+    assumed += [said] if said else []
     return Outside(usable, nbytes, (", ".join(assumed),) if assumed else ())
+
+
+def usable_bytes(device: Device) -> tuple[int, str]:
+    """What the driver tells processes that there is, and what was assumed to know it."""
+    if device.usable_memory_bytes is not None:
+        return int(device.usable_memory_bytes.value), ""
+    part = _USABLE_WITH_ECC if any("with ECC on" in note for note in device.notes) else _USABLE
+    return int(part * device.memory_bytes.value), f"{part:.1%} of the memory to be left to a process"

@@ -10,11 +10,12 @@ from rooflight.errors import BadInput
 MIB = 1 << 20
 _FIRST, _INTERVALS = 20, 16
 """Sizes are told apart by powers of two from 1 MiB to 64 GiB."""
-_KNOWN = ("expandable_segments", "max_split_size_mb", "max_non_split_rounding_mb", "garbage_collection_threshold",
-          "roundup_power2_divisions")  # fmt: skip
+_KNOWN = ("expandable_segments", "large_segment_size_mb", "max_split_size_mb", "max_non_split_rounding_mb",
+          "garbage_collection_threshold", "roundup_power2_divisions", "per_process_memory_fraction")  # fmt: skip
 _KNOWN_ELSEWHERE = frozenset({
     "backend", "pinned_use_cuda_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
-    "release_lock_on_cudamalloc", "graph_capture_record_stream_reuse",
+    "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "release_lock_on_cudamalloc",
+    "graph_capture_record_stream_reuse", "throw_on_cudamalloc_oom",
 })  # fmt: skip
 """Settings that move no byte of device memory."""
 
@@ -24,13 +25,26 @@ class Settings:
     """Torch's defaults, unless told otherwise."""
 
     expandable_segments: bool = False
+    large_segment_bytes: int = 20 * MIB
+    """What requests of 1 to 10 MiB are cut from; with expandable segments also the page that is mapped."""
     max_split_bytes: int | None = None
     """Blocks of this size or more are not split, and not given to smaller requests."""
     max_non_split_rounding_bytes: int = 20 * MIB
     garbage_collection_threshold: float = 0.0
-    """Part of the capacity from which on old free blocks are given back first."""
+    """Part of what the memory fraction allows, from which on old free blocks are given back first: torch heeds it only
+    where there is such a fraction."""
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
     """For sizes up to 2 MiB, up to 4 MiB, ...: into how many parts the step between two powers of two is divided."""
+    memory_fraction: float | None = None
+    """Of the device's memory: what the process may hold, as torch.cuda.set_per_process_memory_fraction sets it too."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Of a setting that does nothing, to whoever set it."""
+        if self.garbage_collection_threshold and self.memory_fraction is None:
+            return ("torch heeds garbage_collection_threshold only under a memory fraction: add "
+                    "per_process_memory_fraction:0.9, or call torch.cuda.set_per_process_memory_fraction",)  # fmt: skip
+        return ()
 
     def divisions(self, nbytes: int) -> int:
         interval = max(0, nbytes.bit_length() - 1 - _FIRST)
@@ -47,19 +61,30 @@ def parse(text: str) -> Settings:
     for name, value in _pairs(text):
         if name == "expandable_segments":
             values[name] = _truth(name, value)
+        elif name == "large_segment_size_mb":
+            values["large_segment_bytes"] = _whole(name, value, least=10) * MIB
         elif name == "max_split_size_mb":
-            values["max_split_bytes"] = _whole(name, value, least=21) * MIB
+            values["max_split_bytes"] = _whole(name, value, least=1) * MIB
         elif name == "max_non_split_rounding_mb":
-            values["max_non_split_rounding_bytes"] = _whole(name, value, least=21) * MIB
+            values["max_non_split_rounding_bytes"] = _whole(name, value, least=1) * MIB
         elif name == "garbage_collection_threshold":
             values[name] = _fraction(name, value)
+        elif name == "per_process_memory_fraction":
+            values["memory_fraction"] = None if value in ("1", "1.0") else _fraction(name, value)
         elif name == "roundup_power2_divisions":
             values[name] = _divisions(value)
         elif name not in _KNOWN_ELSEWHERE:
             raise BadInput(f"unknown allocator setting {name!r}; known: {', '.join(_KNOWN)}")
         elif name == "backend" and value != "native":
             raise BadInput(f"allocator backend {value!r} is not modelled, only torch's own (native)")
-    return Settings(**values)  # type: ignore[arg-type]
+    found = Settings(**values)  # type: ignore[arg-type]
+    segment = found.large_segment_bytes
+    for name, chosen in (("max_split_size_mb", found.max_split_bytes),
+                         ("max_non_split_rounding_mb", values.get("max_non_split_rounding_bytes"))):  # fmt: skip
+        if isinstance(chosen, int) and chosen <= segment:
+            raise BadInput(f"allocator setting {name} must exceed a large segment, which is {segment // MIB}, got "
+                           f"{chosen // MIB}")  # fmt: skip
+    return found
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
