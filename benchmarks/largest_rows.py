@@ -12,8 +12,8 @@ from predict_rows import DEVICE
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find
 from rooflight.memory.allocator import CachingAllocator, OutOfMemory
-from rooflight.memory.answer import Memories
-from rooflight.memory.limits import largest
+from rooflight.memory.answer import Change, Memories
+from rooflight.memory.limits import Fit, largest
 from rooflight.memory.replay import Run
 from rooflight.prediction.api import predict
 from rooflight.prediction.prepared import Step
@@ -36,8 +36,8 @@ class Limit:
 class StateFirst(Memories):
     """Plays the optimizer's first update before the first step, as the stage of a measurement does."""
 
-    def fits(self, step: Step, device: Device) -> tuple[bool, int, int]:
-        _, _, room = super().fits(step, device)
+    def fits(self, step: Step, device: Device, *, change: Change | None = None) -> Fit:
+        _, _, room = super().fits(step, device, change=change)
         held = self._held(step, device, None)
         assert held is not None
         return held <= room or self._held(step, device, room) is not None, held, room
@@ -63,7 +63,8 @@ def _limit(row: dict[str, Any]) -> Limit:
     if row["way"] == "plain":
         same = plain
     else:
-        same = largest(StateFirst(), find(DEVICE), _step_at(row["model"], asked), start=max(2, plain)).value
+        memories, device, step_at = StateFirst(), find(DEVICE), _step_at(row["model"], asked)
+        same = largest(lambda size: memories.fits(step_at(size), device), start=max(2, plain)).value
     length = f" s{row['seq']}" if row["seq"] else ""
     way = {"state first": "first"}.get(row["way"], row["way"])
     return Limit(f"{row['model']}{length} {row['dtype']}", way, row["largest"], row["fails"], same, plain)

@@ -89,11 +89,8 @@ def test_a_cpu_is_calibrated_and_its_file_found_by_predictions(rooflight, small,
     assert f"rooflight predict resnet50 --on {name}" in out
     # What it says to do next can be done.
     from rooflight.prediction.api import predict
-    from rooflight.prediction.tiers import _model
 
-    _model.cache_clear()
     (found,) = predict("resnet18", on=name, batch=2, step="train")
-    _model.cache_clear()
     assert found.tier == "calibrated"
     assert 0 < found.gpu_time_s < 100
     assert not any("graph" in one.change or "fused" in one.change or "bf16" in one.change for one in found.advice)

@@ -22,6 +22,7 @@ from rooflight.prediction.parallel.combined import Options
 from rooflight.prediction.parallel.layout import Layout
 from rooflight.prediction.prepared import PreparedTrace
 from rooflight.prediction.result import Predictions
+from rooflight.reporting.predict_page import page
 
 SMALL_LLAMA = {"num_hidden_layers": "2"}
 MIB = 1 << 20
@@ -213,6 +214,44 @@ def test_a_device_is_predicted_as_if_it_were_alone() -> None:
     assert beside is not None and beside.peak_reserved_bytes == alone.peak_reserved_bytes
 
 
+@pytest.mark.parametrize(("parallel", "unit"), [("fsdp", 1), ("tp", 1), ("pp", 8)])
+def test_the_largest_batch_of_a_replica_among_many(parallel: str, unit: int) -> None:
+    """What fits is what the prediction at that very batch says; the next one, in steps of the micro-batches, does not."""
+    options: dict[str, Any] = {"step": "train", "on": "t4", "gpus": 2, "parallel": parallel, "seq": 128, "tier": "spec"}
+    found = ask("gpt2", max_batch=True, batch=8, **options)
+    (limit,) = found.limits
+    assert (limit.unit, limit.value % unit) == (unit, 0)
+    assert limit.value == found[0].max_batch and limit.fails == limit.value + unit
+    at = [ask("gpt2", batch=size, **options)[0].memory for size in (limit.value, limit.fails)]
+    assert [one is not None and one.fits for one in at] == [True, False]
+    assert f"the largest batch of a replica that fits: {limit.value}" in page(found).to_markdown()
+
+
+def test_segments_that_grow_hold_a_larger_batch() -> None:
+    options: dict[str, Any] = {"step": "train", "on": "t4", "seq": 512}
+    found = ask("gpt2", max_batch=True, **options)
+    (limit,) = found.limits
+    wide = ask("gpt2", max_batch=True, allocator="expandable_segments:True", **options).limits[0]
+    assert limit.with_expandable_segments == wide.value > limit.value
+    assert wide.with_expandable_segments is None
+    assert f"; {wide.value} with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in page(found).to_markdown()
+
+
+def test_a_memory_fraction_ends_the_memory() -> None:
+    options: dict[str, Any] = {"step": "train", "batch": 64}
+    whole, half = (memory("resnet18", allocator=one, **options) for one in (None, "per_process_memory_fraction:0.5"))
+    assert half.peak_allocated_bytes == whole.peak_allocated_bytes
+    assert half.outside_bytes is not None
+    assert half.usable_bytes == whole.usable_bytes // 2 + half.outside_bytes, "the context is not torch's"
+
+
+def test_a_threshold_without_a_fraction_is_told_to_do_nothing() -> None:
+    threshold = "garbage_collection_threshold:0.5"
+    told = [any("only under a memory fraction" in note for note in ask("mnist-cnn", allocator=one).notes)
+            for one in (threshold, f"{threshold},per_process_memory_fraction:0.9", None)]  # fmt: skip
+    assert told == [True, False, False]
+
+
 def test_where_no_batch_fits() -> None:
     (limit,) = ask("llama3-8b", on="t4", seq=64, max_batch=True).limits
     assert (limit.value, limit.fails) == (0, 1)
@@ -280,7 +319,7 @@ def rooflight_devices() -> Any:
 
 
 @pytest.mark.parametrize(("options", "says"), [
-    ({"max_batch": True, "gpus": 2}, "of one device"), ({"max_seq": True}, "takes no sequence"),
+    ({"max_seq": True}, "takes no sequence"), ({"max_seq": True, "gpus": 2}, "takes no sequence"),
     ({"allocator": "nonsense"}, "has no value"), ({"allocator": "no_such:1"}, "unknown allocator setting"),
 ])  # fmt: skip
 def test_what_cannot_be_asked(options: dict[str, Any], says: str) -> None:

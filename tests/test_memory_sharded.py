@@ -24,7 +24,7 @@ from rooflight.memory.answer import Memories
 from rooflight.memory.lives import lives_of
 from rooflight.memory.replay import Script
 from rooflight.memory.sharding.draft import most_requested
-from rooflight.memory.sharding.ranks import Rank, fullest
+from rooflight.memory.sharding.ranks import Rank, rank_of
 from rooflight.memory.sharding.stages import in_flight
 from rooflight.memory.sharding.weights import parameter_of
 from rooflight.prediction.asked import device_of
@@ -454,8 +454,8 @@ def test_a_layout_is_played_once() -> None:
     step = PreparedTrace(timed.ledger, None).at(None)
 
     def peak(layout: Layout) -> int:
-        found, _ = fullest(step, timed, layout, Options(), 1, device=known, memories=memories)
-        return found.peak_allocated_bytes
+        change = rank_of(step, layout, Options(), 1, ())
+        return memories.of(step, known, change=change).peak_allocated_bytes
 
     layouts = [Layout(data=ranks, mode="zero3") for ranks in (2, 4, 8, 16)]
     first = [peak(layout) for layout in layouts]

@@ -257,6 +257,9 @@ def test_processors_with_and_without_a_calibration_keep_their_order(predicted):
         ("epyc-9654", "calibrated", 1), ("epyc-9654", "calibrated", 8),
     ]  # fmt: skip
     assert set(found["calibrations"]) == {"epyc-9654"}
+    # One that is made or taken away in the meantime is seen, in the same process too.
+    path.unlink()
+    assert [row["tier"] for row in predicted("mnist-cnn", "--on", "epyc-9654")["predictions"]] == ["spec"]
 
 
 def test_another_vendors_times_are_called_a_guess(predicted):

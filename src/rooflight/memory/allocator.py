@@ -302,9 +302,9 @@ class CachingAllocator:
                 at = at.following  # type: ignore[assignment]
             if room >= size:
                 return start
-        start = -(-self._next_address // pool.segment) * pool.segment
-        block = Block(pool, start, _PAGES * pool.segment)
-        self._next_address = start + block.size
+        page = pool.segment
+        block = Block(pool, -(-self._next_address // page) * page, _PAGES * page)
+        self._next_address = block.address + block.size
         block.mapped = False
         insort(pool.unmapped, (block.address, block))
         return block

@@ -10,6 +10,7 @@ from rooflight.memory.allocator import CachingAllocator, OutOfMemory
 from rooflight.memory.convolutions.known import TAKEN_OVER, DeviceWorkspaces
 from rooflight.memory.inside import Insides, is_convolution
 from rooflight.memory.libraries import cublas_bytes
+from rooflight.memory.limits import Fit
 from rooflight.memory.moments import Chip
 from rooflight.memory.outside import Outside, outside, usable_bytes
 from rooflight.memory.peak import peak_of, timeline_of
@@ -76,9 +77,10 @@ class Memories:
             notes=(*around.notes, *self._workspace_notes(step, device), *(self.settings.notes if on_gpu else ())),
         )  # fmt: skip
 
-    def fits(self, step: Step, device: Device) -> tuple[bool, int, int]:
-        """Whether it runs, without taking anything apart; what it would hold at most, and what there is."""
+    def fits(self, step: Step, device: Device, *, change: Change | None = None) -> Fit:
+        """As `of`, without taking anything apart."""
         script, room = self.script(step, device), _room(self._around(step, device))
+        script = script if change is None else change(script)
         first, later, _ = _run(script, self._allocator(device, None))
         held = max(first.reserved, later.reserved)
         return held <= room or self._run_in(script, device, room) is not None, held, room

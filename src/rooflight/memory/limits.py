@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rooflight.errors import BadInput, TraceFailed
-from rooflight.hardware.device import Device
-from rooflight.memory.answer import Memories
-from rooflight.prediction.prepared import Step
 
 MOST = 1 << 24
 """Beyond this a step is not run in one piece; whoever gets so far has next to no activations."""
-StepAt = Callable[[int], Step]
+Fit = tuple[bool, int, int]
+"""Whether a step runs; what it would hold at most, and what there is, in bytes."""
+FitAt = Callable[[int], Fit]
 
 
 @dataclass(frozen=True)
@@ -27,17 +26,17 @@ class Largest:
     """How many sizes were looked at."""
 
 
-def largest(memories: Memories, device: Device, step_at: StepAt, *, start: int = 1, least: int = 1) -> Largest:
+def largest(fit_at: FitAt, *, start: int = 1) -> Largest:
     """Where the line through two sizes says that memory ends, then by halving what is left in between.
 
     Memory grows with the size, but not in every step of it: cuDNN may take another algorithm. What is found fits, and
     what is named as failing fails.
     """
-    search = _Search(memories, device, step_at)
-    if not search.fits(least):
-        return Largest(0, least, search.why(least), search.tried)
-    low, high = least, None
-    guess = min(max(2 * least, start), MOST)
+    search = _Search(fit_at)
+    if not search.fits(1):
+        return Largest(0, 1, search.why(1), search.tried)
+    low, high = 1, None
+    guess = min(max(2, start), MOST)
     while high is None and low < MOST:
         if search.fits(guess):
             # Where memory hardly grows, the line points far beyond what two sizes can tell.
@@ -55,8 +54,8 @@ def largest(memories: Memories, device: Device, step_at: StepAt, *, start: int =
 
 
 class _Search:
-    def __init__(self, memories: Memories, device: Device, step_at: StepAt) -> None:
-        self._memories, self._device, self._step_at = memories, device, step_at
+    def __init__(self, fit_at: FitAt) -> None:
+        self._fit_at = fit_at
         self._known: dict[int, bool] = {}
         self._points: list[tuple[int, int]] = []
         self._room = 0
@@ -69,12 +68,11 @@ class _Search:
     def fits(self, size: int) -> bool:
         if size not in self._known:
             try:
-                step = self._step_at(size)
+                fits, held, self._room = self._fit_at(size)
             except (BadInput, TraceFailed) as error:
                 self._why[size] = str(error)
                 self._known[size] = False
                 return False
-            fits, held, self._room = self._memories.fits(step, self._device)
             self._points.append((size, held))
             self._known[size] = fits
         return self._known[size]

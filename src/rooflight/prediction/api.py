@@ -42,7 +42,17 @@ from rooflight.prediction.roofs import is_unknown
 from rooflight.prediction.steps import steps_of
 from rooflight.prediction.tasks import is_guess
 from rooflight.prediction.tiers import TIERS, Predictor, check_precision
-from rooflight.prediction.what_fits import Asked, Timed, memory_notes, savings, settings_given, too_large, with_limits
+from rooflight.prediction.what_fits import (
+    Asked,
+    OneDevice,
+    Place,
+    Timed,
+    memory_notes,
+    savings,
+    settings_given,
+    too_large,
+    with_limits,
+)
 from rooflight.trace import TraceOptions
 from rooflight.trace.checkpointed import as_written
 
@@ -121,8 +131,6 @@ def predict(
     options = TraceOptions(target="cpu" if on_cpu else "cuda", autocast=autocast, tf32=tf32, loss=loss,
                            optimizer=optimizer, foreach=foreach, accumulate=accumulate,
                            checkpoint=as_written(checkpoint), on="meta", command=command)  # fmt: skip
-    if layout is not None and (max_batch or max_seq):
-        raise BadInput("--max-batch and --max-seq are of one device: leave them or --gpus away")
     asked = Asked(model, inputs, kwargs, options, {
         "step": step, "seq": seq, "past": past, "dtype": dtype, "overrides": overrides, "input_shape": input_shape,
         "download": download,
@@ -134,7 +142,8 @@ def predict(
     work = _Work(steps, graphs=graphs, ppp=ppp, advice=advice, roofline=roofline, layout=layout,
                  micro_batches=micro_batches, memories=memories, timeline=memory, asked=asked)  # fmt: skip
     found = _answered(work, devices, ways, notes)
-    return with_limits(found, asked, work.memories, max_batch=max_batch, max_seq=max_seq)
+    places = (work.place(device, ways) for device in devices)
+    return with_limits(found, asked, places, work.memories, max_batch=max_batch, max_seq=max_seq)
 
 
 @dataclass(frozen=True)
@@ -228,11 +237,7 @@ class _Work:
             found = replace(spec_cell(step, device, self.ppp), memory=self._memory(step, device))
             if self.roofline:
                 found = _with_roofline(found, step, device, None)
-            if self.layout is not None:
-                cluster = Cluster(device, self.layout, self.micro_batches)
-                found = cluster.spread(found, step, timed_by_spec(device, self.ppp), None, curves=self._few(1),
-                                       memories=self.memories, timeline=self.timeline)  # fmt: skip
-            rows.append(found)
+            rows.append(self._spread(found, step, self._cluster(device, None), curves=self._few(1)))
         return rows
 
     def by_predictors(self, predictors: Sequence[Predictor]) -> list[Prediction]:
@@ -250,13 +255,27 @@ class _Work:
                                                          fits=self._fits_on(one.device)))  # fmt: skip
                 if self.roofline:
                     found = _with_roofline(found, step, one.device, one)
-                if self.layout is not None:
-                    cluster = Cluster(one.device, self.layout, self.micro_batches)
-                    found = cluster.spread(found, step, timed_by(one, graphs=self.graphs), retime_by(one),
-                                           curves=self._few(len(predictors)), memories=self.memories,
-                                           timeline=self.timeline)  # fmt: skip
-                rows.append(found)
+                cluster = self._cluster(one.device, one)
+                rows.append(self._spread(found, step, cluster, curves=self._few(len(predictors))))
         return rows
+
+    def place(self, device: Device, ways: _Ways) -> Place:
+        """Where the step runs: the device, or as many of it as were asked for."""
+        used = next((one for one in ways.predictors if one.device.name == device.name), None)
+        return self._cluster(device, used) or OneDevice(device)
+
+    def _cluster(self, device: Device, used: Predictor | None) -> Cluster | None:
+        if self.layout is None:
+            return None
+        if used is None:
+            return Cluster(device, self.layout, timed_by_spec(device, self.ppp), None, self.micro_batches)
+        timed = timed_by(used, graphs=self.graphs)
+        return Cluster(device, self.layout, timed, retime_by(used), self.micro_batches)
+
+    def _spread(self, found: Prediction, step: Step, cluster: Cluster | None, *, curves: bool) -> Prediction:
+        if cluster is None:
+            return found
+        return cluster.spread(found, step, curves=curves, memories=self.memories, timeline=self.timeline)
 
     def _memory(self, step: Step, device: Device) -> Memory | None:
         """Of one device. Of many, it is found where the step is spread over them."""

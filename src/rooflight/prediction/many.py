@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -13,12 +13,14 @@ from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger, Op
 from rooflight.memory.answer import Memories
-from rooflight.memory.sharding.ranks import fullest
+from rooflight.memory.limits import Fit
+from rooflight.memory.result import Memory
+from rooflight.memory.sharding.ranks import Groups, Rank, rank_of
 from rooflight.prediction.batches import ledger_at
 from rooflight.prediction.cells import gap_of, spec_seconds
 from rooflight.prediction.host import host_seconds
 from rooflight.prediction.paleo import Ppp
-from rooflight.prediction.parallel import tensor
+from rooflight.prediction.parallel import pipeline, tensor
 from rooflight.prediction.parallel.blocks import model_of
 from rooflight.prediction.parallel.combined import Options, ParallelStep
 from rooflight.prediction.parallel.combined import predict as predict_parallel
@@ -41,6 +43,8 @@ _ABOVE_ONE = 1.0005
 """An efficiency that is written as more than 100.0%."""
 
 Timed = Callable[[Step], TimedStep]
+StepAt = Callable[[int], Step]
+"""A step of so many samples."""
 
 
 def layout_of(parallel: str | None, *, gpus: int, nodes: int) -> Layout | None:
@@ -99,10 +103,12 @@ def retime_by(predictor: Predictor) -> Retime:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal nodes of one device, and how the work is divided among them."""
+    """Equal nodes of one device, how the work is divided among them, and what tells how long one GPU takes."""
 
     device: Device
     layout: Layout
+    timed: Timed
+    retime: Retime | None = None
     micro_batches: int | None = None
 
     @cached_property
@@ -111,8 +117,8 @@ class Cluster:
             raise BadInput(f"{self.device.name} is a CPU: many devices are predicted for GPUs only")
         return fabric_of(self.device, gpus_per_node=self.layout.gpus_per_node)
 
-    def spread(self, one: Prediction, step: Step, timed: Timed, retime: Retime | None, *, curves: bool,
-               memories: Memories, timeline: bool = False) -> Prediction:  # fmt: skip
+    def spread(self, one: Prediction, step: Step, *, curves: bool, memories: Memories,
+               timeline: bool = False) -> Prediction:  # fmt: skip
         """The prediction for one GPU as that for all of them, with the memory of the fullest. `curves`: weak and strong
         scaling too. `timeline`: of that GPU's memory."""
         if step.batch is None:
@@ -124,32 +130,54 @@ class Cluster:
 
         def step_at(size: int) -> TimedStep:
             if size not in known:
-                known[size] = timed(_at(step, size))
+                known[size] = self.timed(_at(step, size))
             return known[size]
 
-        found = predict_parallel(step_at, self.layout, self.fabric, batch=batch, device=self.device, retime=retime,
-                                 options=self.options)  # fmt: skip
+        found = predict_parallel(step_at, self.layout, self.fabric, batch=batch, device=self.device,
+                                 retime=self.retime, options=self.options)  # fmt: skip
         alone = predict_parallel(step_at, Layout(), self.fabric, batch=batch, device=self.device)
         sizes = self._sizes()
-        weak = self._curve("weak", step_at, batch, retime, sizes) if curves else None
+        weak = self._curve("weak", step_at, batch, sizes) if curves else None
         # A live module has the batch of its inputs: its global batch cannot be divided.
         divisible = curves and step.larger is not None
-        strong = self._curve("strong", step_at, found.global_batch, retime, sizes) if divisible else None
-        micro = batch // found.micro_batches
-        memory, said = fullest(
-            _at(step, micro), self._divided(step_at(micro), retime), self.layout, self.options, found.micro_batches,
-            device=self.device, memories=memories, timeline=timeline,
-        )  # fmt: skip
+        strong = self._curve("strong", step_at, found.global_batch, sizes) if divisible else None
+        micro_at = partial(_at, step)
+        memory = self.memory(micro_at, batch, memories, timeline=timeline)
+        said = self._rank(micro_at, batch)[1].words()
         return _spread(replace(one, memory=memory), found, said, alone.time_s, weak, strong)
 
-    def _divided(self, step: TimedStep, retime: Retime | None) -> TimedStep:
-        """As a tensor parallel rank of a pipeline runs it: its stages are cut by that rank's seconds."""
+    @property
+    def unit(self) -> int:
+        """What every batch of a replica is a multiple of, where larger ones are looked for."""
+        return self.micro_batches or (pipeline.MICRO_BATCHES_A_STAGE * self.layout.pipeline
+                                      if self.layout.pipeline > 1 else 1)  # fmt: skip
+
+    def memory(self, step_at: StepAt, batch: int, memories: Memories, *, timeline: bool = False) -> Memory:
+        """Of the fullest GPU."""
+        micro, rank = self._rank(step_at, batch)
+        return memories.of(micro, self.device, timeline=timeline, change=rank)
+
+    def fits(self, step_at: StepAt, batch: int, memories: Memories) -> Fit:
+        micro, rank = self._rank(step_at, batch)
+        return memories.fits(micro, self.device, change=rank)
+
+    def _rank(self, step_at: StepAt, batch: int) -> tuple[Step, Rank]:
+        """A micro-batch of the step, and what the fullest GPU makes of its script."""
+        count = pipeline.micro_batches_for(batch, self.layout.pipeline, self.options.micro_batches)
+        micro = step_at(batch // count)
+        return micro, rank_of(micro, self.layout, self.options, count, self._groups(micro))
+
+    def _groups(self, step: Step) -> Groups:
+        """The units of every stage of a pipeline. A tensor parallel rank's seconds decide where it is cut."""
         if self.layout.pipeline == 1:
-            return step
-        return tensor.divide(
-            step, model_of(step.ledger), self.layout.tensor_group, self.fabric, sms=int(self.device.sms.value),
-            sequence=self.options.sequence_parallel, overlap=self.options.overlap, retime=retime,
-        ).step  # fmt: skip
+            return ()
+        timed = self.timed(step)
+        model = model_of(timed.ledger)
+        divided = tensor.divide(
+            timed, model, self.layout.tensor_group, self.fabric, sms=int(self.device.sms.value),
+            sequence=self.options.sequence_parallel, overlap=self.options.overlap, retime=self.retime,
+        )  # fmt: skip
+        return tuple(stage.units for stage in pipeline.stages_of(divided.step, model, self.layout.pipeline))
 
     @property
     def options(self) -> Options:
@@ -160,9 +188,9 @@ class Cluster:
         one = self.layout.tensor * self.layout.pipeline
         return sorted({size // one for size in _SIZES if size % one == 0} | {1, self.layout.data})
 
-    def _curve(self, kind: Kind, step_at: Callable[[int], TimedStep], batch: int, retime: Retime | None,
+    def _curve(self, kind: Kind, step_at: Callable[[int], TimedStep], batch: int,
                sizes: Sequence[int]) -> Curve:  # fmt: skip
-        return curve(kind, step_at, self.layout, self.fabric, batch=batch, device=self.device, retime=retime,
+        return curve(kind, step_at, self.layout, self.fabric, batch=batch, device=self.device, retime=self.retime,
                      options=self.options, replicas=sizes)  # fmt: skip
 
 

@@ -225,7 +225,9 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     batch: int | None = None
     """At which a longest sequence was looked for."""
     value: int
-    """0: not even 1 fits."""
+    """0: not even 1 fits. Of many GPUs, a replica's."""
+    unit: int = 1
+    """What it is a multiple of: a pipeline's micro-batches are of one size."""
     fails: int | None
     """The least larger one that does not fit; `None`: it is not memory that ends it."""
     why: str = ""
@@ -233,6 +235,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     how: str = ""
     memory: Memory | None = None
     """Of the largest that fits."""
+    with_expandable_segments: int | None = None
+    """The value with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, of a batch on a GPU where that was not set."""
 
 
 class NoPrediction(BadInput, KeyError):

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from rooflight.errors import BadInput
-from rooflight.hardware.calibration import Calibration, calibration_for
+from rooflight.hardware.calibration import Calibration, calibration_for, own_path
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find
 from rooflight.hardware.tasks import Task
@@ -181,8 +182,14 @@ def check_precision(step_precision: str, devices: Sequence[Device]) -> None:
     raise BadInput(f"{have}; choose with --dtype{others}")
 
 
-@lru_cache(maxsize=8)
 def _model(device: str) -> tuple[CalibratedModel, str] | None:
+    """By the calibration that there is now: `rooflight calibrate` may have made another since it was last asked for."""
+    own = own_path(device)
+    return _model_from(device, own, own.stat().st_mtime_ns if own.is_file() else None)
+
+
+@lru_cache(maxsize=8)
+def _model_from(device: str, own: Path, written_ns: int | None) -> tuple[CalibratedModel, str] | None:
     found = calibration_for(device)
     if found is None:
         return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, Protocol
 
 from msgspec import structs
 from torch import nn
@@ -14,11 +14,12 @@ from rooflight import units
 from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware.device import Device
 from rooflight.memory.answer import Memories
-from rooflight.memory.limits import Largest, largest
+from rooflight.memory.limits import Fit, Largest, largest
 from rooflight.memory.result import Memory
 from rooflight.memory.settings import Settings, parse
 from rooflight.memory.sharding.ranks import Rank
 from rooflight.prediction.asked import DOES_NOT_FIT
+from rooflight.prediction.many import StepAt
 from rooflight.prediction.parallel.combined import Options
 from rooflight.prediction.parallel.layout import DataMode, Layout
 from rooflight.prediction.prepared import Step
@@ -55,27 +56,71 @@ class Asked:
         return isinstance(self.model, str)
 
 
-def largest_batch(asked: Asked, device: Device, memories: Memories, *, near: int | None) -> Limit:
-    """By the closed form in the batch that one trace gives, then traced at that very batch."""
-    if not asked.by_name:
-        raise BadInput("--max-batch needs a model by name: a live module has the batch of its inputs")
-    any_size = asked.at(near or 1, scaled=True)
-    step_at = any_size.larger or asked.at
-    found = largest(memories, device, step_at, start=max(2, near or 1))
-    if not found.value:
-        return _limit(device, "batch", found, None, "")
-    value, fails = found.value, found.fails
-    memory = memories.of(asked.at(value), device)
-    while not memory.fits and value > 1:
-        value, fails = value - max(1, value // _ONE_PERCENT), value
-        memory = memories.of(asked.at(value), device)
-    if not memory.fits:
-        return _limit(device, "batch", replace(found, value=0, fails=1), None, "")
-    how = f"closed form in the batch, {found.tried} sizes tried, and a trace at batch {value:,}"
-    return _limit(device, "batch", replace(found, value=value, fails=fails), memory, how)
+class Place(Protocol):
+    """Where a step runs: what it takes there, of the fullest GPU where there are many."""
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def unit(self) -> int:
+        """What every batch is a multiple of."""
+        ...
+
+    def fits(self, step_at: StepAt, batch: int, memories: Memories) -> Fit: ...
+    def memory(self, step_at: StepAt, batch: int, memories: Memories) -> Memory: ...
 
 
-def longest_sequence(asked: Asked, device: Device, memories: Memories, *, batch: int) -> Limit:
+@dataclass(frozen=True)
+class OneDevice:
+    device: Device
+    unit: int = 1
+
+    def fits(self, step_at: StepAt, batch: int, memories: Memories) -> Fit:
+        return memories.fits(step_at(batch), self.device)
+
+    def memory(self, step_at: StepAt, batch: int, memories: Memories) -> Memory:
+        return memories.of(step_at(batch), self.device)
+
+
+@dataclass(frozen=True)
+class _AnyBatch:
+    """A step at whatever batch: by the closed form that one trace gives, and traced at that very batch."""
+
+    scaled: StepAt
+    traced: StepAt
+
+    @classmethod
+    def of(cls, asked: Asked, near: int | None) -> _AnyBatch:
+        if not asked.by_name:
+            raise BadInput("--max-batch needs a model by name: a live module has the batch of its inputs")
+        traced = cache(asked.at)
+        return cls(asked.at(near or 1, scaled=True).larger or traced, traced)
+
+    def largest(self, place: Place, memories: Memories, *, near: int | None) -> Limit:
+        unit = place.unit
+        found = largest(lambda size: place.fits(self.scaled, size * unit, memories), start=max(2, (near or 1) // unit))
+        value, fails = found.value, found.fails
+        memory = None
+        while value and memory is None:
+            memory = place.memory(self.traced, value * unit, memories)
+            if not memory.fits:
+                memory, value, fails = None, value - max(1, value // _ONE_PERCENT), value
+        if memory is None:
+            return _limit(place, "batch", replace(found, value=0, fails=unit), None, "")
+        steps = f" (multiples of {unit}, the micro-batches)" if unit > 1 else ""
+        how = f"closed form in the batch, {found.tried} sizes tried{steps}, and a trace at batch {value * unit:,}"
+        found = replace(found, value=value * unit, fails=None if fails is None else fails * unit)
+        return _limit(place, "batch", found, memory, how)
+
+
+def with_expandable_segments(memories: Memories) -> Memories | None:
+    """The same with segments that grow, where that is something else."""
+    if memories.settings.expandable_segments:
+        return None
+    return Memories(replace(memories.settings, expandable_segments=True), memories.workspaces)
+
+
+def longest_sequence(asked: Asked, place: Place, memories: Memories, *, batch: int) -> Limit:
     """Every length is traced: what a model does with more tokens has no closed form here."""
     start = asked.which.get("seq")
     if not asked.by_name:
@@ -90,27 +135,30 @@ def longest_sequence(asked: Asked, device: Device, memories: Memories, *, batch:
         raise BadInput("--max-seq: the length is that of --input; leave --input away, or give a function with a "
                        "parameter seq")  # fmt: skip
 
-    def at(size: int) -> Step:
-        changed: dict[str, Any] = {name: size}
-        step = asked.at(batch, **changed)
-        header = step.ledger.header
-        if (header.past if name == "past" else header.sequence) != size:
-            raise BadInput(f"--max-seq: {header.model} does not follow --{name}: it takes its own length")
-        return step
+    def at_length(size: int) -> StepAt:
+        def step_at(samples: int) -> Step:
+            changed: dict[str, Any] = {name: size}
+            step = asked.at(samples, **changed)
+            header = step.ledger.header
+            if (header.past if name == "past" else header.sequence) != size:
+                raise BadInput(f"--max-seq: {header.model} does not follow --{name}: it takes its own length")
+            return step
 
-    found = largest(memories, device, at, start=max(2, start or length))
+        return step_at
+
+    found = largest(lambda size: place.fits(at_length(size), batch, memories), start=max(2, start or length))
     if not found.value:
-        return _limit(device, "sequence", found, None, "", batch=batch)
-    memory = memories.of(at(found.value), device)
+        return _limit(place, "sequence", found, None, "", batch=batch)
+    memory = place.memory(at_length(found.value), batch, memories)
     how = f"every length traced for itself, {found.tried} of them"
-    return _limit(device, "sequence", found, memory, how, batch=batch)
+    return _limit(place, "sequence", found, memory, how, batch=batch)
 
 
-def _limit(device: Device, what: Any, found: Largest, memory: Memory | None, how: str,
+def _limit(place: Place, what: Any, found: Largest, memory: Memory | None, how: str,
            batch: int | None = None) -> Limit:  # fmt: skip
     fails = None if found.why else found.fails
-    return Limit(device=device.name, what=what, batch=batch, value=found.value, fails=fails, why=found.why, how=how,
-                 memory=memory)  # fmt: skip
+    return Limit(device=place.device.name, what=what, batch=batch, value=found.value, fails=fails, why=found.why,
+                 how=how, memory=memory, unit=place.unit if what == "batch" else 1)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -152,14 +200,13 @@ def _changes(asked: Asked, step: Step, device: Device, memories: Memories, *, fi
 
     batch = step.batch or 1
     on_gpu, training = device.kind == "gpu", step.ledger.header.step == "train"
-    if on_gpu and not memories.settings.expandable_segments:
-        wide = Memories(replace(memories.settings, expandable_segments=True), memories.workspaces)
+    if on_gpu and (wide := with_expandable_segments(memories)) is not None:
         yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", lambda other: wide.of(other, device),
                       lambda: step)  # fmt: skip
     if asked.by_name:
         for words, made in _other_steps(asked, step, batch, _half_precision(device)):
             yield _Change(words, of, made)
-        if not fits and (found := largest_batch(asked, device, memories, near=batch)).value:
+        if not fits and (found := _AnyBatch.of(asked, batch).largest(OneDevice(device), memories, near=batch)).value:
             yield _Change(f"the largest batch that fits (--batch {found.value:,})", of, lambda: asked.at(found.value))
     if on_gpu and training:
         for mode, words in _SHARDED.items():
@@ -244,16 +291,22 @@ def too_large(rows: Sequence[Prediction]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def with_limits(found: Predictions, asked: Asked, memories: Memories, *, max_batch: bool,
+def with_limits(found: Predictions, asked: Asked, places: Iterable[Place], memories: Memories, *, max_batch: bool,
                 max_seq: bool) -> Predictions:  # fmt: skip
-    """The largest batch, and the longest sequence at the first batch, that each device takes."""
+    """The largest batch, and the longest sequence at the first batch, that each place takes."""
     limits: list[Limit] = []
     near = found[0].batch
-    for device in found.devices:
-        if max_batch:
-            limits.append(largest_batch(asked, device, memories, near=near))
+    any_batch = _AnyBatch.of(asked, near) if max_batch else None
+    for place in places:
+        if any_batch is not None:
+            one = any_batch.largest(place, memories, near=near)
+            wide = with_expandable_segments(memories)
+            if wide is not None and place.device.kind == "gpu" and not one.why:
+                more = any_batch.largest(place, wide, near=one.value or near).value
+                one = structs.replace(one, with_expandable_segments=more)
+            limits.append(one)
         if max_seq:
-            limits.append(longest_sequence(asked, device, memories, batch=near or 1))
+            limits.append(longest_sequence(asked, place, memories, batch=near or 1))
     known = {(limit.device, limit.what, limit.batch): limit.value for limit in limits}
     rows = tuple(
         structs.replace(row, max_batch=known.get((row.device, "batch", None)),

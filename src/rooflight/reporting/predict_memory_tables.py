@@ -104,24 +104,26 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def limit_line(limit: Limit, *, several: bool) -> str:
+def limit_line(limit: Limit, *, several: bool, many: bool = False) -> str:
     """`the largest batch that fits: 1,464 (149 GB of 150 GB; 1,465 would not), ...`."""
-    what = "batch" if limit.what == "batch" else "sequence"
+    what = ("batch of a replica" if many else "batch") if limit.what == "batch" else "sequence"
     best = "largest" if limit.what == "batch" else "longest"
     at = f" at batch {limit.batch:,}" if limit.batch is not None else ""
     on = f" on {limit.device}" if several else ""
+    wide = limit.with_expandable_segments
+    more = f"; {wide:,} with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" if wide and wide > limit.value else ""
     if not limit.value:
-        return f"no {what} fits{on}{at}: {limit.why or 'not even 1'}"
+        return f"no {what} fits{on}{at}: {limit.why or f'not even {limit.fails or 1}'}{more}"
     needs = ""
     if limit.memory is not None:
         needs = f"{units.bytes_(limit.memory.device_bytes)} of {units.bytes_(limit.memory.usable_bytes)}"
     after = (
-        f"{limit.fails:,} would not; about {int(0.9 * limit.value):,} with a margin of 10%"
+        f"{limit.fails:,} would not; about {int(0.9 * limit.value) // limit.unit * limit.unit:,} with a margin of 10%"
         if limit.fails is not None
         else limit.why or "no larger one was tried"
     )
     said = "; ".join(part for part in (needs, after) if part)
-    return f"the {best} {what} that fits{on}{at}: {limit.value:,} ({said}); {limit.how}"
+    return f"the {best} {what} that fits{on}{at}: {limit.value:,} ({said}){more}; {limit.how}"
 
 
 def memory_line(memory: Memory, *, each: bool) -> str:

@@ -170,7 +170,8 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
 
 def _limits(found: Predictions) -> list[str]:
     several = len(found.devices) > 1
-    return [memory_tables.limit_line(limit, several=several) for limit in found.limits]
+    many = found[0].many is not None
+    return [memory_tables.limit_line(limit, several=several, many=many) for limit in found.limits]
 
 
 def _warnings(found: Predictions) -> list[str]:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
-from rooflight.memory.answer import Memories
 from rooflight.memory.replay import Script
-from rooflight.memory.result import Memory
 from rooflight.memory.sharding import data, gathered, stages, tensor
 from rooflight.memory.sharding.draft import Draft, most_requested
 from rooflight.prediction.parallel.blocks import Model, model_of
 from rooflight.prediction.parallel.combined import Options
 from rooflight.prediction.parallel.layout import Layout
-from rooflight.prediction.parallel.pipeline import stages_of
 from rooflight.prediction.parallel.states import ZERO_STAGE
-from rooflight.prediction.parallel.step import TimedStep
 from rooflight.prediction.prepared import Step
 
 Groups = tuple[tuple[int, ...], ...]
@@ -104,15 +99,10 @@ _DATA_WORDS = {
 }  # fmt: skip
 
 
-def fullest(step: Step, timed: TimedStep, layout: Layout, options: Options, micro_batches: int, *, device: Device,
-            memories: Memories, timeline: bool = False) -> tuple[Memory, tuple[str, ...]]:  # fmt: skip
-    """Memory of the fullest rank, and what was assumed. `step` is of a micro-batch; `timed` tells where to cut it."""
-    groups: Groups = ()
-    if layout.pipeline > 1:
-        groups = tuple(stage.units for stage in stages_of(timed, model_of(timed.ledger), layout.pipeline))
-    # Kept with the trace: `Memories` knows a change by its identity.
+def rank_of(step: Step, layout: Layout, options: Options, micro_batches: int, groups: Groups) -> Rank:
+    """The rank of a step of one micro-batch. It is kept with the trace: `Memories` knows a change by its identity."""
     asked = layout, options, micro_batches, groups
-    rank = step.shared.get(("rank", asked))
+    rank: Rank | None = step.shared.get(("rank", asked))
     if rank is None:
         rank = step.shared["rank", asked] = Rank(step.ledger, *asked)
-    return memories.of(step, device, timeline=timeline, change=rank), rank.words()
+    return rank
