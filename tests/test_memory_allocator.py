@@ -177,7 +177,7 @@ def test_settings_are_read_as_torch_reads_them() -> None:
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    ("max_split_size_mb", "has no value"), ("max_split_size_mb:ten", "whole number"), 
+    ("max_split_size_mb", "has no value"), ("max_split_size_mb:ten", "whole number"),
     ("max_split_size_mb:20", "must exceed a large segment, which is 20"), ("max_non_split_rounding_mb:20", "must exceed"),
     ("large_segment_size_mb:40,max_split_size_mb:40", "which is 40, got 40"), ("large_segment_size_mb:9", "at least 10"),
     ("per_process_memory_fraction:0", "between 0 and 1"),

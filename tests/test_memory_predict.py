@@ -289,11 +289,12 @@ def test_what_would_take_less() -> None:
     found = ask("gpt2", step="train", batch=8, seq=512, memory=True)
     now = found[0].memory
     assert now is not None
-    changes = {one.change: one for one in found.savings}
-    for word in ("--checkpoint blocks", "--dtype bf16", "--autocast bf16", "--batch 4", "zero2", "fsdp"):
-        (saving,) = [one for name, one in changes.items() if word in name and not name.startswith(("both", "two"))]
-        assert saving.saved_bytes == now.device_bytes - saving.device_bytes > 0
-    (half,) = [one for name, one in changes.items() if name.startswith("half the batch")]
+    changes = {one.options: one for one in found.savings}
+    for options in ("--checkpoint blocks", "--dtype bf16", "--autocast bf16", "--batch 4", "--gpus 8 --parallel zero2",
+                    "--gpus 8 --parallel fsdp"):  # fmt: skip
+        assert changes[options].saved_bytes == now.device_bytes - changes[options].device_bytes > 0
+    half = changes["--batch 4"]
+    assert half.change == "half the batch"
     assert half.peak_allocated_bytes == memory("gpt2", step="train", batch=4, seq=512).peak_allocated_bytes
 
 
@@ -345,11 +346,11 @@ def test_check_bits_take_their_part() -> None:
 
 
 def test_savings_are_in_a_precision_that_the_device_has() -> None:
-    changes = [one.change for one in ask("gpt2", step="train", batch=8, seq=256, on="t4", memory=True).savings]
-    assert any("--dtype fp16" in change for change in changes) and not any("bf16" in change for change in changes)
+    changes = [one.options for one in ask("gpt2", step="train", batch=8, seq=256, on="t4", memory=True).savings]
+    assert "--dtype fp16" in changes and not any("bf16" in change for change in changes)
     # Where the update is the peak, its lists are what to do without.
-    small = [one.change for one in ask("gpt2", step="train", batch=1, seq=32, memory=True).savings]
-    assert any("--no-foreach" in change for change in small)
+    small = [one.options for one in ask("gpt2", step="train", batch=1, seq=32, memory=True).savings]
+    assert "--no-foreach" in small
 
 
 def test_a_length_that_the_model_does_not_follow(tmp_path: Path) -> None:
@@ -374,3 +375,35 @@ def test_chips_hold_as_many_threads_as_they_do() -> None:
     """What a reduction borrows depends on it (CUDA C++ Programming Guide, technical specifications)."""
     threads = {name: chip_of(find(name)).threads_per_sm for name in ("h200", "t4", "a40", "rtx-4090")}
     assert threads == {"h200": 2048, "t4": 1024, "a40": 1536, "rtx-4090": 1536}
+
+
+def test_attention_runs_in_the_kernels_that_each_device_has() -> None:
+    """cuDNN's on Hopper, flash on Ampere, the memory efficient one on Turing; what one trace serves has one trace."""
+    options: dict[str, Any] = {"dtype": "fp16", "seq": 64, "overrides": {"n_layer": "2"}}
+    alone = {name: memory("gpt2", on=name, **options) for name in ("t4", "h200", "a100", "l4")}
+    found = ask("gpt2", on="t4,h200,a100,l4", **options)
+    assert [row.device for row in found] == [device.name for device in found.devices]
+    assert [row.memory for row in found] == list(alone.values())
+    kernels = {name: {op for op in _costly(name, **options) if op.endswith("attention")} for name in alone}
+    said = {"t4": "efficient", "h200": "cudnn", "a100": "flash", "l4": "flash"}
+    assert kernels == {name: {f"aten::_scaled_dot_product_{kernel}_attention"} for name, kernel in said.items()}
+    many = ask("gpt2", on="t4,h200,a100,l4", batch=[1, 2, 3, 4], **options)
+    assert any("attention and TF32 are those of h200 on all devices" in note for note in many.notes)
+    fp32 = ask("gpt2", on="t4,h200,a100,l4", seq=64, batch=[1, 2, 3, 4], overrides={"n_layer": "2"})
+    assert not any("attention and TF32" in note for note in fp32.notes)
+
+
+def _costly(name: str, **options: Any) -> set[str]:
+    return {op.name for op in ask("gpt2", on=name, **options)[0].ops}
+
+
+def test_grouped_queries_take_the_whole_matrix_where_no_kernel_shares_keys() -> None:
+    options: dict[str, Any] = {"dtype": "fp16", "seq": 1024, "overrides": {**SMALL_LLAMA, "num_key_value_heads": "2"}}
+    volta, hopper = (memory("llama3-8b", on=name, **options) for name in ("v100", "h200"))
+    assert volta.peak_allocated_bytes > hopper.peak_allocated_bytes
+
+
+def test_without_tf32_convolutions_have_the_workspaces_of_fp32() -> None:
+    alone, beside = (ask("resnet18", on=names, batch=8, step="train").at("t4").memory for names in ("t4", "h200,t4"))
+    assert alone == beside
+    assert alone == ask("resnet18", on="t4", batch=8, step="train", tf32=False)[0].memory

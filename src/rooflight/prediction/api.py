@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from dataclasses import replace as replace_option
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rooflight.memory.limits import MOST
 from rooflight.memory.result import Memory
 from rooflight.prediction.advice import advise
 from rooflight.prediction.asked import (
+    DOES_NOT_FIT,
     assumed_notes,
     ceilings_of,
     devices_of,
@@ -55,6 +57,7 @@ from rooflight.prediction.what_fits import (
 )
 from rooflight.trace import TraceOptions
 from rooflight.trace.checkpointed import as_written
+from rooflight.trace.target import HOPPER, OLDEST, generation, needed_for
 
 ADVISED_CELLS = 12
 """With more of them, advice would take longer than everything else: ask for fewer to get it."""
@@ -125,25 +128,92 @@ def predict(
     if tier == "spec" and graphs:
         raise BadInput("the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs away, or --tier "
                        "spec and --ppp")  # fmt: skip
-    on_cpu = devices[0].kind == "cpu"
-    if on_cpu and graphs:
+    if devices[0].kind == "cpu" and graphs:
         raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs")
-    options = TraceOptions(target="cpu" if on_cpu else "cuda", autocast=autocast, tf32=tf32, loss=loss,
-                           optimizer=optimizer, foreach=foreach, accumulate=accumulate,
-                           checkpoint=as_written(checkpoint), on="meta", command=command)  # fmt: skip
-    asked = Asked(model, inputs, kwargs, options, {
-        "step": step, "seq": seq, "past": past, "dtype": dtype, "overrides": overrides, "input_shape": input_shape,
-        "download": download,
-    })  # fmt: skip
-    steps, notes = steps_of(model, inputs, kwargs, batches, options, scaled=layout is not None, **asked.which)
-    ways = _ways(devices, tier, given)
-    memories = Memories(settings_given(allocator), DeviceWorkspaces(own_workspaces(ways.predictors)),
-                        many=len(steps) * len(devices) > ADVISED_CELLS)  # fmt: skip
-    work = _Work(steps, graphs=graphs, ppp=ppp, advice=advice, roofline=roofline, layout=layout,
-                 micro_batches=micro_batches, memories=memories, timeline=memory, asked=asked)  # fmt: skip
-    found = _answered(work, devices, ways, notes)
-    places = (work.place(device, ways) for device in devices)
-    return with_limits(found, asked, places, work.memories, max_batch=max_batch, max_seq=max_seq)
+    options = TraceOptions(autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
+                           accumulate=accumulate, checkpoint=as_written(checkpoint), on="meta",
+                           command=command)  # fmt: skip
+    which = {"step": step, "seq": seq, "past": past, "dtype": dtype, "overrides": overrides,
+             "input_shape": input_shape, "download": download}  # fmt: skip
+
+    def traced(target: str) -> _Traced:
+        asked = Asked(model, inputs, kwargs, replace_option(options, target=target), which)
+        return _Traced(asked, *steps_of(model, inputs, kwargs, batches, asked.options, scaled=layout is not None,
+                                        **which))  # fmt: skip
+
+    many = len(batches or [1]) * len(devices) > ADVISED_CELLS
+    parts = _by_target(devices, traced, many=many)
+    ways = [_ways(some, tier, given) for _, some in parts]
+    own = own_workspaces([one for way in ways for one in way.predictors])
+    memories = Memories(settings_given(allocator), DeviceWorkspaces(own), many=many)
+    found = []
+    for (trace, some), way in zip(parts, ways, strict=True):
+        work = _Work(trace.steps, graphs=graphs, ppp=ppp, advice=advice, roofline=roofline, layout=layout,
+                     micro_batches=micro_batches, memories=memories, timeline=memory, asked=trace.asked)  # fmt: skip
+        one = _answered(work, some, way, trace.notes)
+        places = [work.place(device, way) for device in some]
+        found.append(with_limits(one, trace.asked, places, memories, max_batch=max_batch, max_seq=max_seq))
+    return _joined(found, devices)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """The step as devices of one generation run it."""
+
+    asked: Asked
+    steps: Sequence[Step]
+    notes: tuple[str, ...]
+
+    def serves(self, capability: int) -> bool:
+        """Are its kernels of attention, and its precisions, those of this generation too?"""
+        return all(capability >= needed_for(op.packet, op.precision) for op in self.steps[0].kinds)
+
+
+def _by_target(devices: Sequence[Device], traced: Callable[[str], _Traced],
+               *, many: bool) -> list[tuple[_Traced, Sequence[Device]]]:  # fmt: skip
+    """Devices with the trace for them. One serves all of them, unless older ones run some of it in other kernels; with
+    many predictions also then: another trace takes longer than they all."""
+    newest = max(devices, key=_capability)
+    first = traced(_target(newest))
+    groups: dict[int, list[Device]] = {}
+    for device in devices:
+        served = first.serves(_capability(device))
+        groups.setdefault(generation(_capability(newest if served else device)), []).append(device)
+    if len(groups) == 1:
+        return [(first, devices)]
+    if many:
+        note = f"attention and TF32 are those of {newest.name} on all devices: ask for fewer to have each one's own"
+        return [(replace_option(first, notes=(*first.notes, note)), devices)]
+    return [(first if newest in some else traced(_target(some[0])), some) for some in groups.values()]
+
+
+def _capability(device: Device) -> int:
+    """Where nobody tells, as another vendor's: as Hopper."""
+    return device.capability or HOPPER
+
+
+def _target(device: Device) -> str:
+    if device.kind == "cpu":
+        return "cpu"
+    capability = _capability(device)
+    return "cuda" if capability >= HOPPER else f"cuda:{max(capability, OLDEST)}"
+
+
+def _joined(parts: Sequence[Predictions], devices: Sequence[Device]) -> Predictions:
+    """What was found for each generation, in the order in which devices were asked for."""
+    if len(parts) == 1:
+        return parts[0]
+    places = {device.name: place for place, device in enumerate(devices)}
+    parts = sorted(parts, key=lambda part: places[part.devices[0].name])
+    first, everything = parts[0], dict.fromkeys(note for part in parts for note in part.notes)
+    return replace(
+        first, devices=tuple(devices),
+        predictions=tuple(sorted((row for part in parts for row in part), key=lambda row: places[row.device])),
+        limits=tuple(sorted((one for part in parts for one in part.limits), key=lambda one: places[one.device])),
+        notes=tuple(sorted(everything, key=lambda note: not note.startswith(DOES_NOT_FIT))),
+        calibrations={name: made for part in parts for name, made in part.calibrations.items()},
+        savings=next((part.savings for part in parts if part.savings), ()),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

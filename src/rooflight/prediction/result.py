@@ -206,6 +206,8 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     batch: int | None
     change: str
+    options: str
+    """What to add to the command, or to change in it."""
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     device_bytes: int

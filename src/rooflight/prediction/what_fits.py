@@ -166,6 +166,7 @@ class _Change:
     """Something to do, and the memory of the step with it."""
 
     words: str
+    options: str
     memory: Callable[[Step], Memory]
     step: Callable[[], Step]
     timed: bool = True
@@ -187,7 +188,8 @@ def savings(asked: Asked, step: Step, device: Device, memories: Memories, timed:
         if saved < _WORTH * now.device_bytes:
             continue
         found.append(Saving(
-            device=device.name, batch=step.batch, change=change.words, saved_bytes=saved, fits=memory.fits,
+            device=device.name, batch=step.batch, change=change.words, options=change.options, saved_bytes=saved,
+            fits=memory.fits,
             peak_allocated_bytes=memory.peak_allocated_bytes, peak_reserved_bytes=memory.peak_reserved_bytes,
             device_bytes=memory.device_bytes, time_s=time_s, throughput=throughput,
         ))  # fmt: skip
@@ -201,22 +203,23 @@ def _changes(asked: Asked, step: Step, device: Device, memories: Memories, *, fi
     batch = step.batch or 1
     on_gpu, training = device.kind == "gpu", step.ledger.header.step == "train"
     if on_gpu and (wide := with_expandable_segments(memories)) is not None:
-        yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", lambda other: wide.of(other, device),
-                      lambda: step)  # fmt: skip
+        yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "--allocator expandable_segments:True",
+                      lambda other: wide.of(other, device), lambda: step)  # fmt: skip
     if asked.by_name:
-        for words, made in _other_steps(asked, step, batch, _half_precision(device)):
-            yield _Change(words, of, made)
+        for words, options, made in _other_steps(asked, step, batch, _half_precision(device)):
+            yield _Change(words, options, of, made)
         if not fits and (found := _AnyBatch.of(asked, batch).largest(OneDevice(device), memories, near=batch)).value:
-            yield _Change(f"the largest batch that fits (--batch {found.value:,})", of, lambda: asked.at(found.value))
+            largest_step = partial(asked.at, found.value)
+            yield _Change("the largest batch that fits", f"--batch {found.value}", of, largest_step)
     if on_gpu and training:
         for mode, words in _SHARDED.items():
             layout = Layout(data=_RANKS, mode=mode, gpus_per_node=_RANKS)
             how = f"--gpus {_RANKS} --parallel {mode}"
             of_rank = partial(_of_rank, layout, device, memories)
-            yield _Change(f"{words} over {_RANKS} GPUs ({how})", of_rank, lambda: step, timed=False)
+            yield _Change(f"{words} over {_RANKS} GPUs", how, of_rank, lambda: step, timed=False)
             if not fits and asked.by_name and mode == "fsdp" and not asked.options.checkpoint:
                 again = replace(asked.options, checkpoint=("blocks",))
-                yield _Change(f"the same with --checkpoint blocks ({how})", of_rank,
+                yield _Change("the same, and blocks computed again in backward", f"{how} --checkpoint blocks", of_rank,
                               partial(asked.at, batch, options=again), timed=False)  # fmt: skip
 
 
@@ -233,34 +236,40 @@ def _half_precision(device: Device) -> str | None:
     return next((one for one in ("bf16", "fp16") if device.peak(one) is not None), None)
 
 
-def _other_steps(asked: Asked, step: Step, batch: int, half: str | None) -> Iterator[tuple[str, Callable[[], Step]]]:
+_OtherStep = tuple[str, str, Callable[[], Step]]
+"""In words, in options, and traced."""
+
+
+def _other_steps(asked: Asked, step: Step, batch: int, half: str | None) -> Iterator[_OtherStep]:
     header, options = step.ledger.header, asked.options
     target = options.target.partition(":")[0]
     training, whole = header.step == "train", header.dtype == "fp32" and not options.autocast
     again = replace(options, checkpoint=("blocks",))
     checkpoints = training and not options.checkpoint
     if checkpoints:
-        yield "blocks computed again in backward (--checkpoint blocks)", lambda: asked.at(batch, options=again)
+        yield "blocks computed again in backward", "--checkpoint blocks", lambda: asked.at(batch, options=again)
     if whole and half:
-        yield f"{half} for the whole model (--dtype {half})", lambda: asked.at(batch, dtype=half)
+        yield f"{half} for the whole model", f"--dtype {half}", lambda: asked.at(batch, dtype=half)
     if whole and half and training:
         mixed = replace(options, autocast=half)
-        yield f"{half} by autocast (--autocast {half})", lambda: asked.at(batch, options=mixed)
+        yield f"{half} by autocast", f"--autocast {half}", lambda: asked.at(batch, options=mixed)
     if whole and half and checkpoints:
-        yield f"both: --dtype {half} --checkpoint blocks", lambda: asked.at(batch, dtype=half, options=again)
+        both = f"--dtype {half} --checkpoint blocks"
+        yield f"{half}, and blocks computed again in backward", both, lambda: asked.at(batch, dtype=half, options=again)
     if training and options.foreach is None and target == "cuda":
         one_by_one = replace(options, foreach=False)
-        yield "an optimizer that takes one weight at a time (--no-foreach)", lambda: asked.at(batch, options=one_by_one)
+        words = "an optimizer that takes one weight at a time"
+        yield words, "--no-foreach", lambda: asked.at(batch, options=one_by_one)
     if batch > 1:
         less = batch // 2
-        yield f"half the batch (--batch {less:,})", lambda: asked.at(less)
+        yield "half the batch", f"--batch {less}", lambda: asked.at(less)
         if training and options.accumulate == 1 and batch % 2 == 0:
             twice = replace(options, accumulate=2)
-            words = f"two micro-batches of {less:,} (--batch {less:,} --accumulate 2)"
-            yield words, lambda: asked.at(less, options=twice)
+            words = f"two micro-batches of {less:,}"
+            yield words, f"--batch {less} --accumulate 2", lambda: asked.at(less, options=twice)
     if training and header.optimizer in ("adam", "adamw"):
         plain = replace(options, optimizer="momentum")
-        yield "momentum instead of Adam (--optimizer momentum)", lambda: asked.at(batch, options=plain)
+        yield "momentum instead of Adam", "--optimizer momentum", lambda: asked.at(batch, options=plain)
 
 
 def settings_given(text: str | None) -> Settings:

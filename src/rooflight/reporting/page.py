@@ -39,11 +39,11 @@ def narrowed(table: Table, width: int) -> Table:
     if sum(full) + 3 * len(full) <= width:
         return table
     least = 22 if width < 100 else 32  # letters of a name
-    cut_columns = tuple(column if column.right else replace(column, write=str) for column in table.columns)
+    cut_columns = tuple(replace(column, write=str) if column.cuttable else column for column in table.columns)
     short = _with_names(table, cut_columns, [least] * len(full), written)
     left = fitting(short, width).columns
     kept = [i for i, column in enumerate(cut_columns) if any(column is one for one in left)]
-    widths = [full[i] if cut_columns[i].right else min(full[i], least) for i in range(len(full))]
+    widths = [min(full[i], least) if cut_columns[i].cuttable else full[i] for i in range(len(full))]
     spare = width - sum(widths[i] + 3 for i in kept)
     for i in kept:
         more = min(max(spare, 0), full[i] - widths[i])
@@ -55,7 +55,7 @@ def narrowed(table: Table, width: int) -> Table:
 def _with_names(table: Table, columns: tuple[Column, ...], widths: list[int], written: list[list[str]]) -> Table:
     rows = tuple(
         tuple(
-            cell if column.right else cut(shown, width)
+            cut(shown, width) if column.cuttable else cell
             for cell, shown, column, width in zip(row, texts, columns, widths, strict=True)
         )
         for row, texts in zip(table.rows, written, strict=True)

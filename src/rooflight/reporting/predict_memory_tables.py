@@ -88,15 +88,17 @@ def _phase_of_every_op(timeline: Timeline) -> list[str]:
 
 def saving_table(savings: Sequence[Saving], title: str) -> Table:
     columns = (
-        Column("change", right=False), Column("allocated", whole_bytes, optional=2),
-        Column("of the device", whole_bytes), Column("saved", whole_bytes, optional=1),
-        Column("fits", _yes, right=False), Column("time/step", seconds, optional=3, raw="time_s"),
-        Column("samples/s", rate, optional=4, raw="samples_per_s"),
+        Column("with", right=False, whole=True), Column("of the device", whole_bytes),
+        Column("fits", _yes, right=False), Column("saved", whole_bytes, optional=1),
+        Column("time/step", seconds, optional=2, raw="time_s"),
+        Column("samples/s", rate, optional=3, raw="samples_per_s"),
+        Column("allocated", whole_bytes, optional=4), Column("what it is", right=False, optional=5, raw="change"),
     )  # fmt: skip
     rows = tuple(
-        (one.change, one.peak_allocated_bytes, one.device_bytes, one.saved_bytes, one.fits, one.time_s, one.throughput)
+        (one.options, one.device_bytes, one.fits, one.saved_bytes, one.time_s, one.throughput,
+         one.peak_allocated_bytes, one.change)
         for one in savings
-    )
+    )  # fmt: skip
     return Table(title, columns, rows)
 
 

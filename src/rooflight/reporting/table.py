@@ -19,8 +19,14 @@ class Column:
     right: bool = True
     optional: int = 0
     """Columns with the highest number go first when a terminal is too narrow; 0 always stays."""
+    whole: bool = False
+    """Its text is never cut short: a number's is not, either."""
     raw: str = ""
     """What the values are called where they stand as they are, with their unit; else the name serves."""
+
+    @property
+    def cuttable(self) -> bool:
+        return not self.right and not self.whole
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ def to_rich(table: Table, *, width: int) -> Any:
     texts = [[column.name for column in table.columns], *table.written()]
     for number, column in enumerate(table.columns):
         # Names may be cut short, numbers never.
-        least = max(len(row[number]) for row in texts) if column.right else None
+        least = None if column.cuttable else max(len(row[number]) for row in texts)
         side: Any = "right" if column.right else "left"
         drawn.add_column(column.name, justify=side, no_wrap=True, overflow="ellipsis", min_width=least)
     for number, row in enumerate(table.written()):

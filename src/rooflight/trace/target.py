@@ -13,18 +13,40 @@ from rooflight.errors import BadInput
 
 AttentionKernel = Literal["cudnn", "flash", "efficient", "cpu-flash", "math"]
 
+OLDEST, MAXWELL, AMPERE, HOPPER = 35, 50, 80, 90
+"""Compute capabilities: the least there is here, then those that brought a kernel of attention: the memory efficient
+one, flash, cuDNN's."""
 _HALF = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
 class Target:
     kind: Literal["cuda", "cpu"]
-    capability: int = 90
+    capability: int = HOPPER
     """Compute capability times ten; of no meaning for a CPU."""
 
     @property
     def name(self) -> str:
         return "cuda" if self == Target("cuda") else f"cuda:{self.capability}" if self.kind == "cuda" else "cpu"
+
+
+def needed_for(packet: str, precision: str | None) -> int:
+    """The least compute capability that runs an op in this kernel of attention, or in this precision; 0: any does."""
+    if precision == "tf32":
+        return AMPERE
+    for kernel, least in (("cudnn", HOPPER), ("flash", AMPERE), ("efficient", MAXWELL)):
+        if packet.startswith(f"aten::_scaled_dot_product_{kernel}_attention"):
+            return AMPERE if precision == "bf16" and least < AMPERE else least
+    return 0
+
+
+def generation(capability: int) -> int:
+    """The first of those that run the same kernels of attention.
+
+    >>> generation(89), generation(75)
+    (80, 50)
+    """
+    return max(one for one in (OLDEST, MAXWELL, AMPERE, HOPPER) if one <= max(capability, OLDEST))
 
 
 def parse_target(text: str) -> Target:
@@ -35,7 +57,7 @@ def parse_target(text: str) -> Target:
         return Target("cuda")
     if match := re.fullmatch(r"cuda:(\d\d\d?)", text):
         capability = int(match[1])
-        if 37 <= capability <= 150:
+        if OLDEST <= capability <= 150:
             return Target("cuda", capability)
     raise BadInput(f"unknown target {text!r}: use cuda, cuda:80 (a compute capability) or cpu")
 
@@ -59,20 +81,22 @@ class AttentionCall:
 def attention_kernel(call: AttentionCall, target: Target) -> AttentionKernel:
     """The kernel that attention runs as: what torch 2.11 with cuDNN 9.19 chose on an H200 in 10,560 cases.
 
-    Older architectures differ in what they can run (flash from 8.0) and prefer (cuDNN first only from 9.0).
+    Older architectures differ in what they can run (flash and bf16 from 8.0, anything fused from 5.0) and prefer (cuDNN
+    first only from 9.0).
     """
     if target.kind == "cpu":
         return "cpu-flash" if call.dropout == 0 and call.head_dim == call.head_dim_v else "math"
     half = call.dtype in _HALF
     same_dim = call.head_dim == call.head_dim_v
-    if target.capability >= 90 and half and _cudnn_runs(call):
+    if target.capability >= HOPPER and half and _cudnn_runs(call):
         return "cudnn"
     square = call.length_q == call.length_kv or not call.causal
-    if target.capability >= 80 and half and same_dim and call.head_dim <= 256 and not call.has_mask and square:
+    if target.capability >= AMPERE and half and same_dim and call.head_dim <= 256 and not call.has_mask and square:
         return "flash"
     alignment = 8 if half else 4
     aligned = call.head_dim % alignment == 0 and call.head_dim_v % alignment == 0
-    if (half or call.dtype == "fp32") and aligned and call.heads == call.heads_kv:
+    known = call.dtype in ("fp16", "fp32") or (call.dtype == "bf16" and target.capability >= AMPERE)
+    if target.capability >= MAXWELL and known and aligned and call.heads == call.heads_kv:
         return "efficient"
     return "math"
 
