@@ -13,7 +13,7 @@ import rooflight
 from rooflight.errors import BadInput
 from rooflight.hardware.devices import find
 from rooflight.memory.answer import Memories, chip_of
-from rooflight.memory.libraries import kept_workspaces
+from rooflight.memory.libraries import first_uses, kept_workspaces
 from rooflight.memory.result import Memory
 from rooflight.memory.sharding.ranks import Rank
 from rooflight.models.workload import parse_input
@@ -139,12 +139,12 @@ def test_the_cache_of_a_decoder() -> None:
 
 def test_libraries_take_their_workspace_once_a_thread() -> None:
     training = rooflight.estimate("mnist-cnn", step="train")
-    assert sorted(sum(kept_workspaces(training.ops, 90).values(), ())) == [MIB, 32 * MIB, 32 * MIB]
+    assert sorted(sum(kept_workspaces(first_uses(training.ops), 90).values(), ())) == [MIB, 32 * MIB, 32 * MIB]
     inference = rooflight.estimate("mnist-cnn")
-    assert sum(kept_workspaces(inference.ops, 90).values(), ()) == (32 * MIB, MIB)
-    assert sum(kept_workspaces(inference.ops, 80).values(), ())[0] == 8 * MIB + 128 * 1024
+    assert sum(kept_workspaces(first_uses(inference.ops), 90).values(), ()) == (32 * MIB, MIB)
+    assert sum(kept_workspaces(first_uses(inference.ops), 80).values(), ())[0] == 8 * MIB + 128 * 1024
     without = rooflight.estimate(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), torch.zeros(1, 3, 8, 8))
-    assert kept_workspaces(without.ops, 90) == {}
+    assert kept_workspaces(first_uses(without.ops), 90) == {}
 
 
 def test_recurrent_layers_have_a_reserve() -> None:

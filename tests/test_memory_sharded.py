@@ -22,11 +22,11 @@ import rooflight
 from rooflight.ledger import Ledger, Storage
 from rooflight.memory.answer import Memories
 from rooflight.memory.lives import lives_of
-from rooflight.memory.replay import Script
 from rooflight.memory.sharding.draft import most_requested
 from rooflight.memory.sharding.ranks import Rank, rank_of
 from rooflight.memory.sharding.stages import in_flight
 from rooflight.memory.sharding.weights import parameter_of
+from rooflight.memory.tape import Script
 from rooflight.prediction.asked import device_of
 from rooflight.prediction.parallel.combined import Options
 from rooflight.prediction.parallel.layout import MODES, DataMode, Layout

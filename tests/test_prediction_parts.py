@@ -96,7 +96,7 @@ def test_a_prepared_trace_has_the_costs_and_tasks_of_every_batch():
         for task, kind in zip(step.tasks, step.task_kind.tolist(), strict=True):
             tasks[kind].append(task)
         assert [tasks[kind] for kind in step.kind_of.tolist()] == [tasks_of(op) for op in real.ops]
-        shares = Touches(real.ops).cold_shares(5e7)
+        shares = Touches(real.ops).reuse().cold_shares(5e7)
         assert step.cold_shares(5e7) == pytest.approx(shares)
         assert step.larger is not None
         assert step.larger(2 * batch).batch == 2 * batch
@@ -303,12 +303,12 @@ touching = st.builds(
 
 @given(st.lists(touching, min_size=1, max_size=12), st.floats(1, 2000))
 def test_shares_that_come_from_memory_are_those_of_walking_the_step_twice(ops, cache_bytes):
-    assert Touches(ops).cold_shares(cache_bytes).tolist() == pytest.approx(brute_force_shares(ops, cache_bytes))
+    assert Touches(ops).reuse().cold_shares(cache_bytes).tolist() == pytest.approx(brute_force_shares(ops, cache_bytes))
 
 
 def test_what_was_just_written_is_warm_and_nothing_is_in_a_cache_of_nothing():
     ops = rooflight.estimate("resnet18", batch=4).ops
-    touches = Touches(ops)
+    touches = Touches(ops).reuse()
     reads = np.array([op.kind == "compute" and any(t.nbytes for t in op.inputs) for op in ops])
     assert touches.cold_shares(1e15)[reads] == pytest.approx(0)
     assert touches.cold_shares(0)[reads] == pytest.approx(1)

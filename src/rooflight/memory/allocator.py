@@ -13,6 +13,7 @@ grow instead of lying side by side.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
 
 from rooflight.memory.settings import MIB, Settings
 
@@ -37,17 +38,17 @@ class OutOfMemory(Exception):
 class Block:
     """A piece of a segment. Its neighbours are those of the same segment."""
 
-    __slots__ = ("address", "following", "free_since", "given", "mapped", "pool", "preceding", "requested", "size")
+    __slots__ = ("address", "following", "free_since", "given", "mapped", "pool", "preceding", "size")
 
-    def __init__(self, pool: _Pool, address: int, size: int) -> None:
+    def __init__(self, pool: _Pool, address: int, size: int, preceding: Block | None = None,
+                 following: Block | None = None) -> None:  # fmt: skip
         self.pool = pool
         self.address = address
         self.size = size
-        self.preceding: Block | None = None
-        self.following: Block | None = None
+        self.preceding = preceding
+        self.following = following
         self.given = False
         self.mapped = True
-        self.requested = 0
         self.free_since = 0
 
     @property
@@ -55,12 +56,20 @@ class Block:
         return self.preceding is not None or self.following is not None
 
 
+Held = dict[int, Block]
+"""What an event asked for, by its number."""
+Sized = Sequence[int] | Mapping[int, int]
+"""Bytes, by number."""
+
+
 class _Pool:
     """Free blocks, by size and address; with expandable segments, also the addresses that nothing is mapped to."""
 
-    def __init__(self, segment: int, *, small: bool = False) -> None:
+    def __init__(self, segment: int, *, small: bool = False, least_rest: int = BLOCK) -> None:
         self.small = small
         self.segment = segment
+        self.least_rest = least_rest
+        """What is left of a block is split off from here on."""
         self.free: list[tuple[int, int, Block]] = []
         self.unmapped: list[tuple[int, Block]] = []
         self.searches = 0
@@ -81,11 +90,13 @@ class CachingAllocator:
                  fraction_bytes: int | None = None) -> None:  # fmt: skip
         self.settings = settings or Settings()
         self.capacity_bytes = capacity_bytes
-        self.allocated = self.reserved = self.requested = 0
-        self.peak_allocated = self.peak_reserved = self.peak_requested = 0
+        self.allocated = self.reserved = 0
+        self.peak_allocated = self.peak_reserved = 0
         self.retries = 0
         """How often free segments had to be given back for a request."""
-        self._small, self._large = _Pool(SMALL_SEGMENT, small=True), _Pool(self.settings.large_segment_bytes)
+        self._small = _Pool(SMALL_SEGMENT, small=True)
+        self._large = _Pool(self.settings.large_segment_bytes,
+                            least_rest=BLOCK if self.settings.expandable_segments else SMALL + BLOCK)  # fmt: skip
         threshold = self.settings.garbage_collection_threshold
         self._collects_from = int(threshold * fraction_bytes) if threshold and fraction_bytes is not None else None
         self._next_address = 0
@@ -96,49 +107,89 @@ class CachingAllocator:
 
     def reset_peaks(self) -> None:
         self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
-        self.peak_requested = self.requested
 
     def allocate(self, nbytes: int, address: int | None = None) -> Block | None:
         """A block for so many bytes; `None` for none, which takes no memory. `address`: where the driver would put it
         if it is asked for another segment; by itself the model goes on where the last one ended."""
-        if nbytes <= 0:
-            return None
         if address is not None:
             self._next_address = address
-        size = self.rounded(nbytes)
-        pool = self._small if size <= SMALL else self._large
-        block = self._fitting(pool, size) or self._new(pool, size)
-        rest = block.size - size
-        if rest and self._is_split_off(pool, size, rest):
-            remainder = Block(pool, block.address + size, rest)
-            remainder.preceding, remainder.following = block, block.following
-            if block.following is not None:
-                block.following.preceding = remainder
-            block.following = remainder
-            block.size = size
-            pool.add(remainder)
-        block.given, block.requested = True, nbytes
-        self.allocated += block.size
-        self.requested += nbytes
-        if self.allocated > self.peak_allocated:
-            self.peak_allocated = self.allocated
-        if self.requested > self.peak_requested:
-            self.peak_requested = self.requested
-        return block
+        held: Held = {}
+        self.play((0,), (nbytes,), held)
+        return held.get(0)
 
     def free(self, block: Block | None) -> None:
-        if block is None:
-            return
-        self.allocated -= block.size
-        self.requested -= block.requested
-        block.given = False
-        pool = block.pool
-        before, after = block.preceding, block.following
-        if before is not None and not before.given:
-            self._merge(block, before)
-        if after is not None and not after.given:
-            self._merge(block, after)
-        pool.add(block)
+        if block is not None:
+            self.play((~0,), (), {0: block})
+
+    def play(self, events: Sequence[int], sizes: Sized, held: Held) -> int:
+        """One event after the other: `n` asks for `sizes[n]` bytes, `~n` frees them. `held`: the blocks of those that
+        are there, before and after. The place of the event that made the peak, or -1.
+
+        A question takes hundreds of thousands of events: what most of them do is written out here, in local names.
+        """
+        small, large, simple = self._small, self._large, self._unsplit is None and not self._expands
+        divides = self._divides
+        allocated, highest, where = self.allocated, self.peak_allocated, -1
+        try:
+            for place, event in enumerate(events):
+                if event < 0:
+                    freed = held.pop(~event, None)
+                    if freed is None:
+                        continue
+                    size = freed.size
+                    allocated -= size
+                    freed.given = False
+                    pool = freed.pool
+                    free = pool.free
+                    other = freed.preceding
+                    if other is not None and not other.given and other.mapped:
+                        address = other.address
+                        del free[bisect_left(free, (other.size, address))]
+                        freed.address = address
+                        size += other.size
+                        freed.preceding = beyond = other.preceding
+                        if beyond is not None:
+                            beyond.following = freed
+                    other = freed.following
+                    if other is not None and not other.given and other.mapped:
+                        del free[bisect_left(free, (other.size, other.address))]
+                        size += other.size
+                        freed.following = beyond = other.following
+                        if beyond is not None:
+                            beyond.preceding = freed
+                    freed.size = size
+                    freed.free_since = pool.searches
+                    insort(free, (size, freed.address, freed))
+                    continue
+                nbytes = sizes[event]
+                if nbytes <= 0:
+                    continue
+                size = self.rounded(nbytes) if divides else (nbytes + BLOCK - 1) // BLOCK * BLOCK
+                pool = small if size <= SMALL else large
+                pool.searches += 1
+                free = pool.free
+                found = bisect_left(free, (size,))
+                if simple and found < len(free):
+                    block: Block = free.pop(found)[2]
+                else:
+                    block = self._fitting(pool, size, found) or self._new(pool, size)
+                rest = block.size - size
+                if rest >= pool.least_rest and (simple or self._may_split(pool, size)):
+                    address, following = block.address + size, block.following
+                    block.following = remainder = Block(pool, address, rest, block, following)
+                    if following is not None:
+                        following.preceding = remainder
+                    block.size = size
+                    remainder.free_since = pool.searches
+                    insort(free, (rest, address, remainder))
+                block.given = True
+                held[event] = block
+                allocated += block.size
+                if allocated > highest:
+                    highest, where = allocated, place
+        finally:
+            self.allocated, self.peak_allocated = allocated, highest
+        return where
 
     def empty_cache(self) -> None:
         """Give every free segment back to the device."""
@@ -156,16 +207,12 @@ class CachingAllocator:
                 return _rounded_to_parts(nbytes, parts)
         return -(-nbytes // BLOCK) * BLOCK
 
-    def _is_split_off(self, pool: _Pool, size: int, rest: int) -> bool:
-        if pool.small or self._expands:
-            return rest >= BLOCK
-        return rest > SMALL and (self._unsplit is None or size < self._unsplit)
+    def _may_split(self, pool: _Pool, size: int) -> bool:
+        return pool.small or self._expands or self._unsplit is None or size < self._unsplit
 
-    def _fitting(self, pool: _Pool, size: int) -> Block | None:
-        """The smallest free block that is large enough."""
-        pool.searches += 1
+    def _fitting(self, pool: _Pool, size: int, place: int) -> Block | None:
+        """The smallest free block that is large enough: that at this place, if it may be given out."""
         free = pool.free
-        place = bisect_left(free, (size,))
         if place == len(free):
             return None
         if self._expands:

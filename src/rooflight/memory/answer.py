@@ -15,10 +15,11 @@ from rooflight.memory.moments import Chip
 from rooflight.memory.outside import Outside, outside, usable_bytes
 from rooflight.memory.peak import peak_of, timeline_of
 from rooflight.memory.plain import PlainAllocator
-from rooflight.memory.replay import Peaks, Run, Script
+from rooflight.memory.replay import Peaks, Run
 from rooflight.memory.result import Memory, Peak, Timeline
 from rooflight.memory.scripts import lives_in, script_of, sizes_of
 from rooflight.memory.settings import Settings
+from rooflight.memory.tape import Script
 from rooflight.prediction.prepared import Step
 
 _THREADS = {75: 1024, 86: 1536, 87: 1536, 89: 1536, 120: 1536}
@@ -115,8 +116,11 @@ class Memories:
 
     def _is_cast(self, step: Step, device: Device) -> bool:
         """What does not fit in fp32, and a weight of it besides, is loaded as it is: nobody casts it on the device."""
-        weights = [one.nbytes for one in step.ledger.storages if one.category in ("parameter", "buffer")]
-        return 2 * sum(weights) + max(weights, default=0) <= _room(self._around(step, device))
+        needed = step.shared.get("cast bytes")
+        if needed is None:
+            weights = [one.nbytes for one in step.ledger.storages if one.category in ("parameter", "buffer")]
+            needed = step.shared["cast bytes"] = 2 * sum(weights) + max(weights, default=0)
+        return bool(needed <= _room(self._around(step, device)))
 
     def _run_in(self, script: Script, device: Device, room: int) -> tuple[int, int] | None:
         """What the allocator holds at most with so many bytes, and how often it must give back what it caches; `None`:

@@ -22,21 +22,27 @@ def cublas_bytes(capability: int | None) -> int:
     return _CUBLAS_HOPPER if capability is not None and capability // 10 in (9, 10) else _CUBLAS
 
 
-def kept_workspaces(ops: Sequence[Op], capability: int | None) -> dict[int, tuple[int, ...]]:
-    """By op: what the first matrix product of a thread leaves allocated. Backward runs in a thread of its own."""
-    found: dict[int, tuple[int, ...]] = {}
+Uses = dict[int, tuple[str, ...]]
+"""By op: the libraries that a thread uses there for the first time."""
+
+
+def kept_workspaces(uses: Uses, capability: int | None) -> dict[int, tuple[int, ...]]:
+    """By op: what the first matrix product of a thread leaves allocated."""
+    nbytes = {"cublas": cublas_bytes(capability), "cublaslt": _CUBLASLT}
+    return {op: tuple(nbytes[one] for one in libraries) for op, libraries in uses.items()}
+
+
+def first_uses(ops: Sequence[Op]) -> Uses:
+    """Backward runs in a thread of its own."""
+    found: dict[int, tuple[str, ...]] = {}
     seen: set[tuple[str, bool]] = set()
     for op in ops:
         if op.packet not in PRODUCTS or op.kind == "host":
             continue
         backward = op.phase == "backward"
-        sizes = []
-        if ("cublas", backward) not in seen:
-            seen.add(("cublas", backward))
-            sizes.append(cublas_bytes(capability))
-        if op.packet in _WITH_BIAS and ("cublaslt", backward) not in seen:
-            seen.add(("cublaslt", backward))
-            sizes.append(_CUBLASLT)
-        if sizes:
-            found[op.index] = tuple(sizes)
+        used = ["cublas", "cublaslt"] if op.packet in _WITH_BIAS else ["cublas"]
+        new = [one for one in used if (one, backward) not in seen]
+        seen.update((one, backward) for one in new)
+        if new:
+            found[op.index] = tuple(new)
     return found

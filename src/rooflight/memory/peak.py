@@ -9,8 +9,9 @@ import numpy as np
 
 from rooflight.ledger import Op, Tensor
 from rooflight.memory.moments import Moments
-from rooflight.memory.replay import Peaks, Script
+from rooflight.memory.replay import Peaks
 from rooflight.memory.result import Peak, Tenant, Timeline
+from rooflight.memory.tape import Script
 from rooflight.prediction.prepared import Step
 
 LISTED = 12

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from rooflight.memory.allocator import Block, CachingAllocator, OutOfMemory
+from collections.abc import Sequence
+
+from rooflight.memory.allocator import Block, CachingAllocator, Held, OutOfMemory, Sized
 
 
 class PlainAllocator(CachingAllocator):
     """Reserved is what is allocated."""
 
-    def allocate(self, nbytes: int, address: int | None = None) -> Block | None:
-        if nbytes <= 0:
-            return None
-        if not self._has_room(nbytes):
-            raise OutOfMemory(nbytes)
-        block = Block(self._large, 0, nbytes)
-        self._reserve(nbytes)
-        self.allocated = self.requested = self.reserved
-        self.peak_allocated = self.peak_requested = self.peak_reserved
-        return block
-
-    def free(self, block: Block | None) -> None:
-        if block is not None:
-            self.reserved -= block.size
-            self.allocated = self.requested = self.reserved
+    def play(self, events: Sequence[int], sizes: Sized, held: Held) -> int:
+        where = -1
+        for place, event in enumerate(events):
+            if event < 0:
+                block = held.pop(~event, None)
+                self.reserved -= 0 if block is None else block.size
+            elif (nbytes := sizes[event]) > 0:
+                if not self._has_room(nbytes):
+                    raise OutOfMemory(nbytes)
+                held[event] = Block(self._large, 0, nbytes)
+                before = self.peak_reserved
+                self._reserve(nbytes)
+                where = place if self.peak_reserved > before else where
+            self.allocated, self.peak_allocated = self.reserved, self.peak_reserved
+        return where

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from rooflight.memory.inside import Insides
-from rooflight.memory.libraries import kept_workspaces
+from rooflight.memory.libraries import Uses, first_uses, kept_workspaces
 from rooflight.memory.lives import Lives, lives_of
 from rooflight.memory.moments import Chip
-from rooflight.memory.replay import Script
+from rooflight.memory.tape import Script
 from rooflight.memory.temporaries import result_bytes
 from rooflight.prediction.prepared import Step
 
@@ -20,6 +20,13 @@ def lives_in(step: Step) -> Lives:
     found = step.shared.get("lives")
     if found is None:
         found = step.shared["lives"] = lives_of(step.ledger)
+    return found
+
+
+def _uses_in(step: Step) -> Uses:
+    found = step.shared.get("uses")
+    if found is None:
+        found = step.shared["uses"] = first_uses(step.ledger.ops)
     return found
 
 
@@ -49,5 +56,5 @@ def script_of(step: Step, insides: Insides, chip: Chip, capability: int | None) 
     cast = [2 * nbytes[number] for number in lives.model] if header.dtype in _CAST and not header.autocast else None
     return Script(
         lives=lives, nbytes=nbytes, moments=[of_kind[kind] for kind in step.kind_of.tolist()],
-        kept=kept_workspaces(step.ledger.ops, capability), cast_from=cast,
+        kept=kept_workspaces(_uses_in(step), capability), cast_from=cast,
     )  # fmt: skip

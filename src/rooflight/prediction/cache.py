@@ -49,14 +49,23 @@ class Touches:
         self._read = np.array(read, dtype=bool)
         self._nbytes = np.array(nbytes, dtype=np.float64)
 
-    def cold_shares(self, cache_bytes: float, sized: Callable[[Array], Array] = lambda nbytes: nbytes) -> Array:
-        """For every op, the part of its input bytes that must come from the large memory. `sized` gives the bytes of
-        another batch."""
+    def reuse(self, sized: Callable[[Array], Array] = lambda nbytes: nbytes) -> Reuse:
+        """`sized` gives the bytes of another batch."""
         nbytes = sized(self._nbytes)
         touched = np.cumsum(nbytes)
         since = np.where(self._before >= 0, touched - touched[self._before], np.inf)
         counts = self._read & (self._op_of >= 0)
-        places = self._op_of[counts]
-        total = np.bincount(places, nbytes[counts], self._count)
-        cold = np.bincount(places, (nbytes * (since > USABLE * cache_bytes))[counts], self._count)
-        return np.divide(cold, total, out=np.zeros(self._count), where=total > 0)
+        return Reuse(self._op_of[counts], nbytes[counts], since[counts], self._count)
+
+
+class Reuse:
+    """Every reading of a storage at one batch: by which op, how many bytes, and how many were touched since."""
+
+    def __init__(self, places: npt.NDArray[np.intp], nbytes: Array, since: Array, ops: int) -> None:
+        self._places, self._nbytes, self._since, self._ops = places, nbytes, since, ops
+        self._total = np.bincount(places, nbytes, ops)
+
+    def cold_shares(self, cache_bytes: float) -> Array:
+        """For every op, the part of its input bytes that must come from the large memory."""
+        cold = np.bincount(self._places, self._nbytes * (self._since > USABLE * cache_bytes), self._ops)
+        return np.divide(cold, self._total, out=np.zeros(self._ops), where=self._total > 0)

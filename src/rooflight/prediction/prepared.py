@@ -16,7 +16,7 @@ from rooflight.estimation.costs import cost_of, signature
 from rooflight.hardware.tasks import Task
 from rooflight.ledger import Ledger, Op, Phase
 from rooflight.prediction.batches import Rescaled
-from rooflight.prediction.cache import Array, Touches
+from rooflight.prediction.cache import Array, Reuse, Touches
 from rooflight.prediction.roofs import demand_of
 from rooflight.prediction.tasks import is_guess, tasks_of
 
@@ -47,7 +47,11 @@ class Step:
     """The same step at another batch; `None`: it was traced with one batch only."""
 
     def cold_shares(self, cache_bytes: float) -> Array:
-        return self.touches.cold_shares(cache_bytes, self.nbytes)
+        return self._reuse.cold_shares(cache_bytes)
+
+    @cached_property
+    def _reuse(self) -> Reuse:
+        return self.touches.reuse(self.nbytes)
 
     @cached_property
     def demands(self) -> tuple[list[str], npt.NDArray[np.intp], Array, Array, Array, Array]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rooflight.ledger import Ledger
 from rooflight.memory.lives import Row
 from rooflight.memory.moments import Moment
-from rooflight.memory.replay import Script
+from rooflight.memory.tape import Script
 
 
 class Draft:

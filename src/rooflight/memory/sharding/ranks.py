@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflight.ledger import Ledger
-from rooflight.memory.replay import Script
 from rooflight.memory.sharding import data, gathered, stages, tensor
 from rooflight.memory.sharding.draft import Draft, most_requested
+from rooflight.memory.tape import Script
 from rooflight.prediction.parallel.blocks import Model, model_of
 from rooflight.prediction.parallel.combined import Options
 from rooflight.prediction.parallel.layout import Layout
