@@ -165,6 +165,8 @@ FACTORY_ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("mine:net", {"overrides": {"widht": "3"}}, "BadInput: mine:net has no argument 'widht'; did you mean width?"),
     ("mine:plain", {}, "BadInput: mine:plain brings no inputs; add --input 3x224x224 (or int:128 for tokens)"),
     ("mine:instance", {"overrides": {"a": "1"}}, "BadInput: mine:instance is a finished module: --set needs a factory"),
+    ("mine:instance", {"seq": 8}, "BadInput: mine:instance takes no --seq: give the length in --input"),
+    ("mine:fixed", {"seq": 8}, "BadInput: mine:fixed takes no --seq: give the length in --input"),
     ("mine:fails", {}, "BadInput: mine:fails failed: KeyError at mine.py:"),
     ("mine:five", {}, "BadInput: mine:five returned an object of type int; return an nn.Module, (module, inputs)"),
     ("mine:bad_keywords", {}, "BadInput: mine:bad_keywords returned keyword inputs of type int"),
@@ -334,6 +336,11 @@ HF_ERRORS = [
     ("hf:gpt2", {"overrides": {"n_head": "7"}}, "BadInput: hf:gpt2 cannot be built so: "),
     ("hf:gpt2", {"seq": 5000}, "BadInput: hf:gpt2 has 1024 positions, this step needs 5000"),
     ("hf:gpt2", {"input_shape": (3, 4)}, "BadInput: --input 3x4: hf:gpt2 takes tokens"),
+    (
+        "hf:gpt2",
+        {"seq": 8, "input_shape": parse_input("int:5")},
+        "BadInput: --seq 8 and --input int:5 name two lengths",
+    ),
     ("hf:bert", {"step": "decode"}, "BadInput: hf:bert cannot decode: it is no causal language model"),
     ("hf:whisper", {}, "BadInput: hf:whisper takes input_features; give its shape"),
 ]

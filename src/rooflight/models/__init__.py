@@ -62,6 +62,9 @@ def build(
         raise BadInput(f"unknown --step {step!r}; choose one of {', '.join(STEPS)}")
     if past is not None and step != "decode":
         raise BadInput(f"--past {past} is for --step decode; this step is {step!r}")
+    shape = _checked_shape(input_shape)
+    if seq is not None and shape is not None and shape.kind == "int" and shape.dims != (seq,):
+        raise BadInput(f"--seq {seq} and --input {shape} name two lengths: give one of them")
     request = Request(
         spec=spec,
         batch=batch,
@@ -70,7 +73,7 @@ def build(
         dtype=dtype,
         step=known_step,
         overrides=dict(overrides),
-        input_shape=_checked_shape(input_shape),
+        input_shape=shape,
         download=download,
         device=device,
     )

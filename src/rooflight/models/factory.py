@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -145,8 +145,10 @@ def _call_arguments(found: Any, request: Request) -> dict[str, Any]:
     if isinstance(found, nn.Module):
         if request.overrides:
             raise BadInput(f"{request.spec} is a finished module: --set needs a factory or a class")
+        _check_takes_sequence(request, ())
         return {}
     known = arguments.settable(found)
+    _check_takes_sequence(request, known)
     values = arguments.parse(request.overrides, known, owner=request.spec)
     for name, number in (("batch", request.batch), ("seq", request.seq)):
         if name in known and number is not None:
@@ -156,6 +158,12 @@ def _call_arguments(found: Any, request: Request) -> dict[str, Any]:
     if missing:
         raise BadInput(f"{request.spec} needs {', '.join(missing)}; add --set {missing[0]}=VALUE")
     return values
+
+
+def _check_takes_sequence(request: Request, known: Container[str]) -> None:
+    if request.seq is not None and "seq" not in known:
+        raise BadInput(f"{request.spec} takes no --seq: give the length in --input (int:128 for tokens), or the factory "
+                       "a `seq` parameter")  # fmt: skip
 
 
 def _made(found: Any, values: dict[str, Any], *, request: Request, device: torch.device) -> _Made:
