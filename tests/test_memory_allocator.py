@@ -166,7 +166,8 @@ def test_settings_are_read_as_torch_reads_them() -> None:
     assert found == Settings(True, 20 * MIB, 128 * MIB, 20 * MIB, 0.8)
     assert parse("large_segment_size_mb:12,per_process_memory_fraction:0.5").large_segment_bytes == 12 * MIB
     assert parse("per_process_memory_fraction:0.5").memory_fraction == 0.5
-    assert parse("per_process_memory_fraction:1.0") == Settings()
+    assert parse("per_process_memory_fraction:1.00") == Settings()
+    assert parse("large_segment_size_mb:40,max_split_size_mb:40").max_non_split_rounding_bytes == 40 * MIB
     divisions = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]")
     assert [divisions.divisions(size * MIB) for size in (1, 300, 600, 1500, 4000)] == [1, 1, 2, 4, 8]
     gaps = parse("roundup_power2_divisions:[4:1,32:2,>:8]")
@@ -175,8 +176,8 @@ def test_settings_are_read_as_torch_reads_them() -> None:
 
 @pytest.mark.parametrize(("text", "says"), [
     ("max_split_size_mb", "has no value"), ("max_split_size_mb:ten", "whole number"),
-    ("max_split_size_mb:20", "must exceed a large segment, which is 20"), ("max_non_split_rounding_mb:20", "must exceed"),
-    ("large_segment_size_mb:40,max_split_size_mb:40", "which is 40, got 40"), ("large_segment_size_mb:9", "at least 10"),
+    ("max_split_size_mb:19", "at least a large segment, which is 20"), ("max_non_split_rounding_mb:19", "at least a large"),
+    ("large_segment_size_mb:40,max_split_size_mb:39", "which is 40, got 39"), ("large_segment_size_mb:10", "at least 11"),
     ("per_process_memory_fraction:0", "between 0 and 1"),
     ("expandable_segments:yes", "True or False"), ("garbage_collection_threshold:2", "between 0 and 1"),
     ("roundup_power2_divisions:3", "powers of two"), ("segments:1", "unknown allocator setting"),

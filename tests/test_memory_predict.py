@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ from rooflight.prediction.parallel.combined import Options
 from rooflight.prediction.parallel.layout import Layout
 from rooflight.prediction.prepared import PreparedTrace
 from rooflight.prediction.result import Predictions
+from rooflight.reporting.predict_memory_tables import limit_line
 from rooflight.reporting.predict_page import page
 
 SMALL_LLAMA = {"num_hidden_layers": "2"}
@@ -407,3 +409,58 @@ def test_without_tf32_convolutions_have_the_workspaces_of_fp32() -> None:
     alone, beside = (ask("resnet18", on=names, batch=8, step="train").at("t4").memory for names in ("t4", "h200,t4"))
     assert alone == beside
     assert alone == ask("resnet18", on="t4", batch=8, step="train", tf32=False)[0].memory
+
+
+def test_a_pipeline_takes_fewer_micro_batches_where_all_of_them_do_not_fit() -> None:
+    """Sixteen samples are too many at any size; below that each is a micro-batch, and fewer are in flight."""
+    options: dict[str, Any] = {"step": "train", "on": "t4", "gpus": 4, "parallel": "pp", "seq": 1024, "tier": "spec"}
+    (limit,) = ask("gpt2-xl", batch=16, max_batch=True, **options).limits
+    assert 0 < limit.value < 16 and limit.fails == limit.value + 1
+    at = [ask("gpt2-xl", batch=size, **options)[0].memory for size in (limit.value, limit.fails, 16)]
+    assert [one is not None and one.fits for one in at] == [True, False, False]
+
+
+def test_no_margin_is_named_that_would_be_nothing() -> None:
+    (limit,) = ask("gpt2", on="t4", step="train", seq=512, max_batch=True).limits
+    assert "with a margin of 10%" in limit_line(limit, several=False)
+    one = msgspec.structs.replace(limit, value=1, fails=2)
+    assert "; 2 would not); " in limit_line(msgspec.structs.replace(one, with_expandable_segments=None), several=False)
+
+
+def test_segments_that_grow_are_added_to_the_settings_that_were_given() -> None:
+    given = "per_process_memory_fraction:0.2"
+    found = ask("gpt2", step="train", seq=512, batch=64, on="a100", max_batch=True, allocator=given)
+    (limit,) = found.limits
+    both = f"{given},expandable_segments:True"
+    assert limit.expandable_settings == both
+    assert ask("gpt2", step="train", seq=512, on="a100", max_batch=True, allocator=both).limits[0].value == (
+        limit.with_expandable_segments
+    )
+    assert f"--allocator {both}" in {one.options for one in found.savings}
+
+
+def test_savings_are_of_what_does_not_fit_whatever_its_generation() -> None:
+    found = ask("gpt2", seq=1024, step="train", batch=16, dtype="fp16", on="h200,t4", memory=True)
+    assert {one.device for one in found.savings} == {"t4"}
+
+
+def test_the_header_is_the_newest_devices_in_any_order() -> None:
+    one, other = (ask("resnet18", on=names) for names in ("t4,h200", "h200,t4"))
+    assert one.header == other.header and one.precisions == other.precisions == ("fp32", "tf32")
+    assert [row.device for row in one] == ["t4", "h200"]
+
+
+def test_savings_can_be_asked_for() -> None:
+    """Several GPUs with accumulation are not modelled, so they are not advised."""
+    options = {
+        saving.options for saving in ask("gpt2", seq=256, step="train", batch=8, accumulate=4, memory=True).savings
+    }
+    assert options and not any("--gpus" in one for one in options)
+
+
+def test_a_model_of_its_own_length_has_no_longest_sequence(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch\ndef made(batch=1):\n    return torch.nn.Embedding(9, 4), torch.zeros(batch, 8, dtype=torch.long)\n"
+    )
+    with pytest.raises(BadInput, match="takes no --seq"):
+        ask(f"{tmp_path / 'own.py'}:made", max_seq=True)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 )
 @click.option("--micro-batches", type=int, help="Of a replica's batch. Default: 4 a pipeline stage.")
 @click.option("--memory", is_flag=True, help="Memory through the step, what is alive at its highest, what would save.")
-@click.option("--max-batch", is_flag=True, help="The largest batch that fits each device.")
+@click.option("--max-batch", is_flag=True, help="The largest batch that fits each device; with --gpus, of a replica.")
 @click.option("--max-seq", is_flag=True, help="The longest sequence that fits each device, at the first batch.")
 @click.option(
     "--allocator",

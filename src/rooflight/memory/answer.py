@@ -74,8 +74,7 @@ class Memories:
             outside_bytes=around.outside_bytes if on_gpu else None, usable_bytes=around.usable_bytes,
             fits=fits, retries=retries,
             before_bytes=found.later.before, first_step_bytes=found.first.allocated, peak=found.peak,
-            timeline=found.timeline,
-            notes=(*around.notes, *self._workspace_notes(step, device), *(self.settings.notes if on_gpu else ())),
+            timeline=found.timeline, notes=(*around.notes, *self._workspace_notes(step, device)),
         )  # fmt: skip
 
     def fits(self, step: Step, device: Device, *, change: Change | None = None) -> Fit:

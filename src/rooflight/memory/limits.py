@@ -26,7 +26,7 @@ class Largest:
     """How many sizes were looked at."""
 
 
-def largest(fit_at: FitAt, *, start: int = 1) -> Largest:
+def largest(fit_at: FitAt, *, start: int = 1, most: int = MOST) -> Largest:
     """Where the line through two sizes says that memory ends, then by halving what is left in between.
 
     Memory grows with the size, but not in every step of it: cuDNN may take another algorithm. What is found fits, and
@@ -36,11 +36,11 @@ def largest(fit_at: FitAt, *, start: int = 1) -> Largest:
     if not search.fits(1):
         return Largest(0, 1, search.why(1), search.tried)
     low, high = 1, None
-    guess = min(max(2, start), MOST)
-    while high is None and low < MOST:
+    guess = min(max(2, start), most)
+    while high is None and low < most:
         if search.fits(guess):
             # Where memory hardly grows, the line points far beyond what two sizes can tell.
-            low, guess = guess, min(max(search.guess(guess), 2 * guess), 8 * guess, MOST)
+            low, guess = guess, min(max(search.guess(guess), 2 * guess), 8 * guess, most)
         else:
             high = guess
     while high is not None and high - low > 1:

@@ -14,7 +14,8 @@ _KNOWN = ("expandable_segments", "large_segment_size_mb", "max_split_size_mb", "
           "garbage_collection_threshold", "roundup_power2_divisions", "per_process_memory_fraction")  # fmt: skip
 _KNOWN_ELSEWHERE = frozenset({
     "backend", "pinned_use_cuda_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "release_lock_on_cudamalloc",
+    "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb", "release_lock_on_cudamalloc",
     "graph_capture_record_stream_reuse", "throw_on_cudamalloc_oom",
 })  # fmt: skip
 """Settings that move no byte of device memory."""
@@ -62,7 +63,7 @@ def parse(text: str) -> Settings:
         if name == "expandable_segments":
             values[name] = _truth(name, value)
         elif name == "large_segment_size_mb":
-            values["large_segment_bytes"] = _whole(name, value, least=10) * MIB
+            values["large_segment_bytes"] = _whole(name, value, least=11) * MIB
         elif name == "max_split_size_mb":
             values["max_split_bytes"] = _whole(name, value, least=1) * MIB
         elif name == "max_non_split_rounding_mb":
@@ -70,19 +71,21 @@ def parse(text: str) -> Settings:
         elif name == "garbage_collection_threshold":
             values[name] = _fraction(name, value)
         elif name == "per_process_memory_fraction":
-            values["memory_fraction"] = None if value in ("1", "1.0") else _fraction(name, value)
+            values["memory_fraction"] = _fraction(name, value, or_one=True)
         elif name == "roundup_power2_divisions":
             values[name] = _divisions(value)
         elif name not in _KNOWN_ELSEWHERE:
             raise BadInput(f"unknown allocator setting {name!r}; known: {', '.join(_KNOWN)}")
         elif name == "backend" and value != "native":
             raise BadInput(f"allocator backend {value!r} is not modelled, only torch's own (native)")
+    # As torch has it: what is not split may exceed a request by a large segment, unless told otherwise.
+    values.setdefault("max_non_split_rounding_bytes", values.get("large_segment_bytes", 20 * MIB))
     found = Settings(**values)  # type: ignore[arg-type]
     segment = found.large_segment_bytes
     for name, chosen in (("max_split_size_mb", found.max_split_bytes),
-                         ("max_non_split_rounding_mb", values.get("max_non_split_rounding_bytes"))):  # fmt: skip
-        if isinstance(chosen, int) and chosen <= segment:
-            raise BadInput(f"allocator setting {name} must exceed a large segment, which is {segment // MIB}, got "
+                         ("max_non_split_rounding_mb", found.max_non_split_rounding_bytes)):  # fmt: skip
+        if chosen is not None and chosen < segment:
+            raise BadInput(f"allocator setting {name} must be at least a large segment, which is {segment // MIB}, got "
                            f"{chosen // MIB}")  # fmt: skip
     return found
 
@@ -119,11 +122,14 @@ def _whole(name: str, value: str, *, least: int) -> int:
     return int(value)
 
 
-def _fraction(name: str, value: str) -> float:
+def _fraction(name: str, value: str, *, or_one: bool = False) -> float | None:
+    """`or_one`: the whole is allowed, which is no limit."""
     try:
         number = float(value)
     except ValueError:
         number = math.nan
+    if or_one and number == 1:
+        return None
     if not 0 < number < 1:
         raise BadInput(f"allocator setting {name} must lie between 0 and 1, got {value!r}")
     return number

@@ -162,8 +162,8 @@ def _call_arguments(found: Any, request: Request) -> dict[str, Any]:
 
 def _check_takes_sequence(request: Request, known: Container[str]) -> None:
     if request.seq is not None and "seq" not in known:
-        raise BadInput(f"{request.spec} takes no --seq: give the length in --input (int:128 for tokens), or the factory "
-                       "a `seq` parameter")  # fmt: skip
+        raise BadInput(f"{request.spec} takes no --seq: give the length in --input (int:128 for tokens), or give the "
+                       "factory a parameter `seq`")  # fmt: skip
 
 
 def _made(found: Any, values: dict[str, Any], *, request: Request, device: torch.device) -> _Made:

@@ -21,7 +21,6 @@ from rooflight.memory.limits import MOST
 from rooflight.memory.result import Memory
 from rooflight.prediction.advice import advise
 from rooflight.prediction.asked import (
-    DOES_NOT_FIT,
     assumed_notes,
     ceilings_of,
     devices_of,
@@ -34,6 +33,7 @@ from rooflight.prediction.asked import (
     versions_notes,
 )
 from rooflight.prediction.cells import Cell, cells_of, rates, spec_cell
+from rooflight.prediction.generations import Traced, by_generation, joined
 from rooflight.prediction.many import Cluster, layout_of, ledger_of, retime_by, timed_by, timed_by_spec
 from rooflight.prediction.paleo import Ppp, given_ppp
 from rooflight.prediction.parallel.layout import Layout
@@ -57,7 +57,6 @@ from rooflight.prediction.what_fits import (
 )
 from rooflight.trace import TraceOptions
 from rooflight.trace.checkpointed import as_written
-from rooflight.trace.target import HOPPER, OLDEST, generation, needed_for
 
 ADVISED_CELLS = 12
 """With more of them, advice would take longer than everything else: ask for fewer to get it."""
@@ -136,84 +135,28 @@ def predict(
     which = {"step": step, "seq": seq, "past": past, "dtype": dtype, "overrides": overrides,
              "input_shape": input_shape, "download": download}  # fmt: skip
 
-    def traced(target: str) -> _Traced:
-        asked = Asked(model, inputs, kwargs, replace_option(options, target=target), which)
-        return _Traced(asked, *steps_of(model, inputs, kwargs, batches, asked.options, scaled=layout is not None,
-                                        **which))  # fmt: skip
+    def traced(target: str) -> Traced:
+        asked = Asked(model, inputs, kwargs, replace_option(options, target=target), which, allocator or "")
+        return Traced(asked, *steps_of(model, inputs, kwargs, batches, asked.options, scaled=layout is not None,
+                                       **which))  # fmt: skip
 
-    many = len(batches or [1]) * len(devices) > ADVISED_CELLS
-    parts = _by_target(devices, traced, many=many)
+    cells = len(batches or [1]) * len(devices)
+    parts = by_generation(devices, traced, many=cells > ADVISED_CELLS)
     ways = [_ways(some, tier, given) for _, some in parts]
     own = own_workspaces([one for way in ways for one in way.predictors])
-    memories = Memories(settings_given(allocator), DeviceWorkspaces(own), many=many)
-    found = []
-    for (trace, some), way in zip(parts, ways, strict=True):
-        work = _Work(trace.steps, graphs=graphs, ppp=ppp, advice=advice, roofline=roofline, layout=layout,
-                     micro_batches=micro_batches, memories=memories, timeline=memory, asked=trace.asked)  # fmt: skip
-        one = _answered(work, some, way, trace.notes)
-        places = [work.place(device, way) for device in some]
-        found.append(with_limits(one, trace.asked, places, memories, max_batch=max_batch, max_seq=max_seq))
-    return _joined(found, devices)
-
-
-@dataclass(frozen=True)
-class _Traced:
-    """The step as devices of one generation run it."""
-
-    asked: Asked
-    steps: Sequence[Step]
-    notes: tuple[str, ...]
-
-    def serves(self, capability: int) -> bool:
-        """Are its kernels of attention, and its precisions, those of this generation too?"""
-        return all(capability >= needed_for(op.packet, op.precision) for op in self.steps[0].kinds)
-
-
-def _by_target(devices: Sequence[Device], traced: Callable[[str], _Traced],
-               *, many: bool) -> list[tuple[_Traced, Sequence[Device]]]:  # fmt: skip
-    """Devices with the trace for them. One serves all of them, unless older ones run some of it in other kernels; with
-    many predictions also then: another trace takes longer than they all."""
-    newest = max(devices, key=_capability)
-    first = traced(_target(newest))
-    groups: dict[int, list[Device]] = {}
-    for device in devices:
-        served = first.serves(_capability(device))
-        groups.setdefault(generation(_capability(newest if served else device)), []).append(device)
-    if len(groups) == 1:
-        return [(first, devices)]
-    if many:
-        note = f"attention and TF32 are those of {newest.name} on all devices: ask for fewer to have each one's own"
-        return [(replace_option(first, notes=(*first.notes, note)), devices)]
-    return [(first if newest in some else traced(_target(some[0])), some) for some in groups.values()]
-
-
-def _capability(device: Device) -> int:
-    """Where nobody tells, as another vendor's: as Hopper."""
-    return device.capability or HOPPER
-
-
-def _target(device: Device) -> str:
-    if device.kind == "cpu":
-        return "cpu"
-    capability = _capability(device)
-    return "cuda" if capability >= HOPPER else f"cuda:{max(capability, OLDEST)}"
-
-
-def _joined(parts: Sequence[Predictions], devices: Sequence[Device]) -> Predictions:
-    """What was found for each generation, in the order in which devices were asked for."""
-    if len(parts) == 1:
-        return parts[0]
-    places = {device.name: place for place, device in enumerate(devices)}
-    parts = sorted(parts, key=lambda part: places[part.devices[0].name])
-    first, everything = parts[0], dict.fromkeys(note for part in parts for note in part.notes)
-    return replace(
-        first, devices=tuple(devices),
-        predictions=tuple(sorted((row for part in parts for row in part), key=lambda row: places[row.device])),
-        limits=tuple(sorted((one for part in parts for one in part.limits), key=lambda one: places[one.device])),
-        notes=tuple(sorted(everything, key=lambda note: not note.startswith(DOES_NOT_FIT))),
-        calibrations={name: made for part in parts for name, made in part.calibrations.items()},
-        savings=next((part.savings for part in parts if part.savings), ()),
-    )  # fmt: skip
+    memories = Memories(settings_given(allocator), DeviceWorkspaces(own), many=cells > ADVISED_CELLS)
+    works = [
+        _Work(trace, some, way, graphs=graphs, ppp=ppp, advice=advice and cells <= ADVISED_CELLS, roofline=roofline,
+              layout=layout, micro_batches=micro_batches, memories=memories, timeline=memory,
+              curves=cells <= CURVED_CELLS)
+        for (trace, some), way in zip(parts, ways, strict=True)
+    ]  # fmt: skip
+    found = joined([
+        with_limits(_answered(work), work.trace.asked, [work.place(device) for device in work.devices], memories,
+                    max_batch=max_batch, max_seq=max_seq)
+        for work in works
+    ], devices)  # fmt: skip
+    return replace(found, notes=(*found.notes, *memories.settings.notes), savings=_savings(works, found))
 
 
 @dataclass(frozen=True)
@@ -240,22 +183,35 @@ def _ways(devices: Sequence[Device], tier: str | None, given: Calibration | None
     return _Ways(predictors, by_spec, notes)
 
 
-def _answered(work: _Work, devices: Sequence[Device], ways: _Ways, notes: tuple[str, ...]) -> Predictions:
-    predictors, by_spec = ways.predictors, ways.by_spec
+def _answered(work: _Work) -> Predictions:
+    predictors, by_spec = work.ways.predictors, work.ways.by_spec
     rows = [*work.by_predictors(predictors), *(row for device in by_spec for row in work.by_spec(device))]
-    places = {device.name: place for place, device in enumerate(devices)}
+    places = {device.name: place for place, device in enumerate(work.devices)}
     rows.sort(key=lambda row: places[row.device])
     timed = [one.device for one in predictors]
-    notes += (*ways.notes, *vendor_notes(predictors), *versions_notes(predictors), *assumed_notes(timed))
+    notes = (*work.trace.notes, *work.ways.notes, *vendor_notes(predictors), *versions_notes(predictors),
+             *assumed_notes(timed))  # fmt: skip
     steps = work.steps
     return Predictions(
         header=_header(steps), predictions=tuple(rows),
         notes=(*too_large(rows), *steps[0].ledger.header.notes, *notes, *_guesses(steps, {row.tier for row in rows}),
                *memory_notes(rows)),
-        devices=tuple(devices), graphs=work.graphs, precisions=_precisions(steps[0]),
+        devices=tuple(work.devices), graphs=work.graphs, precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
-        savings=work.savings(rows, devices, predictors),
     )  # fmt: skip
+
+
+def _savings(works: Sequence[_Work], found: Predictions) -> tuple[Saving, ...]:
+    """Of the first device and its largest batch, where memory was asked for, or where something does not fit."""
+    rows, any_work = found.predictions, works[0]
+    if any_work.layout is not None or not rows or any_work.memories.many:
+        return ()
+    wrong = [row for row in rows if row.memory is not None and not row.memory.fits]
+    if not wrong and not any_work.timeline:
+        return ()
+    about = wrong[0] if wrong else max((r for r in rows if r.device == rows[0].device), key=lambda r: r.batch or 0)
+    work = next(work for work in works if about.device in {device.name for device in work.devices})
+    return work.savings(about)
 
 
 def _batches(model: str | nn.Module, batch: int | Sequence[int] | None) -> list[int]:
@@ -289,7 +245,9 @@ def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None, dtype
 class _Work:
     """Steps, and what is wanted of each on each device."""
 
-    steps: Sequence[Step]
+    trace: Traced
+    devices: Sequence[Device]
+    ways: _Ways
     _: KW_ONLY
     graphs: bool
     ppp: Ppp | None
@@ -299,7 +257,11 @@ class _Work:
     micro_batches: int | None
     memories: Memories
     timeline: bool
-    asked: Asked
+    curves: bool
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        return self.trace.steps
 
     def by_spec(self, device: Device) -> list[Prediction]:
         rows = []
@@ -307,7 +269,7 @@ class _Work:
             found = replace(spec_cell(step, device, self.ppp), memory=self._memory(step, device))
             if self.roofline:
                 found = _with_roofline(found, step, device, None)
-            rows.append(self._spread(found, step, self._cluster(device, None), curves=self._few(1)))
+            rows.append(self._spread(found, step, self._cluster(device, None)))
         return rows
 
     def by_predictors(self, predictors: Sequence[Predictor]) -> list[Prediction]:
@@ -315,7 +277,7 @@ class _Work:
         for one in predictors:
             one.task_times(tasks)  # all at once is faster than step by step
         cells: list[list[Cell]] = [cells_of(step, predictors, graphs=self.graphs) for step in self.steps]
-        advised = self.advice and self.layout is None and len(self.steps) * len(predictors) <= ADVISED_CELLS
+        advised = self.advice and self.layout is None
         rows = []
         for number, one in enumerate(predictors):
             for step, row in zip(self.steps, cells, strict=True):
@@ -325,14 +287,15 @@ class _Work:
                                                          fits=self._fits_on(one.device)))  # fmt: skip
                 if self.roofline:
                     found = _with_roofline(found, step, one.device, one)
-                cluster = self._cluster(one.device, one)
-                rows.append(self._spread(found, step, cluster, curves=self._few(len(predictors))))
+                rows.append(self._spread(found, step, self._cluster(one.device, one)))
         return rows
 
-    def place(self, device: Device, ways: _Ways) -> Place:
+    def place(self, device: Device) -> Place:
         """Where the step runs: the device, or as many of it as were asked for."""
-        used = next((one for one in ways.predictors if one.device.name == device.name), None)
-        return self._cluster(device, used) or OneDevice(device)
+        return self._cluster(device, self._predictor(device.name)) or OneDevice(device)
+
+    def _predictor(self, device: str) -> Predictor | None:
+        return next((one for one in self.ways.predictors if one.device.name == device), None)
 
     def _cluster(self, device: Device, used: Predictor | None) -> Cluster | None:
         if self.layout is None:
@@ -342,10 +305,10 @@ class _Work:
         timed = timed_by(used, graphs=self.graphs)
         return Cluster(device, self.layout, timed, retime_by(used), self.micro_batches)
 
-    def _spread(self, found: Prediction, step: Step, cluster: Cluster | None, *, curves: bool) -> Prediction:
+    def _spread(self, found: Prediction, step: Step, cluster: Cluster | None) -> Prediction:
         if cluster is None:
             return found
-        return cluster.spread(found, step, curves=curves, memories=self.memories, timeline=self.timeline)
+        return cluster.spread(found, step, curves=self.curves, memories=self.memories, timeline=self.timeline)
 
     def _memory(self, step: Step, device: Device) -> Memory | None:
         """Of one device. Of many, it is found where the step is spread over them."""
@@ -354,19 +317,11 @@ class _Work:
     def _fits_on(self, device: Device) -> Callable[[Step], bool]:
         return lambda step: self.memories.fits(step, device)[0]
 
-    def savings(self, rows: Sequence[Prediction], devices: Sequence[Device],
-                predictors: Sequence[Predictor]) -> tuple[Saving, ...]:  # fmt: skip
-        """Of the first device and its largest batch, where memory was asked for, or where something does not fit."""
-        if self.layout is not None or not rows or self.memories.many:
-            return ()
-        wrong = [row for row in rows if row.memory is not None and not row.memory.fits]
-        if not wrong and not self.timeline:
-            return ()
-        about = wrong[0] if wrong else max((r for r in rows if r.device == rows[0].device), key=lambda r: r.batch or 0)
+    def savings(self, about: Prediction) -> tuple[Saving, ...]:
         step = next(step for step in self.steps if step.batch == about.batch)
-        device = next(device for device in devices if device.name == about.device)
-        used = next((one for one in predictors if one.device.name == about.device), None)
-        return savings(self.asked, step, device, self.memories, self._timed(device, used))
+        device = next(device for device in self.devices if device.name == about.device)
+        timed = self._timed(device, self._predictor(device.name))
+        return savings(self.trace.asked, step, device, self.memories, timed)
 
     def _timed(self, device: Device, used: Predictor | None) -> Timed:
         def timed(step: Step) -> tuple[float, float | None]:
@@ -377,9 +332,6 @@ class _Work:
             return time_s, rates(step, time_s)[0]
 
         return timed
-
-    def _few(self, devices: int) -> bool:
-        return devices * len(self.steps) <= CURVED_CELLS
 
 
 def _with_roofline(found: Prediction, step: Step, device: Device, used: Predictor | None) -> Prediction:

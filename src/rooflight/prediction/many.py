@@ -141,37 +141,46 @@ class Cluster:
         # A live module has the batch of its inputs: its global batch cannot be divided.
         divisible = curves and step.larger is not None
         strong = self._curve("strong", step_at, found.global_batch, sizes) if divisible else None
-        micro_at = partial(_at, step)
-        memory = self.memory(micro_at, batch, memories, timeline=timeline)
-        said = self._rank(micro_at, batch)[1].words()
-        return _spread(replace(one, memory=memory), found, said, alone.time_s, weak, strong)
+        micro, rank = self._rank(partial(_at, step), batch, timed=step_at(batch // found.micro_batches))
+        memory = memories.of(micro, self.device, timeline=timeline, change=rank)
+        return _spread(replace(one, memory=memory), found, rank.words(), alone.time_s, weak, strong)
 
     @property
-    def unit(self) -> int:
-        """What every batch of a replica is a multiple of, where larger ones are looked for."""
-        return self.micro_batches or (pipeline.MICRO_BATCHES_A_STAGE * self.layout.pipeline
-                                      if self.layout.pipeline > 1 else 1)  # fmt: skip
+    def units(self) -> tuple[int, ...]:
+        """What batches of a replica are multiples of, where larger ones are looked for: as many micro-batches as are
+        chosen for large ones. Below that, each sample is a micro-batch."""
+        if self.micro_batches is not None:
+            return (self.micro_batches,)
+        stages = self.layout.pipeline
+        return (pipeline.MICRO_BATCHES_A_STAGE * stages, 1) if stages > 1 else (1,)
 
-    def memory(self, step_at: StepAt, batch: int, memories: Memories, *, timeline: bool = False) -> Memory:
+    def traced_at(self, batch: int) -> str:
+        count = pipeline.micro_batches_for(batch, self.layout.pipeline, self.options.micro_batches)
+        return f"batch {batch:,}" if count == 1 else f"a micro-batch of {batch // count:,}"
+
+    def memory(self, step_at: StepAt, batch: int, memories: Memories) -> Memory:
         """Of the fullest GPU."""
         micro, rank = self._rank(step_at, batch)
-        return memories.of(micro, self.device, timeline=timeline, change=rank)
+        return memories.of(micro, self.device, change=rank)
 
     def fits(self, step_at: StepAt, batch: int, memories: Memories) -> Fit:
         micro, rank = self._rank(step_at, batch)
         return memories.fits(micro, self.device, change=rank)
 
-    def _rank(self, step_at: StepAt, batch: int) -> tuple[Step, Rank]:
-        """A micro-batch of the step, and what the fullest GPU makes of its script."""
+    def _rank(self, step_at: StepAt, batch: int, timed: TimedStep | None = None) -> tuple[Step, Rank]:
+        """A micro-batch of the step, and what the fullest GPU makes of its script. `timed`: that micro-batch."""
         count = pipeline.micro_batches_for(batch, self.layout.pipeline, self.options.micro_batches)
         micro = step_at(batch // count)
-        return micro, rank_of(micro, self.layout, self.options, count, self._groups(micro))
+        return micro, rank_of(micro, self.layout, self.options, count, self._groups(micro, timed))
 
-    def _groups(self, step: Step) -> Groups:
-        """The units of every stage of a pipeline. A tensor parallel rank's seconds decide where it is cut."""
+    def _groups(self, step: Step, timed: TimedStep | None) -> Groups:
+        """The units of every stage of a pipeline. Where blocks cannot be shared out evenly, a tensor parallel rank's
+        seconds decide where it is cut."""
         if self.layout.pipeline == 1:
             return ()
-        timed = self.timed(step)
+        if (even := pipeline.even_units(model_of(step.ledger), self.layout.pipeline)) is not None:
+            return tuple(map(tuple, even))
+        timed = timed or self.timed(step)
         model = model_of(timed.ledger)
         divided = tensor.divide(
             timed, model, self.layout.tensor_group, self.fabric, sms=int(self.device.sms.value),

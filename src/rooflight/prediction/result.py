@@ -227,7 +227,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     batch: int | None = None
     """At which a longest sequence was looked for."""
     value: int
-    """0: not even 1 fits. Of many GPUs, a replica's."""
+    """0: nothing that was tried fits. Of many GPUs, a replica's."""
     unit: int = 1
     """What it is a multiple of: a pipeline's micro-batches are of one size."""
     fails: int | None
@@ -238,7 +238,9 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
     """Of the largest that fits."""
     with_expandable_segments: int | None = None
-    """The value with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, of a batch on a GPU where that was not set."""
+    """The value with segments that grow, of a batch on a GPU where that was not set."""
+    expandable_settings: str = ""
+    """PYTORCH_CUDA_ALLOC_CONF with which that is so."""
 
 
 class NoPrediction(BadInput, KeyError):

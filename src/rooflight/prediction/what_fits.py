@@ -14,7 +14,7 @@ from rooflight import units
 from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware.device import Device
 from rooflight.memory.answer import Memories
-from rooflight.memory.limits import Fit, Largest, largest
+from rooflight.memory.limits import MOST, Fit, Largest, largest
 from rooflight.memory.result import Memory
 from rooflight.memory.settings import Settings, parse
 from rooflight.memory.sharding.ranks import Rank
@@ -44,6 +44,13 @@ class Asked:
     options: TraceOptions
     which: Mapping[str, Any]
     """What else names it: `step`, `seq`, `dtype`, ..."""
+    allocator: str = ""
+    """Settings of torch's allocator."""
+
+    @property
+    def expandable(self) -> str:
+        """The same settings, and segments that grow."""
+        return f"{self.allocator},expandable_segments:True" if self.allocator else "expandable_segments:True"
 
     def at(self, batch: int, *, scaled: bool = False, options: TraceOptions | None = None, **changed: Any) -> Step:
         batches = [batch] if isinstance(self.model, str) else []
@@ -62,8 +69,12 @@ class Place(Protocol):
     @property
     def device(self) -> Device: ...
     @property
-    def unit(self) -> int:
-        """What every batch is a multiple of."""
+    def units(self) -> tuple[int, ...]:
+        """What batches are multiples of; the next is for those below the first, where none of these fits."""
+        ...
+
+    def traced_at(self, batch: int) -> str:
+        """What of a batch is traced, in words."""
         ...
 
     def fits(self, step_at: StepAt, batch: int, memories: Memories) -> Fit: ...
@@ -73,7 +84,10 @@ class Place(Protocol):
 @dataclass(frozen=True)
 class OneDevice:
     device: Device
-    unit: int = 1
+    units: tuple[int, ...] = (1,)
+
+    def traced_at(self, batch: int) -> str:
+        return f"batch {batch:,}"
 
     def fits(self, step_at: StepAt, batch: int, memories: Memories) -> Fit:
         return memories.fits(step_at(batch), self.device)
@@ -97,8 +111,17 @@ class _AnyBatch:
         return cls(asked.at(near or 1, scaled=True).larger or traced, traced)
 
     def largest(self, place: Place, memories: Memories, *, near: int | None) -> Limit:
-        unit = place.unit
-        found = largest(lambda size: place.fits(self.scaled, size * unit, memories), start=max(2, (near or 1) // unit))
+        first, *others = place.units
+        found = self._in_units(first, place, memories, near=near, most=MOST // first)
+        for unit in others if not found.value and not found.why else ():
+            found = self._in_units(unit, place, memories, near=near, most=(first - 1) // unit)
+            if found.value == (first - 1) // unit * unit:  # it was not memory that ended this, but what failed before
+                found = structs.replace(found, fails=first, why="")
+        return found
+
+    def _in_units(self, unit: int, place: Place, memories: Memories, *, near: int | None, most: int) -> Limit:
+        found = largest(lambda size: place.fits(self.scaled, size * unit, memories),
+                        start=max(2, (near or 1) // unit), most=most)  # fmt: skip
         value, fails = found.value, found.fails
         memory = None
         while value and memory is None:
@@ -106,11 +129,12 @@ class _AnyBatch:
             if not memory.fits:
                 memory, value, fails = None, value - max(1, value // _ONE_PERCENT), value
         if memory is None:
-            return _limit(place, "batch", replace(found, value=0, fails=unit), None, "")
+            return _limit(place, "batch", replace(found, value=0, fails=unit), None, "", unit=unit)
         steps = f" (multiples of {unit}, the micro-batches)" if unit > 1 else ""
-        how = f"closed form in the batch, {found.tried} sizes tried{steps}, and a trace at batch {value * unit:,}"
+        traced = place.traced_at(value * unit)
+        how = f"closed form in the batch, {found.tried} sizes tried{steps}, and a trace at {traced}"
         found = replace(found, value=value * unit, fails=None if fails is None else fails * unit)
-        return _limit(place, "batch", found, memory, how)
+        return _limit(place, "batch", found, memory, how, unit=unit)
 
 
 def with_expandable_segments(memories: Memories) -> Memories | None:
@@ -147,6 +171,8 @@ def longest_sequence(asked: Asked, place: Place, memories: Memories, *, batch: i
         return step_at
 
     found = largest(lambda size: place.fits(at_length(size), batch, memories), start=max(2, start or length))
+    if not found.value and found.why:
+        raise BadInput(found.why)
     if not found.value:
         return _limit(place, "sequence", found, None, "", batch=batch)
     memory = place.memory(at_length(found.value), batch, memories)
@@ -154,11 +180,11 @@ def longest_sequence(asked: Asked, place: Place, memories: Memories, *, batch: i
     return _limit(place, "sequence", found, memory, how, batch=batch)
 
 
-def _limit(place: Place, what: Any, found: Largest, memory: Memory | None, how: str,
+def _limit(place: Place, what: Any, found: Largest, memory: Memory | None, how: str, *, unit: int = 1,
            batch: int | None = None) -> Limit:  # fmt: skip
     fails = None if found.why else found.fails
     return Limit(device=place.device.name, what=what, batch=batch, value=found.value, fails=fails, why=found.why,
-                 how=how, memory=memory, unit=place.unit if what == "batch" else 1)  # fmt: skip
+                 how=how, memory=memory, unit=unit)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -203,7 +229,7 @@ def _changes(asked: Asked, step: Step, device: Device, memories: Memories, *, fi
     batch = step.batch or 1
     on_gpu, training = device.kind == "gpu", step.ledger.header.step == "train"
     if on_gpu and (wide := with_expandable_segments(memories)) is not None:
-        yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "--allocator expandable_segments:True",
+        yield _Change("segments that grow, by PYTORCH_CUDA_ALLOC_CONF", f"--allocator {asked.expandable}",
                       lambda other: wide.of(other, device), lambda: step)  # fmt: skip
     if asked.by_name:
         for words, options, made in _other_steps(asked, step, batch, _half_precision(device)):
@@ -211,7 +237,7 @@ def _changes(asked: Asked, step: Step, device: Device, memories: Memories, *, fi
         if not fits and (found := _AnyBatch.of(asked, batch).largest(OneDevice(device), memories, near=batch)).value:
             largest_step = partial(asked.at, found.value)
             yield _Change("the largest batch that fits", f"--batch {found.value}", of, largest_step)
-    if on_gpu and training:
+    if on_gpu and training and asked.options.accumulate == 1:
         for mode, words in _SHARDED.items():
             layout = Layout(data=_RANKS, mode=mode, gpus_per_node=_RANKS)
             how = f"--gpus {_RANKS} --parallel {mode}"
@@ -219,8 +245,9 @@ def _changes(asked: Asked, step: Step, device: Device, memories: Memories, *, fi
             yield _Change(f"{words} over {_RANKS} GPUs", how, of_rank, lambda: step, timed=False)
             if not fits and asked.by_name and mode == "fsdp" and not asked.options.checkpoint:
                 again = replace(asked.options, checkpoint=("blocks",))
-                yield _Change("the same, and blocks computed again in backward", f"{how} --checkpoint blocks", of_rank,
-                              partial(asked.at, batch, options=again), timed=False)  # fmt: skip
+                both = f"{words} over {_RANKS} GPUs, and blocks computed again in backward"
+                yield _Change(both, f"{how} --checkpoint blocks", of_rank, partial(asked.at, batch, options=again),
+                              timed=False)  # fmt: skip
 
 
 _RANKS = 8
@@ -312,7 +339,7 @@ def with_limits(found: Predictions, asked: Asked, places: Iterable[Place], memor
             wide = with_expandable_segments(memories)
             if wide is not None and place.device.kind == "gpu" and not one.why:
                 more = any_batch.largest(place, wide, near=one.value or near).value
-                one = structs.replace(one, with_expandable_segments=more)
+                one = structs.replace(one, with_expandable_segments=more, expandable_settings=asked.expandable)
             limits.append(one)
         if max_seq:
             limits.append(longest_sequence(asked, place, memories, batch=near or 1))

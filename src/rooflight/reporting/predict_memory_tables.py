@@ -113,17 +113,15 @@ def limit_line(limit: Limit, *, several: bool, many: bool = False) -> str:
     at = f" at batch {limit.batch:,}" if limit.batch is not None else ""
     on = f" on {limit.device}" if several else ""
     wide = limit.with_expandable_segments
-    more = f"; {wide:,} with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" if wide and wide > limit.value else ""
+    more = f"; {wide:,} with PYTORCH_CUDA_ALLOC_CONF={limit.expandable_settings}" if (wide or 0) > limit.value else ""
     if not limit.value:
         return f"no {what} fits{on}{at}: {limit.why or f'not even {limit.fails or 1}'}{more}"
     needs = ""
     if limit.memory is not None:
         needs = f"{units.bytes_(limit.memory.device_bytes)} of {units.bytes_(limit.memory.usable_bytes)}"
-    after = (
-        f"{limit.fails:,} would not; about {int(0.9 * limit.value) // limit.unit * limit.unit:,} with a margin of 10%"
-        if limit.fails is not None
-        else limit.why or "no larger one was tried"
-    )
+    careful = int(0.9 * limit.value) // limit.unit * limit.unit
+    margin = f"; about {careful:,} with a margin of 10%" if careful else ""
+    after = f"{limit.fails:,} would not{margin}" if limit.fails is not None else limit.why or "no larger one was tried"
     said = "; ".join(part for part in (needs, after) if part)
     return f"the {best} {what} that fits{on}{at}: {limit.value:,} ({said}){more}; {limit.how}"
 

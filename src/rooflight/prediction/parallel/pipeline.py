@@ -65,9 +65,8 @@ def stages_of(step: TimedStep, model: Model, count: int) -> list[Stage]:
     """Equally many blocks a stage where that is possible, as Megatron-LM cuts; else the cut with the shortest slowest
     stage. What comes before the blocks goes to the first stage, what comes after to the last.
     """
-    if model.blocks and len(model.blocks) % count == 0:
-        groups = _even(model, count)
-    else:
+    groups = even_units(model, count)
+    if groups is None:
         groups = _balanced([sum(_seconds(step, unit, phase) for phase in PHASES) for unit in model.units], count)
     total = sum(unit.parameter_bytes for unit in model.units) or 1
     update_s = _busy(step, step.phases["optimizer"])
@@ -93,7 +92,10 @@ def _busy(step: TimedStep, ops: Sequence[int]) -> float:
     return max(sum(step.gpu_s[index] for index in ops) + waits, sum(step.host_s[index] for index in ops))
 
 
-def _even(model: Model, count: int) -> list[list[int]]:
+def even_units(model: Model, count: int) -> list[list[int]] | None:
+    """The units of every stage; `None`: there are no blocks, or they cannot be shared out evenly."""
+    if not model.blocks or len(model.blocks) % count:
+        return None
     size = len(model.blocks) // count
     starts = [model.blocks[stage * size] for stage in range(count)]
     starts[0] = 0

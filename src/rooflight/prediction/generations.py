@@ -1,0 +1,83 @@
+"""Devices of different generations run the same step in other kernels: each has the trace that is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from rooflight.hardware.device import Device
+from rooflight.prediction.asked import DOES_NOT_FIT
+from rooflight.prediction.prepared import Step
+from rooflight.prediction.result import Predictions
+from rooflight.prediction.what_fits import Asked
+from rooflight.trace.target import HOPPER, OLDEST, generation, needed_for
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The step as devices of one generation run it."""
+
+    asked: Asked
+    steps: Sequence[Step]
+    notes: tuple[str, ...]
+
+    def serves(self, capability: int) -> bool:
+        """Are its kernels of attention, and its precisions, those of this generation too?"""
+        return all(capability >= needed_for(op.packet, op.precision) for op in self.steps[0].kinds)
+
+
+def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced],
+                  *, many: bool) -> list[tuple[Traced, Sequence[Device]]]:  # fmt: skip
+    """Devices with the trace for them, the newest first. One serves all of them, unless older ones run some of it in
+    other kernels; with many predictions also then: another trace takes longer than they all."""
+    newest = max(devices, key=_capability)
+    first = traced(_target(newest))
+    groups: dict[int, list[Device]] = {}
+    for device in devices:
+        served = first.serves(_capability(device))
+        groups.setdefault(generation(_capability(newest if served else device)), []).append(device)
+    if len(groups) == 1:
+        return [(first, devices)]
+    if many:
+        note = f"attention and TF32 are those of {newest.name} on all devices: ask for fewer to have each one's own"
+        return [(replace(first, notes=(*first.notes, note)), devices)]
+    found: list[tuple[Traced, Sequence[Device]]] = []
+    for _, some in sorted(groups.items(), reverse=True):
+        if newest in some:
+            found.append((first, some))
+            continue
+        trace = traced(_target(some[0]))
+        names = ", ".join(device.name for device in some)
+        note = f"{names}: traced apart from {newest.name}, as of a generation with other attention kernels or no TF32"
+        found.append((replace(trace, notes=(*trace.notes, note)), some))
+    return found
+
+
+def _capability(device: Device) -> int:
+    """Where nobody tells, as another vendor's: as Hopper."""
+    return device.capability or HOPPER
+
+
+def _target(device: Device) -> str:
+    if device.kind == "cpu":
+        return "cpu"
+    capability = _capability(device)
+    return "cuda" if capability >= HOPPER else f"cuda:{max(capability, OLDEST)}"
+
+
+def joined(parts: Sequence[Predictions], devices: Sequence[Device]) -> Predictions:
+    """What was found for each generation, in the order in which devices were asked for; the header is the newest's."""
+    if len(parts) == 1:
+        return parts[0]
+    places = {device.name: place for place, device in enumerate(devices)}
+    everything = dict.fromkeys(note for part in parts for note in part.notes)
+    return structs.replace(
+        parts[0], devices=tuple(devices),
+        predictions=tuple(sorted((row for part in parts for row in part), key=lambda row: places[row.device])),
+        limits=tuple(sorted((one for part in parts for one in part.limits), key=lambda one: places[one.device])),
+        notes=tuple(sorted(everything, key=lambda note: not note.startswith(DOES_NOT_FIT))),
+        calibrations={name: made for part in parts for name, made in part.calibrations.items()},
+        precisions=tuple(sorted({one for part in parts for one in part.precisions})),
+    )  # fmt: skip
