@@ -146,7 +146,8 @@ class Memories:
         return None if part is None or device.kind == "cpu" else int(part * usable_bytes(device)[0])
 
     def _around(self, step: Step, device: Device) -> Outside:
-        found, allowed = _around(step, device), self._fraction_bytes(device)
+        """What a process has around the allocator; a memory fraction leaves it less than there is."""
+        found, allowed = _outside_of(step, device), self._fraction_bytes(device)
         if allowed is None:
             return found
         return replace(found, usable_bytes=min(found.usable_bytes, allowed + found.outside_bytes))
@@ -160,7 +161,7 @@ def _has_convolutions(step: Step) -> bool:
     return any(is_convolution(op) for op in step.kinds)
 
 
-def _around(step: Step, device: Device) -> Outside:
+def _outside_of(step: Step, device: Device) -> Outside:
     key = "outside", device.name
     found: Outside | None = step.shared.get(key)
     if found is None:

@@ -120,15 +120,7 @@ def predict(
     layout = layout_of(parallel, gpus=gpus, nodes=nodes)
     ppp = given_ppp(ppp) if isinstance(ppp, (int, float)) else ppp
     tier = _tier(devices, tier=tier, ppp=ppp, dtype=autocast or dtype or "fp32")
-    if micro_batches is not None and layout is None:
-        raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
-    if layout is not None and roofline:
-        raise BadInput("a roofline is of one device: leave --roofline or --gpus away")
-    if tier == "spec" and graphs:
-        raise BadInput("the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs away, or --tier "
-                       "spec and --ppp")  # fmt: skip
-    if devices[0].kind == "cpu" and graphs:
-        raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs")
+    _check_together(devices, tier, layout, graphs=graphs, roofline=roofline, micro_batches=micro_batches)
     options = TraceOptions(autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
                            accumulate=accumulate, checkpoint=as_written(checkpoint), on="meta",
                            command=command)  # fmt: skip
@@ -225,6 +217,20 @@ def _batches(model: str | nn.Module, batch: int | Sequence[int] | None) -> list[
     if len(found) > 1 and not isinstance(model, str):
         raise BadInput("a live module is predicted with the inputs you pass: one batch at a time")
     return found
+
+
+def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout | None, *, graphs: bool,
+                    roofline: bool, micro_batches: int | None) -> None:  # fmt: skip
+    """One line for what cannot be asked for at once."""
+    if micro_batches is not None and layout is None:
+        raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
+    if layout is not None and roofline:
+        raise BadInput("a roofline is of one device: leave --roofline or --gpus away")
+    if tier == "spec" and graphs:
+        raise BadInput("the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs away, or --tier "
+                       "spec and --ppp")  # fmt: skip
+    if devices[0].kind == "cpu" and graphs:
+        raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs")
 
 
 def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None, dtype: str) -> str | None:

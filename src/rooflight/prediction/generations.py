@@ -23,9 +23,11 @@ class Traced:
     steps: Sequence[Step]
     notes: tuple[str, ...]
 
-    def serves(self, capability: int) -> bool:
-        """Are its kernels of attention, and its precisions, those of this generation too?"""
-        return all(capability >= needed_for(op.packet, op.precision) for op in self.steps[0].kinds)
+    def differs_on(self, capability: int) -> list[str]:
+        """What of it an older generation runs otherwise; nothing: the trace serves it too."""
+        unlike = [op for op in self.steps[0].kinds if capability < needed_for(op.packet, op.precision)]
+        return sorted({"matrix work without TF32" if op.precision == "tf32" else "attention in other kernels"
+                       for op in unlike})  # fmt: skip
 
 
 def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced],
@@ -36,7 +38,7 @@ def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced],
     first = traced(_target(newest))
     groups: dict[int, list[Device]] = {}
     for device in devices:
-        served = first.serves(_capability(device))
+        served = not first.differs_on(_capability(device))
         groups.setdefault(generation(_capability(newest if served else device)), []).append(device)
     if len(groups) == 1:
         return [(first, devices)]
@@ -50,7 +52,8 @@ def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced],
             continue
         trace = traced(_target(some[0]))
         names = ", ".join(device.name for device in some)
-        note = f"{names}: traced apart from {newest.name}, as of a generation with other attention kernels or no TF32"
+        why = ", ".join(first.differs_on(_capability(some[0])))
+        note = f"{names}: traced apart from {newest.name}: {why}"
         found.append((replace(trace, notes=(*trace.notes, note)), some))
     return found
 
@@ -79,5 +82,5 @@ def joined(parts: Sequence[Predictions], devices: Sequence[Device]) -> Predictio
         limits=tuple(sorted((one for part in parts for one in part.limits), key=lambda one: places[one.device])),
         notes=tuple(sorted(everything, key=lambda note: not note.startswith(DOES_NOT_FIT))),
         calibrations={name: made for part in parts for name, made in part.calibrations.items()},
-        precisions=tuple(sorted({one for part in parts for one in part.precisions})),
+        precisions=tuple(sorted({one for part in parts for one in part.precisions})), traces=len(parts),
     )  # fmt: skip

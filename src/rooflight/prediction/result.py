@@ -263,6 +263,8 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
     precisions: tuple[str, ...] = ()
     """That matrix work runs in."""
     graphs: bool = False
+    traces: int = 1
+    """Made for all of them: one for every generation of GPUs that runs the step in other kernels."""
     limits: tuple[Limit, ...] = ()
     """The largest batch or sequence of every device, where it was asked for."""
     savings: tuple[Saving, ...] = ()

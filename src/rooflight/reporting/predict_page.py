@@ -243,7 +243,8 @@ def _small_print(found: Predictions) -> list[str]:
     ops = len(found[0].op_times_s)
     header = found.header
     lines.append("; ".join(conventions(found)) + ".")
-    lines.append(f"one trace of {f'{ops:,} ops ' if ops else 'the step '}on {header.traced_on} tensors; torch "
+    traces = "one trace" if found.traces == 1 else f"{found.traces} traces, one a generation of GPUs, the first"
+    lines.append(f"{traces} of {f'{ops:,} ops ' if ops else 'the step '}on {header.traced_on} tensors; torch "
                  f"{header.torch}, rooflight {header.rooflight}")  # fmt: skip
     return lines
 
