@@ -51,29 +51,39 @@ class Tapes:
 def tapes_of(script: Script, *, with_state: bool) -> Tapes:
     """Of a first step and of every other. `with_state`: the first makes the optimizer's state."""
     lives, sizes = script.lives, list(script.nbytes)
-    later: list[int] = []
+    events: list[int] = []
     ends: list[int] = []
-    first: list[int] = []
-    begun, extra = 0, 0
-    first_ends: list[int] = []
+    only_first: list[_Insertion] = []
     start = lives.first_optimizer_op if with_state else None
-    for index, (freed, results, moments) in enumerate(zip(lives.freed, lives.results, script.moments, strict=False)):
+    for op, (freed, results, moments) in enumerate(zip(lives.freed, lives.results, script.moments, strict=False)):
         if freed:
-            later += [~number for number in freed]
-        if index == start or index in script.kept:
-            added = [*(lives.optimizer_state if index == start else ()), *_numbered(script.kept.get(index, ()), sizes)]
-            first += later[begun:]
-            first += added
-            first_ends += [end + extra for end in ends[len(first_ends) :]]
-            begun, extra = len(later), extra + len(added)
+            events += [~number for number in freed]
+        if op == start or op in script.kept:
+            state = lives.optimizer_state if op == start else ()
+            only_first.append((op, len(events), [*state, *_numbered(script.kept.get(op, ()), sizes)]))
         if moments:
-            later += _inside(results, moments, sizes)
+            events += _inside(results, moments, sizes)
         elif results:
-            later += results
-        ends.append(len(later))
-    first += later[begun:]
-    first_ends += [end + extra for end in ends[len(first_ends) :]]
-    return Tapes(sizes, Tape(first, first_ends), Tape(later, ends))
+            events += results
+        ends.append(len(events))
+    later = Tape(events, ends)
+    return Tapes(sizes, _with(later, only_first), later)
+
+
+_Insertion = tuple[int, int, list[int]]
+"""The op, the place before which they come, and the events."""
+
+
+def _with(tape: Tape, insertions: Sequence[_Insertion]) -> Tape:
+    events: list[int] = []
+    ends, begun = list(tape.ends), 0
+    for op, place, added in insertions:
+        events += tape.events[begun:place]
+        events += added
+        ends[op:] = [end + len(added) for end in ends[op:]]
+        begun = place
+    events += tape.events[begun:]
+    return Tape(events, ends)
 
 
 def _inside(results: Sequence[int], moments: Moments, sizes: list[int]) -> list[int]:
