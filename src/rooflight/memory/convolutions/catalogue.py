@@ -25,14 +25,26 @@ def closed_forms(layers: Layers) -> NDArray[np.float64]:
     return np.stack([*_copies(layers), *_transforms(layers)]).astype(np.float64)
 
 
-def decode(forms: NDArray[np.float64], workspaces: Column) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def decode(
+    forms: NDArray[np.float64], workspaces: Column, groups: Column
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Which pattern each recorded workspace is, and the rest it leaves: the pattern that leaves the least."""
     rest = workspaces - forms
     unfit = rest < 0
     unfit[OPEN:] |= rest[OPEN:] > SLACK
     rest[unfit] = np.inf
     pattern = rest.argmin(axis=0)
-    return pattern, rest[pattern, np.arange(len(pattern))]
+    return _padded(pattern, forms, groups), rest[pattern, np.arange(len(pattern))]
+
+
+def _padded(pattern: NDArray[np.int64], forms: NDArray[np.float64], groups: Column) -> NDArray[np.int64]:
+    """Channels that need no padding do not show that an engine pads, but those of a layer like it may: where a copy as
+    it is and a padded one are the same bytes, the padded one is meant. Dense layers are padded to the alignment, groups
+    to powers of two."""
+    column = np.arange(len(pattern))
+    to = np.where(groups > 1, _TO_POWERS, _TO_ALIGNMENT) + (pattern - 1) % len(_KEPT)
+    padded = np.where((pattern > 0) & (pattern < OPEN), to, pattern)
+    return np.where(forms[padded, column] == forms[pattern, column], padded, pattern)
 
 
 def _copies(layers: Layers) -> list[Column]:
@@ -55,7 +67,9 @@ def _copies(layers: Layers) -> list[Column]:
     return found
 
 
-OPEN = 1 + 2 * len(_KEPT)
+_TO_ALIGNMENT, _TO_POWERS = 1 + len(_KEPT), 1 + 2 * len(_KEPT)
+"""Where the copies with either padding begin."""
+OPEN = _TO_POWERS
 """How many patterns may leave a rest: none, and the copies as they are or aligned. The wider paddings would otherwise
 swallow rests that have another cause."""
 

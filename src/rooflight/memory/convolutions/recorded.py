@@ -97,10 +97,10 @@ class _Points:
     """Layers recorded for one family, as patterns and rests."""
 
     def __init__(self, layers: _Described, workspaces: Column, has: NDArray[np.bool_], family: str) -> None:
-        forms, traits = layers.forms, likeness(layers.traits, family)
+        forms, traits, groups = layers.forms, likeness(layers.traits, family), layers.layers.groups
         if not has.all():
-            forms, traits, workspaces = forms[:, has], traits[has], workspaces[has]
-        self._patterns, self._rests = decode(forms, workspaces)
+            forms, traits, groups, workspaces = forms[:, has], traits[has], groups[has], workspaces[has]
+        self._patterns, self._rests = decode(forms, workspaces, groups)
         self._squares = (traits**2).sum(axis=1)
         self._traits = -2 * traits.T
 
