@@ -134,9 +134,9 @@ def _recorded() -> list[Any]:
     return json.loads(gzip.decompress(RECORDED.read_bytes()))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("number", range(9))
+@pytest.mark.parametrize("number", range(12))
 def test_as_the_real_allocator(number: int) -> None:
-    """Allocated and reserved after every one of 1,600 events, in nine settings, to the byte.
+    """Allocated and reserved after every one of 1,600 events, in twelve settings, to the byte.
 
     Given the driver's addresses: of two free blocks of one size the lower is taken, and only the driver knows which.
     """
