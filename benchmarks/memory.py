@@ -19,7 +19,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from largest_rows import largest_batches
+import left_out_workspaces
+from largest_rows import Limit, largest_batches
 from memory_rows import HELD_OUT, Measured, Outcome, held_out_rows, outcomes, reference_rows, reserved_as_measured
 from predict_rows import Spread
 
@@ -247,8 +248,18 @@ def page(rows: Sequence[Outcome], held_out: Sequence[Outcome]) -> str:
         *_held_out(held_out),
         "## The largest batch",
         *_largest(),
+        "## What convolutions borrow",
+        *_borrowed(),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _borrowed() -> list[str]:
+    return [
+        "The layers whose workspaces were recorded on the H200, a fifth of them left out and told from the rest "
+        "(`benchmarks/left_out_workspaces.py`). Errors are in bytes of the layer's own tensors: input, output and weight.",
+        table(left_out_workspaces.HEADS, left_out_workspaces.lines(left_out_workspaces.left_out())),
+    ]
 
 
 def _as_measured(rows: Sequence[Outcome], played: dict[str, int]) -> str:
@@ -285,11 +296,6 @@ def _held_out(rows: Sequence[Outcome]) -> list[str]:
 
 def _largest() -> list[str]:
     """The true limits beside the predicted ones."""
-    lines = []
-    for row in largest_batches():
-        fails = "not found" if row.fails is None else f"{row.fails:,}"
-        lines.append([row.name, row.way, f"{row.largest:,}", fails, f"{row.predicted:,}"])
-    heads = ("training on an H200", "script", "measured: fits", "fails", "predicted")
     return [
         "By halving, each batch in a process of its own (`benchmarks/h200/largest_batch.py`). *Plain*: the optimizer's "
         "state is made by the first step, as in a training script, which is what `rooflight predict --max-batch` plays; "
@@ -297,8 +303,18 @@ def _largest() -> list[str]:
         "first*: by an update before the first step, as `rooflight measure` does, which no answer is about, but the same "
         "model of the allocator plays it. How large a batch fits depends on it: where blocks lie decides whether the "
         "largest tensor finds one.",
-        table(heads, lines, words=2),
+        limits_table(largest_batches()),
     ]
+
+
+def limits_table(limits: Sequence[Limit]) -> str:
+    heads = ("training on an H200", "script", "measured: fits", "fails", "predicted")
+    lines = [
+        [row.name, row.way, f"{row.largest:,}", "not found" if row.fails is None else f"{row.fails:,}",
+         f"{row.predicted:,}"]
+        for row in limits
+    ]  # fmt: skip
+    return table(heads, lines, words=2)
 
 
 # --- docs/benchmarks.md ---

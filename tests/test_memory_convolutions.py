@@ -140,6 +140,15 @@ def test_a_rest_stays_when_the_copies_grow() -> None:
     assert recorded.bytes_of(Task("conv-wgrad", "fp32", larger)) == tensor_bytes(larger, 4) + 3_000_000
 
 
+@pytest.mark.parametrize(("groups", "asked", "padded"), [(1, 62, 64), (4, 4 * 9, 4 * 16)], ids=["dense", "groups"])
+def test_channels_that_need_no_padding_stand_for_those_that_do(groups: int, asked: int, padded: int) -> None:
+    """A copy of 64 channels does not show whether the engine pads: it is taken to, dense channels to a multiple of four
+    (16 bytes), those of a group to a power of two."""
+    recorded = one_point((16, 64, 28, 28, 64, 3, 3, 1, 1, 1, groups, 0), 16 * 64 * 28 * 28 * 4, "conv-forward")
+    other = Task("conv-forward", "fp32", (16, asked, 28, 28, asked, 3, 3, 1, 1, 1, groups, 0))
+    assert recorded.bytes_of(other) == 16 * padded * 28 * 28 * 4
+
+
 def test_precisions_stand_for_each_other(shipped: workspaces.Workspaces) -> None:
     table = ConvolutionWorkspaces(shipped.by_precision())
     for asked, recorded in (("fp16", "bf16"), ("fp64", "fp32")):

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "memory-errors.md"
 BENCHMARKS_PAGE = ROOT / "docs" / "benchmarks.md"
-MODULES = ("memory", "memory_rows", "predict_rows", "peers", "peers.sections")
+MODULES = ("memory", "memory_rows", "largest_rows", "left_out_workspaces", "predict_rows", "peers", "peers.sections")
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,29 @@ def test_batches_predicted_together_are_those_predicted_alone(outcomes: list[Any
     assert alone is not None
     assert together.peak_allocated_bytes == alone.peak_allocated_bytes
     assert together.peak_reserved_bytes == alone.peak_reserved_bytes
+
+
+def test_the_largest_batch_is_found(benchmark: ModuleType) -> None:
+    """Limits found by halving on the GPU: never above them, at most 5% below, and on the page as they are."""
+    limits = benchmark.largest_batches()
+    assert {(limit.name, limit.way) for limit in limits} >= {
+        (name, way) for name in ("resnet50 fp32", "gpt2 s1024 fp32") for way in ("plain", "expandable")
+    }
+    for limit in limits:
+        assert 0.95 * limit.largest <= limit.predicted <= limit.largest, limit
+    assert benchmark.limits_table(limits) in PAGE.read_text(), "run python benchmarks/memory.py --write"
+
+
+def test_models_that_nothing_was_developed_on(benchmark: ModuleType) -> None:
+    """Other ways to run a step are among them: autocast, checkpoints, accumulation, other optimizers, decoding."""
+    rows = benchmark.outcomes(benchmark.held_out_rows())
+    assert len(rows) >= 96 and {row.measured.step for row in rows} == {"infer", "train", "decode"}
+    for step in ("infer", "train"):
+        allocated = spread(benchmark, rows, "allocated_error", step)
+        assert allocated.median <= 0.02 and allocated.p90 <= 0.05
+        assert spread(benchmark, rows, "reserved_error", step).median <= 0.10
+    assert not benchmark.unexplained(rows)
+    assert benchmark.every_row(rows) in PAGE.read_text(), "run python benchmarks/memory.py --write"
 
 
 # --- the pages ---
