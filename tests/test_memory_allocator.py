@@ -97,10 +97,10 @@ steps = st.lists(st.tuples(st.booleans(), st.integers(0, 10**6), st.integers(1, 
 
 
 @settings(max_examples=150, deadline=None)
-@given(steps, st.sampled_from(SETTINGS), st.sampled_from([None, 256 * MIB]))
-def test_whatever_happens(steps: Steps, chosen: Settings, capacity: int | None) -> None:
+@given(steps, st.sampled_from(SETTINGS), st.sampled_from([None, 256 * MIB]), st.booleans())
+def test_whatever_happens(steps: Steps, chosen: Settings, capacity: int | None, is_fraction: bool) -> None:
     """No block overlaps another, nothing is lost, and when all is freed all can be given back."""
-    found = CachingAllocator(chosen, capacity, capacity)
+    found = CachingAllocator(chosen, capacity, capacity if is_fraction else None)
     live: list[Block] = []
     for frees, pick, nbytes in steps:
         if frees and live:
@@ -119,8 +119,8 @@ def test_whatever_happens(steps: Steps, chosen: Settings, capacity: int | None) 
         assert all(end <= start for (_, end), (start, _) in pairwise(places))
         assert found.allocated == sum(block.size for block in live)
         assert found.allocated <= found.reserved
-        # Torch asks for room before it rounds to pages.
-        page = chosen.large_segment_bytes if chosen.expandable_segments else 0
+        # Under a fraction torch asks for room before it rounds to pages.
+        page = chosen.large_segment_bytes if chosen.expandable_segments and is_fraction else 0
         assert capacity is None or found.reserved < capacity + page or found.reserved == capacity
         assert found.peak_allocated >= found.allocated
         assert found.peak_reserved >= found.reserved
@@ -128,6 +128,25 @@ def test_whatever_happens(steps: Steps, chosen: Settings, capacity: int | None) 
         found.free(block)
     found.empty_cache()
     assert (found.allocated, found.reserved) == (0, 0)
+
+
+def test_segments_grow_by_what_is_missing() -> None:
+    """Free 600 of 1,000 MiB and ask for 700: the device has the 100 that are missing. A fraction is asked for all 700,
+    and what is free is given back first."""
+    for fraction_bytes, retries in ((None, 0), (1000 * MIB, 1)):
+        found = CachingAllocator(Settings(expandable_segments=True), 1000 * MIB, fraction_bytes)
+        found.free(found.allocate(600 * MIB))
+        assert found.allocate(700 * MIB) is not None
+        assert (found.reserved, found.retries) == (700 * MIB, retries)
+        with pytest.raises(OutOfMemory):
+            found.allocate(301 * MIB)
+
+
+def test_a_device_has_whole_pages_only() -> None:
+    found = CachingAllocator(Settings(expandable_segments=True), 99 * MIB)
+    with pytest.raises(OutOfMemory):
+        found.allocate(81 * MIB)
+    assert found.allocate(80 * MIB) is not None and found.reserved == 80 * MIB
 
 
 def _recorded() -> list[Any]:
@@ -170,6 +189,7 @@ def test_settings_are_read_as_torch_reads_them() -> None:
     assert parse("large_segment_size_mb:40,max_split_size_mb:40").max_non_split_rounding_bytes == 40 * MIB
     divisions = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]")
     assert [divisions.divisions(size * MIB) for size in (1, 300, 600, 1500, 4000)] == [1, 1, 2, 4, 8]
+    assert parse("roundup_power2_divisions:[4:0,8:2]").divisions(5 * MIB) == 0
     gaps = parse("roundup_power2_divisions:[4:1,32:2,>:8]")
     assert [gaps.divisions(size * MIB) for size in (1, 5, 9, 20, 40, 70)] == [1, 1, 0, 0, 2, 8]
 
@@ -180,7 +200,7 @@ def test_settings_are_read_as_torch_reads_them() -> None:
     ("large_segment_size_mb:40,max_split_size_mb:39", "which is 40, got 39"), ("large_segment_size_mb:10", "at least 11"),
     ("per_process_memory_fraction:0", "between 0 and 1"),
     ("expandable_segments:yes", "True or False"), ("garbage_collection_threshold:2", "between 0 and 1"),
-    ("roundup_power2_divisions:3", "powers of two"), ("segments:1", "unknown allocator setting"),
+    ("roundup_power2_divisions:3", "powers of two"), ("roundup_power2_divisions:[4:2", "the list has no end"), ("segments:1", "unknown allocator setting"),
     ("backend:cudaMallocAsync", "not modelled"),
 ])  # fmt: skip
 def test_settings_that_cannot_be(text: str, says: str) -> None:

@@ -50,7 +50,8 @@ def rank(ledger: Ledger, layout: Layout, *, micro_batches: int = 1, groups: tupl
 
 
 def of_rank(ledger: Ledger, layout: Layout, **options: object) -> Script:
-    return rank(ledger, layout, **options)(plain(ledger))  # type: ignore[arg-type]
+    (script,) = rank(ledger, layout, **options)(plain(ledger)).values()  # type: ignore[arg-type]
+    return script
 
 
 def held(ledger: Ledger, script: Script, numbers: Sequence[int]) -> Counter[str]:
@@ -348,7 +349,9 @@ def test_stages_hold_their_weights_and_activations_of_several_micro_batches(micr
     # Both stages have what one hands to the other.
     in_one = held(ledger, whole, whole.lives.alive(boundary))["activation"]
     assert first + kept[1] == pytest.approx(in_one + handed_on, rel=1e-3)
-    assert most_requested(made[0](whole)) == max(map(most_requested, scripts))
+    asked = [most_requested(script) for script in scripts]
+    nearly = {stage: script for stage, script in enumerate(scripts) if asked[stage] >= 0.6 * max(asked)}
+    assert made[0](whole) == nearly
 
 
 def test_a_tied_weight_lies_on_both_stages_with_gradient_and_state() -> None:
@@ -459,9 +462,9 @@ def test_a_layout_is_played_once() -> None:
 
     layouts = [Layout(data=ranks, mode="zero3") for ranks in (2, 4, 8, 16)]
     first = [peak(layout) for layout in layouts]
-    assert len(set(first)) == len(memories._played) == len(layouts)
+    assert len(set(first)) == len(memories._known) == len(layouts)
     assert [peak(replace(layout)) for layout in layouts] == first
-    assert len(memories._played) == len(layouts)
+    assert len(memories._known) == len(layouts)
 
 
 def test_a_bucket_of_zero_is_a_copy_unless_one_gradient_fills_it() -> None:
@@ -475,3 +478,60 @@ def test_a_bucket_of_zero_is_a_copy_unless_one_gradient_fills_it() -> None:
     # 1 MiB alone, then 25, then the 14 that are left; the others' gradients are there until they are copied.
     assert sorted({row["bucket"] / 2**20 for row in found}) == [0, 14, 25]
     assert max(row["gradient"] for row in found) == (25 + (1 + 25) / 4) * 2**20
+
+
+# --- which stage is the fullest ---
+
+
+def test_the_fullest_stage_is_the_one_that_reserves_most() -> None:
+    """VGG-16 in two stages: the first asks for more, but its blocks serve better than those of the second."""
+    known, memories = device_of("h200"), Memories()
+    step = PreparedTrace(rooflight.estimate("vgg16", step="train", batch=16), None).at(None)
+    units = len(Rank(step.ledger, Layout(), Options(), 1, ()).model.units)
+    splits = [(tuple(range(cut)), tuple(range(cut, units))) for cut in range(units // 3, units - 2, 3)]
+    told = set()
+    for groups in splits:
+        one = Rank(step.ledger, Layout(pipeline=2), Options(micro_batches=4), 4, groups)
+        stages = [memories.of(step, known, change=lambda script, one=one, at=at: {at: one._of_stage(script, at)})
+                  for at in range(2)]  # fmt: skip
+        together = memories.of(step, known, change=one)
+        fullest = max(stages, key=lambda memory: memory.peak_reserved_bytes or 0)
+        assert (together.stage, together.peak_reserved_bytes) == (fullest.stage, fullest.peak_reserved_bytes)
+        asked_for = [most_requested(one._of_stage(memories.script(step, known), at)) for at in range(2)]
+        told.add(asked_for.index(max(asked_for)) == together.stage)
+    assert told == {True, False}, "the stage that asks for most is not always the one that reserves most"
+
+
+def test_a_rank_casts_its_own_weights_if_there_is_room_for_them() -> None:
+    """Five billion weights in fp32 do not fit a T4, a fifth of them does."""
+    ledger = rooflight.estimate("gpt2-xl", seq=32, dtype="fp16", overrides={"n_layer": "160"})
+    step, memories, known = PreparedTrace(ledger, None).at(None), Memories(), device_of("t4")
+    (whole,) = memories._play(step, known, None)
+    assert whole.script.cast_from is None
+    (part,) = memories._play(step, known, Rank(ledger, Layout(tensor=5), Options(), 1, ()))
+    assert part.script.cast_from is not None
+
+
+# --- decoding ---
+
+GROUPED = {"num_hidden_layers": "2", "num_key_value_heads": "2"}
+
+
+def cached(ranks: int) -> int:
+    found = rooflight.predict(
+        "llama3-8b", on="h200", step="decode", past=4000, batch=64, dtype="bf16", overrides=GROUPED, advice=False,
+        **({"gpus": ranks, "parallel": "tp"} if ranks > 1 else {}),
+    )[0]  # fmt: skip
+    assert found.memory is not None
+    return found.memory.before_bytes - 32 * 2**20  # cuBLAS's workspace
+
+
+def test_a_cache_is_cut_by_its_heads() -> None:
+    """Keys and values of two heads in two layers; four ranks share them by two, and each still has a whole head."""
+    one, two, four = map(cached, (1, 2, 4))
+    ledger = rooflight.estimate("llama3-8b", seq=1, dtype="bf16", overrides=GROUPED)
+    weights = sum(one.nbytes for one in ledger.storages if one.category == "parameter")
+    cache = 2 * 2 * 2 * 64 * 4000 * 128 * 2
+    assert one == pytest.approx(weights + cache, rel=0.01)
+    assert two == pytest.approx(weights / 2 + cache / 2, rel=0.02)
+    assert four == pytest.approx(weights / 4 + cache / 2, rel=0.02)

@@ -29,11 +29,15 @@ from rooflight.calibration.plan import Chapter, cpu_plan, gpu_plan
 from rooflight.errors import RooflightError
 from rooflight.estimation.costs import cost_of
 from rooflight.estimation.registry import _FORMULAS
-from rooflight.hardware.tasks import FAMILIES, Task
+from rooflight.hardware.calibration import shipped
+from rooflight.hardware.devices import find
+from rooflight.hardware.tasks import FAMILIES, Task, rows_of
 from rooflight.ledger import Cost, Ledger, MathModes, Op, Tensor
 from rooflight.prediction.calibrated.baseline import columns, matrix_flops, task_bytes
+from rooflight.prediction.calibrated.model import CalibratedModel
 from rooflight.prediction.tasks import tasks_of
 from rooflight.prediction.tasks.registry import precision_of, tasks_for
+from rooflight.prediction.tiers import speed_of
 from rooflight.trace.kernels import kernels_of
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.recorder import Recorder
@@ -245,6 +249,39 @@ def test_a_convolution_with_its_bias_and_gradients(last):
         Task("conv-dgrad", "tf32", second),
         Task("conv-wgrad", "tf32", second),
     ]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "sides", "numbers"),
+    [
+        # A sequence is a picture of one row, which is not padded.
+        (nn.Conv1d(8, 16, 9, padding=4), (2, 8, 100), (1, 100), (2, 8, 1, 100, 16, 1, 9, 1, 4, 1, 1, 0)),
+        (nn.Conv1d(8, 16, 3, stride=2, padding=1), (2, 8, 100), (1, 50), (2, 8, 1, 100, 16, 1, 3, 2, 1, 1, 1, 0)),
+        # Of a picture, the side with the larger kernel tells stride and padding.
+        (nn.Conv2d(8, 16, (7, 1), padding=(3, 0)), (2, 8, 17, 17), (17, 17), (2, 8, 17, 17, 16, 7, 1, 1, 3, 1, 1, 0)),
+        (nn.Conv2d(8, 16, (5, 1), stride=(3, 1), padding=(2, 0)), (2, 8, 90, 7), (30, 7), (2, 8, 90, 7, 16, 5, 1, 3, 2, 1, 1, 0)),
+        # The slices of a volume are stacked.
+        (nn.Conv3d(8, 16, 3, stride=2, padding=1), (2, 8, 8, 16, 16), (4 * 8, 8), (2, 8, 8 * 16, 16, 16, 9, 3, 2, 1, 1, 1, 0)),
+    ],
+)  # fmt: skip
+def test_sides_of_a_convolution_that_differ(layer, shape, sides, numbers):
+    (task, _) = tasks_of(next(op for op in infer(layer, meta(*shape)).ops if op.packet == "aten::convolution"))
+    assert task.numbers == (*numbers, *sides)
+    # What is timed by it has the FLOPs that are estimated.
+    (op,) = [op for op in infer(layer, meta(*shape)).ops if op.packet == "aten::convolution"]
+    columns_of = columns(task.family, rows_of([task], np.float64))
+    assert matrix_flops(task.family, columns_of) == op.cost.flops
+
+
+def test_convolutions_of_both_kinds_in_one_question():
+    """One tells the sides of its output, the other need not."""
+    tasks = [Task("conv-forward", "fp32", (2, 8, 1, 100, 16, 1, 9, 1, 4, 1, 1, 0, 1, 100)),
+             Task("conv-forward", "fp32", (2, 8, 10, 12, 16, 3, 3, 2, 1, 1, 1, 0))]  # fmt: skip
+    assert rows_of(tasks, np.int64)[:, -2:].tolist() == [[1, 100], [5, 6]]
+    table = shipped("h200")
+    assert table is not None
+    model = CalibratedModel(table, speed_of(find("h200")))
+    assert model.times(tasks).warm_s.tolist() == [model.times([task]).warm_s[0] for task in tasks]
 
 
 def test_a_transposed_convolution_is_the_gradient_of_one_that_goes_the_other_way():

@@ -137,6 +137,11 @@ def test_decoding_attends_to_the_cache_and_leaves_it_as_it_was(make: Any) -> Non
     ]
     assert len(cached) == 4
     assert {storage.born for storage in cached} == {None}
+    # Each is let go when the longer one that takes its place is there, and that one is for the next step.
+    assert all(storage.dies is not None and storage.dies < len(ledger.ops) for storage in cached)
+    grown = [one for one in ledger.storages if one.category == "output" and one.name == "past_key_values"]
+    assert len(grown) == 4 and {one.dies for one in grown} == {None}
+    assert {one.nbytes * 8 for one in grown} == {one.nbytes * 9 for one in cached}
     heads = keys.shape[1]
     assert {storage.nbytes for storage in cached} == {2 * heads * 8 * 8 * 4}
 

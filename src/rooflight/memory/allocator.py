@@ -84,12 +84,14 @@ class _Pool:
 
 class CachingAllocator:
     """One device, one stream. `capacity_bytes`: what the allocator may hold; `None`: as much as it wants.
-    `fraction_bytes`: what a memory fraction allows the process, whether or not it ends there."""
+    `fraction_bytes`: what a memory fraction allows the process, whether or not it ends there. Where it does, torch asks
+    before it goes to the device; else the device says when there is no more."""
 
     def __init__(self, settings: Settings | None = None, capacity_bytes: int | None = None,
                  fraction_bytes: int | None = None) -> None:  # fmt: skip
         self.settings = settings or Settings()
         self.capacity_bytes = capacity_bytes
+        self._is_fraction = capacity_bytes is not None and capacity_bytes == fraction_bytes
         self.allocated = self.reserved = 0
         self.peak_allocated = self.peak_reserved = 0
         self.retries = 0
@@ -244,11 +246,12 @@ class CachingAllocator:
 
     def _from_device(self, pool: _Pool, size: int) -> Block | None:
         whole = pool.segment if pool.small or size < OWN_SEGMENT else -(-size // ROUNDED_TO) * ROUNDED_TO
+        if self._expands:
+            # A fraction is asked before anything is rounded to pages, as if none of them were mapped: the last page may
+            # lie beyond it. A device that is full refuses the pages that are missing.
+            return self._mapped(pool, size) if self._has_room(whole) or not self._is_fraction else None
         if not self._has_room(whole):
             return None
-        if self._expands:
-            # Torch asks for room before it rounds to pages: the last one may lie beyond the capacity.
-            return self._mapped(pool, size)
         block = Block(pool, self._next_address, whole)
         self._next_address += whole
         self._reserve(whole)
@@ -325,15 +328,16 @@ class CachingAllocator:
         block.size += other.size
 
     # Expandable segments.
-    def _mapped(self, pool: _Pool, size: int) -> Block:
-        """Map pages to addresses next to a free block, or to the first that are free."""
+    def _mapped(self, pool: _Pool, size: int) -> Block | None:
+        """Map pages to addresses next to a free block, or to the first that are free; `None`: there are too few."""
         block = self._expandable(pool, size)
-        if not block.mapped:
-            self._map(block, min(block.size, size))
+        if not block.mapped and not self._map(block, min(block.size, size)):
+            return None
         while block.size < size:
             following = block.following
             assert following is not None
-            self._map(following, min(size - block.size, following.size))
+            if not self._map(following, min(size - block.size, following.size)):
+                return None
             block = following
         pool.take(block)
         return block
@@ -356,10 +360,13 @@ class CachingAllocator:
         insort(pool.unmapped, (block.address, block))
         return block
 
-    def _map(self, block: Block, size: int) -> None:
-        """Map whole pages to the beginning of unmapped addresses; free neighbours become part of the block."""
+    def _map(self, block: Block, size: int) -> bool:
+        """Map whole pages to the beginning of unmapped addresses; free neighbours become part of the block. Not if the
+        device has fewer."""
         pool = block.pool
         whole = -(-size // pool.segment) * pool.segment
+        if not (self._is_fraction or self._has_room(whole)):
+            return False
         pool.unmapped.remove((block.address, block))
         block.mapped = True
         if whole < block.size:
@@ -375,6 +382,7 @@ class CachingAllocator:
         for other in (block.preceding, block.following):
             self._merge(block, other)
         pool.add(block)
+        return True
 
     def _unmap(self, block: Block) -> None:
         """Give the whole pages inside a free block back."""

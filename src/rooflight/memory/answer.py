@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rooflight.hardware.device import Device
@@ -24,26 +24,42 @@ from rooflight.prediction.prepared import Step
 
 _THREADS = {75: 1024, 86: 1536, 87: 1536, 89: 1536, 120: 1536}
 """Threads that a multiprocessor holds where it is not 2,048, by compute capability (CUDA C++ Programming Guide)."""
-Change = Callable[[Script], Script]
+Change = Callable[[Script], Mapping[int, Script]]
+"""Makes of a step's script those of the ranks that share it, by stage: all of which one may be the fullest."""
 
 
 @dataclass(frozen=True)
 class _Played:
     """A script that was run with no end to the memory."""
 
+    stage: int
     script: Script
     first: Peaks
     later: Peaks
-    peak: Peak
-    timeline: Timeline | None
+    allocated_after: list[int]
+
+    @property
+    def is_first(self) -> bool:
+        """Is the first step the highest?"""
+        return self.first.allocated > self.later.allocated
 
     @property
     def highest(self) -> Peaks:
-        return max((self.later, self.first), key=lambda peaks: peaks.allocated)
+        return self.first if self.is_first else self.later
 
     @property
     def reserved(self) -> int:
         return max(self.first.reserved, self.later.reserved)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The fullest of the ranks, and all that may be."""
+
+    fullest: _Played
+    every: tuple[_Played, ...]
+    peak: Peak
+    timeline: Timeline | None
 
 
 class Memories:
@@ -58,68 +74,82 @@ class Memories:
         self.settings = settings or Settings()
         self.workspaces = workspaces or DeviceWorkspaces()
         self.many = many
-        self._played: dict[tuple[object, ...], _Played] = {}
+        self._known: dict[tuple[object, ...], _Found] = {}
         self._kept: list[object] = []
 
     def of(self, step: Step, device: Device, *, timeline: bool = False, change: Change | None = None) -> Memory:
         """`change`: of what is allocated, as when the step is one rank's part of a larger one."""
-        found, around = self._play(step, device, timeline=timeline, change=change), self._around(step, device)
-        highest, on_gpu, room = found.highest, device.kind == "gpu", _room(around)
-        held = found.reserved if on_gpu else highest.allocated
-        fits, retries = held <= room, 0
-        if not fits and highest.allocated <= room and (within := self._run_in(found.script, device, room)) is not None:
-            fits, (held, retries) = True, within
+        found, around = self._find(step, device, timeline=timeline, change=change), self._around(step, device)
+        fullest, on_gpu, room = found.fullest, device.kind == "gpu", _room(around)
+        highest = fullest.highest
+        held, retries = fullest.reserved if on_gpu else highest.allocated, 0
+        fits = held <= room
+        if not fits and all(self._fits_in(one, device, room) for one in found.every):
+            fits, within = True, self._run_in(fullest.script, device, room)
+            assert within is not None
+            held, retries = within
         return Memory(
             peak_allocated_bytes=highest.allocated, peak_reserved_bytes=held if on_gpu else None,
             outside_bytes=around.outside_bytes if on_gpu else None, usable_bytes=around.usable_bytes,
             fits=fits, retries=retries,
-            before_bytes=found.later.before, first_step_bytes=found.first.allocated, peak=found.peak,
-            timeline=found.timeline, notes=(*around.notes, *self._workspace_notes(step, device)),
+            before_bytes=fullest.later.before, first_step_bytes=fullest.first.allocated, peak=found.peak,
+            timeline=found.timeline, stage=None if change is None else fullest.stage,
+            notes=(*around.notes, *self._workspace_notes(step, device)),
         )  # fmt: skip
 
     def fits(self, step: Step, device: Device, *, change: Change | None = None) -> Fit:
         """As `of`, without taking anything apart."""
-        script, room = self.script(step, device), _room(self._around(step, device))
-        script = script if change is None else change(script)
-        first, later, _ = _run(script, self._allocator(device, None))
-        held = max(first.reserved, later.reserved)
-        return held <= room or self._run_in(script, device, room) is not None, held, room
+        room = _room(self._around(step, device))
+        every = self._play(step, device, change)
+        return all(self._fits_in(one, device, room) for one in every), max(one.reserved for one in every), room
 
-    def _play(self, step: Step, device: Device, *, timeline: bool, change: Change | None) -> _Played:
+    def _fits_in(self, played: _Played, device: Device, room: int) -> bool:
+        if played.reserved <= room:
+            return True
+        return played.highest.allocated <= room and self._run_in(played.script, device, room) is not None
+
+    def _find(self, step: Step, device: Device, *, timeline: bool, change: Change | None) -> _Found:
         chip = None if self.many else chip_of(device)
+        # Whether weights are cast depends on the room there is; of ranks, it is decided for each.
+        room = _room(self._around(step, device))
+        cast = _is_cast(step, room) if change is None else room
         key = (id(step), id(change), timeline, device.kind, chip, cublas_bytes(device.capability),
-               self.workspaces.origin(device.name), self._is_cast(step, device),
+               self.workspaces.origin(device.name), cast,
                self._fraction_bytes(device) if self.settings.garbage_collection_threshold else None)  # fmt: skip
-        found = self._played.get(key)
+        found = self._known.get(key)
         if found is None:
-            script = self.script(step, device)
-            script = script if change is None else change(script)
-            first, later, after = _run(script, self._allocator(device, None), watched=timeline)
-            is_first = first.allocated > later.allocated
-            found = self._played[key] = _Played(
-                script, first, later,
-                peak_of(step, script, first if is_first else later, first=is_first, tenants=not self.many),
-                timeline_of(step, script, after) if timeline else None,
+            every = self._play(step, device, change, watched=timeline)
+            fullest = max(every, key=lambda one: (one.reserved, one.highest.allocated))
+            found = self._known[key] = _Found(
+                fullest, every,
+                peak_of(step, fullest.script, fullest.highest, first=fullest.is_first, tenants=not self.many),
+                timeline_of(step, fullest.script, fullest.allocated_after) if timeline else None,
             )  # fmt: skip
             self._kept.append((step, change))  # so that nothing else gets their ids
         return found
 
+    def _play(self, step: Step, device: Device, change: Change | None, *, watched: bool = False) -> tuple[_Played, ...]:
+        if change is None:
+            scripts: Mapping[int, Script] = {0: self.script(step, device)}
+        else:
+            room = _room(self._around(step, device))
+            scripts = {stage: _as_loaded(one, room) for stage, one in change(self._whole(step, device)).items()}
+        return tuple(
+            _Played(stage, one, *_run(one, self._allocator(device, None), watched=watched))
+            for stage, one in scripts.items()
+        )
+
     def script(self, step: Step, device: Device) -> Script:
         """Everything that a run of the step allocates on the device."""
+        script = self._whole(step, device)
+        return script if _is_cast(step, _room(self._around(step, device))) else replace(script, cast_from=None)
+
+    def _whole(self, step: Step, device: Device) -> Script:
         chip = chip_of(device)
         if device.kind == "cpu":
             return Script(lives_in(step), sizes_of(step, chip), [()] * len(step.ledger.ops), {})
         workspaces = self.workspaces.of(device.name) if _has_convolutions(step) else None
-        script = script_of(step, Insides(chip, workspaces), chip, device.capability)
-        return script if self._is_cast(step, device) else replace(script, cast_from=None)
-
-    def _is_cast(self, step: Step, device: Device) -> bool:
-        """What does not fit in fp32, and a weight of it besides, is loaded as it is: nobody casts it on the device."""
-        needed = step.shared.get("cast bytes")
-        if needed is None:
-            weights = [one.nbytes for one in step.ledger.storages if one.category in ("parameter", "buffer")]
-            needed = step.shared["cast bytes"] = 2 * sum(weights) + max(weights, default=0)
-        return bool(needed <= _room(self._around(step, device)))
+        return script_of(step, Insides(chip, workspaces), chip, device.capability)
 
     def _run_in(self, script: Script, device: Device, room: int) -> tuple[int, int] | None:
         """What the allocator holds at most with so many bytes, and how often it must give back what it caches; `None`:
@@ -155,6 +185,23 @@ class Memories:
 
 def chip_of(device: Device) -> Chip:
     return Chip(int(device.sms.value), _THREADS.get(device.capability or 0, 2048))
+
+
+def _is_cast(step: Step, room: int) -> bool:
+    """What does not fit in fp32, and a weight of it besides, is loaded as it is: nobody casts it on the device."""
+    needed: int | None = step.shared.get("cast bytes")
+    if needed is None:
+        weights = [one.nbytes for one in step.ledger.storages if one.category in ("parameter", "buffer")]
+        needed = step.shared["cast bytes"] = 2 * sum(weights) + max(weights, default=0)
+    return needed <= room
+
+
+def _as_loaded(script: Script, room: int) -> Script:
+    """The same of one rank's part."""
+    if script.cast_from is None:
+        return script
+    largest = max((script.nbytes[one] for one in script.lives.model), default=0)
+    return script if sum(script.cast_from) + largest <= room else replace(script, cast_from=None)
 
 
 def _has_convolutions(step: Step) -> bool:

@@ -63,6 +63,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """The allocated peak of the first step, in which the optimizer's state is made."""
     peak: Peak
     timeline: Timeline | None = None
+    stage: int | None = None
+    """Of many GPUs, the stage of the pipeline whose ranks are the fullest, counted from nought."""
     notes: tuple[str, ...] = ()
 
     @property

@@ -137,24 +137,31 @@ def _fraction(name: str, value: str, *, or_one: bool = False) -> float | None:
 
 def _divisions(value: str) -> tuple[int, ...]:
     """One number for all sizes, or `[256:1,512:2,>:4]`: each holds from so many MiB to the next power of two, the first
-    also for all below it, `>` for all above the last. Sizes in between that none is given for are not divided."""
+    also for all below it, `>` for all above the last. Sizes in between that none is given for are not divided, nor are
+    those that 0 is given for."""
     name = "roundup_power2_divisions"
     if not value.startswith("["):
         return (_power(name, value),) * _INTERVALS
+    if not value.endswith("]"):
+        raise BadInput(f"allocator setting {name}: the list has no end, write [256:1,512:2,>:4]; got {value!r}")
     found = [0] * _INTERVALS
     last: int | None = None
     for entry in value.strip("[]").split(","):
         size, _, parts = entry.strip().partition(":")
         if size == ">":
             start = 0 if last is None else last + 1
-            found[start:] = [_power(name, parts)] * (_INTERVALS - start)
+            found[start:] = [_parts(name, parts)] * (_INTERVALS - start)
             continue
         interval = min(_power(name, size).bit_length() - 1, _INTERVALS - 1)
         if last is None:
-            found[:interval] = [_power(name, parts)] * interval
-        found[interval] = _power(name, parts)
+            found[:interval] = [_parts(name, parts)] * interval
+        found[interval] = _parts(name, parts)
         last = interval
     return tuple(found)
+
+
+def _parts(name: str, value: str) -> int:
+    return 0 if value == "0" else _power(name, value)
 
 
 def _power(name: str, value: str) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rooflight.errors import RooflightError
-from rooflight.hardware.tasks import FAMILIES, Task
+from rooflight.hardware.tasks import CONVOLUTION, FAMILIES, OUTPUT, Task
 from rooflight.prediction.cells import Cell, cells_of, rates
 from rooflight.prediction.prepared import Step
 from rooflight.prediction.result import Advice
@@ -81,7 +81,8 @@ def _has_fp32_gemm(step: Step) -> bool:
 
 
 def _is_channels_last(step: Step) -> bool:
-    return any(task.family.startswith("conv-") and task.numbers[-1] for task in step.tasks)
+    layout = CONVOLUTION.index("channels_last")
+    return any(task.family.startswith("conv-") and task.numbers[layout] for task in step.tasks)
 
 
 def _changed(step: Step, change: Callable[[Task], Task]) -> Step:
@@ -93,8 +94,8 @@ def _in_bf16(task: Task) -> Task:
     if task.precision not in ("fp32", "tf32"):
         return task
     family = task.family.replace("-efficient-", "-cudnn-")
-    names = FAMILIES[family]
-    numbers = tuple(value // 2 if name in _HALVED else value for name, value in zip(names, task.numbers, strict=True))
+    named = zip((*FAMILIES[family], *OUTPUT), task.numbers, strict=False)
+    numbers = tuple(value // 2 if name in _HALVED else value for name, value in named)
     return Task(family.replace("batch-norm-cudnn", "batch-norm-native"), "bf16", numbers)
 
 
@@ -104,10 +105,12 @@ def _in_tf32(task: Task) -> Task:
 
 def _channels_last(task: Task) -> Task:
     """Convolutions need no change of layout any more; norms and pools follow theirs."""
-    if "channels_last" not in FAMILIES[task.family]:
+    names = FAMILIES[task.family]
+    if "channels_last" not in names:
         return task
+    place = names.index("channels_last")
     family = task.family.replace("batch-norm-cudnn", "batch-norm-native") if task.precision != "fp32" else task.family
-    return Task(family, task.precision, (*task.numbers[:-1], 1))
+    return Task(family, task.precision, (*task.numbers[:place], 1, *task.numbers[place + 1 :]))
 
 
 def _fused(step: Step) -> Step:

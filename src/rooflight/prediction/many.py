@@ -143,7 +143,7 @@ class Cluster:
         strong = self._curve("strong", step_at, found.global_batch, sizes) if divisible else None
         micro, rank = self._rank(partial(_at, step), batch, timed=step_at(batch // found.micro_batches))
         memory = memories.of(micro, self.device, timeline=timeline, change=rank)
-        return _spread(replace(one, memory=memory), found, rank.words(), alone.time_s, weak, strong)
+        return _spread(replace(one, memory=memory), found, rank.words(memory.stage or 0), alone.time_s, weak, strong)
 
     @property
     def units(self) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration, calibration_for, own_path
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find
-from rooflight.hardware.tasks import Task
+from rooflight.hardware.tasks import Task, rows_of
 from rooflight.ledger import Value
 from rooflight.prediction.cache import Array
 from rooflight.prediction.calibrated.baseline import Speed, baseline_seconds, least_seconds
@@ -145,7 +145,7 @@ class Predictor:
             groups.setdefault((task.family, task.precision), []).append(place)
         ratio, least = np.ones(len(tasks)), np.zeros(len(tasks))
         for (family, precision), places in groups.items():
-            numbers = np.array([tasks[place].numbers for place in places], dtype=np.float64)
+            numbers = rows_of([tasks[place] for place in places], np.float64)
             ratio[places] = baseline_seconds(family, precision, numbers, here) / baseline_seconds(
                 family, precision, numbers, there)  # fmt: skip
             least[places] = least_seconds(family, precision, numbers, here)

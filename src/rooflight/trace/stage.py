@@ -21,7 +21,7 @@ from torch import nn
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import MathModes, Module, Op, Storage, Tensor
 from rooflight.models.workload import Workload
-from rooflight.trace.arguments import TensorKind, fresh_caches, prepare, tensor_leaves
+from rooflight.trace.arguments import TensorKind, fresh_caches, is_cache, prepare, tensor_leaves
 from rooflight.trace.autocast import autocast_as_cuda, autocast_on_cpu
 from rooflight.trace.checkpointed import Checkpoints
 from rooflight.trace.failures import failures_explained
@@ -118,8 +118,7 @@ class Stage:
         """
         arguments = arguments or self.fresh_arguments()
         model = self.model
-        tensors = [*model.parameters(), *model.buffers(), *_input_tensors(arguments)]
-        self._way = self._way or (as_a_mode if self.options.on == "fake" else interception_for(tensors))
+        self._way = self._way or self._interception(arguments)
         plain_attributes = [(module, _plain_attributes(module)) for module in model.modules()]
         try:
             return self._record(observer, arguments, self._way)
@@ -137,6 +136,12 @@ class Stage:
                 raise WatchedAnotherWay(str(failure)) from failure
             return self._record(None, self.fresh_arguments(), self._way)
 
+    def _interception(self, arguments: tuple[Any, Any]) -> Interception:
+        """Asked apart from the recording: what is held here would live on there, as the old tensors of a cache."""
+        if self.options.on == "fake":
+            return as_a_mode
+        return interception_for([*self.model.parameters(), *self.model.buffers(), *_input_tensors(arguments)])
+
     def _record(self, observer: Observer | None, arguments: tuple[Any, Any], way: Interception) -> Recording:
         on, model = self.options.on, self.model
         device = {"fake": "cpu"}.get(on, on)
@@ -152,6 +157,7 @@ class Stage:
             failures_explained(model, on_data=on in ("cpu", "cuda")),
         ):  # fmt: skip
             output = self._step(model, arguments, recorder, tracker)
+        _file_grown_caches(recorder, arguments)
         outputs = _file_results(recorder, model, output, self.optimizer)
         # Closed while the model is still borrowed: what lives now outlives the step.
         return Recording(tuple(recorder.ops), tracker.modules(), recorder.storages.close(), inputs, outputs)
@@ -316,12 +322,24 @@ def _register(recorder: Recorder, model: nn.Module, optimizer: torch.optim.Optim
                 if isinstance(value, torch.Tensor):
                     storages.id_of(value, "optimizer-state", name)
     described = []
-    args, kwargs = inputs
-    for name, value in [*((f"input {i}", arg) for i, arg in enumerate(args)), *kwargs.items()]:
+    for name, value in _named(inputs):
         for leaf in tensor_leaves(value):
             storages.id_of(leaf, "input", name)
             described.append((name, storages.describe(leaf)))
     return tuple(described)
+
+
+def _named(arguments: tuple[Any, Any]) -> list[tuple[str, Any]]:
+    args, kwargs = arguments
+    return [*((f"input {place}", value) for place, value in enumerate(args)), *kwargs.items()]
+
+
+def _file_grown_caches(recorder: Recorder, arguments: tuple[Any, Any]) -> None:
+    """What a KV cache holds after the step is for the next one."""
+    for name, value in _named(arguments):
+        if is_cache(value):
+            for leaf in tensor_leaves(value):
+                recorder.storages.mark(leaf, "output", name)
 
 
 def _file_results(recorder: Recorder, model: nn.Module, output: Any, optimizer: torch.optim.Optimizer | None) -> Any:

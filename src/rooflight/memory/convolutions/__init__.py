@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.hardware.tasks import Task
+from rooflight.hardware.tasks import Task, rows_of
 from rooflight.memory.convolutions.recorded import Recorded
 
 __all__ = ["ConvolutionWorkspaces"]
@@ -56,13 +56,13 @@ class ConvolutionWorkspaces:
 
 def _found(recorded: Recorded, tasks: Sequence[Task]) -> dict[Task, int]:
     """The ways of a layer share most of the work: each layer is described once."""
-    numbers = list(dict.fromkeys(task.numbers for task in tasks))
-    place = {layer: number for number, layer in enumerate(numbers)}
+    layers = list({task.numbers: task for task in tasks}.values())
+    place = {task.numbers: number for number, task in enumerate(layers)}
     ways: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
         ways[task.family].append(task)
     answers = recorded.bytes_of(
-        np.array(numbers, dtype=np.int64),
+        rows_of(layers, np.int64),
         {family: [place[task.numbers] for task in some] for family, some in ways.items()},
     )
     return {

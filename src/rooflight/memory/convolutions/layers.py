@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.hardware.tasks import with_output
+
 Column = NDArray[np.int64]
 
 
@@ -33,11 +35,8 @@ class Layers:
     @classmethod
     def of(cls, numbers: Column, size: int) -> Layers:
         """From rows of task numbers (see rooflight.hardware.tasks.CONVOLUTION)."""
-        n, c, h, w, k, r, s, stride, pad, dilation, groups, channels_last = np.maximum(numbers.T, 0)
-        stride, groups = np.maximum(stride, 1), np.maximum(groups, 1)
-        p = np.maximum((h + 2 * pad - dilation * (r - 1) - 1) // stride + 1, 1)
-        q = np.maximum((w + 2 * pad - dilation * (s - 1) - 1) // stride + 1, 1)
-        return cls(size, n, c, h, w, k, r, s, stride, pad, groups, channels_last, p, q)
+        n, c, h, w, k, r, s, stride, pad, _, groups, channels_last, p, q = with_output(np.maximum(numbers, 0)).T
+        return cls(size, n, c, h, w, k, r, s, np.maximum(stride, 1), pad, np.maximum(groups, 1), channels_last, p, q)
 
     @property
     def width_in(self) -> Column:

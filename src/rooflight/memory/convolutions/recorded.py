@@ -30,9 +30,8 @@ _ANY = -1
 class _Described:
     """Layers, and what all families need to know of them."""
 
-    def __init__(self, rows: Column, size: int) -> None:
-        self.rows = rows
-        self.layers = Layers.of(rows[:, : len(CONVOLUTION)], size)
+    def __init__(self, numbers: Column, size: int) -> None:
+        self.layers = Layers.of(numbers, size)
 
     @cached_property
     def kinds(self) -> Column:
@@ -47,12 +46,23 @@ class _Described:
         return traits_of(self.layers)
 
 
+class _Kind:
+    """Recorded layers of one kind, and their workspaces, a column for each family."""
+
+    def __init__(self, rows: Column, size: int) -> None:
+        self.described = _Described(rows[:, : len(CONVOLUTION)], size)
+        self.rows = rows
+
+    def of(self, kind: int, size: int) -> _Kind:
+        return _Kind(self.rows[self.described.kinds == kind], size)
+
+
 class Recorded:
     """Rows of one precision, whose elements have `size` bytes. What is made of them is made when it is asked for."""
 
     def __init__(self, rows: Column, size: int) -> None:
         self._size = size
-        self._alike = {_ANY: _Described(rows, size)}
+        self._alike = {_ANY: _Kind(rows, size)}
         self._points: dict[tuple[str, int], _Points | None] = {}
 
     def bytes_of(self, numbers: Column, ways: Mapping[str, Sequence[int]]) -> dict[str, Floats]:
@@ -79,17 +89,16 @@ class Recorded:
     def _of(self, family: str, kind: int) -> _Points | None:
         key = family, kind
         if key not in self._points:
-            described = self._of_kind(kind)
-            workspaces = described.rows[:, len(CONVOLUTION) + FAMILIES.index(family)]
+            alike = self._of_kind(kind)
+            workspaces = alike.rows[:, len(CONVOLUTION) + FAMILIES.index(family)]
             has = workspaces >= 0
             enough = has.sum() >= (1 if kind == _ANY else NEIGHBOURS)
-            self._points[key] = _Points(described, workspaces, has, family) if enough else None
+            self._points[key] = _Points(alike.described, workspaces, has, family) if enough else None
         return self._points[key]
 
-    def _of_kind(self, kind: int) -> _Described:
+    def _of_kind(self, kind: int) -> _Kind:
         if kind not in self._alike:
-            every = self._alike[_ANY]
-            self._alike[kind] = _Described(every.rows[every.kinds == kind], self._size)
+            self._alike[kind] = self._alike[_ANY].of(kind, self._size)
         return self._alike[kind]
 
 

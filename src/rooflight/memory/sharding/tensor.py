@@ -2,18 +2,20 @@
 
 What a column's matmul makes is cut, and so is all that is made from it, up to the row's matmul, whose result every rank
 has whole; in backward the other way round (Korthikanti et al. 2022, section 4). With sequence parallelism the rest is
-cut, too, and is whole only while a matmul that needs it runs.
+cut, too, and is whole only while a matmul that needs it runs. A cache of keys and values is cut by heads: if ranks are
+more than these, every one of them has a head.
 """
 
 from __future__ import annotations
 
-from rooflight.ledger import Ledger, Op
+from rooflight.ledger import Ledger, Op, Tensor
 from rooflight.memory.sharding.draft import Draft
 from rooflight.memory.sharding.weights import cut_weights, parameter_of
-from rooflight.prediction.parallel.blocks import Model
+from rooflight.prediction.parallel.blocks import Model, is_attention
 from rooflight.prediction.parallel.split import Parts, parts_of
 
 _MADE = ("activation", "temporary", "output")
+_BY_HEADS = ("cat", "bmm", "baddbmm", "copy", "index_copy", "index_put", "slice_scatter")
 
 
 def divide(draft: Draft, model: Model, ranks: int, *, sequence: bool) -> None:
@@ -23,6 +25,7 @@ def divide(draft: Draft, model: Model, ranks: int, *, sequence: bool) -> None:
     parts, owner = parts_of(ledger, model), parameter_of(ledger)
     weights = cut_weights(ledger, parts.modules)
     made, of_weights = _cut_results(ledger, parts, weights)
+    cached = _cut_caches(ledger, parts, made, ranks)
     average = _average(ledger, weights, ranks)
     along = set()
     for number, storage in enumerate(ledger.storages):
@@ -30,6 +33,8 @@ def divide(draft: Draft, model: Model, ranks: int, *, sequence: bool) -> None:
         if number in owner or updated:
             share = average if number not in owner else 1 / ranks if owner[number] in weights else 1.0
             draft.cut(number, share)
+        elif number in cached:
+            draft.cut(number, cached[number])
         elif number in made:
             draft.cut(number, 1 / ranks)
         elif sequence and storage.category in _MADE and storage.born is not None and number not in of_weights:
@@ -66,6 +71,33 @@ def _cut_results(ledger: Ledger, parts: Parts, weights: set[int]) -> tuple[set[i
         elif _is_cut(op, parts, bool((inputs - copies) & cut)):
             cut |= results
     return cut - weights, copies
+
+
+def _cut_caches(ledger: Ledger, parts: Parts, made: set[int], ranks: int) -> dict[int, float]:
+    """Inputs that hold keys or values of the heads, and what they grow into: the part that a rank has. They are added
+    to by a rank's own keys and values, or multiplied with its queries; a mask is neither."""
+    place = {storage.id: number for number, storage in enumerate(ledger.storages)}
+    inputs = {number for number, one in enumerate(ledger.storages) if one.category == "input"}
+    found: dict[int, float] = {}
+    for op in ledger.ops:
+        if op.index not in parts.inside or op.index in parts.axis:
+            continue
+        seen = {number: one for one in _of_heads(op) if (number := place.get(one.storage)) is not None}
+        if not seen.keys() & made:
+            continue
+        for number, one in seen.items():
+            if number in inputs:
+                found[number] = 1 / min(ranks, one.shape[1] if len(one.shape) == 4 else ranks)
+        if op.packet == "aten::cat" and (shares := [found[number] for number in seen if number in found]):
+            found |= {place[one.storage]: max(shares) for one in op.outputs if one.storage in place}
+    return found
+
+
+def _of_heads(op: Op) -> list[Tensor]:
+    """Those of its inputs of which every rank has the part of its heads."""
+    if is_attention(op):
+        return [one for name, one in op.args.items() if isinstance(one, Tensor) and name in ("query", "key", "value")]
+    return list(op.inputs) if op.packet.removeprefix("aten::").rstrip("_") in _BY_HEADS else []
 
 
 def _is_cut(op: Op, parts: Parts, from_a_part: bool) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.hardware.tasks import FAMILIES
+from rooflight.hardware.tasks import FAMILIES, OUTPUT, with_output
 
 Array = npt.NDArray[np.float64]
 
@@ -47,7 +47,10 @@ def itemsize(precision: str) -> int:
 
 
 def columns(family: str, numbers: Array) -> dict[str, Array]:
-    return {name: numbers[:, place] for place, name in enumerate(FAMILIES[family])}
+    names = FAMILIES[family]
+    if family.startswith("conv-"):
+        names, numbers = (*names, *OUTPUT), with_output(numbers)
+    return {name: numbers[:, place] for place, name in enumerate(names)}
 
 
 def product_seconds(m: Array, n: Array, k: Array, batch: Array, peak: float, units: float) -> Array:
@@ -82,18 +85,9 @@ def _gemm(c: dict[str, Array], precision: str, speed: Speed) -> Array:
     return np.maximum(compute, memory_seconds(nbytes, speed))
 
 
-def convolution_sides(c: dict[str, Array]) -> tuple[Array, Array]:
-    """Height and width of the output."""
-    span_r, span_s = c["dilation"] * (c["r"] - 1) + 1, c["dilation"] * (c["s"] - 1) + 1
-    high = np.maximum(1, (c["h"] + 2 * c["pad"] - span_r) // c["stride"] + 1)
-    wide = np.maximum(1, (c["w"] + 2 * c["pad"] - span_s) // c["stride"] + 1)
-    return high, wide
-
-
 def convolution_product(family: str, c: dict[str, Array]) -> tuple[Array, Array, Array]:
     """Rows, columns and depth of the matrix product that a convolution is, for one group."""
-    high, wide = convolution_sides(c)
-    pixels, inputs = c["n"] * high * wide, c["c"] / c["groups"]
+    pixels, inputs = c["n"] * c["p"] * c["q"], c["c"] / c["groups"]
     outputs, window = c["k"] / c["groups"], c["r"] * c["s"]
     if family == "conv-forward":
         return pixels, outputs, inputs * window
@@ -103,9 +97,8 @@ def convolution_product(family: str, c: dict[str, Array]) -> tuple[Array, Array,
 
 
 def convolution_bytes(c: dict[str, Array], precision: str) -> Array:
-    high, wide = convolution_sides(c)
     size = itemsize(precision)
-    x, y = c["n"] * c["c"] * c["h"] * c["w"] * size, c["n"] * c["k"] * high * wide * size
+    x, y = c["n"] * c["c"] * c["h"] * c["w"] * size, c["n"] * c["k"] * c["p"] * c["q"] * size
     weight = c["k"] * c["c"] / c["groups"] * c["r"] * c["s"] * size
     return x + y + weight
 

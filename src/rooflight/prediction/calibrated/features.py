@@ -15,7 +15,6 @@ from rooflight.prediction.calibrated.baseline import (
     Array,
     columns,
     convolution_product,
-    convolution_sides,
     itemsize,
 )
 from rooflight.prediction.calibrated.weights import WEIGHTS
@@ -53,17 +52,16 @@ def _gemm(c: dict[str, Array]) -> dict[str, Array]:
 
 def _convolution(family: str, c: dict[str, Array], precision: str) -> dict[str, Array]:
     m, n, k = convolution_product(family, c)
-    high, wide = convolution_sides(c)
     pixels = 4 if itemsize(precision) == 4 else 8  # of 16 bytes
     depthwise = (c["groups"] > 1) & (c["groups"] >= c["c"])
     return {
         "m": _log(m), "n": _log(n), "k": _log(k), "groups": _log(c["groups"]), "window": _log(c["r"] * c["s"]),
-        "stride": _log(c["stride"]), "side": _log(high),
+        "stride": _log(c["stride"]), "side": _log(c["p"]),
         "depthwise": depthwise, "grouped": (c["groups"] > 1) & ~depthwise, "colours": c["c"] < 8,
         "c_aligned": _alignment(c["c"], 256), "k_aligned": _alignment(c["k"], 256), "oblong": c["r"] != c["s"],
         "whole": _least(_alignment(c[side], 256) for side in ("c", "k")),
         "c_whole": c["c"] % pixels == 0, "k_whole": c["k"] % pixels == 0, "channels_last": c["channels_last"],
-        "pixels_whole": c["h"] * c["w"] % pixels == 0, "out_pixels_whole": high * wide % pixels == 0,
+        "pixels_whole": c["h"] * c["w"] % pixels == 0, "out_pixels_whole": c["p"] * c["q"] % pixels == 0,
     }  # fmt: skip
 
 

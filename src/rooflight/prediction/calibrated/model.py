@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from rooflight.hardware.calibration import Calibration
-from rooflight.hardware.tasks import FAMILIES, Task
+from rooflight.hardware.tasks import FAMILIES, Task, rows_of
 from rooflight.prediction.calibrated.baseline import (
     LAUNCH_S,
     Array,
@@ -71,7 +71,7 @@ class CalibratedModel:
             if task not in known:
                 groups.setdefault((task.family, task.precision), []).append(task)
         for (family, precision), some in groups.items():
-            numbers = np.array([task.numbers for task in some], dtype=np.float64)
+            numbers = rows_of(some, np.float64)
             found = self._family(family, precision).times(numbers, precision, self.speed)
             known.update(zip(some, map(tuple, found.T.tolist()), strict=True))
         return Times(*np.array([known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)

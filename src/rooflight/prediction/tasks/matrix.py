@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rooflight.hardware.tasks import Task
+from collections.abc import Sequence
+from math import prod
+
+from rooflight.hardware.tasks import Task, side_of
 from rooflight.ledger import Op, Tensor
 from rooflight.prediction.tasks.elements import broadcast, plain
 from rooflight.prediction.tasks.registry import precision_of, tasks_for
@@ -59,16 +62,23 @@ def _planes(tensor: Tensor) -> tuple[int, int, int, int]:
 def _convolution(op: Op, x: Tensor, out: Tensor, family: str) -> Task:
     weight = op.tensor("weight")
     n, c, h, w = _planes(x)
-    k = out.shape[1]
-    *outer, last = weight.shape[2:]
-    r = 1
-    for side in outer:
-        r *= side
-    stride, pad, dilation = (op.ints(name, [default])[-1] for name, default in
+    _, k, p, q = _planes(out)
+    *outer, s = kernel = weight.shape[2:]
+    # Where sides differ, that with the largest kernel speaks for all, and the output's own sides are told beside it.
+    side = max(range(len(kernel)), key=lambda place: (kernel[place], place))
+    stride, pad, dilation = (_of_side(op.ints(name, [default]), side) for name, default in
                              (("stride", 1), ("padding", 0), ("dilation", 1)))  # fmt: skip
     groups = op.ints("groups", [1])[0]
-    last_layout = int(x.channels_last or weight.channels_last)
-    return Task(family, op.precision, (n, c, h, w, k, r, last, stride, pad, dilation, groups, last_layout))
+    layout = int(x.channels_last or weight.channels_last)
+    r = prod(outer)
+    numbers = (n, c, h, w, k, r, s, stride, pad, dilation, groups, layout)
+    follows = all(out == side_of(side, size, stride, pad, dilation) for out, side, size in ((p, h, r), (q, w, s)))
+    return Task(family, op.precision, numbers if follows else (*numbers, p, q))
+
+
+def _of_side(values: Sequence[int], side: int) -> int:
+    """One value may stand for all sides."""
+    return values[side] if side < len(values) else values[-1]
 
 
 _SWAPPED = {"conv-forward": "conv-dgrad", "conv-dgrad": "conv-forward", "conv-wgrad": "conv-wgrad"}
