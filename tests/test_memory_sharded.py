@@ -512,6 +512,21 @@ def test_a_rank_casts_its_own_weights_if_there_is_room_for_them() -> None:
     assert part.script.cast_from is not None
 
 
+@pytest.mark.parametrize("mode", ["fsdp", "zero3"])
+def test_a_model_without_units(mode: str) -> None:
+    """All of it is around the units, of which there are none."""
+    model, data = nn.Linear(1000, 1000), torch.zeros(4, 1000)
+    (found,) = rooflight.predict(model, data, step="train", on="a100", gpus=4, parallel=mode)
+    assert found.memory is not None
+    assert found.memory.peak.split["optimizer-state"] == pytest.approx(2 * 1_001_000 * 4 / 4, rel=1e-3)
+
+
+def test_zero_has_nothing_to_share_out_in_inference() -> None:
+    found = rooflight.predict("gpt2", on="h200", seq=32, gpus=8, parallel="zero2", overrides=SMALL, advice=False)[0]
+    assert found.many is not None
+    assert any("nothing that ZeRO 1 and 2 share out" in note for note in found.many.assumptions)
+
+
 # --- decoding ---
 
 GROUPED = {"num_hidden_layers": "2", "num_key_value_heads": "2"}

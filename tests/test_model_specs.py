@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import rooflight
 from rooflight.errors import RooflightError, UnknownModel
 from rooflight.models import Workload, build, image_zoo, parse_input
 
@@ -133,10 +134,18 @@ def test_inputs_from_the_command_line(folder: Path) -> None:
 
 
 def test_live_modules_stay_as_they_are(folder: Path) -> None:
-    workload = build("mine:instance", input_shape=(3,), batch=4)
+    workload = build("mine:instance", input_shape=(3,), batch=4, device="cpu")
     assert devices(workload) == {"cpu"}
     assert not workload.args[0].is_meta
     assert tuple(output(workload).shape) == (4, 3)
+
+
+def test_a_trace_of_a_live_module_needs_no_memory_for_its_input(folder: Path) -> None:
+    workload = build("mine:instance", input_shape=(3,), batch=10**9)
+    assert devices(workload) == {"cpu"}
+    assert workload.args[0].is_meta
+    (found,) = rooflight.predict("mine:instance", input_shape=(3,), on="h200", advice=False, batch=2**24)
+    assert found.memory is not None and found.memory.peak.split["input"] > 2**24
 
 
 @pytest.mark.parametrize("name", ["reads_values", "half_loaded"])
@@ -348,7 +357,7 @@ HF_ERRORS = [
 
 @pytest.mark.parametrize(("spec", "options", "line"), HF_ERRORS)
 def test_mistakes_with_hugging_face(spec: str, options: dict[str, Any], line: str) -> None:
-    import huggingface_hub
+    import huggingface_hub.constants
 
     before = os.environ.get("HF_HUB_OFFLINE"), huggingface_hub.constants.HF_HUB_OFFLINE
     assert failure(spec, **options).startswith(line)

@@ -96,6 +96,29 @@ def test_the_loss_may_be_chosen(loss: str, op: str) -> None:
     assert ledger.header.loss == loss
 
 
+class Scored(nn.Linear):
+    """Gives a loss, alone or beside what it is of."""
+
+    def __init__(self, named: bool) -> None:
+        super().__init__(4, 3)
+        self.named = named
+
+    def forward(self, x: torch.Tensor) -> Any:
+        scores = super().forward(x)
+        loss = scores.logsumexp(1).mean()
+        return {"loss": loss, "logits": scores} if self.named else loss
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_models_own_loss_is_called_that(named: bool) -> None:
+    ledger = train(Scored(named), torch.randn(2, 4), loss="mse")
+    assert "logsumexp" in names(ledger) and "pow" not in names(ledger)
+    assert ledger.header.loss == "model's own"
+    assert "--loss mse has no effect: the model computes its own" in ledger.header.notes
+    silent = train(Scored(named), torch.randn(2, 4)).header
+    assert silent.loss == "model's own" and not any("--loss" in note for note in silent.notes)
+
+
 def test_segmentation_scores_have_their_classes_in_dimension_one() -> None:
     ledger = train(nn.Conv2d(3, 5, 1), torch.randn(2, 3, 4, 4), loss="cross-entropy")
     assert only(ledger, "nll_loss2d_forward").tensor("self").shape == (2, 5, 4, 4)

@@ -17,7 +17,8 @@ from rooflight.prediction.prepared import Step
 LISTED = 12
 """Tenants that are named."""
 WORDS = {
-    "parameter": "parameters", "buffer": "buffers", "gradient": "gradients", "optimizer-state": "optimizer state",
+    "parameter": "parameters", "weight-copy": "copies of weights (autocast)", "buffer": "buffers",
+    "gradient": "gradients", "optimizer-state": "optimizer state",
     "gathered": "gathered weights", "bucket": "buckets of gradients", "activation": "activations kept for backward",
     "input": "inputs", "output": "outputs", "temporary": "temporaries", "workspace": "workspace",
     "libraries": "libraries (cuBLAS)", "rounding": "rounding of blocks",
@@ -53,7 +54,25 @@ def peak_of(step: Step, script: Script, peaks: Peaks, *, first: bool, tenants: b
 
 def _category(step: Step, script: Script, number: int) -> str:
     storages = step.ledger.storages
-    return storages[number].category if number < len(storages) else script.lives.rows[number - len(storages)].category
+    if number >= len(storages):
+        return script.lives.rows[number - len(storages)].category
+    return "weight-copy" if number in _copies(step) else storages[number].category
+
+
+def _copies(step: Step) -> set[int]:
+    """Storages that autocast casts weights into. It keeps them until forward is over, and autograd until backward has
+    used them."""
+    found: set[int] | None = step.shared.get("weight copies")
+    if found is None:
+        found, ledger = set(), step.ledger
+        if ledger.header.autocast is not None:
+            weights = {one.id for one in ledger.storages if one.category == "parameter"}
+            number = {one.id: place for place, one in enumerate(ledger.storages)}
+            for op in ledger.ops:
+                if op.packet == "aten::_to_copy" and any(one.storage in weights for one in op.inputs):
+                    found |= {number[one.storage] for one in op.outputs if one.storage in number}
+        step.shared["weight copies"] = found
+    return found
 
 
 def _inside(script: Script, op: int) -> tuple[set[int], tuple[int, ...]]:
@@ -83,14 +102,15 @@ def _tenants(step: Step, script: Script, alive: Sequence[int], borrowed: Sequenc
         # Parameters and inputs have names; of what ops make, those that are alike are one row.
         named = storage.name if storage.born is None else ""
         maker = ledger.ops[storage.born].name if storage.born is not None and storage.born < len(ledger.ops) else ""
-        groups[nbytes[number], storage.category, named, maker, tensor and (tensor.shape, tensor.dtype)].append(number)
+        kind = _category(step, script, number), named, maker, tensor and (tensor.shape, tensor.dtype)
+        groups[nbytes[number], *kind].append(number)
     found = _beside(step, script, largest)
     for numbers in groups.values():
         storage = ledger.storages[numbers[0]]
         tensor = described.get(storage.id)
         maker_op = ledger.ops[storage.born] if storage.born is not None and storage.born < len(ledger.ops) else None
         found.append(Tenant(
-            bytes=nbytes[numbers[0]] * len(numbers), count=len(numbers), category=storage.category,
+            bytes=nbytes[numbers[0]] * len(numbers), count=len(numbers), category=_category(step, script, numbers[0]),
             name=storage.name or (maker_op.name if maker_op is not None else ""),
             module=maker_op.module if maker_op is not None else storage.name.rpartition(".")[0],
             # Results that the trace has no size for, as the reserve of recurrent layers, have no shape either.

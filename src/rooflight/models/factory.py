@@ -226,7 +226,9 @@ def _step_inputs(
     made: _Made, model: nn.Module, *, request: Request, home: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if request.input_shape is not None:
-        return (inputs.from_shape(request.input_shape, model, request=request, device=home),), {}
+        # A finished module has data wherever it was made; what only a trace sees needs none, however large.
+        device = torch.device("meta") if request.device == "meta" else home
+        return (inputs.from_shape(request.input_shape, model, request=request, device=device),), {}
     if made.args is None:
         raise BadInput(
             f"{request.spec} brings no inputs; add --input 3x224x224 (or int:128 for tokens), "

@@ -49,6 +49,7 @@ from rooflight.prediction.what_fits import (
     OneDevice,
     Place,
     Timed,
+    barely,
     memory_notes,
     savings,
     settings_given,
@@ -109,8 +110,8 @@ def predict(
     and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`,
     `tp`, `pp`, `8x4x2`, ...): the batch is then that of one replica, cut into `micro_batches`.
     `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction. `max_batch`,
-    `max_seq`: the largest batch and the longest sequence that fit. `allocator`: settings of torch's CUDA allocator as
-    in PYTORCH_CUDA_ALLOC_CONF.
+    `max_seq`: the largest batch and the longest sequence that fit, of a model by name. `allocator`: settings of torch's
+    CUDA allocator as in PYTORCH_CUDA_ALLOC_CONF.
 
         >>> rooflight.predict("resnet50", on=["a100", "h200"], batch=[1, 8, 64], step="train")
     """
@@ -175,6 +176,14 @@ def _ways(devices: Sequence[Device], tier: str | None, given: Calibration | None
     return _Ways(predictors, by_spec, notes)
 
 
+def _one_chip(work: _Work) -> tuple[str, ...]:
+    gpus = [device.name for device in work.devices if device.kind == "gpu"]
+    if not work.memories.many or len(gpus) < 2:
+        return ()
+    return (f"memory is played as on {gpus[0]} for all GPUs: ask for at most {ADVISED_CELLS} devices and batches to "
+            "have each one's own",)  # fmt: skip
+
+
 def _answered(work: _Work) -> Predictions:
     predictors, by_spec = work.ways.predictors, work.ways.by_spec
     rows = [*work.by_predictors(predictors), *(row for device in by_spec for row in work.by_spec(device))]
@@ -186,8 +195,8 @@ def _answered(work: _Work) -> Predictions:
     steps = work.steps
     return Predictions(
         header=_header(steps), predictions=tuple(rows),
-        notes=(*too_large(rows), *steps[0].ledger.header.notes, *notes, *_guesses(steps, {row.tier for row in rows}),
-               *memory_notes(rows)),
+        notes=(*too_large(rows), *barely(rows), *steps[0].ledger.header.notes, *notes,
+               *_guesses(steps, {row.tier for row in rows}), *memory_notes(rows), *_one_chip(work)),
         devices=tuple(work.devices), graphs=work.graphs, precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
     )  # fmt: skip

@@ -106,7 +106,8 @@ class _AnyBatch:
     @classmethod
     def of(cls, asked: Asked, near: int | None) -> _AnyBatch:
         if not asked.by_name:
-            raise BadInput("--max-batch needs a model by name: a live module has the batch of its inputs")
+            raise BadInput("--max-batch needs a model by name: a live module has the batch of its inputs; give "
+                           '"file.py:NAME"')  # fmt: skip
         traced = cache(asked.at)
         return cls(asked.at(near or 1, scaled=True).larger or traced, traced)
 
@@ -148,7 +149,8 @@ def longest_sequence(asked: Asked, place: Place, memories: Memories, *, batch: i
     """Every length is traced: what a model does with more tokens has no closed form here."""
     start = asked.which.get("seq")
     if not asked.by_name:
-        raise BadInput("--max-seq needs a model by name: a live module has the length of its inputs")
+        raise BadInput("--max-seq needs a model by name: a live module has the length of its inputs; give "
+                       '"file.py:FACTORY" with a parameter `seq`')  # fmt: skip
     name = "past" if asked.which.get("step") == "decode" else "seq"
     first = asked.at(batch)
     length = first.ledger.header.past if name == "past" else first.ledger.header.sequence
@@ -321,10 +323,27 @@ def too_large(rows: Sequence[Prediction]) -> tuple[str, ...]:
         memory = row.memory
         if memory is None or memory.fits:
             continue
-        batch = "" if row.batch is None else f" at batch {row.batch:,}"
-        needs, has = units.bytes_(memory.device_bytes), units.bytes_(memory.usable_bytes)
-        found.append(f"{DOES_NOT_FIT}{row.device}{batch} would need {needs} of its {has}: this would not run")
+        where, has = f"{row.device}{_at(row)}", units.bytes_(memory.usable_bytes)
+        needs, least = units.bytes_(memory.device_bytes), memory.peak_allocated_bytes + (memory.outside_bytes or 0)
+        if least > memory.usable_bytes:
+            found.append(f"{DOES_NOT_FIT}{where} would need {needs} of its {has}: this would not run")
+        else:
+            found.append(f"{DOES_NOT_FIT}{where} has {units.bytes_(least)} in use at its peak, but in pieces that do "
+                         f"not fit into the gaps of {has}: this would not run, even if all that is cached were given "
+                         f"back (it would take {needs} where there is no end)")  # fmt: skip
     return tuple(found)
+
+
+def barely(rows: Sequence[Prediction]) -> tuple[str, ...]:
+    """Of several, those that run only because cached blocks are given back; one alone says so beside its numbers."""
+    found = [f"{row.device}{_at(row)}" for row in rows if row.memory is not None and row.memory.retries]
+    if len(rows) < 2 or not found:
+        return ()
+    return (f"{', '.join(found)}: fits barely, cached blocks are given back, which waits for the GPU",)
+
+
+def _at(row: Prediction) -> str:
+    return "" if row.batch is None else f" at batch {row.batch:,}"
 
 
 def with_limits(found: Predictions, asked: Asked, places: Iterable[Place], memories: Memories, *, max_batch: bool,

@@ -36,7 +36,8 @@ def memory_table(many: Many) -> Table:
         ("parameters", many.parameter_bytes), ("gradients", many.gradient_bytes),
         ("optimizer state", many.optimizer_bytes), ("together", many.state_bytes),
     )  # fmt: skip
-    columns = (Column("kept by one GPU", right=False), Column("bytes", whole_bytes))
+    one = "kept by one GPU" if many.pipeline == 1 else "kept by one GPU of the stage with most of it"
+    columns = (Column(one, right=False), Column("bytes", whole_bytes))
     return Table("", columns, rows, emphasised=frozenset({3}))
 
 

@@ -106,9 +106,12 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def limit_line(limit: Limit, *, several: bool, many: bool = False) -> str:
+def limit_line(limit: Limit, *, several: bool, many: bool = False, decoding: bool = False) -> str:
     """`the largest batch that fits: 1,464 (149 GB of 150 GB; 1,465 would not), ...`."""
-    what = ("batch of a replica" if many else "batch") if limit.what == "batch" else "sequence"
+    if limit.what == "batch":
+        what = "batch of a replica" if many else "batch"
+    else:
+        what = "sequence in the cache" if decoding else "sequence"
     best = "largest" if limit.what == "batch" else "longest"
     at = f" at batch {limit.batch:,}" if limit.batch is not None else ""
     on = f" on {limit.device}" if several else ""
@@ -140,12 +143,19 @@ def memory_line(memory: Memory, *, each: bool) -> str:
             f"and libraries, of {has}: {verdict}")  # fmt: skip
 
 
+def _stage(one: Prediction) -> str:
+    many, memory = one.many, one.memory
+    if many is None or many.pipeline == 1 or memory is None or memory.stage is None:
+        return ""
+    return f", on stage {memory.stage + 1} of {many.pipeline}, the fullest"
+
+
 def tables(found: Predictions, one: Prediction, of: str) -> list[Table]:
     """What is shown of one prediction's memory."""
     memory = one.memory
     if memory is None:
         return []
-    made = [split_table(memory, f"memory at its highest, {peak_words(memory, found.header.model)}{of}")]
+    made = [split_table(memory, f"memory at its highest, {peak_words(memory, found.header.model)}{_stage(one)}{of}")]
     if memory.timeline is not None:
         made += [tenant_table(memory, ""), *timeline_tables(memory.timeline, of)]
     if found.savings:

@@ -171,7 +171,8 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
 def _limits(found: Predictions) -> list[str]:
     several = len(found.devices) > 1
     many = found[0].many is not None
-    return [memory_tables.limit_line(limit, several=several, many=many) for limit in found.limits]
+    decoding = found.header.step == "decode"
+    return [memory_tables.limit_line(limit, several=several, many=many, decoding=decoding) for limit in found.limits]
 
 
 def _warnings(found: Predictions) -> list[str]:

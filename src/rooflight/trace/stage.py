@@ -33,7 +33,7 @@ from rooflight.trace.modules import ModuleTracker, original_name
 from rooflight.trace.precision import math_modes, tf32_switched
 from rooflight.trace.recorder import Observer, Recorder
 from rooflight.trace.stand_ins import STAND_INS
-from rooflight.trace.step import Labels, Training, Unwatched, make_optimizer, run_inference, run_training
+from rooflight.trace.step import Labels, Training, Unwatched, make_optimizer, own_loss, run_inference, run_training
 from rooflight.trace.target import Target, parse_target
 
 
@@ -72,6 +72,8 @@ class Recording:
     storages: tuple[Storage, ...]
     inputs: tuple[tuple[str, Tensor], ...]
     outputs: tuple[Tensor, ...]
+    own_loss: bool = False
+    """The loss is the model's own, whatever was asked for."""
 
 
 @dataclass
@@ -160,7 +162,8 @@ class Stage:
         _file_grown_caches(recorder, arguments)
         outputs = _file_results(recorder, model, output, self.optimizer)
         # Closed while the model is still borrowed: what lives now outlives the step.
-        return Recording(tuple(recorder.ops), tracker.modules(), recorder.storages.close(), inputs, outputs)
+        own = self.training and own_loss(output) is not None
+        return Recording(tuple(recorder.ops), tracker.modules(), recorder.storages.close(), inputs, outputs, own)
 
     def run(self, arguments: tuple[Any, Any] | None = None) -> Any:
         """The plain step, as a user would run it; gives what the model gave."""

@@ -20,6 +20,8 @@ from rooflight.trace.arguments import tensor_leaves
 from rooflight.trace.interception import nothing_handed_over
 
 LOSSES = ("cross-entropy", "mse", "sum")
+OWN_LOSS = "model's own"
+"""What a ledger says of the loss where the model's output is or has one."""
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 
 
@@ -175,14 +177,21 @@ def main_output(output: Any) -> torch.Tensor:
     raise BadInput("the model gives no floating-point tensor to take a loss of: train it with a wrapper that does")
 
 
-def _loss(output: Any, name: str, notes: StepNotes, labels: Labels) -> torch.Tensor:
-    """Cross-entropy over the last dimension (dimension 1 of a 4-d output), or the mean square in fp32."""
+def own_loss(output: Any) -> torch.Tensor | None:
+    """The loss that the model computes itself."""
     given = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if isinstance(given, torch.Tensor):
         return given
     value = main_output(output)
-    if value.dim() == 0:  # the model computes its own loss
-        return value
+    return value if value.dim() == 0 else None
+
+
+def _loss(output: Any, name: str, notes: StepNotes, labels: Labels) -> torch.Tensor:
+    """Cross-entropy over the last dimension (dimension 1 of a 4-d output), or the mean square in fp32."""
+    own = own_loss(output)
+    if own is not None:
+        return own
+    value = main_output(output)
     if name == "mse":
         return value.float().square().mean()
     if name == "sum":

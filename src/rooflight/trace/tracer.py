@@ -13,6 +13,7 @@ from rooflight.ledger import FORMAT_VERSION, Header, Ledger, Op
 from rooflight.models.workload import Workload
 from rooflight.trace.arguments import TensorKind
 from rooflight.trace.stage import Recording, Stage, TraceOptions, staged
+from rooflight.trace.step import OWN_LOSS
 
 _DEFAULTS = TraceOptions()
 
@@ -82,11 +83,18 @@ def header_of(stage: Stage, recording: Recording) -> Header:
         rooflight=__version__, torch=str(torch.__version__), model=workload.name, step=workload.step,
         target=stage.target.name, batch=workload.batch, dtype=workload.dtype, math=stage.modes,
         sequence=workload.sequence, past=workload.past, autocast=options.autocast,
-        loss=choices.loss if training else None, optimizer=choices.optimizer if training else None,
+        loss=(OWN_LOSS if recording.own_loss else choices.loss) if training else None,
+        optimizer=choices.optimizer if training else None,
         accumulate=choices.accumulate if training else 1, checkpoint=options.checkpoint, traced_on=options.on,
         inputs=recording.inputs, outputs=recording.outputs, rank=options.rank, command=options.command,
-        notes=(*notes_of(stage, recording.ops), *_never_checkpointed(stage, recording)),
+        notes=(*notes_of(stage, recording.ops), *_unused_loss(stage, recording),
+               *_never_checkpointed(stage, recording)),
     )  # fmt: skip
+
+
+def _unused_loss(stage: Stage, recording: Recording) -> tuple[str, ...]:
+    asked = stage.options.loss
+    return (f"--loss {asked} has no effect: the model computes its own",) if asked and recording.own_loss else ()
 
 
 def _never_checkpointed(stage: Stage, recording: Recording) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ stay until backward is over; their gradients are scattered last.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rooflight.ledger import LOSS, Ledger
 from rooflight.memory.lives import Row
@@ -102,8 +103,7 @@ def _gather_in_backward(draft: Draft, order: list[_Unit]) -> None:
 
 def _scatter(draft: Draft, order: list[_Unit], around: tuple[int, ...], end: int, ranks: int) -> None:
     groups = sorted(((unit.backward[1] + 1, unit.gradients) for unit in order if unit.backward), key=lambda row: row[0])
-    ends = [over for over, _ in groups[1:]] + [end - 1]
-    for (over, numbers), freed in zip(groups, ends, strict=True):
+    for (over, numbers), (freed, _) in pairwise([*groups, (end - 1, ())]):
         # The unit's weights are freed first, so that its gradients and their copy weigh less than what was before.
         _scatter_one(draft, numbers, made=min(over, end - 1), freed=freed, gone=over, ranks=ranks)
     # Around the units it is the other way: their weights are gone, gradients and copy are all there is.

@@ -77,7 +77,9 @@ class Rank:
             batches = f"{held} micro-batches" if held > 1 else "one micro-batch"
             found.append(f"memory is that of stage {stage + 1} of {len(self.groups)}, the fullest, with "
                          f"activations of {batches} at once; a weight that two stages use lies on both")  # fmt: skip
-        found += _DATA_WORDS[ZERO_STAGE[layout.mode]] if layout.data > 1 and self._trains else ()
+        if layout.data > 1:
+            kind = ZERO_STAGE[layout.mode]
+            found += _DATA_WORDS[kind] if self._trains else _WITHOUT_TRAINING.get(kind, ())
         if self.micro_batches > 1 and self._trains:
             found.append("memory: gradients of all micro-batches are added up where they lie")
             found.append("memory: inputs of all micro-batches are there from the start" if len(self.groups) > 1 else
@@ -100,6 +102,11 @@ _DATA_WORDS = {
         "unit that computes and a buffer for one, with its whole gradients until they are scattered (fully_shard)",
         "memory: weights around the units stay gathered until backward is over"),
 }  # fmt: skip
+
+
+_WITHOUT_TRAINING = dict.fromkeys(
+    (1, 2), ("memory: every GPU has all weights: without training there is nothing that ZeRO 1 and 2 share out",)
+)
 
 
 def rank_of(step: Step, layout: Layout, options: Options, micro_batches: int, groups: Groups) -> Rank:
