@@ -50,6 +50,7 @@ def test_every_row_is_predicted(outcomes: list[Any]) -> None:
         assert memory.fits
         assert memory.before_bytes < memory.peak_allocated_bytes <= memory.peak_reserved_bytes < memory.device_bytes
         assert sum(memory.peak.split.values()) == memory.peak_allocated_bytes
+        assert 0 <= memory.peak.split.get("rounding", 0) < 0.06 * memory.peak_allocated_bytes
 
 
 @pytest.mark.parametrize("step", ["infer", "train"])
@@ -88,16 +89,37 @@ def test_the_largest_batch_is_found(benchmark: ModuleType) -> None:
     assert benchmark.limits_table(limits) in PAGE.read_text(), "run python benchmarks/memory.py --write"
 
 
-def test_models_that_nothing_was_developed_on(benchmark: ModuleType) -> None:
-    """Other ways to run a step are among them: autocast, checkpoints, accumulation, other optimizers, decoding."""
-    rows = benchmark.outcomes(benchmark.held_out_rows())
-    assert len(rows) >= 96 and {row.measured.step for row in rows} == {"infer", "train", "decode"}
+@pytest.fixture(scope="module")
+def held_out(benchmark: ModuleType) -> list[Any]:
+    """Rows of models that nothing was developed on, and of other ways to run a step."""
+    found: list[Any] = benchmark.outcomes(benchmark.held_out_rows())
+    return found
+
+
+def test_models_that_nothing_was_developed_on(benchmark: ModuleType, held_out: list[Any]) -> None:
+    """Autocast, checkpoints, accumulation, other optimizers and decoding are among them."""
+    assert len(held_out) >= 96 and {row.measured.step for row in held_out} == {"infer", "train", "decode"}
     for step in ("infer", "train"):
-        allocated = spread(benchmark, rows, "allocated_error", step)
-        assert allocated.median <= 0.02 and allocated.p90 <= 0.05
-        assert spread(benchmark, rows, "reserved_error", step).median <= 0.10
-    assert not benchmark.unexplained(rows)
-    assert benchmark.every_row(rows) in PAGE.read_text(), "run python benchmarks/memory.py --write"
+        for error in ("allocated_error", "grown_error"):
+            found = spread(benchmark, held_out, error, step)
+            assert found.median <= 0.02 and found.p90 <= 0.05
+        assert spread(benchmark, held_out, "reserved_error", step).median <= 0.10
+    assert spread(benchmark, held_out, "grown_error", "decode").greatest <= 0.02
+    assert benchmark.every_row(held_out) in PAGE.read_text(), "run python benchmarks/memory.py --write"
+
+
+def test_every_row_that_is_far_off_has_a_reason(
+    benchmark: ModuleType, outcomes: list[Any], held_out: list[Any]
+) -> None:
+    """One that holds: played as it was measured, the row comes out right, but for those whose reason is another."""
+    far = [row for row in (*outcomes, *held_out) if row.is_off(benchmark.LARGE)]
+    assert {row.name for row in far} == benchmark.REASONS.keys()
+    for rows, shared in ((outcomes, True), (held_out, False)):
+        explained = [row for row in far if row in rows and benchmark.REASONS[row.name] not in benchmark.NOT_PLAYED]
+        played = benchmark.reserved_as_measured((row.measured for row in explained), shared_process=shared)
+        assert len(explained) > 10
+        off = {row.name: played[row.name] / row.measured.reserved - 1 for row in explained}
+        assert {name: error for name, error in off.items() if abs(error) > benchmark.PLAYED} == {}
 
 
 # --- the pages ---

@@ -5,7 +5,7 @@ What each holds at its highest is asked of the allocator, as `torch.cuda.max_mem
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,8 +41,10 @@ class Run:
     def _tapes(self) -> Tapes:
         return tapes_of(self._script, with_state=not self._has_state)
 
-    def build(self) -> None:
-        """Make the model and its inputs; what its making left in the cache is given back."""
+    def build(self, *, dropped: Sequence[int] = (), emptied: bool = True) -> None:
+        """Make the model and its inputs; what its making left in the cache is given back, if it is `emptied`.
+        `dropped`: bytes that the making throws away before the model is cast, as a head's own weight that is then tied.
+        """
         script, allocator = self._script, self.allocator
         lives = script.lives
         if script.cast_from is None:
@@ -51,11 +53,14 @@ class Run:
             whole: Held = {}
             sizes = dict(zip(lives.model, script.cast_from, strict=True))
             allocator.play(lives.model, sizes, whole)
+            for block in [allocator.allocate(size) for size in dropped]:
+                allocator.free(block)
             for number in lives.model:
                 self._make((number,))
                 allocator.play((~number,), (), whole)
         self._make(lives.inputs)
-        allocator.empty_cache()
+        if emptied:
+            allocator.empty_cache()
 
     def update_first(self) -> None:
         """Let the optimizer make its state by an update before the first step, as `rooflight measure` does."""
@@ -72,13 +77,16 @@ class Run:
         self._free(number for results in lives.results[start:] for number in results)
         self._free(lives.gradients)
 
+    def renew_inputs(self) -> None:
+        """Inputs that a step uses up, as decoding does with its cache, are there again in the next."""
+        self._make(number for number in self._script.lives.inputs if number not in self._held)
+
     def step(self, *, watched: bool = False) -> Peaks:
         """One step. The first makes the optimizer's state and what libraries keep."""
         allocator, lives = self.allocator, self._script.lives
         tape = self._tapes.later if self._steps else self._tapes.first
         self._steps += 1
-        # Inputs that a step uses up, as decoding does with its cache, are there again in the next.
-        self._make(number for number in lives.inputs if number not in self._held)
+        self.renew_inputs()
         allocator.reset_peaks()
         before = allocator.allocated
         self._free(lives.gradients)
