@@ -194,6 +194,13 @@ def test_what_fails_for_want_of_a_block_is_not_said_to_need_more_than_there_is()
     )
 
 
+def test_of_many_gpus_it_is_told_that_some_are_played_as_others() -> None:
+    asked = {"batch": [1, 2, 3, 4, 5, 6, 7], "advice": False}
+    told = "memory is played once for GPUs that differ in the number of multiprocessors alone"
+    assert any(note.startswith(told) for note in rooflight.predict("mnist-cnn", on="h200,h100-sxm", **asked).notes)
+    assert not any(note.startswith(told) for note in rooflight.predict("mnist-cnn", on="h200", **asked).notes)
+
+
 def test_memory_that_hardly_grows() -> None:
     """A line through two sizes that are alike points to anywhere: the search goes on by doubling."""
     (limit,) = ask("mnist-cnn", on="epyc-9654", tier="spec", max_batch=True).limits

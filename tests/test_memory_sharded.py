@@ -502,6 +502,32 @@ def test_the_fullest_stage_is_the_one_that_reserves_most() -> None:
     assert told == {True, False}, "the stage that asks for most is not always the one that reserves most"
 
 
+def test_the_stage_that_fails_is_the_one_that_is_told() -> None:
+    """GPT-2 in four stages: the last reserves most, the first has most in use. Where only the first fails, it is told."""
+    asked = {"on": "h200", "step": "train", "seq": 512, "batch": 8, "gpus": 4, "parallel": "pp", "micro_batches": 4}
+    whole = rooflight.predict("gpt2", advice=False, **asked)[0].memory
+    assert whole is not None and whole.stage == 3 and whole.peak_reserved_bytes is not None
+    room = whole.peak_allocated_bytes + 10 * 2**20  # more than the last stage has in use, less than the first
+    fraction = f"per_process_memory_fraction:{room / whole.usable_bytes:.6f}"
+    found = rooflight.predict("gpt2", advice=False, allocator=fraction, **asked)
+    memory = found[0].memory
+    assert memory is not None and not memory.fits and memory.stage == 0
+    assert memory.peak_allocated_bytes > room
+    assert any("would need" in note for note in found.notes)
+
+
+def test_copies_of_weights_of_other_micro_batches_are_no_activations() -> None:
+    options = {"step": "train", "seq": 32, "batch": 8, "gpus": 4, "parallel": "pp", "micro_batches": 8, "memory": True}
+    most = {}
+    for autocast in (None, "bf16"):
+        memory = rooflight.predict("gpt2", on="h200", advice=False, autocast=autocast, **options)[0].memory
+        assert memory is not None and memory.timeline is not None
+        most[autocast] = {name: max(values) for name, values in memory.timeline.categories.items()}
+    assert "weight-copy" not in most[None]
+    assert most["bf16"]["weight-copy"] > 2 * most["bf16"]["activation"]
+    assert most["bf16"]["activation"] < 1.2 * most[None]["activation"]
+
+
 def test_a_rank_casts_its_own_weights_if_there_is_room_for_them() -> None:
     """Five billion weights in fp32 do not fit a T4, a fifth of them does."""
     ledger = rooflight.estimate("gpt2-xl", seq=32, dtype="fp16", overrides={"n_layer": "160"})

@@ -137,6 +137,7 @@ def test_decoding_attends_to_the_cache_and_leaves_it_as_it_was(make: Any) -> Non
     ]
     assert len(cached) == 4
     assert {storage.born for storage in cached} == {None}
+    assert not any(storage.host for storage in cached)  # where the model was made is not where it will run
     # Each is let go when the longer one that takes its place is there, and that one is for the next step.
     assert all(storage.dies is not None and storage.dies < len(ledger.ops) for storage in cached)
     grown = [one for one in ledger.storages if one.category == "output" and one.name == "past_key_values"]

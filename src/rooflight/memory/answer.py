@@ -17,7 +17,7 @@ from rooflight.memory.peak import peak_of, timeline_of
 from rooflight.memory.plain import PlainAllocator
 from rooflight.memory.replay import Peaks, Run
 from rooflight.memory.result import Memory, Peak, Timeline
-from rooflight.memory.scripts import lives_in, script_of, sizes_of
+from rooflight.memory.scripts import is_cast, lives_in, script_of, sizes_of
 from rooflight.memory.settings import Settings
 from rooflight.memory.tape import Script
 from rooflight.prediction.prepared import Step
@@ -52,16 +52,6 @@ class _Played:
         return max(self.first.reserved, self.later.reserved)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The fullest of the ranks, and all that may be."""
-
-    fullest: _Played
-    every: tuple[_Played, ...]
-    peak: Peak
-    timeline: Timeline | None
-
-
 class Memories:
     """Answers for any step and device. What devices have in common is played once.
 
@@ -74,26 +64,28 @@ class Memories:
         self.settings = settings or Settings()
         self.workspaces = workspaces or DeviceWorkspaces()
         self.many = many
-        self._known: dict[tuple[object, ...], _Found] = {}
+        self._known: dict[tuple[object, ...], tuple[_Played, ...]] = {}
+        self._shown: dict[tuple[int, bool], tuple[Peak, Timeline | None]] = {}
         self._kept: list[object] = []
 
     def of(self, step: Step, device: Device, *, timeline: bool = False, change: Change | None = None) -> Memory:
         """`change`: of what is allocated, as when the step is one rank's part of a larger one."""
-        found, around = self._find(step, device, timeline=timeline, change=change), self._around(step, device)
-        fullest, on_gpu, room = found.fullest, device.kind == "gpu", _room(around)
-        highest = fullest.highest
-        held, retries = fullest.reserved if on_gpu else highest.allocated, 0
-        fits = held <= room
-        if not fits and all(self._fits_in(one, device, room) for one in found.every):
-            fits, within = True, self._run_in(fullest.script, device, room)
-            assert within is not None
-            held, retries = within
+        every, around = self._ranks(step, device, watched=timeline, change=change), self._around(step, device)
+        room, on_gpu = _room(around), device.kind == "gpu"
+        runs = {one.stage: self._within(one, device, room) for one in every}
+        failing = [one for one in every if runs[one.stage] is None]
+        if failing:
+            shown = max(failing, key=lambda one: one.highest.allocated)
+        else:
+            shown = max(every, key=lambda one: (one.reserved, one.highest.allocated))
+        held, retries = runs[shown.stage] or (shown.reserved, 0)
+        peak, course = self._taken_apart(step, shown, timeline=timeline)
         return Memory(
-            peak_allocated_bytes=highest.allocated, peak_reserved_bytes=held if on_gpu else None,
+            peak_allocated_bytes=shown.highest.allocated, peak_reserved_bytes=held if on_gpu else None,
             outside_bytes=around.outside_bytes if on_gpu else None, usable_bytes=around.usable_bytes,
-            fits=fits, retries=retries,
-            before_bytes=fullest.later.before, first_step_bytes=fullest.first.allocated, peak=found.peak,
-            timeline=found.timeline, stage=None if change is None else fullest.stage,
+            fits=not failing, retries=retries,
+            before_bytes=shown.later.before, first_step_bytes=shown.first.allocated, peak=peak, timeline=course,
+            stage=None if change is None else shown.stage,
             notes=(*around.notes, *self._workspace_notes(step, device)),
         )  # fmt: skip
 
@@ -101,32 +93,44 @@ class Memories:
         """As `of`, without taking anything apart."""
         room = _room(self._around(step, device))
         every = self._play(step, device, change)
-        return all(self._fits_in(one, device, room) for one in every), max(one.reserved for one in every), room
+        fits = all(self._within(one, device, room) is not None for one in every)
+        return fits, max(one.reserved for one in every), room
 
-    def _fits_in(self, played: _Played, device: Device, room: int) -> bool:
+    def _within(self, played: _Played, device: Device, room: int) -> tuple[int, int] | None:
+        """What the allocator holds at most with so many bytes, and how often it must give back what it caches; `None`:
+        it does not get through."""
         if played.reserved <= room:
-            return True
-        return played.highest.allocated <= room and self._run_in(played.script, device, room) is not None
+            return played.reserved, 0
+        if played.highest.allocated > room:
+            return None
+        allocator = self._allocator(device, room)
+        try:
+            first, later, _ = _run(played.script, allocator)
+        except OutOfMemory:
+            return None
+        return max(first.reserved, later.reserved), allocator.retries
 
-    def _find(self, step: Step, device: Device, *, timeline: bool, change: Change | None) -> _Found:
-        chip = None if self.many else chip_of(device)
-        # Whether weights are cast depends on the room there is; of ranks, it is decided for each.
+    def _taken_apart(self, step: Step, played: _Played, *, timeline: bool) -> tuple[Peak, Timeline | None]:
+        key = id(played), timeline  # all that is played is kept
+        if key not in self._shown:
+            self._shown[key] = (
+                peak_of(step, played.script, played.highest, first=played.is_first, tenants=not self.many),
+                timeline_of(step, played.script, played.allocated_after) if timeline else None,
+            )
+        return self._shown[key]
+
+    def _ranks(self, step: Step, device: Device, *, watched: bool, change: Change | None) -> tuple[_Played, ...]:
+        """All of which one may be the fullest; those of several devices where nothing tells these apart."""
         room = _room(self._around(step, device))
-        cast = _is_cast(step, room) if change is None else room
-        key = (id(step), id(change), timeline, device.kind, chip, cublas_bytes(device.capability),
-               self.workspaces.origin(device.name), cast,
+        # Whether half-precision weights are cast depends on the room there is; of ranks, it is decided for each.
+        cast = _is_cast(step, room) if change is None else room if is_cast(step) else None
+        key = (id(step), id(change), watched, device.kind, None if self.many else chip_of(device),
+               cublas_bytes(device.capability), self.workspaces.origin(device.name), cast,
                self._fraction_bytes(device) if self.settings.garbage_collection_threshold else None)  # fmt: skip
-        found = self._known.get(key)
-        if found is None:
-            every = self._play(step, device, change, watched=timeline)
-            fullest = max(every, key=lambda one: (one.reserved, one.highest.allocated))
-            found = self._known[key] = _Found(
-                fullest, every,
-                peak_of(step, fullest.script, fullest.highest, first=fullest.is_first, tenants=not self.many),
-                timeline_of(step, fullest.script, fullest.allocated_after) if timeline else None,
-            )  # fmt: skip
+        if key not in self._known:
+            self._known[key] = self._play(step, device, change, watched=watched)
             self._kept.append((step, change))  # so that nothing else gets their ids
-        return found
+        return self._known[key]
 
     def _play(self, step: Step, device: Device, change: Change | None, *, watched: bool = False) -> tuple[_Played, ...]:
         if change is None:
@@ -150,16 +154,6 @@ class Memories:
             return Script(lives_in(step), sizes_of(step, chip), [()] * len(step.ledger.ops), {})
         workspaces = self.workspaces.of(device.name) if _has_convolutions(step) else None
         return script_of(step, Insides(chip, workspaces), chip, device.capability)
-
-    def _run_in(self, script: Script, device: Device, room: int) -> tuple[int, int] | None:
-        """What the allocator holds at most with so many bytes, and how often it must give back what it caches; `None`:
-        it does not get through."""
-        allocator = self._allocator(device, room)
-        try:
-            first, later, _ = _run(script, allocator)
-        except OutOfMemory:
-            return None
-        return max(first.reserved, later.reserved), allocator.retries
 
     def _workspace_notes(self, step: Step, device: Device) -> tuple[str, ...]:
         taken_over = device.kind == "gpu" and self.workspaces.origin(device.name) != device.name

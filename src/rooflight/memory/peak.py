@@ -12,12 +12,13 @@ from rooflight.memory.moments import Moments
 from rooflight.memory.replay import Peaks
 from rooflight.memory.result import Peak, Tenant, Timeline
 from rooflight.memory.tape import Script
+from rooflight.memory.weight_copies import CATEGORY, copies_of_weights
 from rooflight.prediction.prepared import Step
 
 LISTED = 12
 """Tenants that are named."""
 WORDS = {
-    "parameter": "parameters", "weight-copy": "copies of weights (autocast)", "buffer": "buffers",
+    "parameter": "parameters", CATEGORY: "copies of weights (autocast)", "buffer": "buffers",
     "gradient": "gradients", "optimizer-state": "optimizer state",
     "gathered": "gathered weights", "bucket": "buckets of gradients", "activation": "activations kept for backward",
     "input": "inputs", "output": "outputs", "temporary": "temporaries", "workspace": "workspace",
@@ -56,23 +57,10 @@ def _category(step: Step, script: Script, number: int) -> str:
     storages = step.ledger.storages
     if number >= len(storages):
         return script.lives.rows[number - len(storages)].category
-    return "weight-copy" if number in _copies(step) else storages[number].category
-
-
-def _copies(step: Step) -> set[int]:
-    """Storages that autocast casts weights into. It keeps them until forward is over, and autograd until backward has
-    used them."""
-    found: set[int] | None = step.shared.get("weight copies")
-    if found is None:
-        found, ledger = set(), step.ledger
-        if ledger.header.autocast is not None:
-            weights = {one.id for one in ledger.storages if one.category == "parameter"}
-            number = {one.id: place for place, one in enumerate(ledger.storages)}
-            for op in ledger.ops:
-                if op.packet == "aten::_to_copy" and any(one.storage in weights for one in op.inputs):
-                    found |= {number[one.storage] for one in op.outputs if one.storage in number}
-        step.shared["weight copies"] = found
-    return found
+    copies: set[int] | None = step.shared.get(CATEGORY)
+    if copies is None:
+        copies = step.shared[CATEGORY] = copies_of_weights(step.ledger)
+    return CATEGORY if number in copies else storages[number].category
 
 
 def _inside(script: Script, op: int) -> tuple[set[int], tuple[int, ...]]:

@@ -47,13 +47,18 @@ def sizes_of(step: Step, chip: Chip) -> list[int]:
     return found
 
 
+def is_cast(step: Step) -> bool:
+    """Is the model in half precision?"""
+    header = step.ledger.header
+    return header.dtype in _CAST and not header.autocast
+
+
 def script_of(step: Step, insides: Insides, chip: Chip, capability: int | None) -> Script:
     """As a GPU would run it. A model in half precision is built in fp32 and cast on the device, as `.cuda().bfloat16()`
     does it."""
     lives, nbytes = lives_in(step), sizes_of(step, chip)
     of_kind = insides.of(step.kinds)
-    header = step.ledger.header
-    cast = [2 * nbytes[number] for number in lives.model] if header.dtype in _CAST and not header.autocast else None
+    cast = [2 * nbytes[number] for number in lives.model] if is_cast(step) else None
     return Script(
         lives=lives, nbytes=nbytes, moments=[of_kind[kind] for kind in step.kind_of.tolist()],
         kept=kept_workspaces(_uses_in(step), capability), cast_from=cast,

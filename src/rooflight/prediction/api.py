@@ -176,12 +176,11 @@ def _ways(devices: Sequence[Device], tier: str | None, given: Calibration | None
     return _Ways(predictors, by_spec, notes)
 
 
-def _one_chip(work: _Work) -> tuple[str, ...]:
-    gpus = [device.name for device in work.devices if device.kind == "gpu"]
-    if not work.memories.many or len(gpus) < 2:
+def _alike_gpus(work: _Work) -> tuple[str, ...]:
+    if not work.memories.many or sum(device.kind == "gpu" for device in work.devices) < 2:
         return ()
-    return (f"memory is played as on {gpus[0]} for all GPUs: ask for at most {ADVISED_CELLS} devices and batches to "
-            "have each one's own",)  # fmt: skip
+    return ("memory is played once for GPUs that differ in the number of multiprocessors alone: ask for at most "
+            f"{ADVISED_CELLS} devices and batches to have each one's own",)  # fmt: skip
 
 
 def _answered(work: _Work) -> Predictions:
@@ -196,7 +195,7 @@ def _answered(work: _Work) -> Predictions:
     return Predictions(
         header=_header(steps), predictions=tuple(rows),
         notes=(*too_large(rows), *barely(rows), *steps[0].ledger.header.notes, *notes,
-               *_guesses(steps, {row.tier for row in rows}), *memory_notes(rows), *_one_chip(work)),
+               *_guesses(steps, {row.tier for row in rows}), *memory_notes(rows), *_alike_gpus(work)),
         devices=tuple(work.devices), graphs=work.graphs, precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
     )  # fmt: skip

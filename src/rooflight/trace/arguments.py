@@ -27,6 +27,7 @@ def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, 
     if on == "meta":
         # Lengths of packed sequences stay on the host, whatever the device of the data.
         packs = any(isinstance(module, nn.RNNBase) for module in model.modules())
+        _convert_caches(to_meta, arguments)
         return _each_once(lambda tensor: tensor if packs and _is_lengths(tensor) else to_meta(tensor), arguments)
     if on == "fake":
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -34,6 +35,7 @@ def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, 
         mode = stage.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         with mode:
             swap_state(list(model.modules()), _fake)
+            _convert_caches(_fake, arguments)
             return _each_once(_fake, arguments)
     # The caller's own: a copy would count in the memory that is measured. What the step does to them is undone.
     return _each_once(_own, arguments)
@@ -70,6 +72,16 @@ def fresh_caches(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
     args, kwargs = arguments
     own = tuple(deepcopy(value) if is_cache(value) else value for value in args)
     return own, {name: deepcopy(value) if is_cache(value) else value for name, value in kwargs.items()}
+
+
+def _convert_caches(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple[Any, Any]) -> None:
+    """In place: the tensors of a cache object are no leaves of the inputs."""
+    args, kwargs = arguments
+    for value in (*args, *kwargs.values()):
+        for layer in getattr(value, "layers", ()) if is_cache(value) else ():
+            for name, tensor in vars(layer).items():
+                if isinstance(tensor, torch.Tensor):
+                    setattr(layer, name, convert(tensor))
 
 
 def is_cache(value: Any) -> bool:

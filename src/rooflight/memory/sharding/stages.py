@@ -14,6 +14,8 @@ from rooflight.ledger import Ledger, is_inside
 from rooflight.memory.lives import Row
 from rooflight.memory.sharding.draft import Draft
 from rooflight.memory.sharding.weights import parameter_of
+from rooflight.memory.weight_copies import CATEGORY as COPY
+from rooflight.memory.weight_copies import copies_of_weights
 from rooflight.prediction.parallel.blocks import Model
 
 _STANDING = ("parameter", "buffer", "input")
@@ -131,14 +133,15 @@ def hold_micro_batches(draft: Draft, ops: Sequence[int], others: int) -> None:
     backward = [index for index in ops if ledger.ops[index].phase == "backward"]
     if not others or not forward or not backward:
         return
-    first, _ = _touched(ledger, ops)
+    (first, _), copies = _touched(ledger, ops), copies_of_weights(ledger)
     for number, storage in enumerate(ledger.storages):
         if storage.category in _OF_WEIGHTS or storage.host or not draft.holds(number) or number not in first:
             continue
         dies = draft.dies.get(number, storage.dies)
         # Saved for backward, or handed on: torch's own pipelines keep what they have sent until its gradient comes.
         if first[number] <= forward[-1] and (dies is None or dies > forward[-1] + 1):
-            row = Row("activation", "of other micro-batches", born=forward[0], dies=backward[-1] + 1)
+            category = COPY if number in copies else "activation"
+            row = Row(category, "of other micro-batches", born=forward[0], dies=backward[-1] + 1)
             for _ in range(others):
                 draft.add(row, draft.nbytes[number])
 
