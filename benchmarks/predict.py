@@ -264,8 +264,8 @@ def wall_sections(results: dict[str, Any] | None, calibration: Calibration) -> l
     fewest = min(len(row["runs_s"]) for row in results["rows"])
     return [
         f"{len(walls)} steps of built-in models, timed by `benchmarks/h200/wall_times.py` on {results['made']} "
-        f"({results['device']}, torch {results['torch']}, driver {results['driver']}), on the machine of the calibration "
-        f"and right after it. All took turns, {fewest} runs each; the median is compared. *Runs apart*: from the 10th to "
+        f"({results['device']}, torch {results['torch']}, driver {results['driver']}), on the machine where the "
+        f"calibration's host costs were timed, and right after that. All took turns, {fewest} runs each; the median is compared. *Runs apart*: from the 10th to "
         "the 90th percentile of a step's runs, over the median: this host was up to twice as slow from one moment to the "
         "next. Between the steps the chains were timed by which `rooflight calibrate` finds what ops cost the host: in "
         "the last column predictions take those costs, of the same moments, but of a process that is full of models.",
@@ -280,7 +280,7 @@ def _goal(found: Spread | None) -> str:
         return "No step waited for the host."
     verdict = "is met" if found.mean < HOST_GOAL else "is missed"
     return (
-        f"The goal for host-bound steps, a mean under {HOST_GOAL:.0%} in the run of the calibration, {verdict}: "
+        f"The goal for host-bound steps, a mean under {HOST_GOAL:.0%} in the run that timed the host, {verdict}: "
         f"{percent(found.mean)}. " + MIXTURE
     )
 
@@ -327,7 +327,7 @@ def page(rows: Sequence[Outcome], made: str, *, estimator: dict[str, Any] | None
         "## Wall time of host-bound rows",
         NOT_JUDGED,
         errors_by_group(waiting, lambda row: row.wall_error, lambda row: row.wall_in_interval),
-        "### In the run that made the calibration",
+        "### In the run that timed the host for the calibration",
         *walls,
         "## Models held out",
         *held_out_rows.section(calibration),

@@ -20,6 +20,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rooflight
 from rooflight.calibration import clock, host
 from rooflight.calibration import run as running
 from rooflight.calibration.case import Case, OutOfPool, precision_set
@@ -667,6 +668,15 @@ def test_the_users_own_calibration_comes_before_the_shipped_one(tmp_path, monkey
     assert files.calibration_for("h200") == (made(), str(own))
     assert files.calibration_for("no-such-device") is None
     assert shipped != made()
+
+
+def test_what_a_calibration_notes_of_itself_is_told(tmp_path):
+    """The host's costs of the one that comes along are of another day than its kernels: nobody may take them for that."""
+    shipped, mine = files.shipped("h200"), tmp_path / "mine.json.gz"
+    mine.write_bytes(encode(msgspec.structs.replace(shipped, notes=("timed in a hurry",))))
+    told = [rooflight.predict("mnist-cnn", on="h200", calibration=path).calibrations["h200"] for path in (None, mine)]
+    assert "host was timed anew" in told[0] and told[0].endswith(shipped.notes[0])
+    assert told[1].endswith(" timed points; timed in a hurry")
 
 
 def test_the_shipped_calibration_is_what_it_says():

@@ -17,7 +17,7 @@ from rooflight.memory.peak import peak_of, timeline_of
 from rooflight.memory.plain import PlainAllocator
 from rooflight.memory.replay import Peaks, Run
 from rooflight.memory.result import Memory, Peak, Timeline
-from rooflight.memory.scripts import is_cast, lives_in, script_of, sizes_of
+from rooflight.memory.scripts import in_half_precision, lives_in, script_of, sizes_of
 from rooflight.memory.settings import Settings
 from rooflight.memory.tape import Script
 from rooflight.prediction.prepared import Step
@@ -123,7 +123,7 @@ class Memories:
         """All of which one may be the fullest; those of several devices where nothing tells these apart."""
         room = _room(self._around(step, device))
         # Whether half-precision weights are cast depends on the room there is; of ranks, it is decided for each.
-        cast = _is_cast(step, room) if change is None else room if is_cast(step) else None
+        cast = _is_cast(step, room) if change is None else room if in_half_precision(step) else None
         key = (id(step), id(change), watched, device.kind, None if self.many else chip_of(device),
                cublas_bytes(device.capability), self.workspaces.origin(device.name), cast,
                self._fraction_bytes(device) if self.settings.garbage_collection_threshold else None)  # fmt: skip

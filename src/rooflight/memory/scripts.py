@@ -47,8 +47,8 @@ def sizes_of(step: Step, chip: Chip) -> list[int]:
     return found
 
 
-def is_cast(step: Step) -> bool:
-    """Is the model in half precision?"""
+def in_half_precision(step: Step) -> bool:
+    """All of the model, not only what autocast makes of it."""
     header = step.ledger.header
     return header.dtype in _CAST and not header.autocast
 
@@ -58,7 +58,7 @@ def script_of(step: Step, insides: Insides, chip: Chip, capability: int | None) 
     does it."""
     lives, nbytes = lives_in(step), sizes_of(step, chip)
     of_kind = insides.of(step.kinds)
-    cast = [2 * nbytes[number] for number in lives.model] if is_cast(step) else None
+    cast = [2 * nbytes[number] for number in lives.model] if in_half_precision(step) else None
     return Script(
         lives=lives, nbytes=nbytes, moments=[of_kind[kind] for kind in step.kind_of.tolist()],
         kept=kept_workspaces(_uses_in(step), capability), cast_from=cast,

@@ -383,9 +383,11 @@ def _precisions(step: Step) -> tuple[str, ...]:
 
 
 def _made(one: Predictor) -> str:
-    """`NVIDIA H200, 2026-11-15, torch 2.11.0, driver 580 (comes with rooflight)`."""
+    """`comes with rooflight: NVIDIA H200, 2026-11-15, torch 2.11.0, driver 580, 55,268 timed points`, and what its file
+    notes."""
     made = one.calibration
     said = [made.device, made.made, f"torch {made.torch}"]
     said += [f"driver {made.driver}"] if made.driver else []
     points = sum(len(some.rows) for some in made.points)
-    return f"{one.source}: {', '.join(part for part in said if part)}, {points:,} timed points"
+    told = [", ".join(part for part in [*said, f"{points:,} timed points"] if part), *made.notes]
+    return f"{one.source}: {'; '.join(told)}"
