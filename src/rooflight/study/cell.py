@@ -63,8 +63,8 @@ State = Literal["done", "failed", "waiting"]
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What became of a cell: everything that claims, trends and reports read.
 
-    `values` are named `quantity.side`, in SI units: `flops.estimated`, `time.predicted`, `memory.measured`; those of one
-    layer `conv2/flops.estimated`. Unknown ones are absent.
+    `values` are named `quantity.side`, in SI units: `flops.estimated`, `time.predicted`, `memory.measured`; those of
+    one layer `conv2/flops.estimated`. Unknown ones are absent.
     """
 
     cell: Cell
@@ -98,7 +98,8 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("other_flops", "flop", {"estimated": "arithmetic outside matrix work"}),
         Quantity("executed", "flop", {"measured": "all FLOPs of all units"}),
         Quantity("params", "count", {"estimated": "parameters"}),
-        Quantity("bytes", "byte", {"estimated": "compulsory, no reuse between ops", "measured": "DRAM, read + written"}),
+        Quantity("bytes", "byte", {
+            "estimated": "compulsory, no reuse between ops", "measured": "DRAM, read + written"}),
         Quantity("intensity", "flop/byte", {
             "estimated": "useful FLOPs for every compulsory byte", "measured": "executed FLOPs for every DRAM byte"}),
         Quantity("time", "second", {"predicted": "wall time of a step", "measured": "wall time of a step, median"}),
@@ -107,7 +108,8 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("tokens", "1/second", {"predicted": "tokens a second", "measured": "tokens a second"}),
         Quantity("memory", "byte", {"predicted": "allocated at the peak", "measured": "allocated at the peak"}),
         Quantity("reserved", "byte", {"predicted": "reserved at the peak", "measured": "reserved at the peak"}),
-        Quantity("mfu", "ratio", {"predicted": "useful FLOPs by time and peak", "measured": "useful FLOPs by time and peak"}),
+        Quantity("mfu", "ratio", {
+            "predicted": "useful FLOPs by time and peak", "measured": "useful FLOPs by time and peak"}),
         Quantity("kernels", "count", {"measured": "kernel launches"}),
         Quantity("unexplained", "ratio", {"measured": "executed FLOPs no cause explains, as part of the useful ones"}),
         Quantity("share", "ratio", {"estimated": "share.TYPE: of a layer type in the useful FLOPs, as share.Conv2d"}),
