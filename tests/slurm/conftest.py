@@ -1,0 +1,23 @@
+"""One cluster for the tests of a process; every test gets it with its nodes idle and no jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import cluster
+import pytest
+
+
+@pytest.fixture(scope="session")
+def started_cluster() -> Iterator[cluster.Cluster]:
+    reason = cluster.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with cluster.running() as started:
+        yield started
+
+
+@pytest.fixture
+def slurm(started_cluster: cluster.Cluster) -> Iterator[cluster.Cluster]:
+    yield started_cluster
+    started_cluster.repair()
