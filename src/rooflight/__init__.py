@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rooflight.measurement.ranks import join
     from rooflight.measurement.regions import Region, region, regions, regions_ledger, save_regions
     from rooflight.prediction.api import predict
+    from rooflight.study.api import study
 
 _HOMES = {
     "estimate": "rooflight.estimation.api",
@@ -42,6 +43,7 @@ _HOMES = {
     "regions": "rooflight.measurement.regions",
     "regions_ledger": "rooflight.measurement.regions",
     "save_regions": "rooflight.measurement.regions",
+    "study": "rooflight.study.api",
 }
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "regions_ledger",
     "save",
     "save_regions",
+    "study",
 ]
 
 

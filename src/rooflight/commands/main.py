@@ -24,6 +24,7 @@ VERBS = {
     "predict": "how long a step takes on a device, or on many, here or elsewhere",
     "calibrate": "time this device with micro-benchmarks, for predictions that know it",
     "compare": "two ledgers side by side: estimate and measurement, eager and compiled, two devices",
+    "study": "a grid of models, batches, precisions and devices, here or on a cluster",
     "import": "read the logs of ncu, nsys, nvprof and PyTorch's profiler",
     "doctor": "what can be measured on this machine, and what to change where it cannot",
     "report": "show a saved ledger as text, Markdown, CSV or JSON",

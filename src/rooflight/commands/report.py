@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 @click.command(short_help="show a saved ledger")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @click.option(
-    "--to", type=click.Choice(["text", "md", "csv", "json"]), default="text", show_default=True, help="In which form."
-)
+    "--to", type=click.Choice(["text", "md", "csv", "json", "html"]), default="text", show_default=True,
+    help="In which form; html is for a study.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The same as --to json.")
 @click.option("--csv", "as_csv", is_flag=True, help="The same as --to csv.")
 @click.option("--md", "as_markdown", is_flag=True, help="The same as --to md.")
@@ -37,6 +38,11 @@ def command(paths: tuple[Path, ...], to: str, by: By, depth: int | None, unfold:
     from rooflight.files import load
 
     to = _form(to, forms, output)
+    if len(paths) == 1 and paths[0].is_dir():
+        _study(paths[0], to, output, force=force)
+        return
+    if to == "html":
+        raise BadInput("--to html is for a study's folder; a ledger is shown as text, md, csv or json")
     if output is not None and to == "text":
         raise BadInput(f"{output}: the name must end in .md, .csv or .json, or --to says the form")
     ledger = load(paths[0])
@@ -76,4 +82,35 @@ def _form(to: str, forms: dict[str, bool], output: Path | None) -> str:
     if asked:
         return asked[0]
     ending = output.suffix.lower().removeprefix(".") if output is not None else ""
-    return ending if to == "text" and ending in ("json", "csv", "md") else to
+    return ending if to == "text" and ending in ("json", "csv", "md", "html") else to
+
+
+def _study(folder: Path, to: str, output: Path | None, *, force: bool) -> None:
+    """A study's folder."""
+    import msgspec
+
+    from rooflight.commands.output import emit, say, show_page
+    from rooflight.files import write_atomically
+    from rooflight.reporting.page_html import page_html
+    from rooflight.reporting.study_tables import csv_table
+    from rooflight.reporting.table import to_csv
+    from rooflight.study.api import load
+
+    if output is not None and to == "text":
+        raise BadInput(f"{output}: the name must end in .md, .csv, .json or .html, or --to says the form")
+    study = load(folder)
+    if to == "text":
+        show_page(study.page())
+        return
+    if to == "json":
+        content = msgspec.json.encode({"plan": study.plan, "rows": study.rows})
+    elif to == "csv":
+        content = to_csv([csv_table(study.rows)]).encode()
+    else:
+        page = study.page()
+        content = (page.to_markdown() if to == "md" else page_html(page)).encode()
+    if output is None:
+        emit(content)
+        return
+    write_atomically(output, content, force=force)
+    say(f"wrote {output}")

@@ -1,0 +1,190 @@
+"""`rooflight study STUDY.toml -o FOLDER`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rooflight.errors import BadInput
+
+if TYPE_CHECKING:
+    from rooflight.study.cell import Cell
+    from rooflight.study.launch import Launcher, Progress
+    from rooflight.study.store import Store
+
+_NUMBERS = ("batch", "seq", "past", "gpus")
+_TEXTS = ("step", "dtype", "autocast", "loss", "optimizer", "on", "parallel")
+
+
+@click.command(short_help="a grid of models, batches, precisions and devices")
+@click.argument("what", metavar="STUDY.toml|MODEL,...|FOLDER")
+@click.option("--batch", metavar="N,...", help="Samples in a step: 1,8,64. Default: 1.")
+@click.option("--seq", metavar="N,...", help="Sequence lengths, for models that have one.")
+@click.option("--past", metavar="N,...", help="Tokens in the KV cache, for --step decode.")
+@click.option("--step", metavar="STEP,...", help="infer, train, decode. Default: infer.")
+@click.option("--dtype", metavar="DTYPE,...", help="fp32, bf16, fp16, fp64. Default: fp32.")
+@click.option("--autocast", metavar="DTYPE,...", help="bf16, fp16: under autocast, the model as it is.")
+@click.option("--tf32/--no-tf32", default=None, help="TF32 for fp32 convolutions and matmuls.")
+@click.option("--loss", metavar="LOSS,...", help="cross-entropy, mse, sum.")
+@click.option("--optimizer", metavar="NAME,...", help="sgd, momentum, adam, adamw.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A model's own setting. Repeatable.")
+@click.option(
+    "--on", metavar="DEVICE,...", help="Devices to predict on; measured where they are here. `here`: this one."
+)
+@click.option("--gpus", metavar="N,...", help="So many of each device, each with the batch.")
+@click.option("--parallel", metavar="HOW,...", help="With --gpus: ddp, fsdp, tp, pp, 2x1x4, ...")
+@click.option("--layers", metavar="LAYER,...", help="Keep values of these layers too.")
+@click.option("--measure/--no-measure", default=None, help="Default: where a device is here.")
+@click.option("--repeat", type=int, help="Plain steps that a measured time is the median of. Default: 20.")
+@click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="For one side of a cell. Default: 3600.")
+@click.option("-o", "--output", "folder", type=click.Path(path_type=Path), metavar="FOLDER", help="Where all is kept.")
+@click.option("--retry", is_flag=True, help="Try again what failed.")
+@click.option("--launcher", type=click.Choice(["local", "slurm"]), default="local", show_default=True,
+              help="Where cells are run.")  # fmt: skip
+@click.option("--workers", type=int, help="Processes that compute. Default: one a core.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be run.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def command(what: str, **options: Any) -> None:
+    """Run a grid of models, batches, precisions and devices: every cell estimated, predicted on its device, and
+    measured where the device is here.
+
+    FOLDER keeps everything: interrupted or killed, `rooflight study FOLDER` goes on where it was; several may work on
+    one folder at once. `rooflight report FOLDER` shows it.
+    """
+    from rooflight.study.api import prepare, run
+
+    plan, axes = _asked(what, options)
+    store = prepare(plan, options["folder"], axes)
+    launcher = _launcher(options)
+    try:
+        if options["dry_run"]:
+            from rooflight.commands.output import emit
+
+            emit(launcher.dry_run(store.folder, store.waiting()))
+            return
+        with _heard(store), _progress(store, quiet=options["quiet"]) as progress:
+            run(store, launcher, retry=options["retry"], progress=progress)
+        _show(store)
+    finally:
+        store.close()
+
+
+def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict[str, Any]]:
+    """A file, a folder, or models with their axes."""
+    axes: dict[str, Any] = {}
+    for name in _NUMBERS:
+        if options[name] is not None:
+            axes[name] = _whole_numbers(name, options[name])
+    for name in (*_TEXTS, "layers"):
+        if options[name] is not None:
+            axes[name] = _words(name, options[name])
+    for name in ("tf32", "measure", "repeat", "timeout_s"):
+        if options[name] is not None:
+            axes[name] = options[name]
+    if options["settings"]:
+        from rooflight.commands.step_options import overrides
+
+        axes["set"] = overrides(options)
+    if what.endswith(".toml") or Path(what).is_dir():
+        if axes:
+            raise BadInput(f"{what} has its own grid: leave --{next(iter(axes)).replace('_', '-')} away")
+        if Path(what).is_dir():
+            from rooflight.study.store import open_study
+
+            open_study(Path(what))  # says what is wrong with it
+        return what, {}
+    return _words("MODEL", what), axes
+
+
+def _words(name: str, text: str) -> list[str]:
+    found = [part.strip() for part in text.split(",")]
+    if not all(found):
+        raise BadInput(f"{name}: an empty name in {text!r}")
+    return found
+
+
+def _whole_numbers(name: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BadInput(f"--{name} wants whole numbers such as 8 or 1,8,64, got {text!r}") from None
+
+
+def _launcher(options: Mapping[str, Any]) -> Launcher:
+    if options["workers"] is not None and options["workers"] < 1:
+        raise BadInput(f"--workers must be at least 1, got {options['workers']}")
+    if options["launcher"] == "slurm":
+        raise BadInput("slurm is not there yet")
+    from rooflight.study.local import LocalLauncher
+
+    return LocalLauncher(workers=options["workers"])
+
+
+@contextmanager
+def _heard(store: Store) -> Iterator[None]:
+    """Ctrl-C: nothing is lost, and how to go on is said."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # heard: no need to say it again
+        click.echo(f"rooflight: interrupted; what was finished is kept, go on with: rooflight study {store.folder}",
+                   err=True)  # fmt: skip
+        sys.stderr.flush()
+        os._exit(130)
+
+
+@contextmanager
+def _progress(store: Store, *, quiet: bool) -> Iterator[Progress]:
+    if quiet:
+        yield lambda entry: None
+        return
+    if not sys.stderr.isatty():
+        yield lambda entry: click.echo(
+            f"{entry.state}: {entry.side} {entry.key}" + (f": {entry.failure}" if entry.failure else ""), err=True
+        )
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from rooflight.study.store import key_of
+
+    keys = {key_of(cell, side) for cell in store.cells for side in store.sides(cell)}
+    left = {key for key in keys if store.is_open(key)}
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                  console=Console(stderr=True), transient=True) as bar:  # fmt: skip
+        task = bar.add_task("cells", total=len(keys), completed=len(keys) - len(left))
+
+        def progress(entry: Any) -> None:
+            bar.update(task, advance=1, description=f"{entry.side} {entry.key.rpartition('-')[0]}")
+            if entry.failure:
+                bar.console.print(f"failed: {entry.side} {entry.key}: {entry.failure}", markup=False, highlight=False)
+
+        yield progress
+
+
+def _show(store: Store) -> None:
+    from rooflight.commands.output import say, show_page
+    from rooflight.reporting.study_tables import summary_page
+
+    show_page(summary_page(store.rows, store.plan))
+    say(f"wrote {store.folder}; see it again with: rooflight report {store.folder}")
+    _say_more(store, store.cells)
+
+
+def _say_more(store: Store, cells: list[Cell]) -> None:
+    from rooflight.commands.output import say
+
+    rows = store.rows
+    if any(row.state == "failed" for row in rows):
+        say(f"try again what failed with: rooflight study {store.folder} --retry")
+    if any(row.state == "waiting" for row in rows):
+        say(f"what waits needs a device that is not here: run there: rooflight study {store.folder}")
+    if all(cell.on is None for cell in cells):
+        say("only estimated: --on here measures on this machine, --on h200,a100 predicts")

@@ -1,0 +1,125 @@
+"""`rooflight.study`: a grid of steps and devices, run to its end, in a folder that remembers everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflight.errors import BadInput
+from rooflight.study.cell import HERE, Row
+from rooflight.study.launch import Launcher, Progress, wanted_here
+from rooflight.study.machine import gpu
+from rooflight.study.plan import Plan, plan_of, read_plan
+from rooflight.study.store import Store, begin, is_study, open_study, read, read_plan_in
+
+if TYPE_CHECKING:
+    from rooflight.reporting.page import Page
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study found. `rows` has one for every cell."""
+
+    folder: Path
+    plan: Plan
+    rows: list[Row]
+
+    def to_pandas(self) -> Any:
+        """One row for every cell: its coordinates, its values, what went wrong (needs pandas)."""
+        from rooflight.reporting.study_tables import to_pandas
+
+        return to_pandas(self.rows)
+
+    def page(self) -> Page:
+        from rooflight.reporting.study_tables import page
+
+        return page(self.rows, self.plan)
+
+    def __repr__(self) -> str:
+        states = [row.state for row in self.rows]
+        told = ", ".join(f"{states.count(state)} {state}" for state in ("done", "failed", "waiting") if state in states)
+        return f"Study({str(self.folder)!r}: {len(self.rows)} cells, {told})"
+
+
+def study(plan: str | Path | Plan | Sequence[str], *, folder: str | Path | None = None, launcher: Launcher | None = None,
+          retry: bool = False, progress: Progress = lambda entry: None, **axes: Any) -> Study:  # fmt: skip
+    """Run a study, or go on with one that was interrupted.
+
+    `plan`: a .toml file, the folder of a study, or names of models, with `batch`, `dtype`, `on` and the other axes of
+    a grid, each a value or a list. `retry`: what failed before is tried again.
+
+        >>> found = rooflight.study("resnet50", batch=[1, 8, 64], on=["a100", "h200"], folder="resnet50-study")
+        >>> found.to_pandas()
+    """
+    store = prepare(plan, folder, axes)
+    try:
+        run(store, launcher, retry=retry, progress=progress)
+        return Study(store.folder, store.plan, store.rows)
+    finally:
+        store.close()
+
+
+def load(folder: str | Path) -> Study:
+    """A study as it is, without going on with it."""
+    return Study(Path(folder), read_plan_in(folder), read(folder))
+
+
+def prepare(plan: str | Path | Plan | Sequence[str], folder: str | Path | None, axes: Mapping[str, Any]) -> Store:
+    """The folder of what is asked for."""
+    if isinstance(plan, (str, Path)) and is_study(Path(plan)):
+        if axes or folder is not None:
+            raise BadInput(f"{plan} is a study's folder, which has a plan: give no other folder and no grid")
+        return open_study(Path(plan))
+    asked, text = asked_plan(plan, axes)
+    if folder is None:
+        raise BadInput("a study needs a folder for what it finds: add -o FOLDER")
+    return begin(Path(folder), asked, text)
+
+
+def asked_plan(plan: str | Path | Plan | Sequence[str], axes: Mapping[str, Any]) -> tuple[Plan, str | None]:
+    """The plan, and the text of its file where that holds all of it."""
+    text = None
+    if isinstance(plan, Plan):
+        found = plan
+    elif isinstance(plan, (str, Path)) and str(plan).endswith(".toml"):
+        if axes:
+            raise BadInput(f"{plan} has its own grid: leave {', '.join(axes)} away, or change the file")
+        found = read_plan(Path(plan))
+        text = Path(plan).read_text()
+    else:
+        models = [plan] if isinstance(plan, str) else list(map(str, plan))
+        top = {name: axes[name] for name in ("title", "layers", "measure", "timeout_s", "repeat") if name in axes}
+        grid = {"model": models, **{name: value for name, value in axes.items() if name not in top}}
+        found = plan_of({"grid": _plain(grid), **_plain(top)}, "the study")
+    if all(grid.on is None for grid in found.grid) and gpu() is not None and found.measure is not False:
+        # Without a word on where, it is the GPU of this machine; whoever reads the folder elsewhere must know.
+        from msgspec.structs import replace
+
+        found, text = replace(found, grid=tuple(replace(grid, on=HERE) for grid in found.grid)), None
+    return found, text
+
+
+def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, (tuple, range)) else value for name, value in table.items()}
+
+
+def run(store: Store, launcher: Launcher | None = None, *, retry: bool = False,
+        progress: Progress = lambda entry: None) -> None:  # fmt: skip
+    """Do what is open, and write the index."""
+    if launcher is None:
+        from rooflight.study.local import LocalLauncher
+
+        launcher = LocalLauncher()
+    if retry:
+        store.forgive()
+    store.want(wanted_here(store, store.cells))
+    waiting = store.waiting()
+    try:
+        if waiting:
+            launcher.run(store.folder, waiting, progress)
+    finally:
+        store.refresh()
+    store.tidy()
+    store.write_index()

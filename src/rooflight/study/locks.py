@@ -1,0 +1,100 @@
+"""Who works on what: byte ranges of one file, which the kernel gives back when a process dies, however it dies.
+
+Every piece of work has a byte of its own, far out in a file that stays empty: no space is needed, and none is left
+behind. Locks belong to the open file, so that two of them exclude each other inside one process as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rooflight.errors import BadFile
+
+_SETLK: int = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
+_SETLKW: int = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
+_PRESENCE = "somebody is here"
+_FLOCK = "hhqqi4x"
+"""C's `struct flock` where files are addressed with 64 bits."""
+
+
+class Locks:
+    """The locks of one study's folder, as one process holds them."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise BadFile(f"cannot open {path}: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def take(self, name: str, *, wait: bool = False, shared: bool = False) -> bool:
+        """Is it ours now? `wait`: until it is."""
+        return self._set(fcntl.F_RDLCK if shared else fcntl.F_WRLCK, name, wait=wait)
+
+    def give(self, name: str) -> None:
+        self._set(fcntl.F_UNLCK, name, wait=False)
+
+    @contextmanager
+    def holding(self, name: str) -> Iterator[None]:
+        """Wait for it, and give it back."""
+        self.take(name, wait=True)
+        try:
+            yield
+        finally:
+            self.give(name)
+
+    @contextmanager
+    def taken(self, names: Iterable[str]) -> Iterator[list[str]]:
+        """Those that nobody else has, while the block lasts."""
+        ours = [name for name in names if self.take(name)]
+        try:
+            yield ours
+        finally:
+            for name in ours:
+                self.give(name)
+
+    def is_free(self, name: str) -> bool:
+        """Has nobody else got it at this moment?"""
+        if not self.take(name):
+            return False
+        self.give(name)
+        return True
+
+    def be_present(self) -> None:
+        """Tell the others that somebody works here."""
+        self.take(_PRESENCE, wait=True, shared=True)
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Is nobody else at work here? While the block lasts, nobody begins."""
+        is_alone = self.take(_PRESENCE)
+        try:
+            yield is_alone
+        finally:
+            if is_alone:
+                self.take(_PRESENCE, shared=True)
+
+    def _set(self, kind: int, name: str, *, wait: bool) -> bool:
+        request = struct.pack(_FLOCK, kind, os.SEEK_SET, _place(name), 1, 0)
+        try:
+            fcntl.fcntl(self._file, _SETLKW if wait else _SETLK, request)
+        except OSError as error:
+            if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise BadFile(f"the folder's file system takes no locks: {error.strerror or error}; give a folder on "
+                          "another one") from error  # fmt: skip
+        return True
+
+
+def _place(name: str) -> int:
+    """Its byte. Two names on one byte would only wait for each other."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")

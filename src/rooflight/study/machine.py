@@ -1,0 +1,58 @@
+"""Which devices of a plan are in this machine."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from rooflight.errors import RooflightError
+from rooflight.hardware.devices import find
+from rooflight.hardware.recognise import Recognised, this_device
+from rooflight.study.plan import PROCESSOR, is_of_this_machine
+
+
+@cache
+def gpu() -> Recognised | None:
+    """This machine's GPU, as the driver tells it; torch is not needed for that."""
+    return this_device(kind="gpu")
+
+
+@cache
+def processor() -> Recognised | None:
+    return this_device(kind="cpu")
+
+
+def is_here(on: str | None) -> bool:
+    """Can a cell on this device be measured here?"""
+    if on is None:
+        return False
+    if is_of_this_machine(on):
+        return True
+    try:
+        wanted = find(on).name
+    except RooflightError:
+        return False
+    return wanted in {one.device.name for one in (gpu(), processor()) if one is not None and one.device is not None}
+
+
+def place_of(on: str | None) -> str:
+    """Where torch finds it: `cuda` or `cpu`."""
+    there = gpu()
+    if there is None or on == PROCESSOR:
+        return "cpu"
+    if on is not None and not is_of_this_machine(on) and find(on).kind == "cpu":
+        return "cpu"
+    return "cuda"
+
+
+def gpu_count() -> int:
+    """GPUs that this process may use."""
+    import os
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([one for one in visible.split(",") if one.strip()])
+    from rooflight.measurement.machine import nvml
+
+    library = nvml.connect()
+    found = len(list(library.gpus())) if library is not None else 0
+    return found or (1 if gpu() is not None else 0)

@@ -1,0 +1,375 @@
+"""What a study is asked for: its grids as they stand in a TOML file, checked strictly, and the cells they make.
+
+Nothing here runs a model: what is wrong with a plan is said before any work begins.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from rooflight.errors import BadFile, BadInput, RooflightError
+from rooflight.ledger import StepKind
+from rooflight.study.cell import HERE, Cell
+
+MOST_CELLS = 100_000
+"""More of them are a mistake in the grid."""
+MOST_BATCH = 1 << 24
+PROCESSOR = "cpu"
+"""This machine's processor, also where it has a GPU."""
+Setting = str | int | float | bool
+
+
+class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Every field is an axis: one value, or several."""
+
+    model: str | list[str]
+    batch: int | list[int] = 1
+    seq: int | list[int] | None = None
+    past: int | list[int] | None = None
+    step: str | list[str] = "infer"
+    dtype: str | list[str] = "fp32"
+    autocast: str | list[str] | None = None
+    tf32: bool | list[bool] | None = None
+    loss: str | list[str] | None = None
+    optimizer: str | list[str] | None = None
+    set: dict[str, Setting] | list[dict[str, Setting]] | None = None
+    on: str | list[str] | None = None
+    gpus: int | list[int] = 1
+    parallel: str | list[str] | None = None
+
+
+class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A sentence to be judged by the rows: in the small grammar of claims, in words, and who says so."""
+
+    claim: str
+    says: str = ""
+    source: str = ""
+
+
+Measure = Literal["auto"] | bool
+"""`auto`: where the device is here; `True`: every cell that names one device waits for a machine that has it."""
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A study as it was asked for."""
+
+    title: str = ""
+    about: str = ""
+    grid: tuple[Grid, ...]
+    layers: tuple[str, ...] = ()
+    """Values of these layers are kept too."""
+    measure: Measure = "auto"
+    timeout_s: float = 3600.0
+    """For one side of one cell."""
+    repeat: int = 20
+    """Plain steps that a measured time is the median of."""
+    claim: tuple[Claim, ...] = ()
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Every cell once, in the order of the grids."""
+        return _cells(self)
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The same as TOML gives it: `[grid]` or several `[[grid]]`."""
+
+    grid: Grid | list[Grid]
+    title: str = ""
+    about: str = ""
+    layers: str | list[str] = []
+    measure: str | bool = "auto"
+    timeout_s: int | float = 3600.0
+    repeat: int = 20
+    claim: Claim | list[Claim] = []
+
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "step": get_args(StepKind),
+    "dtype": ("fp32", "bf16", "fp16", "fp64"),
+    "autocast": ("bf16", "fp16"),
+    "loss": ("cross-entropy", "mse", "sum"),
+    "optimizer": ("sgd", "momentum", "adam", "adamw"),
+}
+AXES = tuple(Grid.__struct_fields__)
+_ONLY_TRAINED = ("loss", "optimizer")
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a TOML file; whatever is wrong with it is said in one line."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise BadFile(f"{path} does not exist") from None
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+    return parse_plan(content, str(path))
+
+
+def parse_plan(content: bytes | str, where: str) -> Plan:
+    try:
+        text = content if isinstance(content, str) else content.decode()
+        document = tomllib.loads(text)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadFile(f"{where} is no TOML file: {_one_line(error)}") from None
+    return plan_of(document, where)
+
+
+def plan_of(document: Mapping[str, Any], where: str) -> Plan:
+    """A plan out of plain data, checked."""
+    _check_keys(document, where)
+    try:
+        found = msgspec.convert(dict(document), type=_File)
+    except (msgspec.ValidationError, ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise BadInput(f"{where}: {_readable(error)}") from None
+    measure: Measure
+    if isinstance(found.measure, bool):
+        measure = found.measure
+    elif found.measure == "auto":
+        measure = "auto"
+    else:
+        raise BadInput(f'{where}: measure is "auto", true or false, not {found.measure!r}')
+    grids = found.grid if isinstance(found.grid, list) else [found.grid]
+    claims = found.claim if isinstance(found.claim, list) else [found.claim]
+    layers = [found.layers] if isinstance(found.layers, str) else found.layers
+    plan = Plan(title=found.title, about=found.about, grid=tuple(grids), layers=tuple(layers), measure=measure,
+                timeout_s=float(found.timeout_s), repeat=found.repeat, claim=tuple(claims))  # fmt: skip
+    check(plan, where)
+    return plan
+
+
+def check(plan: Plan, where: str) -> None:
+    """All that types cannot say."""
+    if not plan.grid:
+        raise BadInput(f"{where}: no [grid]: give at least a model")
+    for grid in plan.grid:
+        _check_grid(grid, where)
+    count = sum(map(_size, plan.grid))
+    if count > MOST_CELLS:
+        raise BadInput(f"{where}: the grid has {count:,} cells, and at most {MOST_CELLS:,} are run: leave some axes' "
+                       "values away, or make several studies")  # fmt: skip
+    if not (math.isfinite(plan.timeout_s) and plan.timeout_s > 0):
+        raise BadInput(f"{where}: timeout_s must be above 0, got {plan.timeout_s:g}")
+    if plan.repeat < 1:
+        raise BadInput(f"{where}: repeat must be at least 1, got {plan.repeat}")
+    _check_once("layers", plan.layers, where)
+    if any(not layer.strip() for layer in plan.layers):
+        raise BadInput(f"{where}: layers: an empty name")
+    check_claims(plan, where)
+
+
+def check_claims(plan: Plan, where: str) -> None:
+    """A claim that cannot be read is told before the work, not after it."""
+    try:
+        from rooflight.study import hypotheses  # type: ignore[attr-defined,unused-ignore]
+    except ImportError:
+        return
+    for number, claim in enumerate(plan.claim, start=1):
+        try:
+            hypotheses.parse(claim.claim)
+        except RooflightError as error:
+            raise BadInput(f"{where}: claim {number}: {_one_line(error)}") from None
+
+
+def _check_keys(document: Mapping[str, Any], where: str) -> None:
+    """Misspelt ones with what was meant: msgspec only says that they are unknown."""
+    known = _File.__struct_fields__
+    tables: list[tuple[str, Any, Sequence[str]]] = [("", document, known)]
+    for name, fields in (("grid", AXES), ("claim", Claim.__struct_fields__)):
+        found = document.get(name)
+        tables += [(f"[{name}] ", one, fields) for one in (found if isinstance(found, list) else [found])]
+    for prefix, table, fields in tables:
+        for key in table if isinstance(table, dict) else ():
+            if key not in fields:
+                near = difflib.get_close_matches(str(key), fields, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
+                raise BadInput(f"{where}: {prefix}unknown key {key!r}: {hint}")
+
+
+def _check_grid(grid: Grid, where: str) -> None:
+    for axis in AXES:
+        values = _values(grid, axis)
+        if not values:
+            raise BadInput(f"{where}: {axis} is an empty list, so the grid has no cells")
+        _check_once(axis, values, where)
+    for axis in ("batch", "seq", "past", "gpus"):
+        for value in _values(grid, axis):
+            if value is not None and not 1 <= value <= MOST_BATCH:
+                raise BadInput(f"{where}: {axis} must be from 1 to {MOST_BATCH:,}, got {value:,}")
+    for axis, known in _CHOICES.items():
+        for value in _values(grid, axis):
+            if value is not None and value not in known:
+                raise BadInput(f"{where}: {axis} {value!r} is not known; there are {', '.join(known)}")
+    for axis, step in (*((name, "train") for name in _ONLY_TRAINED), ("past", "decode")):
+        if getattr(grid, axis) is not None and step not in _values(grid, "step"):
+            raise BadInput(f'{where}: {axis} goes with step = "{step}"')
+    for model in _values(grid, "model"):
+        _check_model(model, where)
+    _check_devices(grid, where)
+
+
+def _check_model(model: str, where: str) -> None:
+    from rooflight.models.registry import find
+
+    if not model.strip() or model != model.strip():
+        raise BadInput(f"{where}: model {model!r}: give a name, as in `rooflight list models`")
+    if ":" not in model:
+        try:
+            find(model)
+        except RooflightError as error:
+            raise type(error)(f"{where}: {error}") from None
+
+
+def _check_devices(grid: Grid, where: str) -> None:
+    from rooflight.hardware.devices import find
+    from rooflight.prediction.parallel.layout import parse
+
+    named: dict[str, str] = {}
+    for text in _values(grid, "on"):
+        if text is None or is_of_this_machine(text):
+            continue
+        try:
+            name = find(text).name
+        except RooflightError as error:
+            raise type(error)(f"{where}: {error}") from None
+        if name in named:
+            raise BadInput(f"{where}: on: {named[name]} and {text} are the same device, {name}")
+        named[name] = text
+    for how in _values(grid, "parallel"):
+        if how is None:
+            continue
+        counts = [gpus for gpus in _values(grid, "gpus") if gpus > 1]
+        if not counts:
+            raise BadInput(f"{where}: parallel goes with gpus above 1")
+        errors = []
+        for gpus in counts:
+            try:
+                parse(how, gpus=gpus)
+            except RooflightError as error:
+                errors.append(error)
+        if len(errors) == len(counts):
+            raise BadInput(f"{where}: {_one_line(errors[0]).replace('--', '')}")
+    if grid.on is None and _values(grid, "gpus") != [1]:
+        raise BadInput(f"{where}: gpus goes with on: name the device")
+
+
+def is_of_this_machine(device: str) -> bool:
+    return device.casefold() in (HERE, PROCESSOR)
+
+
+def _check_once(axis: str, values: Sequence[Any], where: str) -> None:
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise BadInput(f"{where}: {axis} has {value!r} twice")
+
+
+def _values(grid: Grid, axis: str) -> list[Any]:
+    value = getattr(grid, axis)
+    return value if isinstance(value, list) else [value]
+
+
+def _size(grid: Grid) -> int:
+    return math.prod(len(_values(grid, axis)) for axis in AXES)
+
+
+def _cells(plan: Plan) -> list[Cell]:
+    found: dict[str, Cell] = {}
+    for grid in plan.grid:
+        for cell in _cells_of(grid):
+            found.setdefault(cell.id, cell)
+    return list(found.values())
+
+
+def _cells_of(grid: Grid) -> Iterator[Cell]:
+    order = ("model", "set", "step", "dtype", "autocast", "tf32", "loss", "optimizer", "seq", "past", "on", "gpus",
+             "parallel", "batch")  # fmt: skip
+    for values in itertools.product(*(_values(grid, axis) for axis in order)):
+        given = dict(zip(order, values, strict=True))
+        if given["step"] != "train":
+            given.update(dict.fromkeys(_ONLY_TRAINED))
+        if given["step"] != "decode":
+            given["past"] = None
+        if given["gpus"] == 1:
+            given["parallel"] = None
+        settings = given.pop("set") or {}
+        yield Cell(set={name: _written(value) for name, value in settings.items()}, **given)
+
+
+def _written(value: Setting) -> str:
+    """As `--set NAME=VALUE` has it."""
+    return str(value)
+
+
+def merged(old: Plan, new: Plan, where: str) -> Plan:
+    """The plan of a folder with the cells of another one besides. Claims and words are the new one's."""
+    for name in ("layers", "measure", "timeout_s", "repeat"):
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after and name != "timeout_s":
+            raise BadInput(f"{where} holds a study with {name} = {_toml(before)}, and this one has {_toml(after)}: give "
+                           "another folder, or the same value")  # fmt: skip
+    there = {cell.id for cell in new.cells}
+    if all(cell.id in there for cell in old.cells):
+        grids = new.grid
+    else:
+        grids = (*old.grid, *(grid for grid in new.grid if grid not in old.grid))
+    return replace(new, grid=grids, title=new.title or old.title, about=new.about or old.about,
+                   claim=new.claim or old.claim)  # fmt: skip
+
+
+def to_toml(plan: Plan) -> str:
+    """A plan as a file that reads back as the same plan."""
+    usual = Plan(grid=plan.grid)
+    lines = [f"{name} = {_toml(getattr(plan, name))}" for name in ("title", "about", "layers", "measure", "timeout_s",
+             "repeat") if getattr(plan, name) != getattr(usual, name)]  # fmt: skip
+    for grid in plan.grid:
+        lines += ["", "[[grid]]"]
+        given = msgspec.structs.asdict(grid)
+        usual_grid = msgspec.structs.asdict(Grid(model=grid.model))
+        lines += [f"{name} = {_toml(value)}" for name, value in given.items()
+                  if name == "model" or value != usual_grid[name]]  # fmt: skip
+    for claim in plan.claim:
+        lines += ["", "[[claim]]"]
+        lines += [f"{name} = {_toml(value)}" for name, value in msgspec.structs.asdict(claim).items() if value]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(name)} = {_toml(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", escaped) + '"'
+
+
+def _readable(error: Exception) -> str:
+    """`Expected int, got str - at $.grid.batch` as `grid.batch: expected int, got str`."""
+    text = _one_line(error).replace("`", "")
+    said, at, place = text.partition(" - at $.")
+    return f"{place}: {said[:1].lower()}{said[1:]}" if at else said
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

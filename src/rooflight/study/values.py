@@ -1,0 +1,104 @@
+"""The numbers of a row: out of a ledger, a prediction, a measurement; named as `cell.QUANTITIES` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rooflight import summary
+from rooflight.ledger import Ledger, Totals, total
+from rooflight.measured import Measured, ratio
+from rooflight.measured import rows as measured_rows
+from rooflight.measured import step as measured_step
+from rooflight.study.cell import Side
+
+if TYPE_CHECKING:
+    from rooflight.prediction.result import Prediction
+
+Number = int | float
+Values = dict[str, Number]
+LEAST_SHARE = 0.001
+"""Layer types with less of the FLOPs have no share of their own."""
+
+
+def estimated(ledger: Ledger, layers: Sequence[str] = ()) -> Values:
+    """What the mathematics says of the step and of some of its layers."""
+    sums = total(ledger.ops)
+    found: dict[str, Number | None] = {**_of_totals(sums), "params": summary.params(ledger)}
+    for row in summary.rows(ledger, "type"):
+        if sums.flops and row.share is not None and row.share >= LEAST_SHARE and row.name.isidentifier():
+            found[f"share.{row.name}"] = row.share
+    values = _named(found, "estimated")
+    for row in _rows_of(ledger, layers):
+        values |= _named({**_of_totals(row.totals), "params": row.params, "share": row.share}, "estimated", row.name)
+    return values
+
+
+def missing_layers(ledger: Ledger, layers: Sequence[str]) -> tuple[str, ...]:
+    """What must be said of layers that were asked for by a name that this model does not have."""
+    there = {module.path for module in ledger.modules}
+    return tuple(f"{ledger.header.model} has no layer {layer}" for layer in layers if layer not in there)
+
+
+def predicted(found: Prediction) -> tuple[Values, dict[str, str]]:
+    """The numbers of a prediction, and what it says in words."""
+    memory = found.memory
+    values = _named({
+        "time": found.time_s, "gpu_time": found.gpu_time_s, "throughput": found.throughput,
+        "tokens": found.tokens_per_s, "mfu": found.mfu,
+        "memory": None if memory is None else memory.peak_allocated_bytes,
+        "reserved": None if memory is None else memory.peak_reserved_bytes,
+    }, "predicted")  # fmt: skip
+    facts = {"device.predicted": found.device, "tier": found.tier, "bound.predicted": found.bound}
+    if memory is not None:
+        facts["fits"] = "yes" if memory.fits else "no"
+    return values, facts
+
+
+def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[str, str]]:
+    """The numbers of a measurement, and what it says in words."""
+    found = Measured(ledger)
+    executed, moved = measured_step.executed_flops(found), measured_step.dram_bytes(found)
+    rates, used = measured_step.rates(found), measured_step.utilisation(found)
+    values = _named({
+        "flops": found.total.matrix_executed, "executed": executed, "bytes": moved, "intensity": ratio(executed, moved),
+        "time": measured_step.wall_s(found), "gpu_time": measured_step.busy_s(found),
+        "throughput": rates.samples_per_s, "tokens": rates.tokens_per_s,
+        "memory": _of_step(found, "peak_allocated_bytes"), "reserved": _of_step(found, "peak_reserved_bytes"),
+        "mfu": None if used is None else used.mfu, "kernels": found.total.get("kernels"),
+    }, "measured")  # fmt: skip
+    if layers:
+        wanted = set(layers)
+        for row in measured_rows.rows(found):
+            if row.name in wanted:
+                sums = row.sums
+                values |= _named({
+                    "flops": sums.matrix_executed, "executed": sums.executed_flops, "bytes": sums.dram_bytes,
+                    "intensity": ratio(sums.executed_flops, sums.dram_bytes), "gpu_time": sums.get("gpu_time_s"),
+                    "kernels": sums.get("kernels"),
+                }, "measured", row.name)  # fmt: skip
+    facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or ""}
+    if measured_step.is_host_bound(found):
+        facts["bound.measured"] = "host"
+    return values, {name: text for name, text in facts.items() if text}
+
+
+def _of_totals(sums: Totals) -> dict[str, Number | None]:
+    return {"flops": sums.flops, "macs": sums.macs, "other_flops": sums.other_flops, "bytes": sums.bytes,
+            "intensity": ratio(sums.flops, sums.bytes)}  # fmt: skip
+
+
+def _rows_of(ledger: Ledger, layers: Sequence[str]) -> Iterable[summary.Row]:
+    wanted = set(layers)
+    return [row for row in summary.rows(ledger, "module") if row.name in wanted] if wanted else []
+
+
+def _of_step(found: Measured, name: str) -> Number | None:
+    value = found.step.get(name)
+    return None if value is None else value.value
+
+
+def _named(values: Mapping[str, Number | None], side: Side, layer: str = "") -> Values:
+    """Unknown ones are left away."""
+    prefix = f"{layer}/" if layer else ""
+    return {f"{prefix}{name}.{side}": value for name, value in values.items() if value is not None}

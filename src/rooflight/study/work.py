@@ -1,0 +1,260 @@
+"""What a cell asks for, done in this process: its step estimated, predicted on its device, measured where that is here.
+
+Cells that differ in their batch alone share one trace. Whatever goes wrong with a cell is written into the journal and
+the next one follows; only a folder that cannot be written ends the work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rooflight.errors import BadInput, RooflightError, TraceFailed
+from rooflight.estimation.api import estimate
+from rooflight.estimation.costs import fill_costs
+from rooflight.ledger import Ledger
+from rooflight.prediction.batches import DoesNotScale, check_scales, ledger_at, prime_for
+from rooflight.study import values
+from rooflight.study.cell import Cell, Row, Side
+from rooflight.study.commands import estimate_command
+from rooflight.study.machine import is_here
+from rooflight.study.plan import is_of_this_machine
+from rooflight.study.store import Entry, Store, StoreBroken, done, failed, key_of, open_study, step_of
+from rooflight.trace import TraceOptions, trace
+from rooflight.trace.given import given_workload
+
+Told = Callable[[Entry], None]
+
+
+def run_cell(folder: Path, cell_id: str) -> Row:
+    """All that one cell asks for and this machine can do. What others are doing at this moment is waited for."""
+    store = open_study(Path(folder))
+    try:
+        cell = store.by_id.get(cell_id)
+        if cell is None:
+            raise BadInput(f"{folder} has no cell {cell_id}")
+        store.want([cell] if store.is_measurable(cell) and is_here(cell.on) else [])
+        for side in store.sides(cell):
+            if side != "measured" or is_here(cell.on):
+                run_side(store, [cell], side, wait=True)
+        return store.row(cell)
+    finally:
+        store.close()
+
+
+def run_side(store: Store, cells: Sequence[Cell], side: Side, *, wait: bool = False, told: Told | None = None) -> None:
+    """One side of cells that differ in their batch alone; those that others have at this moment are left to them, or
+    waited for."""
+    names = {_lock_name(cell, side): cell for cell in cells}
+    if wait:
+        for name in names:
+            store.locks.take(name, wait=True)
+        ours = list(names)
+    else:
+        ours = [name for name in names if store.locks.take(name)]
+    try:
+        store.refresh()  # somebody may have done it before the lock was ours
+        left = [names[name] for name in ours if store.is_open(key_of(names[name], side))]
+        if left:
+            _DO[side](store, left, told or (lambda entry: None))
+    finally:
+        for name in ours:
+            store.locks.give(name)
+
+
+def _lock_name(cell: Cell, side: Side) -> str:
+    key, _ = key_of(cell, side)
+    return f"{key}.{side}"
+
+
+def is_busy(store: Store, cell: Cell, side: Side) -> bool:
+    """Does another process work on it at this moment?"""
+    return not store.locks.is_free(_lock_name(cell, side))
+
+
+def _keep(store: Store, entries: Iterable[Entry], told: Told) -> None:
+    entries = list(entries)
+    store.record(entries)
+    for entry in entries:
+        told(entry)
+
+
+# --- estimates ---
+
+
+def _estimate(store: Store, cells: Sequence[Cell], told: Told) -> None:
+    """One trace for all batches, except that of one sample, where some models skip sums over the batch."""
+    steps = list({step_of(cell).id: step_of(cell) for cell in cells}.values())
+    many = [cell for cell in steps if cell.batch > 1]
+    traced: _Traced | None = None
+    if len(many) > 1:
+        try:
+            traced = _traced_once(many)
+        except DoesNotScale:
+            pass  # each for itself
+        except Exception:
+            pass  # what is wrong is said of the batch that was asked for
+    for cell in steps:
+        began = time.perf_counter()
+        try:
+            ledger = traced.at(cell) if traced is not None and cell.batch > 1 else _estimated(cell)
+            found = values.estimated(ledger, store.plan.layers)
+            notes = (*ledger.header.notes, *values.missing_layers(ledger, store.plan.layers))
+        except Exception as error:
+            _keep(store, [failed(cell, "estimated", reason_of(error), seconds=time.perf_counter() - began)], told)
+            continue
+        name = store.save_ledger(ledger, cell, "estimated")
+        entry = done(cell, "estimated", values=found, notes=notes, ledger=name, seconds=time.perf_counter() - began)
+        _keep(store, [entry], told)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A step traced with a batch that is a prime, in whose place others are put."""
+
+    ledger: Ledger
+    prime: int
+
+    def at(self, cell: Cell) -> Ledger:
+        from msgspec.structs import replace
+
+        found = ledger_at(self.ledger, self.prime, cell.batch, fill_costs)
+        return replace(found, header=replace(found.header, command=estimate_command(cell)))
+
+
+def _traced_once(cells: Sequence[Cell]) -> _Traced:
+    prime = prime_for([cell.batch for cell in cells])
+    cell = cells[0]
+    try:
+        workload = given_workload(cell.model, (), None, batch=prime, device="meta", **_which(cell))
+        ledger = trace(workload, _options(cell))
+    except (BadInput, TraceFailed):
+        raise DoesNotScale(f"the model does not take a batch of {prime}") from None
+    sizes = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
+    check_scales(ledger, prime, sizes)
+    return _Traced(ledger, prime)
+
+
+def _estimated(cell: Cell) -> Ledger:
+    options = {name: getattr(cell, name) for name in ("autocast", "tf32", "loss", "optimizer")}
+    return estimate(cell.model, batch=cell.batch, **_which(cell), **options, command=estimate_command(cell))
+
+
+def _which(cell: Cell) -> dict[str, Any]:
+    """As `given_workload` and `rooflight.estimate` take it."""
+    return {"step": cell.step, "seq": cell.seq, "past": cell.past, "dtype": cell.dtype, "overrides": cell.set or None,
+            "input_shape": None, "download": False}  # fmt: skip
+
+
+def _options(cell: Cell) -> TraceOptions:
+    return TraceOptions(target="cuda", autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss,
+                        optimizer=cell.optimizer, on="meta")  # fmt: skip
+
+
+# --- predictions ---
+
+
+def _predict(store: Store, cells: Sequence[Cell], told: Told) -> None:
+    """All batches at once, again but for that of one sample; one by one where that fails."""
+    for some in ([cell for cell in cells if cell.batch > 1], [cell for cell in cells if cell.batch == 1]):
+        if not some:
+            continue
+        try:
+            entries = _predicted(some)
+        except Exception:
+            if len(some) == 1:
+                entries = [_predicted_or_why(some[0])]
+            else:
+                for cell in some:
+                    _keep(store, [_predicted_or_why(cell)], told)
+                continue
+        _keep(store, entries, told)
+
+
+def _predicted_or_why(cell: Cell) -> Entry:
+    began = time.perf_counter()
+    try:
+        return _predicted([cell])[0]
+    except Exception as error:
+        seconds = time.perf_counter() - began
+        if isinstance(error, BadInput) and is_of_this_machine(cell.on or "") and "calibrat" in str(error):
+            return done(cell, "predicted", values={}, notes=(f"no prediction: {error}",), seconds=seconds)
+        return failed(cell, "predicted", reason_of(error), seconds=seconds)
+
+
+def _predicted(cells: Sequence[Cell]) -> list[Entry]:
+    from rooflight.prediction.api import predict
+
+    began, first = time.perf_counter(), cells[0]
+    assert first.on is not None
+    found = predict(first.model, on=[first.on], batch=[cell.batch for cell in cells], **_which(first),
+                    autocast=first.autocast, tf32=first.tf32, loss=first.loss, optimizer=first.optimizer,
+                    gpus=first.gpus, parallel=first.parallel, advice=False)  # fmt: skip
+    seconds = (time.perf_counter() - began) / len(cells)
+    entries = []
+    for cell, row in zip(cells, found, strict=True):
+        numbers, facts = values.predicted(row)
+        notes = () if row.memory is None or row.memory.fits else (_too_large(row),)
+        entries.append(done(cell, "predicted", values=numbers, facts=facts, notes=notes, seconds=seconds))
+    return entries
+
+
+def _too_large(row: Any) -> str:
+    from rooflight import units
+
+    memory = row.memory
+    return (f"does not fit {row.device}: it needs {units.bytes_(memory.device_bytes)} of "
+            f"{units.bytes_(memory.usable_bytes)}")  # fmt: skip
+
+
+# --- measurements ---
+
+
+def _measure(store: Store, cells: Sequence[Cell], told: Told) -> None:
+    for cell in cells:
+        began = time.perf_counter()
+        try:
+            ledger = _measured(cell, store.plan.repeat)
+            numbers, facts = values.measured(ledger, store.plan.layers)
+        except Exception as error:
+            _keep(store, [failed(cell, "measured", reason_of(error), seconds=time.perf_counter() - began)], told)
+            continue
+        name = store.save_ledger(ledger, cell, "measured")
+        entry = done(cell, "measured", values=numbers, facts=facts, notes=ledger.header.notes, ledger=name,
+                     seconds=time.perf_counter() - began)  # fmt: skip
+        _keep(store, [entry], told)
+
+
+def _measured(cell: Cell, repeat: int) -> Ledger:
+    from rooflight.measurement.api import measure
+    from rooflight.study.commands import measure_command
+    from rooflight.study.machine import place_of
+
+    where = place_of(cell.on)
+    return measure(cell.model, batch=cell.batch, **_which(cell), autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss,
+                   optimizer=cell.optimizer, device=where, repeat=repeat,
+                   command=measure_command(cell, where))  # fmt: skip
+
+
+_DO: dict[Side, Callable[[Store, Sequence[Cell], Told], None]] = {
+    "estimated": _estimate, "predicted": _predict, "measured": _measure,
+}  # fmt: skip
+
+
+def reason_of(error: BaseException) -> str:
+    """One line that says what went wrong with a cell."""
+    if isinstance(error, StoreBroken):
+        raise error
+    text = " ".join(str(error).split())
+    if isinstance(error, torch.OutOfMemoryError):
+        return f"out of memory: {text}"
+    if isinstance(error, MemoryError):
+        return "out of memory: the machine has no more of it"
+    if isinstance(error, RooflightError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
