@@ -1,0 +1,83 @@
+"""On which device a step is judged, with which times, and which device is the better one for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from rooflight.errors import BadInput
+from rooflight.hardware.device import Device
+from rooflight.hardware.devices import recognise_name
+from rooflight.ledger import Ledger, Measurement, Value
+from rooflight.measured import is_measured
+from rooflight.prediction.asked import predictor_of
+from rooflight.prediction.cells import cells_of
+from rooflight.prediction.prepared import PreparedTrace
+from rooflight.prediction.tiers import Predictor
+
+
+def judged_on(ledger: Ledger, on: Device | None) -> tuple[Device | None, str]:
+    """Whose roofs a step is judged under, or why there are none."""
+    header = ledger.header
+    ranks = {op.rank for op in ledger.ops}
+    if len(ranks) > 1:
+        return None, f"this ledger holds {len(ranks)} ranks, and a verdict is of one device: give one's"
+    if is_measured(ledger):
+        known = recognise_name(header.device)
+        if header.target == "cpu" or (known is not None and known.kind == "cpu"):
+            return (
+                None,
+                "it ran on a CPU, whose name does not tell how many of its cores did: it has no roof here",
+            )
+        if known is not None and on is not None and on.name != known.name:
+            raise BadInput(f"this step was measured on {header.device}: leave {on.name} away, or predict it there")
+        if known is None and on is None:
+            return None, (f"{header.device or 'the device'} is not in the database, so its roofs are not known: "
+                          "describe it in a .toml file and name that")  # fmt: skip
+        device = known or on
+    else:
+        if on is None:
+            return None, "this step was not measured: name a device to have its times predicted there"
+        device = on
+    assert device is not None
+    if device.kind == "cpu":
+        return None, f"{device.title} is a CPU: verdicts are for GPUs"
+    return device, ""
+
+
+def with_predicted_times(ledger: Ledger, predictor: Predictor) -> Ledger:
+    """An estimate with the times that its ops will take, as if they had been measured."""
+    graph = ledger.header.execution == "graph"
+    cell = cells_of(PreparedTrace(ledger, None).at(None), [predictor], graphs=graph)[0]
+    origin = f"predicted, {predictor.tier} on {predictor.device.name}"
+    ops = [
+        Measurement(scope="op", ops=(place,), quantities={
+            "gpu_time_s": Value(time_s, origin), "kernels": Value(round(kernels), origin)})
+        for place, (time_s, kernels) in enumerate(zip(cell.times.seconds.tolist(), cell.times.kernels.tolist(),
+                                                      strict=True))
+        if time_s
+    ]  # fmt: skip
+    step = {"wall_time_s": Value(cell.wall_s, origin), "gpu_busy_s": Value(cell.gpu_s, origin)}
+    return replace(ledger, measurements=(*ops, Measurement(scope="step", quantities=step)))
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """How long the step takes on a device."""
+
+    device: str
+    time_s: float
+    gpu_time_s: float
+    tier: str
+
+
+def by_time(ledger: Ledger, devices: Sequence[Device]) -> list[DeviceTime]:
+    """Devices by the predicted time of this step, the fastest first. How near to its ridge a step lies says nothing of
+    which device is the better one."""
+    step = PreparedTrace(ledger, None).at(None)
+    graph = ledger.header.execution == "graph"
+    cells = cells_of(step, [predictor_of(device, None, None)[0] for device in devices], graphs=graph)
+    found = [DeviceTime(cell.predictor.device.name, cell.wall_s, cell.gpu_s, cell.predictor.tier) for cell in cells]
+    return sorted(found, key=lambda one: one.time_s)

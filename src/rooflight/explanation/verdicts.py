@@ -1,0 +1,293 @@
+"""A verdict on every layer of a step, and on the step: which roof it lies under, how far from it, what bounds it.
+
+Work is what the counters saw, unit by unit, each against its own peak; bytes are those of the DRAM. Where something was
+not counted, the formula stands in for it, and the verdict says so. Of a step that was only estimated the times are
+predicted for a device that must be named.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from rooflight.explanation.advice import Advice, Outlook
+from rooflight.explanation.devices import judged_on, with_predicted_times
+from rooflight.explanation.roofed import Basis, UnitWork, Unknown, Work, work_of
+from rooflight.hardware.device import Device
+from rooflight.ledger import Ledger, Measurement, total
+from rooflight.measured import Group, Measured, Whole, is_measured
+from rooflight.measured.facts import Number, adds_up
+from rooflight.measured.rows import MeasuredRow, rows
+from rooflight.measured.step import busy_s, busy_share, executed, is_host_bound, moved, wall_s
+from rooflight.prediction.asked import predictor_of
+from rooflight.prediction.calibrated.baseline import LAUNCH_S
+from rooflight.prediction.roofs import Roofs, Side, roofs_of
+from rooflight.prediction.tiers import Predictor
+from rooflight.summary import By
+
+Bound = Literal["compute", "memory", "cache", "latency"]
+StepBound = Literal["compute", "memory", "host"]
+
+LATENCY_PERCENT = 25.0
+"""Under this part of its roof, work waits for neither: kernels that share their time evenly between two roofs, and
+reach both, are still at half of each."""
+SHORT_S = 2 * LAUNCH_S
+"""Of a kernel shorter than this, half or more is its own start."""
+TOTAL = "total"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds a layer, a type, an op, a region or a whole step. Unknown is `None`, and `reason` says why."""
+
+    name: str
+    type: str = ""
+    depth: int = 0
+    time_s: float | None = None
+    """Of its kernels."""
+    share: float | None = None
+    """Of the time of all kernels."""
+    kernels: int | None = None
+    flops: Number | None = None
+    flops_basis: Basis | None = None
+    bytes: Number | None = None
+    bytes_basis: Basis | None = None
+    units: tuple[UnitWork, ...] = ()
+    intensity: float | None = None
+    """FLOPs per byte, of what stands above."""
+    estimated_intensity: float | None = None
+    """All FLOPs by formula per compulsory byte."""
+    ridge: float | None = None
+    side: Side | None = None
+    attainable_flops_per_s: float | None = None
+    flops_per_s: float | None = None
+    roof_time_s: float | None = None
+    """The least time that the roofs allow."""
+    percent_of_roof: float | None = None
+    percent_of_compute: float | None = None
+    percent_of_memory: float | None = None
+    percent_of_cache: float | None = None
+    """Its compulsory bytes over those that the memory could have moved in its time, where DRAM bytes were counted: the
+    cache gave what is more than `percent_of_memory`. `None` of fused ops, which do not move what is between them."""
+    bound: Bound | None = None
+    advice: Advice | None = None
+    host_bound: bool | None = None
+    """Does the whole step wait for the host?"""
+    reason: str = ""
+
+    @property
+    def side_text(self) -> str:
+        return {"memory": "left: memory roof", "compute": "right: compute roof"}.get(self.side or "", "")
+
+    @property
+    def evidence(self) -> str:
+        """The numbers that the verdict is made of, in words; why there is none, where there is none."""
+        from rooflight.reporting.verdict_text import evidence
+
+        return evidence(self)
+
+    @property
+    def sentence(self) -> str:
+        """What would help, and by how much."""
+        from rooflight.reporting.verdict_text import advised
+
+        return advised(self)
+
+
+class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds the step, and what would help. Everything under the roofs is of the time in which the GPU works."""
+
+    device: str | None
+    times: Literal["measured", "predicted"]
+    bound: StepBound | None
+    whole: Verdict
+    wall_s: float | None = None
+    busy_s: float | None = None
+    busy_share: float | None = None
+    sides: dict[Side, float] = {}
+    """Parts of the kernels' time under each roof."""
+    bounds: dict[Bound, float] = {}
+    """Parts of the kernels' time by what bounds each of them."""
+    percent_of_op_roofs: float | None = None
+    """The least time of every set of ops under its own roof, one after the other, over their time."""
+    advice: tuple[Advice, ...] = ()
+    """For the whole step, best first."""
+    predictor: str = ""
+    """What predicts the gains."""
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        from rooflight.reporting.verdict_text import step_line
+
+        return step_line(self)
+
+
+def verdicts(ledger: Ledger, by: By = "module", *, on: Device | None = None) -> list[Verdict]:
+    """One verdict a row, in the order of the summary. A measured step is judged on its own device; an estimate on the
+    one that is given."""
+    return Judge(ledger, on=on).verdicts(by)
+
+
+def step_verdict(ledger: Ledger, *, on: Device | None = None) -> StepVerdict:
+    """The verdict on the whole step, with advice."""
+    return Judge(ledger, on=on).step()
+
+
+class Judge:
+    """A step on its device, looked at once for many questions."""
+
+    def __init__(self, ledger: Ledger, *, on: Device | None = None) -> None:
+        self.times: Literal["measured", "predicted"] = "measured" if is_measured(ledger) else "predicted"
+        self.device, self.reason = judged_on(ledger, on)
+        self.measured = Measured(ledger)
+        if self.times == "predicted" and self.predictor is not None:
+            self.measured = Measured(with_predicted_times(ledger, self.predictor))
+
+    @cached_property
+    def predictor(self) -> Predictor | None:
+        return None if self.device is None else predictor_of(self.device, None, None)[0]
+
+    @cached_property
+    def outlook(self) -> Outlook:
+        return Outlook(self.measured, self.predictor)
+
+    @cached_property
+    def _roofs(self) -> Roofs | None:
+        return None if self.device is None else roofs_of(self.device)
+
+    @cached_property
+    def _host_bound(self) -> bool | None:
+        return is_host_bound(self.measured)
+
+    def rows(self, by: By = "module") -> list[MeasuredRow]:
+        return rows(self.measured, by)
+
+    @cached_property
+    def regions(self) -> list[Measurement]:
+        """Pieces of a program, in place of layers."""
+        return [row for row in self.measured.ledger.measurements if row.scope == "region"]
+
+    def verdicts(self, by: By = "module") -> list[Verdict]:
+        return [self._region(row) for row in self.regions] if self.regions else self.of(self.rows(by))
+
+    def of(self, found: Sequence[MeasuredRow]) -> list[Verdict]:
+        """Verdicts on rows, folded ones too."""
+        advice = self.outlook.rows([row.group for row in found]) if self.device is not None else [None] * len(found)
+        return [self._row(row, one) for row, one in zip(found, advice, strict=True)]
+
+    def _row(self, row: MeasuredRow, advice: Advice | None) -> Verdict:
+        sums, estimate = row.sums, row.estimate
+        plain = Verdict(name=row.name, type=estimate.type, depth=estimate.depth, time_s=_float(sums.time_s),
+                        share=row.share, kernels=_int(sums.get("kernels")), host_bound=self._host_bound,
+                        estimated_intensity=estimate.totals.intensity)  # fmt: skip
+        return replace(self._judged(plain, sums.values, row.group, sums.whole), advice=advice)
+
+    def _region(self, row: Measurement) -> Verdict:
+        """Its time on the GPU is from the first to the last of its work there, gaps included."""
+        values = {name: value.value for name, value in row.quantities.items()}
+        plain = Verdict(name=row.name, type="region", time_s=_float(values.get("gpu_span_s")),
+                        kernels=_int(values.get("kernels")))  # fmt: skip
+        known = self.measured.executed_is_known(values)
+        return self._judged(plain, values, Group((), ()), Whole(executed=known, cuda=known, dram=True))
+
+    def _judged(self, plain: Verdict, values: Mapping[str, Number], group: Group, whole: Whole) -> Verdict:
+        """The same with its place under the roofs, or with the reason why it has none."""
+        if self._roofs is None:
+            return replace(plain, reason=self.reason)
+        if not plain.time_s:
+            return replace(plain, reason="no kernel ran for it, or none that was timed")
+        ops = [self.measured.ledger.ops[index] for index in group.ops]
+        try:
+            work = work_of(values, ops, self._roofs, flops_counted=whole.executed, bytes_counted=whole.dram)
+        except Unknown as why:
+            return replace(plain, reason=str(why))
+        return _placed(plain, work, plain.time_s, fused=self.measured.ledger.header.execution == "compile")
+
+    def step(self) -> StepVerdict:
+        measured = self.measured
+        busy = busy_s(measured)
+        total_s = measured.total.time_s
+        plain = Verdict(
+            name=TOTAL, time_s=_float(total_s if busy is None else busy), share=None if total_s is None else 1.0,
+            kernels=_int(measured.total.get("kernels")), host_bound=self._host_bound,
+            estimated_intensity=total(measured.ledger.ops).intensity,
+        )  # fmt: skip
+        done, traffic = executed(measured), moved(measured)
+        values = {**({} if done is None else done.values), **({} if traffic is None else traffic.values)}
+        whole = self._judged(plain, values, measured.whole, Whole(executed=done is not None, cuda=True, dram=True))
+        reason = self.reason or whole.reason
+        if self.regions:
+            reason = "these are regions of a program, not a step: each has its own verdict"
+        found = StepVerdict(device=None if self.device is None else self.device.title, times=self.times, bound=None,
+                            whole=whole, wall_s=_float(wall_s(measured)), busy_s=_float(busy),
+                            busy_share=busy_share(measured), reason=reason)  # fmt: skip
+        return found if reason else self._with_bounds(found)
+
+    def _with_bounds(self, found: StepVerdict) -> StepVerdict:
+        parts = self._parts()
+        whole_s = sum(part.time_s or 0.0 for part in parts)
+        sides: dict[Side, float] = defaultdict(float)
+        bounds: dict[Bound, float] = defaultdict(float)
+        for part in parts:
+            if part.side is not None and part.bound is not None and part.time_s:
+                sides[part.side] += part.time_s / whole_s
+                bounds[part.bound] += part.time_s / whole_s
+        bound: StepBound = "memory" if sides["memory"] > sides["compute"] else "compute"
+        least = sum(min(part.roof_time_s or 0.0, part.time_s or 0.0) for part in parts)
+        predictor = self.predictor
+        return replace(
+            found, bound="host" if self._host_bound else bound, sides=dict(sides), bounds=dict(bounds),
+            percent_of_op_roofs=100 * least / whole_s if whole_s else None, advice=self.outlook.step(),
+            predictor="" if predictor is None else f"{predictor.tier}: {predictor.source}",
+        )  # fmt: skip
+
+    def _parts(self) -> list[Verdict]:
+        """Verdicts on every set of ops that kernels belong to."""
+        sums: dict[tuple[int, ...], dict[str, Number]] = defaultdict(dict)
+        for fact in self.measured.facts:
+            held = sums[fact.ops]
+            for name, value in fact.values.items():
+                if adds_up(name):
+                    held[name] = held.get(name, 0) + value
+        counted = self.measured.sums(self.measured.whole).whole
+        return [
+            self._judged(Verdict(name="", time_s=_float(values["gpu_time_s"]), kernels=_int(values.get("kernels"))),
+                         values, Group(ops, ()), counted)
+            for ops, values in sums.items() if values.get("gpu_time_s")
+        ]  # fmt: skip
+
+
+def _placed(plain: Verdict, work: Work, time_s: float, *, fused: bool) -> Verdict:
+    percent = 100 * work.roof_s / time_s
+    cache = None
+    if work.bytes_basis == "DRAM" and work.compulsory_bytes is not None and not fused:
+        cache = 100 * work.compulsory_bytes / work.bandwidth_bytes_per_s / time_s
+    return replace(
+        plain, flops=work.flops, flops_basis=work.flops_basis, bytes=work.bytes, bytes_basis=work.bytes_basis,
+        units=work.units, intensity=work.intensity, ridge=work.ridge, side=work.side,
+        attainable_flops_per_s=work.attainable_flops_per_s, flops_per_s=work.flops / time_s, roof_time_s=work.roof_s,
+        percent_of_roof=percent, percent_of_compute=100 * work.compute_s / time_s,
+        percent_of_memory=100 * work.memory_s / time_s, percent_of_cache=cache,
+        bound=_bound(work.side, percent, cache, None if not plain.kernels else time_s / plain.kernels),
+    )  # fmt: skip
+
+
+def _bound(side: Side, percent: float, cache: float | None, kernel_s: float | None) -> Bound:
+    if kernel_s is not None and kernel_s < SHORT_S:
+        return "latency"
+    if percent >= LATENCY_PERCENT:
+        return side
+    return "cache" if cache is not None and cache >= LATENCY_PERCENT else "latency"
+
+
+def _float(value: Number | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _int(value: Number | None) -> int | None:
+    return None if value is None else round(value)

@@ -1,0 +1,182 @@
+"""Verdicts as tables, as a page and as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rooflight import units
+from rooflight.explanation.advice import Advice
+from rooflight.explanation.verdicts import TOTAL, Judge, StepVerdict, Verdict
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger
+from rooflight.measured.rows import NO_OP, SEVERAL
+from rooflight.reporting import text
+from rooflight.reporting.measured_folding import fold_measured
+from rooflight.reporting.page import Page
+from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.verdict_text import CONVENTIONS, advised, place, step_advised, step_line
+from rooflight.reporting.written import cut, seconds, tera
+from rooflight.summary import By
+
+NAME_WIDTH = 40
+_ADVISED_ROWS = 8
+_SIDES = {"memory": "left: memory", "compute": "right: compute", None: "–"}
+
+
+def verdict_table(of: Ledger | Judge, by: By = "module", *, depth: int | None = None, folded: bool = True) -> Table:
+    """One row a layer, type or op, and the whole step as the last."""
+    judge = _judge(of)
+    step = judge.step()
+    found = [*_rows(judge, by, depth, folded=folded), step.whole]
+    columns = _columns(judge, by, step)
+    cells = tuple(tuple(value(row) for _, value in columns) for row in found)
+    kept = [i for i, (column, _) in enumerate(columns) if not column.right or any(row[i] is not None for row in cells)]
+    return Table("", tuple(columns[i][0] for i in kept), tuple(tuple(row[i] for i in kept) for row in cells),
+                 frozenset({len(cells) - 1}))  # fmt: skip
+
+
+def advice_lines(of: Ledger | Judge, by: By = "module", *, depth: int | None = None, folded: bool = True,
+                 top: int | None = _ADVISED_ROWS) -> list[str]:  # fmt: skip
+    """A sentence for each of the rows that would gain most; of nested layers, for those that have none inside."""
+    judge = _judge(of)
+    found = [row for row in _rows(judge, by, depth, folded=folded) if row.advice is not None]
+    found = [row for row in found if not any(_is_inside(other, row) for other in found)]
+    found.sort(key=lambda row: -row.advice.gain_s if row.advice else 0.0)
+    return [f"{_label(judge, row).full}: {advised(row)}" for row in found[:top]]
+
+
+def step_table(of: Ledger | Judge) -> Table:
+    """Changes of the whole step, best first."""
+    judge = _judge(of)
+    step = judge.step()
+    columns = (
+        Column("the step", right=False), Column("kernels", seconds, raw="kernels_s"),
+        Column("wall", seconds, raw="wall_s"), Column("gain", units.percent, raw="gain_of_step"),
+        Column("found by", right=False, optional=1),
+    )  # fmt: skip
+    now = ("as it is", step.whole.time_s, step.wall_s, None, step.times)
+    return Table("", columns, (now, *(_change(one) for one in step.advice)) if step.bound else ())
+
+
+def _change(advice: Advice) -> tuple[Any, ...]:
+    return advice.how, advice.after_s, advice.wall_s, _gain(advice), advice.origin
+
+
+def _gain(advice: Advice) -> float:
+    return advice.gain_of_kernels if advice.gain_of_step is None else advice.gain_of_step
+
+
+def verdict_page(of: Ledger | Judge, *, by: By = "module", depth: int | None = 3, folded: bool = True) -> Page:
+    """What bounds the step and its layers, and what would help."""
+    judge = _judge(of)
+    step = judge.step()
+    summary = [step_line(step)]
+    if step.whole.side is not None:
+        summary.append(f"the whole step: {place(step.whole)}")
+        summary.append(f"  {step.whole.evidence}")
+    tables = (verdict_table(judge, by, depth=depth, folded=folded), step_table(judge))
+    notes = (*advice_lines(judge, by, depth=depth, folded=folded), *_notes(judge, step))
+    return Page(text.headline(judge.measured.ledger), tuple(summary), tuple(one for one in tables if one.rows), notes,
+                (CONVENTIONS,))  # fmt: skip
+
+
+def _notes(judge: Judge, step: StepVerdict) -> list[str]:
+    notes = [f"times are {step.times}; gains are predicted ({step.predictor})"] if step.predictor else []
+    bases = {basis for row in judge.verdicts("op") for basis in (row.flops_basis, row.bytes_basis)}
+    if bases & {"useful", "compulsory"}:
+        notes.append("some FLOPs or bytes were not counted: there they are by formula, and what comes from a cache is "
+                     "above its roof")  # fmt: skip
+    return notes
+
+
+def document(of: Ledger | Judge, by: By = "module") -> dict[str, Any]:
+    """Raw numbers; unknown is null. Sentences and evidence stand beside them."""
+    judge = _judge(of)
+    step = judge.step()
+    return {
+        "step": {
+            **msgspec.to_builtins(step), "whole": _plain(step.whole), "sentence": step_line(step),
+            "advice": [{**_advice(one), "sentence": step_advised(one, step.wall_s)} for one in step.advice],
+        },
+        "rows": [_plain(row) for row in judge.verdicts(by)],
+        "conventions": [CONVENTIONS],
+    }  # fmt: skip
+
+
+def _plain(row: Verdict) -> dict[str, Any]:
+    return {
+        **msgspec.to_builtins(row), "advice": None if row.advice is None else _advice(row.advice),
+        "place": place(row), "sentence": advised(row), "evidence": row.evidence,
+    }  # fmt: skip
+
+
+def _advice(advice: Advice) -> dict[str, Any]:
+    return {**msgspec.to_builtins(advice), "gain_s": advice.gain_s}
+
+
+def _judge(of: Ledger | Judge) -> Judge:
+    return of if isinstance(of, Judge) else Judge(of)
+
+
+def _rows(judge: Judge, by: By, depth: int | None, *, folded: bool) -> list[Verdict]:
+    if judge.regions:
+        return judge.verdicts(by)
+    found = judge.rows(by)
+    if by == "module":
+        found = fold_measured(judge.measured, found) if folded else found
+        found = [row for row in found if depth is None or row.estimate.depth <= depth]
+    return judge.of(found)
+
+
+def _is_inside(row: Verdict, other: Verdict) -> bool:
+    """Is a row a layer inside another? Types and ops are not nested."""
+    if row.name == other.name or not row.depth:
+        return False
+    return other.name == "" or row.name.startswith(f"{other.name}.")
+
+
+_Columns = list[tuple[Column, Callable[[Verdict], Any]]]
+
+
+def _columns(judge: Judge, by: By, step: StepVerdict) -> _Columns:
+    def bound(row: Verdict) -> str:
+        return (step.bound if row is step.whole else row.bound) or "–"
+
+    def helps(row: Verdict) -> str:
+        return row.advice.change if row.advice is not None else ""
+
+    return [
+        (Column("layer" if by == "module" else by, right=False), lambda row: _label(judge, row)),
+        (Column("type", right=False, optional=9), lambda row: row.type),
+        (Column("GPU time", seconds, raw="gpu_time_s"), lambda row: row.time_s),
+        (Column("share", units.percent, optional=2), lambda row: row.share),
+        (Column("FLOP/B", units.ratio, raw="intensity"), lambda row: row.intensity),
+        (Column("by formula", units.ratio, optional=7, raw="estimated_intensity"), lambda row: row.estimated_intensity),
+        (Column("ridge", units.ratio, optional=4), lambda row: row.ridge),
+        (Column("side", right=False, whole=True, optional=3), lambda row: _SIDES[row.side]),
+        (Column("TFLOP/s", tera, optional=8, raw="flops_per_s"), lambda row: row.flops_per_s),
+        (Column("roof", tera, optional=5, raw="attainable_flops_per_s"), lambda row: row.attainable_flops_per_s),
+        (Column("% of roof", _percent, raw="percent_of_roof"), lambda row: row.percent_of_roof),
+        (Column("bound", right=False, whole=True), bound),
+        (Column("would help", right=False, whole=True, optional=1), helps),
+        (Column("gains", _seconds, optional=1, raw="gain_s"), lambda row: row.advice.gain_s if row.advice else None),
+    ]  # fmt: skip
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}" if value >= 0.05 else "<0.1"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else seconds(value)
+
+
+def _label(judge: Judge, row: Verdict) -> Label:
+    if row.name == "":
+        model = judge.measured.ledger.header.model
+        return Label(model, model)
+    if row.name in (TOTAL, LOSS, OPTIMIZER, SEVERAL, NO_OP) or not row.depth:
+        return Label(row.name, cut(row.name, NAME_WIDTH))
+    return Label(row.name, "  " * row.depth + row.name.rpartition(".")[2])
