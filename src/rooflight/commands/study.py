@@ -48,7 +48,19 @@ _TEXTS = ("step", "dtype", "autocast", "loss", "optimizer", "on", "parallel")
 @click.option("--retry", is_flag=True, help="Try again what failed.")
 @click.option("--launcher", type=click.Choice(["local", "slurm"]), default="local", show_default=True,
               help="Where cells are run.")  # fmt: skip
-@click.option("--workers", type=int, help="Processes that compute. Default: one a core.")
+@click.option("--workers", type=int, help="Local processes that compute. Default: one a core.")
+@click.option("--partition", help="Of Slurm.")
+@click.option("--gres", help="What each cell gets of a node: gpu:1.")
+@click.option("--time", help="Slurm's limit for one cell: 90 (minutes), 1:30:00. Default: --timeout.")
+@click.option("--account", help="Of Slurm.")
+@click.option("--qos", help="Of Slurm.")
+@click.option("--constraint", help="Of Slurm.")
+@click.option("--nodelist", help="Of Slurm.")
+@click.option("--max-parallel", type=int, help="Cells at a time in Slurm. Default: 8.")
+@click.option("--slurm", multiple=True, metavar="KEY=VALUE", help="Any other option of sbatch. Repeatable.")
+@click.option("--setup", multiple=True, metavar="COMMAND", help="Run on a node before Python: module load cuda.")
+@click.option("--python", metavar="COMMAND", help="What starts Python on a node. Default: this one.")
+@click.option("--cancel", is_flag=True, help="Take the study's tasks from Slurm; what is finished is kept.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be run.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(what: str, **options: Any) -> None:
@@ -60,16 +72,20 @@ def command(what: str, **options: Any) -> None:
     """
     from rooflight.study.api import prepare, run
 
+    if options["cancel"]:
+        _cancel(what, options)
+        return
     plan, axes = _asked(what, options)
-    store = prepare(plan, options["folder"], axes)
     launcher = _launcher(options)
+    store = prepare(plan, options["folder"], axes, dry=options["dry_run"])
     try:
         if options["dry_run"]:
             from rooflight.commands.output import emit
+            from rooflight.study.outline import outline
 
-            emit(launcher.dry_run(store.folder, store.waiting()))
+            emit("\n".join([*outline(store), launcher.dry_run(store.folder, store.waiting())]))
             return
-        with _heard(store), _progress(store, quiet=options["quiet"]) as progress:
+        with _heard(store, launcher), _progress(store, quiet=options["quiet"]) as progress:
             run(store, launcher, retry=options["retry"], progress=progress)
         _show(store)
     finally:
@@ -95,10 +111,6 @@ def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict
     if what.endswith(".toml") or Path(what).is_dir():
         if axes:
             raise BadInput(f"{what} has its own grid: leave --{next(iter(axes)).replace('_', '-')} away")
-        if Path(what).is_dir():
-            from rooflight.study.store import open_study
-
-            open_study(Path(what))  # says what is wrong with it
         return what, {}
     return _words("MODEL", what), axes
 
@@ -117,25 +129,51 @@ def _whole_numbers(name: str, text: str) -> list[int]:
         raise BadInput(f"--{name} wants whole numbers such as 8 or 1,8,64, got {text!r}") from None
 
 
+_OF_SLURM = ("partition", "gres", "time", "account", "qos", "constraint", "nodelist", "max_parallel", "slurm", "setup",
+             "python", "cancel")  # fmt: skip
+
+
 def _launcher(options: Mapping[str, Any]) -> Launcher:
+    if options["launcher"] == "slurm":
+        if options["workers"] is not None:
+            raise BadInput("--workers is for --launcher local: --max-parallel says how many cells Slurm runs at a time")
+        from rooflight.study.slurm.launcher import SlurmLauncher
+        from rooflight.study.slurm.options import asked
+
+        return SlurmLauncher(asked(options), status=(lambda text: None) if options["quiet"] else _say)
+    given = [name for name in _OF_SLURM if options[name] not in (None, (), False)]
+    if given:
+        raise BadInput(f"--{given[0].replace('_', '-')} goes with --launcher slurm")
     if options["workers"] is not None and options["workers"] < 1:
         raise BadInput(f"--workers must be at least 1, got {options['workers']}")
-    if options["launcher"] == "slurm":
-        raise BadInput("slurm is not there yet")
     from rooflight.study.local import LocalLauncher
 
     return LocalLauncher(workers=options["workers"])
 
 
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _cancel(what: str, options: Mapping[str, Any]) -> None:
+    launcher = _launcher(options)
+    cancel = getattr(launcher, "cancel", None)
+    if cancel is None or not Path(what).is_dir():
+        raise BadInput("--cancel takes a study's folder and --launcher slurm")
+    count = cancel(Path(what))
+    _say(f"took {count:,} {'task' if count == 1 else 'tasks'} from Slurm; what was finished is kept")
+
+
 @contextmanager
-def _heard(store: Store) -> Iterator[None]:
+def _heard(store: Store, launcher: Launcher) -> Iterator[None]:
     """Ctrl-C: nothing is lost, and how to go on is said."""
     try:
         yield
     except KeyboardInterrupt:
         signal.setitimer(signal.ITIMER_REAL, 0)  # heard: no need to say it again
-        click.echo(f"rooflight: interrupted; what was finished is kept, go on with: rooflight study {store.folder}",
-                   err=True)  # fmt: skip
+        told = getattr(launcher, "when_interrupted", None)
+        how = f"go on with: rooflight study {store.folder}" if told is None else told(store.folder)
+        _say(f"rooflight: interrupted; what was finished is kept, {how}")
         sys.stderr.flush()
         os._exit(130)
 

@@ -48,9 +48,9 @@ def cell_table(rows: Sequence[Row]) -> Table:
     columns = [Column(axis, _text, right=axis in ("batch", "seq", "past", "gpus")) for axis in axes]
     measured = [
         ("FLOPs", "flops.estimated", units.count, 0), ("bytes", "bytes.estimated", units.bytes_, 3),
-        ("predicted", "time.predicted", seconds, 0), ("memory, predicted", "memory.predicted", _bytes, 1),
+        ("time, predicted", "time.predicted", seconds, 0), ("memory, predicted", "memory.predicted", _bytes, 1),
         ("samples/s, predicted", "throughput.predicted", per_second, 4),
-        ("measured", "time.measured", seconds, 0), ("memory, measured", "memory.measured", _bytes, 1),
+        ("time, measured", "time.measured", seconds, 0), ("memory, measured", "memory.measured", _bytes, 1),
         ("FLOPs, measured", "flops.measured", units.count, 2),
     ]  # fmt: skip
     shown = [one for one in measured if any(one[1] in row.values for row in rows)]

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from rooflight.errors import BadInput
 from rooflight.study.cell import HERE, Row
 from rooflight.study.launch import Launcher, Progress, wanted_here
 from rooflight.study.machine import gpu
-from rooflight.study.plan import Plan, plan_of, read_plan
+from rooflight.study.plan import Plan, merged, plan_of, read_plan
 from rooflight.study.store import Store, begin, is_study, open_study, read, read_plan_in
 
 if TYPE_CHECKING:
     from rooflight.reporting.page import Page
+
+Asked = str | Path | Plan | Sequence[str]
+_OF_THE_WHOLE = ("title", "about", "layers", "measure", "timeout_s", "repeat", "claim")
+"""What is no axis of a grid."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,8 @@ class Study:
         return f"Study({str(self.folder)!r}: {len(self.rows)} cells, {told})"
 
 
-def study(plan: str | Path | Plan | Sequence[str], *, folder: str | Path | None = None, launcher: Launcher | None = None,
-          retry: bool = False, progress: Progress = lambda entry: None, **axes: Any) -> Study:  # fmt: skip
+def study(plan: Asked, *, folder: str | Path | None = None, launcher: Launcher | None = None, retry: bool = False,
+          progress: Progress = lambda entry: None, **axes: Any) -> Study:  # fmt: skip
     """Run a study, or go on with one that was interrupted.
 
     `plan`: a .toml file, the folder of a study, or names of models, with `batch`, `dtype`, `on` and the other axes of
@@ -66,19 +72,23 @@ def load(folder: str | Path) -> Study:
     return Study(Path(folder), read_plan_in(folder), read(folder))
 
 
-def prepare(plan: str | Path | Plan | Sequence[str], folder: str | Path | None, axes: Mapping[str, Any]) -> Store:
-    """The folder of what is asked for."""
-    if isinstance(plan, (str, Path)) and is_study(Path(plan)):
+def prepare(plan: Asked, folder: str | Path | None, axes: Mapping[str, Any], *, dry: bool = False) -> Store:
+    """The folder of what is asked for; `dry`: nothing is written, and it need not be there."""
+    if isinstance(plan, (str, Path)) and Path(plan).is_dir() and ":" not in str(plan):
         if axes or folder is not None:
             raise BadInput(f"{plan} is a study's folder, which has a plan: give no other folder and no grid")
         return open_study(Path(plan))
-    asked, text = asked_plan(plan, axes)
+    found, text = _asked(plan, axes)
+    if dry:
+        if folder is not None and is_study(Path(folder)):
+            found = merged(read_plan_in(folder), found, str(folder))
+        return Store(Path(folder or "FOLDER"), found)
     if folder is None:
         raise BadInput("a study needs a folder for what it finds: add -o FOLDER")
-    return begin(Path(folder), asked, text)
+    return begin(Path(folder), found, text)
 
 
-def asked_plan(plan: str | Path | Plan | Sequence[str], axes: Mapping[str, Any]) -> tuple[Plan, str | None]:
+def _asked(plan: Asked, axes: Mapping[str, Any]) -> tuple[Plan, str | None]:
     """The plan, and the text of its file where that holds all of it."""
     text = None
     if isinstance(plan, Plan):
@@ -86,17 +96,14 @@ def asked_plan(plan: str | Path | Plan | Sequence[str], axes: Mapping[str, Any])
     elif isinstance(plan, (str, Path)) and str(plan).endswith(".toml"):
         if axes:
             raise BadInput(f"{plan} has its own grid: leave {', '.join(axes)} away, or change the file")
-        found = read_plan(Path(plan))
-        text = Path(plan).read_text()
+        found, text = read_plan(Path(plan))
     else:
         models = [plan] if isinstance(plan, str) else list(map(str, plan))
-        top = {name: axes[name] for name in ("title", "layers", "measure", "timeout_s", "repeat") if name in axes}
+        top = {name: value for name, value in axes.items() if name in _OF_THE_WHOLE}
         grid = {"model": models, **{name: value for name, value in axes.items() if name not in top}}
         found = plan_of({"grid": _plain(grid), **_plain(top)}, "the study")
-    if all(grid.on is None for grid in found.grid) and gpu() is not None and found.measure is not False:
+    if all(grid.on is None for grid in found.grid) and gpu() is not None:
         # Without a word on where, it is the GPU of this machine; whoever reads the folder elsewhere must know.
-        from msgspec.structs import replace
-
         found, text = replace(found, grid=tuple(replace(grid, on=HERE) for grid in found.grid)), None
     return found, text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 from rooflight.study.cell import Cell
 
@@ -36,3 +37,7 @@ def step_options(cell: Cell) -> list[str]:
     for name, value in cell.set.items():
         line += ["--set", f"{name}={value}"]
     return line
+
+
+def worker_command(folder: Path) -> str:
+    return shlex.join(["python", "-m", "rooflight.study.worker", str(folder)])

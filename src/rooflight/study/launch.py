@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,12 @@ from msgspec.structs import replace
 
 from rooflight.study.cell import Cell, Side
 from rooflight.study.machine import is_here
-from rooflight.study.store import Entry, Key, Store, key_of, step_of
+from rooflight.study.store import Entry, Key, Store, key_of, lock_of, step_of
 
 Progress = Callable[[Entry], None]
 """Told of every side of a cell that is finished, done or failed."""
-MOST_TOGETHER = 32
-"""Batches that one process takes on at once."""
+TOGETHER = range(8, 33)
+"""Batches that one process takes on at once: fewer would be traced in vain, more would keep the others waiting."""
 
 
 class Launcher(Protocol):
@@ -52,12 +53,21 @@ def units_of(store: Store, cells: Sequence[Cell], sides: Sequence[Side], *, work
             if side in store.sides(cell) and store.is_open(key):
                 alike = replace(step_of(cell) if side == "estimated" else cell, batch=1)
                 groups.setdefault((side, alike.id), {})[key] = cell
-    at_least = 1 if not groups else -(-workers // len(groups))
     found = []
     for (side, _), some in groups.items():
         members = list(some.values())
-        size = 1 if side == "measured" else min(MOST_TOGETHER, -(-len(members) // at_least))
+        share = -(-len(members) * len(groups) // workers)
+        size = 1 if side == "measured" else min(max(share, TOGETHER[0]), TOGETHER[-1])
         found += [Unit(side, tuple(members[start : start + size])) for start in range(0, len(members), size)]
+    return found
+
+
+def free_units(store: Store, units: Sequence[Unit]) -> list[Unit]:
+    """Those that no other process is at, without the cells that one is at."""
+    found = []
+    for unit in units:
+        cells = tuple(cell for cell in unit.cells if store.locks.is_free(lock_of(key_of(cell, unit.side))))
+        found += [dataclasses.replace(unit, cells=cells)] if cells else []
     return found
 
 

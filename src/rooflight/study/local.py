@@ -8,73 +8,45 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
-
-import msgspec
 
 from rooflight.study.cell import Cell
-from rooflight.study.launch import Progress, Unit, units_of, wanted_here
-from rooflight.study.machine import gpu_count, place_of
-from rooflight.study.store import Entry, Store, StoreBroken, failed, key_of, open_study
-from rooflight.study.worker import News, Request
+from rooflight.study.commands import worker_command
+from rooflight.study.launch import Progress, Unit, free_units, units_of, wanted_here
+from rooflight.study.machine import gpu_names, place_of
+from rooflight.study.processes import Worker
+from rooflight.study.store import Entry, Store, StoreBroken, failed, key_of, lock_of, open_study
+from rooflight.study.worker import Request
 
 _POLL_S = 0.25
 """How often it is looked whether another process has finished what it has taken."""
 _CRASHES = 2
-"""A unit that kills so many processes has failed."""
+"""A cell that kills so many processes has failed."""
+_IN_VAIN = 100
+"""Passes in which nothing changes, though nobody else is at work: more of them would go on forever."""
 
 
-@dataclass
-class _Worker:
-    """A process, and the unit it is at."""
+@dataclass(frozen=True)
+class _Slot:
+    """A place for one worker."""
 
-    process: subprocess.Popen[bytes]
-    errors: IO[bytes]
-    unit: Unit | None = None
-    deadline: float | None = None
-    read: bytearray = field(default_factory=bytearray)
+    number: int
+    threads: int | None = None
+    alone: str = ""
+    """What nobody else may use meanwhile."""
+    gpu: str | None = None
+    fresh: bool = False
+    """A process for every unit."""
 
     @property
-    def pipe(self) -> int:
-        assert self.process.stdout is not None
-        return self.process.stdout.fileno()
-
-    def send(self, request: Request) -> None:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(msgspec.json.encode(request) + b"\n")
-            self.process.stdin.flush()
-        except OSError:
-            pass  # it died: that is noticed where it is listened to
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.errors):
-            try:
-                if stream is not None:
-                    stream.close()
-            except OSError:
-                pass
-
-    def last_words(self) -> str:
-        """The last line that it wrote to its error output."""
-        try:
-            self.errors.seek(max(0, os.fstat(self.errors.fileno()).st_size - 4096))
-            lines = self.errors.read().decode(errors="replace").split("\n")
-        except OSError:
-            return ""
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    def environment(self) -> dict[str, str]:
+        found = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu}
+        return found if self.threads is None else {**found, "OMP_NUM_THREADS": str(self.threads)}
 
 
 class LocalLauncher:
@@ -85,54 +57,46 @@ class LocalLauncher:
 
     def run(self, folder: Path, waiting: list[Cell], progress: Progress) -> None:
         store = open_study(folder)
+
+        def heard(entry: Entry) -> None:
+            if entry.state in ("done", "failed"):
+                progress(entry)
+
+        store.heard = heard
         try:
-            store.want(wanted_here(store, waiting))
-            with _Loop(store, progress) as loop:
-                self._compute(store, waiting, loop)
-                self._measure(store, waiting, loop)
+            here = wanted_here(store, waiting)
+            store.want(here)
+            with _Loop(store) as loop:
+                computing = [_Slot(number, threads=1) for number in range(self.workers)]
+                loop.finish(
+                    lambda: units_of(store, waiting, ("estimated", "predicted"), workers=self.workers), computing
+                )
+                loop.dismiss()  # nothing else is at work while something is measured
+                for place in ("cuda", "cpu"):
+                    some = [cell for cell in here if place_of(cell.on) == place]
+                    if some:
+                        loop.finish(lambda some=some: units_of(store, some, ("measured",)), _places(place))  # type: ignore[misc]
         finally:
             store.close()
 
     def dry_run(self, folder: Path, waiting: list[Cell]) -> str:
-        raise NotImplementedError
-
-    def _compute(self, store: Store, cells: Sequence[Cell], loop: _Loop) -> None:
-        slots = [_Slot(threads=1) for _ in range(self.workers)]
-        while units := units_of(store, cells, ("estimated", "predicted"), workers=self.workers):
-            loop.run(units, slots[: len(units)])
-
-    def _measure(self, store: Store, cells: Sequence[Cell], loop: _Loop) -> None:
-        """GPUs side by side, then the processor: nothing else is at work while it is measured."""
-        loop.dismiss()
-        here = wanted_here(store, cells)
-        host = socket.gethostname()
-        for where in ("cuda", "cpu"):
-            some = [cell for cell in here if place_of(cell.on) == where]
-            slots = [_Slot(alone=f"{host} cpu", fresh=True)] if where == "cpu" else [
-                _Slot(alone=f"{host} gpu {gpu}", gpu=gpu, fresh=True) for gpu in _gpus()
-            ]  # fmt: skip
-            while units := units_of(store, some, ("measured",)):
-                loop.run(units, slots)
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """A place for one worker."""
-
-    threads: int | None = None
-    alone: str = ""
-    gpu: str | None = None
-    fresh: bool = False
-    """A process for every unit."""
+        """The processes that would be started."""
+        lines = [f"up to {self.workers} processes that compute: {worker_command(folder)}"]
+        here = [cell for cell in waiting if cell.on is not None and cell.gpus == 1]
+        for slot in dict.fromkeys(slot for cell in here for slot in _places(place_of(cell.on))):
+            prefix = "" if slot.gpu is None else f"CUDA_VISIBLE_DEVICES={slot.gpu} "
+            lines.append(f"one process for every measurement: {prefix}{worker_command(folder)}")
+        return "\n".join(lines)
 
 
 class _Loop:
-    """Runs units in slots until none is left that is ours."""
+    """Runs units in slots until none is left."""
 
-    def __init__(self, store: Store, progress: Progress) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._progress = progress
-        self._workers: dict[_Key, _Worker] = {}
+        self._workers: dict[_Slot, Worker] = {}
+        self._units: dict[_Slot, Unit] = {}
+        self._deadlines: dict[_Slot, float] = {}
         self._selector = selectors.DefaultSelector()
 
     def __enter__(self) -> _Loop:
@@ -144,103 +108,88 @@ class _Loop:
 
     def dismiss(self) -> None:
         """Let all workers go; what they were at stays open."""
-        for place in list(self._workers):
-            self._end(place)
+        for slot in list(self._workers):
+            self._end(slot)
 
-    def run(self, units: Iterable[Unit], slots: Sequence[_Slot]) -> None:
-        """One pass: units that another process has are left open, and looked at again in the next."""
+    def finish(self, units: Callable[[], list[Unit]], slots: Sequence[_Slot]) -> None:
+        """Until no unit is open, ours or another process's; what that leaves behind when it dies is then ours."""
+        in_vain = 0
+        while left := units():
+            free = free_units(self._store, left)
+            if free:
+                self._pass(free, slots)
+            else:
+                time.sleep(_POLL_S)
+                self._store.refresh()
+            in_vain = in_vain + 1 if free and units() == left else 0
+            if in_vain > _IN_VAIN:
+                raise RuntimeError(f"{left[0].cells[0].id}: {left[0].side} stays open whatever is done")
+
+    def _pass(self, units: Iterable[Unit], slots: Sequence[_Slot]) -> None:
         queue = deque(units)
-        places = [(number, slot) for number, slot in enumerate(slots)]
-        before = len(queue)
-        while queue or any(worker.unit is not None for worker in self._workers.values()):
-            for place in places:
-                if queue and ((worker := self._workers.get(place)) is None or worker.unit is None):
+        while queue or self._units:
+            for slot in slots:
+                if queue and slot not in self._units:
                     unit = self._still_open(queue.popleft())
                     if unit is not None:
-                        self._assign(place, unit)
+                        self._give(slot, unit)
             self._listen(queue)
         self._store.refresh()
-        del before
 
     def _still_open(self, unit: Unit) -> Unit | None:
         self._store.refresh()
         left = tuple(cell for cell in unit.cells if self._store.is_open(key_of(cell, unit.side)))
         return replace(unit, cells=left) if left else None
 
-    def _assign(self, place: _Key, unit: Unit) -> None:
-        worker = self._workers.get(place)
+    def _give(self, slot: _Slot, unit: Unit) -> None:
+        worker = self._workers.get(slot)
         if worker is None:
-            worker = self._workers[place] = self._start(place[1])
-            self._selector.register(worker.pipe, selectors.EVENT_READ, place)
-        worker.unit = unit
-        slot = place[1]
-        worker.send(Request(side=unit.side, cells=tuple(cell.id for cell in unit.cells), threads=slot.threads,
-                            alone=slot.alone))  # fmt: skip
+            worker = self._workers[slot] = Worker(self._store.folder, slot.environment)
+            self._selector.register(worker.pipe, selectors.EVENT_READ, slot)
+        self._units[slot] = unit
+        cells = tuple(cell.id for cell in unit.cells)
+        worker.send(Request(side=unit.side, cells=cells, threads=slot.threads, alone=slot.alone))
 
-    def _start(self, slot: _Slot) -> _Worker:
-        environment = dict(os.environ)
-        if slot.gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = slot.gpu
-        if slot.threads is not None:
-            environment.setdefault("OMP_NUM_THREADS", str(slot.threads))
-        errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the worker)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rooflight.study.worker", str(self._store.folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment,
-        )  # fmt: skip
-        return _Worker(process, errors)
-
-    def _end(self, place: _Key) -> None:
-        worker = self._workers.pop(place)
+    def _end(self, slot: _Slot) -> None:
+        worker = self._workers.pop(slot)
         self._selector.unregister(worker.pipe)
         worker.kill()
+        self._units.pop(slot, None)
+        self._deadlines.pop(slot, None)
 
     def _listen(self, queue: deque[Unit]) -> None:
         for key, _ in self._selector.select(_POLL_S):
-            place: _Key = key.data
-            worker = self._workers[place]
-            content = os.read(worker.pipe, 1 << 16)
-            if not content:
-                self._died(place, queue)
-                continue
-            worker.read += content
-            *lines, rest = worker.read.split(b"\n")
-            worker.read = bytearray(rest)
-            for line in lines:
-                self._hear(place, worker, msgspec.json.decode(line, type=News))
-        for place, worker in list(self._workers.items()):
-            if worker.deadline is not None and time.monotonic() > worker.deadline:
-                self._too_long(place, queue)
+            self._hear(key.data, queue)
+        now = time.monotonic()
+        for slot in [slot for slot, deadline in self._deadlines.items() if now > deadline]:
+            unit = self._units[slot]
+            self._end(slot)
+            reason = f"took longer than {self._store.plan.timeout_s:g} s, which is the study's timeout_s"
+            self._blame(unit, reason, queue, again=len(unit.cells) > 1)
 
-    def _hear(self, place: _Key, worker: _Worker, news: News) -> None:
-        if news.what == "broken":
-            raise StoreBroken(news.text)
-        if news.what == "told":
-            self._progress(msgspec.json.decode(news.text, type=Entry))
-        if news.what == "finished":
-            worker.unit, worker.deadline = None, None
-            if place[1].fresh:
-                self._end(place)
-        else:
-            worker.deadline = time.monotonic() + self._store.plan.timeout_s
-
-    def _too_long(self, place: _Key, queue: deque[Unit]) -> None:
-        unit = self._workers[place].unit
-        self._end(place)
-        limit = self._store.plan.timeout_s
-        if unit is not None:
-            self._blame(unit, f"took longer than {limit:g} s, the study's timeout_s", queue, again=len(unit.cells) > 1)
-
-    def _died(self, place: _Key, queue: deque[Unit]) -> None:
-        worker = self._workers[place]
-        unit, code = worker.unit, worker.process.wait()
-        reason = how_it_ended(code, worker.last_words())
-        self._end(place)
-        if unit is not None:
-            self._blame(unit, reason, queue, again=len(unit.cells) > 1 or unit.crashes + 1 < _CRASHES)
+    def _hear(self, slot: _Slot, queue: deque[Unit]) -> None:
+        news = self._workers[slot].news()
+        if news is None:
+            unit, reason = self._units.get(slot), self._workers[slot].end()
+            self._end(slot)
+            if unit is not None:
+                self._blame(unit, reason, queue, again=len(unit.cells) > 1 or unit.crashes + 1 < _CRASHES)
+            return
+        for one in news:
+            if one.what == "broken":
+                raise StoreBroken(one.why)
+            if one.what == "finished":
+                del self._units[slot]
+                self._deadlines.pop(slot, None)
+                if slot.fresh:
+                    self._end(slot)
+                    return
+            else:
+                self._deadlines[slot] = time.monotonic() + self._store.plan.timeout_s
+                self._store.refresh()
 
     def _blame(self, unit: Unit, reason: str, queue: deque[Unit], *, again: bool) -> None:
-        """Cell by cell once more, or written down as failed if nobody else is at it."""
+        """Cell by cell once more, or written down as failed, unless somebody else is at it."""
         left = self._still_open(unit)
         if left is None:
             return
@@ -248,37 +197,22 @@ class _Loop:
             queue.extend(Unit(unit.side, (cell,), unit.crashes + 1) for cell in left.cells)
             return
         for cell in left.cells:
-            name = f"{key_of(cell, unit.side)[0]}.{unit.side}"
-            with self._store.locks.taken([name]) as ours:
-                if ours and self._still_open(Unit(unit.side, (cell,))) is not None:
-                    entry = failed(cell, unit.side, reason)
-                    self._store.record([entry])
-                    self._progress(entry)
+            name = lock_of(key_of(cell, unit.side))
+            if not self._store.locks.take(name):
+                continue
+            try:
+                if self._still_open(Unit(unit.side, (cell,))) is not None:
+                    self._store.record([failed(cell, unit.side, reason)])
+            finally:
+                self._store.locks.give(name)
 
 
-_Key = tuple[int, _Slot]
-
-
-def how_it_ended(code: int, last_words: str) -> str:
-    """A process that died, in words."""
-    said = f" ({last_words[:200]})" if last_words else ""
-    if code == -signal.SIGKILL:
-        return f"its process was killed: usually the machine had no more memory{said}"
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"its process died of {name}{said}"
-    return f"its process ended with exit code {code}{said}"
+def _places(place: str) -> list[_Slot]:
+    host = socket.gethostname()
+    if place == "cpu":
+        return [_Slot(0, alone=f"{host} cpu", fresh=True)]
+    return [_Slot(number, alone=f"{host} gpu {gpu}", gpu=gpu, fresh=True) for number, gpu in enumerate(gpu_names())]
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _gpus() -> list[str]:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible:
-        return [one.strip() for one in visible.split(",") if one.strip()]
-    return [str(number) for number in range(max(gpu_count(), 1))]

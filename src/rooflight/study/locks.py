@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from rooflight.errors import BadFile
 
 _SETLK: int = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 _SETLKW: int = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
+_GETLK: int = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
 _PRESENCE = "somebody is here"
 _FLOCK = "hhqqi4x"
 """C's `struct flock` where files are addressed with 64 bits."""
@@ -52,22 +53,11 @@ class Locks:
         finally:
             self.give(name)
 
-    @contextmanager
-    def taken(self, names: Iterable[str]) -> Iterator[list[str]]:
-        """Those that nobody else has, while the block lasts."""
-        ours = [name for name in names if self.take(name)]
-        try:
-            yield ours
-        finally:
-            for name in ours:
-                self.give(name)
-
     def is_free(self, name: str) -> bool:
         """Has nobody else got it at this moment?"""
-        if not self.take(name):
-            return False
-        self.give(name)
-        return True
+        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _place(name), 1, 0)
+        answer: int = struct.unpack(_FLOCK, fcntl.fcntl(self._file, _GETLK, request))[0]
+        return answer == fcntl.F_UNLCK
 
     def be_present(self) -> None:
         """Tell the others that somebody works here."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 from rooflight.errors import RooflightError
 from rooflight.hardware.devices import find
 from rooflight.hardware.recognise import Recognised, this_device
+from rooflight.measurement.machine import nvml
 from rooflight.study.plan import PROCESSOR, is_of_this_machine
 
 
@@ -44,15 +46,11 @@ def place_of(on: str | None) -> str:
     return "cuda"
 
 
-def gpu_count() -> int:
-    """GPUs that this process may use."""
-    import os
-
+def gpu_names() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([one for one in visible.split(",") if one.strip()])
-    from rooflight.measurement.machine import nvml
-
+        return [one.strip() for one in visible.split(",") if one.strip()]
     library = nvml.connect()
-    found = len(list(library.gpus())) if library is not None else 0
-    return found or (1 if gpu() is not None else 0)
+    count = len(list(library.gpus())) if library is not None else 0
+    return [str(number) for number in range(count or 1)]

@@ -105,24 +105,19 @@ AXES = tuple(Grid.__struct_fields__)
 _ONLY_TRAINED = ("loss", "optimizer")
 
 
-def read_plan(path: Path) -> Plan:
-    """The plan in a TOML file; whatever is wrong with it is said in one line."""
+def read_plan(path: Path) -> tuple[Plan, str]:
+    """The plan in a TOML file, and its text; whatever is wrong with it is said in one line."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise BadFile(f"{path} does not exist") from None
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
-    return parse_plan(content, str(path))
-
-
-def parse_plan(content: bytes | str, where: str) -> Plan:
     try:
-        text = content if isinstance(content, str) else content.decode()
-        document = tomllib.loads(text)
+        text = content.decode()
+        return plan_of(tomllib.loads(text), str(path)), text
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadFile(f"{where} is no TOML file: {_one_line(error)}") from None
-    return plan_of(document, where)
+        raise BadFile(f"{path} is no TOML file: {_one_line(error)}") from None
 
 
 def plan_of(document: Mapping[str, Any], where: str) -> Plan:
@@ -312,11 +307,11 @@ def _written(value: Setting) -> str:
 
 def merged(old: Plan, new: Plan, where: str) -> Plan:
     """The plan of a folder with the cells of another one besides. Claims and words are the new one's."""
-    for name in ("layers", "measure", "timeout_s", "repeat"):
+    for name in ("layers", "measure", "repeat"):
         before, after = getattr(old, name), getattr(new, name)
-        if before != after and name != "timeout_s":
-            raise BadInput(f"{where} holds a study with {name} = {_toml(before)}, and this one has {_toml(after)}: give "
-                           "another folder, or the same value")  # fmt: skip
+        if before != after:
+            raise BadInput(f"{where} holds a study with {name} = {_toml(before)}, and this one has {_toml(after)}: "
+                           "give another folder, or the same value")  # fmt: skip
     there = {cell.id for cell in new.cells}
     if all(cell.id in there for cell in old.cells):
         grids = new.grid

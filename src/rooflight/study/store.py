@@ -17,7 +17,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +29,7 @@ from rooflight.files import save, write_atomically
 from rooflight.ledger import Ledger
 from rooflight.study.cell import SIDES, Cell, Row, Side, State
 from rooflight.study.locks import Locks
-from rooflight.study.plan import Plan, merged, parse_plan, to_toml
+from rooflight.study.plan import Plan, merged, read_plan, to_toml
 
 PLAN, JOURNAL, LEDGERS, LOCK, INDEX = "study.toml", "journal", "ledgers", "lock", "index.json"
 INDEX_VERSION = 1
@@ -73,6 +73,11 @@ def key_of(cell: Cell, side: Side) -> Key:
     return (step_of(cell).id if side == "estimated" else cell.id), side
 
 
+def lock_of(key: Key) -> str:
+    """What a process holds while it works on this."""
+    return ".".join(key)
+
+
 class Store:
     """One study's folder, as one process sees it."""
 
@@ -88,6 +93,8 @@ class Store:
         self._forgiven: dict[Key, int] = {}
         self._wanted: set[Key] = set()
         self._segment: Path | None = None
+        self.heard: Callable[[Entry], None] = lambda entry: None
+        """Told of every entry that is new to us, whoever wrote it."""
         self.refresh()
 
     @property
@@ -100,7 +107,7 @@ class Store:
 
     # --- reading ---
 
-    def refresh(self) -> list[Entry]:
+    def refresh(self) -> None:
         """Read what others, and we, wrote since the last time."""
         found: list[Entry] = []
         for name, size in sorted(_sizes(self.folder / JOURNAL)):
@@ -116,7 +123,8 @@ class Store:
                 self._forgiven[key] = max(self._forgiven.get(key, 0), entry.tries)
             else:
                 self._wanted.add(key)
-        return found
+        for entry in found:
+            self.heard(entry)
 
     def _rest_of(self, name: str) -> list[Entry]:
         path, start = self.folder / JOURNAL / name, self._read.get(name, 0)
@@ -202,12 +210,12 @@ class Store:
         content = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
         if not content:
             return
-        if self._segment is None:
-            self._segment = self.folder / JOURNAL / _segment_name()
+        is_new = self._segment is None
+        path = self._segment = self._segment or self.folder / JOURNAL / _segment_name()
         try:
-            file = os.open(self._segment, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise _broken(self._segment, error) from error
+            raise _broken(path, error) from error
         try:
             before = os.fstat(file).st_size
             try:
@@ -218,8 +226,10 @@ class Store:
             except OSError:
                 os.ftruncate(file, before)
                 raise
+            if is_new:
+                _sync_folder(path.parent)
         except OSError as error:
-            raise _broken(self._segment, error) from error
+            raise _broken(path, error) from error
         finally:
             os.close(file)
         self.refresh()
@@ -230,7 +240,7 @@ class Store:
         try:
             save(ledger, self.folder / name, force=True)
         except BadFile as error:
-            raise StoreBroken(str(error)) from error
+            raise _unwritten(self.folder, error) from error
         return name
 
     def want(self, cells: Iterable[Cell]) -> None:
@@ -252,7 +262,7 @@ class Store:
         try:
             write_atomically(path, content, force=True)
         except BadFile as error:
-            raise StoreBroken(str(error)) from error
+            raise _unwritten(self.folder, error) from error
         return path
 
     def tidy(self) -> None:
@@ -309,13 +319,16 @@ def _rows_in(path: Path) -> list[Row]:
 
 
 def open_study(folder: Path) -> Store:
-    """A study's folder that is there already."""
+    """A study's folder that is there already, and can be gone on with."""
     if not folder.exists():
         raise BadFile(f"{folder} does not exist: a study is begun with `rooflight study STUDY.toml -o {folder}`")
     if not folder.is_dir():
         raise BadFile(f"{folder} is a file, no study's folder")
     if not is_study(folder):
         raise BadFile(f"{folder} is no study's folder: it has no {PLAN} and {JOURNAL}/")
+    if not (folder / JOURNAL).is_dir():
+        raise BadFile(f"{folder} holds results without their journal: `rooflight report` shows them, and `rooflight "
+                      f"study {folder / PLAN} -o NEW` finds them anew")  # fmt: skip
     return Store(folder, _plan_in(folder))
 
 
@@ -326,10 +339,10 @@ def begin(folder: Path, plan: Plan, text: str | None = None) -> Store:
     try:
         with locks.holding("plan"):
             if (folder / PLAN).exists():
-                before = _plan_in(folder)
-                plan, text = merged(before, plan, str(folder)), None
+                before, asked = _plan_in(folder), plan
+                plan = merged(before, asked, str(folder))
                 if plan != before:
-                    _write_plan(folder, plan, text)
+                    _write_plan(folder, plan, text if plan == asked else None)
             else:
                 _write_plan(folder, plan, text)
     finally:
@@ -355,11 +368,7 @@ def _make(folder: Path) -> None:
 
 
 def _plan_in(folder: Path) -> Plan:
-    path = folder / PLAN
-    try:
-        return parse_plan(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+    return read_plan(folder / PLAN)[0]
 
 
 def _write_plan(folder: Path, plan: Plan, text: str | None) -> None:
@@ -387,6 +396,15 @@ def _segment_name() -> str:
     return f"{host}-{os.getpid()}-{time.time_ns():x}.jsonl"
 
 
+def _sync_folder(folder: Path) -> None:
+    """A new file's name is to stay, too."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def _names(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
@@ -406,7 +424,22 @@ def _sizes(folder: Path) -> list[tuple[str, int]]:
         raise BadFile(f"cannot read {folder}: {error.strerror or error}") from error
 
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def _broken(path: Path, error: OSError) -> StoreBroken:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StoreBroken(f"no space left for {path}: make some, and go on with: rooflight study {path.parent.parent}")
+    if error.errno in _NO_SPACE:
+        return _no_space(path.parent.parent, error)
     return StoreBroken(f"cannot write {path}: {error.strerror or error}")
+
+
+def _unwritten(folder: Path, error: BadFile) -> StoreBroken:
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
+        return _no_space(folder, cause)
+    return StoreBroken(str(error))
+
+
+def _no_space(folder: Path, error: OSError) -> StoreBroken:
+    return StoreBroken(f"{folder}: {error.strerror}; what was finished is kept: make space, then go on with: rooflight "
+                       f"study {folder}")  # fmt: skip

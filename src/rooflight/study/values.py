@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rooflight import summary
-from rooflight.ledger import Ledger, Totals, total
+from rooflight.errors import RooflightError
+from rooflight.ledger import Ledger, Totals, is_inside, total
 from rooflight.measured import Measured, ratio
 from rooflight.measured import rows as measured_rows
 from rooflight.measured import step as measured_step
@@ -40,8 +41,9 @@ def missing_layers(ledger: Ledger, layers: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{ledger.header.model} has no layer {layer}" for layer in layers if layer not in there)
 
 
-def predicted(found: Prediction) -> tuple[Values, dict[str, str]]:
-    """The numbers of a prediction, and what it says in words."""
+def predicted(found: Prediction, traced: Ledger | None = None,
+              layers: Sequence[str] = ()) -> tuple[Values, dict[str, str]]:  # fmt: skip
+    """The numbers of a prediction, and what it says in words. `traced`: the same ops, at any batch, to tell layers."""
     memory = found.memory
     values = _named({
         "time": found.time_s, "gpu_time": found.gpu_time_s, "throughput": found.throughput,
@@ -49,6 +51,11 @@ def predicted(found: Prediction) -> tuple[Values, dict[str, str]]:
         "memory": None if memory is None else memory.peak_allocated_bytes,
         "reserved": None if memory is None else memory.peak_reserved_bytes,
     }, "predicted")  # fmt: skip
+    times = found.op_times_s
+    if traced is not None and len(traced.ops) == len(times):
+        for layer in layers:
+            inside = [time for op, time in zip(traced.ops, times, strict=True) if is_inside(op.module, layer)]
+            values |= _named({"gpu_time": sum(inside) if inside else None}, "predicted", layer)
     facts = {"device.predicted": found.device, "tier": found.tier, "bound.predicted": found.bound}
     if memory is not None:
         facts["fits"] = "yes" if memory.fits else "no"
@@ -77,10 +84,22 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
                     "intensity": ratio(sums.executed_flops, sums.dram_bytes), "gpu_time": sums.get("gpu_time_s"),
                     "kernels": sums.get("kernels"),
                 }, "measured", row.name)  # fmt: skip
-    facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or ""}
-    if measured_step.is_host_bound(found):
-        facts["bound.measured"] = "host"
+    facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", "bound.measured": _bound(ledger)}
     return values, {name: text for name, text in facts.items() if text}
+
+
+def _bound(ledger: Ledger) -> str:
+    """By the roofs of the device; nothing where it is not in the database."""
+    from rooflight.hardware.devices import recognise_name
+    from rooflight.prediction.roofline import Times, roofline
+
+    device = recognise_name(ledger.header.device)
+    if device is None:
+        return ""
+    try:
+        return roofline(ledger, device, times=Times.of_measured(ledger)).step.bound
+    except RooflightError:
+        return ""
 
 
 def _of_totals(sums: Totals) -> dict[str, Number | None]:

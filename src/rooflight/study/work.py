@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
-from rooflight.errors import BadInput, RooflightError, TraceFailed
+from rooflight.errors import BadInput, OutOfMemory, RooflightError, TraceFailed
 from rooflight.estimation.api import estimate
 from rooflight.estimation.costs import fill_costs
 from rooflight.ledger import Ledger
@@ -24,11 +26,12 @@ from rooflight.study.cell import Cell, Row, Side
 from rooflight.study.commands import estimate_command
 from rooflight.study.machine import is_here
 from rooflight.study.plan import is_of_this_machine
-from rooflight.study.store import Entry, Store, StoreBroken, done, failed, key_of, open_study, step_of
+from rooflight.study.store import Entry, Store, StoreBroken, done, failed, key_of, lock_of, open_study, step_of
 from rooflight.trace import TraceOptions, trace
 from rooflight.trace.given import given_workload
 
-Told = Callable[[Entry], None]
+Told = Callable[[], None]
+"""Called whenever something has been written down."""
 
 
 def run_cell(folder: Path, cell_id: str) -> Row:
@@ -50,7 +53,7 @@ def run_cell(folder: Path, cell_id: str) -> Row:
 def run_side(store: Store, cells: Sequence[Cell], side: Side, *, wait: bool = False, told: Told | None = None) -> None:
     """One side of cells that differ in their batch alone; those that others have at this moment are left to them, or
     waited for."""
-    names = {_lock_name(cell, side): cell for cell in cells}
+    names = {lock_of(key_of(cell, side)): cell for cell in cells}
     if wait:
         for name in names:
             store.locks.take(name, wait=True)
@@ -61,27 +64,15 @@ def run_side(store: Store, cells: Sequence[Cell], side: Side, *, wait: bool = Fa
         store.refresh()  # somebody may have done it before the lock was ours
         left = [names[name] for name in ours if store.is_open(key_of(names[name], side))]
         if left:
-            _DO[side](store, left, told or (lambda entry: None))
+            _DO[side](store, left, told or (lambda: None))
     finally:
         for name in ours:
             store.locks.give(name)
 
 
-def _lock_name(cell: Cell, side: Side) -> str:
-    key, _ = key_of(cell, side)
-    return f"{key}.{side}"
-
-
-def is_busy(store: Store, cell: Cell, side: Side) -> bool:
-    """Does another process work on it at this moment?"""
-    return not store.locks.is_free(_lock_name(cell, side))
-
-
 def _keep(store: Store, entries: Iterable[Entry], told: Told) -> None:
-    entries = list(entries)
     store.record(entries)
-    for entry in entries:
-        told(entry)
+    told()
 
 
 # --- estimates ---
@@ -93,12 +84,8 @@ def _estimate(store: Store, cells: Sequence[Cell], told: Told) -> None:
     many = [cell for cell in steps if cell.batch > 1]
     traced: _Traced | None = None
     if len(many) > 1:
-        try:
+        with suppress(Exception):  # then each for itself: what is wrong is said of the batch that was asked for
             traced = _traced_once(many)
-        except DoesNotScale:
-            pass  # each for itself
-        except Exception:
-            pass  # what is wrong is said of the batch that was asked for
     for cell in steps:
         began = time.perf_counter()
         try:
@@ -121,8 +108,6 @@ class _Traced:
     prime: int
 
     def at(self, cell: Cell) -> Ledger:
-        from msgspec.structs import replace
-
         found = ledger_at(self.ledger, self.prime, cell.batch, fill_costs)
         return replace(found, header=replace(found.header, command=estimate_command(cell)))
 
@@ -140,9 +125,10 @@ def _traced_once(cells: Sequence[Cell]) -> _Traced:
     return _Traced(ledger, prime)
 
 
-def _estimated(cell: Cell) -> Ledger:
-    options = {name: getattr(cell, name) for name in ("autocast", "tf32", "loss", "optimizer")}
-    return estimate(cell.model, batch=cell.batch, **_which(cell), **options, command=estimate_command(cell))
+def _estimated(cell: Cell, target: str = "cuda") -> Ledger:
+    return estimate(cell.model, batch=cell.batch, **_which(cell), autocast=cell.autocast, tf32=cell.tf32,
+                    loss=cell.loss, optimizer=cell.optimizer, target=target,
+                    command=estimate_command(cell))  # fmt: skip
 
 
 def _which(cell: Cell) -> dict[str, Any]:
@@ -165,21 +151,21 @@ def _predict(store: Store, cells: Sequence[Cell], told: Told) -> None:
         if not some:
             continue
         try:
-            entries = _predicted(some)
+            entries = _predicted(some, store.plan.layers)
         except Exception:
             if len(some) == 1:
-                entries = [_predicted_or_why(some[0])]
+                entries = [_predicted_or_why(some[0], store.plan.layers)]
             else:
                 for cell in some:
-                    _keep(store, [_predicted_or_why(cell)], told)
+                    _keep(store, [_predicted_or_why(cell, store.plan.layers)], told)
                 continue
         _keep(store, entries, told)
 
 
-def _predicted_or_why(cell: Cell) -> Entry:
+def _predicted_or_why(cell: Cell, layers: Sequence[str]) -> Entry:
     began = time.perf_counter()
     try:
-        return _predicted([cell])[0]
+        return _predicted([cell], layers)[0]
     except Exception as error:
         seconds = time.perf_counter() - began
         if isinstance(error, BadInput) and is_of_this_machine(cell.on or "") and "calibrat" in str(error):
@@ -187,7 +173,7 @@ def _predicted_or_why(cell: Cell) -> Entry:
         return failed(cell, "predicted", reason_of(error), seconds=seconds)
 
 
-def _predicted(cells: Sequence[Cell]) -> list[Entry]:
+def _predicted(cells: Sequence[Cell], layers: Sequence[str]) -> list[Entry]:
     from rooflight.prediction.api import predict
 
     began, first = time.perf_counter(), cells[0]
@@ -195,10 +181,11 @@ def _predicted(cells: Sequence[Cell]) -> list[Entry]:
     found = predict(first.model, on=[first.on], batch=[cell.batch for cell in cells], **_which(first),
                     autocast=first.autocast, tf32=first.tf32, loss=first.loss, optimizer=first.optimizer,
                     gpus=first.gpus, parallel=first.parallel, advice=False)  # fmt: skip
+    traced = _estimated(first, target=found.header.target) if layers else None
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []
     for cell, row in zip(cells, found, strict=True):
-        numbers, facts = values.predicted(row)
+        numbers, facts = values.predicted(row, traced, layers)
         notes = () if row.memory is None or row.memory.fits else (_too_large(row),)
         entries.append(done(cell, "predicted", values=numbers, facts=facts, notes=notes, seconds=seconds))
     return entries
@@ -246,15 +233,18 @@ _DO: dict[Side, Callable[[Store, Sequence[Cell], Told], None]] = {
 }  # fmt: skip
 
 
+_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "not enough memory", "out of memory")
+
+
 def reason_of(error: BaseException) -> str:
-    """One line that says what went wrong with a cell."""
+    """One line that says what went wrong with a cell; what is wrong with the folder is raised again."""
     if isinstance(error, StoreBroken):
         raise error
     text = " ".join(str(error).split())
-    if isinstance(error, torch.OutOfMemoryError):
-        return f"out of memory: {text}"
     if isinstance(error, MemoryError):
         return "out of memory: the machine has no more of it"
+    if isinstance(error, (torch.OutOfMemoryError, OutOfMemory)) or any(sign in text for sign in _NO_MEMORY):
+        return text if text.startswith("out of memory") else f"out of memory: {text}"
     if isinstance(error, RooflightError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -34,10 +34,10 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class News(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """`began` a unit, `told`: a side of a cell is finished, `finished` the unit, `broken`: the folder cannot be used."""
+    """`began` a unit, `told` the journal something, `finished` the unit; `broken`: the folder cannot be used."""
 
     what: Literal["began", "told", "finished", "broken"]
-    text: str = ""
+    why: str = ""
 
 
 Tell = Callable[[News], None]
@@ -64,7 +64,7 @@ def main() -> None:
             _do(store, request, tell)
             tell(News(what="finished"))
     except StoreBroken as error:
-        tell(News(what="broken", text=str(error)))
+        tell(News(what="broken", why=str(error)))
 
 
 def _listen(requests: queue.SimpleQueue[bytes]) -> None:
@@ -88,8 +88,7 @@ def _do(store: Store, request: Request, tell: Tell) -> None:
     cells = [store.by_id[name] for name in request.cells]
     with store.locks.holding(request.alone) if request.alone else nullcontext():
         tell(News(what="began"))
-        run_side(store, cells, request.side,
-                 told=lambda entry: tell(News(what="told", text=msgspec.json.encode(entry).decode())))  # fmt: skip
+        run_side(store, cells, request.side, told=lambda: tell(News(what="told")))
 
 
 if __name__ == "__main__":
