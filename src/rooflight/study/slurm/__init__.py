@@ -1,0 +1,5 @@
+"""The launcher of a cluster: every cell a task of a Slurm array, submitted through submitit.
+
+`options` says what is asked of Slurm, `submission` makes arrays of cells, `task` is what runs on a node, `queue` asks
+Slurm what became of tasks, `records` remembers them in the study's folder, `launcher` follows them to their end.
+"""

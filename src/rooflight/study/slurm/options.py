@@ -1,0 +1,123 @@
+"""What is asked of Slurm for every cell, checked before anything is submitted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rooflight.errors import BadInput
+
+MOST_PARALLEL = 8
+TIME = "60"
+_OURS = {
+    "array": "every cell is a task",
+    "job-name": "jobs are found again by it",
+    "output": "logs are kept in the study's folder",
+    "error": "logs are kept in the study's folder",
+    "open-mode": "a requeued task goes on with its log",
+    "requeue": "cells are always requeued",
+    "no-requeue": "cells are always requeued",
+    "signal": "it is how a task learns that its time is over",
+    "nodes": "a cell runs on one node",
+    "ntasks": "a cell is one task",
+    "ntasks-per-node": "a cell is one task",
+    "wrap": "what runs is rooflight's own",
+}
+"""What `--slurm` may not change, and why."""
+_NAMED = ("partition", "gres", "time", "account", "qos", "constraint", "nodelist")
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+
+
+class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `--launcher slurm`; what is `None` is left to the cluster."""
+
+    partition: str | None = None
+    gres: str | None = None
+    time: str = TIME
+    """For one cell, as Slurm writes it."""
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    nodelist: str | None = None
+    max_parallel: int = MOST_PARALLEL
+    more: dict[str, str | bool] = {}
+    """Any other option of sbatch, without its dashes; `True`: it has no value."""
+    setup: tuple[str, ...] = ()
+    """Shell commands before Python is started, such as `module load cuda`."""
+    python: str | None = None
+    """The command that starts Python on a node; `None`: this Python."""
+
+    def __post_init__(self) -> None:
+        if self.max_parallel < 1:
+            raise BadInput(f"--max-parallel must be at least 1, got {self.max_parallel}")
+        texts = {f"--{name}": getattr(self, name) for name in _NAMED}
+        texts |= {f"--slurm {name}": value for name, value in self.more.items()}
+        texts |= {"--setup": "".join(self.setup), "--python": self.python}
+        for name, text in texts.items():
+            if isinstance(text, str) and any(ord(letter) < 32 for letter in text):
+                raise BadInput(f"{name}: {text!r} is more than one line")
+            if text == "" and name != "--setup":
+                raise BadInput(f"{name} has no value")
+        minutes(self.time)
+
+    def arguments(self) -> list[str]:
+        """The same options on a command line."""
+        line: list[str] = []
+        for name in _NAMED:
+            value = getattr(self, name)
+            line += [f"--{name}", value] if value not in (None, TIME if name == "time" else None) else []
+        line += ["--max-parallel", str(self.max_parallel)] if self.max_parallel != MOST_PARALLEL else []
+        for name, value in self.more.items():
+            line += ["--slurm", name if value is True else f"{name}={value}"]
+        for one in self.setup:
+            line += ["--setup", one]
+        line += ["--python", self.python] if self.python is not None else []
+        return line
+
+    def command(self, folder: object) -> str:
+        """How to come back to a study."""
+        return shlex.join(["rooflight", "study", str(folder), "--launcher", "slurm", *self.arguments()])
+
+
+def asked(options: Mapping[str, Any]) -> SlurmOptions:
+    """What the command line asks for; `--slurm KEY=VALUE` as a list of texts."""
+    more: dict[str, str | bool] = {}
+    for text in options["slurm"]:
+        key, equals, value = text.partition("=")
+        name = key.strip().lstrip("-").replace("_", "-")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            raise BadInput(f"--slurm wants an option of sbatch such as mem=32G or exclusive, got {text!r}")
+        if name in _OURS:
+            raise BadInput(f"--slurm {name} is not yours to set: {_OURS[name]}")
+        if name in _NAMED:
+            raise BadInput(f"--slurm {name}: give it as --{name}")
+        more[name] = value if equals else True
+    named = {name: options[name] for name in (*_NAMED, "python") if options[name] is not None}
+    if options["max_parallel"] is not None:
+        named["max_parallel"] = options["max_parallel"]
+    return SlurmOptions(**named, setup=tuple(options["setup"]), more=more)
+
+
+def minutes(time: str) -> int:
+    """Of a time as Slurm writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; begun ones count."""
+    found = _TIME.fullmatch(time)
+    if found is None:
+        raise BadInput(
+            f"--time wants minutes, hours:minutes:seconds or days-hours, as 90, 1:30:00 or 1-12, got {time!r}"
+        )
+    parts = [int(found[name]) for name in ("first", "second", "third") if found[name] is not None]
+    if found["days"] is not None:
+        hours, mins, seconds = (*parts, 0, 0)[:3]
+        total = int(found["days"]) * 86_400 + hours * 3600 + mins * 60 + seconds
+    elif len(parts) == 3:
+        total = parts[0] * 3600 + parts[1] * 60 + parts[2]
+    else:
+        mins, seconds = (*parts, 0)[:2]
+        total = mins * 60 + seconds
+    if total == 0:
+        raise BadInput("--time 0 leaves no time: give the minutes that a cell may take")
+    return -(-total // 60)
