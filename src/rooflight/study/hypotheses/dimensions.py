@@ -18,11 +18,11 @@ class Dimension(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`FLOP/s`; of a plain number `a number`."""
+        """`FLOP/s`; of a plain number empty."""
         parts = list(zip(("FLOP", "B", "s"), self, strict=True))
         over = "·".join(_power(unit, power) for unit, power in parts if power > 0)
         under = "·".join(_power(unit, -power) for unit, power in parts if power < 0)
-        return f"{over or '1'}/{under}" if under else over or "a number"
+        return f"{over or '1'}/{under}" if under else over
 
 
 def _power(unit: str, power: int) -> str:

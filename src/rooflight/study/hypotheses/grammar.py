@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Literal, cast
 
 from rooflight.study.cell import QUANTITIES, SIDES, Side
-from rooflight.study.hypotheses.checks import check
+from rooflight.study.hypotheses.checks import Wrong, check
 from rooflight.study.hypotheses.dimensions import OF_UNITS
 from rooflight.study.hypotheses.facts import FACTS
 from rooflight.study.hypotheses.reader import KEYWORDS, Reader
@@ -75,7 +75,10 @@ class _Parser:
             reader.expected("a comparison (<, <=, >, >=, =, != or ~)")
         if reader.at != len(reader.text):
             reader.expected("'and', 'or' or the end")
-        check(says, reader)
+        try:
+            check(says)
+        except Wrong as wrong:
+            reader.fail(wrong.message, wrong.place[0])
         return says
 
     def either(self) -> _Part:

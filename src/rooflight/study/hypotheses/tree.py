@@ -72,7 +72,7 @@ class Word:
     place: Place = field(default=NOWHERE, compare=False)
 
     def __str__(self) -> str:
-        return f'"{self.text}"'
+        return f"'{self.text}'" if '"' in self.text else f'"{self.text}"'
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Negative:
     place: Place = field(default=NOWHERE, compare=False)
 
     def __str__(self) -> str:
-        return f"-({self.of})"
+        return f"-{_held(self.of)}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Arithmetic:
     place: Place = field(default=NOWHERE, compare=False)
 
     def __str__(self) -> str:
-        return f"({self.left}) {self.sign} ({self.right})"
+        return f"{_held(self.left)} {self.sign} {_held(self.right)}"
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,11 @@ class Claim:
 
     def __str__(self) -> str:
         return str(self.says)
+
+
+def _held(part: Expression) -> str:
+    """In parentheses where it is made of parts."""
+    return f"({part})" if isinstance(part, Arithmetic | Negative) else str(part)
 
 
 def quoted(value: str | None) -> str:

@@ -1,0 +1,184 @@
+"""Which cells a claim is about: its filters on the rows of a study, and the rows of several terms put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from rooflight.errors import BadInput
+from rooflight.study.cell import Cell, Row
+from rooflight.study.hypotheses.tree import Filter, Fold, Statement, Term, leaves
+
+Value = str | int | bool | None
+At = dict[str, Value]
+"""A place in the grid; `None`: without that axis."""
+MOST_PLACES = 100_000
+_ABSENT = "none"
+"""How a filter says that the axis is not given: `autocast=none`."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Where a term has rows, by the axes it leaves free; of a fold the places it is taken over."""
+
+    axes: tuple[str, ...]
+    rows: dict[tuple[Value, ...], Row]
+    inner: dict[tuple[Value, ...], list[At]]
+
+    @property
+    def keys(self) -> Iterable[tuple[Value, ...]]:
+        return self.inner or self.rows
+
+    def key(self, at: At) -> tuple[Value, ...]:
+        return tuple(at.get(axis) for axis in self.axes)
+
+
+class Grid:
+    """The rows of a study, and what their axes are."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self.places = [coordinates(row.cell) for row in rows]
+        named = dict.fromkeys(axis for place in self.places for axis in place)
+        self.values: dict[str, tuple[Value, ...]] = {
+            axis: tuple(dict.fromkeys(place.get(axis) for place in self.places)) for axis in named
+        }
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        return tuple(axis for axis, values in self.values.items() if len(values) > 1)
+
+    def relations(self, node: Statement) -> dict[Term | Fold, Relation]:
+        """Of all terms and folds of a claim, those in folds too."""
+        found: dict[Term | Fold, Relation] = {}
+        for leaf in leaves(node):
+            self._relate(leaf, found)
+        return found
+
+    def _relate(self, leaf: Term | Fold, found: dict[Term | Fold, Relation]) -> Relation:
+        if leaf not in found:
+            found[leaf] = self._of_term(leaf) if isinstance(leaf, Term) else self._of_fold(leaf, found)
+        return found[leaf]
+
+    def _of_term(self, term: Term) -> Relation:
+        fixed = self.fixed(term)
+        chosen = [i for i, place in enumerate(self.places) if all(place.get(axis) == v for axis, v in fixed.items())]
+        if not chosen:
+            told = ", ".join(f"{axis}={written(value)}" for axis, value in fixed.items())
+            raise BadInput(f"no cell is {told}" if told else "the study has no cells")
+        # An axis that none of its cells has does not tell them apart from those of the other terms.
+        axes = tuple(axis for axis in self.values
+                     if axis not in fixed and any(axis in self.places[i] for i in chosen))  # fmt: skip
+        rows: dict[tuple[Value, ...], Row] = {}
+        for i in chosen:
+            rows.setdefault(tuple(self.places[i].get(axis) for axis in axes), self.rows[i])
+        return Relation(axes, rows, {})
+
+    def _of_fold(self, fold: Fold, found: dict[Term | Fold, Relation]) -> Relation:
+        for axis in fold.axes:
+            self._known(axis)
+        places = join([self._relate(leaf, found) for leaf in leaves(fold.of)])
+        axes = tuple(dict.fromkeys(axis for place in places for axis in place if axis not in fold.axes))
+        inner: dict[tuple[Value, ...], list[At]] = {}
+        for place in places:
+            inner.setdefault(tuple(place.get(axis) for axis in axes), []).append(place)
+        return Relation(axes, {}, inner)
+
+    def fixed(self, term: Term) -> At:
+        """The axes that the filters of a term fix, and to what."""
+        found: At = {}
+        for one in term.filters:
+            axis, value = self._resolved(one)
+            if axis in found and found[axis] != value:
+                raise BadInput(f"{term} asks for two values of {axis}")
+            found[axis] = value
+        return found
+
+    def _resolved(self, chosen: Filter) -> tuple[str, Value]:
+        if chosen.axis is not None:
+            self._known(chosen.axis)
+            return chosen.axis, self._matching(chosen.axis, chosen.value)
+        if (model := _match("model", self.values.get("model", ()), chosen.value)) is not None:
+            return "model", model
+        axes = {axis: value for axis, values in self.values.items()
+                if (value := _match(axis, values, chosen.value)) is not None}  # fmt: skip
+        if not axes:
+            raise BadInput(f"no cell has {chosen.value!r}: models are {_listed(self.values.get('model', ()))}")
+        if len(axes) > 1:
+            ways = " or ".join(f"{axis}={chosen.value}" for axis in axes)
+            raise BadInput(f"{chosen.value!r} is ambiguous: write {ways}")
+        return next(iter(axes.items()))
+
+    def _matching(self, axis: str, text: str) -> Value:
+        values = self.values[axis]
+        if text == _ABSENT and None in values:
+            return None
+        found = _match(axis, values, text)
+        if found is None:
+            raise BadInput(f"no cell has {axis}={text}: there {_listed(values, verb=True)}")
+        return found
+
+    def _known(self, axis: str) -> None:
+        if axis not in self.values:
+            raise BadInput(f"no cell has the axis {axis!r}: there {_listed(self.values, verb=True)}")
+
+
+def join(relations: Sequence[Relation]) -> list[At]:
+    """Every place at which all of them have a row: equal on the axes that they share."""
+    places: list[At] = [{}]
+    known: tuple[str, ...] = ()
+    for relation in relations:
+        shared = [axis for axis in relation.axes if axis in known]
+        index: dict[tuple[Value, ...], list[At]] = {}
+        for key in relation.keys:
+            place = dict(zip(relation.axes, key, strict=True))
+            index.setdefault(tuple(place[axis] for axis in shared), []).append(place)
+        joined: list[At] = []
+        for place in places:
+            joined += ({**place, **more} for more in index.get(tuple(place[axis] for axis in shared), ()))
+            if len(joined) > MOST_PLACES:
+                raise BadInput(f"more than {MOST_PLACES:,} places to judge: fix some axes")
+        places = joined
+        known = tuple(dict.fromkeys((*known, *relation.axes)))
+    return places
+
+
+def coordinates(cell: Cell) -> At:
+    return {**cell.coordinates}
+
+
+def written(value: Value) -> str:
+    """As a filter has it: `true`, `64`, `none`."""
+    return _ABSENT if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _match(axis: str, values: Iterable[Value], text: str) -> Value:
+    """The value that a text means: as it is written, else whatever the case, else another name of the same device."""
+    there = {written(value): value for value in values if value is not None}
+    if text in there:
+        return there[text]
+    folded = {name.casefold(): value for name, value in there.items()}
+    if text.casefold() in folded:
+        return folded[text.casefold()]
+    if axis == "on" and (device := _device(text)) is not None:
+        return next((value for name, value in there.items() if _device(name) == device), None)
+    return None
+
+
+@cache
+def _device(text: str) -> str | None:
+    from rooflight.hardware import devices
+
+    if any(letter in text for letter in "./\\"):  # a file: it is not opened to judge a claim
+        return None
+    try:
+        return devices.find(text).name
+    except BadInput:
+        return None
+
+
+def _listed(values: Iterable[Value], *, verb: bool = False) -> str:
+    found = [written(value) for value in values]
+    shown = ", ".join(found[:12]) + (f" and {len(found) - 12} more" if len(found) > 12 else "")
+    return f"{'is' if len(found) == 1 else 'are'} {shown}" if verb else shown

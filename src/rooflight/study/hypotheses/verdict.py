@@ -1,0 +1,97 @@
+"""What a claim was found to be, with the numbers it was judged by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+import msgspec
+
+Verdict = Literal["held", "refuted", "not measured"]
+GapKind = Literal["failed", "waiting", "arithmetic", "absent", "not asked"]
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """Both sides of one comparison at one place of the grid."""
+
+    text: str
+    sign: str
+    left: int | float | str
+    right: int | float | str
+    unit: str
+    """`s`, `FLOP/s`, empty for plain numbers and words."""
+    held: bool
+    margin: float
+    """How far it is on the wrong side, as a part of the larger of the two; below 0 on the right side."""
+    sides: dict[str, str]
+    """Of every quantity: which side its value is of."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Left over right."""
+        if isinstance(self.left, str) or isinstance(self.right, str) or not self.right:
+            return None
+        return self.left / self.right
+
+    @property
+    def sides_said(self) -> str:
+        """`measured`; where quantities differ `time measured, flops estimated`."""
+        if len(set(self.sides.values())) <= 1:
+            return next(iter(self.sides.values()), "")
+        return ", ".join(f"{name} {side}" for name, side in self.sides.items() if f".{side}" not in name)
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """A place at which a claim could be judged."""
+
+    at: dict[str, str | int | bool | None]
+    """The axes that vary in the study and that the claim leaves free."""
+    held: bool
+    compared: tuple[Compared, ...]
+
+    @property
+    def telling(self) -> Compared:
+        """The comparison that decided, or came nearest to the other verdict."""
+        same = [one for one in self.compared if one.held == self.held] or list(self.compared)
+        return max(same, key=lambda one: one.margin)
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """A place at which a claim could not be judged, and why."""
+
+    at: dict[str, str | int | bool | None]
+    cell: str
+    """Its id; empty where it is no cell's fault."""
+    why: str
+    kind: GapKind
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    """From 1, in the order of the study."""
+    claim: str
+    says: str = ""
+    source: str = ""
+    verdict: Verdict
+    points: tuple[Point, ...] = ()
+    """Counter-examples first, the worst of them first; then what held, the closest first."""
+    missing: tuple[Gap, ...] = ()
+    """Places that were asked for and have no value."""
+    not_asked: tuple[Gap, ...] = ()
+    """Places where nobody asked for the value: a device that is not here is not measured."""
+    reason: str = ""
+    """Why nothing at all could be judged."""
+
+    @property
+    def held(self) -> int:
+        """At so many places."""
+        return sum(point.held for point in self.points)
+
+    @property
+    def counter_examples(self) -> tuple[Point, ...]:
+        return tuple(point for point in self.points if not point.held)
+
+    @property
+    def sides(self) -> dict[str, int]:
+        """Which sides were used, and at how many places."""
+        return dict(Counter(one for point in self.points for one in {made.sides_said for made in point.compared}))
