@@ -40,10 +40,11 @@ def normal(*shape, dtype="fp32", grad=False):
     return torch.randn(shape, device="cuda", dtype=TYPES[dtype])
 
 
-def convolutions(dtype, count, seed, channels_last=False):
+def convolutions(dtype, count, seed, passes="fdw"):
+    """`passes`: forward, the input's gradient, the weight's gradient."""
     draw = random.Random(seed)
     calls = []
-    while len(calls) < 3 * count:
+    while len(calls) < len(passes) * count:
         n, h = draw.choice((2, 4, 8, 16, 24, 32)), draw.choice(SIZES)
         cin, cout = draw.choice(CHANNELS), draw.choice(CHANNELS[1:])
         k, stride = draw.choice((1, 1, 3, 3, 3, 5, 7, 11)), draw.choice((1, 1, 2, 4))
@@ -56,10 +57,12 @@ def convolutions(dtype, count, seed, channels_last=False):
         y = aten.convolution(x, w, bias, *rest)
         g = torch.randn_like(y)
         sizes = [cout] if bias is not None else None
-        calls.append(lambda x=x, w=w, b=bias, r=rest: aten.convolution(x, w, b, *r))
+        if "f" in passes:
+            calls.append(lambda x=x, w=w, b=bias, r=rest: aten.convolution(x, w, b, *r))
         calls += [
             lambda g=g, x=x, w=w, s=sizes, r=rest, m=mask: aten.convolution_backward(g, x, w, s, *r, m)
-            for mask in ([True, False, False], [False, True, bias is not None])
+            for which, mask in (("d", [True, False, False]), ("w", [False, True, bias is not None]))
+            if which in passes
         ]
     return calls
 
@@ -252,10 +255,16 @@ SECTIONS = {
     "attentions-bf16": lambda: (attentions("bf16", 8), {}),
     "others-fp32": lambda: (others("fp32", 9), {}),
     "others-bf16": lambda: (others("bf16", 10), {}),
-    "kernels-tf32": lambda: (convolutions("fp32", 12, 11), {"per_kernel": True}),
-    "kernels-fp32": lambda: (convolutions("fp32", 10, 12), {"per_kernel": True, "tf32": False}),
-    "kernels-bf16": lambda: (convolutions("bf16", 12, 13), {"per_kernel": True}),
-    "kernels-products": lambda: (products("fp32", 40, 14), {"per_kernel": True, "tf32": False}),
+    "forward-tf32": lambda: (convolutions("fp32", 150, 11, "f"), {"per_kernel": True}),
+    "forward-fp32": lambda: (convolutions("fp32", 120, 12, "f"), {"per_kernel": True, "tf32": False}),
+    "forward-bf16": lambda: (convolutions("bf16", 150, 13, "f"), {"per_kernel": True}),
+    "inputs-tf32": lambda: (convolutions("fp32", 100, 14, "d"), {"per_kernel": True}),
+    "inputs-fp32": lambda: (convolutions("fp32", 80, 15, "d"), {"per_kernel": True, "tf32": False}),
+    "inputs-bf16": lambda: (convolutions("bf16", 100, 16, "d"), {"per_kernel": True}),
+    "weights-tf32": lambda: (convolutions("fp32", 100, 17, "w"), {"per_kernel": True}),
+    "weights-fp32": lambda: (convolutions("fp32", 80, 18, "w"), {"per_kernel": True, "tf32": False}),
+    "weights-bf16": lambda: (convolutions("bf16", 100, 19, "w"), {"per_kernel": True}),
+    "kernels-products": lambda: (products("fp32", 80, 20), {"per_kernel": True, "tf32": False}),
 }
 
 

@@ -1,0 +1,107 @@
+"""A measured quantity as a sum: what the mathematics asks for, named causes with their evidence, and what is left over.
+
+A cause is computed from shapes, kernel names, tiles, grids and other counters, never from the gap it explains. So the
+causes of an op may also add up to more than its gap: then what is left over is negative, and is shown like that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rooflight.ledger import Op
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why something is more (or, negative, less) than the mathematics asks for."""
+
+    name: str
+    amount: float
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One op: asked for, measured, and why the two differ."""
+
+    op: Op
+    asked: Number
+    measured: Number
+    causes: tuple[Cause, ...]
+
+    @property
+    def gap(self) -> float:
+        return self.measured - self.asked
+
+    @property
+    def unexplained(self) -> float:
+        """Negative where the causes explain too much."""
+        return self.gap - math.fsum(cause.amount for cause in self.causes)
+
+
+@dataclass(frozen=True)
+class CauseSum:
+    """One cause over several ops."""
+
+    name: str
+    amount: float
+    ops: int
+    evidence: str
+    """Of the op where it is largest."""
+    largest: Op | None
+
+
+@dataclass(frozen=True)
+class Account:
+    """Several ops together."""
+
+    asked: Number
+    measured: Number
+    causes: tuple[CauseSum, ...]
+    """The largest first, whatever their sign."""
+    unexplained: float
+    """What is left of all ops together: more here and less there cancel."""
+    unexplained_gross: float
+    """Each op's by itself, without signs."""
+    ops: int
+
+    @property
+    def gap(self) -> float:
+        return self.measured - self.asked
+
+    def part(self, amount: float) -> float | None:
+        """Of what was asked for."""
+        return amount / self.asked if self.asked else None
+
+
+def account(rows: Sequence[Explained]) -> Account:
+    """Causes added up over ops, by name."""
+    sums: dict[str, list[float]] = {}
+    largest: dict[str, tuple[float, Explained, Cause]] = {}
+    for row in rows:
+        for cause in row.causes:
+            sums.setdefault(cause.name, []).append(cause.amount)
+            known = largest.get(cause.name)
+            if known is None or abs(cause.amount) > known[0]:
+                largest[cause.name] = abs(cause.amount), row, cause
+    causes = [
+        CauseSum(name, math.fsum(amounts), len(amounts), largest[name][2].evidence, largest[name][1].op)
+        for name, amounts in sums.items()
+    ]
+    return Account(
+        asked=_total(row.asked for row in rows),
+        measured=_total(row.measured for row in rows),
+        causes=tuple(sorted(causes, key=lambda cause: -abs(cause.amount))),
+        unexplained=math.fsum(row.unexplained for row in rows),
+        unexplained_gross=math.fsum(abs(row.unexplained) for row in rows),
+        ops=len(rows),
+    )
+
+
+def _total(values: Iterable[Number]) -> Number:
+    found = list(values)
+    return sum(found) if all(isinstance(value, int) for value in found) else math.fsum(found)

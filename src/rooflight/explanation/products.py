@@ -1,0 +1,305 @@
+"""The matrix products an op consists of, and what a kernel executes for one: whole tiles, whether they are full or not.
+
+A product is `rows x columns` results over a depth. Rows are pixels or samples, columns are the innermost of the result
+in memory. What a kernel does more than asked for is told from its tile, its cluster and its grid, never from counters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rooflight.explanation.kernels import Named, Pass
+from rooflight.ledger import Op
+
+_LOADED = 4
+"""Values of a load of 16 bytes: the parts of a split depth begin at whole ones."""
+_WAVE = 132
+"""A grid of at least so many blocks may be one that each take several tiles: it does not tell how many there are."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """`batch` times rows x columns x depth. A convolution's depth is `taps` times as many channels."""
+
+    does: Pass
+    rows: int
+    columns: int
+    depth: int
+    batch: int = 1
+    taps: int = 1
+    tapped_columns: int = 1
+    """Of the columns, as many belong to different taps: a weight's gradient."""
+    remainders: tuple[tuple[int, int], ...] = ()
+    """Of a strided convolution's input gradient: rows and taps of the product for every remainder."""
+
+    @property
+    def flops(self) -> int:
+        """All positions, those between strides too."""
+        return 2 * self.batch * self.rows * self.columns * self.depth * self.taps
+
+    @property
+    def useful_flops(self) -> int:
+        if not self.remainders:
+            return self.flops
+        return 2 * self.batch * self.columns * self.depth * sum(rows * taps for rows, taps in self.remainders)
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """What a kernel executes for a product."""
+
+    flops: int
+    results: int
+    """Places of results that are computed, those outside the matrix too, once for every part of a split depth."""
+    blocks: int
+    parts: int
+    """Into which the depth is split."""
+    why: str
+
+
+def products_of(op: Op) -> list[Product]:
+    """Empty where an op is no matrix product, or one that is not taken apart here."""
+    if op.packet in ("aten::mm", "aten::bmm"):
+        return [_matmul(op, "self", "mat2")]
+    if op.packet == "aten::addmm":
+        return [_matmul(op, "mat1", "mat2")]
+    if op.packet == "aten::baddbmm":
+        return [_matmul(op, "batch1", "batch2")]
+    if op.packet in ("aten::convolution", "aten::cudnn_convolution"):
+        return [_forward(op)]
+    if op.packet == "aten::convolution_backward":
+        return list(_backward(op))
+    if op.packet in ("aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"):
+        return list(_encoder_layer(op))
+    return []
+
+
+def _matmul(op: Op, left: str, right: str) -> Product:
+    a, b = op.tensor(left), op.tensor(right)
+    return Product("product", a.shape[-2], b.shape[-1], a.shape[-1], batch=math.prod(a.shape[:-2]))
+
+
+def _forward(op: Op) -> Product:
+    weight, out = op.tensor("weight"), op.outputs[0]
+    if op.args.get("transposed"):
+        # A transposed convolution is the input gradient of another.
+        taken = op.tensor("input")
+        return Product("input gradient", out.shape[0] * math.prod(out.shape[2:]), out.shape[1], taken.shape[1],
+                       taps=math.prod(weight.shape[2:]))  # fmt: skip
+    groups = op.ints("groups", [1])[0]
+    return Product("forward", out.shape[0] * math.prod(out.shape[2:]), weight.shape[0] // groups, weight.shape[1],
+                   batch=groups, taps=math.prod(weight.shape[2:]))  # fmt: skip
+
+
+def _backward(op: Op) -> Iterator[Product]:
+    taken, weight, grad = op.tensor("input"), op.tensor("weight"), op.tensor("grad_output")
+    mask = op.args.get("output_mask")
+    wanted = mask if isinstance(mask, list) else [True, True, True]
+    groups = op.ints("groups", [1])[0]
+    taps = math.prod(weight.shape[2:])
+    if wanted[0]:
+        whole = Product("input gradient", taken.shape[0] * math.prod(taken.shape[2:]), weight.shape[1],
+                        weight.shape[0] // groups, batch=groups, taps=taps)  # fmt: skip
+        yield replace(whole, remainders=tuple(_remainders(op)))
+    if wanted[1]:
+        yield Product("weight gradient", weight.shape[0] // groups, weight.shape[1] * taps,
+                      grad.shape[0] * math.prod(grad.shape[2:]), batch=groups, tapped_columns=taps)  # fmt: skip
+
+
+def _remainders(op: Op) -> Iterator[tuple[int, int]]:
+    """A position of the input meets only the taps that fall on a stride: for every remainder, how many of each."""
+    taken, weight = op.tensor("input"), op.tensor("weight")
+    sides = len(weight.shape) - 2
+    strides = (op.ints("stride", [1]) * sides)[:sides]
+    pads = (op.ints("padding", [0]) * sides)[:sides]
+    dilations = (op.ints("dilation", [1]) * sides)[:sides]
+    if all(stride == 1 for stride in strides):
+        return
+    per_side = []
+    for size, width, stride, pad, dilation in zip(
+        taken.shape[2:], weight.shape[2:], strides, pads, dilations, strict=True
+    ):
+        met = [0] * stride
+        for tap in range(width):
+            met[(tap * dilation) % stride] += 1
+        per_side.append([
+            (sum((place + pad) % stride == rest for place in range(size)), met[rest]) for rest in range(stride)
+        ])  # fmt: skip
+    combined = [(taken.shape[0], 1)]
+    for side in per_side:
+        combined = [(rows * more, taps * met) for rows, taps in combined for more, met in side]
+    yield from ((rows, taps) for rows, taps in combined if rows)
+
+
+def _encoder_layer(op: Op) -> Iterator[Product]:
+    """The linear layers of torch's fused encoder layer; attention inside has its own kernels."""
+    source = next(op.inputs)
+    batch, length, width = source.shape if len(source.shape) == 3 else (1, *source.shape)
+    rows = batch * length
+    yield Product("product", rows, 3 * width, width)
+    heads = op.ints("num_heads", [1])[0]
+    yield Product("product", length, length, width // heads, batch=batch * heads)
+    yield Product("product", length, width // heads, length, batch=batch * heads)
+    yield Product("product", rows, width, width)
+    if "ffn_weight_1" in op.args:
+        inner = op.tensor("ffn_weight_1").shape[0]
+        yield Product("product", rows, inner, width)
+        yield Product("product", rows, width, inner)
+
+
+def matched(op: Op, kernels: Sequence[Named | None]) -> list[Product | None]:
+    """For every kernel of an op, in their order, the product it works on."""
+    products = products_of(op)
+    plain = [product for product in products if product.does == "product"]
+    if any(kernel is not None and kernel.role == "attention" for kernel in kernels):
+        plain = [product for product in plain if product.batch == 1]  # the rest of them is in that kernel
+    turns = iter(plain)
+    return [None if kernel is None or kernel.role != "matrix" else _pick(kernel, products, turns, op)
+            for kernel in kernels]  # fmt: skip
+
+
+def _pick(kernel: Named, products: list[Product], turns: Iterator[Product], op: Op) -> Product | None:
+    """Of a convolution's gradients the one it is named for; of several plain products the next."""
+    if kernel.does is None:
+        return products[0] if len(products) == 1 else None
+    if kernel.does == "product" and any(product.does == "product" for product in products):
+        return next(turns, None)
+    exact = [product for product in products if product.does == kernel.does]
+    if exact:
+        return exact[0]
+    return _by_image(kernel, products, op) if kernel.does == "product" else None
+
+
+def _by_image(kernel: Named, products: list[Product], op: Op) -> Product | None:
+    """A 1x1 convolution as plain products, one for every image: results lie channels by pixels."""
+    if not op.packet.startswith("aten::convolution") or any(product.taps > 1 for product in products):
+        return None
+    images = (op.tensor("input") if "input" in op.args else next(op.inputs)).shape[0]
+    # The letters of the operands tell the gradients apart: forward nn, the input's nt, the weight's tn.
+    wanted: Pass = {"nn": "forward", "nt": "input gradient", "tn": "weight gradient"}.get(kernel.letters, "product")  # type: ignore[assignment]
+    chosen = [p for p in products if p.does == wanted] or (products if len(products) == 1 else [])
+    if not chosen:
+        return None
+    product = chosen[0]
+    if product.does == "weight gradient":
+        return replace(product, does="product", batch=images, depth=product.depth // images, remainders=())
+    pixels = product.rows // images
+    return Product("product", product.columns, pixels, product.depth, batch=images)
+
+
+def executed(kernel: Named, grid: tuple[int, int, int] | None, product: Product) -> Tiled | None:
+    """Whole tiles in every direction. `None` where the name gives no tile."""
+    if kernel.tile is None:
+        return None
+    if product.remainders and kernel.strided:
+        return _strided(kernel, product)
+    a, b, k = kernel.tile
+    first, second = _sides(kernel, product)
+    across, down = _up(first, a) // a, _second_tiles(kernel, product, second, b)
+    why = [f"tiles of {a}×{b}×{k}"]
+    blocks = math.prod(grid) if grid is not None else None
+    if kernel.cluster != (1, 1):
+        across, down = _up(across, kernel.cluster[0]), _up(down, kernel.cluster[1])
+        why.append(f"in clusters of {kernel.cluster[0]}×{kernel.cluster[1]}")
+    if kernel.family == "xmma sm90" and grid is not None and blocks is not None:
+        if product.does == "weight gradient":
+            down = _dividing(down, blocks)
+        elif grid[1] > 1:
+            across = _up(across, grid[1])
+            why.append(f"{grid[1]} at a time")
+    tiles = across * down * product.batch
+    if kernel.family == "cutlass conv" and grid is not None and grid[0] * grid[1] > tiles:
+        # Its channels are filled up to whole loads first: the grid has a block for every tile of what that makes.
+        tiles = grid[0] * grid[1]
+        why.append("channels filled up to whole loads")
+    if _shows_tiles(kernel, product, grid) and blocks is not None and blocks > tiles:
+        tiles = blocks
+        why.append(f"{blocks} blocks, each with a tile")
+    parts = _parts(kernel, grid, tiles, product)
+    depth = _depth(kernel, product, parts)
+    results = tiles * a * b
+    if parts > 1:
+        why.append(f"depth in {parts} parts")
+    return Tiled(2 * results * depth, results * parts, tiles * parts, parts, ", ".join(why))
+
+
+def _sides(kernel: Named, product: Product) -> tuple[int, int]:
+    """Which side of the result the first number of a tile is for: libraries differ."""
+    rows, columns = product.rows, product.columns
+    if product.does != "product":
+        return rows, columns
+    if kernel.family in ("nvjet", "cutlass") or (kernel.family == "xmma sm90" and kernel.letters == "nn"):
+        return columns, rows
+    return rows, columns
+
+
+def _second_tiles(kernel: Named, product: Product, second: int, size: int) -> int:
+    """Columns of a weight's gradient: those of a tap begin a new tile in some kernels."""
+    if product.does == "weight gradient" and kernel.family == "xmma sm90":
+        return product.tapped_columns * (_up(second // product.tapped_columns, size) // size)
+    return _up(second, size) // size
+
+
+def _dividing(columns: int, blocks: int) -> int:
+    """Blocks are dealt evenly to the columns of tiles: as many as divide them, the last ones empty."""
+    return next((count for count in range(columns, blocks + 1) if blocks % count == 0), columns)
+
+
+def _shows_tiles(kernel: Named, product: Product, grid: tuple[int, int, int] | None) -> bool:
+    """With fewer blocks than fit at once, and none that share a depth, every block has a tile of its own."""
+    return (
+        kernel.family == "xmma sm90"
+        and product.does != "weight gradient"
+        and not kernel.segmented
+        and grid is not None
+        and grid[1] == 1
+        and math.prod(grid) < _WAVE
+    )
+
+
+def _parts(kernel: Named, grid: tuple[int, int, int] | None, tiles: int, product: Product) -> int:
+    if grid is None or kernel.family == "xmma sm90":
+        return 1
+    if kernel.family == "nvjet":
+        return max(math.prod(grid) // tiles, 1) if kernel.split else 1
+    return max(grid[2] // product.batch, 1)
+
+
+def _depth(kernel: Named, product: Product, parts: int) -> int:
+    """As many steps of the tile's depth as it takes, in every part; each tap for itself unless the kernel packs them."""
+    assert kernel.tile is not None
+    step = kernel.tile[2]
+    if product.taps == 1 or kernel.packs_taps or (kernel.unit == "cuda" and product.does != "weight gradient"):
+        return _in_parts(product.depth * product.taps, parts, step, loads=_LOADED if kernel.family != "nvjet" else 1)
+    return product.taps * _in_parts(product.depth, parts, step)
+
+
+def _in_parts(depth: int, parts: int, step: int, *, loads: int = 1) -> int:
+    """A depth in equal parts, of whole loads where there are several, each in whole steps; the last takes what is left."""
+    if parts == 1:
+        return _up(depth, step)
+    part = _up(-(-depth // parts), loads)
+    whole, left = divmod(depth, part)
+    return min(whole, parts) * _up(part, step) + (_up(left, step) if whole < parts else 0)
+
+
+def _strided(kernel: Named, product: Product) -> Tiled:
+    assert kernel.tile is not None
+    a, b, k = kernel.tile
+    down, depth = _up(product.columns, b) // b, _up(product.depth, k)
+    flops = results = blocks = 0
+    most = max(rows for rows, _ in product.remainders)
+    for rows, taps in product.remainders:
+        # CUTLASS takes as many rows for every remainder as for the largest.
+        across = _up(most if kernel.family == "cutlass conv" else rows, a) // a
+        tiles = across * down * product.batch
+        flops += 2 * tiles * a * b * taps * depth
+        results += tiles * a * b
+        blocks += tiles
+    return Tiled(flops, results, blocks, 1, f"tiles of {a}×{b}×{k}, one product for every remainder of the stride")
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
