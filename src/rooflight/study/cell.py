@@ -39,8 +39,12 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     @property
     def id(self) -> str:
-        """Stable over processes and versions: what is not given is not part of it."""
-        return f"{self.slug}-{hashlib.sha256(msgspec.json.encode(self, order='deterministic')).hexdigest()[:8]}"
+        """Stable over processes and versions: what is as usual is not part of it."""
+        # Values are compared: `omit_defaults` leaves a text away only where it is the very same object.
+        usual = Cell(model=self.model)
+        given = {name: getattr(self, name) for name in self.__struct_fields__
+                 if name == "model" or getattr(self, name) != getattr(usual, name)}  # fmt: skip
+        return f"{self.slug}-{hashlib.sha256(msgspec.json.encode(given, order='deterministic')).hexdigest()[:8]}"
 
     @property
     def slug(self) -> str:

@@ -122,7 +122,12 @@ def _traced_once(cells: Sequence[Cell]) -> _Traced:
         raise DoesNotScale(f"the model does not take a batch of {prime}") from None
     sizes = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
     check_scales(ledger, prime, sizes)
-    return _Traced(ledger, prime)
+    traced = _Traced(ledger, prime)
+    if ":" in cell.model:  # nobody has tried whether its ops stay the same whatever the batch
+        largest = max(cells, key=lambda one: one.batch)
+        if traced.at(largest) != _estimated(largest):
+            raise DoesNotScale(f"at a batch of {largest.batch} the model runs other ops")
+    return traced
 
 
 def _estimated(cell: Cell, target: str = "cuda") -> Ledger:
