@@ -49,16 +49,19 @@ class Blocks:
 
 
 def attention_of(op: Op) -> Attention | None:
+    if op.packet in ("aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd"):
+        # A whole layer: its heads are still together.
+        source = next(op.inputs)
+        heads = op.ints("num_head", [0])[0] or op.ints("num_heads", [0])[0]
+        if len(source.shape) != 3 or not heads:
+            return None
+        samples, length, width = source.shape
+        return Attention(samples * heads, length, length, width // heads, False, False)
     if "attention" not in op.name or not op.has("query"):
         return None
     query, key = op.tensor("query"), op.tensor("key")
     if len(query.shape) != 4:
-        # A whole layer: torch's own multi-head attention, its heads still together.
-        heads = op.ints("num_head", [0])[0] or op.ints("num_heads", [0])[0]
-        if len(query.shape) != 3 or not heads:
-            return None
-        samples, length, width = query.shape
-        return Attention(samples * heads, length, key.shape[1], width // heads, False, False)
+        return None
     return Attention(query.shape[0] * query.shape[1], query.shape[2], key.shape[2], query.shape[3],
                      bool(op.args.get("is_causal")), "backward" in op.name)  # fmt: skip
 

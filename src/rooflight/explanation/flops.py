@@ -31,7 +31,7 @@ NOT_COUNTED = "tensor-core work not counted"
 _PER_RESULT: dict[tuple[str, str | None], float] = {
     ("xmma sm80", "weight gradient"): 1, ("xmma sm80", None): 2, ("xmma sm90", "input gradient"): 1,
     ("xmma sm90", "weight gradient"): 1, ("xmma sm90", None): 2, ("cutlass", None): 1, ("cutlass conv", None): 3,
-    ("nvjet", None): 0,
+    ("engine", None): 2, ("nvjet", None): 0,
 }  # fmt: skip
 """CUDA-core FLOPs of a matrix kernel for every place of its tiles: alpha times the sum, plus beta times what was there.
 By the counters of single kernels (benchmarks/h200/results/instructions)."""

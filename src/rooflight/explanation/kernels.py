@@ -1,4 +1,4 @@
-"""What a kernel's name says of the work it does: matrix product, layout, sum of parts; its tile and the unit it runs on.
+"""What a kernel's name says of the work it does: matrix product, layout, sum of parts; its tile; the unit it runs on.
 
 Names are those of cuBLAS, cuDNN, CUTLASS and torch. What each convention means was found by counting single ops of
 random shapes (benchmarks/h200/instructions.py), never on the models that are explained.
@@ -16,7 +16,7 @@ Role = Literal[
 ]
 Pass = Literal["product", "forward", "input gradient", "weight gradient"]
 Unit = Literal["tensor", "cuda"]
-Family = Literal["nvjet", "xmma sm90", "xmma sm80", "cutlass", "cutlass conv", "plain"]
+Family = Literal["nvjet", "xmma sm90", "xmma sm80", "cutlass", "cutlass conv", "engine", "plain"]
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,17 @@ _PASSES: dict[str, Pass] = {
     "gemm": "product", "fprop": "forward", "dgrad": "input gradient", "wgrad": "weight gradient",
     "Fprop": "forward", "Dgrad": "input gradient", "Wgrad": "weight gradient",
 }  # fmt: skip
-_NVJET = re.compile(r"^nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_(\d+)x(\d+)_[hv]_(\w+)")
+_NVJET = re.compile(r"^nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_(\d+)x(\d+)_[hv]_\w*?_([NT]{2})[NT]$")
 _XMMA = re.compile(r"sm(\d+)_xmma_(gemm|fprop|dgrad|wgrad)\w*?_tilesize(\d+)x(\d+)x(\d+)")
 _CUTLASS = re.compile(
     r"cutlass_(?:\d+_)?(?:wmma_)?(tensorop|simt)_\w*?(gemm|fprop|dgrad|wgrad)\w*?_(\d+)x(\d+)(?:_(\d+)x\d+)?_(\w+?)_?align"
 )
 _MANGLED = re.compile(r"cutlass.*GemmShapeILi(\d+)ELi(\d+)ELi(\d+)E.*?Conv2d(Fprop|Dgrad|Wgrad)")
+_ENGINE = re.compile(
+    r"(convolve_sgemm|wgrad_alg\d_engine|dgrad_engine)<(?:[A-Za-z_]\w*, )+\d+, (\d+), (\d+), (\d+), "
+)
+"""cuDNN's older kernels for CUDA cores, whose tiles are given as powers of two."""
+_ENGINES: dict[str, Pass] = {"c": "forward", "w": "weight gradient", "d": "input gradient"}
 _LETTERS = re.compile(r"_([nt]{2})_n_")
 _UNNAMED_DEPTH = 32
 """Depth of the tiles of older CUTLASS kernels, whose names leave it out."""
@@ -78,8 +83,8 @@ def read(name: str) -> Named | None:
     """`None`: a name that says nothing."""
     if (found := _NVJET.match(name)) is not None:
         a, b, k, x, y = map(int, found.groups()[:5])
-        return Named("matrix", "tensor", "nvjet", "product", (a, b, k), (x, y), biased="_bias" in name,
-                     split="splitK" in name)  # fmt: skip
+        return Named("matrix", "tensor", "nvjet", "product", (a, b, k), (x, y), found[6].lower(),
+                     biased="_bias" in name, split="splitK" in name)  # fmt: skip
     if (found := _XMMA.search(name)) is not None and "_cf32" not in name:
         if "execute_split_k_kernel" in name:  # the second of two: it adds up what the first left in parts
             return Named("sum of parts")
@@ -100,6 +105,9 @@ def read(name: str) -> Named | None:
     if (found := _MANGLED.search(name)) is not None:
         return Named("matrix", "tensor", "cutlass conv", _PASSES[found[4]],
                      (int(found[1]), int(found[2]), int(found[3])))  # fmt: skip
+    if (found := _ENGINE.search(name)) is not None:
+        return Named("matrix", "cuda", "engine", _ENGINES[found[1][0]],
+                     (2 ** int(found[2]), 2 ** int(found[3]), 2 ** int(found[4])), packs_taps=True)  # fmt: skip
     for pattern, role in _COMPILED_OTHERS:
         if pattern.search(name):
             return Named(role)

@@ -31,6 +31,8 @@ class Product:
     taps: int = 1
     tapped_columns: int = 1
     """Of the columns, as many belong to different taps: a weight's gradient."""
+    loaded: int = 1
+    """Values of a load of 16 bytes: CUTLASS fills the channels of a tap up to whole ones."""
     remainders: tuple[tuple[int, int], ...] = ()
     """Of a strided convolution's input gradient: rows and taps of the product for every remainder."""
 
@@ -105,7 +107,8 @@ def _backward(op: Op) -> Iterator[Product]:
         yield replace(whole, remainders=tuple(_remainders(op)))
     if wanted[1]:
         yield Product("weight gradient", weight.shape[0] // groups, weight.shape[1] * taps,
-                      grad.shape[0] * math.prod(grad.shape[2:]), batch=groups, tapped_columns=taps)  # fmt: skip
+                      grad.shape[0] * math.prod(grad.shape[2:]), batch=groups, tapped_columns=taps,
+                      loaded=16 // weight.itemsize)  # fmt: skip
 
 
 def _remainders(op: Op) -> Iterator[tuple[int, int]]:
@@ -168,8 +171,20 @@ def _pick(kernel: Named, products: list[Product], turns: Iterator[Product], op: 
         return next(turns, None)
     exact = [product for product in products if product.does == kernel.does]
     if exact:
-        return exact[0]
+        return _image_by_image(exact[0], op) if kernel.family == "engine" else exact[0]
     return _by_image(kernel, products, op) if kernel.does == "product" else None
+
+
+def _image_by_image(product: Product, op: Op) -> Product:
+    """The gradients in cuDNN's older kernels: one product an image, the input's with the taps among its results."""
+    images = op.tensor("input").shape[0]
+    if product.does == "weight gradient":
+        return replace(product, batch=product.batch * images, depth=product.depth // images)
+    if product.does == "input gradient":
+        grad = op.tensor("grad_output")
+        return Product("input gradient", product.columns * product.taps, math.prod(grad.shape[2:]), product.depth,
+                       batch=product.batch * images)  # fmt: skip
+    return product
 
 
 def _by_image(kernel: Named, products: list[Product], op: Op) -> Product | None:
@@ -194,29 +209,26 @@ def executed(kernel: Named, grid: tuple[int, int, int] | None, product: Product)
     if kernel.tile is None:
         return None
     if product.remainders and kernel.strided:
-        return _strided(kernel, product)
+        return _strided(kernel, grid, product)
     a, b, k = kernel.tile
-    first, second = _sides(kernel, product)
-    across, down = _up(first, a) // a, _second_tiles(kernel, product, second, b)
+    across = _up(_sides(kernel, product)[0], a) // a
+    down = _second_tiles(kernel, grid, product, across)
     why = [f"tiles of {a}×{b}×{k}"]
     blocks = math.prod(grid) if grid is not None else None
     if kernel.cluster != (1, 1):
         across, down = _up(across, kernel.cluster[0]), _up(down, kernel.cluster[1])
         why.append(f"in clusters of {kernel.cluster[0]}×{kernel.cluster[1]}")
-    if kernel.family == "xmma sm90" and grid is not None and blocks is not None:
-        if product.does == "weight gradient":
+    shown = _shows_tiles(kernel, product, grid) and (blocks or 0) >= across * down * product.batch
+    if kernel.family == "xmma sm90" and grid is not None and blocks is not None and not shown:
+        if product.does == "weight gradient" and blocks < _WAVE:
             down = _dividing(down, blocks)
         elif grid[1] > 1:
             across = _up(across, grid[1])
             why.append(f"{grid[1]} at a time")
     tiles = across * down * product.batch
-    if kernel.family == "cutlass conv" and grid is not None and grid[0] * grid[1] > tiles:
-        # Its channels are filled up to whole loads first: the grid has a block for every tile of what that makes.
-        tiles = grid[0] * grid[1]
-        why.append("channels filled up to whole loads")
-    if _shows_tiles(kernel, product, grid) and blocks is not None and blocks > tiles:
+    if shown and blocks is not None and blocks > tiles:
         tiles = blocks
-        why.append(f"{blocks} blocks, each with a tile")
+        why.append(f"{blocks} blocks with a tile each")
     parts = _parts(kernel, grid, tiles, product)
     depth = _depth(kernel, product, parts)
     results = tiles * a * b
@@ -235,10 +247,16 @@ def _sides(kernel: Named, product: Product) -> tuple[int, int]:
     return rows, columns
 
 
-def _second_tiles(kernel: Named, product: Product, second: int, size: int) -> int:
+def _second_tiles(kernel: Named, grid: tuple[int, int, int] | None, product: Product, across: int) -> int:
     """Columns of a weight's gradient: those of a tap begin a new tile in some kernels."""
+    assert kernel.tile is not None
+    size, second = kernel.tile[1], _sides(kernel, product)[1]
     if product.does == "weight gradient" and kernel.family == "xmma sm90":
         return product.tapped_columns * (_up(second // product.tapped_columns, size) // size)
+    if product.does == "weight gradient" and kernel.family == "cutlass conv":
+        filled = _up(product.tapped_columns * _up(second // product.tapped_columns, product.loaded), size) // size
+        if grid is not None and grid[0] * grid[1] >= filled * across:
+            return filled  # the grid has a block for each of them
     return _up(second, size) // size
 
 
@@ -254,13 +272,12 @@ def _shows_tiles(kernel: Named, product: Product, grid: tuple[int, int, int] | N
         and product.does != "weight gradient"
         and not kernel.segmented
         and grid is not None
-        and grid[1] == 1
         and math.prod(grid) < _WAVE
     )
 
 
 def _parts(kernel: Named, grid: tuple[int, int, int] | None, tiles: int, product: Product) -> int:
-    if grid is None or kernel.family == "xmma sm90":
+    if grid is None or kernel.family in ("xmma sm90", "engine"):
         return 1
     if kernel.family == "nvjet":
         return max(math.prod(grid) // tiles, 1) if kernel.split else 1
@@ -268,7 +285,7 @@ def _parts(kernel: Named, grid: tuple[int, int, int] | None, tiles: int, product
 
 
 def _depth(kernel: Named, product: Product, parts: int) -> int:
-    """As many steps of the tile's depth as it takes, in every part; each tap for itself unless the kernel packs them."""
+    """Whole steps of the tile's depth in every part; each tap for itself unless the kernel packs them."""
     assert kernel.tile is not None
     step = kernel.tile[2]
     if product.taps == 1 or kernel.packs_taps or (kernel.unit == "cuda" and product.does != "weight gradient"):
@@ -277,7 +294,7 @@ def _depth(kernel: Named, product: Product, parts: int) -> int:
 
 
 def _in_parts(depth: int, parts: int, step: int, *, loads: int = 1) -> int:
-    """A depth in equal parts, of whole loads where there are several, each in whole steps; the last takes what is left."""
+    """A depth in equal parts of whole loads, each in whole steps; the last takes what is left."""
     if parts == 1:
         return _up(depth, step)
     part = _up(-(-depth // parts), loads)
@@ -285,7 +302,7 @@ def _in_parts(depth: int, parts: int, step: int, *, loads: int = 1) -> int:
     return min(whole, parts) * _up(part, step) + (_up(left, step) if whole < parts else 0)
 
 
-def _strided(kernel: Named, product: Product) -> Tiled:
+def _strided(kernel: Named, grid: tuple[int, int, int] | None, product: Product) -> Tiled:
     assert kernel.tile is not None
     a, b, k = kernel.tile
     down, depth = _up(product.columns, b) // b, _up(product.depth, k)
@@ -294,6 +311,8 @@ def _strided(kernel: Named, product: Product) -> Tiled:
     for rows, taps in product.remainders:
         # CUTLASS takes as many rows for every remainder as for the largest.
         across = _up(most if kernel.family == "cutlass conv" else rows, a) // a
+        if kernel.family == "xmma sm90" and grid is not None and grid[1] == 2:
+            across = _up(across, 2)
         tiles = across * down * product.batch
         flops += 2 * tiles * a * b * taps * depth
         results += tiles * a * b
