@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from rooflight.errors import RooflightError
 from rooflight.explanation.changes import Change, Ops, changes_of
 from rooflight.measured import Group, Measured
 from rooflight.measured.step import busy_s, is_host_bound, wall_s
@@ -23,7 +24,7 @@ from rooflight.prediction.cache import Array
 from rooflight.prediction.cells import gap_of
 from rooflight.prediction.clocks import simulate
 from rooflight.prediction.host import host_seconds
-from rooflight.prediction.prepared import PreparedTrace
+from rooflight.prediction.prepared import PreparedTrace, Step
 from rooflight.prediction.tiers import Predictor
 
 WORTH = 0.01
@@ -77,10 +78,23 @@ class Outlook:
 
     def __init__(self, measured: Measured, predictor: Predictor | None) -> None:
         self._measured, self._predictor = measured, predictor
-        self.changes = () if predictor is None or not measured.ledger.ops else changes_of(measured, predictor)
+        self.reason = ""
+        """Why no change is known, where that is so for want of something."""
+        self._step = self._prepared() if predictor is not None and measured.ledger.ops else None
+        self.changes: tuple[Change, ...] = ()
+        if predictor is not None and self._step is not None:
+            self.changes = changes_of(measured, predictor, self._step)
         self.wall_s = wall_s(measured)
         self._all = _timed(measured.whole)
         self._kernels_s = sum(one.time_s for one in self._all)
+
+    def _prepared(self) -> Step | None:
+        """Ops as prediction takes them; a ledger from elsewhere may not say enough of its ops."""
+        try:
+            return PreparedTrace(self._measured.ledger, None).at(None)
+        except RooflightError as error:
+            self.reason = str(error)
+            return None
 
     def rows(self, groups: Sequence[Group]) -> list[Advice | None]:
         """For each group of ops, the change that gains most; `None` where none is worth it."""
@@ -89,11 +103,17 @@ class Outlook:
         walls = iter(self._walls([(rows, change) for rows, change, _ in chosen]))
         return [None if one is None else self._advice(*one, next(walls)) for one in found]
 
+    def of_change(self, key: str, group: Group | None = None) -> Advice | None:
+        """What one change makes of some ops, or of the whole step, worth it or not; `None` where it does not apply."""
+        rows = self._all if group is None else _timed(group)
+        return next((self._changed(rows, change) for change in self.changes if change.key == key), None)
+
+    def _changed(self, rows: Sequence[_Timed], change: Change) -> Advice:
+        return self._advice(rows, change, self._after(rows, change), self._walls([(rows, change)])[0])
+
     def step(self) -> tuple[Advice, ...]:
         """Every change of the whole step that is worth it, best first."""
-        found = [(self._all, change, self._after(self._all, change)) for change in self.changes]
-        walls = self._walls([(rows, change) for rows, change, _ in found])
-        advised = [self._advice(*one, wall) for one, wall in zip(found, walls, strict=True)]
+        advised = [self._changed(self._all, change) for change in self.changes]
         advised += [one for one in (*self._graphs(), self._batch()) if one is not None]
         worth = [one for one in advised if _gain(one) >= WORTH]
         return tuple(sorted(worth, key=_gain, reverse=True))
@@ -123,9 +143,10 @@ class Outlook:
         busy = busy_s(self._measured)
         if self._predictor is None or header.execution == "graph" or busy is None or self.wall_s is None:
             return []
+        waits = [] if self._step is None else self._step.waits.tolist()
         gaps = sum(one.kernels for one in self._all) * gap_of(self._predictor, graphs=True)
         # What asks the GPU for a value cannot be captured.
-        asks = sorted({op.name for op, waits in zip(self._measured.ledger.ops, self._waits, strict=True) if waits})
+        asks = sorted({op.name for op, waits in zip(self._measured.ledger.ops, waits, strict=False) if waits})
         how = f"as one CUDA graph{f' (without {asks[0]}, which no graph can hold)' if asks else ''}"
         alone = self._of_step("graph", how, "GPU-busy as measured, with a graph's gaps", busy + gaps)
         best = self._best(self._all)
@@ -179,13 +200,9 @@ class Outlook:
         return ops[0] if ops else len(self._measured.ledger.ops) - 1
 
     @cached_property
-    def _waits(self) -> npt.NDArray[np.bool_]:
-        return PreparedTrace(self._measured.ledger, None).at(None).waits
-
-    @cached_property
     def _clocks(self) -> _Clocks | None:
         ledger = self._measured.ledger
-        if self._predictor is None or not ledger.ops or self.wall_s is None:
+        if self._predictor is None or self._step is None or self.wall_s is None:
             return None
         graph = ledger.header.execution == "graph"
         device, kernels = np.zeros(len(ledger.ops)), np.zeros(len(ledger.ops))
@@ -193,7 +210,7 @@ class Outlook:
             device[self._place(one.ops)] += one.time_s
             kernels[self._place(one.ops)] += one.kernels
         host = np.zeros(len(ledger.ops)) if graph else host_seconds(ledger, self._predictor.host)
-        waits = np.zeros(len(ledger.ops), dtype=bool) if graph else self._waits
+        waits = np.zeros(len(ledger.ops), dtype=bool) if graph else self._step.waits
         made = _Clocks(host, device, kernels * gap_of(self._predictor, graphs=graph), waits)
         return made.fitted(float(self.wall_s), host_bound=bool(is_host_bound(self._measured)))
 

@@ -18,7 +18,7 @@ from rooflight.ledger import Ledger, Op
 from rooflight.measured import Measured
 from rooflight.prediction import advice as predicted
 from rooflight.prediction.cache import Array
-from rooflight.prediction.prepared import PreparedTrace, Step
+from rooflight.prediction.prepared import Step
 from rooflight.prediction.tasks import tasks_of
 from rooflight.prediction.tiers import Predictor
 
@@ -55,13 +55,12 @@ class Change:
         return time_s * self.ratios.get(ops, 1.0)
 
 
-def changes_of(measured: Measured, predictor: Predictor) -> tuple[Change, ...]:
+def changes_of(measured: Measured, predictor: Predictor, step: Step) -> tuple[Change, ...]:
     """Those that apply to the step. What each of them gains, if anything, is another question."""
     ledger = measured.ledger
     timed = {fact.ops for fact in measured.facts if fact.ops and fact.values.get("gpu_time_s")}
     if not timed:
         return ()
-    step = PreparedTrace(ledger, None).at(None)
     play = _Play(step, predictor, timed)
     found = [*_precisions(step, predictor, play)]
     # The compiler pads by itself.

@@ -82,9 +82,13 @@ def work_of(values: Mapping[str, Number], ops: Iterable[Op], roofs: Roofs, *, fl
     executed = _executed(values, roofs) if flops_counted else None
     dram = [values[name] for name in DRAM_BYTES if name in values] if bytes_counted else []
     if not demands and (executed is None or not dram):
-        raise Unknown("what it executed and moved was not counted, and no formula tells")
+        some = any(values.get(name) is not None for name in (*TENSOR_FLOPS, *CUDA_FLOPS))
+        what = "not every unit was counted" if some else "what it executed and moved was not counted"
+        raise Unknown(f"{what}, and no formula tells the rest")
     units, compute_s = executed if executed is not None else _by_formula(demands, roofs)
     moved = sum(dram) if dram else sum(demand.bytes for demand in demands)
+    if not moved and not compute_s:
+        raise Unknown("it computed nothing and moved too few bytes to tell")
     bandwidth = roofs.slope().bytes_per_s
     return Work(
         flops=sum(one.flops for one in units), flops_basis="executed" if executed is not None else "useful",

@@ -209,6 +209,10 @@ class Judge:
         return _placed(plain, work, plain.time_s, fused=self.measured.ledger.header.execution == "compile")
 
     def step(self) -> StepVerdict:
+        return self._step
+
+    @cached_property
+    def _step(self) -> StepVerdict:
         measured = self.measured
         busy = busy_s(measured)
         total_s = measured.total.time_s
@@ -218,8 +222,10 @@ class Judge:
             estimated_intensity=total(measured.ledger.ops).intensity,
         )  # fmt: skip
         done, traffic = executed(measured), moved(measured)
-        values = {**({} if done is None else done.values), **({} if traffic is None else traffic.values)}
-        whole = self._judged(plain, values, measured.whole, Whole(executed=done is not None, cuda=True, dram=True))
+        values = {**measured.total.values, **({} if done is None else done.values)}
+        values |= {} if traffic is None else traffic.values
+        counted = Whole(executed=done is not None, cuda=done is not None, dram=traffic is not None)
+        whole = self._judged(plain, values, measured.whole, counted)
         reason = self.reason or whole.reason
         if self.regions:
             reason = "these are regions of a program, not a step: each has its own verdict"

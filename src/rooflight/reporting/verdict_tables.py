@@ -32,7 +32,7 @@ def verdict_table(of: Ledger | Judge, by: By = "module", *, depth: int | None = 
     found = [*_rows(judge, by, depth, folded=folded), step.whole]
     columns = _columns(judge, by, step)
     cells = tuple(tuple(value(row) for _, value in columns) for row in found)
-    kept = [i for i, (column, _) in enumerate(columns) if not column.right or any(row[i] is not None for row in cells)]
+    kept = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in cells)]
     return Table("", tuple(columns[i][0] for i in kept), tuple(tuple(row[i] for i in kept) for row in cells),
                  frozenset({len(cells) - 1}))  # fmt: skip
 
@@ -84,6 +84,8 @@ def verdict_page(of: Ledger | Judge, *, by: By = "module", depth: int | None = 3
 
 def _notes(judge: Judge, step: StepVerdict) -> list[str]:
     notes = [f"times are {step.times}; gains are predicted ({step.predictor})"] if step.predictor else []
+    if step.bound is not None and judge.outlook.reason:
+        notes.append(f"no gains are predicted: {judge.outlook.reason}")
     bases = {basis for row in judge.verdicts("op") for basis in (row.flops_basis, row.bytes_basis)}
     if bases & {"useful", "compulsory"}:
         notes.append("some FLOPs or bytes were not counted: there they are by formula, and what comes from a cache is "

@@ -31,7 +31,7 @@ def evidence(verdict: Verdict) -> str:
         return verdict.reason
     done = " + ".join(f"{whole_count(one.flops)} on {one.unit} {one.precision} (peak {peak_tera(one.peak_flops_per_s)})"
                       for one in verdict.units) or "no FLOPs"  # fmt: skip
-    kernels = f" in {verdict.kernels:,} kernels" if verdict.kernels else ""
+    kernels = f" in {verdict.kernels:,} kernel{'s' if verdict.kernels > 1 else ''}" if verdict.kernels else ""
     cache = ""
     if verdict.bound == "cache":
         cache = f" (its compulsory bytes are {verdict.percent_of_cache:.0f}% of what the memory could have moved)"
@@ -81,11 +81,21 @@ def step_line(verdict: StepVerdict) -> str:
     if verdict.bound is None:
         return f"no verdict: {verdict.reason}"
     parts = ", ".join(f"{share:.0%} {name}" for name, share in sorted(verdict.bounds.items(), key=lambda one: -one[1]))
-    said = f"{verdict.bound}-bound: "
-    if verdict.busy_share is not None:
-        said += f"the GPU is busy for {min(verdict.busy_share, 1):.0%} of the wall time; "
-    said += f"{verdict.percent_of_op_roofs:.0f}% of the roofs of its ops while it works ({parts})"
-    return said if not verdict.advice else f"{said}; best: {step_advised(verdict.advice[0], verdict.wall_s)}"
+    said = [f"{verdict.percent_of_op_roofs:.0f}% of the roofs of its ops while the GPU works ({parts})"]
+    if verdict.busy_share is None:
+        said.append("whether it waits for the host is not known without its wall time")
+    else:
+        said.insert(0, f"the GPU is busy for {min(verdict.busy_share, 1):.0%} of the wall time")
+    if verdict.advice:
+        said.append(f"best: {step_advised(verdict.advice[0], verdict.wall_s)}")
+    return f"{_bound(verdict)}: {'; '.join(said)}"
+
+
+def _bound(verdict: StepVerdict) -> str:
+    """`memory-bound` is not said of kernels that are far from every roof."""
+    if verdict.bound == "host" or verdict.bounds.get("latency", 0.0) <= 0.5:
+        return f"{verdict.bound}-bound"
+    return f"far from both roofs (latency), more of its time on the {verdict.bound} side"
 
 
 def step_advised(advice: Advice, wall_s: float | None) -> str:
