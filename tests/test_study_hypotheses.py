@@ -116,7 +116,7 @@ def test_filters_take_names_as_they_are() -> None:
         ("bound = memroy", "bound is never 'memroy': it is compute or memory or host"),
         ("bound = tier", "bound and tier are different things"),
         ("memory = bound", "bound is a word: write it first"),
-        ("share > 3%", "a share is that of a layer type: write share.Conv2d"),
+        ("share > 3%", "a share is that of a layer type or of a layer: write share.Conv2d"),
         ("1 < 2", "only numbers are compared: name a quantity"),
         ("time < 3 s < 4 s", "a comparison cannot be compared again"),
         ("time", "expected a comparison (<, <=, >, >=, =, != or ~) after 'time', found the end"),
@@ -529,7 +529,17 @@ def test_layers_and_shares() -> None:
     assert one("flops(layer=conv2, batch=64) = 1358954496", rows).verdict == "held"
     assert one("flops(layer=conv2) / flops ~ 88.5% within 0.1%", rows).verdict == "held"
     assert one("share.Conv2d > 99%", rows).verdict == "held"
-    assert one("share.Linear < 1%", rows).verdict == "not measured"
+    assert (
+        one(
+            "share(layer=conv2) > 88%", [Row(cell=rows[0].cell, state="done", values={"conv2/share.estimated": 0.885})]
+        ).verdict
+        == "held"
+    )
+    small = one("share.Linear < 1%", rows)
+    assert (small.verdict, small.missing[0].why) == (
+        "not measured",
+        "the estimate has no share.Linear (there is none under 0.1%)",
+    )
 
 
 def test_facts() -> None:
@@ -543,6 +553,9 @@ def test_facts() -> None:
     assert one("bound(on=here) = bound(on=v100)", rows).sides == {"predicted": 1}
     assert one("device(on=here) = 'nvidia h200'", rows).verdict == "held"
     assert one("tier = spec", rows).verdict == "not measured"
+    told = [row("vgg11", 1, on="v100", facts={"tier": "spec", "fits": "no", "bound.predicted": "memory"})]
+    assert one("tier = spec and fits = no", told).sides == {"predicted": 1}
+    assert one("bound.measured = host", told).not_asked[0].why == "no measurement on v100"
 
 
 def test_claims_keep_their_words_and_their_order() -> None:

@@ -64,7 +64,7 @@ def _check_comparison(comparison: Comparison) -> None:
 def _check_fact(comparison: Comparison, fact: Term) -> None:
     if comparison.sign not in ("=", "!="):
         raise Wrong(f"{fact.name} is a word: compare it with = or !=", comparison)
-    words = FACTS[fact.name]
+    words = FACTS[fact.name].words
     right = comparison.right
     if isinstance(right, Word) and words is not None and right.text not in words:
         raise Wrong(f"{fact.name} is never {right.text!r}: it is {' or '.join(words)}", right)

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-FACTS: dict[str, tuple[str, ...] | None] = {
-    "bound": ("compute", "memory", "host"),
-    "tier": ("calibrated", "transferred", "spec"),
-    "device": None,
+from dataclasses import dataclass
+
+from rooflight.study.cell import Side
+
+
+@dataclass(frozen=True)
+class Fact:
+    keys: dict[Side, str]
+    """How a row names it, by side."""
+    words: tuple[str, ...] | None = None
+    """All that it can be; `None`: anything."""
+
+
+FACTS: dict[str, Fact] = {
+    "bound": Fact({"measured": "bound.measured", "predicted": "bound.predicted"}, ("compute", "memory", "host")),
+    "device": Fact({"measured": "device", "predicted": "device.predicted"}),
+    "tier": Fact({"predicted": "tier"}, ("calibrated", "transferred", "spec")),
+    "fits": Fact({"predicted": "fits"}, ("yes", "no")),
+    "torch": Fact({"measured": "torch"}),
 }
-"""By name: the words it can be, or `None` for any."""

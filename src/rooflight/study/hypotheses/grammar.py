@@ -223,6 +223,8 @@ class _Parser:
                     break
                 if not reader.took(","):
                     reader.expected("')' or ','")
+        if name == "share" and layer is None:
+            reader.fail("a share is that of a layer type or of a layer: write share.Conv2d or share(layer=NAME)", start)
         quantity = QUANTITIES.get(name.partition(".")[0])
         dimension = None if quantity is None else OF_UNITS[quantity.unit]
         return Term(name, dimension, side, layer, tuple(filters), reader.since(start))
@@ -237,11 +239,9 @@ class _Parser:
             shown = first if len(first) <= 30 else f"{first[:29]}…"
             reader.fail(f"unknown quantity {shown!r}: {hint}")
         name = first
-        if first == "share":
-            if not more or more[0] in SIDES:
-                reader.fail("a share is that of a layer type: write share.Conv2d")
+        if first == "share" and more and more[0] not in SIDES:
             name = f"share.{more.pop(0)}"
-        known: tuple[Side, ...] = tuple(QUANTITIES[first].sides) if first in QUANTITIES else SIDES
+        known: tuple[Side, ...] = tuple(QUANTITIES[first].sides if first in QUANTITIES else FACTS[first].keys)
         if len(more) > 1 or (more and more[0] not in known):
             reader.fail(f"{name} has no side {'.'.join(more)!r}: it is {' or '.join(known)}")
         return name, cast(Side, more[0]) if more else None

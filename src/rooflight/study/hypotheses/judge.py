@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from rooflight.errors import BadInput
-from rooflight.study.cell import QUANTITIES, SIDES, Row, Side
+from rooflight.study.cell import QUANTITIES, Row, Side
 from rooflight.study.hypotheses.checks import unit_of
+from rooflight.study.hypotheses.facts import FACTS
 from rooflight.study.hypotheses.grammar import parse
 from rooflight.study.hypotheses.grid import At, Grid, Relation, join
 from rooflight.study.hypotheses.tree import (
@@ -196,8 +197,7 @@ def _candidates(node: Comparison) -> Iterator[Side]:
 
 
 def _sides(term: Term) -> tuple[Side, ...]:
-    quantity = QUANTITIES.get(term.name.partition(".")[0])
-    return SIDES if quantity is None else tuple(quantity.sides)
+    return tuple(FACTS[term.name].keys if term.dimension is None else QUANTITIES[term.name.partition(".")[0]].sides)
 
 
 def _taken(known: tuple[Side, ...], side: Side) -> Side | None:
@@ -212,12 +212,12 @@ def _looked_up(term: Term, row: Row, side: Side, used: dict[str, str]) -> int | 
     taken = term.side or _taken(known, side)
     if taken is None:
         raise _Unknown(f"{term.name} is never {side}", "absent", row)
-    key = f"{term.label}.{taken}"
     value: int | float | str | None
     if term.dimension is None:
-        value = row.facts.get(key, row.facts.get(term.label) if term.side is None else None)
+        of = "" if term.layer is None else f"{term.layer}/"
+        value = row.facts.get(f"{of}{FACTS[term.name].keys[taken]}")
     else:
-        value = row.values.get(key)
+        value = row.values.get(f"{term.label}.{taken}")
     if value is None or (not isinstance(value, str) and not math.isfinite(value)):
         why, kind = _why_not(term, row, taken)
         raise _Unknown(why, kind, row)
@@ -236,7 +236,8 @@ def _why_not(term: Term, row: Row, side: Side) -> tuple[str, GapKind]:
         return "not run yet", "waiting"
     if any(key.endswith(f".{side}") for key in (*row.values, *row.facts)):
         of = f" of the layer {term.layer!r}" if term.layer is not None else ""
-        return f"the {done} has no {term.name}{of}", "absent"
+        small = " (there is none under 0.1%)" if term.name.startswith("share.") else ""
+        return f"the {done} has no {term.name}{of}{small}", "absent"
     if side != "estimated" and row.cell.on is None:
         return f"no {done}: the cell names no device", "not asked"
     return f"no {done}" + (f" on {row.cell.on}" if side != "estimated" else ""), "not asked"
