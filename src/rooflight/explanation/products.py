@@ -214,21 +214,14 @@ def executed(kernel: Named, grid: tuple[int, int, int] | None, product: Product)
     across = _up(_sides(kernel, product)[0], a) // a
     down = _second_tiles(kernel, grid, product, across)
     why = [f"tiles of {a}×{b}×{k}"]
-    blocks = math.prod(grid) if grid is not None else None
     if kernel.cluster != (1, 1):
         across, down = _up(across, kernel.cluster[0]), _up(down, kernel.cluster[1])
         why.append(f"in clusters of {kernel.cluster[0]}×{kernel.cluster[1]}")
-    shown = _shows_tiles(kernel, product, grid) and (blocks or 0) >= across * down * product.batch
-    if kernel.family == "xmma sm90" and grid is not None and blocks is not None and not shown:
-        if product.does == "weight gradient" and blocks < _WAVE:
-            down = _dividing(down, blocks)
-        elif grid[1] > 1:
-            across = _up(across, grid[1])
-            why.append(f"{grid[1]} at a time")
     tiles = across * down * product.batch
-    if shown and blocks is not None and blocks > tiles:
-        tiles = blocks
-        why.append(f"{blocks} blocks with a tile each")
+    if kernel.family == "xmma sm90" and grid is not None:
+        tiles = _persistent(kernel, grid, product, across, down)
+        if tiles > across * down * product.batch:
+            why.append(f"{tiles:,} of them on a grid of {grid[0]}×{grid[1]}")
     parts = _parts(kernel, grid, tiles, product)
     depth = _depth(kernel, product, parts)
     results = tiles * a * b
@@ -260,20 +253,33 @@ def _second_tiles(kernel: Named, grid: tuple[int, int, int] | None, product: Pro
     return _up(second, size) // size
 
 
-def _dividing(columns: int, blocks: int) -> int:
-    """Blocks are dealt evenly to the columns of tiles: as many as divide them, the last ones empty."""
-    return next((count for count in range(columns, blocks + 1) if blocks % count == 0), columns)
+def _persistent(kernel: Named, grid: tuple[int, int, int], product: Product, across: int, down: int) -> int:
+    """Tiles of Hopper's kernels whose blocks take one tile after the other: more than there are results for, so that
+    the blocks come out even. With fewer blocks than the device takes at once every block has a tile, and the grid shows
+    how many; else so many tiles go together as the grid is high, and a weight's gradient has its own steps."""
+    tiles, blocks = across * down * product.batch, math.prod(grid)
+    high = _up(across, grid[1]) * down * product.batch
+    if blocks < _WAVE and not kernel.segmented:
+        at_least = high if product.does == "weight gradient" else tiles
+        if at_least <= blocks:
+            return blocks
+    if product.does != "weight gradient":
+        return high
+    if blocks < _WAVE and kernel.segmented and tiles <= blocks:
+        # Several blocks share a tile's depth: the columns are as many as divide the blocks.
+        fitting = (count for count in range(down, blocks + 1) if blocks % (across * count) == 0)
+        return across * next(fitting, down)
+    return _up(across, grid[1]) * _up(down, _column_step(kernel, grid))
 
 
-def _shows_tiles(kernel: Named, product: Product, grid: tuple[int, int, int] | None) -> bool:
-    """With fewer blocks than fit at once, and none that share a depth, every block has a tile of its own."""
-    return (
-        kernel.family == "xmma sm90"
-        and product.does != "weight gradient"
-        and not kernel.segmented
-        and grid is not None
-        and math.prod(grid) < _WAVE
-    )
+def _column_step(kernel: Named, grid: tuple[int, int, int]) -> int:
+    assert kernel.tile is not None
+    rows, _, depth = kernel.tile
+    if depth < 64:
+        return 2 if grid[1] == 1 else 1
+    if rows > 128:
+        return 4
+    return {1: 8, 2: 4, 4: 4}.get(grid[1], 1)
 
 
 def _parts(kernel: Named, grid: tuple[int, int, int] | None, tiles: int, product: Product) -> int:
