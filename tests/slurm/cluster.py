@@ -27,6 +27,7 @@ NODES = ("node1", "node2", "node3")
 PARTITION = "test"
 GPUS = ("/dev/null", "/dev/zero")
 """Slurm wants a character device for every GPU, and looks no further."""
+MOST_IN_ARRAY = 9
 _NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 _PATIENCE_S = 60
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -50,6 +51,8 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+# Larger studies are cut into several arrays.
+MaxArraySize={largest}
 SchedulerParameters=batch_sched_delay=0,sched_interval=2
 SwitchType=switch/none
 MpiDefault=none
@@ -252,7 +255,7 @@ class Keeper:
         (folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in GPUS))
         (folder / "slurm.conf").write_text(
             _CONF.format(folder=folder, host=host, port=controller, user=getpass.getuser(), nodes="\n".join(nodes),
-                         partition=PARTITION)
+                         partition=PARTITION, largest=MOST_IN_ARRAY + 1)
         )  # fmt: skip
 
     def _start(self, program: str, *arguments: str, known_as: str = "") -> None:

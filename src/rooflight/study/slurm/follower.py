@@ -150,7 +150,7 @@ def why(task: Task, records: Records) -> str:
     if task.state == "TIMEOUT":
         return f"Slurm: {where} reached its time limit: give more with --time"
     if task.state == "CANCELLED":
-        return f"Slurm: {where} was cancelled{reason}"
+        return f"Slurm: {where} was cancelled" + ("" if task.node else " before it began")
     if task.state == "OUT_OF_MEMORY":
         return f"Slurm: {where} was out of memory: give more with --slurm mem=..."
     return f"Slurm: {where} ended as {task.state.replace('_', ' ').lower()}{reason}{_said(records, task.job)}"

@@ -108,10 +108,11 @@ class SlurmLauncher:
             broken |= {cell: known[job] for cell, job in tasks.items() if job in known and known[job].is_broken}
             records.write(submission.without(set(tasks) - set(here)))
         # What Slurm has forgotten, or what did all that it could, is free to be submitted again.
+        broken = {name: task for name, task in broken.items() if name in wanted and name not in alive}
         others = [cell for name, cell in wanted.items() if name not in broken]
-        for name in broken.keys() & wanted.keys():
-            record_failure(store, wanted[name], why(broken[name], records), others=others)
-        left = [name for name, cell in wanted.items() if name not in alive and name not in broken]
+        for name, task in broken.items():
+            record_failure(store, wanted[name], why(task, records), others=others)
+        left = [name for name in wanted if name not in alive and name not in broken]
         new = self._submit(store, left, records, after=_arrays(alive.values()))
         return {name: job for name, job in alive.items() if name in wanted} | new
 

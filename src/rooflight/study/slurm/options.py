@@ -13,6 +13,10 @@ from rooflight.errors import BadInput
 
 MOST_PARALLEL = 8
 TIME = "60"
+WARNED_S = 30
+"""So long before a task is stopped it is told, or up to a minute longer."""
+_SHORTEST = 2
+"""Minutes: in less, that would be before it has begun."""
 _OURS = {
     "array": "every cell is a task",
     "job-name": "jobs are found again by it",
@@ -118,6 +122,7 @@ def minutes(time: str) -> int:
     else:
         mins, seconds = (*parts, 0)[:2]
         total = mins * 60 + seconds
-    if total == 0:
-        raise BadInput("--time 0 leaves no time: give the minutes that a cell may take")
-    return -(-total // 60)
+    found_minutes = -(-total // 60)
+    if found_minutes < _SHORTEST:
+        raise BadInput(f"--time {time} is too short: a cell needs at least {_SHORTEST} minutes")
+    return found_minutes

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from rooflight.errors import BadInput
-from rooflight.study.slurm.options import SlurmOptions, minutes
+from rooflight.study.slurm.options import WARNED_S, SlurmOptions, minutes
 from rooflight.study.slurm.queue import last_line
 from rooflight.study.slurm.task import run_task
 
 
 def check_installed() -> None:
-    if find_spec("submitit") is None:
-        raise BadInput("--launcher slurm needs submitit, which is not installed: pip install 'rooflight[slurm]'")
+    try:
+        import submitit  # noqa: F401
+    except ImportError:
+        raise BadInput(
+            "--launcher slurm needs submitit, which is not installed: pip install 'rooflight[slurm]'"
+        ) from None
 
 
 def script(logs: Path, count: int, *, name: str, options: SlurmOptions) -> str:
@@ -45,9 +50,10 @@ def submit(
     executor = SlurmExecutor(logs, max_num_timeout=0, python=options.python)
     executor.update_parameters(**_parameters(name, options, after))
     try:
-        jobs = executor.map_array(run_task, [str(folder)] * len(cells), cells)
+        with redirect_stderr(StringIO()):  # submitit prints there what it raises as well
+            jobs = executor.map_array(run_task, [str(folder)] * len(cells), cells)
     except (FailedJobError, FailedSubmissionError) as error:
-        said = last_line(str(error)).removeprefix("sbatch: error: ").removeprefix("sbatch: ")
+        said = last_line(str(error)).removeprefix("sbatch: error: ").removeprefix("Batch job submission failed: ")
         raise BadInput(f"Slurm did not take the job: {said}") from None
     except OSError as error:
         raise BadInput(f"cannot submit to Slurm: {error.strerror or error}") from error
@@ -64,6 +70,7 @@ def _parameters(name: str, options: SlurmOptions, after: Sequence[str]) -> dict[
     found |= {
         "job_name": name,
         "time": minutes(options.time),
+        "signal_delay_s": WARNED_S,
         "array_parallelism": options.max_parallel,
         "wckey": None,  # submitit's own name for it is refused where such names are checked
         "additional_parameters": {"requeue": True, **more},

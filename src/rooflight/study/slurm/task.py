@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from rooflight.errors import RooflightError
 from rooflight.study.machine import is_here
 from rooflight.study.store import key_of, open_study
 
-
-class OutOfTime(RooflightError):
-    """The job's time limit is near, and it will not be started again."""
+OUT_OF_TIME = "the time limit was reached: give more with --time"
 
 
 def run_task(folder: str, cell_id: str) -> str:
     """What became of the cell. A task that is requeued after its cell was finished finds that, and ends."""
     if _is_finished(Path(folder), cell_id):
         return "done before"
-    _tell_of_time_in_our_words()
+    _end_at_once_when_told()
     from rooflight.study.work import run_cell
 
     return run_cell(Path(folder), cell_id).state
@@ -39,8 +38,11 @@ def _is_finished(folder: Path, cell_id: str) -> bool:
         store.close()
 
 
-def _tell_of_time_in_our_words() -> None:
-    """submitit requeues a task that is preempted, and raises an error of its own in one whose time is over."""
+def _end_at_once_when_told() -> None:
+    """submitit's handler requeues a task that is preempted and exits, and raises an error in one whose time is over.
+
+    Either would come out in the middle of a model's code, which may catch it: the process ends here instead.
+    """
     from submitit.core.utils import UncompletedJobError
 
     theirs = signal.getsignal(signal.SIGUSR2)
@@ -51,7 +53,14 @@ def _tell_of_time_in_our_words() -> None:
     def ours(number: int, frame: FrameType | None) -> None:
         try:
             handle(number, frame)
+        except SystemExit:
+            pass  # requeued
         except UncompletedJobError:
-            raise OutOfTime("Slurm's time limit for the task was reached: give more with --time") from None
+            sys.stderr.write(f"{OUT_OF_TIME}\n")
+        except Exception as error:
+            sys.stderr.write(f"cannot be requeued, and goes on until it is stopped: {error}\n")
+            return
+        sys.stderr.flush()
+        os._exit(1)
 
     signal.signal(signal.SIGUSR2, ours)
