@@ -57,6 +57,8 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=2
 SwitchType=switch/none
 MpiDefault=none
 MailProg=/bin/true
+# Only jobs that ask for it are requeued.
+JobRequeue=0
 ReturnToService=2
 SlurmdTimeout=60
 KillWait=2

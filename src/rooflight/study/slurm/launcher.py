@@ -128,9 +128,9 @@ class SlurmLauncher:
             except Exception:
                 records.remove(submission)
                 raise
-            tasks = dict(zip(some, jobs, strict=True))
-            records.write(Submission(token=submission.token, at=submission.at, cells=tuple(some), jobs=tuple(jobs)))
-            submitted |= tasks
+            submission = submission.with_jobs(jobs)
+            records.write(submission)
+            submitted |= submission.tasks
             after = _arrays(jobs)
             self._status(f"Slurm: submitted {_cells(len(some))} as job {after[0]}")
         return submitted

@@ -7,7 +7,7 @@ has none was cut short: its job, if there is any, is found by its name.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,6 +39,9 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def tasks(self) -> dict[str, str]:
         """Job ids by cell."""
         return dict(zip(self.cells, self.jobs, strict=True)) if self.jobs else {}
+
+    def with_jobs(self, jobs: Sequence[str]) -> Submission:
+        return replace(self, jobs=tuple(jobs))
 
     def without(self, cells: Collection[str]) -> Submission:
         left = {cell: job for cell, job in self.tasks.items() if cell not in cells}
