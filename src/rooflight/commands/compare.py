@@ -1,4 +1,4 @@
-"""`rooflight compare A B`: two ledgers side by side."""
+"""`rooflight compare A B`: two ledgers side by side; `rooflight compare A --claims FILE`: a table against one."""
 
 from __future__ import annotations
 
@@ -18,26 +18,44 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
 
 @click.command(short_help="two ledgers side by side")
 @click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("b", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--claims",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Check a table of claims (CSV: layer, quantity, value, ...) against A instead of comparing with B.",
+)
 @table_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document: both headers, totals, rows, memory.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
 @click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json, .csv or .md.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def command(a: Path, b: Path, by: By, depth: int | None, unfold: bool, as_json: bool, as_csv: bool, as_markdown: bool,
-            output: Path | None, force: bool) -> None:  # fmt: skip
+def command(a: Path, b: Path | None, claims: Path | None, by: By, depth: int | None, unfold: bool, as_json: bool,
+            as_csv: bool, as_markdown: bool, output: Path | None, force: bool) -> None:  # fmt: skip
     """Put two saved ledgers side by side: eager and compiled, two precisions, estimate and measurement.
 
     A and B are files that `rooflight estimate -o` or `rooflight measure -o` saved, or recorded:NAME, a measurement
     that comes with rooflight (see `rooflight list recordings`). Ratios are B by A. The memory of an estimate is
     predicted for the GPU of the other side.
+
+    With --claims there is no B: every row of somebody's own table is checked against A, and what is wrong is said with
+    the mistake that gives it. The exit code is then 0 when all is right and 1 when something is wrong.
     """
     to = _form(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, output=output)
     if output is not None:
         from rooflight.files import check_writable
 
         check_writable(output, force=force)
+    if claims is not None:
+        from rooflight.commands.claims_output import check_claims
+
+        if b is not None:
+            raise BadInput(f"--claims checks a table against one ledger: leave {b} or --claims away")
+        check_claims(a, claims, to=to, output=output, force=force)
+        return
+    if b is None:
+        raise BadInput(f"compare {a} with what? Give a second ledger, or a table of claims: --claims table.csv")
     from rooflight.commands.output import say, show_comparison
     from rooflight.comparison.sides import Comparison
     from rooflight.files import load

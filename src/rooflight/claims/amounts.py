@@ -1,0 +1,154 @@
+"""What a cell of somebody's table says: a number with its unit and the digits it was given, a shape, or a word.
+
+`9.5 MB` is anything that rounds to it: 9.45 to 9.55 MB. A whole number is exact, unless it ends in three zeros or more:
+`14080000` was rounded, and says 14,075,000 to 14,085,000. `>290` is a bound.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from rooflight.claims.units import Unit
+from rooflight.importing.numbers import NumberStyle
+
+ZEROS = 3
+"""So many zeros at the end of a whole number tell that it was rounded; two digits are always meant."""
+_FLOAT = Fraction(1, 10**12)
+"""How much of itself a fraction that some program computed may be off."""
+_CELL = re.compile(r"(?P<sign>[<>]=?|[≤≥~≈])?\s*(?P<number>[+-]?[0-9](?:[0-9.,'\u2019\u00a0\u2009\u202f ]*[0-9])?\.?"
+                   r"(?:[eE][+-]?[0-9]{1,4})?)\s*(?P<unit>.*)")  # fmt: skip
+_SHAPE = re.compile(r"[\[(]?\s*(?:-1|[0-9]+|[NB])(?:\s*[x×*,]\s*(?:[0-9]+))*\s*,?\s*[\])]?", re.IGNORECASE)
+_NONE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "-nan"})
+_MISSING = frozenset({"n/a", "na"})
+
+
+class NotReadable(ValueError):
+    """The cell cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A number in its base unit, and from where to where it may lie. `None`: no bound on that side."""
+
+    text: str
+    value: Fraction
+    low: Fraction | None
+    high: Fraction | None
+    unit: Unit
+    bound: str = ""
+    """`<` or `>` where only a bound was stated."""
+    digits: int = 0
+    """How many of them say something."""
+
+    def holds(self, value: Fraction | float) -> bool:
+        """Is it what the cell says, as far as its digits go?"""
+        return self.touches(value, value)
+
+    def touches(self, low: Fraction | float, high: Fraction | float) -> bool:
+        """Does what the cell says reach into a range?"""
+        if self.bound in ("<", ">"):
+            return Fraction(low) < self.value if self.bound == "<" else Fraction(high) > self.value
+        return (self.low is None or Fraction(high) >= self.low) and (self.high is None or Fraction(low) <= self.high)
+
+    @property
+    def spread(self) -> Fraction:
+        """How far from its middle it may lie, as a part of it; a bound is anywhere."""
+        if self.low is None or self.high is None or not self.value:
+            return Fraction(1)
+        return abs((self.high - self.low) / (2 * self.value))
+
+    def times(self, factor: Fraction) -> Amount:
+        """The same digits in a unit that is so many times as large."""
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        return replace(self, value=self.value * factor, low=low, high=high)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`64x24x24`; `-1`, `N` or `B` in front stands for any batch."""
+
+    text: str
+    sizes: tuple[int, ...]
+    any_batch: bool = False
+
+
+@dataclass(frozen=True)
+class Word:
+    """A verdict or the name of a device."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What profilers print where a counter gave nothing."""
+
+    text: str = field(default="n/a")
+
+
+Stated = Amount | Shape | Word | Missing
+
+
+def number_of(text: str) -> str:
+    """The part of a cell that is a number, for whoever decides how the file's numbers are written; empty if none."""
+    found = _CELL.fullmatch(text.strip())
+    return found["number"].strip() if found is not None else ""
+
+
+def unit_of(text: str) -> str:
+    """What follows the number."""
+    found = _CELL.fullmatch(text.strip())
+    return found["unit"].strip() if found is not None else ""
+
+
+def parse_amount(text: str, unit: Unit, style: NumberStyle) -> Amount:
+    """A number as the file writes numbers; its unit was found before."""
+    text = text.strip()
+    if text.lower() in _NONE:
+        raise NotReadable(f"{text} is no value: leave the row away, or say what was found")
+    found = _CELL.fullmatch(text)
+    if found is None:
+        raise NotReadable(f"{text!r} is no number")
+    number = found["number"].strip()
+    value = style.parse(number.removesuffix("."))
+    if value is None:
+        raise NotReadable(f"{number!r} is no number as the others of this file are written")
+    body, _, exponent = number.lower().partition("e")
+    decimals = body.partition(style.decimal)[2] if style.decimal in body else ""
+    half = Fraction(10) ** (int(exponent or 0) - len(decimals)) / 2
+    digits = re.sub("[^0-9]", "", body).lstrip("0")
+    plain = not decimals and not exponent and "." not in body
+    if plain:
+        zeros = min(len(digits) - len(digits.rstrip("0")), len(digits) - 2)
+        if zeros >= ZEROS:
+            half, digits = Fraction(10) ** zeros / 2, digits[:-zeros]
+    exact = Fraction(value)
+    slack = Fraction(0) if plain else abs(exact) * _FLOAT
+    return _bounded(text, found["sign"] or "", exact, half + slack, unit, len(digits))
+
+
+def _bounded(text: str, sign: str, value: Fraction, half: Fraction, unit: Unit, digits: int) -> Amount:
+    value, half = value * unit.factor, half * unit.factor
+    if sign in ("<", ">"):
+        return Amount(text, value, None, None, unit, sign, digits)
+    low: Fraction | None = value - half
+    high: Fraction | None = value + half
+    if sign in ("<=", "≤"):
+        low = None
+    elif sign in (">=", "≥"):
+        high = None
+    return Amount(text, value, low, high, unit, digits=digits)
+
+
+def parse_shape(text: str) -> Shape:
+    if _SHAPE.fullmatch(text.strip()) is None:
+        raise NotReadable(f"{text!r} is no shape: write it as 64x24x24")
+    parts = [part for part in re.split(r"[\s\[\]()x×*,]+", text.strip()) if part]
+    any_batch = not parts[0].isdecimal()
+    return Shape(text.strip(), tuple(map(int, parts[1:] if any_batch else parts)), any_batch)
+
+
+def is_missing(text: str) -> bool:
+    return text.strip().lower() in _MISSING

@@ -1,0 +1,165 @@
+"""A ledger as rows of a table ask it: of which part, which step, which batch, and whether it can say so at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+from rooflight.claims.claim import Claim, StepName
+from rooflight.claims.places import Place, place_of, same_model
+from rooflight.claims.result import CannotTell
+from rooflight.errors import BadInput
+from rooflight.hardware import devices
+from rooflight.hardware.device import Device
+from rooflight.ledger import DTYPE_BYTES, Ledger, Op, Tensor
+from rooflight.measured import Measured, is_measured
+
+_ANY_BATCH = ("params", "trainable_params", "param_bytes", "model_bytes", "layers", "gradient_bytes", "optimizer_bytes",
+              "batch", "output_size", "input_features", "share")  # fmt: skip
+"""What does not depend on the batch."""
+_ANY_STEP = (*_ANY_BATCH, "output_shape", "output_elements", "output_bytes", "input_bytes", "weight_output_bytes",
+             "input_size", "forward_backward_bytes", "total_size")  # fmt: skip
+_ANY_PRECISION = ("flops", "macs", "ops", "other_flops", "share", "params", "trainable_params", "output_shape",
+                  "output_size", "output_elements", "input_features", "layers", "batch")  # fmt: skip
+
+
+class Book:
+    """A ledger, indexed once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    @cached_property
+    def measured(self) -> Measured:
+        return Measured(self.ledger)
+
+    @cached_property
+    def is_measured(self) -> bool:
+        return is_measured(self.ledger)
+
+    @cached_property
+    def device(self) -> Device | None:
+        """That it was measured on, where the database has it."""
+        return devices.recognise_name(self.ledger.header.device)
+
+    @cached_property
+    def fixed(self) -> frozenset[int]:
+        """Storages that do not grow with the batch."""
+        kinds = ("parameter", "buffer", "gradient", "optimizer-state")
+        return frozenset(storage.id for storage in self.ledger.storages if storage.category in kinds)
+
+    @cached_property
+    def dtype_bytes(self) -> int:
+        return DTYPE_BYTES.get(self.ledger.header.dtype or "", 4)
+
+    def estimate_command(self, *, model: str = "", batch: int | None = None, step: str = "") -> str:
+        """What makes the ledger that is missing."""
+        header = self.ledger.header
+        parts = [f"rooflight estimate {model or header.model}"]
+        if batch is not None or header.batch is not None:
+            parts.append(f"--batch {batch if batch is not None else header.batch}")
+        if (kind := step or header.step) is not None:
+            parts.append(f"--step {kind}")
+        return " ".join([*parts, "-o run.json"])
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a row is about. `batch` is the row's own, or the ledger's."""
+
+    book: Book
+    name: str
+    """Of the quantity."""
+    place: Place
+    step: StepName | None
+    batch: int | None
+    metric: str = ""
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.book.ledger
+
+    @property
+    def scale(self) -> Fraction:
+        """The row's batch by the ledger's."""
+        own = self.ledger.header.batch
+        return Fraction(self.batch, own) if self.batch is not None and own is not None else Fraction(1)
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """Of the place, in the phases that the row is about."""
+        phases = _phases(self.step)
+        return tuple(op for op in self.place.ops if phases is None or op.phase in phases)
+
+    def at(self, batch: int) -> Scope:
+        return replace(self, batch=batch)
+
+    def of(self, name: str) -> Scope:
+        """The same for another quantity."""
+        return replace(self, name=name)
+
+    def whole(self) -> Scope:
+        return replace(self, place=place_of(self.ledger, ""))
+
+    def is_fixed(self, tensors: Iterable[Tensor]) -> list[bool]:
+        return [tensor.storage in self.book.fixed for tensor in tensors]
+
+
+def _phases(step: StepName | None) -> tuple[str, ...] | None:
+    if step in ("forward", "inference"):
+        return ("forward",)
+    return (step,) if step in ("backward", "optimizer") else None
+
+
+def scope_of(book: Book, claim: Claim, name: str, *, metric: str = "", per_sample: bool = False) -> Scope:
+    """What the row is about; raises `CannotTell` where this ledger is of something else."""
+    header = book.ledger.header
+    check_model(book, claim.model)
+    place = place_of(book.ledger, claim.layer)
+    batch = 1 if per_sample else claim.batch if claim.batch is not None else header.batch
+    if name not in _ANY_STEP:
+        _check_step(book, claim.step)
+    if claim.precision and name not in _ANY_PRECISION and header.dtype is not None:
+        dtype = header.autocast or header.dtype
+        if claim.precision not in (dtype, "tf32" if dtype == "fp32" else dtype):
+            raise CannotTell(
+                f"the ledger is in {dtype}, the row in {claim.precision}",
+                f"{book.estimate_command()} --dtype {claim.precision}",
+            )
+    return Scope(book, name, place, claim.step, batch, metric)
+
+
+def check_model(book: Book, model: str) -> None:
+    own = book.ledger.header.model
+    if model and not same_model(model, own):
+        raise CannotTell(f"the ledger is of {own}, the row of {model}", book.estimate_command(model=model.lower()))
+
+
+def _check_step(book: Book, step: StepName | None) -> None:
+    own = book.ledger.header.step
+    needs_training = step in ("training", "backward", "optimizer")
+    if needs_training and own not in ("train", None):
+        raise CannotTell(f"the ledger is of an inference, the row of {step}", book.estimate_command(step="train"))
+
+
+def is_any_batch(name: str) -> bool:
+    return name in _ANY_BATCH
+
+
+def find_device(text: str) -> tuple[int, Device]:
+    """`2x K80` is two of them; raises `CannotTell` for a device that is not in the database."""
+    words = text.lower().replace("-gpu", "").replace(" gpu", "").split()
+    count = 1
+    numbers = {"single": 1, "one": 1, "double": 2, "two": 2, "dual": 2, "1x": 1, "2x": 2, "4x": 4, "8x": 8, "2": 2}
+    if len(words) > 1 and words[0] in numbers:
+        count, words = numbers[words[0]], words[1:]
+    elif len(words) > 1 and words[-1] in numbers:
+        count, words = numbers[words[-1]], words[:-1]
+    if any(mark in text for mark in ("/", "\\", ".toml")):
+        raise CannotTell(f"{text!r} is no device: a table names one of `rooflight list devices`, and no files")
+    try:
+        return count, devices.find(" ".join(words))
+    except BadInput as error:
+        raise CannotTell(str(error)) from None

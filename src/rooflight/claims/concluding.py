@@ -1,0 +1,246 @@
+"""Conclusions: which roof bounds a step, how far from it, which device to take; and work that counters cannot see.
+
+Each needs several numbers of one run: the ledger's own where it was measured on that device, else the table's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from rooflight.claims import counts, estimated, ran
+from rooflight.claims.amounts import Amount, Word
+from rooflight.claims.book import Book, Scope, check_model, find_device, scope_of
+from rooflight.claims.claim import Claim
+from rooflight.claims.matching import states
+from rooflight.claims.own import COUNTED, TIMES, Ingredient, Table
+from rooflight.claims.result import Answer, Candidate, CannotTell, Judged
+from rooflight.claims.verdicts import Judging, unknown, wrong
+from rooflight.errors import BadInput
+from rooflight.hardware.device import Device
+from rooflight.ledger import Ledger
+from rooflight.measured.step import main_precision
+from rooflight.prediction.roofs import Side, roofs_of
+from rooflight.prediction.sanity import Given, Judgement
+from rooflight.prediction.sanity import judge as judge_run
+from rooflight.prediction.sanity.checks import FAR
+
+_BOUNDS = {"memory": "memory", "bandwidth": "memory", "compute": "compute", "flop": "compute", "host": "host",
+           "launch": "host", "overhead": "host", "latency": "host", "cpu": "host"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the table itself says of one run on a device."""
+
+    judgement: Judgement
+    rows: tuple[int, ...]
+
+
+def run_of(book: Book, table: Table, like: Claim) -> Run | None:
+    """The run that a row is of, put together from the table's rows; `None` where they do not make one."""
+    if not like.device:
+        return None
+    try:
+        _, device = find_device(like.device)
+    except CannotTell:
+        return None
+    work = table.find((*COUNTED, "flops"), like)
+    moved, time = table.find(("dram_bytes",), like), table.find(TIMES, like)
+    peak, bandwidth = (table.find((name,), like) or _of_device(table, name, like) for name in ("peak", "bandwidth"))
+    used = [row for row in (work, moved, time) if row is not None]
+    if not used:
+        return None
+    stated = like.stated
+    given = Given(
+        device=device,
+        precision=_precision(book.ledger, like),
+        flops=_float(work),
+        counted="cuda-cores" if work is not None and work.name in COUNTED else "formula",
+        useful_flops=_useful(book, like),
+        bytes=_float(moved),
+        time_s=_float(time),
+        time_scope=None if time is None or time.name == "time" else "wall" if time.name == "wall_time" else "gpu",
+        batch=like.batch,
+        peak_flops_per_s=_float(peak),
+        bandwidth_bytes_per_s=_float(bandwidth),
+        bound=_side(stated.text) if isinstance(stated, Word) else None,
+        near_roof=like.named is not None and like.named.quantity.name == "roof_share",
+    )
+    try:
+        return Run(judge_run(given), tuple(row.claim.row for row in used))
+    except BadInput:
+        return None
+
+
+def _of_device(table: Table, name: str, like: Claim) -> Ingredient | None:
+    """A figure of the device, in a row that is of no model."""
+    return table.find((name,), replace(like, layer="", model="", precision=""))
+
+
+def _float(row: Ingredient | None) -> float | None:
+    return None if row is None else float(row.value)
+
+
+def _side(text: str) -> Side | None:
+    words = text.lower().replace("-", " ").split()
+    sides: dict[str | None, Side] = {"memory": "memory", "compute": "compute"}
+    return sides.get(_BOUNDS.get(words[0])) if words else None
+
+
+def _precision(ledger: Ledger, like: Claim) -> str:
+    return like.precision or main_precision(ledger) or "fp32"
+
+
+def _useful(book: Book, like: Claim) -> float | None:
+    """By the ledger's formulas, where it is of the same work."""
+    try:
+        check_model(book, like.model)
+        scope = scope_of(book, like, "flops")
+    except CannotTell:
+        return None
+    return float(counts.flops(scope)) or None
+
+
+# Work that the counters did not see.
+
+
+def tensor_work(judging: Judging, claim: Claim) -> tuple[Answer, Candidate] | None:
+    """Is a count on a device less than the work has, because that runs on tensor cores there?"""
+    if claim.named is None or claim.named.quantity.name != "executed_flops" or not claim.device:
+        return None
+    stated = claim.stated
+    if not isinstance(stated, Amount) or stated.bound:
+        return None
+    try:
+        scope = scope_of(judging.book, claim, "flops")
+        _, device = find_device(claim.device)
+        unit = roofs_of(device).matrix(_main(scope, claim)).unit
+    except (CannotTell, BadInput):
+        return None
+    useful = counts.flops(scope)
+    if unit != "tensor" or stated.value >= Fraction(9, 10) * Fraction(useful):
+        return None
+    given = Given(
+        device=device, precision=_main(scope, claim), flops=float(stated.value), counted="cuda-cores",
+        useful_flops=float(useful),
+    )  # fmt: skip
+    found = next(row for row in judge_run(given).findings if row.code == "tensor-work-not-counted")
+    answer = estimated.ANSWERS["flops"](scope)
+    return answer, Candidate(found.code, found.text, stated.value)
+
+
+def _main(scope: Scope, claim: Claim) -> str:
+    work: dict[str, int] = {}
+    for op in counts.matrix_ops(scope.ops):
+        work[op.precision] = work.get(op.precision, 0) + (op.cost.macs or 0 if op.cost is not None else 0)
+    return claim.precision or max(work, key=lambda name: work[name], default="fp32")
+
+
+def workspace(judging: Judging, claim: Claim) -> Answer | None:
+    """Is it what cuDNN's Winograd keeps its transformed tensors in? Tiles of 4x4 outputs become 6x6 numbers."""
+    try:
+        scope = scope_of(judging.book, claim, "workspace_bytes")
+    except CannotTell:
+        return None
+    op = ran.has_convolution(scope.ops)
+    if op is None or op.tensor("weight").shape[-2:] != (3, 3) or not isinstance(claim.stated, Amount):
+        return None
+    batch, channels_out, height, width = op.outputs[0].shape
+    channels_in = op.tensor("input").shape[1]
+    tiles = int(batch * scope.scale) * -(-height // 4) * -(-width // 4)
+    found = 4 * 36 * (tiles * (channels_in + channels_out) + channels_in * channels_out)
+    how = (
+        f"4 B × 36 × ({tiles:,} tiles × ({channels_in} + {channels_out}) + {channels_in} × {channels_out}): a Winograd "
+        "F(4x4, 3x3) that is not fused; which engine runs only a measurement tells"
+    )
+    answer = Answer(found, how, "closed form of cuDNN's workspace")
+    return answer if states(claim.stated, answer) else None
+
+
+# Verdicts.
+
+
+def judge(judging: Judging, claim: Claim) -> Judged:
+    assert claim.named is not None
+    name = claim.named.quantity.name
+    return {"bound": _bound, "preferred": _preferred, "roof_share": _roof_share}[name](judging, claim)
+
+
+def _device(claim: Claim) -> Device | None:
+    return find_device(claim.device)[1] if claim.device else None
+
+
+def _bound(judging: Judging, claim: Claim) -> Judged:
+    """The side of the ridge, and whether any roof is near at all."""
+    assert isinstance(claim.stated, Word)
+    words = claim.stated.text.lower().replace("-", " ").split()
+    said = _BOUNDS.get(words[0]) if words else None
+    if said is None:
+        return unknown(claim, f"{claim.stated.text!r} is no bound: write compute, memory or host")
+    book, device = judging.book, _device(claim)
+    own = run_of(book, judging.table, claim)
+    if own is None or (book.is_measured and device in (None, book.device)):
+        answer = ran.bound(scope_of(book, claim, "bound"), device)
+        if answer.value == said:
+            return Judged(claim=claim, verdict="right", answer=answer)
+        code = "host-bound" if answer.value == "host" else "wrong-side"
+        return wrong(claim, answer, (Candidate(code, answer.how, answer.value),))
+    found = own.judgement
+    if found.side is None:
+        return unknown(claim, "a bound needs FLOPs and bytes", "rows of FLOPs, DRAM bytes and time of the same run")
+    text = found.text[0]
+    far = found.percent_of_roof is not None and found.percent_of_roof < FAR
+    answer = Answer("host" if far else found.side, text, "the table and the device's roofs", rows=own.rows)
+    if answer.value == said:
+        return Judged(claim=claim, verdict="right", answer=answer)
+    codes = ("wrong-side", "far-from-the-roof", "tensor-work-not-counted", "peak-of-another-precision")
+    because = tuple(Candidate(row.code, row.text, answer.value) for row in found.findings if row.code in codes)
+    return wrong(claim, answer, because)
+
+
+def _roof_share(judging: Judging, claim: Claim) -> Judged:
+    assert claim.stated is not None
+    book, device = judging.book, _device(claim)
+    if book.is_measured and device in (None, book.device):
+        point = ran.picture(book, device).step.point
+        if point.percent_of_roof is None:
+            raise CannotTell("no time was measured", "rooflight measure")
+        answer = Answer(point.percent_of_roof / 100, point.verdict, "the measured step")
+    else:
+        own = run_of(book, judging.table, claim)
+        if own is None or own.judgement.percent_of_roof is None:
+            raise CannotTell("a share of the roof needs FLOPs, bytes and a time on a device",
+                             "rows of FLOPs, DRAM bytes and time with their device")  # fmt: skip
+        found = own.judgement
+        answer = Answer(own.judgement.percent_of_roof / 100, found.text[0], "the table and the device", rows=own.rows)
+    if states(claim.stated, answer):
+        return Judged(claim=claim, verdict="right", answer=answer)
+    return wrong(claim, answer, ())
+
+
+def _preferred(judging: Judging, claim: Claim) -> Judged:
+    """The faster device, by times of the same work."""
+    assert isinstance(claim.stated, Word)
+    _, said = find_device(claim.stated.text)
+    times: dict[str, tuple[Fraction, Claim]] = {}
+    for row in judging.table.claims:
+        is_time = row.named is not None and row.named.quantity.name in TIMES and isinstance(row.stated, Amount)
+        if is_time and row.device and row.model.lower() == claim.model.lower() and isinstance(row.stated, Amount):
+            times[find_device(row.device)[1].name] = (row.stated.value, row)
+    if len(times) < 2 or said.name not in times:
+        raise CannotTell("which device is faster only times of the same work on both tell",
+                         f"rows of the time on {said.title} and on the other")  # fmt: skip
+    best = min(times, key=lambda name: times[name][0])
+    faster, slower = times[best], times[said.name]
+    rows = (faster[1].row, slower[1].row)
+    speed = float(slower[0] / faster[0])
+    how = f"{faster[1].value} on {faster[1].device} against {slower[1].value} on {slower[1].device}"
+    answer = Answer(faster[1].device, how, "the table", rows=rows)
+    if best == said.name:
+        return Judged(claim=claim, verdict="right", answer=answer)
+    text = (
+        f"{faster[1].device} was {speed:.3g} times as fast: time decides, not a balance of FLOPs and bytes, nor the "
+        "place of a point on a plot"
+    )
+    return wrong(claim, answer, (Candidate("preferred-by-balance", text, answer.value),))

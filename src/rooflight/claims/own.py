@@ -1,0 +1,236 @@
+"""What follows from a table's own rows: a quotient of two of them, a sum of many, a time from work and a peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from rooflight.claims.amounts import Amount
+from rooflight.claims.claim import Claim
+from rooflight.claims.names import Operand
+from rooflight.claims.places import same_model
+from rooflight.claims.result import Answer, Candidate
+
+COUNTED = ("executed_flops", "cuda_flops")
+TIMES = ("wall_time", "gpu_busy", "kernel_time", "time")
+CALCULATED = Fraction(1, 10**6)
+"""Quotients of a table's own rows may differ by so much of themselves."""
+_RUN = (*COUNTED, *TIMES, "dram_bytes", "gpu_memory_bytes", "performance", "traffic", "peak_allocated_bytes",
+        "peak_reserved_bytes", "tensor_flops")  # fmt: skip
+"""Of a run on a device: another device's does not stand for it."""
+_OF_DEVICES = ("peak", "bandwidth", "ridge")
+_TOTAL = frozenset({"", "total", "model", "sum", "all"})
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """A row that another one follows from."""
+
+    claim: Claim
+    value: Fraction
+
+    @property
+    def name(self) -> str:
+        assert self.claim.named is not None
+        return self.claim.named.quantity.name
+
+
+def is_total(claim: Claim) -> bool:
+    return claim.layer.lower().strip() in _TOTAL or same_model(claim.layer, claim.model)
+
+
+class Table:
+    """The rows of a table, as they look for each other."""
+
+    def __init__(self, claims: Sequence[Claim], model: str = "") -> None:
+        """`model`: what a row without one is of."""
+        self.claims = tuple(claims)
+        self.model = model
+
+    def find(self, names: Iterable[str], like: Claim) -> Ingredient | None:
+        """The row of one of these quantities that is of the same thing; the first name that has one."""
+        for name in names:
+            found = [
+                (score, claim)
+                for claim in self.claims
+                if claim.row != like.row
+                and _is(claim, name)
+                and isinstance(claim.stated, Amount)
+                and not claim.stated.bound
+                and (score := self._fits(claim, like, name)) is not None
+            ]
+            if found:
+                best = max(found, key=lambda pair: (pair[0], -pair[1].row))[1]
+                assert isinstance(best.stated, Amount)
+                return Ingredient(best, best.stated.value)
+        return None
+
+    def _fits(self, row: Claim, like: Claim, name: str, *, layer: bool = True, batch: bool = True) -> int | None:
+        """How well a row is of the same thing; `None` where it is of another. What a row leaves open fits anything."""
+        same = row.layer.lower().strip() == like.layer.lower().strip() or (is_total(row) and is_total(like))
+        if layer and not same:
+            return None
+        models = [claim.model or self.model for claim in (row, like)]
+        if all(models) and not same_model(*models) and name not in _OF_DEVICES:
+            return None
+        ours, theirs = (" ".join(claim.device.lower().split()) for claim in (row, like))
+        if (ours and theirs and ours != theirs) or (name in _RUN and bool(ours) != bool(theirs)):
+            return None
+        pairs = [(row.precision, like.precision)]
+        if batch:
+            pairs.append((str(row.batch or ""), str(like.batch or "")))
+        if any(one and other and one != other for one, other in pairs):
+            return None
+        return sum(bool(one and other) for one, other in (*pairs, (row.model, like.model), (ours, theirs)))
+
+    def follows(self, claim: Claim) -> Answer | None:
+        """What the row's quantity is by the others; `None` where they do not tell."""
+        assert claim.named is not None
+        made = _DERIVED.get(claim.named.quantity.name)
+        found = None if made is None else made(self, claim)
+        return found if found is not None else self.sum_of_rows(claim)
+
+    def layers_of(self, total: Claim) -> list[Claim]:
+        """Rows of single layers that a total is the sum of."""
+        assert total.named is not None
+        name = total.named.quantity.name
+        return [
+            claim
+            for claim in self.claims
+            if claim.row != total.row
+            and _is(claim, name)
+            and isinstance(claim.stated, Amount)
+            and not is_total(claim)
+            and self._fits(claim, total, name, layer=False, batch=False) is not None
+            and claim.step == total.step
+        ]
+
+    def sum_of_rows(self, total: Claim) -> Answer | None:
+        """Of a total: its rows added up, each at the total's batch."""
+        assert total.named is not None
+        if not is_total(total) or total.named.quantity.name not in SUMMED:
+            return None
+        rows = self.layers_of(total)
+        if len(rows) < 2:
+            return None
+        found = Fraction(0)
+        for claim in rows:
+            assert isinstance(claim.stated, Amount)
+            found += claim.stated.value * batches_between(claim, total)
+        times = {batches_between(claim, total) for claim in rows}
+        factor = f"{times.pop()} × " if len(times) == 1 and times != {1} else ""
+        return Answer(
+            found, f"{factor}the sum of {len(rows)} rows", "the table", rows=tuple(claim.row for claim in rows)
+        )
+
+
+SUMMED = ("flops", "macs", "ops", "params", "trainable_params", "param_bytes", "bytes", "output_bytes", "other_flops",
+          "dram_bytes", "executed_flops", "cuda_flops", "tensor_flops", "kernel_time")  # fmt: skip
+_PER_BATCH = ("flops", "macs", "ops", "output_bytes")
+
+
+def batches_between(row: Claim, total: Claim) -> Fraction:
+    """By what a row is multiplied to be at the batch of the total."""
+    assert row.named is not None and total.named is not None
+    if row.named.quantity.name not in _PER_BATCH:
+        return Fraction(1)
+    ones = [1 if claim.named is not None and claim.named.per_sample else claim.batch for claim in (row, total)]
+    return Fraction(1) if None in ones else Fraction(ones[1] or 1, ones[0] or 1)
+
+
+def _is(claim: Claim, name: str) -> bool:
+    return claim.named is not None and claim.named.quantity.name == name
+
+
+def operand_claim(claim: Claim, operand: Operand, *, is_layer: bool) -> Claim:
+    """One side of a ratio as a row of its own."""
+    layer = operand.of if operand.of and is_layer else claim.layer
+    model = operand.of if operand.of and not is_layer else claim.model
+    return replace(claim, named=operand.named, layer=layer, model=model, device=operand.on or claim.device)
+
+
+Derivation = Callable[[Table, Claim], Answer | None]
+
+
+def _quotient(above: tuple[str, ...], below: tuple[str, ...]) -> Derivation:
+    def made(table: Table, claim: Claim) -> Answer | None:
+        one, other = table.find(above, claim), table.find(below, claim)
+        if one is None or other is None or not other.value:
+            return None
+        how = f"{one.claim.value} (row {one.claim.row}) / {other.claim.value} (row {other.claim.row})"
+        return _near(one.value / other.value, how, (one, other))
+
+    return made
+
+
+def _near(value: Fraction, how: str, used: tuple[Ingredient, ...]) -> Answer:
+    """Whoever divided may have had more digits than the table shows, or a calculator with fewer."""
+    slack = abs(value) * CALCULATED
+    rows = tuple(row.claim.row for row in used)
+    return Answer(value, how, "the table", value - slack, value + slack, rows=rows)
+
+
+def _sum(sign: int) -> Derivation:
+    def made(table: Table, claim: Claim) -> Answer | None:
+        one, other = table.find(("output_bytes",), claim), table.find(("workspace_bytes",), claim)
+        if one is None or other is None:
+            return None
+        how = f"output (row {one.claim.row}) {'+' if sign > 0 else '-'} workspace (row {other.claim.row})"
+        return Answer(one.value + sign * other.value, how, "the table", rows=(one.claim.row, other.claim.row))
+
+    return made
+
+
+def _throughput(table: Table, claim: Claim) -> Answer | None:
+    time = table.find(TIMES, claim)
+    batch = claim.batch or (time.claim.batch if time is not None else None)
+    if time is None or batch is None or not time.value:
+        return None
+    how = f"batch {batch} / {time.claim.value} (row {time.claim.row})"
+    return _near(batch / time.value, how, (time,))
+
+
+def _at_peak(table: Table, claim: Claim) -> Answer | None:
+    """Time = FLOPs / peak, as if every unit were always busy."""
+    work = table.find((*COUNTED, "flops", "macs"), claim)
+    peak = next(
+        (
+            found
+            for found in map(_amount, table.claims)
+            if found is not None
+            and found.name == "peak"
+            and (not claim.device or found.claim.device.lower() == claim.device.lower())
+            and (not claim.precision or found.claim.precision in ("", claim.precision))
+        ),
+        None,
+    )
+    if work is None or peak is None or not peak.value:
+        return None
+    how = f"{work.claim.value} (row {work.claim.row}) / {peak.claim.value} (row {peak.claim.row})"
+    if not _is_mac(work.claim):
+        return _near(work.value / peak.value, how, (work, peak))
+    made = _near(2 * work.value / peak.value, f"2 × {how}", (work, peak))
+    text = f"multiply-adds (row {work.claim.row}) by a peak that counts a multiply-add as 2: half the time"
+    return replace(made, mistaken=(Candidate("macs-against-a-peak", text, work.value / peak.value),))
+
+
+def _is_mac(claim: Claim) -> bool:
+    """Does the row say that it counts multiply-adds?"""
+    by_unit = isinstance(claim.stated, Amount) and claim.stated.unit.dimension == "mac"
+    return by_unit or _is(claim, "macs")
+
+
+def _amount(claim: Claim) -> Ingredient | None:
+    return Ingredient(claim, claim.stated.value) if claim.named and isinstance(claim.stated, Amount) else None
+
+
+_DERIVED: dict[str, Derivation] = {
+    "intensity": _quotient((*COUNTED, "flops"), ("dram_bytes", "bytes")),
+    "performance": _quotient((*COUNTED, "flops"), TIMES),
+    "traffic": _quotient(("dram_bytes",), TIMES),
+    "throughput": _throughput,
+    "time": _at_peak,
+    "op_allocated_bytes": _sum(1),
+    "self_growth_bytes": _sum(-1),
+}

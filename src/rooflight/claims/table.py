@@ -1,0 +1,251 @@
+"""Reads a table of claims: CSV with a header, strictly, as data. What cannot be read is told by row and column."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import TypeVar
+
+from rooflight.claims import amounts
+from rooflight.claims.amounts import NotReadable, Stated, Word
+from rooflight.claims.claim import Claim, StepName
+from rooflight.claims.names import Named, UnknownQuantity, named
+from rooflight.claims.units import EXAMPLES, Dimension, Unit, unit_of
+from rooflight.errors import BadFile
+from rooflight.files import read_bytes
+from rooflight.importing.numbers import Ambiguous, Cell, NumberStyle, decide
+
+REQUIRED = ("layer", "quantity", "value")
+OPTIONAL = ("unit", "batch", "step", "precision", "device", "model", "note")
+_ALIASES = {"phase": "step", "module": "layer", "metric": "quantity", "dtype": "precision", "gpu": "device",
+            "batch size": "batch"}  # fmt: skip
+_STEPS: dict[str, StepName] = {
+    "forward": "forward", "fwd": "forward", "backward": "backward", "bwd": "backward", "optimizer": "optimizer",
+    "train": "training", "training": "training", "training step": "training", "step": "training",
+    "infer": "inference", "inference": "inference", "eval": "inference",
+}  # fmt: skip
+_PRECISIONS = {
+    "single": "fp32", "single precision": "fp32", "float32": "fp32", "float": "fp32", "fp32": "fp32",
+    "double": "fp64", "double precision": "fp64", "float64": "fp64", "fp64": "fp64", "half": "fp16", "float16": "fp16",
+    "fp16": "fp16", "bf16": "bf16", "bfloat16": "bf16", "tf32": "tf32", "fp8": "fp8", "int8": "int8", "int4": "int4",
+    "int1": "int1", "fp4": "fp4",
+}  # fmt: skip
+T = TypeVar("T")
+Bad = Callable[[str, str], BadFile]
+"""An error from a column and a message."""
+MOST_ROWS = 20_000
+_WHOLE: tuple[Dimension, ...] = ("flop", "mac", "byte", "count", "counter")
+
+
+def read_claims(path: str | Path) -> list[Claim]:
+    """The rows of a table of claims."""
+    path = Path(path)
+    content = read_bytes(path, what="table of claims")
+    return parse_claims(content, str(path))
+
+
+def parse_claims(content: bytes, where: str) -> list[Claim]:
+    """The same from the bytes of a file; `where` they are from, for messages."""
+    records = _records(_decoded(content, where), where)
+    if not records:
+        raise BadFile(f"{where} is empty: a table has a header (layer, quantity, value, ...) and rows")
+    header = _header(records[0], where)
+    rows = [_cells(number, record, header, where) for number, record in records[1:] if any(map(str.strip, record))]
+    if not rows:
+        raise BadFile(f"{where} has a header and no rows: write one claim a row")
+    if len(rows) > MOST_ROWS:
+        raise BadFile(f"{where} has {len(rows):,} rows: a table of claims has at most {MOST_ROWS:,}")
+    _check_once(rows, where)
+    names = [(row, *_named(row["quantity"])) for _, row in rows]
+    style = _style([(number, row, name) for (number, _), (row, name, _) in zip(rows, names, strict=True)], where)
+    return [
+        _claim(number, row, name, trouble, style, where)
+        for (number, _), (row, name, trouble) in zip(rows, names, strict=True)
+    ]
+
+
+def _decoded(content: bytes, where: str) -> str:
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise BadFile(f"{where} is UTF-16: save it as CSV in UTF-8")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise BadFile(
+            f"{where}: line {line} is not UTF-8 (byte {error.start}): save the table as CSV in UTF-8"
+        ) from None
+    if "\0" in text:
+        raise BadFile(f"{where} holds binary data, no text: save the table as CSV in UTF-8")
+    return text
+
+
+Record = tuple[int, list[str]]
+
+
+def _records(text: str, where: str) -> list[Record]:
+    """Rows with their numbers, split where the header is: by comma, semicolon or tab."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    delimiter = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    found: list[Record] = []
+    try:
+        for number, record in enumerate(reader, 1):
+            if found or any(map(str.strip, record)):
+                found.append((number, record))
+    except csv.Error as error:
+        raise BadFile(f"{where}: line {reader.line_num} is no CSV ({error}): quote cells that hold quotes") from None
+    return found
+
+
+def _header(record: Record, where: str) -> list[str]:
+    names = [" ".join(cell.lower().split()) for cell in record[1]]
+    names = [_ALIASES.get(name, name) for name in names]
+    for name in names:
+        if name and names.count(name) > 1:
+            raise BadFile(f"{where}: row {record[0]}: the header has the column {name!r} twice")
+    for needed in REQUIRED:
+        if needed not in names:
+            near = difflib.get_close_matches(needed, names, n=1)
+            hint = f"is it {near[0]!r}?" if near else f"the header is {', '.join(filter(None, names)) or 'empty'}"
+            raise BadFile(f"{where}: row {record[0]}: no column {needed!r}: {hint} A table needs {', '.join(REQUIRED)}")
+    return names
+
+
+def _cells(number: int, record: list[str], header: list[str], where: str) -> tuple[int, dict[str, str]]:
+    extra = record[len(header) :]
+    if any(map(str.strip, extra)):
+        raise BadFile(
+            f"{where}: row {number} has {len(record)} cells under {len(header)} columns: put numbers with commas in "
+            "quotes"
+        )
+    padded = [*record, *[""] * len(header)]
+    return number, {name: cell.strip() for name, cell in zip(header, padded, strict=False) if name}
+
+
+def _check_once(rows: list[tuple[int, dict[str, str]]], where: str) -> None:
+    """A row that was pasted twice would be summed twice."""
+    seen: dict[tuple[tuple[str, str], ...], int] = {}
+    for number, row in rows:
+        key = tuple(sorted(row.items()))
+        if key in seen:
+            raise BadFile(f"{where}: row {number} is row {seen[key]} once more: leave one of them away")
+        seen[key] = number
+
+
+def _named(text: str) -> tuple[Named | None, str]:
+    if not text:
+        return None, ""
+    try:
+        return named(text), ""
+    except UnknownQuantity as error:
+        return None, str(error)
+
+
+def _style(rows: list[tuple[int, dict[str, str], Named | None]], where: str) -> NumberStyle:
+    """How the file writes numbers: decided once, for all of them."""
+    cells = []
+    for number, row, name in rows:
+        if name is not None and name.quantity.dimension not in ("shape", "word"):
+            unit = row.get("unit", "") or amounts.unit_of(row["value"])
+            found = unit_of(unit, name.quantity.dimension)
+            whole = name.quantity.dimension in _WHOLE and (found is None or not found.power)
+            cells.append(Cell(amounts.number_of(row["value"]), number, whole))
+    try:
+        return decide(cells)
+    except Ambiguous as error:
+        raise BadFile(f"{where}: row {error.line}, column value: {error}: write decimals with a point") from None
+
+
+def _claim(number: int, row: dict[str, str], name: Named | None, trouble: str, style: NumberStyle, where: str) -> Claim:
+    def bad(column: str, message: str) -> BadFile:
+        return BadFile(f"{where}: row {number}, column {column}: {message}")
+
+    for needed in ("quantity", "value"):
+        if not row[needed]:
+            raise bad(needed, "the cell is empty")
+    stated = None
+    if name is not None:
+        try:
+            stated = _stated(row, name, style)
+        except NotReadable as error:
+            raise bad("value", str(error)) from None
+        except _BadUnit as error:
+            raise bad("unit" if row.get("unit") else "value", str(error)) from None
+    return Claim(
+        row=number,
+        layer=row["layer"],
+        quantity=row["quantity"],
+        value=" ".join(filter(None, (row["value"], row.get("unit", "")))),
+        named=name,
+        stated=stated,
+        trouble=trouble,
+        batch=_batch(row.get("batch", ""), bad),
+        step=_one_of(row.get("step", ""), _STEPS, "step", bad),
+        precision=_one_of(row.get("precision", ""), _PRECISIONS, "precision", bad) or "",
+        device=row.get("device", ""),
+        model=row.get("model", ""),
+        note=row.get("note", ""),
+        remarks={key: cell for key, cell in row.items() if key not in (*REQUIRED, *OPTIONAL) and cell},
+    )
+
+
+class _BadUnit(ValueError):
+    pass
+
+
+def _stated(row: dict[str, str], name: Named, style: NumberStyle) -> Stated:
+    text, dimension = row["value"], name.quantity.dimension
+    if dimension == "word":
+        return Word(text)
+    if dimension == "shape":
+        return amounts.parse_shape(text)
+    if dimension == "counter" and amounts.is_missing(text):
+        return amounts.Missing(text)
+    unit = _unit(row, name, dimension)
+    amount = amounts.parse_amount(text, unit, style)
+    if dimension == "fraction" and not unit.text and amount.value > 1:
+        # A share above 1 was meant in percent.
+        return amount.times(Fraction(1, 100))
+    return amount
+
+
+def _unit(row: dict[str, str], name: Named, dimension: Dimension) -> Unit:
+    """Behind the number or in a column of its own; where both are given they must be one."""
+    found = []
+    for text in (amounts.unit_of(row["value"]), row.get("unit", "")):
+        unit = unit_of(text, dimension)
+        if unit is None:
+            raise _BadUnit(f"{name.quantity.name} has no unit {text!r}: it is counted in {EXAMPLES[dimension]}")
+        if text:
+            found.append(unit)
+    if len(found) == 2 and (found[0].factor, found[0].dimension) != (found[1].factor, found[1].dimension):
+        raise _BadUnit(f"the value has the unit {found[0].text!r}, and the column unit says {found[1].text!r}")
+    if found:
+        return found[0]
+    plain = unit_of("", dimension)
+    assert plain is not None
+    return plain
+
+
+def _batch(text: str, bad: Bad) -> int | None:
+    if not text:
+        return None
+    digits = text.replace(",", "")
+    if not digits.isascii() or not digits.isdecimal() or not 0 < len(digits) < 10 or not int(digits):
+        raise bad("batch", f"{text!r} is no batch: write a whole number above 0")
+    return int(digits)
+
+
+def _one_of(text: str, words: dict[str, T], column: str, bad: Bad) -> T | None:
+    """The cell by its meaning; a word that has none is a mistake of the table."""
+    if not text:
+        return None
+    found = words.get(" ".join(text.lower().split()))
+    if found is None:
+        known = ", ".join(dict.fromkeys(map(str, words.values())))
+        raise bad(column, f"{text!r} is no {column}: write one of {known}")
+    return found

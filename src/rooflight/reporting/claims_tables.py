@@ -1,0 +1,200 @@
+"""A checked table of claims: the page, its tables, and the same as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from rooflight import units
+from rooflight.claims.result import WORDS, Candidate, Checked, Judged, Value
+from rooflight.reporting import text
+from rooflight.reporting.page import Page
+from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.written import quotient, seconds
+
+CONVENTIONS = (
+    "A row is right when what is right rounds to the digits it states. A value that is not right is held against what "
+    "each convention and each mistake that rooflight knows would have given here; all that give it are named. 1 "
+    "multiply-add = 2 FLOP; compulsory bytes; parameters once."
+)
+_SHORT = {"right": "right", "convention": "other convention", "wrong": "wrong", "unknown": "not checked"}
+
+
+def plain(value: Value) -> int | float | str | list[int]:
+    """For programs: whole numbers whole, shapes as lists."""
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else float(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _number(value: int | float) -> str:
+    return f"{value:,}" if isinstance(value, int) or value.is_integer() else f"{value:,.6g}"
+
+
+_WRITTEN: dict[str, Callable[[Any], str]] = {
+    "byte": lambda value: f"{_number(value)} B",
+    "second": seconds,
+    "flop/s": lambda value: f"{units.count(float(value))}FLOP/s",
+    "byte/s": lambda value: f"{units.count(float(value))}B/s",
+    "flop/byte": lambda value: f"{value:.4g} FLOP/B",
+    "fraction": lambda value: f"{value:.4%}",
+    "rate": lambda value: f"{value:,.4g}/s",
+}
+
+
+def written(row: Judged) -> str:
+    """What is right, for people."""
+    if row.answer is None:
+        return "–"
+    value = plain(row.answer.value)
+    if isinstance(value, list):
+        return units.shape(tuple(value))
+    if isinstance(value, str):
+        return value
+    dimension = row.claim.named.quantity.dimension if row.claim.named is not None else ""
+    return _WRITTEN.get(dimension, _number)(value)
+
+
+def _codes(found: Iterable[Candidate]) -> str:
+    return ", ".join(dict.fromkeys(candidate.code for candidate in found))
+
+
+def claims_table(checked: Checked) -> Table:
+    """One line a row: stated, right, verdict and the mistake by its short name."""
+    columns = (
+        Column("row", units.exact),
+        Column("layer", right=False, optional=1),
+        Column("quantity", right=False),
+        Column("stated", whole=True),
+        Column("right", whole=True),
+        Column("verdict", right=False, whole=True),
+        Column("stated/right", quotient, optional=3),
+        Column("because", right=False, optional=2),
+    )
+    lines = tuple(
+        (
+            row.claim.row, row.claim.layer or row.claim.device or "total", row.claim.quantity, row.claim.value,
+            Label("" if row.answer is None else str(plain(row.answer.value)), written(row)),
+            Label(WORDS[row.verdict], _SHORT[row.verdict]), row.off_by if row.verdict != "right" else None,
+            _codes(row.because),
+        )
+        for row in checked.rows
+    )  # fmt: skip
+    return Table("", columns, lines, frozenset(i for i, row in enumerate(checked.rows) if row.verdict == "wrong"))
+
+
+def full_table(checked: Checked) -> Table:
+    """For spreadsheets: every word."""
+    names = ("row", "model", "layer", "quantity", "stated", "right", "verdict", "stated/right", "mistake", "how", "why",
+             "from", "needs")  # fmt: skip
+    lines = tuple(
+        (
+            row.claim.row, row.claim.model, row.claim.layer, row.claim.quantity, row.claim.value,
+            "" if row.answer is None else _cell(row.answer.value), WORDS[row.verdict], row.off_by, _codes(row.because),
+            "; or ".join(found.text for found in row.because) or row.reason,
+            "" if row.answer is None else row.answer.how, "" if row.answer is None else row.answer.origin, row.needs,
+        )
+        for row in checked.rows
+    )  # fmt: skip
+    return Table("", tuple(Column(name) for name in names), lines)
+
+
+def _cell(value: Value) -> object:
+    found = plain(value)
+    return tuple(found) if isinstance(found, list) else found
+
+
+def _explained(row: Judged) -> str:
+    """What a reader must know of one row that is wrong."""
+    assert row.answer is not None
+    right = f"{written(row)} = {row.answer.how} ({row.answer.origin})"
+    line = f"{row.claim.where}: {row.claim.value} is wrong; right is {right}"
+    if not row.because:
+        by = "" if row.off_by is None else f"; off by {_times(row.off_by)}"
+        return f"{line}. No known mistake gives it{by}{_more(row)}"
+    said = "; or ".join(found.text for found in row.because) if row.ambiguous else ". ".join(
+        found.text[0].upper() + found.text[1:] for found in row.because
+    )  # fmt: skip
+    if row.ambiguous:
+        return f"{line}. It may be that {said}: each gives this value here, and nothing in the row tells them apart"
+    return f"{line}. {said[0].upper()}{said[1:]}{_more(row)}"
+
+
+def _more(row: Judged) -> str:
+    return f" ({row.reason})" if row.reason else ""
+
+
+def _times(value: float) -> str:
+    return f"{value:.3g}x" if value >= 1 or value <= 0 else f"1/{1 / value:.3g}"
+
+
+def _gathered(rows: Iterable[Judged], word: Callable[[Judged], str]) -> list[str]:
+    """One line for all rows of which the same is said."""
+    groups: dict[str, list[int]] = {}
+    for row in rows:
+        groups.setdefault(word(row), []).append(row.claim.row)
+    return [f"{_rows(numbers)}: {said}" for said, numbers in groups.items()]
+
+
+def _rows(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:12])) + (", ..." if len(numbers) > 12 else "")
+    return f"{'row' if len(numbers) == 1 else 'rows'} {shown}"
+
+
+def _other_convention(row: Judged) -> str:
+    return f"right under another convention: {'; or '.join(found.text for found in row.because)}"
+
+
+def _not_checked(row: Judged) -> str:
+    needs = f"; needs: {row.needs}" if row.needs else ""
+    return f"cannot be checked: {row.reason}{needs}"
+
+
+def claims_page(checked: Checked) -> Page:
+    by = {verdict: [row for row in checked.rows if row.verdict == verdict] for verdict in WORDS}
+    notes = [_explained(row) for row in by["wrong"]]
+    notes += [f"over several rows: {found.text}" for found in checked.findings]
+    notes += _gathered(by["convention"], _other_convention)
+    notes += _gathered(by["unknown"], _not_checked)
+    return Page(
+        checked.grade,
+        (f"{checked.file or 'the table'} against {text.headline(checked.ledger)}",),
+        (claims_table(checked),),
+        tuple(notes),
+        (text.provenance(checked.ledger), CONVENTIONS),
+    )
+
+
+def document(checked: Checked) -> dict[str, Any]:
+    """Raw numbers; unknown is null."""
+    return {
+        "file": checked.file,
+        "header": msgspec.to_builtins(checked.ledger.header),
+        "grade": {
+            "text": checked.grade, "passes": checked.passes, "rows": len(checked.rows),
+            **{verdict: checked.counts[verdict] for verdict in WORDS},
+        },
+        "rows": [_row(row) for row in checked.rows],
+        "findings": [{"code": found.code, "text": found.text, "rows": list(found.rows)} for found in checked.findings],
+    }  # fmt: skip
+
+
+def _row(row: Judged) -> dict[str, Any]:
+    claim, answer = row.claim, row.answer
+    return {
+        "row": claim.row, "layer": claim.layer, "quantity": claim.quantity,
+        "name": claim.named.quantity.name if claim.named is not None else None, "stated": claim.value,
+        "batch": claim.batch, "step": claim.step, "precision": claim.precision or None, "device": claim.device or None,
+        "model": claim.model or None, "note": claim.note or None, "remarks": dict(claim.remarks),
+        "verdict": row.verdict,
+        "right": None if answer is None else plain(answer.value),
+        "how": None if answer is None else answer.how,
+        "origin": None if answer is None else answer.origin,
+        "follows_from": [] if answer is None else list(answer.rows),
+        "off_by": row.off_by,
+        "because": [{"code": found.code, "text": found.text, "value": plain(found.value)} for found in row.because],
+        "ambiguous": row.ambiguous, "reason": row.reason or None, "needs": row.needs or None,
+    }  # fmt: skip
