@@ -227,7 +227,7 @@ def test_throughput_says_when_more_gains_nothing() -> None:
     gain = gains([made("a", x, throughput_predicted=rate) for x, rate in rates.items()])[0]
     assert (gain.best, gain.enough) == (256, 64)
     rising = gains([made("a", x, throughput_predicted=float(x)) for x in BATCHES])[0]
-    assert (rising.enough, rising.no_enough) == (None, "still gaining at batch 128, the largest")
+    assert (rising.enough, rising.no_enough) == (None, "still gaining at 128")
     flat = gains([made("a", x, throughput_predicted=50.0) for x in BATCHES])[0]
     assert flat.enough == 1
     assert gains([made("a", 1, throughput_predicted=50.0)]) == []
@@ -236,6 +236,7 @@ def test_throughput_says_when_more_gains_nothing() -> None:
 def test_the_largest_batch_that_fits_is_told_where_a_prediction_says_so() -> None:
     rows = [made("a", x, throughput_predicted=float(x), fits="yes" if x <= 32 else "no") for x in BATCHES]
     assert (gains(rows)[0].fits, gains(rows)[0].fits_not) == (32, 64)
+    assert (gains(rows)[0].best, gains(rows)[0].no_enough) == (32, "still gaining at 32")
     unknown = gains([made("a", x, throughput_predicted=float(x)) for x in BATCHES])[0]
     assert (unknown.fits, unknown.fits_not) == (None, None)
 

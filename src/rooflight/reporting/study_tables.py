@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rooflight import units
 from rooflight.reporting.page import Page
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import per_second, seconds
+from rooflight.reporting.written import per_second, quotient, seconds, whole_bytes
 from rooflight.study.cell import SIDES, Row
 
 if TYPE_CHECKING:
@@ -17,68 +18,128 @@ if TYPE_CHECKING:
 _ALWAYS = ("model", "batch")
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """A column of the cells: one value of a row, or one over another."""
+
+    name: str
+    key: str
+    write: Callable[[Any], str]
+    optional: int = 0
+    over: str = ""
+
+    @property
+    def column(self) -> Column:
+        raw = f"{self.key} / {self.over}" if self.over else self.key
+        return Column(self.name, self.write, optional=self.optional, raw=raw)
+
+    def of(self, row: Row) -> Any:
+        value = row.values.get(self.key)
+        if not self.over:
+            return row.facts.get(self.key) if value is None else value
+        base = row.values.get(self.over)
+        return value / base if value is not None and base else None
+
+
+def _fact(value: str | None) -> str:
+    return value or "–"
+
+
+_COLUMNS = (
+    _Shown("FLOPs", "flops.estimated", units.count),
+    _Shown("FLOPs, measured", "flops.measured", units.count, 2),
+    _Shown("of estimated", "flops.measured", quotient, 1, over="flops.estimated"),
+    _Shown("bytes", "bytes.estimated", units.bytes_, 8),
+    _Shown("DRAM, measured", "bytes.measured", units.bytes_, 7),
+    _Shown("time, predicted", "time.predicted", seconds),
+    _Shown("time, measured", "time.measured", seconds),
+    _Shown("of predicted", "time.measured", quotient, 1, over="time.predicted"),
+    _Shown("memory, predicted", "memory.predicted", whole_bytes, 3),
+    _Shown("memory, measured", "memory.measured", whole_bytes, 3),
+    _Shown("of predicted", "memory.measured", quotient, 4, over="memory.predicted"),
+    _Shown("samples/s, predicted", "throughput.predicted", per_second, 6),
+    _Shown("samples/s, measured", "throughput.measured", per_second, 5),
+    _Shown("MFU, predicted", "mfu.predicted", units.percent, 10),
+    _Shown("MFU, measured", "mfu.measured", units.percent, 9),
+    _Shown("bound, predicted", "bound.predicted", _fact, 12),
+    _Shown("bound, measured", "bound.measured", _fact, 11),
+    _Shown("unexplained", "unexplained.measured", units.percent, 5),
+)
+
+
 def page(rows: Sequence[Row], plan: Plan) -> Page:
-    """The whole study, with its claims and trends where they can be judged; else its cells."""
-    try:
-        from rooflight.reporting.study_page import study_page
-    except ImportError:
-        return summary_page(rows, plan)
-    found: Page = study_page(rows, plan)
-    return found
+    """The whole study, with its claims and trends."""
+    from rooflight.reporting.study_page import study_page
+
+    return study_page(rows, plan)
 
 
-def summary_page(rows: Sequence[Row], plan: Plan) -> Page:
-    """What became of every cell."""
-    states = [row.state for row in rows]
-    told = [f"{states.count(state)} {state}" for state in ("done", "failed", "waiting") if state in states]
-    title = plan.title or ", ".join(dict.fromkeys(row.cell.model for row in rows))
+def summary_page(rows: Sequence[Row], plan: Plan, *, most: int | None = None) -> Page:
+    """What became of every cell; `most`: so many lines at most of each kind."""
+    shown = rows if most is None or len(rows) <= most + 1 else rows[:most]
+    notes = [
+        *failure_lines(rows),
+        *(f"note: {note}" for note in dict.fromkeys(one for row in rows for one in row.notes)),
+    ]
     return Page(
-        f"{title}: {len(rows):,} cells, {', '.join(told)}",
+        headline(rows, plan),
         (plan.about,) if plan.about else (),
-        tuple(table for table in (cell_table(rows), failure_table(rows)) if table.rows),
-        tuple(f"note: {note}" for note in dict.fromkeys(note for row in rows for note in row.notes)),
-        ("estimated: useful FLOPs, 1 multiply-add = 2; predicted and measured: a step by the wall, memory allocated at "
+        (cell_table(rows, shown),) if rows else (),
+        (*_at_most([f"... and {len(rows) - len(shown):,} more cells"] if len(shown) < len(rows) else [], most),
+         *_at_most(notes, most)),
+        ("FLOPs: useful matrix work by formula, 1 multiply-add = 2; time: of a step, by the wall; memory: allocated at "
          "its peak",),
     )  # fmt: skip
 
 
-def cell_table(rows: Sequence[Row]) -> Table:
-    """One line for every cell: what it is, then estimate, prediction and measurement."""
+def headline(rows: Sequence[Row], plan: Plan) -> str:
+    """`resnet50: 12 cells, 11 done, 1 failed`."""
+    states = [row.state for row in rows]
+    told = [f"{states.count(state):,} {state}" for state in ("done", "failed", "waiting") if state in states]
+    title = plan.title or ", ".join(dict.fromkeys(row.cell.model for row in rows))
+    return f"{title}: {len(rows):,} {'cell' if len(rows) == 1 else 'cells'}, {', '.join(told)}"
+
+
+def _at_most(lines: list[str], most: int | None) -> list[str]:
+    if most is None or len(lines) <= most + 1:
+        return lines
+    return [*lines[:most], f"... and {len(lines) - most:,} more such lines"]
+
+
+def cell_table(rows: Sequence[Row], shown_rows: Sequence[Row] | None = None) -> Table:
+    """One line for every cell: what it is, then estimate, prediction and measurement, and how they stand to each other.
+
+    `shown_rows`: lines for these only, with the columns that all of them need.
+    """
+    told = rows if shown_rows is None else shown_rows
     axes = varying(rows)
     columns = [Column(axis, _text, right=axis in ("batch", "seq", "past", "gpus")) for axis in axes]
-    measured = [
-        ("FLOPs", "flops.estimated", units.count, 0), ("bytes", "bytes.estimated", units.bytes_, 3),
-        ("time, predicted", "time.predicted", seconds, 0), ("memory, predicted", "memory.predicted", _bytes, 1),
-        ("samples/s, predicted", "throughput.predicted", per_second, 4),
-        ("time, measured", "time.measured", seconds, 0), ("memory, measured", "memory.measured", _bytes, 1),
-        ("FLOPs, measured", "flops.measured", units.count, 2),
-    ]  # fmt: skip
-    shown = [one for one in measured if any(one[1] in row.values for row in rows)]
-    columns += [Column(name, write, optional=optional, raw=key) for name, key, write, optional in shown]
-    has_ratio = any(_ratio(row) is not None for row in rows)
-    columns += [Column("measured / predicted", units.ratio, optional=1)] if has_ratio else []
-    columns.append(Column("", str, right=False))
+    shown = [one for one in _COLUMNS if any(one.of(row) not in (None, "") for row in rows)]
+    columns += [one.column for one in shown]
+    columns += [Column("", str, right=False)] if any(row.state != "done" for row in rows) else []
     lines = tuple(
-        (*(row.cell.coordinates.get(axis) for axis in axes), *(row.values.get(key) for _, key, _, _ in shown),
-         *((_ratio(row),) if has_ratio else ()), "" if row.state == "done" else row.state)
-        for row in rows
+        (*(row.cell.coordinates.get(axis) for axis in axes), *(one.of(row) for one in shown),
+         "" if row.state == "done" else row.state)[: len(columns)]
+        for row in told
     )  # fmt: skip
-    return Table("", tuple(columns), lines)
+    cut_short = f" (the first {len(told):,} of {len(rows):,})" if len(told) < len(rows) else ""
+    return Table(f"cells{cut_short}", tuple(columns), lines)
 
 
-def failure_table(rows: Sequence[Row]) -> Table:
+def failure_lines(rows: Sequence[Row]) -> list[str]:
     """What went wrong, in which cells: the same reason once."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[str, dict[str, None]] = {}
+    sides: dict[str, dict[str, None]] = {}
     for row in rows:
         for side, reason in row.failures.items():
-            groups.setdefault((side, reason), []).append(row.cell.slug)
-    lines = tuple(
-        (side, len(cells), cells[0] if len(cells) == 1 else f"{cells[0]}, ...", reason)
-        for (side, reason), cells in groups.items()
-    )
-    columns = (Column("not", str, right=False), Column("cells", units.exact), Column("which", str, right=False),
-               Column("why", str, right=False, whole=True))  # fmt: skip
-    return Table("What failed", columns, lines)
+            groups.setdefault(reason, {})[row.cell.slug] = None
+            sides.setdefault(reason, {})[side] = None
+    lines = []
+    for reason, cells in groups.items():
+        first, *others = cells
+        more = f" and {len(others):,} more" if others else ""
+        lines.append(f"failed: {first}{more}, not {' or '.join(sides[reason])}: {reason}")
+    return lines
 
 
 def varying(rows: Sequence[Row]) -> list[str]:
@@ -120,15 +181,6 @@ def csv_table(rows: Sequence[Row]) -> Table:
         for row in rows
     )  # fmt: skip
     return Table("", tuple(columns), lines)
-
-
-def _ratio(row: Row) -> float | None:
-    predicted, measured = row.values.get("time.predicted"), row.values.get("time.measured")
-    return measured / predicted if predicted and measured is not None else None
-
-
-def _bytes(value: float | None) -> str:
-    return units.bytes_(None if value is None else round(value))
 
 
 def _text(value: Any) -> str:

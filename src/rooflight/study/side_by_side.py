@@ -59,9 +59,9 @@ class Ratios(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fronts(rows: Sequence[Row]) -> list[Front]:
-    """Of every model, step and device with more than one cell that has time and memory."""
+    """Of every model, step and device with more than one cell that has time and memory, and fits."""
     axes = varying(rows)
-    kept = ("model", "step", "seq", "past", "on")
+    kept = ("model", "step", "seq", "past", "on", "gpus", "parallel")
     choices = [axis for axis in axes if axis not in kept]
     without = {axis for row in rows for axis in row.cell.coordinates if axis not in kept}
     found = []
@@ -70,7 +70,8 @@ def fronts(rows: Sequence[Row]) -> list[Front]:
             points = []
             for row in group:
                 time, memory = value(row, "time", side), value(row, "memory", side)
-                if time is not None and memory is not None and time > 0:
+                fits = side != "predicted" or row.facts.get("fits") != "no"
+                if time is not None and memory is not None and time > 0 and fits:
                     at = {axis: row.cell.coordinates[axis] for axis in choices if axis in row.cell.coordinates}
                     points.append((at, time / (row.cell.batch * row.cell.gpus), float(memory)))
             if len(points) > 1:

@@ -112,17 +112,19 @@ def _trend(at: At, quantity: str, side: Side, points: tuple[tuple[int, int | flo
 
 
 def _gain(at: At, side: Side, points: tuple[tuple[int, int | float], ...], rows: Sequence[Row]) -> Gain:
-    best, most = max(points, key=lambda point: point[1])
-    enough = next(batch for batch, rate in points if rate >= ENOUGH * most)
-    open_end = enough == points[-1][0]
     told = {row.cell.batch: row.facts["fits"] for row in rows if "fits" in row.facts}
+    # What is predicted for a step that does not fit is no gain.
+    real = [point for point in points if side != "predicted" or told.get(point[0]) != "no"] or points
+    best, most = max(real, key=lambda point: point[1])
+    enough = next(batch for batch, rate in real if rate >= ENOUGH * most)
+    open_end = enough == real[-1][0]
     return Gain(
         at=at,
         side=side,
         points=points,
         best=best,
         enough=None if open_end else enough,
-        no_enough=f"still gaining at batch {enough}, the largest" if open_end else "",
+        no_enough=f"still gaining at {enough}" if open_end else "",
         fits=max((batch for batch, fits in told.items() if fits == "yes"), default=None),
         fits_not=min((batch for batch, fits in told.items() if fits == "no"), default=None),
     )

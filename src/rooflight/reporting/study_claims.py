@@ -1,0 +1,143 @@
+"""Claims and their verdicts as tables: what was claimed, whether it holds, and the numbers that say so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rooflight import units
+from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.written import cut, per_second, quotient, seconds, whole_bytes, whole_count
+from rooflight.study.hypotheses.grid import written
+from rooflight.study.hypotheses.verdict import Compared, Judged, Point
+
+_CLAIM_WIDTH = 64
+COUNTER_EXAMPLES = 8
+"""Of one claim; the worst."""
+
+
+def counted(judged: Sequence[Judged]) -> str:
+    """`7 claims: 3 held, 2 refuted, 2 not measured`."""
+    found = Counter(one.verdict for one in judged)
+    told = [f"{found[verdict]} {verdict}" for verdict in ("held", "refuted", "not measured") if found[verdict]]
+    return f"{len(judged)} claim{'s' if len(judged) != 1 else ''}: {', '.join(told)}"
+
+
+def claim_table(judged: Sequence[Judged]) -> Table:
+    """One line for every claim; of a refuted one the worst counter-example, of another the place that came closest."""
+    columns = [
+        Column("#", str), Column("verdict", str, right=False, whole=True),
+        Column("claim", str, right=False, whole=True), Column("held in", str, whole=True),
+        Column("numbers", str, right=False, optional=1), Column("at", str, right=False, optional=3),
+        Column("by", str, right=False, optional=2), Column("in words", str, right=False, optional=5),
+        Column("said by", str, right=False, optional=4),
+    ]  # fmt: skip
+    lines = [
+        (one.number, one.verdict, _claim(one), held_in(one), *telling(one), sides(one), one.says, one.source)
+        for one in judged
+    ]
+    kept = [i for i in range(len(columns)) if i < 4 or any(line[i] for line in lines)]
+    return Table("claims", tuple(columns[i] for i in kept), tuple(tuple(line[i] for i in kept) for line in lines))
+
+
+def counter_table(judged: Sequence[Judged]) -> Table:
+    """What refutes, the worst first."""
+    lines = []
+    for one in judged:
+        found = one.counter_examples
+        for point in found[:COUNTER_EXAMPLES]:
+            left, right = both(point.telling)
+            lines.append((f"{one.number}", place(point.at), left, f"not {point.telling.sign}", right,
+                          point.telling.ratio, point.telling.sides_said))  # fmt: skip
+        if len(found) > COUNTER_EXAMPLES:
+            lines.append((f"{one.number}", f"and {len(found) - COUNTER_EXAMPLES} more", "", "", "", None, ""))
+    columns = (
+        Column("#", str), Column("refuted at", str, right=False, whole=True), Column("left", str),
+        Column("", str, right=False, whole=True), Column("right", str), Column("left / right", quotient),
+        Column("by", str, right=False),
+    )  # fmt: skip
+    return Table("counter-examples", columns, tuple(lines))
+
+
+def gap_table(judged: Sequence[Judged]) -> Table:
+    """Where claims could not be judged, and why: the same reason once."""
+    lines: list[tuple[object, ...]] = []
+    for one in judged:
+        if one.reason:
+            lines.append((one.number, None, "", one.reason))
+        for gaps, told in ((one.missing, ""), (one.not_asked, "not asked for: ")):
+            for why, count in Counter(gap.why for gap in gaps).items():
+                first = next(gap for gap in gaps if gap.why == why)
+                where = place(first.at) + (", ..." if count > 1 else "")
+                lines.append((one.number, count, where, f"{told}{why}"))
+    columns = (Column("#", str), Column("places", units.exact), Column("not judged at", str, right=False, optional=1),
+               Column("why", str, right=False))  # fmt: skip
+    return Table("not judged", columns, tuple(lines))
+
+
+def held_in(one: Judged) -> str:
+    missing = f", {len(one.missing)} missing" if one.missing else ""
+    return f"{one.held} of {len(one.points)}{missing}" if one.points else "–"
+
+
+def telling(one: Judged) -> tuple[str, str]:
+    """The most telling numbers and their place; or why there are none."""
+    if one.points and one.verdict != "not measured":
+        return _numbers(one.points[0]), place(one.points[0].at)
+    whys = Counter(gap.why for gap in one.missing or one.not_asked)
+    return one.reason or "; ".join(why for why, _ in whys.most_common(3)), ""
+
+
+def _numbers(point: Point) -> str:
+    told = point.telling
+    left, right = both(told)
+    ratio = "" if told.ratio is None else f" ({quotient(told.ratio)}×)"
+    return f"{left} {told.sign if told.held else f'is not {told.sign}'} {right}{ratio}"
+
+
+def sides(one: Judged) -> str:
+    """`measured`, or how often each."""
+    if len(one.sides) == 1:
+        return next(iter(one.sides))
+    return ", ".join(f"{side} {count}×" for side, count in one.sides.items())
+
+
+def place(at: Mapping[str, str | int | bool | None]) -> str:
+    return ", ".join(f"{axis}={written(value)}" for axis, value in at.items())
+
+
+def both(compared: Compared) -> tuple[str, str]:
+    """The two sides, with digits enough to see how they differ."""
+    left, right = amount(compared.left, compared.unit), amount(compared.right, compared.unit)
+    exactly = compared.sign in ("=", "!=") or (left == right and compared.left != compared.right)
+    if exactly and not isinstance(compared.left, str) and not isinstance(compared.right, str):
+        return _exact(compared.left, compared.unit), _exact(compared.right, compared.unit)
+    return left, right
+
+
+def amount(value: int | float | str, unit: str) -> str:
+    """A number with its unit, as people read it."""
+    if isinstance(value, str):
+        return value
+    match unit:
+        case "s":
+            return seconds(value)
+        case "B":
+            return whole_bytes(value)
+        case "1/s":
+            return f"{per_second(value)}/s"
+        case "":
+            return f"{value:,.4g}" if abs(value) < 10_000 else whole_count(value)
+        case _:
+            text = whole_count(value)
+            return f"{text}{unit}" if text[-1:].isalpha() else f"{text} {unit}"
+
+
+def _exact(value: int | float, unit: str) -> str:
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.9g}"
+    return f"{text} {unit}".rstrip()
+
+
+def _claim(one: Judged) -> Label:
+    text = " ".join(one.claim.split())
+    return Label(text, cut(text, _CLAIM_WIDTH))

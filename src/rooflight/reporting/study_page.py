@@ -1,0 +1,91 @@
+"""A study as a page: its claims with their verdicts first, then the cells, then what they show together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rooflight import units
+from rooflight.reporting.page import Page
+from rooflight.reporting.study_claims import claim_table, counted, counter_table, gap_table
+from rooflight.reporting.study_tables import cell_table, headline
+from rooflight.reporting.study_trends import trend_tables
+from rooflight.reporting.table import Column, Table
+from rooflight.study.cell import Row
+from rooflight.study.hypotheses import Judged, claims
+from rooflight.study.trends import Trends, trends
+
+if TYPE_CHECKING:
+    from rooflight.study.plan import Plan
+
+MOST_CELLS = 200
+"""Lines of the table of cells; --csv has all of them."""
+_NOTES = 12
+CONVENTIONS = (
+    "estimated: useful FLOPs of matrix work, 1 multiply-add = 2 FLOP; bytes are compulsory, without reuse between ops",
+    "predicted and measured: the time of a step by the wall, memory allocated at its peak, samples a second; a "
+    "measured time is the median of its steps, measured FLOPs are those that the counters saw in ops with matrix work",
+    "on several GPUs each has the cell's batch: FLOPs, bytes and memory are of one of them, samples a second of all",
+    "a claim is judged wherever all its terms have a cell, the axes that it does not fix being equal; held: at every "
+    "such place; refuted: not at every one; not measured: a value that was asked for is missing; a quantity without "
+    "side is the measured one where all of the comparison are, else the predicted, else the estimated",
+    "forms are fitted by least squares of relative errors: error is their root mean square, corrected for what was "
+    "fitted; the knee is where the part that grows with the batch becomes as large as the part that does not, with the "
+    "interval that holds in 95 of 100 cases if the form is right; nothing is gained beyond the smallest batch within "
+    "5% of the best throughput",
+)
+
+
+def study_page(rows: Sequence[Row], plan: Plan, *, folder: str | None = None) -> Page:
+    """All of it. `folder`: where the study is, for the command that makes it again."""
+    return assembled(rows, plan, judged=claims(plan.claim, rows), found=trends(rows), folder=folder)
+
+
+def assembled(rows: Sequence[Row], plan: Plan, *, judged: Sequence[Judged], found: Trends,
+              folder: str | None = None) -> Page:  # fmt: skip
+    """The page of what has been judged and found already."""
+    tables = [claim_table(judged), counter_table(judged), gap_table(judged), cell_table(rows, rows[:MOST_CELLS]),
+              *trend_tables(found), failure_table(rows)]  # fmt: skip
+    return Page(
+        headline(rows, plan),
+        tuple(line for line in (plan.about, counted(judged) if judged else "") if line),
+        tuple(table for table in tables if table.rows),
+        tuple(_notes(rows)),
+        (replication(folder), *CONVENTIONS),
+    )
+
+
+def failure_table(rows: Sequence[Row]) -> Table:
+    """What went wrong, in which cells: the same reason once."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for side, reason in row.failures.items():
+            groups.setdefault((side, reason), []).append(row.cell.slug)
+    lines = tuple(
+        (side, len(cells), cells[0] if len(cells) == 1 else f"{cells[0]}, ...", reason)
+        for (side, reason), cells in groups.items()
+    )
+    columns = (Column("not", str, right=False, whole=True), Column("cells", units.exact),
+               Column("which", str, right=False), Column("why", str, right=False))  # fmt: skip
+    return Table("what failed", columns, lines)
+
+
+def replication(folder: str | None) -> str:
+    """How to do the same again."""
+    where = folder or "FOLDER"
+    return (f"to replicate: rooflight study {where}/study.toml -o ANOTHER-FOLDER; to see this again: rooflight report "
+            f"{where}; every number is in {where}/ledgers, or in one table with --csv")  # fmt: skip
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """What cells noted, the same once, with how many said so."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for note in row.notes:
+            found.setdefault(note, []).append(row.cell.slug)
+    told = [f"note: {cells[0]}{f' and {len(cells) - 1} more' if len(cells) > 1 else ''}: {note}"
+            for note, cells in found.items()]  # fmt: skip
+    devices = dict.fromkeys(device for row in rows if (device := row.facts.get("device")))
+    first = [f"measured on {', '.join(devices)}"] if devices else []
+    more = [f"and {len(told) - _NOTES} more notes: --json has them"] if len(told) > _NOTES else []
+    return [*first, *told[:_NOTES], *more]

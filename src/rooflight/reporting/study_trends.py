@@ -1,0 +1,202 @@
+"""Trends of a study as tables: forms, knees, gains, devices and precisions side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rooflight import units
+from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.written import per_second, quotient, seconds, whole_bytes, whole_count
+from rooflight.study.fitting import Fit
+from rooflight.study.hypotheses.grid import written
+from rooflight.study.side_by_side import Front, Ratios, Scaling
+from rooflight.study.trends import Gain, Trend, Trends
+
+_WRITE: dict[str, Callable[[Any], str]] = {"time": seconds, "gpu_time": seconds, "memory": whole_bytes,
+                                           "bytes": whole_bytes, "flops": whole_count}  # fmt: skip
+_SHOWN = ("time", "memory", "flops")
+_NAMES = {"time": "time", "memory": "memory", "flops": "FLOPs", "gpu_time": "GPU-busy", "bytes": "bytes"}
+_LINES = 48
+"""Of one table; the document has all."""
+
+
+def words(at: Mapping[str, str | int | bool | None]) -> str:
+    """A place as people say it: `resnet50, bf16, a100, 4 GPUs`."""
+    parts = []
+    for axis, value in at.items():
+        match axis:
+            case "model" | "dtype" | "on" | "step" | "loss" | "optimizer" | "parallel":
+                parts.append(str(value))
+            case "gpus":
+                parts += [f"{value} GPUs"] if value != 1 else []
+            case "batch" | "autocast":
+                parts.append(f"{axis} {value}")
+            case _:
+                parts.append(f"{axis}={written(value)}")
+    return ", ".join(parts) or "all cells"
+
+
+def trend_tables(found: Trends) -> list[Table]:
+    """All that have lines."""
+    tables = [batch_table(found.against_batch), gain_table(found.throughput), front_table(found.fronts),
+              scaling_table(found.scaling), *ratio_tables(found.ratios)]  # fmt: skip
+    return [_shortened(table) for table in tables if table.rows]
+
+
+def batch_table(trends: Sequence[Trend]) -> Table:
+    """The form of every curve, how far the points lie off it, and its knee."""
+    shown = [one for quantity in _SHOWN for one in trends if one.quantity == quantity]
+    columns = (
+        Column("against the batch", right=False, whole=True), Column("of", str, right=False, whole=True),
+        Column("by", str, right=False, optional=1), Column("form", str, right=False, whole=True),
+        Column("error", _error), Column("worst", _error, optional=3), Column("batches", units.exact, optional=4),
+        Column("knee", str, right=False, optional=2),
+    )  # fmt: skip
+    lines = tuple(
+        (_NAMES[one.quantity], words(one.at), one.side, form(one),
+         one.fit.error if one.fit else None, one.fit.worst if one.fit else None, len(one.points), _knee(one))
+        for one in shown
+    )  # fmt: skip
+    return Table("trends: how time, memory and FLOPs grow with the batch", columns, lines)
+
+
+def form(trend: Trend) -> str:
+    """`9.90 ms + 0.11 ms × batch`."""
+    if trend.fit is None:
+        return f"not told ({trend.no_fit})"
+    return _formula(trend.fit, _WRITE[trend.quantity])
+
+
+def _formula(fit: Fit, write: Callable[[Any], str]) -> str:
+    if fit.exact:
+        a, b = units.exact(round(fit.a)), units.exact(round(fit.b) if fit.b.is_integer() else fit.b)
+        return {"constant": f"exactly {a}", "proportional": f"exactly {b} × batch"}.get(
+            fit.form, f"exactly {a} + {b} × batch"
+        )
+    if not fit.holds:
+        return "no form is near enough"
+    if fit.form == "constant":
+        return f"{write(fit.a)}, whatever the batch"
+    if fit.form == "power":
+        kind = "superlinear" if fit.power > 1 else "sublinear"
+        return f"{write(fit.b)} × batch^{fit.power:.2f} ({kind})"
+    grown = f"{write(abs(fit.b))} × batch"
+    if fit.form == "proportional":
+        return grown
+    if fit.form == "flat, then proportional":
+        return f"{write(fit.a)}, then {grown}"
+    if fit.a < 0:
+        return f"{grown} − {write(-fit.a)}"
+    return f"{write(fit.a)} {'+' if fit.b >= 0 else '−'} {grown}"
+
+
+def _error(value: float | None) -> str:
+    return "–" if value is None else "exact" if value == 0 else units.percent(value)
+
+
+def _knee(trend: Trend) -> Label:
+    if trend.knee is None:
+        return Label("", trend.no_knee)
+    one = trend.knee
+    return Label(repr(one.batch), f"batch {_batch(one.batch)} ({_batch(one.low)} to {_batch(one.high)})")
+
+
+def _batch(value: float) -> str:
+    return f"{value:.1f}" if value < 10 else f"{value:.0f}"
+
+
+def gain_table(gains: Sequence[Gain]) -> Table:
+    """Samples a second at every batch, and where more of it gains nothing."""
+    batches = sorted({batch for one in gains for batch, _ in one.points})
+    few = len(batches) <= 8
+    columns = [Column("throughput of", right=False, whole=True), Column("by", str, right=False, optional=2)]
+    columns += [Column(f"at {batch}", per_second, optional=3, raw=f"samples_per_s at {batch}")
+                for batch in batches] if few else []  # fmt: skip
+    columns += [Column("best samples/s", per_second), Column("at batch", units.exact),
+                Column("nothing gained beyond", str, right=False), Column("fits up to", str, optional=1)]  # fmt: skip
+    lines = []
+    for one in gains:
+        rates = dict(one.points)
+        enough = Label("", one.no_enough) if one.enough is None else Label(str(one.enough), f"batch {one.enough}")
+        lines.append((words(one.at), one.side, *((rates.get(batch) for batch in batches) if few else ()),
+                      rates[one.best], one.best, enough, _fits(one)))  # fmt: skip
+    return Table("throughput", tuple(columns), tuple(lines))
+
+
+def _fits(one: Gain) -> Label:
+    if one.fits is None:
+        return Label("", "–" if one.fits_not is None else f"not at {one.fits_not}")
+    beyond = f", not {one.fits_not}" if one.fits_not is not None else ""
+    return Label(str(one.fits), f"{one.fits}{beyond}")
+
+
+def front_table(fronts: Sequence[Front]) -> Table:
+    """The cells that no other beats in both."""
+    lines = tuple(
+        (words(one.at), one.side, words(point.at), point.time_per_sample_s, point.memory_bytes)
+        for one in fronts
+        if sum(point.best for point in one.points) > 1
+        for point in one.points
+        if point.best
+    )
+    columns = (
+        Column("of", right=False, whole=True), Column("by", str, right=False, optional=1),
+        Column("with", str, right=False, whole=True), Column("time/sample", seconds, raw="time_per_sample_s"),
+        Column("memory", whole_bytes, raw="memory_bytes"),
+    )  # fmt: skip
+    return Table("time against space: what is not beaten in both", columns, lines)
+
+
+def scaling_table(found: Sequence[Scaling]) -> Table:
+    """One GPU and several."""
+    lines = tuple(
+        (words(one.at), one.side, point.gpus, point.parallel, point.batch, point.throughput,
+         point.speedup, point.efficiency)
+        for one in found
+        for point in one.points
+    )  # fmt: skip
+    columns = (
+        Column("of", right=False, whole=True), Column("by", str, right=False, optional=2), Column("GPUs", units.exact),
+        Column("parallel", str, right=False, optional=3), Column("batch each", units.exact, optional=1),
+        Column("samples/s", per_second, raw="samples_per_s"), Column("speed-up", quotient),
+        Column("efficiency", units.percent),
+    )  # fmt: skip
+    return Table("one GPU and several: every GPU keeps its batch", columns, lines)
+
+
+_BESIDE = {"on": "devices side by side", "dtype": "precisions side by side", "autocast": "with autocast and without",
+           "tf32": "with TF32 and without"}  # fmt: skip
+
+
+def ratio_tables(found: Sequence[Ratios]) -> list[Table]:
+    """A table for every axis and quantity: each value, and how it stands to the first."""
+    groups: dict[tuple[str, str], list[Ratios]] = {}
+    for one in found:
+        if (one.axis, one.quantity) != ("on", "memory"):  # a step needs what it needs, wherever it runs
+            groups.setdefault((one.axis, one.quantity), []).append(one)
+    return [_ratio_table(axis, quantity, lines) for (axis, quantity), lines in groups.items()]
+
+
+def _ratio_table(axis: str, quantity: str, found: Sequence[Ratios]) -> Table:
+    names = list(dict.fromkeys(name for one in found for name in one.values))
+    columns = [Column(quantity, right=False, whole=True), Column("by", str, right=False, optional=1)]
+    columns += [Column(name, _WRITE[quantity], raw=f"{quantity} {name}") for name in names]
+    columns += [Column(f"{name} / {names[0]}", quotient, optional=2) for name in names[1:]]
+    lines = []
+    for one in found:
+        first = one.values.get(names[0])
+        over = [_over(one.values, name, first) for name in names[1:]]
+        lines.append((words(one.at), one.side, *(one.values.get(name) for name in names), *over))
+    return Table(f"{_BESIDE[axis]}: {quantity}", tuple(columns), tuple(lines))
+
+
+def _over(values: Mapping[str, float], name: str, first: float | None) -> float | None:
+    return values[name] / first if first and name in values else None
+
+
+def _shortened(table: Table) -> Table:
+    if len(table.rows) <= _LINES:
+        return table
+    more = f"{table.title} (the first {_LINES} of {len(table.rows):,} lines)"
+    return Table(more, table.columns, table.rows[:_LINES], table.emphasised, table.left_out)
