@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from rooflight.comparison.align import Alignment, align
 from rooflight.comparison.memory import ComparedMemory, SideMemory, compare_memory
-from rooflight.ledger import Ledger, Op, total
+from rooflight.comparison.why import Quantity, Reasons, Why, why
+from rooflight.explanation.cause import Account
+from rooflight.ledger import Ledger, total
 from rooflight.measured import Measured, is_measured, ratio
 from rooflight.measured.facts import Number
 from rooflight.measured.rows import MeasuredRow, rows
@@ -46,6 +49,8 @@ class PairRow:
     depth: int
     a: Figures | None
     b: Figures | None
+    why: Account | None = None
+    """Causes of executed FLOPs: of B's, or of A's where B executed none."""
 
     def ratio_of(self, pick: Callable[[Figures], Number | None]) -> float | None:
         """B by A."""
@@ -83,9 +88,17 @@ class Comparison:
         self._sides = (self.a, self.b)
         self.flops_basis = _bases(self._sides, EXECUTED_FLOPS, ("executed", "matrix executed", "useful"))
         self.bytes_basis = _bases(self._sides, DRAM_BYTES, ("DRAM", "DRAM", "compulsory"))
-        self.only_a = _unmatched(a, b)
-        self.only_b = _unmatched(b, a)
+        self.alignment: Alignment = align(a, b)
+        self.only_a, self.only_b = list(self.alignment.only_a), list(self.alignment.only_b)
+        self.reasons = Reasons(self.a), Reasons(self.b)
         self._only = (frozenset(op.index for op in self.only_a), frozenset(op.index for op in self.only_b))
+
+    @cached_property
+    def whys(self) -> list[Why]:
+        """Why FLOPs, bytes, time and memory differ, as far as a side was measured."""
+        quantities: tuple[Quantity, ...] = ("FLOPs", "DRAM bytes", "time", "memory")
+        found = [why(*self.reasons, quantity) for quantity in quantities]
+        return [one for one in found if one is not None]
 
     def differences(self) -> list[Difference]:
         """What was not the same: ratios mix it in."""
@@ -190,7 +203,14 @@ class Comparison:
         known = row_a or row_b
         assert known is not None
         a, b = (None if row is None else self._figures(number, row) for number, row in enumerate((row_a, row_b)))
-        return PairRow(known.name, known.estimate.type, known.estimate.depth, a, b)
+        return PairRow(known.name, known.estimate.type, known.estimate.depth, a, b, self._why(row_a, row_b))
+
+    def _why(self, row_a: MeasuredRow | None, row_b: MeasuredRow | None) -> Account | None:
+        for side, row in ((1, row_b), (0, row_a)):
+            found = self.reasons[side].flops_of(row.group.ops) if row is not None else None
+            if found is not None:
+                return found
+        return None
 
     def _figures(self, side: int, row: MeasuredRow) -> Figures:
         sums, estimate = row.sums, row.estimate.totals
@@ -247,12 +267,6 @@ def _bases(sides: tuple[Measured, Measured], names: tuple[str, ...],
         return both, both
     a, b = (with_estimate if own else estimated for own in counted)
     return a, b
-
-
-def _unmatched(here: Ledger, there: Ledger) -> list[Op]:
-    """Ops without a partner of the same key; views, which cost nothing, left out. Ranks may differ."""
-    keys = {op.key[1:] for op in there.ops}
-    return [op for op in here.ops if op.kind != "view" and op.key[1:] not in keys]
 
 
 def _short(basis: str) -> str:

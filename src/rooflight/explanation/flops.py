@@ -10,7 +10,7 @@ from rooflight.explanation import attention
 from rooflight.explanation.cause import Cause, Explained
 from rooflight.explanation.instructions import Instructions, Point, instructions
 from rooflight.explanation.kernels import Named, read
-from rooflight.explanation.products import Product, Tiled, executed, matched
+from rooflight.explanation.products import Product, Tiled, executed, matched, products_of
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Ledger, Op, Value
 from rooflight.measured.facts import op_values
@@ -70,6 +70,8 @@ def _causes(op: Op, kernels: Sequence[Kernel], counted: dict[str, int | float],
     if not _useful(op):
         yield from _arithmetic(op, table)
         return
+    if not products_of(op) and attention.attention_of(op) is None:
+        return  # nothing tells what its kernels work on
     names = [read(kernel.name) for kernel in kernels]
     on_tensor_cores = any(name in counted for name in TENSOR_FLOPS)
     fast = any(name is not None and name.role in ("winograd", "fft") for name in names)

@@ -62,7 +62,14 @@ class Tiled:
 
 
 def products_of(op: Op) -> list[Product]:
-    """Empty where an op is no matrix product, or one that is not taken apart here."""
+    """Empty where an op is no matrix product, or one that is not taken apart here, or whose arguments are not told."""
+    try:
+        return _products(op)
+    except (KeyError, IndexError, StopIteration):
+        return []
+
+
+def _products(op: Op) -> list[Product]:
     if op.packet in ("aten::mm", "aten::bmm"):
         return [_matmul(op, "self", "mat2")]
     if op.packet == "aten::addmm":

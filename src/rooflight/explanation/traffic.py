@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rooflight.explanation.cache import Cache, Key
 from rooflight.explanation.cause import Cause, Explained
 from rooflight.explanation.kernels import Named, read
-from rooflight.explanation.products import Product, matched
+from rooflight.explanation.products import Product, matched, products_of
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Ledger, Op, Storage, Tensor
@@ -113,7 +113,8 @@ class _Step:
 
     def play(self, kernels: Sequence[Kernel]) -> None:
         names = [read(kernel.name) for kernel in kernels]
-        if not self._op.packet.startswith("aten::convolution") or not any(_is(name, "matrix") for name in names):
+        is_convolution = self._op.packet.startswith("aten::convolution") and bool(products_of(self._op))
+        if not is_convolution or not any(_is(name, "matrix") for name in names):
             self._whole()
             self._rereads(names)
             return

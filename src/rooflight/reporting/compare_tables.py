@@ -10,10 +10,12 @@ import msgspec
 
 from rooflight import units
 from rooflight.comparison.sides import Comparison, Figures, PairRow, attributed
+from rooflight.explanation.verdicts import Judge
+from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import LOSS, OPTIMIZER, total
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, rows
-from rooflight.reporting import compare_memory_tables, measure_text, text
+from rooflight.reporting import compare_memory_tables, measure_text, text, verdict_tables, verdict_text, why_tables
 from rooflight.reporting.measure_tables import NAME_WIDTH, total_row
 from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.page import Page
@@ -57,6 +59,8 @@ def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = 
         *_three("time", ("", ""), lambda side: side.time_s, seconds, optional=0),
         *_three("FLOPs", flops, lambda side: side.flops, whole_count, optional=first),
         *_three("bytes", traffic, lambda side: side.bytes, whole_bytes, optional=second),
+        (Column("unexplained FLOPs", _share, optional=6), lambda row: why_tables.unexplained(row.why)),
+        (Column("mainly because of", right=False, optional=7), lambda row: why_tables.mainly(row.why)),
         (Column("only in A", units.exact, optional=8), lambda row: row.a.only_here if row.a else None),
         (Column("only in B", units.exact, optional=7), lambda row: row.b.only_here if row.b else None),
     ]
@@ -71,6 +75,10 @@ def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = 
         tuple(tuple(row[i] for i in kept) for row in cells),
         frozenset({len(cells) - 1}),
     )
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2%}"
 
 
 def _three(name: str, basis: tuple[str, str], pick: Callable[[Figures], Any], write: Callable[[Any], str], *,
@@ -135,19 +143,30 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
         summary.append(f"{name}: {text.headline(side.ledger)}")
         summary += [f"   {line}" for line in measure_text.headlines(side)] if is_measured(side.ledger) else []
     tables = [totals_table(comparison), row_table(comparison, by, depth=depth, folded=folded)]
+    tables += [why_tables.why_table(one) for one in comparison.whys]
+    judged = _judged(comparison)
+    if judged is not None:
+        tables.append(verdict_tables.verdict_table(judged[1], by, depth=depth, folded=folded))
     tables.append(unmatched_table(comparison))
     memory = comparison.memory.joined
     if memory is not None:
         tables += compare_memory_tables.memory_tables(memory, comparison.a.ledger.header.model)
     matched = sum(op.kind != "view" for op in comparison.a.ledger.ops) - len(comparison.only_a)
+    if comparison.whys:
+        summary.append(f"why: {'; '.join(why_tables.why_lines(comparison))}")
+    if judged is not None:
+        summary.append(f"verdict on {judged[0]}: {verdict_text.step_line(judged[1].step())}")
     differences = [f"{found.name} {found.a} | {found.b}" for found in comparison.differences()]
     if differences:
         summary.append(f"not the same (A | B): {'; '.join(differences)}")
+    aligned = comparison.alignment.by_family
+    others = f" ({len(aligned):,} of them by what they do, under another name)" if aligned else ""
     notes = [
-        f"{matched:,} ops, views apart, are in both; {len(comparison.only_a):,} only in A, {len(comparison.only_b):,} "
-        "only in B"
+        f"{matched:,} ops, views apart, are in both{others}; {len(comparison.only_a):,} only in A, "
+        f"{len(comparison.only_b):,} only in B"
     ]
     executions = comparison.a.ledger.header.execution, comparison.b.ledger.header.execution
+    notes += verdict_tables.advice_lines(judged[1], by, depth=depth, folded=folded) if judged is not None else []
     notes += compare_memory_tables.memory_notes(comparison.memory, executions)
     notes += [
         f"{name}: {text.coverage(side.ledger)}" for name, side in _named(comparison) if total(side.ledger.ops).uncounted
@@ -162,8 +181,18 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
         )
     if memory is not None and memory.partings():
         small.append(compare_memory_tables.CONVENTIONS)
+    if comparison.whys:
+        small.append(why_tables.CONVENTIONS)
     return Page("A against B", tuple(summary), tuple(table for table in tables if table.rows), tuple(notes),
                 (*small, CONVENTIONS))  # fmt: skip
+
+
+def _judged(comparison: Comparison) -> tuple[str, Judge] | None:
+    """The measured side whose device is known: B where both are."""
+    for name, side in reversed(_named(comparison)):
+        if is_measured(side.ledger) and recognise_name(side.ledger.header.device) is not None:
+            return name, Judge(side.ledger)
+    return None
 
 
 def _named(comparison: Comparison) -> tuple[tuple[str, Measured], tuple[str, Measured]]:
@@ -172,6 +201,7 @@ def _named(comparison: Comparison) -> tuple[tuple[str, Measured], tuple[str, Mea
 
 def document(comparison: Comparison, by: By = "module") -> dict[str, Any]:
     """Raw numbers; unknown is null; ratios are B by A."""
+    judged = _judged(comparison)
     return {
         **{name.lower(): _side(side) for name, side in _named(comparison)},
         "differences": {found.name: {"a": found.a, "b": found.b} for found in comparison.differences()},
@@ -188,6 +218,8 @@ def document(comparison: Comparison, by: By = "module") -> dict[str, Any]:
             module: {"a": dict(a), "b": dict(b)} for module, (a, b) in comparison.unmatched().items()
         },
         "memory": compare_memory_tables.memory_document(comparison.memory),
+        "why": why_tables.document(comparison),
+        "verdicts": None if judged is None else {"of": judged[0].lower(), **verdict_tables.document(judged[1], by)},
     }  # fmt: skip
 
 
@@ -206,4 +238,6 @@ def _row(row: PairRow) -> dict[str, Any]:
         "time_ratio": row.ratio_of(lambda side: side.time_s),
         "flops_ratio": row.ratio_of(lambda side: side.flops),
         "bytes_ratio": row.ratio_of(lambda side: side.bytes),
+        "unexplained_flops": why_tables.unexplained(row.why),
+        "causes": {} if row.why is None else {cause.name: cause.amount for cause in row.why.causes},
     }  # fmt: skip

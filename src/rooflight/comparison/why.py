@@ -1,0 +1,166 @@
+"""Why two sides differ: every quantity as what was asked for, causes with their evidence, and what nothing explains.
+
+An estimate is what was asked for and nothing else; a measurement has causes. The difference of two sides is the sum of
+the differences of their terms, so that two measurements are explained by the same account as an estimate and one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from rooflight.explanation.cause import Account, CauseSum, Explained, account
+from rooflight.explanation.flops import explain_flops
+from rooflight.explanation.memory import explain_memory
+from rooflight.explanation.timing import explain_time
+from rooflight.explanation.traffic import explain_traffic
+from rooflight.ledger import Ledger, total
+from rooflight.measured import Measured, is_measured
+from rooflight.measured.facts import Number
+from rooflight.measured.step import busy_s, wall_s
+
+Quantity = Literal["FLOPs", "DRAM bytes", "time", "memory"]
+HOST = "host (launches)"
+OVERLAP = "kernels side by side"
+
+
+@dataclass(frozen=True)
+class Term:
+    """One line of an account on both sides; `None` where a side does not know it."""
+
+    name: str
+    a: Number | None
+    b: Number | None
+    evidence: str = ""
+
+    @property
+    def difference(self) -> Number:
+        return (self.b or 0) - (self.a or 0)
+
+
+@dataclass(frozen=True)
+class Why:
+    """One quantity of the whole step."""
+
+    quantity: Quantity
+    unit: Literal["flop", "byte", "second"]
+    asked: Term
+    causes: tuple[Term, ...]
+    unexplained: Term
+    measured: Term
+    gross: tuple[Number | None, Number | None]
+    """What is unexplained of each op, added up without signs."""
+    note: str = ""
+
+    def part(self, term: Term) -> float | None:
+        """Of what was asked for; on B, or on A where B has none."""
+        whole, value = (self.asked.b, term.b) if term.b is not None else (self.asked.a, term.a)
+        return value / whole if whole and value is not None else None
+
+
+class Reasons:
+    """The accounts of one side, made when they are asked for."""
+
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
+        self.ledger: Ledger = measured.ledger
+        self.is_measured = is_measured(self.ledger)
+
+    @cached_property
+    def flops(self) -> list[Explained]:
+        return explain_flops(self.ledger) if self.is_measured else []
+
+    @cached_property
+    def traffic(self) -> list[Explained]:
+        return explain_traffic(self.ledger) if self.is_measured else []
+
+    @cached_property
+    def time(self) -> list[Explained]:
+        return explain_time(self.ledger) if self.is_measured else []
+
+    def flops_of(self, ops: Sequence[int]) -> Account | None:
+        """Of some of the ops, by index."""
+        wanted = set(ops)
+        rows = [row for row in self.flops if row.op.index in wanted]
+        return account(rows) if rows else None
+
+    def whole(self, quantity: Quantity) -> tuple[Account | None, Number | None]:
+        """The account of the step, and what is asked for where there is none."""
+        if quantity == "memory":
+            return self._memory(), None
+        rows = {"FLOPs": self.flops, "DRAM bytes": self.traffic, "time": self.time}[quantity]
+        found = account(rows) if rows else None
+        if found is not None and quantity == "time":
+            found = self._with_host(found)
+        sums = total(self.ledger.ops)
+        known = any(op.cost is not None for op in self.ledger.ops)
+        asked = {"FLOPs": sums.flops, "DRAM bytes": sums.bytes, "time": None}[quantity]
+        return found, asked if known else None
+
+    def _with_host(self, found: Account) -> Account:
+        """Up to the wall: what the GPU waits for, which belongs to no op."""
+        wall, busy = wall_s(self._measured), busy_s(self._measured)
+        if wall is None or busy is None:
+            return found
+        kernels = self._measured.total.get("gpu_time_s")
+        more = [CauseSum(HOST, wall - busy, found.ops, "the wall's clock less the union of all kernels", None)]
+        if kernels is not None and abs(busy - kernels) > 1e-9:
+            more.append(CauseSum(OVERLAP, busy - kernels, found.ops, "union of the kernels less their sum", None))
+        untold = (kernels - found.measured) if kernels is not None else 0.0
+        causes = sorted((*found.causes, *more), key=lambda cause: -abs(cause.amount))
+        return Account(found.asked, wall, tuple(causes), found.unexplained + untold,
+                       found.unexplained_gross + abs(untold), found.ops)  # fmt: skip
+
+    def _memory(self) -> Account | None:
+        found = explain_memory(self.ledger) if self.is_measured else None
+        if found is None:
+            return None
+        causes = tuple(CauseSum(cause.name, cause.amount, 1, cause.evidence, None) for cause in found.causes)
+        return Account(found.asked, found.measured, causes, found.unexplained, abs(found.unexplained), 1)
+
+
+_UNITS: dict[Quantity, Literal["flop", "byte", "second"]] = {
+    "FLOPs": "flop", "DRAM bytes": "byte", "time": "second", "memory": "byte",
+}  # fmt: skip
+_ASKED: dict[Quantity, str] = {
+    "FLOPs": "useful FLOPs", "DRAM bytes": "compulsory bytes", "time": "least time by the roofs",
+    "memory": "tensors alive at the peak",
+}  # fmt: skip
+_MEASURED: dict[Quantity, str] = {
+    "FLOPs": "executed by all units", "DRAM bytes": "read and written", "time": "wall time of the step",
+    "memory": "reserved, and outside the allocator",
+}  # fmt: skip
+
+
+def why(a: Reasons, b: Reasons, quantity: Quantity) -> Why | None:
+    """`None` where neither side has an account of it."""
+    (of_a, asked_a), (of_b, asked_b) = a.whole(quantity), b.whole(quantity)
+    if of_a is None and of_b is None:
+        return None
+    names = dict.fromkeys(cause.name for side in (of_b, of_a) if side is not None for cause in side.causes)
+    causes = [_term(name, of_a, of_b) for name in names]
+
+    def both(name: str, pick: Callable[[Account], Number], unless: tuple[Number | None, Number | None]) -> Term:
+        known_a, known_b = (pick(side) if side is not None else other
+                            for side, other in zip((of_a, of_b), unless, strict=True))  # fmt: skip
+        return Term(name, known_a, known_b)
+
+    return Why(
+        quantity=quantity, unit=_UNITS[quantity],
+        asked=both(_ASKED[quantity], lambda side: side.asked, (asked_a, asked_b)),
+        causes=tuple(sorted(causes, key=lambda term: -max(abs(term.a or 0), abs(term.b or 0)))),
+        unexplained=both("unexplained", lambda side: side.unexplained, (None, None)),
+        measured=both(_MEASURED[quantity], lambda side: side.measured, (None, None)),
+        gross=tuple(side.unexplained_gross if side is not None else None for side in (of_a, of_b)),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _term(name: str, a: Account | None, b: Account | None) -> Term:
+    found = [next((cause for cause in side.causes if cause.name == name), None) if side is not None else None
+             for side in (a, b)]  # fmt: skip
+    said = next(cause for cause in reversed(found) if cause is not None)
+    where = f" (in {said.largest.module or said.largest.name})" if said.largest is not None and said.ops > 1 else ""
+    amounts = [cause.amount if cause is not None else None for cause in found]
+    return Term(name, amounts[0], amounts[1], said.evidence + where)

@@ -1,0 +1,132 @@
+"""Why two sides differ, as tables: what was asked for, every cause with its share and evidence, what is unexplained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rooflight.comparison.sides import Comparison
+from rooflight.comparison.why import Reasons, Term, Why
+from rooflight.explanation.cause import Account, Explained
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import seconds, whole_bytes, whole_count
+
+_WRITTEN: dict[str, Callable[[Any], str]] = {"flop": whole_count, "byte": whole_bytes, "second": seconds}
+SMALLEST = 0.0005
+"""Causes under this part of what was asked for are in the JSON document only."""
+CONVENTIONS = (
+    "A cause is computed from shapes, kernel names, tiles, grids and other counters, never from the gap it explains: "
+    "causes may explain too much, and then what is unexplained is negative. Shares are parts of what was asked for."
+)
+
+
+def why_table(one: Why) -> Table:
+    """A side that knows nothing of the quantity has no column."""
+    sides = [name for name in ("a", "b") if getattr(one.measured, name) is not None]
+    write = _signed(_WRITTEN[one.unit])
+    shown = [term for term in one.causes if abs(one.part(term) or 0) >= SMALLEST]
+    lines = [_line(one, one.asked, sides), *(_line(one, term, sides) for term in shown),
+             _line(one, one.unexplained, sides, evidence=_gross(one)), _line(one, one.measured, sides)]  # fmt: skip
+    both = len(sides) == 2
+    columns = [
+        Column(f"why: {one.quantity}", right=False),
+        *(Column(name.upper() if both else one.quantity, write) for name in sides),
+        *([Column("B − A", write)] if both else []),
+        Column("share", _percent, optional=1),
+        Column("evidence", right=False, optional=3),
+    ]
+    return Table("", tuple(columns), tuple(lines), frozenset({0, len(lines) - 1}))
+
+
+def _line(one: Why, term: Term, sides: list[str], evidence: str | None = None) -> tuple[Any, ...]:
+    values = [getattr(term, name) for name in sides]
+    said = term.evidence if evidence is None else evidence
+    difference = [term.difference] if len(sides) == 2 else []
+    return (term.name, *values, *difference, one.part(term), said)
+
+
+def _gross(one: Why) -> str:
+    gross = one.gross[1] if one.gross[1] is not None else one.gross[0]
+    whole = one.asked.b if one.asked.b is not None else one.asked.a
+    if gross is None or not whole or one.quantity == "memory":
+        return ""
+    return f"op by op, without signs: {_percent(gross / whole)}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2%}" if abs(value) < 0.9995 else f"{value:.1%}"
+
+
+def _signed(write: Callable[[Any], str]) -> Callable[[Any], str]:
+    """The tables' own writers know no minus."""
+
+    def signed(value: Any) -> str:
+        if value is None:
+            return ""
+        rounded = round(value) if abs(value) >= 1 else value
+        return f"−{write(-rounded)}" if rounded < 0 else write(rounded)
+
+    return signed
+
+
+def mainly(found: Account | None) -> str:
+    """The cause that makes most of a row's gap."""
+    if found is None or not found.causes or not found.asked:
+        return ""
+    most = found.causes[0]
+    share = most.amount / found.asked
+    return f"{most.name} {_percent(share)}" if abs(share) >= SMALLEST else ""
+
+
+def unexplained(found: Account | None) -> float | None:
+    return None if found is None or not found.asked else found.unexplained / found.asked
+
+
+def why_lines(comparison: Comparison) -> list[str]:
+    """The result in a line."""
+    lines = []
+    for one in comparison.whys:
+        share = one.part(one.unexplained)
+        if share is None:
+            continue
+        told = f"{abs(share):.2%} of the {one.asked.name} is unexplained" if share >= 0 else (
+            f"the causes explain {abs(share):.2%} of the {one.asked.name} too much")  # fmt: skip
+        lines.append(f"{one.quantity}: {told}")
+    return lines
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """Raw numbers: the step's accounts, and every op's causes of FLOPs, bytes and time."""
+    return {
+        "step": [_plain(one) for one in comparison.whys],
+        "ops": {name: _ops(side) for name, side in zip("ab", comparison.reasons, strict=True) if side.is_measured},
+    }  # fmt: skip
+
+
+def _plain(one: Why) -> dict[str, Any]:
+    def term(line: Term) -> dict[str, Any]:
+        return {"name": line.name, "a": line.a, "b": line.b, "share": one.part(line), "evidence": line.evidence}
+
+    return {
+        "quantity": one.quantity, "unit": one.unit, "asked": term(one.asked), "measured": term(one.measured),
+        "causes": [term(line) for line in one.causes], "unexplained": term(one.unexplained),
+        "unexplained_gross": dict(zip("ab", one.gross, strict=True)),
+    }  # fmt: skip
+
+
+def _ops(side: Reasons) -> list[dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    for quantity, rows in (("flops", side.flops), ("dram_bytes", side.traffic), ("time_s", side.time)):
+        for row in rows:
+            entry = found.setdefault(row.op.index, {
+                "op": row.op.index, "module": row.op.module, "name": row.op.name, "phase": row.op.phase,
+            })  # fmt: skip
+            entry[quantity] = _explained(row)
+    return [found[index] for index in sorted(found)]
+
+
+def _explained(row: Explained) -> dict[str, Any]:
+    return {
+        "asked": row.asked, "measured": row.measured, "unexplained": row.unexplained,
+        "causes": [{"name": one.name, "amount": one.amount, "evidence": one.evidence} for one in row.causes],
+    }  # fmt: skip
