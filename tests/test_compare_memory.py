@@ -133,7 +133,7 @@ def test_two_runs_show_totals_and_timelines():
     page = compare_tables.compare_page(comparison, by="module", depth=0, folded=True)
     assert not any(table.title.startswith("where memory differs") for table in page.tables)
     assert page.tables[-1].columns[0].name == "allocated after each of 305 ops of both: A measured, B measured"
-    assert not any("predicted" in line for line in (*page.notes, *page.small_print))
+    assert not any("is predicted for" in line for line in (*page.notes, *page.small_print))
 
 
 # --- estimates against recordings ---
