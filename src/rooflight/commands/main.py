@@ -27,7 +27,7 @@ VERBS = {
     "study": "a grid of models, batches, precisions and devices, here or on a cluster",
     "import": "read the logs of ncu, nsys, nvprof and PyTorch's profiler",
     "doctor": "what can be measured on this machine, and what to change where it cannot",
-    "report": "show a saved ledger as text, Markdown, CSV or JSON",
+    "report": "show a saved ledger or a study as text, Markdown, CSV, JSON or HTML",
     "list": "what there is to choose from: models, devices, formulas, recordings",
 }
 

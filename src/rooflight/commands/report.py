@@ -1,4 +1,4 @@
-"""`rooflight report FILE`: a saved ledger, shown again."""
+"""`rooflight report PATH`: a saved ledger or a study's folder, shown again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from rooflight.commands.table_options import measured_options, table_options
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
+    from rooflight.study.api import Study
     from rooflight.summary import By
 
 
-@click.command(short_help="show a saved ledger")
+@click.command(short_help="show a saved ledger, or a study")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @click.option(
     "--to", type=click.Choice(["text", "md", "csv", "json", "html"]), default="text", show_default=True,
@@ -32,8 +33,9 @@ def command(paths: tuple[Path, ...], to: str, by: By, depth: int | None, unfold:
             explain: str | None, output: Path | None, force: bool, **forms: bool) -> None:  # fmt: skip
     """Show the ledger in PATH, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it.
 
-    PATH may be recorded:NAME, a measurement that comes with rooflight (see `rooflight list recordings`). Several are
-    the ranks of one run, as torchrun leaves them, and are joined: rooflight report run.rank*.json
+    PATH may be a study's folder, shown with its claims and trends; or recorded:NAME, a measurement that comes with
+    rooflight (see `rooflight list recordings`). Several are the ranks of one run, as torchrun leaves them, and are
+    joined: rooflight report run.rank*.json
     """
     from rooflight.files import load
 
@@ -87,30 +89,42 @@ def _form(to: str, forms: dict[str, bool], output: Path | None) -> str:
 
 def _study(folder: Path, to: str, output: Path | None, *, force: bool) -> None:
     """A study's folder."""
-    import msgspec
-
     from rooflight.commands.output import emit, say, show_page
     from rooflight.files import write_atomically
-    from rooflight.reporting.page_html import page_html
-    from rooflight.reporting.study_tables import csv_table
-    from rooflight.reporting.table import to_csv
+    from rooflight.reporting.study_page import study_page
     from rooflight.study.api import load
 
     if output is not None and to == "text":
         raise BadInput(f"{output}: the name must end in .md, .csv, .json or .html, or --to says the form")
     study = load(folder)
     if to == "text":
-        show_page(study.page())
+        show_page(study_page(study.rows, study.plan, folder=str(folder)))
         return
-    if to == "json":
-        content = msgspec.json.encode({"plan": study.plan, "rows": study.rows})
-    elif to == "csv":
-        content = to_csv([csv_table(study.rows)]).encode()
-    else:
-        page = study.page()
-        content = (page.to_markdown() if to == "md" else page_html(page)).encode()
+    content = _study_content(study, to)
     if output is None:
         emit(content)
         return
     write_atomically(output, content, force=force)
     say(f"wrote {output}")
+
+
+def _study_content(study: Study, to: str) -> bytes:
+    import msgspec
+
+    rows, plan, folder = study.rows, study.plan, str(study.folder)
+    if to == "json":
+        from rooflight.reporting.study_document import document
+
+        return msgspec.json.encode(document(rows, plan, folder=folder))
+    if to == "csv":
+        from rooflight.reporting.study_tables import csv_table
+        from rooflight.reporting.table import to_csv
+
+        return to_csv([csv_table(rows)]).encode()
+    if to == "md":
+        from rooflight.reporting.study_page import study_page
+
+        return study_page(rows, plan, folder=folder).to_markdown().encode()
+    from rooflight.reporting.study_html import study_html
+
+    return study_html(rows, plan, folder=folder).encode()

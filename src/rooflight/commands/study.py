@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +18,12 @@ from rooflight.errors import BadInput
 if TYPE_CHECKING:
     from rooflight.study.cell import Cell
     from rooflight.study.launch import Launcher, Progress
-    from rooflight.study.store import Store
+    from rooflight.study.store import Entry, Store
 
+_MOST_LINES = 40
+"""Of a study's progress and of its end; the report has all of them."""
+_LINE_S = 5.0
+"""Between two lines of progress, where there are many."""
 _NUMBERS = ("batch", "seq", "past", "gpus")
 _TEXTS = ("step", "dtype", "autocast", "loss", "optimizer", "on", "parallel")
 
@@ -180,26 +185,45 @@ def _heard(store: Store, launcher: Launcher) -> Iterator[None]:
 
 @contextmanager
 def _progress(store: Store, *, quiet: bool) -> Iterator[Progress]:
-    if quiet:
-        yield lambda entry: None
-        return
-    if not sys.stderr.isatty():
-        yield lambda entry: click.echo(
-            f"{entry.state}: {entry.side} {entry.key}" + (f": {entry.failure}" if entry.failure else ""), err=True
-        )
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+    """A bar where somebody watches, else a line now and then; what fails is always said."""
     from rooflight.study.store import key_of
 
     keys = {key_of(cell, side) for cell in store.cells for side in store.sides(cell)}
-    left = {key for key in keys if store.is_open(key)}
+    finished = sum(not store.is_open(key) for key in keys)
+    if quiet:
+        yield lambda entry: None
+    elif sys.stderr.isatty():
+        with _bar(len(keys), finished) as progress:
+            yield progress
+    else:
+        yield _lines(len(keys), finished)
+
+
+def _lines(total: int, finished: int) -> Progress:
+    last = time.monotonic()
+
+    def progress(entry: Entry) -> None:
+        nonlocal finished, last
+        finished += 1
+        if entry.failure:
+            _say(f"failed: {entry.side} {entry.key}: {entry.failure}")
+        elif total <= _MOST_LINES or finished >= total or time.monotonic() > last + _LINE_S:
+            last = time.monotonic()
+            _say(f"{finished:,} of {max(total, finished):,}: {entry.side} {entry.key}")
+
+    return progress
+
+
+@contextmanager
+def _bar(total: int, finished: int) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                   console=Console(stderr=True), transient=True) as bar:  # fmt: skip
-        task = bar.add_task("cells", total=len(keys), completed=len(keys) - len(left))
+        task = bar.add_task("starting", total=total, completed=finished)
 
-        def progress(entry: Any) -> None:
+        def progress(entry: Entry) -> None:
             bar.update(task, advance=1, description=f"{entry.side} {entry.key.rpartition('-')[0]}")
             if entry.failure:
                 bar.console.print(f"failed: {entry.side} {entry.key}: {entry.failure}", markup=False, highlight=False)
@@ -211,7 +235,7 @@ def _show(store: Store) -> None:
     from rooflight.commands.output import say, show_page
     from rooflight.reporting.study_tables import summary_page
 
-    show_page(summary_page(store.rows, store.plan))
+    show_page(summary_page(store.rows, store.plan, most=_MOST_LINES))
     say(f"wrote {store.folder}; see it again with: rooflight report {store.folder}")
     _say_more(store, store.cells)
 

@@ -39,9 +39,10 @@ class Study:
         return to_pandas(self.rows)
 
     def page(self) -> Page:
-        from rooflight.reporting.study_tables import page
+        """Claims with their verdicts, cells, trends: as `rooflight report` shows them."""
+        from rooflight.reporting.study_page import study_page
 
-        return page(self.rows, self.plan)
+        return study_page(self.rows, self.plan, folder=str(self.folder))
 
     def __repr__(self) -> str:
         states = [row.state for row in self.rows]

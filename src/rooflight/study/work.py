@@ -7,7 +7,7 @@ the next one follows; only a folder that cannot be written ends the work.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -246,10 +246,17 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, StoreBroken):
         raise error
     text = " ".join(str(error).split())
-    if isinstance(error, MemoryError):
-        return "out of memory: the machine has no more of it"
-    if isinstance(error, (torch.OutOfMemoryError, OutOfMemory)) or any(sign in text for sign in _NO_MEMORY):
-        return text if text.startswith("out of memory") else f"out of memory: {text}"
+    memory = any(isinstance(one, (MemoryError, torch.OutOfMemoryError, OutOfMemory)) for one in _causes(error))
+    if memory or any(sign in text for sign in _NO_MEMORY):
+        said = text or "the machine has no more of it"
+        return said if said.startswith("out of memory") else f"out of memory: {said}"
     if isinstance(error, RooflightError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
