@@ -203,19 +203,19 @@ def _overlap(one: Claim, other: Claim) -> bool:
 
 def _runs(judge: Judge, rows: list[Judged]) -> Iterator[Finding]:
     """Numbers of one run that do not belong together."""
-    seen: set[tuple[str, str]] = set()
+    said: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    of: dict[tuple[str, str], set[int]] = defaultdict(set)
     for row in rows:
         claim = row.claim
         if _name(claim) not in _OF_A_RUN or not claim.device:
             continue
         run = run_of(judge.book, judge.table, claim)
-        if run is None:
-            continue
-        for found in run.judgement.findings:
-            key = (found.code, found.text)
-            if found.code in _RUN_FINDINGS and key not in seen:
-                seen.add(key)
-                yield Finding(found.code, f"{claim.where}: {found.text}", (claim.row, *run.rows))
+        for found in run.judgement.findings if run is not None else ():
+            if run is not None and found.code in _RUN_FINDINGS:
+                said[found.code, found.text].append(row)
+                of[found.code, found.text].update((claim.row, *run.rows))
+    for (code, text), concerned in said.items():
+        yield Finding(code, f"{_listed(concerned)}: {text}", tuple(sorted(of[code, text])))
 
 
 def _listed(rows: list[Judged]) -> str:
