@@ -427,7 +427,7 @@ def test_no_common_side_is_not_measured() -> None:
     found = one("time(a) < time(b)", rows)
     assert found.verdict == "not measured"
     assert found.points == ()
-    assert len(found.not_asked) == 1
+    assert found.not_asked[0].why == "no measurement on here; no prediction on here"
 
 
 def test_useful_flops_stand_beside_a_predicted_time() -> None:
@@ -476,7 +476,10 @@ def test_waiting_and_absent_values_are_told_apart() -> None:
 
 def test_no_device_means_no_time() -> None:
     found = one("time < 1 s", [row("vgg11", 1, on=None, flops_estimated=5)])
-    assert (found.verdict, found.not_asked[0].why) == ("not measured", "no measurement: the cell names no device")
+    assert (found.verdict, found.not_asked[0].why) == (
+        "not measured",
+        "no measurement: the cell names no device; no prediction: the cell names no device",
+    )
 
 
 def test_division_by_zero_is_not_measured() -> None:

@@ -116,7 +116,8 @@ def ticks(low: float, high: float) -> list[float]:
             break
     if len(found) > 8:
         found = found[:: math.ceil(len(found) / 8)]
-    return found if len(found) > 1 else [low * 1.05, math.sqrt(low * high), high / 1.05]
+    inside = (high / low) ** 0.1
+    return found if len(found) > 1 else [low * inside, math.sqrt(low * high), high / inside]
 
 
 def _spread(values: Sequence[float], scale: _Scale) -> list[float]:

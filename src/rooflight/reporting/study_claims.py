@@ -65,11 +65,11 @@ def gap_table(judged: Sequence[Judged]) -> Table:
     for one in judged:
         if one.reason:
             lines.append((one.number, None, "", one.reason))
-        for gaps, told in ((one.missing, ""), (one.not_asked, "not asked for: ")):
+        for gaps, told in ((one.missing, ""), (one.not_asked, " (not asked for)")):
             for why, count in Counter(gap.why for gap in gaps).items():
                 first = next(gap for gap in gaps if gap.why == why)
                 where = place(first.at) + (", ..." if count > 1 else "")
-                lines.append((one.number, count, where, f"{told}{why}"))
+                lines.append((one.number, count, where, f"{why}{told}"))
     columns = (Column("#", str), Column("places", units.exact), Column("not judged at", str, right=False, optional=1),
                Column("why", str, right=False))  # fmt: skip
     return Table("not judged", columns, tuple(lines))

@@ -105,10 +105,10 @@ def unknown_names(claim: Claim, rows: Sequence[Row]) -> str | None:
 class _Unknown(Exception):
     """A value is not there."""
 
-    def __init__(self, why: str, kind: GapKind, row: Row | None = None) -> None:
+    def __init__(self, why: str, kind: GapKind, *, cell: str = "") -> None:
         self.why = why
         self.kind = kind
-        self.cell = "" if row is None else row.cell.id
+        self.cell = cell
 
 
 class _Place:
@@ -153,7 +153,11 @@ class _Place:
             made = _compared(node, left, right, used, self.claim.text)
             self.compared.append(made)
             return made.held
-        self.unknown.append(min(failed, key=lambda one: _KINDS.index(one.kind)))
+        worst = min(failed, key=lambda one: _KINDS.index(one.kind))
+        if worst.kind == "not asked":
+            # No side that all of them have: each is said.
+            worst = _Unknown("; ".join(dict.fromkeys(one.why for one in failed)), worst.kind, cell=worst.cell)
+        self.unknown.append(worst)
         return None
 
     def _value(self, node: Expression, at: At, side: Side, used: dict[str, str]) -> int | float | str:
@@ -211,7 +215,7 @@ def _looked_up(term: Term, row: Row, side: Side, used: dict[str, str]) -> int | 
     known = _sides(term)
     taken = term.side or _taken(known, side)
     if taken is None:
-        raise _Unknown(f"{term.name} is never {side}", "absent", row)
+        raise _Unknown(f"{term.name} is never {side}", "absent", cell=row.cell.id)
     value: int | float | str | None
     if term.dimension is None:
         of = "" if term.layer is None else f"{term.layer}/"
@@ -220,7 +224,7 @@ def _looked_up(term: Term, row: Row, side: Side, used: dict[str, str]) -> int | 
         value = row.values.get(f"{term.label}.{taken}")
     if value is None or (not isinstance(value, str) and not math.isfinite(value)):
         why, kind = _why_not(term, row, taken)
-        raise _Unknown(why, kind, row)
+        raise _Unknown(why, kind, cell=row.cell.id)
     used[term.name if term.side is None else f"{term.name}.{taken}"] = taken
     return value
 

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from rooflight.study.cell import SIDES
+
 Verdict = Literal["held", "refuted", "not measured"]
 GapKind = Literal["failed", "waiting", "arithmetic", "absent", "not asked"]
 
@@ -93,5 +95,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sides(self) -> dict[str, int]:
-        """Which sides were used, and at how many places."""
-        return dict(Counter(one for point in self.points for one in {made.sides_said for made in point.compared}))
+        """Which sides were used, and at how many places; measurements first."""
+        found = Counter(one for point in self.points for one in {made.sides_said for made in point.compared})
+        order = {side: i for i, side in enumerate(reversed(SIDES))}
+        return dict(sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
