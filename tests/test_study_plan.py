@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rooflight.errors import BadFile, BadInput, RooflightError
 from rooflight.study.cell import Cell
-from rooflight.study.plan import AXES, MOST_CELLS, Plan, merged, plan_of, read_plan, to_toml
+from rooflight.study.plan import AXES, MOST_CELLS, Plan, check_claims, merged, plan_of, read_plan, to_toml
 
 
 def plan(grid, **rest):
@@ -98,7 +98,6 @@ WRONG = [
     ({"grid": {"model": "mnist-cnn"}, "repeat": 0}, "repeat must be at least 1"),
     ({"grid": {"model": "mnist-cnn"}, "layers": ["conv1", "conv1"]}, "layers has 'conv1' twice"),
     ({"grid": {"model": "mnist-cnn"}, "layers": [" "]}, "empty name"),
-    ({"grid": {"model": "mnist-cnn"}, "claim": [{"claim": "flops >", "source": "x"}]}, "claim 1"),
     ({"grid": {"model": "mnist-cnn", "batch": list(range(1, 501)), "seq": list(range(1, 501))}}, "250,000 cells"),
 ]  # fmt: skip
 
@@ -111,6 +110,13 @@ def test_what_is_wrong_is_said_in_one_line(document, said):
     assert said in text
     assert text.startswith("s.toml: ")
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("claim", ["flops >", "flops(nosuchmodel) > 1", "nosuchthing > 1"])
+def test_a_claim_that_cannot_be_judged_is_told_before_the_work(claim):
+    found = plan({"model": "mnist-cnn", "batch": [1, 2]}, claim=[{"claim": "flops(batch=2) > 0"}, {"claim": claim}])
+    with pytest.raises(BadInput, match=r"s\.toml: claim 2: "):
+        check_claims(found, "s.toml")
 
 
 @pytest.mark.parametrize("content", [b"grid = [", b"\xff\xfe", b"[grid]\nmodel = 'a'\n[grid]\n"])

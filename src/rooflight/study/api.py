@@ -13,7 +13,7 @@ from rooflight.errors import BadInput
 from rooflight.study.cell import HERE, Row
 from rooflight.study.launch import Launcher, Progress, wanted_here
 from rooflight.study.machine import gpu
-from rooflight.study.plan import Plan, merged, plan_of, read_plan
+from rooflight.study.plan import Plan, check_claims, merged, plan_of, read_plan
 from rooflight.study.store import Store, begin, is_study, open_study, read, read_plan_in
 
 if TYPE_CHECKING:
@@ -99,10 +99,11 @@ def _asked(plan: Asked, axes: Mapping[str, Any]) -> tuple[Plan, str | None]:
             raise BadInput(f"{plan} has its own grid: leave {', '.join(axes)} away, or change the file")
         found, text = read_plan(Path(plan))
     else:
-        models = [plan] if isinstance(plan, str) else list(map(str, plan))
+        models = [str(plan)] if isinstance(plan, (str, Path)) else list(plan)
         top = {name: value for name, value in axes.items() if name in _OF_THE_WHOLE}
         grid = {"model": models, **{name: value for name, value in axes.items() if name not in top}}
         found = plan_of({"grid": _plain(grid), **_plain(top)}, "the study")
+    check_claims(found, str(plan) if text is not None else "the study")
     if all(grid.on is None for grid in found.grid) and gpu() is not None:
         # Without a word on where, it is the GPU of this machine; whoever reads the folder elsewhere must know.
         found, text = replace(found, grid=tuple(replace(grid, on=HERE) for grid in found.grid)), None

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rooflight.errors import BadFile, BadInput, RooflightError
 from rooflight.ledger import StepKind
-from rooflight.study.cell import HERE, Cell
+from rooflight.study.cell import HERE, Cell, Row
 
 MOST_CELLS = 100_000
 """More of them are a mistake in the grid."""
@@ -160,20 +160,20 @@ def check(plan: Plan, where: str) -> None:
     _check_once("layers", plan.layers, where)
     if any(not layer.strip() for layer in plan.layers):
         raise BadInput(f"{where}: layers: an empty name")
-    check_claims(plan, where)
 
 
 def check_claims(plan: Plan, where: str) -> None:
-    """A claim that cannot be read is told before the work, not after it."""
-    try:
-        from rooflight.study import hypotheses  # type: ignore[attr-defined,unused-ignore]
-    except ImportError:
-        return
+    """A claim that cannot be read, or that names what no cell has, is told before the work, not after it."""
+    from rooflight.study.hypotheses import parse, unknown_names
+
+    rows = [Row(cell=cell) for cell in plan.cells] if plan.claim else []
     for number, claim in enumerate(plan.claim, start=1):
         try:
-            hypotheses.parse(claim.claim)
+            unknown = unknown_names(parse(claim.claim), rows)
         except RooflightError as error:
-            raise BadInput(f"{where}: claim {number}: {_one_line(error)}") from None
+            unknown = str(error)
+        if unknown is not None:
+            raise BadInput(f"{where}: claim {number}: {' '.join(unknown.split())}")
 
 
 def _check_keys(document: Mapping[str, Any], where: str) -> None:
@@ -183,11 +183,11 @@ def _check_keys(document: Mapping[str, Any], where: str) -> None:
     for name, fields in (("grid", AXES), ("claim", Claim.__struct_fields__)):
         found = document.get(name)
         tables += [(f"[{name}] ", one, fields) for one in (found if isinstance(found, list) else [found])]
-    for prefix, table, fields in tables:
+    for prefix, table, names in tables:
         for key in table if isinstance(table, dict) else ():
-            if key not in fields:
-                near = difflib.get_close_matches(str(key), fields, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
+            if key not in names:
+                near = difflib.get_close_matches(str(key), names, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
                 raise BadInput(f"{where}: {prefix}unknown key {key!r}: {hint}")
 
 

@@ -24,7 +24,8 @@ class Worker:
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `kill`)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rooflight.study.worker", str(folder)], stdin=subprocess.PIPE,
+            # -P: a file of the user's called queue.py is none of ours.
+            [sys.executable, "-P", "-m", "rooflight.study.worker", str(folder)], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._errors, env={**os.environ, **environment},
         )  # fmt: skip
         self._read = b""
