@@ -73,6 +73,7 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
         "throughput": rates.samples_per_s, "tokens": rates.tokens_per_s,
         "memory": _of_step(found, "peak_allocated_bytes"), "reserved": _of_step(found, "peak_reserved_bytes"),
         "mfu": None if used is None else used.mfu, "kernels": found.total.get("kernels"),
+        "unexplained": _unexplained(ledger),
     }, "measured")  # fmt: skip
     if layers:
         wanted = set(layers)
@@ -86,6 +87,15 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
                 }, "measured", row.name)  # fmt: skip
     facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", "bound.measured": _bound(ledger)}
     return values, {name: text for name, text in facts.items() if text}
+
+
+def _unexplained(ledger: Ledger) -> float | None:
+    """Op by op, without signs: what is too much in one op does not make up for what is missing in another."""
+    from rooflight.explanation.cause import account
+    from rooflight.explanation.flops import explain_flops
+
+    rows = explain_flops(ledger)
+    return ratio(account(rows).unexplained_gross, account(rows).asked) if rows else None
 
 
 def _bound(ledger: Ledger) -> str:
