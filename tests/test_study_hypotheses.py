@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -13,6 +15,7 @@ from rooflight.errors import BadInput
 from rooflight.study.cell import QUANTITIES, Cell, Row, Side
 from rooflight.study.hypotheses import claims, judge, parse, unknown_names
 from rooflight.study.hypotheses.dimensions import OF_UNITS, UNITS, comparable
+from rooflight.study.hypotheses.facts import FACTS
 from rooflight.study.hypotheses.grammar import DEEPEST, MOST_PARTS
 from rooflight.study.hypotheses.reader import LONGEST
 from rooflight.study.hypotheses.tree import (
@@ -181,6 +184,32 @@ def test_any_text_is_a_claim_or_bad_input(text: str) -> None:
         return
     assert parse(str(claim)).says == claim.says
     assert judge(claim, ROWS).verdict in ("held", "refuted", "not measured")
+
+
+DOCS = (Path(__file__).parents[1] / "docs" / "hypotheses.md").read_text()
+
+
+def test_every_claim_in_the_reference_can_be_read() -> None:
+    found = re.findall(r'^claim = "(.*)"$', DOCS, re.MULTILINE)
+    assert len(found) >= 13
+    for text in found:
+        parse(text)
+
+
+def test_every_refusal_in_the_reference_is_said_so() -> None:
+    block = re.search(r"```text\n(.*?)```", DOCS, re.DOTALL)
+    assert block is not None
+    pairs = [pair.strip().splitlines() for pair in block[1].split("\n\n")]
+    assert len(pairs) >= 6
+    for text, said in pairs:
+        with pytest.raises(BadInput) as caught:
+            parse(text, number=3)
+        assert str(caught.value) == said
+
+
+def test_the_reference_names_every_quantity_and_fact() -> None:
+    for name in (*QUANTITIES, *FACTS):
+        assert f"`{name}`" in DOCS
 
 
 # ---------------------------------------------------------------- printed and read again

@@ -97,5 +97,5 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     def sides(self) -> dict[str, int]:
         """Which sides were used, and at how many places; measurements first."""
         found = Counter(one for point in self.points for one in {made.sides_said for made in point.compared})
-        order = {side: i for i, side in enumerate(reversed(SIDES))}
+        order: dict[str, int] = {side: i for i, side in enumerate(reversed(SIDES))}
         return dict(sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
