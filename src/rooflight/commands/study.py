@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ import click
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
-    from rooflight.study.cell import Cell
     from rooflight.study.launch import Launcher, Progress
     from rooflight.study.store import Entry, Store
 
@@ -232,21 +232,22 @@ def _bar(total: int, finished: int) -> Iterator[Progress]:
 
 
 def _show(store: Store) -> None:
-    from rooflight.commands.output import say, show_page
+    """What was found, where it is, and what to do next."""
+    from rooflight.commands.output import show_page
+    from rooflight.reporting.study_claims import claim_table, counted
     from rooflight.reporting.study_tables import summary_page
+    from rooflight.study.hypotheses import claims
 
-    show_page(summary_page(store.rows, store.plan, most=_MOST_LINES))
-    say(f"wrote {store.folder}; see it again with: rooflight report {store.folder}")
-    _say_more(store, store.cells)
-
-
-def _say_more(store: Store, cells: list[Cell]) -> None:
-    from rooflight.commands.output import say
-
-    rows = store.rows
+    rows, plan = store.rows, store.plan
+    page = summary_page(rows, plan, most=_MOST_LINES)
+    if plan.claim:
+        judged = claims(plan.claim, rows)
+        page = replace(page, summary=(*page.summary, counted(judged)), tables=(claim_table(judged), *page.tables))
+    show_page(page)
+    _say(f"wrote {store.folder}; all of it with: rooflight report {store.folder}")
     if any(row.state == "failed" for row in rows):
-        say(f"try again what failed with: rooflight study {store.folder} --retry")
+        _say(f"try again what failed with: rooflight study {store.folder} --retry")
     if any(row.state == "waiting" for row in rows):
-        say(f"what waits needs a device that is not here: run there: rooflight study {store.folder}")
-    if all(cell.on is None for cell in cells):
-        say("only estimated: --on here measures on this machine, --on h200,a100 predicts")
+        _say(f"what waits needs a device that is not here; run where it is: rooflight study {store.folder}")
+    if all(cell.on is None for cell in store.cells):
+        _say("only estimated: --on here measures on this machine, --on h200,a100 predicts")

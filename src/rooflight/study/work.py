@@ -9,26 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 
-from rooflight.errors import BadInput, OutOfMemory, RooflightError, TraceFailed
-from rooflight.estimation.api import estimate
-from rooflight.estimation.costs import fill_costs
+from rooflight.errors import BadInput, OutOfMemory, RooflightError
 from rooflight.ledger import Ledger
-from rooflight.prediction.batches import DoesNotScale, check_scales, ledger_at, prime_for
 from rooflight.study import values
 from rooflight.study.cell import Cell, Row, Side
-from rooflight.study.commands import estimate_command
-from rooflight.study.machine import is_here
+from rooflight.study.commands import measure_command
+from rooflight.study.machine import is_here, place_of
 from rooflight.study.plan import is_of_this_machine
 from rooflight.study.store import Entry, Store, StoreBroken, done, failed, key_of, lock_of, open_study, step_of
-from rooflight.trace import TraceOptions, trace
-from rooflight.trace.given import given_workload
+from rooflight.study.traced import Traced, estimated, traced_once, which
 
 Told = Callable[[], None]
 """Called whenever something has been written down."""
@@ -82,14 +76,14 @@ def _estimate(store: Store, cells: Sequence[Cell], told: Told) -> None:
     """One trace for all batches, except that of one sample, where some models skip sums over the batch."""
     steps = list({step_of(cell).id: step_of(cell) for cell in cells}.values())
     many = [cell for cell in steps if cell.batch > 1]
-    traced: _Traced | None = None
+    traced: Traced | None = None
     if len(many) > 1:
         with suppress(Exception):  # then each for itself: what is wrong is said of the batch that was asked for
-            traced = _traced_once(many)
+            traced = traced_once(many)
     for cell in steps:
         began = time.perf_counter()
         try:
-            ledger = traced.at(cell) if traced is not None and cell.batch > 1 else _estimated(cell)
+            ledger = traced.at(cell) if traced is not None and cell.batch > 1 else estimated(cell)
             found = values.estimated(ledger, store.plan.layers)
             notes = (*ledger.header.notes, *values.missing_layers(ledger, store.plan.layers))
         except Exception as error:
@@ -98,53 +92,6 @@ def _estimate(store: Store, cells: Sequence[Cell], told: Told) -> None:
         name = store.save_ledger(ledger, cell, "estimated")
         entry = done(cell, "estimated", values=found, notes=notes, ledger=name, seconds=time.perf_counter() - began)
         _keep(store, [entry], told)
-
-
-@dataclass(frozen=True)
-class _Traced:
-    """A step traced with a batch that is a prime, in whose place others are put."""
-
-    ledger: Ledger
-    prime: int
-
-    def at(self, cell: Cell) -> Ledger:
-        found = ledger_at(self.ledger, self.prime, cell.batch, fill_costs)
-        return replace(found, header=replace(found.header, command=estimate_command(cell)))
-
-
-def _traced_once(cells: Sequence[Cell]) -> _Traced:
-    prime = prime_for([cell.batch for cell in cells])
-    cell = cells[0]
-    try:
-        workload = given_workload(cell.model, (), None, batch=prime, device="meta", **_which(cell))
-        ledger = trace(workload, _options(cell))
-    except (BadInput, TraceFailed):
-        raise DoesNotScale(f"the model does not take a batch of {prime}") from None
-    sizes = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
-    check_scales(ledger, prime, sizes)
-    traced = _Traced(ledger, prime)
-    if ":" in cell.model:  # nobody has tried whether its ops stay the same whatever the batch
-        largest = max(cells, key=lambda one: one.batch)
-        if traced.at(largest) != _estimated(largest):
-            raise DoesNotScale(f"at a batch of {largest.batch} the model runs other ops")
-    return traced
-
-
-def _estimated(cell: Cell, target: str = "cuda") -> Ledger:
-    return estimate(cell.model, batch=cell.batch, **_which(cell), autocast=cell.autocast, tf32=cell.tf32,
-                    loss=cell.loss, optimizer=cell.optimizer, target=target,
-                    command=estimate_command(cell))  # fmt: skip
-
-
-def _which(cell: Cell) -> dict[str, Any]:
-    """As `given_workload` and `rooflight.estimate` take it."""
-    return {"step": cell.step, "seq": cell.seq, "past": cell.past, "dtype": cell.dtype, "overrides": cell.set or None,
-            "input_shape": None, "download": False}  # fmt: skip
-
-
-def _options(cell: Cell) -> TraceOptions:
-    return TraceOptions(target="cuda", autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss,
-                        optimizer=cell.optimizer, on="meta")  # fmt: skip
 
 
 # --- predictions ---
@@ -183,10 +130,10 @@ def _predicted(cells: Sequence[Cell], layers: Sequence[str]) -> list[Entry]:
 
     began, first = time.perf_counter(), cells[0]
     assert first.on is not None
-    found = predict(first.model, on=[first.on], batch=[cell.batch for cell in cells], **_which(first),
+    found = predict(first.model, on=[first.on], batch=[cell.batch for cell in cells], **which(first),
                     autocast=first.autocast, tf32=first.tf32, loss=first.loss, optimizer=first.optimizer,
                     gpus=first.gpus, parallel=first.parallel, advice=False)  # fmt: skip
-    traced = _estimated(first, target=found.header.target) if layers else None
+    traced = estimated(first, target=found.header.target) if layers else None
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []
     for cell, row in zip(cells, found, strict=True):
@@ -224,11 +171,9 @@ def _measure(store: Store, cells: Sequence[Cell], told: Told) -> None:
 
 def _measured(cell: Cell, repeat: int) -> Ledger:
     from rooflight.measurement.api import measure
-    from rooflight.study.commands import measure_command
-    from rooflight.study.machine import place_of
 
     where = place_of(cell.on)
-    return measure(cell.model, batch=cell.batch, **_which(cell), autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss,
+    return measure(cell.model, batch=cell.batch, **which(cell), autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss,
                    optimizer=cell.optimizer, device=where, repeat=repeat,
                    command=measure_command(cell, where))  # fmt: skip
 
