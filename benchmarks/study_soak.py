@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import tempfile
 import time
-from collections import Counter
 from datetime import date
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from study_kills import check_nothing_lost_nothing_doubled, killed_study
+from study_kills import Soak, check_nothing_lost_nothing_doubled, killed_study
 
 from rooflight.study.plan import plan_of
 from rooflight.study.store import begin
@@ -50,22 +50,18 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the result in results/study_soak.json")
     asked = parser.parse_args()
     line = [",".join(MODELS), *(word for name, values in AXES.items() for word in (f"--{name}", ",".join(values)))]
-    began, kills, starts, studies, in_vain = time.monotonic(), Counter(), 0, 0, 0
+    began, soak, chance = time.monotonic(), Soak(), random.Random(asked.seed)
     with tempfile.TemporaryDirectory() as folder:
         rows = undisturbed(Path(folder) / "undisturbed")
-        while sum(kills.values()) < asked.kills:
-            place = Path(folder) / f"study-{studies}"
-            found = killed_study(
-                place, line, kills=min(KILLS_A_STUDY, asked.kills - sum(kills.values())), seed=asked.seed + studies
-            )
+        while soak.count < asked.kills:
+            place = Path(folder) / f"study-{soak.studies}"
+            killed_study(place, line, soak, kills=min(KILLS_A_STUDY, asked.kills - soak.count), chance=chance)
             check_nothing_lost_nothing_doubled(place, rows)
-            kills += found.kills
-            starts, studies, in_vain = starts + found.starts, studies + 1, in_vain + found.in_vain
-            print(f"{sum(kills.values())} kills ({dict(kills)}), {starts} starts, {studies} studies of {len(rows)} cells: "
+            print(f"{soak.count} kills ({dict(soak.kills)}), {soak.starts} starts, {soak.studies} studies of {len(rows)} cells: "
                   "nothing lost, nothing doubled", flush=True)  # fmt: skip
     if asked.write:
-        result = {"made": date.today().isoformat(), "kills": sum(kills.values()), "by_victim": dict(kills), "starts": starts,
-                  "studies": studies, "cells_a_study": len(rows), "ended_before_the_kill": in_vain, "seed": asked.seed,
+        result = {"made": date.today().isoformat(), "kills": soak.count, "by_victim": dict(soak.kills), "starts": soak.starts,
+                  "studies": soak.studies, "cells_a_study": len(rows), "seed": asked.seed,
                   "seconds": round(time.monotonic() - began), "lost": 0, "doubled": 0}  # fmt: skip
         RESULT.parent.mkdir(exist_ok=True)
         RESULT.write_text(json.dumps(result, indent=1) + "\n")

@@ -26,47 +26,50 @@ LONGEST_S = 600.0
 
 @dataclass
 class Soak:
-    """What was done to a study."""
+    """What was done to studies."""
 
+    studies: int = 0
     starts: int = 0
     kills: Counter = field(default_factory=Counter)
     """Of the coordinator, of a worker, of all of them at once."""
-    in_vain: int = 0
-    """Moments that came after the study had ended."""
+
+    @property
+    def count(self) -> int:
+        return sum(self.kills.values())
 
 
-def killed_study(folder: Path, asked: list[str], *, kills: int, seed: int, options: Sequence[str] = ()) -> Soak:
-    """Start the study, kill some of it at a random moment, and start it again, until so many kills have hit it and it
-    ends by itself. Moments are random in time and in how far the journal has come."""
-    chance, soak = random.Random(seed), Soak()
-    line = [sys.executable, "-m", "rooflight", "study"]
-    while True:
-        again = (
-            [*line, str(folder), "--retry"] if (folder / "study.toml").exists() else [*line, *asked, "-o", str(folder)]
-        )
-        process = subprocess.Popen([*again, "--quiet", *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+def killed_study(folder: Path, asked: Sequence[str], soak: Soak, *, kills: int, chance: random.Random) -> None:
+    """Start the study, kill some of it at a random moment, start it again, until it ends by itself; after so many kills
+    it is left alone. Moments are random in time and in how far the journal has come."""
+    line, before = [sys.executable, "-m", "rooflight", "study"], soak.count
+    soak.studies += 1
+    ended = False
+    while not ended:
+        again = (folder / "study.toml").exists()
+        rest = [str(folder), "--retry"] if again else [*asked, "-o", str(folder)]
+        process = subprocess.Popen([*line, *rest, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                    start_new_session=True)  # fmt: skip
         soak.starts += 1
-        if sum(soak.kills.values()) >= kills:
+        if soak.count - before < kills:
+            ended = not _disturbed(process, folder, chance, soak)
+        else:
             _, errors = process.communicate(timeout=LONGEST_S)
             assert process.returncode == 0, errors.decode()
-            return soak
-        _disturb(process, folder, chance, soak)
+            ended = True
 
 
-def _disturb(process: subprocess.Popen, folder: Path, chance: random.Random, soak: Soak) -> None:
-    """One start, and one kill or several: a study survives the death of a worker."""
+def _disturbed(process: subprocess.Popen, folder: Path, chance: random.Random, soak: Soak) -> bool:
+    """Kill once or several times, for a study survives the death of a worker. Did it not end by itself?"""
     while True:
         if chance.random() < 0.5:
             _wait(process, lambda: False, chance.uniform(0, 2))
         else:
-            _wait(process, _has_grown(folder, chance.randrange(1, 4000)), 20)
+            _wait(process, _has_grown(folder, chance.randrange(1, 3000)), 20)
             time.sleep(chance.uniform(0, 0.02))
         if process.poll() is not None:
-            soak.in_vain += 1
-            assert process.returncode == 0, process.communicate()[1].decode()
-            process.communicate()
-            return
+            _, errors = process.communicate()
+            assert process.returncode == 0, errors.decode()
+            return False
         what = chance.choice(["coordinator", "worker", "all"])
         workers = workers_of(process.pid)
         if what == "worker" and workers:
@@ -81,7 +84,7 @@ def _disturb(process: subprocess.Popen, folder: Path, chance: random.Random, soa
         process.communicate()
         if chance.random() < 0.5:  # else the next one starts while the workers are still dying
             wait_until_gone(workers)
-        return
+        return True
 
 
 def _has_grown(folder: Path, more: int) -> Callable[[], bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import shutil
 import signal
@@ -13,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from study_kills import check_nothing_lost_nothing_doubled, entries, killed_study, wait_until_gone, workers_of
+from study_kills import Soak, check_nothing_lost_nothing_doubled, entries, killed_study, wait_until_gone, workers_of
 
 import rooflight
 from rooflight.errors import BadFile
@@ -164,15 +165,18 @@ def test_out_of_memory_is_called_that_whoever_says_it():
         reason_of(StoreBroken("full"))
 
 
-@pytest.mark.parametrize("seed", [6])
-def test_ten_kills_at_random_moments(tmp_path, seed):
-    asked = ["mnist-cnn", "--batch", "1,2,3,5,8", "--step", "infer,train", "--on", "v100,h200"]
-    soak = killed_study(tmp_path / "s", asked, kills=10, seed=seed)
-    assert sum(soak.kills.values()) >= 10
-    plan, _ = read_plan(tmp_path / "s" / "study.toml")
-    quiet = begin(tmp_path / "quiet", plan)
-    rows = [run_cell(quiet.folder, cell.id) for cell in quiet.cells]
-    check_nothing_lost_nothing_doubled(tmp_path / "s", rows)
+def test_ten_kills_at_random_moments(tmp_path):
+    """Of the coordinator, of workers, of all at once; a study that ends before it is killed is followed by another."""
+    asked = ["mnist-cnn", "--batch", "1,2,3,5,8", "--step", "infer,train", "--on", "v100,h200", "--workers", "1"]
+    rows = None
+    soak, chance = Soak(), random.Random(6)
+    while soak.count < 10:
+        folder = tmp_path / f"study-{soak.studies}"
+        killed_study(folder, asked, soak, kills=10 - soak.count, chance=chance)
+        if rows is None:
+            quiet = begin(tmp_path / "quiet", read_plan(folder / "study.toml")[0])
+            rows = [run_cell(quiet.folder, cell.id) for cell in quiet.cells]
+        check_nothing_lost_nothing_doubled(folder, rows)
 
 
 def test_workers_end_with_the_one_who_started_them(factories):
