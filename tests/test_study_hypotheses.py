@@ -424,6 +424,9 @@ def test_an_axis_that_a_model_does_not_have_does_not_part_it_from_others() -> No
 def test_what_is_not_given_can_be_asked_for() -> None:
     rows = [row("vgg11", 1, cell={"autocast": "bf16"}, time_predicted=1.0), row("vgg11", 1, time_predicted=2.0)]
     assert one("time(autocast=bf16) < time(autocast=none)", rows).verdict == "held"
+    # A study that was cut down may have the axis no more; a misspelt one is not taken for that.
+    assert one("time(autocast=none) < 1 s").verdict == "held"
+    assert one("time(autocats=none) < 1 s", rows).reason.startswith("no cell has the axis 'autocats'")
 
 
 MIXED = [

@@ -89,16 +89,17 @@ def test_the_verdicts_come_first_with_their_numbers() -> None:
     # 3 times as long everywhere; here by the measurement where both have one, else as predicted.
     assert (first["verdict"], first["held in"], first["by"]) == ("held", "8 of 8", "measured 3×, predicted 5×")
     assert first["numbers"].endswith("(1.50×)")
-    assert (first["in words"], first["said by"]) == ("deeper is slower", "document 002")
+    assert (first["claim"], first["said by"]) == ("deeper is slower", "document 002")
+    assert third["claim"] == "flops.measured / flops.estimated ~ 1 within 5%"
     # Predicted on both: exactly half, which is not under half.
     assert (second["verdict"], second["held in"], second["by"]) == ("refuted", "0 of 8", "predicted")
     assert second["numbers"] == "2.10 ms is not < 2.10 ms (1.00×)"
     assert (third["verdict"], third["held in"]) == ("not measured", "7 of 7, 1 missing")
-    assert third["numbers"] == "measurement failed: out of memory: 9.1 GB more were asked for"
+    assert third["numbers"] == "measurement failed: out of memory: 9.1 …"
     assert (fourth["verdict"], fourth["numbers"]) == ("held", "host = host")
     assert (fifth["verdict"], fifth["numbers"]) == (
         "not measured",
-        "no cell has 'vgg19': models are resnet18, resnet50",
+        "no cell has 'vgg19': models are resnet1…",
     )
 
 
@@ -160,6 +161,8 @@ def test_trends_devices_and_failures_are_there() -> None:
     assert failed == [{"not": "measured", "cells": "1", "which": "resnet50-b64-infer-fp32-here",
                        "why": "out of memory: 9.1 GB more were asked for"}]  # fmt: skip
     assert page.notes == (
+        "claim 1: deeper is slower: time(resnet50) > 2 * time(resnet18) (document 002)",
+        "claim 2: twice as fast: time(on=here) < 0.5 * time(on=v100)",
         "measured on NVIDIA H200",
         "note: resnet18-b1-infer-fp32-here and 7 more: clocks were not locked",
     )
@@ -217,8 +220,10 @@ def test_a_terminal_of_any_width_shows_the_verdicts_whole(width: int) -> None:
         console.print(to_rich(narrowed(one, width), width=width))
     shown = stream.getvalue()
     assert shown.count("not measured") >= 2
-    if width >= 100:
-        assert "time(resnet50) > 2 * time(resnet18)" in shown
+    assert "deeper is slower" in shown
+    if width >= 220:
+        assert "flops.measured / flops.estimated ~ 1 within 5%" in shown
+        assert "2.10 ms is not < 2.10 ms (1.00×)" in shown
 
 
 def test_markdown_and_csv() -> None:

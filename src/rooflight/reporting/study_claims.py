@@ -11,7 +11,10 @@ from rooflight.reporting.written import cut, per_second, quotient, seconds, whol
 from rooflight.study.hypotheses.grid import written
 from rooflight.study.hypotheses.verdict import Compared, Judged, Point
 
-_CLAIM_WIDTH = 64
+_REASON_WIDTH = 40
+"""Letters of a reason in the line of a claim; a table of its own has it whole."""
+_SHORT = 60
+"""A claim of more letters may be cut short in a terminal."""
 COUNTER_EXAMPLES = 8
 """Of one claim; the worst."""
 
@@ -24,16 +27,23 @@ def counted(judged: Sequence[Judged]) -> str:
 
 
 def claim_table(judged: Sequence[Judged]) -> Table:
-    """One line for every claim; of a refuted one the worst counter-example, of another the place that came closest."""
+    """One line for every claim, in words where it has them, with its worst counter-example or its closest place."""
     columns = [
         Column("#", str), Column("verdict", str, right=False, whole=True),
-        Column("claim", str, right=False, whole=True), Column("held in", str, whole=True),
-        Column("numbers", str, right=False, optional=1), Column("at", str, right=False, optional=3),
-        Column("by", str, right=False, optional=2), Column("in words", str, right=False, optional=5),
-        Column("said by", str, right=False, optional=4),
+        Column("claim", str, right=False), Column("held in", str, whole=True),
+        Column("numbers", str, right=False, whole=True, optional=1), Column("at", str, right=False, optional=3),
+        Column("by", str, right=False, optional=2), Column("said by", str, right=False, optional=4),
     ]  # fmt: skip
     lines = [
-        (one.number, one.verdict, _claim(one), held_in(one), *telling(one), sides(one), one.says, one.source)
+        (
+            one.number,
+            one.verdict,
+            Label(_claim(one), one.says or _claim(one)),
+            held_in(one),
+            *telling(one),
+            sides(one),
+            one.source,
+        )
         for one in judged
     ]
     kept = [i for i in range(len(columns)) if i < 4 or any(line[i] for line in lines)]
@@ -80,12 +90,14 @@ def held_in(one: Judged) -> str:
     return f"{one.held} of {len(one.points)}{missing}" if one.points else "–"
 
 
-def telling(one: Judged) -> tuple[str, str]:
+def telling(one: Judged) -> tuple[Label, str]:
     """The most telling numbers and their place; or why there are none."""
     if one.points and one.verdict != "not measured":
-        return _numbers(one.points[0]), place(one.points[0].at)
+        text = _numbers(one.points[0])
+        return Label(text, text), place(one.points[0].at)
     whys = Counter(gap.why for gap in one.missing or one.not_asked)
-    return one.reason or "; ".join(why for why, _ in whys.most_common(3)), ""
+    why = one.reason or "; ".join(why for why, _ in whys.most_common(3))
+    return Label(why, cut(why, _REASON_WIDTH)), ""
 
 
 def _numbers(point: Point) -> str:
@@ -138,6 +150,16 @@ def _exact(value: int | float, unit: str) -> str:
     return f"{text} {unit}".rstrip()
 
 
-def _claim(one: Judged) -> Label:
-    text = " ".join(one.claim.split())
-    return Label(text, cut(text, _CLAIM_WIDTH))
+def spelled_out(judged: Sequence[Judged]) -> list[str]:
+    """What a line has no room for: claims in full, and who says so."""
+    found = []
+    for one in judged:
+        if one.says or one.source or len(one.claim) > _SHORT:
+            said = f"{one.says}: " if one.says else ""
+            by = f" ({one.source})" if one.source else ""
+            found.append(f"claim {one.number}: {said}{_claim(one)}{by}")
+    return found
+
+
+def _claim(one: Judged) -> str:
+    return " ".join(one.claim.split())

@@ -82,7 +82,7 @@ _STYLE += "\n.keys li{color:var(--fg)}" + "".join(f"\n.keys .c{i} svg{{color:var
 
 def study_html(rows: Sequence[Row], plan: Plan, *, folder: str | None = None) -> str:
     """The whole document."""
-    return page_with_charts(study_page(rows, plan, folder=folder), charts(rows))
+    return page_with_charts(study_page(rows, plan, folder=folder, spell_out=False), charts(rows))
 
 
 def page_with_charts(page: Page, pictures: Sequence[Chart]) -> str:
@@ -141,19 +141,19 @@ class _Lines:
 
 def _folded(table: Table) -> Table:
     """Claims with what is said of them below them, so that a line is not too wide to be read."""
-    below = {"claim": ("in words", "said by"), "numbers": ("at",)}
-    gone = {name for names in below.values() for name in names}
     names = [column.name for column in table.columns]
-    kept = [i for i, name in enumerate(names) if name not in gone]
+    below = {"claim": "said by", "numbers": "at"}
+    kept = [i for i, name in enumerate(names) if name not in below.values()]
     rows = []
     for row, texts in zip(table.rows, table.written(), strict=True):
-        cells: list[object] = []
-        for i in kept:
-            full = row[i].full if isinstance(row[i], Label) else texts[i]
-            more = tuple(texts[names.index(name)] for name in below.get(names[i], ()) if name in names)
-            told = " — ".join(filter(None, more))
-            cells.append(_Lines((full, *([told] if told else []))) if names[i] in below else row[i])
-        rows.append(tuple(cells))
+        told = dict(zip(names, texts, strict=True))
+        cells = list(row)
+        for name, more in below.items():
+            i = names.index(name)
+            full, words = (row[i].full, texts[i]) if isinstance(row[i], Label) else (texts[i], texts[i])
+            said = [words if name == "claim" and words != full else "", told.get(more, "")]
+            cells[i] = _Lines((full, " — ".join(filter(None, said))))
+        rows.append(tuple(cells[i] for i in kept))
     columns = tuple(replace(table.columns[i], whole=table.columns[i].whole and names[i] not in below) for i in kept)
     return replace(table, columns=columns, rows=tuple(rows))
 
@@ -162,7 +162,7 @@ def _cell(column: str, cell: object, text: str) -> str:
     if isinstance(cell, _Lines):
         first, *more = map(html.escape, cell.texts)
         said = f"<code>{first}</code>" if column == "claim" else first
-        return said + "".join(f'<div class="small">{line}</div>' for line in more)
+        return said + "".join(f'<div class="small">{line}</div>' for line in more if line)
     if column == "verdict" and text in _VERDICTS:
         return f'<span class="v {_VERDICTS[text]}">{html.escape(text)}</span>'
     return html.escape(text)

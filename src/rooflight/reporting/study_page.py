@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from rooflight import units
 from rooflight.reporting.page import Page
-from rooflight.reporting.study_claims import claim_table, counted, counter_table, gap_table
+from rooflight.reporting.study_claims import claim_table, counted, counter_table, gap_table, spelled_out
 from rooflight.reporting.study_tables import cell_table, headline
 from rooflight.reporting.study_trends import trend_tables
 from rooflight.reporting.table import Column, Table
 from rooflight.study.cell import Row
-from rooflight.study.hypotheses import Judged, claims
-from rooflight.study.trends import Trends, trends
+from rooflight.study.hypotheses import claims
+from rooflight.study.trends import trends
 
 if TYPE_CHECKING:
     from rooflight.study.plan import Plan
@@ -36,21 +36,19 @@ CONVENTIONS = (
 )
 
 
-def study_page(rows: Sequence[Row], plan: Plan, *, folder: str | None = None) -> Page:
-    """All of it. `folder`: where the study is, for the command that makes it again."""
-    return assembled(rows, plan, judged=claims(plan.claim, rows), found=trends(rows), folder=folder)
+def study_page(rows: Sequence[Row], plan: Plan, *, folder: str | None = None, spell_out: bool = True) -> Page:
+    """All of it. `folder`: where the study is, for the command that makes it again.
 
-
-def assembled(rows: Sequence[Row], plan: Plan, *, judged: Sequence[Judged], found: Trends,
-              folder: str | None = None) -> Page:  # fmt: skip
-    """The page of what has been judged and found already."""
+    `spell_out`: claims stand below the tables once more, in full, where the table may have cut them short.
+    """
+    judged = claims(plan.claim, rows)
     tables = [claim_table(judged), counter_table(judged), gap_table(judged), cell_table(rows, rows[:MOST_CELLS]),
-              *trend_tables(found), failure_table(rows)]  # fmt: skip
+              *trend_tables(trends(rows)), failure_table(rows)]  # fmt: skip
     return Page(
         headline(rows, plan),
-        tuple(line for line in (plan.about, counted(judged) if judged else "") if line),
+        tuple(line for line in (" ".join(plan.about.split()), counted(judged) if judged else "") if line),
         tuple(table for table in tables if table.rows),
-        tuple(_notes(rows)),
+        (*(spelled_out(judged) if spell_out else ()), *_notes(rows)),
         (replication(folder), *CONVENTIONS),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -97,6 +98,9 @@ class Grid:
 
     def _resolved(self, chosen: Filter) -> tuple[str, Value]:
         if chosen.axis is not None:
+            near = difflib.get_close_matches(chosen.axis, self.values, n=1)
+            if chosen.value == _ABSENT and chosen.axis not in self.values and not near:
+                return chosen.axis, None  # a study without the axis has nothing but cells without it
             self._known(chosen.axis)
             return chosen.axis, self._matching(chosen.axis, chosen.value)
         if (model := _match("model", self.values.get("model", ()), chosen.value)) is not None:
