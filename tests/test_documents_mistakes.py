@@ -519,10 +519,9 @@ ELSEWHERE = {
     92: "of one model; the documents' judges count both copies", 93: "of one model",
     99: "by one model's parameters", 101: "by one model's parameters",
     120: "by formula; the judges take the V100's count", 128: "by formula",
-    121: "by formula", 129: "by formula", 125: "by its own rows", 126: "by its own rows", 133: "by its own rows",
-    134: "by its own rows", 143: "the host's link, where the judges give NVLink's own figure",
+    121: "by formula", 129: "by formula", 125: "by formula", 126: "by formula", 133: "by formula", 134: "by formula",
+    143: "the host's link, where the judges give NVLink's own figure",
     146: "a ratio, where the judges give a decrease", 148: "a ratio", 149: "a ratio", 151: "with the right parameters",
-    **dict.fromkeys((277, 278, 283, 284, 289, 290), "by its own rows"),
 }  # fmt: skip
 
 

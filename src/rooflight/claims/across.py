@@ -18,8 +18,7 @@ from rooflight.claims.result import Candidate, CannotTell, Finding, Judged
 
 _COVERED = 0.999
 """So much of the total the rows must be for it to be their sum."""
-_RUN_FINDINGS = ("scopes-mixed", "peak-of-another-precision", "above-the-roof", "board-for-die", "link-for-memory",
-                 "peak-off-by-ten")  # fmt: skip
+_RUN_FINDINGS = ("scopes-mixed", "peak-of-another-precision", "above-the-roof", "board-for-die")
 _OF_A_RUN = ("performance", "traffic", "intensity", "throughput", "time", "bound", "roof_share")
 
 
@@ -102,7 +101,7 @@ def _mixed_work(rows: list[Judged]) -> Iterator[Finding]:
     """FLOPs in some rows, multiply-adds under the same name in others."""
     work = [row for row in rows if _name(row) in ("flops", "ops") and row.answer is not None and row.answer.value]
     once = [row for row in work if row.says("macs-for-flops") or row.says("macs-and-bias")]
-    twice = [row for row in work if row.verdict == "right" and not _is_mac(row)]
+    twice = [row for row in work if row.verdict == "right" and not _is_mac(row) and _is_matrix_work(row)]
     if once and twice:
         text = (
             f"multiply-adds and FLOPs in one table: a multiply-add counts once in {_listed(once)}, and as 2, as peaks "
@@ -113,6 +112,10 @@ def _mixed_work(rows: list[Judged]) -> Iterator[Finding]:
     if len(against) > 1:
         text = f"{_listed(against)}: multiply-adds against a peak that counts a multiply-add as 2: times come out half"
         yield Finding("macs-against-a-peak", text, tuple(row.claim.row for row in against))
+
+
+def _is_matrix_work(row: Judged) -> bool:
+    return row.answer is not None and row.answer.origin.startswith("formula ")
 
 
 def _is_mac(row: Judged) -> bool:
@@ -129,6 +132,7 @@ def _mixed_units(rows: list[Judged]) -> Iterator[Finding]:
         and isinstance(row.claim.stated, Amount)
         and row.claim.stated.unit.dimension in ("byte", "byte/s")
         and row.claim.stated.unit.power
+        and not row.claim.stated.unit.binary
     ]
     if binary and decimal:
         text = f"powers of 1,000 and of 1,024 under one kind of unit: {_listed(binary)} against {_listed(decimal)}"

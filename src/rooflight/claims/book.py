@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
+from rooflight.claims import retrace
 from rooflight.claims.claim import Claim, StepName
 from rooflight.claims.places import Place, place_of, same_model
 from rooflight.claims.result import CannotTell
 from rooflight.errors import BadInput
 from rooflight.hardware import devices
 from rooflight.hardware.device import Device
-from rooflight.ledger import DTYPE_BYTES, Ledger, Op, Tensor
+from rooflight.ledger import DTYPE_BYTES, Ledger, Op
 from rooflight.measured import Measured, is_measured
 
 _ANY_BATCH = ("params", "trainable_params", "param_bytes", "model_bytes", "layers", "gradient_bytes", "optimizer_bytes",
@@ -43,12 +43,6 @@ class Book:
     def device(self) -> Device | None:
         """That it was measured on, where the database has it."""
         return devices.recognise_name(self.ledger.header.device)
-
-    @cached_property
-    def fixed(self) -> frozenset[int]:
-        """Storages that do not grow with the batch."""
-        kinds = ("parameter", "buffer", "gradient", "optimizer-state")
-        return frozenset(storage.id for storage in self.ledger.storages if storage.category in kinds)
 
     @cached_property
     def dtype_bytes(self) -> int:
@@ -103,8 +97,18 @@ class Scope:
     def whole(self) -> Scope:
         return replace(self, place=place_of(self.ledger, ""))
 
-    def is_fixed(self, tensors: Iterable[Tensor]) -> list[bool]:
-        return [tensor.storage in self.book.fixed for tensor in tensors]
+    def traced_anew(self) -> Scope:
+        """The same at the row's batch; raises `CannotTell` where the model cannot be built again."""
+        if self.scale == 1 or self.batch is None:
+            return self
+        found = retrace.at_batch(self.ledger, self.batch)
+        if found is None:
+            own = self.ledger.header.batch
+            raise CannotTell(
+                f"{self.name} is not proportional to the batch: the ledger is of {own}, the row of {self.batch}",
+                self.book.estimate_command(batch=self.batch),
+            )
+        return replace(self, book=Book(found), place=place_of(found, self.place.name))
 
 
 def _phases(step: StepName | None) -> tuple[str, ...] | None:

@@ -45,7 +45,9 @@ def run_of(book: Book, table: Table, like: Claim) -> Run | None:
         _, device = find_device(like.device)
     except CannotTell:
         return None
-    work = table.find((*COUNTED, "flops"), like)
+    work, once = table.find((*COUNTED, "flops"), like), table.find(("macs",), like)
+    if work is None and once is not None:
+        work = replace(once, value=2 * once.value)
     moved, time = table.find(("dram_bytes",), like), table.find(TIMES, like)
     peak, bandwidth = (table.find((name,), like) or _of_device(table, name, like) for name in ("peak", "bandwidth"))
     used = [row for row in (work, moved, time) if row is not None]

@@ -110,7 +110,7 @@ def _work(case: Case) -> Iterator[Candidate]:
 
 
 def _all_work(case: Case) -> Iterator[Candidate]:
-    other = counts.other_flops(case.scope)
+    other = counts.other_flops(case.scope.traced_anew())
     if other:
         yield Candidate(
             "all-arithmetic", "with the arithmetic outside matrix work", case.times * counts.macs(case.scope) + other
@@ -167,7 +167,7 @@ def _summary(case: Case) -> Iterator[Candidate]:
 
 
 def _intensity(case: Case) -> Iterator[Candidate]:
-    moved = Fraction(counts.moved(case.scope))
+    moved = Fraction(counts.moved(case.scope.traced_anew()))
     yield Candidate("matrix-work-only", "matrix FLOPs alone by compulsory bytes", counts.flops(case.scope) / moved)
     yield Candidate("macs-for-flops", f"multiply-adds by bytes: {_ONCE}", counts.macs(case.scope) / moved)
     if case.scope.book.is_measured:

@@ -1,7 +1,7 @@
 """Counts over the ops and modules of a ledger that answers, conventions and mistakes are all made of.
 
-A row may be of another batch than the ledger. Matrix work, outputs and what an op reads and writes beside parameters
-are proportional to the batch; parameters are not. What is neither is not scaled, but left unanswered.
+A row may be of another batch than the ledger. Matrix work and what a layer gets and gives are proportional to the
+batch, parameters do not depend on it. What is neither is not scaled: it is traced anew, or left unanswered.
 """
 
 from __future__ import annotations
@@ -48,19 +48,9 @@ def ops(scope: Scope) -> Number:
 
 
 def moved(scope: Scope, names: tuple[str, ...] = ("bytes_read", "bytes_written")) -> Number:
-    """Compulsory bytes; at another batch only where what does not grow with it can be told apart."""
-    if scope.scale == 1:
-        return sum(known(op, name) for op in scope.ops for name in names)
-    if any(op.phase != "forward" for op in scope.ops):
-        at_its_own_batch(scope, "traffic of a training step")
-    found = Fraction(0)
-    for op in scope.ops:
-        read = known(op, "bytes_read") if "bytes_read" in names else 0
-        fixed = sum(tensor.nbytes for tensor in dict.fromkeys(op.inputs) if tensor.storage in scope.book.fixed)
-        fixed = min(fixed, read)
-        written = known(op, "bytes_written") if "bytes_written" in names else 0
-        found += fixed + (read - fixed + written) * scope.scale
-    return whole(found)
+    """Compulsory bytes."""
+    at_its_own_batch(scope, "traffic")
+    return sum(known(op, name) for op in scope.ops for name in names)
 
 
 def params(scope: Scope) -> int:
@@ -104,13 +94,14 @@ def work(op: Op) -> Work | None:
 
 def every_output(scope: Scope) -> Number:
     """Bytes of what all ops give, functional ones too; what is changed in place is no new output."""
+    at_its_own_batch(scope, "what all ops give")
     made = (
         tensor.nbytes
         for op in scope.whole().ops
         if op.phase == "forward" and not op.mutates
         for tensor in op.outputs[:1]
     )
-    return whole(sum(made) * scope.scale)
+    return sum(made)
 
 
 def known(op: Op, name: str) -> int:

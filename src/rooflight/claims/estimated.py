@@ -97,7 +97,7 @@ def _macs(scope: Scope) -> Answer:
 def _ops(scope: Scope) -> Answer:
     if matrix_ops(scope.ops):
         return _flops(scope)
-    return Answer(other_flops(scope), _other_text(scope), "formulas over the ops")
+    return _anew(_other)(scope)
 
 
 def _other(scope: Scope) -> Answer:
@@ -219,9 +219,10 @@ def _forward_backward(scope: Scope) -> Answer:
 
 
 def _total_size(scope: Scope) -> Answer:
-    parts = (_input_size(scope).value, param_bytes(scope.whole()), 2 * every_output(scope))
-    text = "input {} + parameters {} + 2 × outputs {} B".format(*(f"{value:,}" for value in parts))
-    return Answer(sum(parts), text, "the trace")  # type: ignore[arg-type]
+    inputs = whole(summary.sizes(scope.ledger).input_bytes * scope.scale)
+    parts = (inputs, param_bytes(scope.whole()), 2 * every_output(scope))
+    text = "input {} + parameters {} + outputs twice {} B".format(*map(said, parts))
+    return Answer(sum(parts), text, "the trace")
 
 
 def _growth(scope: Scope) -> Answer:
@@ -240,13 +241,19 @@ def _batch(scope: Scope) -> Answer:
     return Answer(found, "the step that was traced", "the ledger's header")
 
 
+def _anew(answer: Answering) -> Answering:
+    """For what is not proportional to the batch."""
+    return lambda scope: answer(scope.traced_anew())
+
+
 ANSWERS: dict[str, Answering] = {
-    "flops": _flops, "macs": _macs, "ops": _ops, "other_flops": _other, "share": _share,
-    "bytes": _bytes("bytes_read", "bytes_written"), "bytes_read": _bytes("bytes_read"),
-    "bytes_written": _bytes("bytes_written"), "intensity": _intensity, "params": _params,
+    "flops": _flops, "macs": _macs, "ops": _ops, "other_flops": _anew(_other), "share": _share,
+    "bytes": _anew(_bytes("bytes_read", "bytes_written")), "bytes_read": _anew(_bytes("bytes_read")),
+    "bytes_written": _anew(_bytes("bytes_written")), "intensity": _anew(_intensity), "params": _params,
     "trainable_params": _trainable, "param_bytes": _param_bytes, "model_bytes": _model_bytes,
     "output_shape": _output_shape, "output_size": _output_size, "output_elements": _output_elements,
     "output_bytes": _output_bytes, "input_features": _input_features, "input_bytes": _input_bytes,
     "weight_output_bytes": _weight_output, "layers": _layers, "input_size": _input_size,
-    "growth_bytes": _growth, "forward_backward_bytes": _forward_backward, "total_size": _total_size, "batch": _batch,
+    "growth_bytes": _growth, "forward_backward_bytes": _anew(_forward_backward), "total_size": _anew(_total_size),
+    "batch": _batch,
 }  # fmt: skip

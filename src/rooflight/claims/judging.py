@@ -14,7 +14,7 @@ from rooflight.claims.names import COUNTER
 from rooflight.claims.own import Table
 from rooflight.claims.ratios import judge_ratio
 from rooflight.claims.result import Answer, Candidate, CannotTell, Judged
-from rooflight.claims.verdicts import follows, off_by, short, unknown, wrong
+from rooflight.claims.verdicts import follows, off_by, right_value, short, unknown, wrong
 from rooflight.hardware.device import Device
 
 _OF_A_RUN = ("intensity",)
@@ -95,7 +95,7 @@ class Judge:
         if found := matching.by_convention(case):
             return Judged(claim=claim, verdict="convention", answer=answer, because=found, off_by=off_by(claim, answer))
         found = matching.by_mistake(case) or self._by_own_rows(claim) or matching.by_remote_mistake(case)
-        return replace(wrong(claim, answer, found), ambiguous=len(found) > 1)
+        return replace(wrong(claim, answer, found, "" if found else matching.nearest(case)), ambiguous=len(found) > 1)
 
     def _by_own_rows(self, claim: Claim) -> tuple[Candidate, ...]:
         """A value that is only as wrong as the rows it was made of."""
@@ -135,12 +135,19 @@ class Judge:
             return wrong(claim, made, (Candidate("does-not-follow", text, made.value),))
         ingredients = [self.row(number) for number in made.rows]
         if any(row.verdict == "wrong" for row in ingredients):
-            return wrong(claim, made, (follows(self, made),))
+            return wrong(claim, self._corrected(claim) or made, (follows(self, made),))
         others = tuple(found for row in ingredients if row.verdict == "convention" for found in row.because)
         if others:
             return Judged(claim=claim, verdict="convention", answer=made, because=others)
         reason = f"it follows from the table itself; {why.reason}" if why is not None else ""
         return Judged(claim=claim, verdict="right", answer=made, reason=reason)
+
+    def _corrected(self, claim: Claim) -> Answer | None:
+        """What would follow, had the wrong rows been right."""
+        made = self.table.follows(claim)
+        values = {} if made is None else {number: right_value(self.row(number)) for number in made.rows}
+        right = {number: value for number, value in values.items() if value is not None}
+        return self.table.corrected(right).follows(claim) if right else None
 
     # Devices and counters.
 

@@ -17,6 +17,7 @@ from rooflight.claims.result import Answer, Candidate, CannotTell, Value
 _TWINS = {"flops": "macs", "ops": "macs", "macs": "flops"}
 MOST_SPREAD = Fraction(1, 200)
 """A number given so roughly is anybody's: far-fetched mistakes are not looked for."""
+NEAR = Fraction(1, 100)
 _DIGITS_BEFORE = (2, 3, 4)
 """To so many digits somebody may have rounded before multiplying."""
 
@@ -52,7 +53,9 @@ def _rounded_before(stated: Amount, found: Candidate) -> Candidate | None:
 
 
 def matching(stated: Stated, found: Iterable[Candidate]) -> Iterator[Candidate]:
-    """Those that give what is stated."""
+    """Those that give what is stated; a bound is given by too many."""
+    if isinstance(stated, Amount) and (stated.low is None or stated.high is None):
+        return
     for candidate in found:
         if is_value(stated, candidate.value):
             yield candidate
@@ -113,10 +116,23 @@ def by_remote_mistake(case: Case) -> tuple[Candidate, ...]:
     assert stated is not None
     if isinstance(stated, Amount) and stated.spread > MOST_SPREAD:
         return ()
-    for trial in mistakes.REMOTE:
-        if found := _once(matching(stated, mistakes.values(case, (trial,)))):
-            return found
-    return ()
+    remote = _once(matching(stated, mistakes.values(case, mistakes.REMOTE)))
+    return remote or _once(matching(stated, mistakes.values(case, mistakes.COSTLY)))
+
+
+def nearest(case: Case) -> str:
+    """The mistake that comes nearest, where none gives the value: somebody may have rounded on the way."""
+    stated, right = case.claim.stated, case.answer.value
+    if not isinstance(stated, Amount) or not stated.value or isinstance(right, (str, tuple)) or not right:
+        return ""
+    best, apart = None, min(NEAR, abs(stated.value / Fraction(right) - 1))
+    for found in (*conventions(case), *mistakes.values(case, mistakes.LIKELY)):
+        if isinstance(found.value, (str, tuple)) or not found.value:
+            continue
+        by = abs(stated.value / Fraction(found.value) - 1)
+        if by < apart:
+            best, apart = found, by
+    return "" if best is None else f"the nearest gives a value {100 * float(apart):.2g}% off: {best.text}"
 
 
 def _twin(case: Case) -> Case | None:

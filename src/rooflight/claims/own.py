@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -29,11 +29,17 @@ class Ingredient:
 
     claim: Claim
     value: Fraction
+    corrected: bool = False
 
     @property
     def name(self) -> str:
         assert self.claim.named is not None
         return self.claim.named.quantity.name
+
+    def __str__(self) -> str:
+        if self.corrected:
+            return f"{float(self.value):,.12g} (what row {self.claim.row} should say)"
+        return f"{self.claim.value} (row {self.claim.row})"
 
 
 def is_total(claim: Claim) -> bool:
@@ -43,10 +49,22 @@ def is_total(claim: Claim) -> bool:
 class Table:
     """The rows of a table, as they look for each other."""
 
-    def __init__(self, claims: Sequence[Claim], model: str = "") -> None:
-        """`model`: what a row without one is of."""
+    def __init__(
+        self, claims: Sequence[Claim], model: str = "", *, right: Mapping[int, Fraction] | None = None
+    ) -> None:
+        """`model`: what a row without one is of. `right`: values that stand for what rows state."""
         self.claims = tuple(claims)
         self.model = model
+        self._right = right or {}
+
+    def corrected(self, right: Mapping[int, Fraction]) -> Table:
+        """The same table with some of its values put right."""
+        return Table(self.claims, self.model, right=right)
+
+    def ingredient(self, claim: Claim) -> Ingredient | None:
+        if claim.named is None or not isinstance(claim.stated, Amount) or claim.stated.bound:
+            return None
+        return Ingredient(claim, self._right.get(claim.row, claim.stated.value), claim.row in self._right)
 
     def find(self, names: Iterable[str], like: Claim) -> Ingredient | None:
         """The row of one of these quantities that is of the same thing; the first name that has one."""
@@ -61,9 +79,7 @@ class Table:
                 and (score := self._fits(claim, like, name)) is not None
             ]
             if found:
-                best = max(found, key=lambda pair: (pair[0], -pair[1].row))[1]
-                assert isinstance(best.stated, Amount)
-                return Ingredient(best, best.stated.value)
+                return self.ingredient(max(found, key=lambda pair: (pair[0], -pair[1].row))[1])
         return None
 
     def _fits(self, row: Claim, like: Claim, name: str, *, layer: bool = True, batch: bool = True) -> int | None:
@@ -116,8 +132,8 @@ class Table:
             return None
         found = Fraction(0)
         for claim in rows:
-            assert isinstance(claim.stated, Amount)
-            found += claim.stated.value * batches_between(claim, total)
+            row = self.ingredient(claim)
+            found += row.value * batches_between(claim, total) if row is not None else 0
         times = {batches_between(claim, total) for claim in rows}
         factor = f"{times.pop()} × " if len(times) == 1 and times != {1} else ""
         return Answer(
@@ -158,7 +174,7 @@ def _quotient(above: tuple[str, ...], below: tuple[str, ...]) -> Derivation:
         one, other = table.find(above, claim), table.find(below, claim)
         if one is None or other is None or not other.value:
             return None
-        how = f"{one.claim.value} (row {one.claim.row}) / {other.claim.value} (row {other.claim.row})"
+        how = f"{one} / {other}"
         return _near(one.value / other.value, how, (one, other))
 
     return made
@@ -187,7 +203,7 @@ def _throughput(table: Table, claim: Claim) -> Answer | None:
     batch = claim.batch or (time.claim.batch if time is not None else None)
     if time is None or batch is None or not time.value:
         return None
-    how = f"batch {batch} / {time.claim.value} (row {time.claim.row})"
+    how = f"batch {batch} / {time}"
     return _near(batch / time.value, how, (time,))
 
 
@@ -197,7 +213,7 @@ def _at_peak(table: Table, claim: Claim) -> Answer | None:
     peak = next(
         (
             found
-            for found in map(_amount, table.claims)
+            for found in map(table.ingredient, table.claims)
             if found is not None
             and found.name == "peak"
             and (not claim.device or found.claim.device.lower() == claim.device.lower())
@@ -207,7 +223,7 @@ def _at_peak(table: Table, claim: Claim) -> Answer | None:
     )
     if work is None or peak is None or not peak.value:
         return None
-    how = f"{work.claim.value} (row {work.claim.row}) / {peak.claim.value} (row {peak.claim.row})"
+    how = f"{work} / {peak}"
     if not _is_mac(work.claim):
         return _near(work.value / peak.value, how, (work, peak))
     made = _near(2 * work.value / peak.value, f"2 × {how}", (work, peak))
@@ -219,10 +235,6 @@ def _is_mac(claim: Claim) -> bool:
     """Does the row say that it counts multiply-adds?"""
     by_unit = isinstance(claim.stated, Amount) and claim.stated.unit.dimension == "mac"
     return by_unit or _is(claim, "macs")
-
-
-def _amount(claim: Claim) -> Ingredient | None:
-    return Ingredient(claim, claim.stated.value) if claim.named and isinstance(claim.stated, Amount) else None
 
 
 _DERIVED: dict[str, Derivation] = {

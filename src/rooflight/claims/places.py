@@ -29,7 +29,7 @@ class Place:
     @property
     def module(self) -> Module | None:
         """The one that was named, where it is one."""
-        return self.modules[0] if self.kind == "module" else None
+        return self.modules[0] if self.kind == "module" and self.modules else None
 
 
 def leaves(ledger: Ledger) -> list[Module]:

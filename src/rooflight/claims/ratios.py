@@ -15,7 +15,7 @@ from rooflight.claims.names import Operand
 from rooflight.claims.own import operand_claim
 from rooflight.claims.places import place_of
 from rooflight.claims.result import Answer, Candidate, CannotTell, Judged
-from rooflight.claims.verdicts import Judging, follows, wrong
+from rooflight.claims.verdicts import Judging, follows, right_value, wrong
 from rooflight.errors import BadInput
 from rooflight.prediction.sanity.ratios import explain, memory_ratio
 
@@ -49,7 +49,8 @@ def judge_ratio(judging: Judging, claim: Claim) -> Judged:
     if states(claim.stated, answer):
         if unlike is not None:
             return Judged(claim=claim, verdict="convention", answer=answer, because=(unlike,))
-        return judging.followed(claim, answer) if rows else Judged(claim=claim, verdict="right", answer=answer)
+        reason = "it follows from the table itself" if rows else ""
+        return Judged(claim=claim, verdict="right", answer=answer, reason=reason)
     found = _by_own_rows(judging, claim, above, below)
     found += tuple(matching(claim.stated, _mistaken(above, below)))
     if unlike is not None:
@@ -68,7 +69,9 @@ def _side(judging: Judging, claim: Claim, operand: Operand) -> _Side:
     except CannotTell as why:
         if row is None:
             raise CannotTell(f"{operand.named.written}: {why.reason}", why.needs) from None
-        return _Side(name, row.value, f"{row.claim.value} (row {row.claim.row})", None, row.claim.row, stated)
+        right = right_value(judging.row(row.claim.row))
+        made = row if right is None else replace(row, value=right, corrected=True)
+        return _Side(name, made.value, str(made), None, row.claim.row, stated)
     value = case.answer.value
     if isinstance(value, (str, tuple)):
         raise CannotTell(f"{operand.named.written} is no number to divide")

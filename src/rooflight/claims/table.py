@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
@@ -37,6 +37,7 @@ _PRECISIONS = {
 T = TypeVar("T")
 Bad = Callable[[str, str], BadFile]
 """An error from a column and a message."""
+_ENGLISH = NumberStyle(".", ",")
 MOST_ROWS = 20_000
 _WHOLE: tuple[Dimension, ...] = ("flop", "mac", "byte", "count", "counter")
 
@@ -50,7 +51,7 @@ def read_claims(path: str | Path) -> list[Claim]:
 
 def parse_claims(content: bytes, where: str) -> list[Claim]:
     """The same from the bytes of a file; `where` they are from, for messages."""
-    records = _records(_decoded(content, where), where)
+    delimiter, records = _records(_decoded(content, where), where)
     if not records:
         raise BadFile(f"{where} is empty: a table has a header (layer, quantity, value, ...) and rows")
     header = _header(records[0], where)
@@ -61,7 +62,8 @@ def parse_claims(content: bytes, where: str) -> list[Claim]:
         raise BadFile(f"{where} has {len(rows):,} rows: a table of claims has at most {MOST_ROWS:,}")
     _check_once(rows, where)
     names = [(row, *_named(row["quantity"])) for _, row in rows]
-    style = _style([(number, row, name) for (number, _), (row, name, _) in zip(rows, names, strict=True)], where)
+    cells = [cell for (number, _), (row, name, _) in zip(rows, names, strict=True) for cell in _cell(number, row, name)]
+    style = _style(cells, delimiter, where)
     return [
         _claim(number, row, name, trouble, style, where)
         for (number, _), (row, name, trouble) in zip(rows, names, strict=True)
@@ -86,8 +88,8 @@ def _decoded(content: bytes, where: str) -> str:
 Record = tuple[int, list[str]]
 
 
-def _records(text: str, where: str) -> list[Record]:
-    """Rows with their numbers, split where the header is: by comma, semicolon or tab."""
+def _records(text: str, where: str) -> tuple[str, list[Record]]:
+    """The delimiter that the header has (comma, semicolon or tab), and rows with their numbers."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -98,7 +100,7 @@ def _records(text: str, where: str) -> list[Record]:
                 found.append((number, record))
     except csv.Error as error:
         raise BadFile(f"{where}: line {reader.line_num} is no CSV ({error}): quote cells that hold quotes") from None
-    return found
+    return delimiter, found
 
 
 def _header(record: Record, where: str) -> list[str]:
@@ -145,15 +147,19 @@ def _named(text: str) -> tuple[Named | None, str]:
         return None, str(error)
 
 
-def _style(rows: list[tuple[int, dict[str, str], Named | None]], where: str) -> NumberStyle:
-    """How the file writes numbers: decided once, for all of them."""
-    cells = []
-    for number, row, name in rows:
-        if name is not None and name.quantity.dimension not in ("shape", "word"):
-            unit = row.get("unit", "") or amounts.unit_of(row["value"])
-            found = unit_of(unit, name.quantity.dimension)
-            whole = name.quantity.dimension in _WHOLE and (found is None or not found.power)
-            cells.append(Cell(amounts.number_of(row["value"]), number, whole))
+def _cell(number: int, row: dict[str, str], name: Named | None) -> Iterator[Cell]:
+    """The number of a row, for whoever decides how the file writes them."""
+    if name is not None and name.quantity.dimension not in ("shape", "word"):
+        unit = unit_of(row.get("unit", "") or amounts.unit_of(row["value"]), name.quantity.dimension)
+        whole = name.quantity.dimension in _WHOLE and (unit is None or not unit.power)
+        yield Cell(amounts.number_of(row["value"]), number, whole)
+
+
+def _style(cells: list[Cell], delimiter: str, where: str) -> NumberStyle:
+    """How the file writes numbers: decided once, for all of them. A file with commas between its cells is English,
+    where its numbers can be read so."""
+    if delimiter == "," and all(_ENGLISH.parse(cell.text) is not None for cell in cells if cell.text):
+        return _ENGLISH
     try:
         return decide(cells)
     except Ambiguous as error:

@@ -51,6 +51,13 @@ def follows(judging: Judging, made: Answer) -> Candidate:
     return Candidate("+".join(dict.fromkeys(("follows-from-its-rows", *first))), text, made.value)
 
 
+def right_value(row: Judged) -> Fraction | None:
+    """What a wrong row should have said; `None` for one that is not wrong, or has no number."""
+    if row.verdict != "wrong" or row.answer is None or isinstance(row.answer.value, (str, tuple)):
+        return None
+    return Fraction(row.answer.value)
+
+
 def short(answer: Answer) -> str:
     value = answer.value
     return str(value) if isinstance(value, (str, tuple)) else f"{float(value):,.6g}"

@@ -88,14 +88,16 @@ def claims_table(checked: Checked) -> Table:
 
 def full_table(checked: Checked) -> Table:
     """For spreadsheets: every word."""
-    names = ("row", "model", "layer", "quantity", "stated", "right", "verdict", "stated/right", "mistake", "how", "why",
-             "from", "needs")  # fmt: skip
+    remarks = tuple(dict.fromkeys(key for row in checked.rows for key in row.claim.remarks))
+    names = ("row", "model", "layer", "quantity", "stated", "right", "verdict", "stated/right", "mistake", "what", "how",
+             "from", "needs", "note", *remarks)  # fmt: skip
     lines = tuple(
         (
             row.claim.row, row.claim.model, row.claim.layer, row.claim.quantity, row.claim.value,
             "" if row.answer is None else _cell(row.answer.value), WORDS[row.verdict], row.off_by, _codes(row.because),
             "; or ".join(found.text for found in row.because) or row.reason,
             "" if row.answer is None else row.answer.how, "" if row.answer is None else row.answer.origin, row.needs,
+            row.claim.note, *(row.claim.remarks.get(key, "") for key in remarks),
         )
         for row in checked.rows
     )  # fmt: skip

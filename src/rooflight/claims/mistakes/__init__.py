@@ -1,5 +1,6 @@
 """The mistakes that the linter knows. Each is a function from a row to the values that the mistake would give it; the
-stated value tells which of them was made. `LIKELY` is tried first, `REMOTE` where none of those gives the value.
+stated value tells which of them was made. `LIKELY` is tried first, `REMOTE` where none of those gives the value, and
+`COSTLY` where none of these does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from rooflight.claims.mistakes import formulas, memory, models, runs, sizes, sli
 from rooflight.claims.result import Candidate, CannotTell
 
 LIKELY: tuple[Trial, ...] = (*formulas.LIKELY, *sizes.LIKELY, *memory.LIKELY, *runs.LIKELY)
-REMOTE: tuple[Trial, ...] = (*formulas.REMOTE, *slips.REMOTE, *models.REMOTE)
+REMOTE: tuple[Trial, ...] = (*formulas.REMOTE, *slips.REMOTE)
+COSTLY: tuple[Trial, ...] = models.COSTLY
 
 
 def values(case: Case, trials: tuple[Trial, ...]) -> Iterator[Candidate]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 
-from rooflight.claims import conventions, estimated
+from rooflight.claims import conventions, estimated, retrace
 from rooflight.claims.book import Book, Scope
 from rooflight.claims.case import Case, Trial
 from rooflight.claims.places import place_of
 from rooflight.claims.result import Candidate
-from rooflight.errors import RooflightError
-from rooflight.ledger import Ledger
 
 
 def family(model: str) -> str:
@@ -28,16 +25,6 @@ def siblings(model: str) -> list[str]:
     return [name for name in builtin_names() if family(name) == family(model) and name != model]
 
 
-@lru_cache(maxsize=16)
-def _traced(model: str, batch: int) -> Ledger | None:
-    from rooflight.estimation.api import estimate
-
-    try:
-        return estimate(model, batch=batch)
-    except RooflightError:
-        return None
-
-
 def _models(case: Case) -> Iterator[Candidate]:
     """Of an estimate in inference: its siblings are traced the same way."""
     header = case.scope.ledger.header
@@ -46,7 +33,7 @@ def _models(case: Case) -> Iterator[Candidate]:
     if case.scope.place.kind not in ("total", "type"):
         return
     for name in siblings(header.model):
-        other = _traced(name, header.batch)
+        other = retrace.traced(name, header.batch)
         if other is None:
             continue
         book = Book(other)
@@ -58,4 +45,4 @@ def _models(case: Case) -> Iterator[Candidate]:
             yield Candidate(f"another-model+{found.code}", f"{text}, in another convention: {found.text}", found.value)
 
 
-REMOTE: tuple[Trial, ...] = (_models,)
+COSTLY: tuple[Trial, ...] = (_models,)
