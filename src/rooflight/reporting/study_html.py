@@ -30,7 +30,8 @@ _STYLE = """
 :root{color-scheme:light dark;--fg:#1c1e21;--soft:#5f6670;--line:#d9dce1;--back:#fff;--stripe:#f5f6f8;
 --good:#0b6b3a;--good-back:#dff3e6;--bad:#9b1c1c;--bad-back:#fbe3e3;--open:#6b4e00;--open-back:#fbf0d0;
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b0478d;--c4:#3c9bd0;--c5:#a07800;--c6:#6a51a3;--c7:#6f6f6f}
-@media screen and (prefers-color-scheme:dark){:root{--fg:#e6e8eb;--soft:#a0a7b1;--line:#3a3f47;--back:#16181c;--stripe:#1d2025;
+@media screen and (prefers-color-scheme:dark){:root{
+--fg:#e6e8eb;--soft:#a0a7b1;--line:#3a3f47;--back:#16181c;--stripe:#1d2025;
 --good:#7fdca4;--good-back:#123622;--bad:#ff9d9d;--bad-back:#421a1a;--open:#f0cf7a;--open-back:#3a2f0e;
 --c0:#56b4e9;--c1:#f08a4b;--c2:#3fcfa0;--c3:#e08cc4;--c4:#9ad1f2;--c5:#e6c14a;--c6:#b39ddb;--c7:#b5b5b5}}
 *{box-sizing:border-box}
@@ -71,7 +72,8 @@ circle{fill:currentColor}
 .keys svg{width:26px;height:10px;margin-right:.35rem;vertical-align:middle}
 .notes{padding-left:1.1rem}
 .small{font-size:.84rem;color:var(--soft)}td .small{font-size:.93em}
-@media print{:root{color-scheme:light}body{max-width:none;padding:0;font-size:10pt}nav{display:none}.wide{overflow:visible}table{font-size:7.5pt}
+@media print{:root{color-scheme:light}
+body{max-width:none;padding:0;font-size:10pt}nav{display:none}.wide{overflow:visible}table{font-size:7.5pt}
 figure,tr{break-inside:avoid}h2{break-after:avoid}.charts{grid-template-columns:1fr 1fr}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """.strip()
