@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -225,3 +227,12 @@ def test_plans_that_do_not_agree_are_not_put_together(rest):
 def test_ids_do_not_depend_on_what_is_usual():
     assert Cell(model="mnist-cnn").id == Cell(model="mnist-cnn", batch=1, step="infer", gpus=1).id
     assert Cell(model="mnist-cnn").id != Cell(model="mnist-cnn", batch=2).id
+
+
+def test_the_plan_in_the_manual_is_one():
+    text = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    found = plan_of(tomllib.loads(example), "docs/studies.md")
+    check_claims(found, "docs/studies.md")
+    assert len(found.cells) == 2 * 3 * 2 * 2 * 3 + 3 * 2
+    assert set(AXES) <= set(re.findall(r"`(\w+)`", text))

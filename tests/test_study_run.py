@@ -400,3 +400,32 @@ def test_a_cell_that_is_none_of_the_study(tmp_path):
     store = begin(tmp_path / "s", plan({"model": "mnist-cnn"}))
     with pytest.raises(BadInput, match="has no cell"):
         run_cell(store.folder, Cell(model="resnet18").id)
+
+
+def test_what_would_be_run(tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    from rooflight.commands.main import cli
+
+    monkeypatch.chdir(tmp_path)
+    line = ["study", "mnist-cnn", "--batch", "1,2,4", "--on", "v100,cpu", "--dtype", "bf16", "--dry-run"]
+    shown = CliRunner().invoke(cli, line).output
+    for said in ("6 cells into FOLDER", "3 steps to be estimated, with 1 traces", "3 on v100", "3 measurements here",
+                 "rooflight estimate mnist-cnn --batch 1 --dtype bf16", "python -m rooflight.study.worker"):  # fmt: skip
+        assert said in shown
+    assert list(tmp_path.iterdir()) == []
+    ran(tmp_path / "s", {"model": "mnist-cnn", "batch": 2})
+    shown = CliRunner().invoke(cli, ["study", "mnist-cnn", "--batch", "2,4", "-o", "s", "--dry-run"]).output
+    assert "1 of them are finished already" in shown
+    assert "1 steps to be estimated" in shown
+    assert len(read(tmp_path / "s")) == 1
+
+
+def test_a_users_file_does_not_take_the_place_of_pythons(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "queue.py").write_text("raise RuntimeError('not this one')\n")
+    (tmp_path / "mine.py").write_text(
+        "import torch\ndef net(batch=1):\n    return torch.nn.Linear(4, 4), torch.zeros(batch, 4)\n"
+    )
+    found = rooflight.study("mine.py:net", batch=[1, 2], measure=False, folder="s")
+    assert [row.state for row in found.rows] == ["done", "done"]

@@ -115,7 +115,7 @@ def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict
         axes["set"] = overrides(options)
     if what.endswith(".toml") or Path(what).is_dir():
         if axes:
-            raise BadInput(f"{what} has its own grid: leave --{next(iter(axes)).replace('_', '-')} away")
+            raise BadInput(f"{what} has its own plan: leave --{next(iter(axes)).removesuffix('_s')} away")
         return what, {}
     return _words("MODEL", what), axes
 

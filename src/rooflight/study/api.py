@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -13,12 +13,14 @@ from rooflight.errors import BadInput
 from rooflight.study.cell import HERE, Row
 from rooflight.study.launch import Launcher, Progress, wanted_here
 from rooflight.study.machine import gpu
-from rooflight.study.plan import Plan, check_claims, merged, plan_of, read_plan
+from rooflight.study.plan import Measure, Plan, check_claims, merged, plan_of, read_plan
 from rooflight.study.store import Store, begin, is_study, open_study, read, read_plan_in
 
 if TYPE_CHECKING:
     from rooflight.reporting.page import Page
 
+T = TypeVar("T")
+OneOrMore: TypeAlias = T | Sequence[T]
 Asked = str | Path | Plan | Sequence[str]
 _OF_THE_WHOLE = ("title", "about", "layers", "measure", "timeout_s", "repeat", "claim")
 """What is no axis of a grid."""
@@ -50,17 +52,43 @@ class Study:
         return f"Study({str(self.folder)!r}: {len(self.rows)} cells, {told})"
 
 
-def study(plan: Asked, *, folder: str | Path | None = None, launcher: Launcher | None = None, retry: bool = False,
-          progress: Progress = lambda entry: None, **axes: Any) -> Study:  # fmt: skip
+def study(
+    plan: Asked,
+    *,
+    folder: str | Path | None = None,
+    batch: OneOrMore[int] | None = None,
+    seq: OneOrMore[int] | None = None,
+    past: OneOrMore[int] | None = None,
+    step: OneOrMore[str] | None = None,
+    dtype: OneOrMore[str] | None = None,
+    autocast: OneOrMore[str] | None = None,
+    tf32: OneOrMore[bool] | None = None,
+    loss: OneOrMore[str] | None = None,
+    optimizer: OneOrMore[str] | None = None,
+    set: OneOrMore[Mapping[str, Any]] | None = None,
+    on: OneOrMore[str] | None = None,
+    gpus: OneOrMore[int] | None = None,
+    parallel: OneOrMore[str] | None = None,
+    layers: Sequence[str] | None = None,
+    measure: Measure | None = None,
+    repeat: int | None = None,
+    timeout_s: float | None = None,
+    retry: bool = False,
+    launcher: Launcher | None = None,
+    progress: Progress = lambda entry: None,
+) -> Study:
     """Run a study, or go on with one that was interrupted.
 
-    `plan`: a .toml file, the folder of a study, or names of models, with `batch`, `dtype`, `on` and the other axes of
-    a grid, each a value or a list. `retry`: what failed before is tried again.
+    `plan`: a .toml file, the folder of a study, or models by name, with the axes of a grid, each a value or a list.
+    `folder`: where everything is kept. `retry`: what failed before is tried again.
 
-        >>> found = rooflight.study("resnet50", batch=[1, 8, 64], on=["a100", "h200"], folder="resnet50-study")
+        >>> found = rooflight.study("resnet50", batch=[1, 8, 64], on=["a100", "h200"], folder="found")
         >>> found.to_pandas()
     """
-    store = prepare(plan, folder, axes)
+    given = {"batch": batch, "seq": seq, "past": past, "step": step, "dtype": dtype, "autocast": autocast, "tf32": tf32,
+             "loss": loss, "optimizer": optimizer, "set": set, "on": on, "gpus": gpus, "parallel": parallel,
+             "layers": layers, "measure": measure, "repeat": repeat, "timeout_s": timeout_s}  # fmt: skip
+    store = prepare(plan, folder, {name: value for name, value in given.items() if value is not None})
     try:
         run(store, launcher, retry=retry, progress=progress)
         return Study(store.folder, store.plan, store.rows)

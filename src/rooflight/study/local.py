@@ -13,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from rooflight.study.cell import Cell
+from rooflight.study.cell import Cell, Side
 from rooflight.study.commands import worker_command
 from rooflight.study.launch import Progress, Unit, free_units, units_of, wanted_here
-from rooflight.study.machine import gpu_names, place_of
+from rooflight.study.machine import gpu_names, is_here, place_of
 from rooflight.study.processes import Worker
 from rooflight.study.store import Entry, Store, StoreBroken, failed, key_of, lock_of, open_study
 from rooflight.study.worker import Request
@@ -68,22 +69,20 @@ class LocalLauncher:
             store.want(here)
             with _Loop(store) as loop:
                 computing = [_Slot(number, threads=1) for number in range(self.workers)]
-                loop.finish(
-                    lambda: units_of(store, waiting, ("estimated", "predicted"), workers=self.workers), computing
-                )
+                sides: tuple[Side, ...] = ("estimated", "predicted")
+                loop.finish(partial(units_of, store, waiting, sides, workers=self.workers), computing)
                 loop.dismiss()  # nothing else is at work while something is measured
                 for place in ("cuda", "cpu"):
                     some = [cell for cell in here if place_of(cell.on) == place]
-                    if some:
-                        loop.finish(lambda some=some: units_of(store, some, ("measured",)), _places(place))  # type: ignore[misc]
+                    loop.finish(partial(units_of, store, some, ("measured",)), _places(place) if some else [])
         finally:
             store.close()
 
     def dry_run(self, folder: Path, waiting: list[Cell]) -> str:
         """The processes that would be started."""
         lines = [f"up to {self.workers} processes that compute: {worker_command(folder)}"]
-        here = [cell for cell in waiting if cell.on is not None and cell.gpus == 1]
-        for slot in dict.fromkeys(slot for cell in here for slot in _places(place_of(cell.on))):
+        here = [place_of(cell.on) for cell in waiting if is_here(cell.on) and cell.gpus == 1]
+        for slot in dict.fromkeys(slot for place in here for slot in _places(place)):
             prefix = "" if slot.gpu is None else f"CUDA_VISIBLE_DEVICES={slot.gpu} "
             lines.append(f"one process for every measurement: {prefix}{worker_command(folder)}")
         return "\n".join(lines)

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from rooflight.errors import BadFile
 
-_SETLK: int = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
-_SETLKW: int = getattr(fcntl, "F_OFD_SETLKW", fcntl.F_SETLKW)
-_GETLK: int = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
 _PRESENCE = "somebody is here"
 _FLOCK = "hhqqi4x"
-"""C's `struct flock` where files are addressed with 64 bits."""
+"""Linux's `struct flock` where files are addressed with 64 bits."""
+_OFD = hasattr(fcntl, "F_OFD_SETLK")
+"""Locks of an open file; elsewhere than on Linux they are those of a process."""
 
 
 class Locks:
@@ -55,8 +54,12 @@ class Locks:
 
     def is_free(self, name: str) -> bool:
         """Has nobody else got it at this moment?"""
-        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _place(name), 1, 0)
-        answer: int = struct.unpack(_FLOCK, fcntl.fcntl(self._file, _GETLK, request))[0]
+        if not _OFD:
+            if not self.take(name):
+                return False
+            self.give(name)
+            return True
+        answer: int = struct.unpack(_FLOCK, self._asked(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, name))[0]
         return answer == fcntl.F_UNLCK
 
     def be_present(self) -> None:
@@ -74,15 +77,21 @@ class Locks:
                 self.take(_PRESENCE, shared=True)
 
     def _set(self, kind: int, name: str, *, wait: bool) -> bool:
-        request = struct.pack(_FLOCK, kind, os.SEEK_SET, _place(name), 1, 0)
         try:
-            fcntl.fcntl(self._file, _SETLKW if wait else _SETLK, request)
+            if _OFD:
+                self._asked(fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, kind, name)
+            else:
+                how = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}[kind]
+                fcntl.lockf(self._file, how if wait or kind == fcntl.F_UNLCK else how | fcntl.LOCK_NB, 1, _place(name))
         except OSError as error:
             if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
             raise BadFile(f"the folder's file system takes no locks: {error.strerror or error}; give a folder on "
                           "another one") from error  # fmt: skip
         return True
+
+    def _asked(self, command: int, kind: int, name: str) -> bytes:
+        return fcntl.fcntl(self._file, command, struct.pack(_FLOCK, kind, os.SEEK_SET, _place(name), 1, 0))
 
 
 def _place(name: str) -> int:

@@ -142,7 +142,8 @@ class Store:
             try:
                 found.append(_DECODER.decode(line))
             except (msgspec.DecodeError, msgspec.ValidationError) as error:
-                raise BadFile(f"{path} is damaged ({error}): remove it, and what it told will be found again") from None
+                raise BadFile(f"{path} is damaged, or of another version of rooflight ({error}): remove it, and what "
+                              "it told will be found again") from None  # fmt: skip
         self._read[name] = start + len(whole)
         return found
 

@@ -120,9 +120,23 @@ def _predicted_or_why(cell: Cell, layers: Sequence[str]) -> Entry:
         return _predicted([cell], layers)[0]
     except Exception as error:
         seconds = time.perf_counter() - began
-        if isinstance(error, BadInput) and is_of_this_machine(cell.on or "") and "calibrat" in str(error):
-            return done(cell, "predicted", values={}, notes=(f"no prediction: {error}",), seconds=seconds)
+        if (why := _undescribed(cell)) is not None:
+            return done(cell, "predicted", values={}, notes=(f"no prediction: {why}",), seconds=seconds)
         return failed(cell, "predicted", reason_of(error), seconds=seconds)
+
+
+def _undescribed(cell: Cell) -> str | None:
+    """Why nothing can be predicted for the device of this machine, where nobody has calibrated it: no failure, for
+    nobody named it."""
+    from rooflight.prediction.asked import device_of
+
+    if cell.on is None or not is_of_this_machine(cell.on):
+        return None
+    try:
+        device_of(cell.on)
+    except BadInput as error:
+        return str(error)
+    return None
 
 
 def _predicted(cells: Sequence[Cell], layers: Sequence[str]) -> list[Entry]:
