@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -209,11 +210,13 @@ def test_columns_in_any_order_and_more_of_them() -> None:
 def test_every_spelling_is_of_one_quantity() -> None:
     seen: dict[str, str] = {}
     for name, quantity in QUANTITIES.items():
-        for word in (name, *quantity.spelled):
+        for word in (name, *quantity.spelled) if name != "ratio" else ():
             assert seen.setdefault(word.lower(), name) == name
             assert named(word).quantity is quantity
-    with pytest.raises(UnknownQuantity, match="did you mean .*flops"):
+    with pytest.raises(UnknownQuantity, match=r"did you mean .*flops"):
         named("flopss")
+    with pytest.raises(UnknownQuantity, match="a ratio of what"):
+        named("ratio")
     assert named("FLOPs per image").per_sample
 
 
@@ -773,3 +776,16 @@ def test_a_wide_and_a_narrow_terminal_show_every_verdict(saved: Path) -> None:
     for number in (3, 6, 9, 12, 13, 14, 15):
         assert f"row {number}" in said or f", {number}" in said
     assert Fraction(1) == unit_of("", "count").factor
+
+
+def test_every_mistake_and_quantity_is_documented() -> None:
+    """What the code names, the page lists."""
+    page = (DATA.parents[1] / "docs" / "claims.md").read_text()
+    root = Path(claims_tables.__file__).parents[1] / "claims"
+    source = "\n".join(path.read_text() for path in sorted(root.rglob("*.py")))
+    named_ = set(re.findall(r'(?:Candidate|Finding)\(\s*f?"([a-z]+(?:-[a-z]+)+)"', source))
+    named_ |= set(re.findall(r'"([a-z]+(?:-[a-z]+)+)", \("', source))  # missing factors
+    named_ |= set(re.findall(r'_size\(shape\), "([a-z-]+)"|, "([a-z]+-[a-z]+)", f?"(?:of|with)', source)[0])
+    assert len(named_) > 50
+    assert sorted(code for code in named_ if code and f"`{code}`" not in page) == []
+    assert [name for name in QUANTITIES if name != "ratio" and f"| `{name}` |" not in page] == []

@@ -1,5 +1,5 @@
-"""README.md, docs/measuring.md, docs/predicting.md and docs/memory.md show what the commands really print, and their
-tables what the program knows.
+"""README.md, docs/measuring.md, docs/predicting.md, docs/memory.md and docs/claims.md show what the commands really
+print, and their tables what the program knows.
 
 A console block with one `$ rooflight ...` and its output is run and compared; a line `...` stands for what was left out
 there. Of `measure` and `run`, whose figures are those of a machine, the rows of the tables are compared; of `predict`
@@ -21,12 +21,16 @@ from pathlib import Path
 import click
 import pytest
 
+from rooflight.claims.names import QUANTITIES as CLAIMED
 from rooflight.commands.main import cli
 from rooflight.counting.metrics import tensor_counters
 from rooflight.quantities import QUANTITIES
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("measuring.md", "predicting.md", "memory.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("measuring.md", "predicting.md", "memory.md", "claims.md")),
+]
 REPORT = ROOT / "benchmarks" / "h200_report.py"
 BLOCK = re.compile(r"```console\n\$ rooflight (?P<arguments>[^\n]*)\n(?P<shown>(?:(?!\$ |```).*\n)+)```\n")
 COMMAND = re.compile(r"(?:^\$ |`|-m )(rooflight [^`\n]*)", re.MULTILINE)
@@ -49,7 +53,7 @@ def printed(arguments: str) -> list[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     done = subprocess.run(
         [sys.executable, "-m", "rooflight.commands.main", *shlex.split(arguments)],
-        capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "COLUMNS": WIDTH, "PATH": path},
+        capture_output=True, text=True, check="--claims" not in arguments, cwd=ROOT, env={**os.environ, "COLUMNS": WIDTH, "PATH": path},
     )  # fmt: skip
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     return [line for line in lines if not line.startswith("one trace of")]  # names versions
@@ -202,7 +206,16 @@ def chip_table() -> str:
     return "\n".join(["| chip | after `sm__ops_path_tensor_src_` |", "|---|---|", *rows, ""])
 
 
-TABLES = {"quantities": quantity_table, "tensor counters": chip_table}
+def claims_table() -> str:
+    rows = [
+        f"| `{name}` | {found.about} | {', '.join(found.spelled[:4])} |"
+        for name, found in CLAIMED.items()
+        if name != "ratio"
+    ]
+    return "\n".join(["| name | what it is | also written |", "|---|---|---|", *rows, ""])
+
+
+TABLES = {"quantities": quantity_table, "tensor counters": chip_table, "claims": claims_table}
 
 
 def paragraphs(lines: list[str], shown: list[str]) -> list[str]:

@@ -186,8 +186,11 @@ def _bound(judging: Judging, claim: Claim) -> Judged:
         answer = ran.bound(scope_of(book, claim, "bound"), device)
         if answer.value == said:
             return Judged(claim=claim, verdict="right", answer=answer)
-        code = "host-bound" if answer.value == "host" else "wrong-side"
-        return wrong(claim, answer, (Candidate(code, answer.how, answer.value),))
+        if answer.value == "host":
+            text = "no roof is the limit: most of the wall time the device waits for the host"
+            return wrong(claim, answer, (Candidate("host-bound", text, answer.value),))
+        text = f"most of its time goes to ops on the {answer.value} side of their ridge"
+        return wrong(claim, answer, (Candidate("wrong-side", text, answer.value),))
     found = own.judgement
     if found.side is None:
         return unknown(claim, "a bound needs FLOPs and bytes", "rows of FLOPs, DRAM bytes and time of the same run")

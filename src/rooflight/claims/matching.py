@@ -148,8 +148,8 @@ def _twin(case: Case) -> Case | None:
 
 
 def _once(found: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """One of each code: the first."""
-    by_code: dict[str, Candidate] = {}
+    """Each that says something of its own."""
+    by_text: dict[tuple[str, str], Candidate] = {}
     for candidate in found:
-        by_code.setdefault(candidate.code, candidate)
-    return tuple(by_code.values())
+        by_text.setdefault((candidate.code, candidate.text), candidate)
+    return tuple(by_text.values())

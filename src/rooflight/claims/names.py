@@ -174,10 +174,13 @@ class UnknownQuantity(ValueError):
 
 
 def spellings() -> dict[str, str]:
-    """Every spelling and the quantity it stands for."""
+    """Every spelling and the quantity it stands for; a ratio is spelled by its two sides."""
     return {
-        _plain(word): name for name, quantity in QUANTITIES.items() for word in (name, *quantity.spelled)
-    }  # fmt: skip
+        _plain(word): name
+        for name, quantity in QUANTITIES.items()
+        if name != "ratio"
+        for word in (name, *quantity.spelled)
+    }
 
 
 def named(text: str) -> Named:
@@ -193,6 +196,8 @@ def named(text: str) -> Named:
     shorter = _PER_SAMPLE.sub(" ", written.lower()).strip(" ()")
     if shorter != written.lower() and (found := _SPELLED.get(_plain(shorter))) is not None:
         return Named(QUANTITIES[found], written, per_sample=True)
+    if _plain(written) == "ratio":
+        raise UnknownQuantity("a ratio of what? Write it as `wall time / gpu busy`, with spaces around the /")
     near = difflib.get_close_matches(_plain(written), _SPELLED, n=3, cutoff=0.7)
     names = list(dict.fromkeys(_SPELLED[word] for word in near))
     hint = f"did you mean {' or '.join(names)}?" if names else "a ledger knows nothing of it"

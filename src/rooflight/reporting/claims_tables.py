@@ -89,8 +89,8 @@ def claims_table(checked: Checked) -> Table:
 def full_table(checked: Checked) -> Table:
     """For spreadsheets: every word."""
     remarks = tuple(dict.fromkeys(key for row in checked.rows for key in row.claim.remarks))
-    names = ("row", "model", "layer", "quantity", "stated", "right", "verdict", "stated/right", "mistake", "what", "how",
-             "from", "needs", "note", *remarks)  # fmt: skip
+    names = ("row", "model", "layer", "quantity", "stated", "right", "verdict", "stated/right", "mistake", "what",
+             "how", "from", "needs", "note", *remarks)  # fmt: skip
     lines = tuple(
         (
             row.claim.row, row.claim.model, row.claim.layer, row.claim.quantity, row.claim.value,
@@ -121,7 +121,7 @@ def _explained(row: Judged) -> str:
         found.text[0].upper() + found.text[1:] for found in row.because
     )  # fmt: skip
     if row.ambiguous:
-        return f"{line}. It may be that {said}: each gives this value here, and nothing in the row tells them apart"
+        return f"{line}. Each of these gives it here, and nothing in the row tells which it was: {said}"
     return f"{line}. {said[0].upper()}{said[1:]}{_more(row)}"
 
 

@@ -106,8 +106,9 @@ def _powers(case: Case) -> Iterator[Candidate]:
         if own is not None and batch not in (own, *case.batches) and (value := at_batch(case, batch)) is not None:
             yield _batch(case, batch, value)
             for found in conventions.conventions(replace(case, scope=case.scope.at(batch))):
-                other = _batch(case, batch, found.value)
-                yield replace(other, code=f"{other.code}+{found.code}", text=f"{other.text}; and {found.text}")
+                other = _batch(case, batch, value)
+                text = f"{other.text}; and {found.text}"
+                yield Candidate(f"{other.code}+{found.code}", text, found.value)
 
 
 def _parameters(case: Case) -> Iterator[Candidate]:

@@ -41,7 +41,7 @@ def _units(case: Case) -> Iterator[Candidate]:
     if cuda is not None and tensor is not None and tensor.value:
         share = _number(cuda.value) / _number(case.answer.value)
         text = (
-            f"fadd + fmul + 2 x ffma alone: the tensor cores executed {_number(tensor.value):,} more, which these "
+            f"only fadd + fmul + 2 x ffma: the tensor cores executed {_number(tensor.value):,} more, which these "
             f"counters do not see; it is {100 * float(share):.3g}% of the work"
         )
         yield Candidate("tensor-work-not-counted", text, cuda.value)
