@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 NODES = ("node1", "node2", "node3")
-PARTITION = "test"
+CONTROLLER = "slurmctld"
+PARTITION = "gpu"
 GPUS = ("/dev/null", "/dev/zero")
 """Slurm wants a character device for every GPU, and looks no further."""
 MOST_IN_ARRAY = 9
@@ -120,19 +121,31 @@ class Cluster:
         self._tell(f"stop {node}")
         self.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
 
+    def stop_controller(self) -> None:
+        """Nodes and their jobs go on, and nobody answers."""
+        self._tell(f"stop {CONTROLLER}")
+
+    def start_controller(self) -> None:
+        self._tell(f"start {CONTROLLER}")
+
     def repair(self) -> None:
         """No jobs, every node idle: as after the start."""
-        for job in self.jobs():
-            with contextlib.suppress(RuntimeError):  # it has ended meanwhile
-                self.slurm("scancel", job)
+        self.start_controller()
         for node in NODES:
             self._tell(f"start {node}")
-        wait_for(lambda: not self.jobs(), "the end of all jobs")
-        for node in NODES:
-            if self.node_state(node) not in ("idle", "mixed", "allocated"):
-                with contextlib.suppress(RuntimeError):  # it has come back by itself meanwhile
-                    self.slurm("scontrol", "update", f"nodename={node}", "state=resume")
-        wait_for(lambda: {self.node_state(node) for node in NODES} == {"idle"}, "idle nodes")
+        wait_for(lambda: self._is_as_new(), "idle nodes without jobs")
+
+    def _is_as_new(self) -> bool:
+        """Or what is missing is asked for: a controller that was away may have old things in mind."""
+        try:
+            jobs, states = self.jobs(), {node: self.node_state(node) for node in NODES}
+            for job in jobs:
+                self.slurm("scancel", job)
+            for node in [node for node, state in states.items() if state.startswith(("drain", "down"))]:
+                self.slurm("scontrol", "update", f"nodename={node}", "state=resume")
+        except RuntimeError:  # it does not answer yet, or what was asked for has happened by itself
+            return False
+        return not jobs and set(states.values()) == {"idle"}
 
     def _tell(self, command: str) -> None:
         assert self._keeper.stdin is not None and self._keeper.stdout is not None
@@ -217,14 +230,15 @@ class Keeper:
             f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed",
         )  # fmt: skip
         wait_for((folder / "munge.socket").exists, "munged")
-        self._start("slurmctld", "-D", "-f", f"{folder}/slurm.conf")
-        for node in NODES:
-            self.start(node)
+        for daemon in (CONTROLLER, *NODES):
+            self.start(daemon)
 
     def start(self, node: str) -> None:
+        """A node, or the controller; if it is not there."""
         daemon = self._daemons.get(node)
         if daemon is None or daemon.poll() is not None:
-            self._start("slurmd", "-D", "-N", node, "-f", f"{self._folder}/slurm.conf", known_as=node)
+            which = (CONTROLLER, "-D") if node == CONTROLLER else ("slurmd", "-D", "-N", node)
+            self._start(*which, "-f", f"{self._folder}/slurm.conf", known_as=node)
 
     def stop(self, node: str) -> None:
         daemon = self._daemons.pop(node)

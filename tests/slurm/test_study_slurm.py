@@ -72,7 +72,7 @@ class Site:
 
     def at_the_gate(self) -> list[tuple[str, str]]:
         """Task and node of every time that a gated model began."""
-        return [(note.name.split(".")[0], note.name.split(".")[1]) for note in self.gate.glob("*_*")]
+        return [(note.name.split(".")[0], note.name.split(".")[1]) for note in self.gate.glob("*.began")]
 
     def wait_at_the_gate(self, count: int) -> None:
         wait_for(lambda: len(self.at_the_gate()) >= count, f"{count} gated cells", seconds=120)
@@ -227,7 +227,12 @@ def test_cancelled_tasks_are_failures_with_their_reason_and_can_be_retried(site:
 
 
 def test_a_preempted_task_is_requeued(site: Site) -> None:
-    command = site.on_slurm(site.plan(f'model = "{GATED}"\nbatch = [1, 2]'))
+    """Also with commands before it, and a Python that is started by another program, as in a container."""
+    elsewhere = site.home / "elsewhere"
+    elsewhere.mkdir()
+    more = ("--setup", f"export ROOFLIGHT_TEST_GATE={elsewhere}", "--python", f"nice -n 1 {sys.executable}")
+    command = site.on_slurm(site.plan(f'model = "{GATED}"\nbatch = [1, 2]'), *more)
+    site.gate = elsewhere
     site.wait_at_the_gate(2)
     task = site.at_the_gate()[0][0]
     site.slurm.slurm("scancel", "--signal=USR2", task)
@@ -238,6 +243,19 @@ def test_a_preempted_task_is_requeued(site: Site) -> None:
     site.assert_each_done_once()
 
 
+def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
+    """It was killed: what it had not yet written down it has forgotten, and starts such tasks anew. One cell is a job of
+    its own, no array."""
+    command = site.on_slurm(site.plan(f'model = "{GATED}"'))
+    site.wait_at_the_gate(1)
+    site.slurm.stop_controller()
+    wait_for(lambda: "Slurm does not answer" in site.said(command), "the coordinator to notice")
+    site.slurm.start_controller()
+    site.open_gate()
+    site.finish(command)
+    site.assert_each_done_once()
+
+
 def test_interrupted_jobs_go_on_until_they_are_cancelled(site: Site) -> None:
     command = site.on_slurm(site.plan(f'model = "{GATED}"\nbatch = [1, 2]'), "--max-parallel", 1)
     site.wait_at_the_gate(1)
@@ -245,8 +263,8 @@ def test_interrupted_jobs_go_on_until_they_are_cancelled(site: Site) -> None:
     command.send_signal(signal.SIGINT)
     assert command.wait(timeout=60) == 130
     said = site.said(command)
-    assert f"jobs {job} go on in Slurm" in said
-    assert f"study {site.folder} --launcher slurm --partition test --gres gpu:1 --max-parallel 1;" in said
+    assert f"job {job} goes on in Slurm" in said
+    assert f"study {site.folder} --launcher slurm --partition gpu --gres gpu:1 --max-parallel 1;" in said
     assert {state for state, _ in site.slurm.jobs().values()} == {"RUNNING", "PENDING"}
     said = site.finish(site.start(site.folder, "--launcher", "slurm", "--cancel"))
     assert "2 tasks" in said
@@ -262,7 +280,7 @@ def test_what_no_node_has_stays_open(site: Site) -> None:
     assert row.state == "waiting"
     assert row.failures == {}
     assert {"flops.estimated", "time.predicted"} <= row.values.keys()
-    assert "done: predicted" in said
+    assert f"predicted {row.cell.id}" in said
 
 
 def test_what_slurm_refuses_is_one_line(site: Site) -> None:

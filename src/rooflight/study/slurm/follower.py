@@ -18,7 +18,7 @@ LOOK_S = 1.0
 """How often the journal is looked at."""
 _ASK_MOST_S = 30.0
 """Slurm is asked as often at first, and ever less often, down to this."""
-_LATE_S = 10.0
+_LATE_S = 5.0
 """On a shared file system, what a task has written may be seen so much later than its end; what is seen later still
 counts, and more than a failure that was recorded meanwhile."""
 

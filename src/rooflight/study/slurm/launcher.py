@@ -82,13 +82,13 @@ class SlurmLauncher:
 
     def when_interrupted(self, folder: Path) -> str:
         """How to come back, and how not to."""
-        jobs = sorted({job.partition("_")[0] for one in Records(folder).read() for job in one.jobs}, key=int)
-        if not jobs:
-            return f"nothing was submitted, go on with: {self.options.command(folder)}"
+        jobs = _arrays(job for one in Records(folder).read() for job in one.jobs)
         again = self.options.command(folder)
+        if not jobs:
+            return f"nothing was submitted, go on with: {again}"
+        go_on = f"job {jobs[0]} goes on" if len(jobs) == 1 else f"jobs {', '.join(jobs)} go on"
         cancel = shlex.join(["rooflight", "study", str(folder), "--launcher", "slurm", "--cancel"])
-        return (f"jobs {', '.join(jobs)} go on in Slurm; come back with: {again}; take them from Slurm with: "
-                f"{cancel}")  # fmt: skip
+        return f"{go_on} in Slurm; come back with: {again}; take them from Slurm with: {cancel}"
 
     def _take_on(self, store: Store, waiting: Sequence[Cell]) -> dict[str, str]:
         """The task of every cell that waits: one that Slurm has already, or a new one."""
