@@ -486,6 +486,7 @@ def test_two_mistakes_that_give_one_value_are_both_named() -> None:
         ("mnist-cnn", "fc1", "flops", 2 * 128 * 64, "rows-missing"),
         ("mnist-cnn", "conv2", "output shape", "64x26x26", "size-of-the-input"),
         ("mnist-cnn", "conv1", "output shape", "1x28x28", "shape-of-the-input"),
+        ("resnet18", "conv1", "params", 9472, "bias-added"),
         ("resnet18", "conv1", "output size", 224, "size-of-the-input"),
         ("resnet18", "conv1", "output size", 109, "padding-forgotten"),
         ("resnet18", "layer2.0.conv1", "output size", 28 * 2, "size-of-the-input"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from itertools import islice
 from math import floor, log10
 
 from rooflight.claims import mistakes
@@ -64,16 +65,15 @@ def matching(stated: Stated, found: Iterable[Candidate]) -> Iterator[Candidate]:
 
 
 def by_convention(case: Case) -> tuple[Candidate, ...]:
-    """The conventions under which the row is right."""
+    """The convention under which the row is right: the simplest, where its digits fit several."""
     stated = case.claim.stated
     assert stated is not None
-    if found := _once(matching(stated, conventions(case))):
-        return found
+    if (simplest := next(matching(stated, conventions(case)), None)) is not None:
+        return (simplest,)
     if (plain := by_prefix(stated, case.answer)) is not None:
         return (plain,)
-    return _once(
-        _with_prefix(row, text) for meant, text in _meant(stated) for row in matching(meant, conventions(case))
-    )
+    found = (_with_prefix(row, text) for meant, text in _meant(stated) for row in matching(meant, conventions(case)))
+    return tuple(islice(found, 1))
 
 
 def by_prefix(stated: Stated, answer: Answer) -> Candidate | None:

@@ -131,7 +131,7 @@ def _unlike(judging: Judging, claim: Claim, above: _Side, below: _Side) -> Candi
 def _explained(claim: Claim, right: Fraction) -> str:
     """Which conventions the stated ratio is made of, beside the right one."""
     stated = getattr(claim.stated, "value", None)
-    if not stated or stated <= 0 or right <= 0:
+    if not stated or stated <= 0 or right <= 0 or not 1e-9 < stated / right < 1e9:
         return ""
     found = explain(float(stated / right))
     near = found.factors and abs(found.left - 1) < _NEAR

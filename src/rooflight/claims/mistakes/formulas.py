@@ -125,6 +125,20 @@ def _parameters(case: Case) -> Iterator[Candidate]:
     yield Candidate("parameters-times-batch", text, whole(value), Fraction(own))
 
 
+def _bias(case: Case) -> Iterator[Candidate]:
+    """A bias that a layer has not: one in front of a batch norm."""
+    if case.name not in ("params", "trainable_params", "param_bytes"):
+        return
+    found = 0
+    for op in counts.matrix_ops(case.scope.ops):
+        if op.phase == "forward" and op.packet == "aten::convolution" and not op.has("bias"):
+            found += op.tensor("weight").shape[0]
+    if found:
+        size = case.scope.book.dtype_bytes if case.name == "param_bytes" else 1
+        text = f"biases were counted that {case.scope.place.name} has not ({found:,})"
+        yield Candidate("bias-added", text, Fraction(_number(case.answer)) + found * size)
+
+
 def _number(answer: Answer) -> Number:
     assert not isinstance(answer.value, (str, tuple))
     return answer.value
@@ -202,6 +216,6 @@ def _outputs(case: Case) -> Iterator[Candidate]:
         yield Candidate("output-only", "the output alone", counts.output_bytes(case.scope))
 
 
-LIKELY: tuple[Trial, ...] = (_missing_factors, _groups, _batches, _twice, _parameters, _replicas, _phases, _pools,
-                             _outputs)  # fmt: skip
+LIKELY: tuple[Trial, ...] = (_missing_factors, _groups, _batches, _twice, _parameters, _bias, _replicas, _phases,
+                             _pools, _outputs)  # fmt: skip
 REMOTE: tuple[Trial, ...] = (_powers, _more_replicas)

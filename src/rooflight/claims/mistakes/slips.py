@@ -82,9 +82,13 @@ def _neighbours(case: Case) -> Iterator[Candidate]:
     """The value of another layer: rows that were swapped or shifted."""
     if case.scope.place.kind != "module":
         return
+    layers: dict[Number, list[str]] = {}
     for scope in _others(case):
         if (value := _value_of(scope, case.name)) and value != case.answer.value:
-            yield Candidate("another-layer", f"that is the value of {scope.place.name}", value)
+            layers.setdefault(value, []).append(scope.place.name)
+    for value, names in layers.items():
+        more = f" and of {len(names) - 1} more" if len(names) > 1 else ""
+        yield Candidate("another-layer", f"that is the value of {names[0]}{more}", value)
 
 
 def _included(case: Case) -> Iterator[Candidate]:
