@@ -14,8 +14,12 @@ from msgspec.structs import replace
 
 import rooflight
 from rooflight.errors import BadFile, BadInput
+from rooflight.hardware.devices import find
+from rooflight.hardware.recognise import Recognised
+from rooflight.study import local, machine
+from rooflight.study.api import prepare
 from rooflight.study.cell import QUANTITIES, Cell
-from rooflight.study.plan import plan_of
+from rooflight.study.plan import plan_of, read_plan
 from rooflight.study.store import Store, begin, open_study, read, step_of
 from rooflight.study.work import run_cell, run_side
 
@@ -304,8 +308,6 @@ def test_the_plan_stays_as_it_was_written(tmp_path):
     result = rooflight_study(path, "-o", tmp_path / "s", "--dry-run")
     assert "1 steps to be estimated" in result.stdout
     assert not (tmp_path / "s").exists()
-    from rooflight.study.api import prepare
-
     store = prepare(path, tmp_path / "s", {})
     assert (store.folder / "study.toml").read_text() == text
 
@@ -429,3 +431,39 @@ def test_a_users_file_does_not_take_the_place_of_pythons(tmp_path, monkeypatch):
     )
     found = rooflight.study("mine.py:net", batch=[1, 2], measure=False, folder="s")
     assert [row.state for row in found.rows] == ["done", "done"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"), [("0,1", ["0", "1"]), ("GPU-8f2a", ["GPU-8f2a"]), ("", []), ("-1", []), ("1,-1,0", ["1"])]
+)
+def test_only_gpus_that_can_be_seen_are_measured_on(monkeypatch, visible, names):
+    recognised = Recognised("NVIDIA H200", "gpu", "a test", find("h200"))
+    monkeypatch.setattr(machine, "_first_gpu", lambda: recognised)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.gpu_names() == names
+    assert machine.gpu() == (recognised if names else None)
+    assert machine.is_here("h200") == bool(names)
+    assert not machine.is_here("a100")
+    assert machine.place_of("here") == ("cuda" if names else "cpu")
+    assert machine.place_of("cpu") == "cpu"
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local._places("cuda")] == names
+    assert len({slot.alone for slot in local._places("cuda")}) == len(names)
+
+
+def test_without_a_word_on_where_it_is_this_machines_gpu(tmp_path, monkeypatch):
+    """And the folder says so: whoever reads it elsewhere has no such GPU."""
+    monkeypatch.setattr(machine, "_first_gpu", lambda: Recognised("NVIDIA H200", "gpu", "a test", find("h200")))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    store = prepare(["mnist-cnn"], tmp_path / "s", {"batch": [1, 2]})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert [row.cell.on for row in read(tmp_path / "s")] == ["here", "here"]
+    assert "on" not in read_plan(tmp_path / "s" / "study.toml")[1].replace('on = "here"', "")
+    assert prepare(["mnist-cnn"], tmp_path / "t", {}).cells == [Cell(model="mnist-cnn")]
+    assert store.is_measurable(store.cells[0])
+
+
+def test_an_index_has_what_others_added_meanwhile(tmp_path):
+    store = ran(tmp_path / "s", {"model": "mnist-cnn", "batch": 1})
+    begin(store.folder, plan({"model": "mnist-cnn", "batch": [1, 2]}))
+    index = json.loads(store.write_index().read_bytes())
+    assert [row["cell"].get("batch", 1) for row in index["rows"]] == [1, 2]

@@ -98,7 +98,8 @@ def study(
 
 def load(folder: str | Path) -> Study:
     """A study as it is, without going on with it."""
-    return Study(Path(folder), read_plan_in(folder), read(folder))
+    rows = read(folder)
+    return Study(Path(folder), read_plan_in(folder), rows)
 
 
 def prepare(plan: Asked, folder: str | Path | None, axes: Mapping[str, Any], *, dry: bool = False) -> Store:

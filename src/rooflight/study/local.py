@@ -125,6 +125,8 @@ class _Loop:
                 raise RuntimeError(f"{left[0].cells[0].id}: {left[0].side} stays open whatever is done")
 
     def _pass(self, units: Iterable[Unit], slots: Sequence[_Slot]) -> None:
+        if not slots:
+            raise ValueError("no place to run anything in")
         queue = deque(units)
         while queue or self._units:
             for slot in slots:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from functools import cache
 
@@ -12,9 +13,13 @@ from rooflight.measurement.machine import nvml
 from rooflight.study.plan import PROCESSOR, is_of_this_machine
 
 
-@cache
 def gpu() -> Recognised | None:
-    """This machine's GPU, as the driver tells it; torch is not needed for that."""
+    """This machine's GPU, as the driver tells it; torch is not needed for that. `None` where it is hidden from us."""
+    return _first_gpu() if gpu_names() else None
+
+
+@cache
+def _first_gpu() -> Recognised | None:
     return this_device(kind="gpu")
 
 
@@ -49,8 +54,15 @@ def place_of(on: str | None) -> str:
 def gpu_names() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [one.strip() for one in visible.split(",") if one.strip()]
+    if visible is None:
+        return [str(number) for number in range(_gpu_count())]
+    names = [name.strip() for name in visible.split(",")]
+    # As CUDA reads it: what follows a name that is none is not looked at.
+    return list(itertools.takewhile(lambda name: name and name != "-1", names))
+
+
+@cache
+def _gpu_count() -> int:
     library = nvml.connect()
     count = len(list(library.gpus())) if library is not None else 0
-    return [str(number) for number in range(count or 1)]
+    return count or int(_first_gpu() is not None)

@@ -260,9 +260,9 @@ class Store:
         return len(failed)
 
     def write_index(self) -> Path:
-        """All rows in one file, for programs."""
-        path = self.folder / INDEX
-        content = msgspec.json.encode(_Index(format_version=INDEX_VERSION, title=self.plan.title, rows=self.rows))
+        """All rows in one file, for programs; those too that another process has added to the plan meanwhile."""
+        path, now = self.folder / INDEX, open_study(self.folder)
+        content = msgspec.json.encode(_Index(format_version=INDEX_VERSION, title=now.plan.title, rows=now.rows))
         try:
             write_atomically(path, content, force=True)
         except BadFile as error:
