@@ -1,0 +1,70 @@
+"""Makes a folder that a study left on a GPU ready for the repository: studies/recorded/DEVICE/NAME.
+
+usage: record_studies.py DEVICE FOLDER ...    or    record_studies.py --again    (what is there, with today's code)
+
+One segment of a journal instead of one for every process; measured ledgers as they are; numbers made from them by the
+code of today, so that what is said of an old measurement does not stay behind. Estimates are left out: `rooflight study`
+makes them anew.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+import rooflight
+from rooflight.study.plan import read_plan
+from rooflight.study.store import Entry, read
+from rooflight.study.values import measured
+
+HERE = Path(__file__).resolve().parent.parent / "studies"
+RECORDED = HERE / "recorded"
+
+
+def record(source: Path, target: Path) -> None:
+    plan, _ = read_plan(source / "study.toml")
+    entries = []
+    for path in sorted((source / "journal").glob("*.jsonl")):
+        entries += [
+            msgspec.json.decode(line, type=Entry) for line in path.read_bytes().splitlines() if line.endswith(b"}")
+        ]
+    kept = {}
+    for entry in sorted(entries, key=lambda one: one.at):
+        if entry.state == "done":
+            kept.setdefault((entry.key, entry.side), entry)
+    lines = []
+    files = {}
+    for entry in kept.values():
+        if entry.side == "measured":
+            ledger = rooflight.load(source / entry.ledger)
+            values, facts = measured(ledger, plan.layers)
+            entry = msgspec.structs.replace(entry, values=values, facts=facts)
+            files[entry.ledger] = (source / entry.ledger).read_bytes()
+        else:
+            entry = msgspec.structs.replace(entry, ledger="")
+        lines.append(msgspec.json.encode(entry))
+    text = (source / "study.toml").read_bytes()
+    if target.exists():
+        shutil.rmtree(target)
+    (target / "journal").mkdir(parents=True)
+    (target / "ledgers").mkdir()
+    (target / "study.toml").write_bytes(text)
+    (target / "journal" / "recorded.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    for name, content in files.items():
+        (target / name).write_bytes(content)
+    rows = read(target)
+    failed = [row.cell.slug for row in rows if row.state != "done"]
+    print(f"{target.name:24} {len(rows):3} cells, {len(files):3} measured, not done: {failed}")
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--again"]:
+        pairs = [(folder, folder) for folder in sorted(RECORDED.glob("*/*"))]
+    else:
+        pairs = [(Path(name), RECORDED / sys.argv[1] / Path(name).name) for name in sys.argv[2:]]
+    for source, target in pairs:
+        record(source, target)
+
+
+main()
