@@ -75,7 +75,7 @@ def command(what: str, **options: Any) -> None:
     FOLDER keeps everything: interrupted or killed, `rooflight study FOLDER` goes on where it was; several may work on
     one folder at once. `rooflight report FOLDER` shows it.
     """
-    from rooflight.study.api import prepare, run
+    from rooflight.study.api import make_ready, prepare, run
 
     if options["cancel"]:
         _cancel(what, options)
@@ -90,8 +90,9 @@ def command(what: str, **options: Any) -> None:
 
             emit("\n".join([*outline(store), launcher.dry_run(store.folder, store.waiting())]))
             return
+        make_ready(store, retry=options["retry"])
         with _heard(store, launcher), _progress(store, quiet=options["quiet"]) as progress:
-            run(store, launcher, retry=options["retry"], progress=progress)
+            run(store, launcher, progress=progress)
         _show(store)
     finally:
         store.close()

@@ -90,7 +90,8 @@ def study(
              "layers": layers, "measure": measure, "repeat": repeat, "timeout_s": timeout_s}  # fmt: skip
     store = prepare(plan, folder, {name: value for name, value in given.items() if value is not None})
     try:
-        run(store, launcher, retry=retry, progress=progress)
+        make_ready(store, retry=retry)
+        run(store, launcher, progress=progress)
         return Study(store.folder, store.plan, store.rows)
     finally:
         store.close()
@@ -143,16 +144,19 @@ def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, (tuple, range)) else value for name, value in table.items()}
 
 
-def run(store: Store, launcher: Launcher | None = None, *, retry: bool = False,
-        progress: Progress = lambda entry: None) -> None:  # fmt: skip
+def make_ready(store: Store, *, retry: bool = False) -> None:
+    """Write down what this machine will measure, and what is to be tried again: all that is open is then known."""
+    if retry:
+        store.forgive()
+    store.want(wanted_here(store, store.cells))
+
+
+def run(store: Store, launcher: Launcher | None = None, *, progress: Progress = lambda entry: None) -> None:
     """Do what is open, and write the index."""
     if launcher is None:
         from rooflight.study.local import LocalLauncher
 
         launcher = LocalLauncher()
-    if retry:
-        store.forgive()
-    store.want(wanted_here(store, store.cells))
     waiting = store.waiting()
     try:
         if waiting:
