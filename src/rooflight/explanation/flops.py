@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from rooflight.explanation import attention
 from rooflight.explanation.cause import Cause, Explained
+from rooflight.explanation.fast import belongs, fast_causes, is_fast
 from rooflight.explanation.instructions import Instructions, Point, instructions
 from rooflight.explanation.kernels import Named, read
 from rooflight.explanation.products import Product, Tiled, executed, matched, products_of
@@ -18,7 +19,6 @@ from rooflight.quantities import CUDA_FLOPS, EXECUTED_FLOPS, TENSOR_FLOPS
 
 PADDING = "tile padding"
 STRIDES = "zeros between strides"
-FAST = "fast algorithm"
 RECOMPUTED = "recomputation"
 MASKED = "masked blocks skipped"
 EMULATED = "fp32 as three TF32 products"
@@ -74,7 +74,7 @@ def _causes(op: Op, kernels: Sequence[Kernel], counted: dict[str, int | float],
         return  # nothing tells what its kernels work on
     names = [read(kernel.name) for kernel in kernels]
     on_tensor_cores = any(name in counted for name in TENSOR_FLOPS)
-    fast = any(name is not None and name.role in ("winograd", "fft") for name in names)
+    fast = is_fast(names)
     parts = 1
     share = _share(op, names)
     for kernel, name, product in zip(kernels, names, matched(op, names), strict=True):
@@ -82,7 +82,9 @@ def _causes(op: Op, kernels: Sequence[Kernel], counted: dict[str, int | float],
             continue
         if name.role == "attention":
             yield from _attention(op, kernel, table)
-        elif name.role == "matrix" and not fast:
+        elif fast and belongs(name, kernel):
+            continue
+        elif name.role == "matrix":
             tiled = executed(name, kernel.grid, product) if product is not None else None
             if tiled is None or product is None:
                 continue
@@ -93,7 +95,7 @@ def _causes(op: Op, kernels: Sequence[Kernel], counted: dict[str, int | float],
         else:
             yield from _beside(op, kernel, name, parts, table)
     if fast:
-        yield from _fast(op, kernels, names)
+        yield from fast_causes(op, kernels, names, share)
 
 
 def _share(op: Op, names: Sequence[Named | None]) -> float:
@@ -200,28 +202,6 @@ def _gradient_elements(op: Op) -> int:
     if op.packet == "aten::convolution_backward":
         return op.tensor("weight").numel
     return op.outputs[0].numel
-
-
-def _fast(op: Op, kernels: Sequence[Kernel], names: Sequence[Named | None]) -> Iterator[Cause]:
-    """Winograd and FFT convolutions: how many products they make, from the batch of their matrix kernel."""
-    for kernel, name in zip(kernels, names, strict=True):
-        if name is None or kernel.grid is None:
-            continue
-        own = _own_counters(kernel.quantities)
-        if own is not None:
-            yield Cause(FAST, own, f"counters of the kernel itself: {_short(kernel)}")
-        elif name.role == "matrix" and name.tile is not None:
-            a, b, k = name.tile
-            depth = -(-_channels(op) // k) * k
-            yield Cause(FAST, 2.0 * math.prod(kernel.grid) * a * b * depth, f"{kernel.grid[2]} products of transformed "
-                        f"tiles: {_short(kernel)}")  # fmt: skip
-    yield Cause(FAST, -_useful(op), "instead of the direct convolution")
-
-
-def _channels(op: Op) -> int:
-    if op.packet == "aten::convolution_backward":
-        return op.tensor("weight").shape[0]
-    return op.tensor("weight").shape[1]
 
 
 def _short(kernel: Kernel) -> str:
