@@ -121,9 +121,11 @@ def _matrix(kernel: Kernel, name: Named, product: Product, tiled: Tiled, share: 
                     f"{product.depth * product.taps:,}, in {tiled.why}: {_short(kernel)}")  # fmt: skip
     rate = _PER_RESULT.get((name.family, name.does), _PER_RESULT.get((name.family, None), 0.0))
     rate += 1 if name.family == "nvjet" and name.biased else 0
-    scaled = rate * tiled.results + _PER_BLOCK.get(name.family, 0) * tiled.blocks
+    # cuDNN's older kernels scale what they store, the others all places of their tiles.
+    places = product.batch * product.rows * product.columns if name.family == "engine" else tiled.results
+    scaled = rate * places + _PER_BLOCK.get(name.family, 0) * tiled.blocks
     if scaled:
-        yield Cause(EPILOGUE, scaled, f"{rate:g} for each of {tiled.results:,} places of its tiles: {_short(kernel)}")
+        yield Cause(EPILOGUE, scaled, f"{rate:g} for each of {places:,} places: {_short(kernel)}")
 
 
 def _attention(op: Op, kernel: Kernel, table: Instructions | None) -> Iterator[Cause]:

@@ -55,6 +55,8 @@ _CUTLASS = re.compile(
 _MANGLED = re.compile(r"cutlass.*GemmShapeILi(\d+)ELi(\d+)ELi(\d+)E.*?Conv2d(Fprop|Dgrad|Wgrad)")
 _ENGINE = re.compile(r"(convolve_sgemm|wgrad_alg\d_engine|dgrad_engine)<(?:[A-Za-z_]\w*, )+\d+, (\d+), (\d+), (\d+), ")
 """cuDNN's older kernels for CUDA cores, whose tiles are given as powers of two."""
+_LARGE_DEPTH = re.compile(r"sgemm_largek_lds64<\w+, \w+, (\d+), (\d+), (\d+), ")
+"""cuBLAS's kernel for small results of a large depth: powers of two again."""
 _ENGINES: dict[str, Pass] = {"c": "forward", "w": "weight gradient", "d": "input gradient"}
 _LETTERS = re.compile(r"_([nt]{2})_n_")
 _UNNAMED_DEPTH = 32
@@ -106,6 +108,9 @@ def read(name: str) -> Named | None:
     if (found := _ENGINE.search(name)) is not None:
         return Named("matrix", "cuda", "engine", _ENGINES[found[1][0]],
                      (2 ** int(found[2]), 2 ** int(found[3]), 2 ** int(found[4])), packs_taps=True)  # fmt: skip
+    if (found := _LARGE_DEPTH.search(name)) is not None:
+        return Named("matrix", "cuda", "cutlass", "product",
+                     (2 ** int(found[1]), 2 ** int(found[2]), 2 ** int(found[3])))  # fmt: skip
     for pattern, role in _COMPILED_OTHERS:
         if pattern.search(name):
             return Named(role)
