@@ -115,7 +115,8 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("mfu", "ratio", {
             "predicted": "useful FLOPs by time and peak", "measured": "useful FLOPs by time and peak"}),
         Quantity("kernels", "count", {"measured": "kernel launches"}),
-        Quantity("unexplained", "ratio", {"measured": "executed FLOPs no cause explains, op by op without signs, as part of the useful"}),
+        Quantity("unexplained", "ratio", {
+            "measured": "executed FLOPs no cause explains, op by op without signs, as part of the useful"}),
         Quantity("share", "ratio", {"estimated": "share.TYPE: of a layer type in the useful FLOPs, as share.Conv2d"}),
     )
 }  # fmt: skip

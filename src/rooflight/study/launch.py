@@ -39,10 +39,6 @@ class Unit:
     crashes: int = 0
     """How many processes have died of it."""
 
-    @property
-    def keys(self) -> list[Key]:
-        return [key_of(cell, self.side) for cell in self.cells]
-
 
 def units_of(store: Store, cells: Sequence[Cell], sides: Sequence[Side], *, workers: int = 1) -> list[Unit]:
     """What is open of these cells, put together where that saves work, and not where it leaves a worker idle."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 
 from rooflight.study.cell import Cell
@@ -46,7 +45,3 @@ def _commands(estimated: list[Cell], predicted: list[Cell], measured: list[Cell]
         return ["nothing is left to do"]
     more = [f"... and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
     return ["each by itself would be:", *(f"  {line}" for line in lines[:_SHOWN]), *(f"  {line}" for line in more)]
-
-
-def resume_command(store: Store) -> str:
-    return shlex.join(["rooflight", "study", str(store.folder)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 from rooflight.errors import BadFile, BadInput, RooflightError
 from rooflight.ledger import StepKind
 from rooflight.study.cell import HERE, Cell, Row
+from rooflight.study.toml import written
 
 MOST_CELLS = 100_000
 """More of them are a mistake in the grid."""
@@ -310,7 +310,7 @@ def merged(old: Plan, new: Plan, where: str) -> Plan:
     for name in ("layers", "measure", "repeat"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            raise BadInput(f"{where} holds a study with {name} = {_toml(before)}, and this one has {_toml(after)}: "
+            raise BadInput(f"{where} holds a study with {name} = {written(before)}, and this one has {written(after)}: "
                            "give another folder, or the same value")  # fmt: skip
     there = {cell.id for cell in new.cells}
     if all(cell.id in there for cell in old.cells):
@@ -324,39 +324,18 @@ def merged(old: Plan, new: Plan, where: str) -> Plan:
 def to_toml(plan: Plan) -> str:
     """A plan as a file that reads back as the same plan."""
     usual = Plan(grid=plan.grid)
-    lines = [f"{name} = {_toml(getattr(plan, name))}" for name in ("title", "about", "layers", "measure", "timeout_s",
+    lines = [f"{name} = {written(getattr(plan, name))}" for name in ("title", "about", "layers", "measure", "timeout_s",
              "repeat") if getattr(plan, name) != getattr(usual, name)]  # fmt: skip
     for grid in plan.grid:
         lines += ["", "[[grid]]"]
         given = msgspec.structs.asdict(grid)
         usual_grid = msgspec.structs.asdict(Grid(model=grid.model))
-        lines += [f"{name} = {_toml(value)}" for name, value in given.items()
+        lines += [f"{name} = {written(value)}" for name, value in given.items()
                   if name == "model" or value != usual_grid[name]]  # fmt: skip
     for claim in plan.claim:
         lines += ["", "[[claim]]"]
-        lines += [f"{name} = {_toml(value)}" for name, value in msgspec.structs.asdict(claim).items() if value]
+        lines += [f"{name} = {written(value)}" for name, value in msgspec.structs.asdict(claim).items() if value]
     return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(name)} = {_toml(one)}" for name, one in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return repr(value)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", escaped) + '"'
 
 
 def _readable(error: Exception) -> str:

@@ -1,0 +1,239 @@
+"""What a study found, as a journal that many processes write at once: each in a file of its own, one line for every
+side of a cell that it has finished. Lines can be read in any order, and reading one twice changes nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from rooflight.errors import BadFile
+from rooflight.study.cell import Cell, Side
+
+JOURNAL = "journal"
+
+
+class StoreBroken(BadFile):
+    """The folder cannot be written: no failure of a cell, but the end of the study for now."""
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One line of the journal: what became of one side of a cell, or what is to become of it.
+
+    `wanted`: somebody has the device and will measure. `again`: as many failures as `tries` says are forgiven.
+    """
+
+    key: str
+    """The cell's id; of an estimate, that of the step, which all devices share."""
+    side: Side
+    state: Literal["done", "failed", "wanted", "again"]
+    at: float
+    """Seconds since 1970, for people."""
+    values: dict[str, int | float] = {}
+    facts: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+    failure: str = ""
+    ledger: str = ""
+    seconds: float | None = None
+    tries: int = 0
+
+
+Key = tuple[str, Side]
+
+
+def step_of(cell: Cell) -> Cell:
+    """The cell without its device: what is estimated."""
+    return replace(cell, on=None, gpus=1, parallel=None)
+
+
+def key_of(cell: Cell, side: Side) -> Key:
+    return (step_of(cell).id if side == "estimated" else cell.id), side
+
+
+def lock_of(key: Key) -> str:
+    """What a process holds while it works on this."""
+    return ".".join(key)
+
+
+class Journal:
+    """The journal of one study, as one process sees it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: dict[str, int] = {}
+        self._done: dict[Key, Entry] = {}
+        self._failed: dict[Key, list[Entry]] = {}
+        self._forgiven: dict[Key, int] = {}
+        self._wanted: set[Key] = set()
+        self._segment: Path | None = None
+        self.heard: Callable[[Entry], None] = lambda entry: None
+        """Told of every entry that is new to us, whoever wrote it."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read what others, and we, wrote since the last time."""
+        found: list[Entry] = []
+        for name, size in sorted(_sizes(self.folder / JOURNAL)):
+            if size > self._read.get(name, 0):
+                found += self._rest_of(name)
+        for entry in found:
+            key = (entry.key, entry.side)
+            if entry.state == "done":
+                self._done.setdefault(key, entry)
+            elif entry.state == "failed":
+                self._failed.setdefault(key, []).append(entry)
+            elif entry.state == "again":
+                self._forgiven[key] = max(self._forgiven.get(key, 0), entry.tries)
+            else:
+                self._wanted.add(key)
+        for entry in found:
+            self.heard(entry)
+
+    def _rest_of(self, name: str) -> list[Entry]:
+        path, start = self.folder / JOURNAL / name, self._read.get(name, 0)
+        try:
+            with path.open("rb") as file:
+                file.seek(start)
+                content = file.read()
+        except OSError as error:
+            raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+        # What has no end of line is being written at this moment, or its process was killed while it wrote.
+        whole = content[: content.rfind(b"\n") + 1]
+        found = []
+        for line in whole.splitlines():
+            try:
+                found.append(_DECODER.decode(line))
+            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                raise BadFile(f"{path} is damaged, or of another version of rooflight ({error}): remove it, and what "
+                              "it told will be found again") from None  # fmt: skip
+        self._read[name] = start + len(whole)
+        return found
+
+    def is_open(self, key: Key) -> bool:
+        """Is it still to be done?"""
+        return key not in self._done and self.failures(key) <= self._forgiven.get(key, 0)
+
+    def failures(self, key: Key) -> int:
+        return len(self._failed.get(key, ()))
+
+    def entry(self, key: Key) -> Entry | None:
+        """What became of it in the end; `None`: it is open."""
+        if self.is_open(key):
+            return None
+        return self._done.get(key) or max(self._failed[key], key=lambda one: one.at)
+
+    def is_wanted(self, key: Key) -> bool:
+        """Has somebody said that it will be done, or done it?"""
+        return key in self._wanted or key in self._done or key in self._failed
+
+    def record(self, entries: Iterable[Entry]) -> None:
+        """Append to the journal, to stay. Lines of a disk that is full are taken back."""
+        content = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+        if not content:
+            return
+        is_new = self._segment is None
+        path = self._segment = self._segment or self.folder / JOURNAL / _segment_name()
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise _broken(path, error) from error
+        try:
+            before = os.fstat(file).st_size
+            try:
+                written = 0
+                while written < len(content):
+                    written += os.write(file, content[written:])
+                os.fsync(file)
+            except BaseException:  # also Ctrl-C: half a line must not have another one behind it
+                os.ftruncate(file, before)
+                raise
+            if is_new:
+                _sync_folder(path.parent)
+        except OSError as error:
+            raise _broken(path, error) from error
+        finally:
+            os.close(file)
+        self.refresh()
+
+    def want_keys(self, keys: Iterable[Key]) -> None:
+        """Write down that these will be done, once."""
+        self.record(_entry(key, "wanted") for key in keys if not self.is_wanted(key))
+
+    def forgive_keys(self, keys: Iterable[Key]) -> int:
+        """Let those that failed be tried once more; how many they are."""
+        failed = [key for key in dict.fromkeys(keys) if key not in self._done and not self.is_open(key)]
+        self.record(_entry(key, "again", tries=self.failures(key)) for key in failed)
+        return len(failed)
+
+
+_DECODER = msgspec.json.Decoder(Entry)
+
+
+def done(cell: Cell, side: Side, *, values: Mapping[str, int | float], facts: Mapping[str, str] | None = None,
+         notes: Sequence[str] = (), ledger: str = "", seconds: float | None = None) -> Entry:  # fmt: skip
+    key, _ = key_of(cell, side)
+    return Entry(key=key, side=side, state="done", at=time.time(), values=dict(values), facts=dict(facts or {}),
+                 notes=tuple(notes), ledger=ledger, seconds=seconds)  # fmt: skip
+
+
+def failed(cell: Cell, side: Side, reason: str, *, seconds: float | None = None) -> Entry:
+    key, _ = key_of(cell, side)
+    return Entry(key=key, side=side, state="failed", at=time.time(), failure=" ".join(reason.split()), seconds=seconds)
+
+
+def _entry(key: Key, state: Literal["wanted", "again"], *, tries: int = 0) -> Entry:
+    return Entry(key=key[0], side=key[1], state=state, at=time.time(), tries=tries)
+
+
+def _segment_name() -> str:
+    host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-") or "host"
+    return f"{host}-{os.getpid()}-{time.time_ns():x}.jsonl"
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file's name is to stay, too."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _sizes(folder: Path) -> list[tuple[str, int]]:
+    try:
+        with os.scandir(folder) as found:
+            return [(one.name, one.stat().st_size) for one in found if one.name.endswith(".jsonl")]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise BadFile(f"cannot read {folder}: {error.strerror or error}") from error
+
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _broken(path: Path, error: OSError) -> StoreBroken:
+    if error.errno in _NO_SPACE:
+        return _no_space(path.parent.parent, error)
+    return StoreBroken(f"cannot write {path}: {error.strerror or error}")
+
+
+def unwritten(folder: Path, error: BadFile) -> StoreBroken:
+    """The same of a file that could not be written whole."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
+        return _no_space(folder, cause)
+    return StoreBroken(str(error))
+
+
+def _no_space(folder: Path, error: OSError) -> StoreBroken:
+    return StoreBroken(f"{folder}: {error.strerror}; what was finished is kept: make space, then go on with: rooflight "
+                       f"study {folder}")  # fmt: skip
