@@ -727,7 +727,8 @@ def test_the_command_without_a_second_ledger_says_what_to_do(saved: Path) -> Non
     assert done.returncode == 2
     assert (
         done.stderr
-        == f"rooflight: compare {saved} with what? Give a second ledger, or a table of claims: --claims table.csv\n"
+        == f"rooflight: compare {saved} with what? It is an estimate: give a second ledger, or a table of claims with "
+        "--claims\n"
     )
     both = run("compare", saved, saved, "--claims", CLAIMS / "mnist.csv")
     assert both.returncode == 2 and "against one ledger" in both.stderr

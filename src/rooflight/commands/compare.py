@@ -1,4 +1,5 @@
-"""`rooflight compare A B`: two ledgers side by side; `rooflight compare A --claims FILE`: a table against one."""
+"""`rooflight compare A B`: two ledgers side by side, and why they differ; `rooflight compare A`: a measured step beside
+what the mathematics says of it; `rooflight compare A --claims FILE`: a table against one."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
 
 
-@click.command(short_help="two ledgers side by side")
+@click.command(short_help="two ledgers side by side, and why they differ")
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", required=False, type=click.Path(path_type=Path))
 @click.option(
@@ -33,7 +34,11 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(a: Path, b: Path | None, claims: Path | None, by: By, depth: int | None, unfold: bool, as_json: bool,
             as_csv: bool, as_markdown: bool, output: Path | None, force: bool) -> None:  # fmt: skip
-    """Put two saved ledgers side by side: eager and compiled, two precisions, estimate and measurement.
+    """Put two saved ledgers side by side and say why they differ: estimate and measurement, eager and compiled, two
+    precisions, two batches. Without B, a measured A beside what the mathematics says of the same step.
+
+    The gap of every quantity is split into causes with their evidence (tile padding, layout kernels, a fast algorithm,
+    L2 hits, launches, ...) and what none of them explains. What was measured gets a verdict and advice.
 
     A and B are files that `rooflight estimate -o` or `rooflight measure -o` saved, or recorded:NAME, a measurement
     that comes with rooflight (see `rooflight list recordings`). Ratios are B by A. The memory of an estimate is
@@ -54,13 +59,11 @@ def command(a: Path, b: Path | None, claims: Path | None, by: By, depth: int | N
             raise BadInput(f"--claims checks a table against one ledger: leave {b} or --claims away")
         check_claims(a, claims, to=to, output=output, force=force)
         return
-    if b is None:
-        raise BadInput(f"compare {a} with what? Give a second ledger, or a table of claims: --claims table.csv")
     from rooflight.commands.output import say, show_comparison
-    from rooflight.comparison.sides import Comparison
+    from rooflight.comparison.sides import Comparison, with_its_estimate
     from rooflight.files import load
 
-    comparison = Comparison(load(a), load(b))
+    comparison = with_its_estimate(load(a), str(a)) if b is None else Comparison(load(a), load(b))
     if depth is None and to in ("text", "md"):
         depth = 3
     show_comparison(comparison, by=by, depth=depth, to=to, folded=not unfold and to != "csv", output=output,

@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from msgspec.structs import replace as replace_fields
+
 from rooflight.comparison.align import Alignment, align
 from rooflight.comparison.memory import ComparedMemory, SideMemory, compare_memory
 from rooflight.comparison.why import Quantity, Reasons, Why, why
+from rooflight.errors import BadInput
 from rooflight.explanation.cause import Account
 from rooflight.ledger import Ledger, total
 from rooflight.measured import Measured, is_measured, ratio
@@ -237,6 +240,15 @@ class Comparison:
             for op in ops:
                 found.setdefault(op.module, (Counter(), Counter()))[side][op.name] += 1
         return found
+
+
+def with_its_estimate(ledger: Ledger, name: str) -> Comparison:
+    """A measured step against what the mathematics says of the same ops: both are in one ledger."""
+    if not is_measured(ledger) or not any(op.cost is not None for op in ledger.ops):
+        what = "holds no ops" if is_measured(ledger) else "is an estimate"
+        raise BadInput(f"compare {name} with what? It {what}: give a second ledger, or a table of claims with --claims")
+    header = replace_fields(ledger.header, device=None, conditions={}, cuda=None, driver=None, notes=())
+    return Comparison(replace_fields(ledger, header=header, kernels=(), measurements=()), ledger)
 
 
 _COMPARED = (

@@ -54,9 +54,14 @@ class Why:
     """What is unexplained of each op, added up without signs."""
     note: str = ""
 
+    @property
+    def reference(self) -> Term:
+        """What shares are parts of: FLOPs and bytes of what was asked for, time and memory of what was taken."""
+        return self.asked if self.quantity in ("FLOPs", "DRAM bytes") else self.measured
+
     def part(self, term: Term) -> float | None:
-        """Of what was asked for; on B, or on A where B has none."""
-        whole, value = (self.asked.b, term.b) if term.b is not None else (self.asked.a, term.a)
+        """Of the reference; on B, or on A where B has none."""
+        whole, value = (self.reference.b, term.b) if term.b is not None else (self.reference.a, term.a)
         return value / whole if whole and value is not None else None
 
 
@@ -129,8 +134,8 @@ _ASKED: dict[Quantity, str] = {
     "memory": "tensors alive at the peak",
 }  # fmt: skip
 _MEASURED: dict[Quantity, str] = {
-    "FLOPs": "executed by all units", "DRAM bytes": "read and written", "time": "wall time of the step",
-    "memory": "reserved, and outside the allocator",
+    "FLOPs": "executed by all units", "DRAM bytes": "bytes read and written", "time": "wall time",
+    "memory": "memory taken of the device",
 }  # fmt: skip
 
 

@@ -13,10 +13,11 @@ from rooflight.reporting.written import seconds, whole_bytes, whole_count
 
 _WRITTEN: dict[str, Callable[[Any], str]] = {"flop": whole_count, "byte": whole_bytes, "second": seconds}
 SMALLEST = 0.0005
-"""Causes under this part of what was asked for are in the JSON document only."""
+"""Causes under this part are in the JSON document only."""
 CONVENTIONS = (
     "A cause is computed from shapes, kernel names, tiles, grids and other counters, never from the gap it explains: "
-    "causes may explain too much, and then what is unexplained is negative. Shares are parts of what was asked for."
+    "causes may explain too much, and then what is unexplained is negative. Shares of FLOPs and bytes are parts of what "
+    "was asked for, shares of time and memory parts of what was taken."
 )
 
 
@@ -47,7 +48,7 @@ def _line(one: Why, term: Term, sides: list[str], evidence: str | None = None) -
 
 def _gross(one: Why) -> str:
     gross = one.gross[1] if one.gross[1] is not None else one.gross[0]
-    whole = one.asked.b if one.asked.b is not None else one.asked.a
+    whole = one.reference.b if one.reference.b is not None else one.reference.a
     if gross is None or not whole or one.quantity == "memory":
         return ""
     return f"op by op, without signs: {_percent(gross / whole)}"
@@ -89,8 +90,8 @@ def why_lines(comparison: Comparison) -> list[str]:
         share = one.part(one.unexplained)
         if share is None:
             continue
-        told = f"{abs(share):.2%} of the {one.asked.name} is unexplained" if share >= 0 else (
-            f"the causes explain {abs(share):.2%} of the {one.asked.name} too much")  # fmt: skip
+        told = f"{abs(share):.2%} of the {one.reference.name} is unexplained" if share >= 0 else (
+            f"the causes explain {abs(share):.2%} of the {one.reference.name} too much")  # fmt: skip
         lines.append(f"{one.quantity}: {told}")
     return lines
 
