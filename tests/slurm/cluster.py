@@ -129,14 +129,17 @@ class Cluster:
         self._tell(f"start {CONTROLLER}")
 
     def repair(self) -> None:
-        """No jobs, every node idle: as after the start."""
-        self.start_controller()
+        """No jobs, every node idle: as after the start; but a controller that was away leaves traces."""
         for node in NODES:
             self._tell(f"start {node}")
-        wait_for(lambda: self._is_as_new(), "idle nodes without jobs")
+        try:
+            wait_for(self._is_as_new, "idle nodes without jobs")
+        except TimeoutError as error:
+            states = {node: self.node_state(node) for node in NODES}
+            raise TimeoutError(f"{error}: {states}, {self.jobs()}\n{self.logs()}") from error
 
     def _is_as_new(self) -> bool:
-        """Or what is missing is asked for: a controller that was away may have old things in mind."""
+        """Or what is missing is asked for."""
         try:
             jobs, states = self.jobs(), {node: self.node_state(node) for node in NODES}
             for job in jobs:
@@ -241,7 +244,12 @@ class Keeper:
             self._start(*which, "-f", f"{self._folder}/slurm.conf", known_as=node)
 
     def stop(self, node: str) -> None:
+        """A node as if its plug were pulled; the controller in good order, or it would forget what it was doing."""
         daemon = self._daemons.pop(node)
+        if node == CONTROLLER:
+            daemon.terminate()
+            daemon.wait(_PATIENCE_S)
+            return
         daemon.send_signal(signal.SIGSTOP)  # or it could start one more
         _kill_all_below(daemon.pid)
         daemon.kill()

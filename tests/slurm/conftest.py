@@ -9,10 +9,21 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def started_cluster() -> Iterator[cluster.Cluster]:
+def possible() -> None:
     reason = cluster.why_not()
     if reason is not None:
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def started_cluster(possible: None) -> Iterator[cluster.Cluster]:
+    with cluster.running() as started:
+        yield started
+
+
+@pytest.fixture
+def own_cluster(possible: None) -> Iterator[cluster.Cluster]:
+    """For a test that leaves it in a state which nobody else should see."""
     with cluster.running() as started:
         yield started
 

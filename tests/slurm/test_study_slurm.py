@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import cluster
@@ -107,9 +108,8 @@ class Site:
 
 @pytest.fixture
 def site(slurm: Cluster, tmp_path: Path) -> Iterator[Site]:
-    found = Site(slurm, tmp_path)
-    yield found
-    found.close()
+    with closing(Site(slurm, tmp_path)) as found:
+        yield found
 
 
 def test_a_node_is_lost_in_the_middle_and_one_cell_fails(site: Site) -> None:
@@ -243,17 +243,19 @@ def test_a_preempted_task_is_requeued(site: Site) -> None:
     site.assert_each_done_once()
 
 
-def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
-    """It was killed: what it had not yet written down it has forgotten, and starts such tasks anew. One cell is a job of
-    its own, no array."""
-    command = site.on_slurm(site.plan(f'model = "{GATED}"'))
-    site.wait_at_the_gate(1)
-    site.slurm.stop_controller()
-    wait_for(lambda: "Slurm does not answer" in site.said(command), "the coordinator to notice")
-    site.slurm.start_controller()
-    site.open_gate()
-    site.finish(command)
-    site.assert_each_done_once()
+def test_a_controller_that_is_away_is_waited_for(own_cluster: Cluster, tmp_path: Path) -> None:
+    """And one cell is a job of its own, no array."""
+    with closing(Site(own_cluster, tmp_path)) as site:
+        command = site.on_slurm(site.plan(f'model = "{GATED}"'))
+        site.wait_at_the_gate(1)
+        site.slurm.stop_controller()
+        wait_for(lambda: "Slurm does not answer" in site.said(command), "the coordinator to notice")
+        site.slurm.start_controller()
+        wait_for(lambda: site.said(command).rstrip().endswith("1 running on node1"), "the coordinator to go on")
+        site.open_gate()
+        site.finish(command)
+        assert len(site.at_the_gate()) == 1
+        site.assert_each_done_once()
 
 
 def test_interrupted_jobs_go_on_until_they_are_cancelled(site: Site) -> None:
@@ -290,11 +292,8 @@ def test_what_slurm_refuses_is_one_line(site: Site) -> None:
     assert not list((site.folder / "slurm" / "jobs").iterdir())
 
 
-def test_a_cluster_ends_with_whoever_started_it() -> None:
+def test_a_cluster_ends_with_whoever_started_it(possible: None) -> None:
     """Killed without a chance to clean up, with a job running."""
-    reason = cluster.why_not()
-    if reason is not None:
-        pytest.skip(reason)
     program = (
         "import os, cluster\n"
         "with cluster.running() as found:\n"
