@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rooflight._version import __version__
 
 if TYPE_CHECKING:
+    from rooflight.comparison.api import compare
     from rooflight.errors import RooflightError
     from rooflight.estimation.api import estimate
     from rooflight.estimation.registry import Work, formula
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rooflight.study.api import study
 
 _HOMES = {
+    "compare": "rooflight.comparison.api",
     "estimate": "rooflight.estimation.api",
     "formula": "rooflight.estimation.registry",
     "Work": "rooflight.estimation.registry",
@@ -53,6 +55,7 @@ __all__ = [
     "RooflightError",
     "Work",
     "__version__",
+    "compare",
     "estimate",
     "formula",
     "join",

@@ -96,6 +96,12 @@ class Comparison:
         self.reasons = Reasons(self.a), Reasons(self.b)
         self._only = (frozenset(op.index for op in self.only_a), frozenset(op.index for op in self.only_b))
 
+    # How it looks is the report's business; this only lets Python find it.
+    def __repr__(self) -> str:
+        from rooflight.reporting.compare_tables import compare_page
+
+        return "\n".join(compare_page(self, by="module", depth=0, folded=True).summary)
+
     @cached_property
     def whys(self) -> list[Why]:
         """Why FLOPs, bytes, time and memory differ, as far as a side was measured."""

@@ -16,8 +16,8 @@ SMALLEST = 0.0005
 """Causes under this part are in the JSON document only."""
 CONVENTIONS = (
     "A cause is computed from shapes, kernel names, tiles, grids and other counters, never from the gap it explains: "
-    "causes may explain too much, and then what is unexplained is negative. Shares of FLOPs and bytes are parts of what "
-    "was asked for, shares of time and memory parts of what was taken."
+    "causes may explain too much, and then what is unexplained is negative. Shares of FLOPs and bytes are parts of "
+    "what was asked for, shares of time and memory parts of what was taken."
 )
 
 
