@@ -76,7 +76,7 @@ def _causes(op: Op, kernels: Sequence[Kernel], counted: dict[str, int | float],
     on_tensor_cores = any(name in counted for name in TENSOR_FLOPS)
     fast = is_fast(names)
     parts = 1
-    share = _share(op, names)
+    share = _share(op)
     for kernel, name, product in zip(kernels, names, matched(op, names), strict=True):
         if name is None:
             continue
@@ -98,14 +98,13 @@ def _causes(op: Op, kernels: Sequence[Kernel], counted: dict[str, int | float],
         yield from fast_causes(op, kernels, names, share)
 
 
-def _share(op: Op, names: Sequence[Named | None]) -> float:
+def _share(op: Op) -> float:
     """Useful FLOPs of one of the op's products, where all are alike: those of a convolution's gradients."""
-    wanted = {name.does for name in names if name is not None and name.role == "matrix" and name.does}
     if op.packet == "aten::convolution_backward":
         mask = op.args.get("output_mask")
         asked = sum(bool(one) for one in mask[:2]) if isinstance(mask, list) else 2
         return _useful(op) / max(asked, 1)
-    return float(_useful(op)) if len(wanted) == 1 else math.nan
+    return float(_useful(op)) if len(products_of(op)) == 1 else math.nan
 
 
 def _matrix(kernel: Kernel, name: Named, product: Product, tiled: Tiled, share: float) -> Iterator[Cause]:
