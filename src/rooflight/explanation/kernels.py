@@ -39,6 +39,8 @@ class Named:
     biased: bool = False
     split: bool = False
     """Says itself that the depth is split."""
+    all_images: bool = False
+    """One product for all images, where its like makes one for each."""
     segmented: bool = False
     """Blocks share the depth of a tile where that keeps them busy."""
 
@@ -107,7 +109,8 @@ def read(name: str) -> Named | None:
                      (int(found[1]), int(found[2]), int(found[3])))  # fmt: skip
     if (found := _ENGINE.search(name)) is not None:
         return Named("matrix", "cuda", "engine", _ENGINES[found[1][0]],
-                     (2 ** int(found[2]), 2 ** int(found[3]), 2 ** int(found[4])), packs_taps=True)  # fmt: skip
+                     (2 ** int(found[2]), 2 ** int(found[3]), 2 ** int(found[4])), packs_taps=True,
+                     all_images=found[1].startswith("dgrad2d"))  # fmt: skip
     if (found := _LARGE_DEPTH.search(name)) is not None:
         return Named("matrix", "cuda", "cutlass", "product",
                      (2 ** int(found[1]), 2 ** int(found[2]), 2 ** int(found[3])))  # fmt: skip

@@ -178,19 +178,20 @@ def _pick(kernel: Named, products: list[Product], turns: Iterator[Product], op: 
         return next(turns, None)
     exact = [product for product in products if product.does == kernel.does]
     if exact:
-        return _image_by_image(exact[0], op) if kernel.family == "engine" else exact[0]
+        return _image_by_image(exact[0], op, kernel) if kernel.family == "engine" else exact[0]
     return _by_image(kernel, products, op) if kernel.does == "product" else None
 
 
-def _image_by_image(product: Product, op: Op) -> Product:
+def _image_by_image(product: Product, op: Op, kernel: Named) -> Product:
     """The gradients in cuDNN's older kernels: one product an image, the input's with the taps among its results."""
     images = op.tensor("input").shape[0]
     if product.does == "weight gradient":
         return replace(product, batch=product.batch * images, depth=product.depth // images)
     if product.does == "input gradient":
-        grad = op.tensor("grad_output")
-        return Product("input gradient", product.columns * product.taps, math.prod(grad.shape[2:]), product.depth,
-                       batch=product.batch * images)  # fmt: skip
+        pixels = math.prod(op.tensor("grad_output").shape[2:])
+        together, apart = (images, 1) if kernel.all_images else (1, images)
+        return Product("input gradient", product.columns * product.taps, together * pixels, product.depth,
+                       batch=product.batch * apart)  # fmt: skip
     return product
 
 
