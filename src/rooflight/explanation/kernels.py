@@ -55,7 +55,7 @@ _CUTLASS = re.compile(
     r"cutlass_(?:\d+_)?(?:wmma_)?(tensorop|simt)_\w*?(gemm|fprop|dgrad|wgrad)\w*?_(\d+)x(\d+)(?:_(\d+)x\d+)?_(\w+?)_?align"
 )
 _MANGLED = re.compile(r"cutlass.*GemmShapeILi(\d+)ELi(\d+)ELi(\d+)E.*?Conv2d(Fprop|Dgrad|Wgrad)")
-_ENGINE = re.compile(r"(convolve_sgemm|wgrad_alg\d_engine|dgrad_engine)<(?:[A-Za-z_]\w*, )+\d+, (\d+), (\d+), (\d+), ")
+_ENGINE = re.compile(r"(convolve_sgemm|wgrad_alg\d_engine|dgrad_engine|dgrad2d_alg\d_\d)<(?:[A-Za-z_]\w*, )+\d+, (\d+), (\d+), (\d+), ")
 """cuDNN's older kernels for CUDA cores, whose tiles are given as powers of two."""
 _LARGE_DEPTH = re.compile(r"sgemm_largek_lds64<\w+, \w+, (\d+), (\d+), (\d+), ")
 """cuBLAS's kernel for small results of a large depth: powers of two again."""
