@@ -467,3 +467,19 @@ def test_an_index_has_what_others_added_meanwhile(tmp_path):
     begin(store.folder, plan({"model": "mnist-cnn", "batch": [1, 2]}))
     index = json.loads(store.write_index().read_bytes())
     assert [row["cell"].get("batch", 1) for row in index["rows"]] == [1, 2]
+
+
+def test_only_our_own_rubbish_is_removed(tmp_path):
+    store = ran(tmp_path / "s", {"model": "mnist-cnn"})
+    name = Path(store.rows[0].ledgers["estimated"]).name
+    ours = [f"ledgers/.{name}.a8_x2k1z", ".index.json.abcd1234", ".study.toml.abcd1234", "journal/.host-a-4711"]
+    theirs = [".gitignore", ".git", "notes.txt", "ledgers/.keep", "journal/.nfs0001"]
+    for one in (*ours, *theirs):
+        (store.folder / one).write_text("x")
+    other = open_study(store.folder)
+    assert other.locks.is_free("anything")  # it is at work here
+    store.tidy()
+    assert all((store.folder / one).exists() for one in (*ours, *theirs))
+    other.close()
+    store.tidy()
+    assert [one for one in (*ours, *theirs) if (store.folder / one).exists()] == theirs

@@ -9,6 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -78,11 +79,17 @@ class Journal:
         """Told of every entry that is new to us, whoever wrote it."""
         self.refresh()
 
-    def refresh(self) -> None:
-        """Read what others, and we, wrote since the last time."""
+    def refresh(self, *, surely: bool = False) -> None:
+        """Read what others, and we, wrote since the last time. `surely`: what other machines wrote as well.
+
+        A network file system may show an old listing until this machine changes the folder, and old sizes until a file
+        is opened: that matters to whoever has just been given a lock, and is about to begin.
+        """
+        if surely:
+            _change(self.folder / JOURNAL)
         found: list[Entry] = []
         for name, size in sorted(_sizes(self.folder / JOURNAL)):
-            if size > self._read.get(name, 0):
+            if size > self._read.get(name, 0) or (surely and not name.startswith(f"{_HOST}-")):
                 found += self._rest_of(name)
         for entry in found:
             key = (entry.key, entry.side)
@@ -193,9 +200,19 @@ def _entry(key: Key, state: Literal["wanted", "again"], *, tries: int = 0) -> En
     return Entry(key=key[0], side=key[1], state=state, at=time.time(), tries=tries)
 
 
+_HOST = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-") or "host"
+
+
 def _segment_name() -> str:
-    host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-") or "host"
-    return f"{host}-{os.getpid()}-{time.time_ns():x}.jsonl"
+    return f"{_HOST}-{os.getpid()}-{time.time_ns():x}.jsonl"
+
+
+def _change(folder: Path) -> None:
+    """For a moment, so that everybody must look again."""
+    path = folder / f".{_HOST}-{os.getpid()}"
+    with suppress(OSError):  # a full disk is told where something is to be kept
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
+        path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

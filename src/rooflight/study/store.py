@@ -64,6 +64,8 @@ __all__ = [
 
 PLAN, LEDGERS, LOCK, INDEX = "study.toml", "ledgers", "lock", "index.json"
 INDEX_VERSION = 1
+_LEFT_BEHIND = re.compile(r"\.(.+\.json\.gz|index\.json|study\.toml)\.\w+|\.[A-Za-z0-9-]+-\d+")
+"""Names of files that are not yet what they will be."""
 
 
 class Store(Journal):
@@ -167,10 +169,9 @@ class Store(Journal):
         """Remove what killed processes left half-written, if nobody else is here."""
         with self.locks.alone() as alone:
             if alone:
-                for folder in (self.folder, self.folder / LEDGERS):
-                    for name in _names(folder):
-                        if name.startswith(".") and re.search(r"\.json(\.gz)?\.\w+$|\.toml\.\w+$", name):
-                            (folder / name).unlink(missing_ok=True)
+                for folder in (self.folder, self.folder / LEDGERS, self.folder / JOURNAL):
+                    for name in filter(_LEFT_BEHIND.fullmatch, _names(folder)):
+                        (folder / name).unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._locks is not None:

@@ -55,7 +55,7 @@ def run_side(store: Store, cells: Sequence[Cell], side: Side, *, wait: bool = Fa
     else:
         ours = [name for name in names if store.locks.take(name)]
     try:
-        store.refresh()  # somebody may have done it before the lock was ours
+        store.refresh(surely=True)  # somebody may have done it before the lock was ours
         left = [names[name] for name in ours if store.is_open(key_of(names[name], side))]
         if left:
             _DO[side](store, left, told or (lambda: None))
