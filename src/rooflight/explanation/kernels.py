@@ -39,8 +39,8 @@ class Named:
     biased: bool = False
     split: bool = False
     """Says itself that the depth is split."""
-    all_images: bool = False
-    """One product for all images, where its like makes one for each."""
+    whole_channels: bool = False
+    """A tile's rows are all taps of as many channels as fit."""
     segmented: bool = False
     """Blocks share the depth of a tile where that keeps them busy."""
 
@@ -55,7 +55,10 @@ _CUTLASS = re.compile(
     r"cutlass_(?:\d+_)?(?:wmma_)?(tensorop|simt)_\w*?(gemm|fprop|dgrad|wgrad)\w*?_(\d+)x(\d+)(?:_(\d+)x\d+)?_(\w+?)_?align"
 )
 _MANGLED = re.compile(r"cutlass.*GemmShapeILi(\d+)ELi(\d+)ELi(\d+)E.*?Conv2d(Fprop|Dgrad|Wgrad)")
-_ENGINE = re.compile(r"(convolve_sgemm|wgrad_alg\d_engine|dgrad_engine|dgrad2d_alg\d_\d)<(?:[A-Za-z_]\w*, )+\d+, (\d+), (\d+), (\d+), ")
+_ENGINE = re.compile(
+    r"(convolve_sgemm|wgrad_alg\d_engine|dgrad_engine|dgrad2d_alg\d_\d)"
+    r"<(?:[A-Za-z_]\w*, )+\d+, (\d+), (\d+), (\d+), "
+)
 """cuDNN's older kernels for CUDA cores, whose tiles are given as powers of two."""
 _LARGE_DEPTH = re.compile(r"sgemm_largek_lds64<\w+, \w+, (\d+), (\d+), (\d+), ")
 """cuBLAS's kernel for small results of a large depth: powers of two again."""
@@ -110,7 +113,7 @@ def read(name: str) -> Named | None:
     if (found := _ENGINE.search(name)) is not None:
         return Named("matrix", "cuda", "engine", _ENGINES[found[1][0]],
                      (2 ** int(found[2]), 2 ** int(found[3]), 2 ** int(found[4])), packs_taps=True,
-                     all_images=found[1].startswith("dgrad2d"))  # fmt: skip
+                     whole_channels=found[1].startswith("dgrad2d"))  # fmt: skip
     if (found := _LARGE_DEPTH.search(name)) is not None:
         return Named("matrix", "cuda", "cutlass", "product",
                      (2 ** int(found[1]), 2 ** int(found[2]), 2 ** int(found[3])))  # fmt: skip

@@ -31,6 +31,8 @@ class Product:
     taps: int = 1
     tapped_columns: int = 1
     """Of the columns, as many belong to different taps: a weight's gradient."""
+    tapped_rows: int = 1
+    """The same of the rows: an input's gradient whose taps are added up afterwards."""
     loaded: int = 1
     """Values of a load of 16 bytes: CUTLASS fills the channels of a tap up to whole ones."""
     remainders: tuple[tuple[int, int], ...] = ()
@@ -178,20 +180,19 @@ def _pick(kernel: Named, products: list[Product], turns: Iterator[Product], op: 
         return next(turns, None)
     exact = [product for product in products if product.does == kernel.does]
     if exact:
-        return _image_by_image(exact[0], op, kernel) if kernel.family == "engine" else exact[0]
+        return _image_by_image(exact[0], op) if kernel.family == "engine" else exact[0]
     return _by_image(kernel, products, op) if kernel.does == "product" else None
 
 
-def _image_by_image(product: Product, op: Op, kernel: Named) -> Product:
+def _image_by_image(product: Product, op: Op) -> Product:
     """The gradients in cuDNN's older kernels: one product an image, the input's with the taps among its results."""
     images = op.tensor("input").shape[0]
     if product.does == "weight gradient":
         return replace(product, batch=product.batch * images, depth=product.depth // images)
     if product.does == "input gradient":
         pixels = math.prod(op.tensor("grad_output").shape[2:])
-        together, apart = (images, 1) if kernel.all_images else (1, images)
-        return Product("input gradient", product.columns * product.taps, together * pixels, product.depth,
-                       batch=product.batch * apart)  # fmt: skip
+        return Product("input gradient", product.columns * product.taps, pixels, product.depth,
+                       batch=product.batch * images, tapped_rows=product.taps)  # fmt: skip
     return product
 
 
@@ -219,7 +220,7 @@ def executed(kernel: Named, grid: tuple[int, int, int] | None, product: Product)
     if product.remainders and kernel.strided:
         return _strided(kernel, grid, product)
     a, b, k = kernel.tile
-    across = _up(_sides(kernel, product)[0], a) // a
+    across = _first_tiles(kernel, product)
     down = _second_tiles(kernel, grid, product, across)
     why = [f"tiles of {a}×{b}×{k}"]
     if kernel.cluster != (1, 1):
@@ -246,6 +247,15 @@ def _sides(kernel: Named, product: Product) -> tuple[int, int]:
     if kernel.family in ("nvjet", "cutlass") or (kernel.family == "xmma sm90" and kernel.letters == "nn"):
         return columns, rows
     return rows, columns
+
+
+def _first_tiles(kernel: Named, product: Product) -> int:
+    assert kernel.tile is not None
+    size, first = kernel.tile[0], _sides(kernel, product)[0]
+    if not kernel.whole_channels:
+        return _up(first, size) // size
+    channels, taps = first // product.tapped_rows, product.tapped_rows
+    return -(-channels // (size // taps)) if taps <= size else channels * -(-taps // size)
 
 
 def _second_tiles(kernel: Named, grid: tuple[int, int, int] | None, product: Product, across: int) -> int:
