@@ -21,6 +21,8 @@ class Line:
     """All above 0."""
     dashed: bool = False
     """Drawn so is what nobody measured."""
+    colour: int | None = None
+    """Which of them; else by its place."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def drawn(chart: Chart) -> str:
     """The picture and the names of its lines, as a figure."""
     title = html.escape(chart.title)
     keys = "".join(
-        f'<li class="c{i % COLOURS}"><svg viewBox="0 0 26 10" aria-hidden="true"><path class="{_style(line)}" '
+        f'<li class="{_colour(line, i)}"><svg viewBox="0 0 26 10" aria-hidden="true"><path class="{_style(line)}" '
         f'd="M1 5H25"/></svg>{html.escape(line.name)}</li>'
         for i, line in enumerate(chart.lines)
     )
@@ -99,8 +101,12 @@ def _lines(chart: Chart) -> str:
             f"{html.escape(chart.write(value))}</title></circle>"
             for x, y, of, value in places
         )
-        parts.append(f'<g class="c{i % COLOURS}"><path class="{_style(line)}" d="M{path}"/>{dots}</g>')
+        parts.append(f'<g class="{_colour(line, i)}"><path class="{_style(line)}" d="M{path}"/>{dots}</g>')
     return "".join(parts)
+
+
+def _colour(line: Line, place: int) -> str:
+    return f"c{(place if line.colour is None else line.colour) % COLOURS}"
 
 
 def _style(line: Line) -> str:

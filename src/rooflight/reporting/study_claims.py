@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from rooflight import units
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.written import cut, per_second, quotient, seconds, whole_bytes, whole_count
+from rooflight.study.cell import QUANTITIES, SIDES
 from rooflight.study.hypotheses.grid import written
 from rooflight.study.hypotheses.verdict import Compared, Judged, Point
 
@@ -58,7 +59,7 @@ def counter_table(judged: Sequence[Judged]) -> Table:
         for point in found[:COUNTER_EXAMPLES]:
             left, right = both(point.telling)
             lines.append((f"{one.number}", place(point.at), left, f"not {point.telling.sign}", right,
-                          point.telling.ratio, point.telling.sides_said))  # fmt: skip
+                          point.telling.ratio, _by(point.telling)))  # fmt: skip
         if len(found) > COUNTER_EXAMPLES:
             lines.append((f"{one.number}", f"and {len(found) - COUNTER_EXAMPLES} more", "", "", "", None, ""))
     columns = (
@@ -70,16 +71,23 @@ def counter_table(judged: Sequence[Judged]) -> Table:
 
 
 def gap_table(judged: Sequence[Judged]) -> Table:
-    """Where claims could not be judged, and why: the same reason once."""
+    """Where claims could not be judged, and why: the same reason once; what nobody asked for once for all claims."""
     lines: list[tuple[object, ...]] = []
+    unasked: dict[str, int] = {}
     for one in judged:
         if one.reason:
-            lines.append((one.number, None, "", one.reason))
-        for gaps, told in ((one.missing, ""), (one.not_asked, " (not asked for)")):
+            lines.append((f"{one.number}", None, "", one.reason))
+        for gaps, asked in ((one.missing, True), (one.not_asked, False)):
             for why, count in Counter(gap.why for gap in gaps).items():
                 first = next(gap for gap in gaps if gap.why == why)
                 where = place(first.at) + (", ..." if count > 1 else "")
-                lines.append((one.number, count, where, f"{why}{told}"))
+                if not asked and why in unasked:
+                    numbers, before, *_ = lines[unasked[why]]
+                    lines[unasked[why]] = (f"{numbers}, {one.number}", before + count, "...", f"{why} (not asked for)")
+                    continue
+                if not asked:
+                    unasked[why] = len(lines)
+                lines.append((f"{one.number}", count, where, why if asked else f"{why} (not asked for)"))
     columns = (Column("#", str), Column("places", units.exact), Column("not judged at", str, right=False, optional=1),
                Column("why", str, right=False))  # fmt: skip
     return Table("not judged", columns, tuple(lines))
@@ -103,15 +111,30 @@ def telling(one: Judged) -> tuple[Label, str]:
 def _numbers(point: Point) -> str:
     told = point.telling
     left, right = both(told)
-    ratio = "" if told.ratio is None else f" ({quotient(told.ratio)}×)"
+    same = told.sign == "=" and told.held
+    ratio = "" if told.ratio is None or same else f" ({quotient(told.ratio)}×)"
     return f"{left} {told.sign if told.held else f'is not {told.sign}'} {right}{ratio}"
 
 
 def sides(one: Judged) -> str:
-    """`measured`, or how often each."""
-    if len(one.sides) == 1:
-        return next(iter(one.sides))
-    return ", ".join(f"{side} {count}×" for side, count in one.sides.items())
+    """`measured`, or how often each; measurements first."""
+    found = Counter(said for point in one.points for said in {_by(made) for made in point.compared})
+    if len(found) == 1:
+        return next(iter(found))
+    told = sorted(
+        found, key=lambda said: (-max((SIDES.index(side) for side in SIDES if side in said), default=0), said)
+    )
+    return ("; " if any("," in said for said in told) else ", ").join(f"{said} {found[said]}×" for said in told)
+
+
+def _by(compared: Compared) -> str:
+    """`measured`; of one quantity on two sides `measured, estimated`; else `time predicted, flops estimated`."""
+    found = compared.sides.items()
+    if len(set(compared.sides.values())) == 1:
+        return next(iter(compared.sides.values()))
+    names = [(name.removesuffix(f".{side}"), side) for name, side in found]
+    alone = len({name for name, _ in names}) == 1
+    return ", ".join(side if alone else f"{name} {side}" for name, side in names)
 
 
 def place(at: Mapping[str, str | int | bool | None]) -> str:
@@ -120,11 +143,19 @@ def place(at: Mapping[str, str | int | bool | None]) -> str:
 
 def both(compared: Compared) -> tuple[str, str]:
     """The two sides, with digits enough to see how they differ."""
-    left, right = amount(compared.left, compared.unit), amount(compared.right, compared.unit)
-    exactly = compared.sign in ("=", "!=") or (left == right and compared.left != compared.right)
+    unit = "%" if _of_parts(compared) else compared.unit
+    left, right = amount(compared.left, unit), amount(compared.right, unit)
+    close = left == right and compared.left != compared.right and compared.sign != "~"
+    exactly = compared.sign in ("=", "!=") or close
     if exactly and not isinstance(compared.left, str) and not isinstance(compared.right, str):
         return _exact(compared.left, compared.unit), _exact(compared.right, compared.unit)
     return left, right
+
+
+def _of_parts(compared: Compared) -> bool:
+    """Shares, utilisations: read in percent."""
+    names = [name.partition(".")[0] for name in compared.sides]
+    return bool(names) and all(name in QUANTITIES and QUANTITIES[name].unit == "ratio" for name in names)
 
 
 def amount(value: int | float | str, unit: str) -> str:
@@ -138,6 +169,8 @@ def amount(value: int | float | str, unit: str) -> str:
             return whole_bytes(value)
         case "1/s":
             return f"{per_second(value)}/s"
+        case "%":
+            return f"{100 * value:,.4g}%"
         case "":
             return f"{value:,.4g}" if abs(value) < 10_000 else whole_count(value)
         case _:

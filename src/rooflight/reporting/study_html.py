@@ -54,7 +54,7 @@ td.n{white-space:nowrap}
 tbody tr:nth-child(even){background:var(--stripe)}
 tr.total td{font-weight:600}
 td:has(code){min-width:19rem}
-code{overflow-wrap:anywhere;font:.95em/1.4 ui-monospace,"DejaVu Sans Mono",Menlo,monospace}
+code{overflow-wrap:anywhere;font:.88em/1.4 ui-monospace,"DejaVu Sans Mono",Menlo,monospace}
 .v{display:inline-block;border-radius:.3rem;padding:0 .5rem;font-weight:600;white-space:nowrap}
 .v.held{color:var(--good);background:var(--good-back)}
 .v.refuted{color:var(--bad);background:var(--bad-back)}
@@ -88,10 +88,10 @@ def study_html(rows: Sequence[Row], plan: Plan, *, folder: str | None = None) ->
 
 
 def page_with_charts(page: Page, pictures: Sequence[Chart]) -> str:
-    """A page as HTML, its charts behind the first tables: what was claimed is read first."""
-    claimed = [table for table in page.tables if table.title in ("claims", "counter-examples", "not judged")]
+    """A page as HTML, its charts behind the claims: they are read first, each with the number that says most."""
+    claimed = [table for table in page.tables if table.title == "claims"]
     others = [table for table in page.tables if not any(table is one for one in claimed)]
-    sections = [(table.title, _table(_folded(table) if table.title == "claims" else table)) for table in claimed]
+    sections = [(table.title, _table(_folded(table))) for table in claimed]
     if pictures:
         figures = "".join(map(drawn, pictures))
         legend = '<p class="small">Solid: measured. Dashed: predicted. Both axes are logarithmic.</p>'
@@ -139,6 +139,8 @@ class _Lines:
     """A cell of several lines: the first stands out."""
 
     texts: tuple[str, ...]
+    code: str = ""
+    """Stands behind the first line."""
 
 
 def _folded(table: Table) -> Table:
@@ -152,9 +154,13 @@ def _folded(table: Table) -> Table:
         cells = list(row)
         for name, more in below.items():
             i = names.index(name)
-            full, words = (row[i].full, texts[i]) if isinstance(row[i], Label) else (texts[i], texts[i])
-            said = [words if name == "claim" and words != full else "", told.get(more, "")]
-            cells[i] = _Lines((full, " — ".join(filter(None, said))))
+            cell = row[i]
+            full = cell.full if isinstance(cell, Label) else texts[i]
+            if name == "claim":  # in words where it has them; as it was judged below
+                words = texts[i] if texts[i] != full else ""
+                cells[i] = _Lines((words, told.get(more, "")), code=full)
+            else:
+                cells[i] = _Lines((full, told.get(more, "")))
         rows.append(tuple(cells[i] for i in kept))
     columns = tuple(replace(table.columns[i], whole=table.columns[i].whole and names[i] not in below) for i in kept)
     return replace(table, columns=columns, rows=tuple(rows))
@@ -163,8 +169,8 @@ def _folded(table: Table) -> Table:
 def _cell(column: str, cell: object, text: str) -> str:
     if isinstance(cell, _Lines):
         first, *more = map(html.escape, cell.texts)
-        said = f"<code>{first}</code>" if column == "claim" else first
-        return said + "".join(f'<div class="small">{line}</div>' for line in more if line)
+        code = f"<div><code>{html.escape(cell.code)}</code></div>" if cell.code else ""
+        return first + code + "".join(f'<div class="small">{line}</div>' for line in more if line)
     if column == "verdict" and text in _VERDICTS:
         return f'<span class="v {_VERDICTS[text]}">{html.escape(text)}</span>'
     return html.escape(text)
@@ -180,15 +186,18 @@ def charts(rows: Sequence[Row]) -> list[Chart]:
         for quantity, name, write in _CHARTED:
             lines = _lines(of_model, quantity, [axis for axis in axes if axis not in ("model", "batch")])
             title = f"{model}: {name}"
-            if len(lines) > COLOURS:
-                title += f" (the first {COLOURS} of {len(lines)} lines)"
+            drawn_ones = [line for line in lines if (line.colour or 0) < COLOURS]
+            if len(lines) > len(drawn_ones):
+                title += f" (the first {len(drawn_ones)} of {len(lines)} lines)"
             if lines:
-                found.append(Chart(title, "batch", name, tuple(lines[:COLOURS]), write))
+                found.append(Chart(title, "batch", name, tuple(drawn_ones), write))
     return found[:_MOST_CHARTS]
 
 
 def _lines(rows: Sequence[Row], quantity: str, axes: Sequence[str]) -> list[Line]:
     found = []
+    colours: dict[str, int] = {}
+    """One for a series: prediction and measurement of the same share it."""
     for side in reversed(SIDES):
         for where, group in grouped(rows, without=("batch",)).items():
             values = {
@@ -197,5 +206,6 @@ def _lines(rows: Sequence[Row], quantity: str, axes: Sequence[str]) -> list[Line
             if len(values) > 1:
                 name = words(shown(where, axes))
                 said = side if name == "all cells" else f"{name}, {side}"
-                found.append(Line(said, tuple(sorted(values.items())), dashed=side != "measured"))
+                colour = colours.setdefault(name, len(colours))
+                found.append(Line(said, tuple(sorted(values.items())), dashed=side != "measured", colour=colour))
     return found
