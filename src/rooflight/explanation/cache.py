@@ -36,8 +36,7 @@ class Cache:
         if nbytes > self.capacity:
             # Read from its beginning, it pushes out what is left of its end before that is reached.
             hit = 0
-        back = self._keep(key, nbytes, held.dirty if held is not None else 0)
-        return nbytes - hit, back
+        return nbytes - hit, self._keep(key, nbytes, 0)
 
     def write(self, key: Key, nbytes: int, *, of: int | None = None) -> int:
         """Bytes written back to make room. `of`: the size of a new storage, which may lie where a freed one lay."""
@@ -60,7 +59,9 @@ class Cache:
     def _keep(self, key: Key, nbytes: int, dirty: int) -> int:
         known = self._held.pop(key, None)
         if known is not None:
+            # Who touches a part of a storage leaves the rest where it is.
             self._used -= known.nbytes
+            nbytes, dirty = max(nbytes, known.nbytes), max(dirty, known.dirty)
         kept = min(nbytes, self.capacity)
         back = max(dirty - kept, 0)  # what is longer than the cache leaves it as it is written
         self._held[key] = _Held(kept, min(dirty, kept))

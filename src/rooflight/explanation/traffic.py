@@ -30,7 +30,7 @@ REREAD = "re-reads"
 
 USABLE = 0.5
 """Part of the L2 that keeps what a step will use again. Of 0.3 to 0.8 the one with the least error on single ops in a
-row (`python benchmarks/instructions.py --cache`)."""
+row (`python benchmarks/why.py --cache`)."""
 
 
 @dataclass
