@@ -20,6 +20,8 @@ import pytest
 from documents_verdicts import SHOWN, VERDICTS
 
 import rooflight
+from rooflight.reporting.study_claims import gap_table, sides, telling
+from rooflight.reporting.study_html import study_html
 from rooflight.study.cell import Row
 from rooflight.study.hypotheses import Judged, claims, parse, unknown_names
 from rooflight.study.plan import Plan, read_plan
@@ -316,3 +318,27 @@ def test_the_page_has_todays_verdicts():
     text = made.PAGE.read_text()
     assert {found["name"] for found in made.MARKED.finditer(text)} == made.PARTS.keys()
     assert made.page(text) == text, "run: python benchmarks/studies_page.py --write"
+
+
+def test_a_page_reads_well():
+    """Words before the claim, prediction and measurement of a series in one colour, what nobody asked for once."""
+    content = study_html(recorded("resnet-memory-roofline"), plan("resnet-memory-roofline"))
+    words, formal = "the A100 outperforms the V100", "time.predicted(on=a100, step=train, gpus=1)"
+    assert content.index(words) < content.index(formal)
+    assert content.index("<h2 id=") < content.index('<svg class="chart"') < content.index(">counter-examples</h2>")
+    for side in ("measured", "predicted"):
+        colours = re.findall(rf'<li class="(c\d)"><svg[^>]*><path[^>]*/></svg>train, h200, {side}</li>', content)
+        assert len(colours) == 6 and set(colours) == {"c0"}  # two models: time, throughput, memory
+    judged = list(by_h200("resnet-memory-roofline").values())
+    unasked = [line for line in gap_table(judged).rows if str(line[3]).endswith("(not asked for)")]
+    assert [line[3] for line in unasked] == [
+        f"no measurement on {device} (not asked for)" for device in ("v100", "a100", "h200")
+    ]
+    assert unasked[0][0] == "9, 10, 11, 22"
+    shown = {one.says: telling(one)[0].full for one in judged}
+    assert shown["ResNet-50 has double the parameters of ResNet-18"] == "2.186 >= 2 (1.09×)"
+    assert re.fullmatch(r"0\.\d+% < 1% \(0\.\d\d×\)", shown["causes explain all but a hundredth of the executed FLOPs"])
+    assert sides(by_h200("paleo-k80")["no network reaches the peak: a step takes longer than FLOPs by peak"]) == (
+        "time predicted, flops estimated")  # fmt: skip
+    assert sides(judged[9]) == "measured, estimated"
+    assert sides(judged[3]) == "memory measured, params estimated 2×; memory predicted, params estimated 4×"

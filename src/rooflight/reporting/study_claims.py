@@ -72,25 +72,24 @@ def counter_table(judged: Sequence[Judged]) -> Table:
 
 def gap_table(judged: Sequence[Judged]) -> Table:
     """Where claims could not be judged, and why: the same reason once; what nobody asked for once for all claims."""
-    lines: list[tuple[object, ...]] = []
-    unasked: dict[str, int] = {}
+    lines: dict[tuple[str, str], tuple[str, int | None, str, str]] = {}
     for one in judged:
+        number = f"{one.number}"
         if one.reason:
-            lines.append((f"{one.number}", None, "", one.reason))
+            lines[number, ""] = (number, None, "", one.reason)
         for gaps, asked in ((one.missing, True), (one.not_asked, False)):
             for why, count in Counter(gap.why for gap in gaps).items():
                 first = next(gap for gap in gaps if gap.why == why)
                 where = place(first.at) + (", ..." if count > 1 else "")
-                if not asked and why in unasked:
-                    numbers, before, *_ = lines[unasked[why]]
-                    lines[unasked[why]] = (f"{numbers}, {one.number}", before + count, "...", f"{why} (not asked for)")
-                    continue
-                if not asked:
-                    unasked[why] = len(lines)
-                lines.append((f"{one.number}", count, where, why if asked else f"{why} (not asked for)"))
+                key = (number if asked else "", why)
+                if key in lines:
+                    numbers, before, _, told = lines[key]
+                    lines[key] = (f"{numbers}, {number}", (before or 0) + count, "...", told)
+                else:
+                    lines[key] = (number, count, where, why if asked else f"{why} (not asked for)")
     columns = (Column("#", str), Column("places", units.exact), Column("not judged at", str, right=False, optional=1),
                Column("why", str, right=False))  # fmt: skip
-    return Table("not judged", columns, tuple(lines))
+    return Table("not judged", columns, tuple(lines.values()))
 
 
 def held_in(one: Judged) -> str:

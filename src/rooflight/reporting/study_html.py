@@ -178,13 +178,13 @@ def _cell(column: str, cell: object, text: str) -> str:
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
     """Time, throughput and memory against the batch; one picture for every model where there are several lines."""
-    axes = varying(rows)
     models = list(dict.fromkeys(row.cell.model for row in rows))
     found = []
     for model in models:
         of_model = [row for row in rows if row.cell.model == model]
+        axes = [axis for axis in varying(of_model) if axis not in ("model", "batch")]
         for quantity, name, write in _CHARTED:
-            lines = _lines(of_model, quantity, [axis for axis in axes if axis not in ("model", "batch")])
+            lines = _lines(of_model, quantity, axes)
             title = f"{model}: {name}"
             drawn_ones = [line for line in lines if (line.colour or 0) < COLOURS]
             if len(lines) > len(drawn_ones):
