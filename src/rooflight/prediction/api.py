@@ -90,6 +90,7 @@ def predict(
     graphs: bool = False,
     calibration: Calibration | str | Path | None = None,
     advice: bool = True,
+    find_savings: bool = True,
     roofline: bool = False,
     gpus: int = 1,
     nodes: int = 1,
@@ -109,7 +110,8 @@ def predict(
     for `spec`). `calibration`: a file of `rooflight calibrate`. `graphs`: the step as one CUDA graph. `roofline`: roofs
     and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`,
     `tp`, `pp`, `8x4x2`, ...): the batch is then that of one replica, cut into `micro_batches`.
-    `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction. `max_batch`,
+    `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction. `find_savings`: look
+    for what would take less where a step does not fit. `max_batch`,
     `max_seq`: the largest batch and the longest sequence that fit, of a model by name. `allocator`: settings of torch's
     CUDA allocator as in PYTORCH_CUDA_ALLOC_CONF.
 
@@ -149,7 +151,8 @@ def predict(
                     max_batch=max_batch, max_seq=max_seq)
         for work in works
     ], devices)  # fmt: skip
-    return replace(found, notes=(*found.notes, *memories.settings.notes), savings=_savings(works, found))
+    saved = _savings(works, found) if find_savings else ()
+    return replace(found, notes=(*found.notes, *memories.settings.notes), savings=saved)
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def _predicted(cells: Sequence[Cell], layers: Sequence[str]) -> list[Entry]:
     assert first.on is not None
     found = predict(first.model, on=[first.on], batch=[cell.batch for cell in cells], **which(first),
                     autocast=first.autocast, tf32=first.tf32, loss=first.loss, optimizer=first.optimizer,
-                    gpus=first.gpus, parallel=first.parallel, advice=False)  # fmt: skip
+                    gpus=first.gpus, parallel=first.parallel, advice=False, find_savings=False)  # fmt: skip
     traced = estimated(first, target=found.header.target) if layers else None
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []
