@@ -185,6 +185,7 @@ def test_a_recorded_folder_is_whole(name):
     assert {one.cell.id for one in rows if "measured" in one.ledgers} == {
         one.cell.id for one in rows if one.cell.on == "h200" and one.cell.gpus == 1}  # fmt: skip
     assert {one.facts["device"] for one in rows if "measured" in one.ledgers} == {"NVIDIA H200"}
+    assert f"| `{name}.toml` | {len(rows)} | {len(ledgers)} |" in (STUDIES / "README.md").read_text()
 
 
 @each_study
