@@ -110,10 +110,10 @@ def predict(
     for `spec`). `calibration`: a file of `rooflight calibrate`. `graphs`: the step as one CUDA graph. `roofline`: roofs
     and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`,
     `tp`, `pp`, `8x4x2`, ...): the batch is then that of one replica, cut into `micro_batches`.
-    `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction. `find_savings`: look
-    for what would take less where a step does not fit. `max_batch`,
-    `max_seq`: the largest batch and the longest sequence that fit, of a model by name. `allocator`: settings of torch's
-    CUDA allocator as in PYTORCH_CUDA_ALLOC_CONF.
+    `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction.
+    `find_savings`: look for what would take less where a step does not fit. `max_batch`, `max_seq`: the largest batch
+    and the longest sequence that fit, of a model by name. `allocator`: settings of torch's CUDA allocator as in
+    PYTORCH_CUDA_ALLOC_CONF.
 
         >>> rooflight.predict("resnet50", on=["a100", "h200"], batch=[1, 8, 64], step="train")
     """
