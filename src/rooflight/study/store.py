@@ -252,7 +252,9 @@ def _make(folder: Path) -> None:
         raise BadFile(f"{folder} is a file: give a folder for the study")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        others = sorted(set(_names(folder)) - {PLAN, JOURNAL, LEDGERS, LOCK, INDEX})
+        # Another process may be writing the plan at this moment, under a name that begins so, or was killed doing it.
+        found = {name for name in _names(folder) if not name.startswith((f".{PLAN}.", f".{INDEX}."))}
+        others = sorted(found - {PLAN, JOURNAL, LEDGERS, LOCK, INDEX})
         if others and not (folder / PLAN).exists():
             raise BadFile(f"{folder} holds other things ({others[0]}): give a new or empty folder for the study")
         for name in (JOURNAL, LEDGERS):
