@@ -68,7 +68,7 @@ def changes_of(measured: Measured, predictor: Predictor, step: Step) -> tuple[Ch
     layout = _layout(ledger, step, play)
     found += [one for one in (padding, layout) if one is not None]
     if any(task.family == "foreach" for task in step.tasks):
-        found.append(play.change("fused", "with a fused optimizer (fused=True)", predicted._fused(step)))
+        found.append(play.change("fused", "with a fused optimizer (fused=True)", predicted.fused(step)))
     if ledger.header.execution == "eager":
         found.append(_compiled(ledger, timed, [one for one in (padding, layout) if one is not None]))
     return tuple(one for one in found if any(ratio < 1 for ratio in one.ratios.values()))
@@ -103,10 +103,10 @@ class _Play:
 def _precisions(step: Step, predictor: Predictor, play: _Play) -> list[Change]:
     matrix = {task.precision for task in step.tasks if task.family.startswith(_MATRIX)}
     found = []
-    if matrix & {"fp32", "tf32"} and predicted._timed_in_bf16(predictor):
-        found.append(play.change("bf16", "in bf16", predicted._changed(step, predicted._in_bf16)))
-    if predicted._has_fp32_gemm(step) and "tf32" in predictor.device.tensor_flops_per_s:
-        found.append(play.change("TF32", "with TF32 in matmuls", predicted._changed(step, predicted._in_tf32)))
+    if matrix & {"fp32", "tf32"} and predicted.timed_in_bf16(predictor):
+        found.append(play.change("bf16", "in bf16", predicted.changed(step, predicted.in_bf16)))
+    if predicted.has_fp32_gemm(step) and "tf32" in predictor.device.tensor_flops_per_s:
+        found.append(play.change("TF32", "with TF32 in matmuls", predicted.changed(step, predicted.in_tf32)))
     return found
 
 
@@ -117,7 +117,7 @@ def _padding(step: Step, play: _Play) -> Change | None:
         return None
     named = [f"{size:,} padded to {_up(size):,}" for size in uneven[:2]]
     more = f" and {len(uneven) - 2} more sizes" if len(uneven) > 2 else ""
-    return play.change("pad", f"with {' and '.join(named)}{more}", predicted._changed(step, _padded))
+    return play.change("pad", f"with {' and '.join(named)}{more}", predicted.changed(step, _padded))
 
 
 def _uneven(task: Task) -> list[int]:
@@ -144,9 +144,9 @@ def _layout(ledger: Ledger, step: Step, play: _Play) -> Change | None:
     how = "in channels_last"
     if not ledger.kernels:
         convolutions = any(task.family.startswith("conv-") for task in step.tasks)
-        if not convolutions or predicted._is_channels_last(step):
+        if not convolutions or predicted.is_channels_last(step):
             return None
-        return play.change("channels_last", how, predicted._changed(step, predicted._channels_last))
+        return play.change("channels_last", how, predicted.changed(step, predicted.in_channels_last))
     whole: dict[Ops, float] = defaultdict(float)
     layout: dict[Ops, float] = defaultdict(float)
     for kernel in ledger.kernels:

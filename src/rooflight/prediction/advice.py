@@ -47,16 +47,16 @@ def _changes(step: Step, predictor: Predictor, *, graphs: bool,
     larger = _larger(step)
     if larger is not None and fits(larger):
         found.append((f"batch {larger.batch} instead of {step.batch}", (larger, graphs)))
-    if precisions & {"fp32", "tf32"} and _timed_in_bf16(predictor):
-        found.append(("bf16 for the whole model (--dtype bf16)", (_changed(step, _in_bf16), graphs)))
-    if "fp32" in precisions and "tf32" in predictor.device.tensor_flops_per_s and _has_fp32_gemm(step):
-        found.append(("TF32 in matmuls (--tf32)", (_changed(step, _in_tf32), graphs)))
+    if precisions & {"fp32", "tf32"} and timed_in_bf16(predictor):
+        found.append(("bf16 for the whole model (--dtype bf16)", (changed(step, in_bf16), graphs)))
+    if "fp32" in precisions and "tf32" in predictor.device.tensor_flops_per_s and has_fp32_gemm(step):
+        found.append(("TF32 in matmuls (--tf32)", (changed(step, in_tf32), graphs)))
     if not graphs and predictor.device.kind == "gpu":
         found.append(("one CUDA graph for the step (--graphs)", (step, True)))
-    if any(family.startswith("conv-") for family in families) and not _is_channels_last(step):
-        found.append(("channels_last for model and images", (_changed(step, _channels_last), graphs)))
+    if any(family.startswith("conv-") for family in families) and not is_channels_last(step):
+        found.append(("channels_last for model and images", (changed(step, in_channels_last), graphs)))
     if "foreach" in families and predictor.device.kind == "gpu":
-        found.append(("a fused optimizer (fused=True)", (_fused(step), graphs)))
+        found.append(("a fused optimizer (fused=True)", (fused(step), graphs)))
     return found
 
 
@@ -70,26 +70,26 @@ def _larger(step: Step) -> Step | None:
         return None
 
 
-def _timed_in_bf16(predictor: Predictor) -> bool:
+def timed_in_bf16(predictor: Predictor) -> bool:
     """Has the device bf16, and the calibration products in it? A CPU's was made in fp32 only."""
     timed = any(points.family == "gemm" and points.precision == "bf16" for points in predictor.calibration.points)
     return timed and "bf16" in predictor.device.tensor_flops_per_s
 
 
-def _has_fp32_gemm(step: Step) -> bool:
+def has_fp32_gemm(step: Step) -> bool:
     return any(task.family == "gemm" and task.precision == "fp32" for task in step.tasks)
 
 
-def _is_channels_last(step: Step) -> bool:
+def is_channels_last(step: Step) -> bool:
     layout = CONVOLUTION.index("channels_last")
     return any(task.family.startswith("conv-") and task.numbers[layout] for task in step.tasks)
 
 
-def _changed(step: Step, change: Callable[[Task], Task]) -> Step:
+def changed(step: Step, change: Callable[[Task], Task]) -> Step:
     return replace(step, tasks=tuple(map(change, step.tasks)))
 
 
-def _in_bf16(task: Task) -> Task:
+def in_bf16(task: Task) -> Task:
     """Half the bytes, on tensor cores; fused attention in the kernel that bf16 has."""
     if task.precision not in ("fp32", "tf32"):
         return task
@@ -99,11 +99,11 @@ def _in_bf16(task: Task) -> Task:
     return Task(family.replace("batch-norm-cudnn", "batch-norm-native"), "bf16", numbers)
 
 
-def _in_tf32(task: Task) -> Task:
+def in_tf32(task: Task) -> Task:
     return Task(task.family, "tf32", task.numbers) if task.family == "gemm" and task.precision == "fp32" else task
 
 
-def _channels_last(task: Task) -> Task:
+def in_channels_last(task: Task) -> Task:
     """Convolutions need no change of layout any more; norms and pools follow theirs."""
     names = FAMILIES[task.family]
     if "channels_last" not in names:
@@ -113,7 +113,7 @@ def _channels_last(task: Task) -> Task:
     return Task(family, task.precision, (*task.numbers[:place], 1, *task.numbers[place + 1 :]))
 
 
-def _fused(step: Step) -> Step:
+def fused(step: Step) -> Step:
     """All ops of the optimizer in one kernel: parameters, gradients and states read and written once."""
     lists = [task for task in step.tasks if task.family == "foreach"]
     widest = max(lists, key=lambda task: task.numbers[1])
