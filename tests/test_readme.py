@@ -29,12 +29,14 @@ from rooflight.quantities import QUANTITIES
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("measuring.md", "predicting.md", "memory.md", "claims.md")),
+    *(ROOT / "docs" / name for name in ("measuring.md", "predicting.md", "memory.md", "claims.md", "why.md")),
 ]
 REPORT = ROOT / "benchmarks" / "h200_report.py"
 BLOCK = re.compile(r"```console\n\$ rooflight (?P<arguments>[^\n]*)\n(?P<shown>(?:(?!\$ |```).*\n)+)```\n")
 COMMAND = re.compile(r"(?:^\$ |`|-m )(rooflight [^`\n]*)", re.MULTILINE)
-TABLE = re.compile(r"(?P<mark><!-- (?P<name>[\w ]+): written by .*-->\n)(?P<body>(?:.*\n)*?)(?P<end><!-- end -->\n)")
+TABLE = re.compile(
+    r"(?P<mark><!-- (?P<name>[\w ]+): written by .*test_readme.py -->\n)(?P<body>(?:.*\n)*?)(?P<end><!-- end -->\n)"
+)
 NUMBER = re.compile(r"(?P<value>-?[\d,]*\d(?:\.\d+)?)(?P<end>[%x;:,.]?)")
 WIDTH = "112"
 CHIPS = {

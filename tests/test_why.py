@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import math
@@ -11,7 +12,7 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
-from explained_ledgers import ROOT, STUDIES, ledger, recounted
+from explained_ledgers import CELLS, ENDING, RECORDINGS, ROOT, STUDIES, flops, ledger, recounted, time, traffic
 from measured_ledgers import OPS, compiled, cost, op, toy
 
 import rooflight
@@ -21,6 +22,7 @@ from rooflight.comparison.align import align, family, names
 from rooflight.comparison.sides import Comparison
 from rooflight.comparison.why import HOST, OVERLAP
 from rooflight.explanation.flops import NOT_COUNTED, PADDING
+from rooflight.explanation.memory import explain_memory
 from rooflight.ledger import LOSS, OPTIMIZER, Value, is_inside
 from rooflight.measured.rows import NO_OP, SEVERAL
 from rooflight.quantities import EXECUTED_FLOPS, TENSOR_FLOPS
@@ -443,3 +445,32 @@ def test_the_cells_of_a_study_are_ledgers_like_any_other(run):
     paths = sorted((STUDIES / "mnist-conv2" / "ledgers").glob("mnist-cnn-b*-infer-fp32-h200-*.gz"))[:2]
     code, out, err = run("compare", *paths)
     assert (code, err) == (0, "") and "why: FLOPs" in out and "B − A" in out
+
+
+# --- the page of documentation ---
+
+
+def test_the_tables_of_the_page_are_what_its_script_writes():
+    found = importlib.util.spec_from_file_location("why_page", ROOT / "benchmarks" / "why.py")
+    script = importlib.util.module_from_spec(found)
+    sys.modules["why_page"] = script
+    found.loader.exec_module(script)
+
+    def place_of(path):
+        return str(path) if isinstance(path, str) else f"{path.parts[-3]}/{path.name.removesuffix(ENDING)}"
+
+    steps = [
+        script.Step(where, ledger(place).header, flops(place), traffic(place), time(place), explain_memory(ledger(place)))
+        for where, place in ((where, place_of(path)) for where, path in script.places())
+    ]  # fmt: skip
+    page = script.PAGE.read_text()
+    now = script.written(page, script.sections(steps, flops, ledger))
+    for old, new in zip(page.splitlines(), now.splitlines(), strict=True):
+        assert old == new, "run python benchmarks/why.py --write"
+
+
+def test_every_cause_is_on_the_page():
+    text = (ROOT / "docs" / "why.md").read_text()
+    known = {cause.name for place in (*RECORDINGS, *CELLS) for rows in (flops, traffic, time)
+             for row in rows(place) for cause in row.causes} | {NOT_COUNTED, HOST, OVERLAP}  # fmt: skip
+    assert [name for name in sorted(known) if f"| {name} |" not in text] == []

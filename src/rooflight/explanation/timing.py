@@ -72,7 +72,8 @@ def _causes(op: Op, demand: Demand, kernels: Sequence[Kernel], roofs: Roofs, hit
     main = [kernel for kernel in kernels if kernel not in beside]
     if beside:
         spent = math.fsum(kernel.time_s or 0.0 for kernel in beside)
-        yield Cause(BESIDE, spent, f"the clock of {len(beside)} kernels that copy, convert, add up or fill")
+        counted = f"{len(beside)} kernel{'s' if len(beside) > 1 else ''}"
+        yield Cause(BESIDE, spent, f"copies, casts, sums and fills: the clock of {counted}")
     compute_bound = demand.compute_s(roofs) > demand.memory_s(roofs)
     sustained = demand.roof_s(roofs, measured=True)
     if sustained > demand.roof_s(roofs):

@@ -55,7 +55,10 @@ def _gross(one: Why) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:+.2%}" if abs(value) < 0.9995 else f"{value:.1%}"
+    if value is None:
+        return ""
+    shown = value if abs(value) >= 0.00005 else 0.0  # no -0.00%
+    return f"{shown:+.2%}" if abs(shown) < 0.9995 else f"{shown:.1%}"
 
 
 def _signed(write: Callable[[Any], str]) -> Callable[[Any], str]:
@@ -90,7 +93,7 @@ def why_lines(comparison: Comparison) -> list[str]:
         share = one.part(one.unexplained)
         if share is None:
             continue
-        told = f"{abs(share):.2%} of the {one.reference.name} is unexplained" if share >= 0 else (
+        told = f"{abs(share):.2%} of the {one.reference.name} is unexplained" if share > -0.00005 else (
             f"the causes explain {abs(share):.2%} of the {one.reference.name} too much")  # fmt: skip
         lines.append(f"{one.quantity}: {told}")
     return lines

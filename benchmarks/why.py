@@ -1,0 +1,260 @@
+"""How much of FLOPs, DRAM bytes, time and memory the causes of `rooflight compare` explain, over all measured steps.
+
+    python benchmarks/why.py            prints the tables
+    python benchmarks/why.py --write    puts them into docs/why.md
+    python benchmarks/why.py --cache    tries how much of the L2 keeps what a step uses again
+
+Reads the recordings, the recorded studies and the micro-benchmarks (h200/results/instructions). Without a GPU, in half a
+minute.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from textwrap import fill
+
+import msgspec
+
+from rooflight.explanation import traffic as traffic_model
+from rooflight.explanation.cause import Account, Explained, account
+from rooflight.explanation.flops import explain_flops
+from rooflight.explanation.instructions import FOLDER, Instructions, Table, elements, point_of
+from rooflight.explanation.memory import MemoryAccount, explain_memory
+from rooflight.explanation.timing import explain_time
+from rooflight.explanation.traffic import explain_traffic
+from rooflight.files import load, read_bytes
+from rooflight.ledger import Header, Ledger
+from rooflight.measured.facts import op_values
+from rooflight.quantities import CUDA_FLOPS
+from rooflight.recorded import PREFIX, names
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "why.md"
+STUDIES = ROOT / "studies" / "recorded" / "h200"
+MICRO = ROOT / "benchmarks" / "h200" / "results" / "instructions"
+MARKED = re.compile(r"(<!-- (?P<name>[\w ]+): written by benchmarks/why.py -->\n).*?(<!-- end -->)", re.DOTALL)
+SHORT = {
+    "tile padding": "padding", "fast algorithm": "fast", "masked blocks skipped": "masked",
+    "fp32 as three TF32 products": "3×TF32", "recomputation": "again", "zeros between strides": "strides",
+    "scaling of results": "scaling", "layout and cast kernels": "layout",
+    "pointwise and address arithmetic": "pointwise", "sums of a split depth": "parts",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measured step and its accounts; an empty one where ops have no counters."""
+
+    where: str
+    header: Header
+    flops: Sequence[Explained]
+    traffic: Sequence[Explained]
+    time: Sequence[Explained]
+    memory: MemoryAccount | None
+
+    @property
+    def named(self) -> list[str]:
+        header = self.header
+        length = f" s{header.sequence}" if header.sequence else ""
+        return [f"{header.model}{length}", header.step or "", str(header.batch), precision(header)]
+
+
+def precision(header: Header) -> str:
+    ran = "" if header.execution == "eager" else ", graph" if header.execution == "graph" else ", compiled"
+    if header.dtype != "fp32" or header.math is None:
+        return f"{header.autocast or header.dtype}{ran}"
+    conv, matmul = header.math.tf32_conv, header.math.tf32_matmul
+    return ("TF32" if conv and matmul else "fp32" if conv else "fp32, no TF32") + ran
+
+
+def step_of(where: str, ledger: Ledger) -> Step:
+    return Step(where, ledger.header, explain_flops(ledger), explain_traffic(ledger), explain_time(ledger),
+                explain_memory(ledger))  # fmt: skip
+
+
+def places() -> list[tuple[str, str | Path]]:
+    """Where each measured step is from, and its ledger; cells that two studies share are there once."""
+    found: dict[str, tuple[str, str | Path]] = {name: ("recording", f"{PREFIX}{name}") for name in names()}
+    for path in sorted(STUDIES.glob("*/ledgers/*.measured.json.gz")):
+        found.setdefault(path.name, (path.parts[-3], path))
+    return list(found.values())
+
+
+def part(amount: float, whole: float, *, signed: bool = True) -> str:
+    """A share in percent; what is no hundredth of one is left blank."""
+    share = 100 * amount / whole if whole else 0.0
+    if abs(share) < 0.005:
+        return ""
+    return (f"{share:+.2f}" if signed else f"{share:.2f}").replace("-", "−")
+
+
+def flop_table(steps: Sequence[Step]) -> str:
+    accounts = [(step, account(step.flops)) for step in steps if step.flops]
+    causes = [name for name in SHORT if any(cause.name == name for _, one in accounts for cause in one.causes)]
+    lines = [
+        f"| model | step | batch | precision | executed/useful | {' | '.join(SHORT[name] for name in causes)} "
+        "| left, net | left, op by op | from |",
+        f"|---|---|---:|---|---:|{'---:|' * len(causes)}---:|---:|---|",
+    ]
+    for step, one in accounts:
+        amounts = {cause.name: cause.amount for cause in one.causes}
+        unknown = set(amounts) - set(SHORT)
+        assert not unknown, f"no column for {unknown}"
+        cells = [
+            *step.named,
+            f"{one.measured / one.asked:.3f}",
+            *(part(amounts.get(name, 0), one.asked) for name in causes),
+        ]
+        cells += [part(one.unexplained, one.asked), part(one.unexplained_gross, one.asked, signed=False) or "0.00"]
+        lines.append(f"| {' | '.join(cells)} | {step.where} |")
+    return "\n".join(lines) + "\n"
+
+
+def flop_line(steps: Sequence[Step]) -> str:
+    left = {id(step): share(account(step.flops)) for step in steps if step.flops}
+    over = [step for step in steps if step.flops and left[id(step)] >= 0.01]
+    worst = ", ".join(f"{' '.join(step.named)} ({left[id(step)]:.1%})" for step in over)
+    said = f"; 1% or more in {len(over)}: {worst}" if over else ""
+    return fill(
+        f"Of {len(left)} measured steps whose ops were counted, {median(left.values()):.2%} of the useful FLOPs is "
+        f"unexplained in the median, op by op and without signs, and under 1% in {len(left) - len(over)}{said}.", 120
+    ) + "\n"  # fmt: skip
+
+
+def share(one: Account) -> float:
+    return one.unexplained_gross / one.asked
+
+
+def other_table(steps: Sequence[Step]) -> str:
+    lines = [
+        "| model | step | batch | precision | DRAM/compulsory | left, net | left, op by op | kernels/least time "
+        "| left of the kernels' time | op by op | memory left | from |",
+        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for step in steps:
+        cells = step.named
+        if step.traffic:
+            one = account(step.traffic)
+            cells += [f"{one.measured / one.asked:.2f}", part(one.unexplained, one.asked),
+                      part(one.unexplained_gross, one.asked, signed=False)]  # fmt: skip
+        else:
+            cells += ["", "", ""]
+        one = account(step.time)
+        cells += [f"{one.measured / one.asked:.2f}", part(one.unexplained, one.measured),
+                  part(one.unexplained_gross, one.measured, signed=False)]  # fmt: skip
+        memory = step.memory
+        cells.append("" if memory is None else part(memory.unexplained, memory.measured) or "0.00")
+        lines.append(f"| {' | '.join(cells)} | {step.where} |")
+    return "\n".join(lines) + "\n"
+
+
+def other_line(steps: Sequence[Step]) -> str:
+    bytes_ = [account(step.traffic) for step in steps if step.traffic]
+    gaps = [math.fsum(abs(row.gap) for row in step.traffic) / sum(row.asked for row in step.traffic)
+            for step in steps if step.traffic]  # fmt: skip
+    times = [account(step.time) for step in steps]
+    memories = [step.memory for step in steps if step.memory is not None and step.header.execution == "eager"]
+    left = sorted(one.unexplained / one.measured for one in times)
+    return fill(
+        f"Op by op and without signs, DRAM bytes differ from the compulsory ones by {median(gaps):.0%} of those in the "
+        f"median of {len(bytes_)} steps; {median(map(share, bytes_)):.0%} is left when the causes are known. Of the time of "
+        f"all kernels {median(one.asked / one.measured for one in times):.0%} is what the roofs ask for in the median, and "
+        f"{median(left):.0%} is unexplained ({left[0]:.0%} to {left[-1]:.0%}). Of the memory of eager steps "
+        f"{median(abs(one.unexplained) / one.measured for one in memories):.1%} is unexplained in the median.", 120
+    ) + "\n"  # fmt: skip
+
+
+def micro_table(explained: Callable[[str], Sequence[Explained]], read: Callable[[str], Ledger]) -> str:
+    lines = [
+        "| section | calls | within 1% | within 0.1% | to the last digit | left, of all executed |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    sections = sorted(path.name.removesuffix(".json.gz") for path in MICRO.glob("*.json.gz"))
+    for section in sections:
+        rows = [row for row in explained(section) if row.asked]
+        if not rows:
+            continue
+        errors = [abs(row.unexplained) / row.measured for row in rows]
+        whole = math.fsum(row.measured for row in rows)
+        cells = [str(len(rows)), *(str(sum(error <= most for error in errors)) for most in (0.01, 0.001, 0.0))]
+        lines.append(f"| {section} | {' | '.join(cells)} | "
+                     f"{part(math.fsum(abs(row.unexplained) for row in rows), whole, signed=False) or '0.00'}% |")  # fmt: skip
+    told = [left_out(read(section)) for section in sections if section.startswith("others-")]
+    lines += ["", fill(
+        "Ops without matrix work are told from the nearest counted one. Of "
+        + " and ".join(f"{len(errors):,} in {kind}" for kind, (errors, _) in zip(("bf16", "fp32"), told, strict=True))
+        + ", each left out of the table in its turn, "
+        + " and ".join(f"{median(errors):.1%}" for errors, _ in told) + " is the median error, and "
+        + " and ".join(f"{wrong:.0%}" for _, wrong in told) + " of their FLOPs are told wrong.", 120)]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def left_out(source: Ledger) -> tuple[list[float], float]:
+    """Errors of ops told without themselves, and what is told wrong of all their FLOPs."""
+    table = msgspec.json.decode(read_bytes(FOLDER / "h200.json.gz", what="table of counted ops"), type=Table)
+    errors, wrong, whole = [], 0.0, 0.0
+    for op, values in zip(source.ops, op_values(source), strict=True):
+        counted = sum(values[name].value for name in CUDA_FLOPS if name in values)
+        point = point_of(op, counted)
+        if point is None or not counted:
+            continue
+        same = msgspec.structs.astuple(point)[:-1]
+        others = tuple(one for one in table.points if one.name == point.name
+                       and msgspec.structs.astuple(one)[:-1] != same)  # fmt: skip
+        told = Instructions(Table("h200", "", others)).near(point, elements(op))
+        off = abs((told.flops if told is not None else 0.0) - counted)
+        errors.append(off / counted)
+        wrong, whole = wrong + off, whole + counted
+    return errors, wrong / whole
+
+
+def tried_caches() -> str:
+    """What is left of the bytes of single ops in a row, op by op, by how much of the L2 is taken to keep them."""
+    ledgers = [load(path) for path in sorted(MICRO.glob("*.json.gz"))]
+    lines = []
+    for usable in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
+        traffic_model.USABLE = usable
+        accounts = [account(explain_traffic(ledger)) for ledger in ledgers]
+        left = math.fsum(one.unexplained_gross for one in accounts) / math.fsum(one.measured for one in accounts)
+        lines.append(f"{usable:.1f} of the L2: {left:.2%} of the bytes left")
+    return "\n".join(lines)
+
+
+def sections(steps: Sequence[Step], micro: Callable[[str], Sequence[Explained]],
+             read: Callable[[str], Ledger]) -> dict[str, str]:  # fmt: skip
+    return {
+        "left of the FLOPs": flop_line(steps), "FLOPs of steps": flop_table(steps),
+        "left of the rest": other_line(steps), "the rest of steps": other_table(steps),
+        "single ops": micro_table(micro, read),
+    }  # fmt: skip
+
+
+def written(page: str, found: dict[str, str]) -> str:
+    """The page with the tables of today."""
+    return MARKED.sub(lambda mark: f"{mark[1]}{found[mark['name']]}{mark[3]}", page)
+
+
+def main() -> None:
+    if "--cache" in sys.argv[1:]:
+        print(tried_caches())
+        return
+
+    def read(section: str) -> Ledger:
+        return load(MICRO / f"{section}.json.gz")
+
+    steps = [step_of(where, load(place)) for where, place in places()]
+    found = sections(steps, lambda section: explain_flops(read(section)), read)
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(written(PAGE.read_text(), found))
+    else:
+        print("\n".join(f"## {name}\n{text}" for name, text in found.items()))
+
+
+if __name__ == "__main__":
+    main()
