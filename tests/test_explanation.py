@@ -409,7 +409,7 @@ def test_less_than_one_percent_of_the_flops_is_unexplained(place):
 
 
 def test_there_is_something_to_explain():
-    assert len(EAGER) == 23 and len(CELLS) == 71
+    assert len(EAGER) >= 23 and len(CELLS) >= 71
     assert set(EXCEPTIONS) <= set(CELLS)
 
 
