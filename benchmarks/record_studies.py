@@ -2,12 +2,14 @@
 
 usage: record_studies.py DEVICE FOLDER ...    or    record_studies.py --again    (what is there, with today's code)
 
-One segment of a journal instead of one for every process; measured ledgers as they are; numbers made from them by the
-code of today, so that what is said of an old measurement does not stay behind. Estimates are left out: `rooflight study`
-makes them anew.
+One segment of a journal instead of one for every process; measured ledgers as they are; numbers made from them,
+estimates and predictions by the code of today, so that what is said of an old measurement does not stay behind. Ledgers
+of estimates are left out: `rooflight study` makes them anew.
 """
 
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,27 +26,14 @@ RECORDED = HERE / "recorded"
 
 def record(source: Path, target: Path) -> None:
     plan, _ = read_plan(source / "study.toml")
-    entries = []
-    for path in sorted((source / "journal").glob("*.jsonl")):
-        entries += [
-            msgspec.json.decode(line, type=Entry) for line in path.read_bytes().splitlines() if line.endswith(b"}")
-        ]
-    kept = {}
-    for entry in sorted(entries, key=lambda one: one.at):
-        if entry.state == "done":
-            kept.setdefault((entry.key, entry.side), entry)
-    lines = []
-    files = {}
-    for entry in kept.values():
+    text = (source / "study.toml").read_bytes()
+    lines, files = [], {}
+    for entry in done_in(source):
         if entry.side == "measured":
             ledger = rooflight.load(source / entry.ledger)
             values, facts = measured(ledger, plan.layers)
-            entry = msgspec.structs.replace(entry, values=values, facts=facts)
+            lines.append(msgspec.json.encode(msgspec.structs.replace(entry, values=values, facts=facts)))
             files[entry.ledger] = (source / entry.ledger).read_bytes()
-        else:
-            entry = msgspec.structs.replace(entry, ledger="")
-        lines.append(msgspec.json.encode(entry))
-    text = (source / "study.toml").read_bytes()
     if target.exists():
         shutil.rmtree(target)
     (target / "journal").mkdir(parents=True)
@@ -53,9 +42,37 @@ def record(source: Path, target: Path) -> None:
     (target / "journal" / "recorded.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     for name, content in files.items():
         (target / name).write_bytes(content)
+    # What was not measured is found here: estimates and predictions need no GPU.
+    subprocess.run(
+        [sys.executable, "-m", "rooflight", "study", str(target), "--quiet"],
+        check=True, capture_output=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    found = [
+        entry if entry.side == "measured" else msgspec.structs.replace(entry, ledger="") for entry in done_in(target)
+    ]
+    shutil.rmtree(target / "journal")
+    (target / "journal").mkdir()
+    (target / "journal" / "recorded.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, found)) + b"\n")
+    for path in target.glob("ledgers/*.estimated.*"):
+        path.unlink()
+    for name in ("lock", "index.json"):
+        (target / name).unlink(missing_ok=True)
     rows = read(target)
     failed = [row.cell.slug for row in rows if row.state != "done"]
-    print(f"{target.name:24} {len(rows):3} cells, {len(files):3} measured, not done: {failed}")
+    print(f"{target.name:24} {len(rows):3} cells, {len(files):3} measured, not done: {failed}", flush=True)
+
+
+def done_in(folder: Path) -> list[Entry]:
+    entries = []
+    for path in sorted((folder / "journal").glob("*.jsonl")):
+        entries += [
+            msgspec.json.decode(line, type=Entry) for line in path.read_bytes().splitlines() if line.endswith(b"}")
+        ]
+    kept = {}
+    for entry in sorted(entries, key=lambda one: one.at):
+        if entry.state == "done":
+            kept.setdefault((entry.key, entry.side), entry)
+    return list(kept.values())
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def predicted(found: Prediction, traced: Ledger | None = None,
     memory = found.memory
     values = _named({
         "time": found.time_s, "gpu_time": found.gpu_time_s, "throughput": found.throughput,
-        "tokens": found.tokens_per_s, "mfu": found.mfu,
+        "tokens": found.tokens_per_s, "mfu": _mfu(found, traced),
         "memory": None if memory is None else memory.peak_allocated_bytes,
         "reserved": None if memory is None else memory.peak_reserved_bytes,
     }, "predicted")  # fmt: skip
@@ -60,6 +60,17 @@ def predicted(found: Prediction, traced: Ledger | None = None,
     if memory is not None:
         facts["fits"] = "yes" if memory.fits else "no"
     return values, facts
+
+
+def _mfu(found: Prediction, traced: Ledger | None) -> float | None:
+    """As of a measured step: against the peak of the precision that most FLOPs are in, so that the two compare."""
+    from rooflight.hardware.devices import find
+
+    precision = measured_step.main_precision(traced) if traced is not None else None
+    figure = find(found.device).peak(precision) if precision is not None else None
+    if figure is None or not found.time_s:
+        return found.mfu
+    return found.flops / (found.time_s * figure.value)
 
 
 def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[str, str]]:
