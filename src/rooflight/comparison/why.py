@@ -6,24 +6,29 @@ the differences of their terms, so that two measurements are explained by the sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from rooflight.errors import BadInput
 from rooflight.explanation.cause import Account, CauseSum, Explained, account
 from rooflight.explanation.flops import explain_flops
 from rooflight.explanation.memory import explain_memory
 from rooflight.explanation.timing import explain_time
 from rooflight.explanation.traffic import explain_traffic
+from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, total
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.facts import Number
 from rooflight.measured.step import busy_s, wall_s
+from rooflight.prediction.roofs import demand_of, roofs_of
 
 Quantity = Literal["FLOPs", "DRAM bytes", "time", "memory"]
 HOST = "host (launches)"
 OVERLAP = "kernels side by side"
+MEDIANS = "difference of medians"
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,19 @@ class Why:
     measured: Term
     gross: tuple[Number | None, Number | None]
     """What is unexplained of each op, added up without signs."""
-    note: str = ""
+    covered: tuple[float | None, float | None] = (None, None)
+    """The part of what the step asks for that its counted ops ask for; the rest was not counted."""
+
+    @property
+    def side(self) -> str:
+        """Whose account this is, where there is one."""
+        return "B" if self.measured.b is not None else "A"
+
+    @property
+    def is_comparable(self) -> bool:
+        """Do both sides account for the same? Else differences of their terms say nothing."""
+        a, b = self.covered
+        return a is None or b is None or abs(a - b) < 0.01
 
     @property
     def reference(self) -> Term:
@@ -92,7 +109,10 @@ class Reasons:
         return account(rows) if rows else None
 
     def whole(self, quantity: Quantity) -> tuple[Account | None, Number | None]:
-        """The account of the step, and what is asked for where there is none."""
+        """The account of the step, and what is asked for where there is none. Ranks share neither clock nor memory:
+        of several together only FLOPs are accounted for."""
+        if len(self._measured.ranks) > 1 and quantity != "FLOPs":
+            return None, None
         if quantity == "memory":
             return self._memory(), None
         rows = {"FLOPs": self.flops, "DRAM bytes": self.traffic, "time": self.time}[quantity]
@@ -101,8 +121,21 @@ class Reasons:
             found = self._with_host(found)
         sums = total(self.ledger.ops)
         known = any(op.cost is not None for op in self.ledger.ops)
-        asked = {"FLOPs": sums.flops, "DRAM bytes": sums.bytes, "time": None}[quantity]
+        asked = {"FLOPs": sums.flops, "DRAM bytes": sums.bytes, "time": self._least_s}[quantity]
         return found, asked if known else None
+
+    @cached_property
+    def _least_s(self) -> float | None:
+        """By the roofs, of all ops that have a formula; `None` where the device is not known."""
+        device = recognise_name(self.ledger.header.device)
+        if device is None or device.kind != "gpu":
+            return None
+        roofs = roofs_of(device)
+        try:
+            demands = [demand for op in self.ledger.ops if (demand := demand_of(op)) is not None]
+            return math.fsum(demand.roof_s(roofs) for demand in demands)
+        except BadInput:
+            return None
 
     def _with_host(self, found: Account) -> Account:
         """Up to the wall: what the GPU waits for, which belongs to no op."""
@@ -112,7 +145,8 @@ class Reasons:
         kernels = self._measured.total.get("gpu_time_s")
         more = [CauseSum(HOST, wall - busy, found.ops, "the wall's clock less the union of all kernels", None)]
         if kernels is not None and abs(busy - kernels) > 1e-9:
-            more.append(CauseSum(OVERLAP, busy - kernels, found.ops, "union of the kernels less their sum", None))
+            name = OVERLAP if busy < kernels else MEDIANS
+            more.append(CauseSum(name, busy - kernels, found.ops, "union of the kernels less their sum", None))
         untold = (kernels - found.measured) if kernels is not None else 0.0
         causes = sorted((*found.causes, *more), key=lambda cause: -abs(cause.amount))
         return Account(found.asked, wall, tuple(causes), found.unexplained + untold,
@@ -158,8 +192,13 @@ def why(a: Reasons, b: Reasons, quantity: Quantity) -> Why | None:
         causes=tuple(sorted(causes, key=lambda term: -max(abs(term.a or 0), abs(term.b or 0)))),
         unexplained=both("unexplained", lambda side: side.unexplained, (None, None)),
         measured=both(_MEASURED[quantity], lambda side: side.measured, (None, None)),
-        gross=tuple(side.unexplained_gross if side is not None else None for side in (of_a, of_b)),  # type: ignore[arg-type]
+        gross=(None if of_a is None else of_a.unexplained_gross, None if of_b is None else of_b.unexplained_gross),
+        covered=(_covered(of_a, asked_a), _covered(of_b, asked_b)),
     )  # fmt: skip
+
+
+def _covered(found: Account | None, asked: Number | None) -> float | None:
+    return None if found is None or not asked else found.asked / asked
 
 
 def _term(name: str, a: Account | None, b: Account | None) -> Term:

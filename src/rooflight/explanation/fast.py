@@ -73,12 +73,21 @@ def _winograd(op: Op, kernels: Sequence[Kernel], names: Sequence[Named | None]) 
                    "and their transforms, instead of the direct sums")  # fmt: skip
 
 
+def _depth(op: Op) -> int:
+    """What products of spectra sum over: channels in or, for an input's gradient, out; images for a weight's."""
+    weight = op.tensor("weight")
+    if op.packet != "aten::convolution_backward":
+        return weight.shape[1]
+    mask = op.args.get("output_mask")
+    return weight.shape[0] if not isinstance(mask, list) or mask[0] else op.tensor("input").shape[0]
+
+
 def _fft(op: Op, kernels: Sequence[Kernel]) -> tuple[float, str] | None:
     """Transforms as many as blocks show, and a complex product for every frequency."""
     transforms = products = 0.0
     size = 0
     weight = op.tensor("weight")
-    depth = weight.shape[0] if op.packet == "aten::convolution_backward" else weight.shape[1]
+    depth = _depth(op)
     for kernel in kernels:
         if kernel.grid is None:
             continue

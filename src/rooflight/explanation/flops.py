@@ -28,10 +28,12 @@ POINTWISE = "pointwise and address arithmetic"
 PARTS = "sums of a split depth"
 NOT_COUNTED = "tensor-core work not counted"
 
+_OF_CUDA_CORES = frozenset({EPILOGUE, LAYOUT, POINTWISE, PARTS})
+
 _PER_RESULT: dict[tuple[str, str | None], float] = {
     ("xmma sm80", "weight gradient"): 1, ("xmma sm80", None): 2, ("xmma sm90", "input gradient"): 1,
     ("xmma sm90", "weight gradient"): 1, ("xmma sm90", None): 2, ("cutlass", None): 1, ("cutlass conv", None): 3,
-    ("engine", None): 2, ("nvjet", None): 0,
+    ("engine", "forward"): 1, ("engine", None): 2, ("nvjet", None): 0,
 }  # fmt: skip
 """CUDA-core FLOPs of a matrix kernel for every place of its tiles: alpha times the sum, plus beta times what was there.
 By the counters of single kernels (benchmarks/h200/results/instructions)."""
@@ -54,7 +56,7 @@ def explain_flops(ledger: Ledger) -> list[Explained]:
     for op, values in zip(ledger.ops, op_values(ledger), strict=True):
         counted = {name: values[name].value for name in EXECUTED_FLOPS if name in values}
         if counted:
-            causes = tuple(_causes(op, kernels[op.index], counted, table))
+            causes = tuple(_counted_causes(op, kernels[op.index], counted, table))
             found.append(Explained(op, _useful(op), sum(counted.values()), causes))
     return found
 
@@ -63,11 +65,27 @@ def _useful(op: Op) -> int:
     return (op.cost.flops or 0) if op.cost is not None else 0
 
 
+def _asked(op: Op) -> int:
+    """Of its kernels: an op that is run a second time does the same work again, none of it useful."""
+    if op.recompute and op.cost is not None:
+        return op.cost.recompute_flops or 0
+    return _useful(op)
+
+
+def _counted_causes(op: Op, kernels: Sequence[Kernel], counted: dict[str, int | float],
+                    table: Instructions | None) -> Iterator[Cause]:  # fmt: skip
+    """Where the CUDA cores were not counted, nothing of theirs is there to be explained."""
+    cuda = any(name in counted for name in CUDA_FLOPS)
+    for cause in _causes(op, kernels, counted, table):
+        if cuda or cause.name not in _OF_CUDA_CORES:
+            yield cause
+
+
 def _causes(op: Op, kernels: Sequence[Kernel], counted: dict[str, int | float],
             table: Instructions | None) -> Iterator[Cause]:  # fmt: skip
     if op.cost is not None and op.cost.recompute_flops:
         yield Cause(RECOMPUTED, op.cost.recompute_flops, "the formula of the op: what is done a second time")
-    if not _useful(op):
+    if not _asked(op):
         yield from _arithmetic(op, table)
         return
     if not products_of(op) and attention.attention_of(op) is None:
@@ -81,7 +99,7 @@ def _causes(op: Op, kernels: Sequence[Kernel], counted: dict[str, int | float],
         if name is None:
             continue
         if name.role == "attention":
-            yield from _attention(op, kernel, table)
+            yield from _attention(op, kernel, table, on_tensor_cores=on_tensor_cores)
         elif fast and belongs(name, kernel):
             continue
         elif name.role == "matrix":
@@ -103,8 +121,8 @@ def _share(op: Op) -> float:
     if op.packet == "aten::convolution_backward":
         mask = op.args.get("output_mask")
         asked = sum(bool(one) for one in mask[:2]) if isinstance(mask, list) else 2
-        return _useful(op) / max(asked, 1)
-    return float(_useful(op)) if len(products_of(op)) == 1 else math.nan
+        return _asked(op) / max(asked, 1)
+    return float(_asked(op)) if len(products_of(op)) == 1 else math.nan
 
 
 def _matrix(kernel: Kernel, name: Named, product: Product, tiled: Tiled, share: float) -> Iterator[Cause]:
@@ -120,6 +138,7 @@ def _matrix(kernel: Kernel, name: Named, product: Product, tiled: Tiled, share: 
                     f"{product.depth * product.taps:,}, in {tiled.why}: {_short(kernel)}")  # fmt: skip
     rate = _PER_RESULT.get((name.family, name.does), _PER_RESULT.get((name.family, None), 0.0))
     rate += 1 if name.family == "nvjet" and name.biased else 0
+    rate = 1 if name.family == "xmma sm80" and name.packs_taps else rate  # those that leave shared memory out
     # cuDNN's older kernels scale what they store, the others all places of their tiles.
     places = product.batch * product.rows * product.columns if name.family == "engine" else tiled.results
     scaled = rate * places + _PER_BLOCK.get(name.family, 0) * tiled.blocks
@@ -127,7 +146,7 @@ def _matrix(kernel: Kernel, name: Named, product: Product, tiled: Tiled, share: 
         yield Cause(EPILOGUE, scaled, f"{rate:g} for each of {places:,} places: {_short(kernel)}")
 
 
-def _attention(op: Op, kernel: Kernel, table: Instructions | None) -> Iterator[Cause]:
+def _attention(op: Op, kernel: Kernel, table: Instructions | None, *, on_tensor_cores: bool) -> Iterator[Cause]:
     of = attention.attention_of(op)
     blocks = attention.executed(kernel.name, of) if of is not None else None
     if blocks is None:
@@ -139,6 +158,8 @@ def _attention(op: Op, kernel: Kernel, table: Instructions | None) -> Iterator[C
     ):
         if amount:
             yield Cause(name, amount, evidence)
+    if not on_tensor_cores:
+        yield Cause(NOT_COUNTED, -blocks.executed, f"{_short(kernel)} runs on tensor cores, which no counter saw")
     yield from _arithmetic(op, table)
 
 

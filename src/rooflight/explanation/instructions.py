@@ -2,7 +2,8 @@
 
 An exponential is a dozen instructions, a layer norm thirty for every value: no formula of the mathematics says so, and
 compilers decide it. So single ops were counted on a GPU (benchmarks/h200/instructions.py; `benchmarks/instructions.py`
-makes the table of it), and an op is told from the nearest of them: same name and type, nearest sizes.
+makes the table of it), and an op is told from the most similar of them: same name and type, then same arguments and
+order in memory, then nearest sizes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from rooflight.ledger import Op, Tensor
 FOLDER = Path(__file__).parent / "counted"
 _FLAGS = ("exponent", "approximate", "training", "train", "dim", "kernel_size", "is_causal")
 """Arguments that choose another kernel."""
-_OTHER_FLAGS, _OTHER_LAYOUT = 4.0, 3.0
-"""What another argument, or another order in memory, counts as: so many doublings of a size."""
 _FARTHEST = 9.0
 """Doublings, all sizes together: what is farther away says nothing of the op."""
 
@@ -73,15 +72,17 @@ class Instructions:
         if not known:
             return None
         nearest = min(known, key=lambda point: _distance(point, like))
-        if _distance(nearest, like) > _FARTHEST:
+        if _distance(nearest, like)[1] > _FARTHEST:
             return None
         return Told(nearest.per_element * count, f"{nearest.per_element:.3g} for each of {count:,}, as counted of "
                     f"{nearest.name} on {self.device}")  # fmt: skip
 
 
-def _distance(a: Point, b: Point) -> float:
+def _distance(a: Point, b: Point) -> tuple[int, float]:
+    """Arguments and the order in memory choose the kernel, sizes matter less: of counted ops that are left out one by
+    one, the others tell most so."""
     apart = sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True))
-    return apart + _OTHER_FLAGS * (a.flags != b.flags) + _OTHER_LAYOUT * (a.layout != b.layout)
+    return 2 * (a.flags != b.flags) + (a.layout != b.layout), apart
 
 
 def _bare(name: str) -> str:

@@ -72,6 +72,8 @@ def products_of(op: Op) -> list[Product]:
 
 
 def _products(op: Op) -> list[Product]:
+    if op.args.get("transposed"):
+        return []  # nobody counted how its kernels take it apart
     if op.packet in ("aten::mm", "aten::bmm"):
         return [_matmul(op, "self", "mat2")]
     if op.packet == "aten::addmm":
@@ -94,11 +96,6 @@ def _matmul(op: Op, left: str, right: str) -> Product:
 
 def _forward(op: Op) -> Product:
     weight, out = op.tensor("weight"), op.outputs[0]
-    if op.args.get("transposed"):
-        # A transposed convolution is the input gradient of another.
-        taken = op.tensor("input")
-        return Product("input gradient", out.shape[0] * math.prod(out.shape[2:]), out.shape[1], taken.shape[1],
-                       taps=math.prod(weight.shape[2:]))  # fmt: skip
     groups = op.ints("groups", [1])[0]
     return Product("forward", out.shape[0] * math.prod(out.shape[2:]), weight.shape[0] // groups, weight.shape[1],
                    batch=groups, taps=math.prod(weight.shape[2:]))  # fmt: skip
@@ -151,7 +148,7 @@ def _encoder_layer(op: Op) -> Iterator[Product]:
     batch, length, width = source.shape if len(source.shape) == 3 else (1, *source.shape)
     rows = batch * length
     yield Product("product", rows, 3 * width, width)
-    heads = op.ints("num_heads", [1])[0]
+    heads = (op.ints("num_heads") or op.ints("num_head") or [1])[0]
     yield Product("product", length, length, width // heads, batch=batch * heads)
     yield Product("product", length, width // heads, length, batch=batch * heads)
     yield Product("product", rows, width, width)

@@ -93,21 +93,22 @@ def _tiles(op: Op, demand: Demand, kernels: Sequence[Kernel], names: Sequence[Na
     """Work of tiles that are not full, and blocks that wait for the last wave."""
     per_flop = 1.0 / roofs.matrix(demand.precision, measured=True).flops_per_s
     sms = int(roofs.device.sms.value)
-    done = 0.0
+    padded = 0.0
     for kernel, name, product in zip(kernels, names, matched(op, names), strict=True):
         tiled = executed(name, kernel.grid, product) if name is not None and product is not None else None
         if tiled is None or kernel.grid is None or tiled.blocks == 0:
             continue
-        done += tiled.flops
+        padded += tiled.flops - product.useful_flops if product is not None else 0
         if name is not None and name.segmented:  # blocks share the last tiles
             continue
-        rounds = tiled.blocks / min(math.prod(kernel.grid), sms)
+        # As if every multiprocessor took one tile at a time: those without one wait for the others.
+        rounds = tiled.blocks / sms
         late = math.ceil(rounds) / rounds - 1
         if late > 0.005:
             yield Cause(WAVE, late * tiled.flops * per_flop, f"{tiled.blocks:,} tiles on {sms} multiprocessors: "
                         f"{rounds:.2f} rounds, in {math.ceil(rounds)}")  # fmt: skip
-    if done:
-        yield Cause(PADDED, (done - demand.matrix_flops) * per_flop, "FLOPs of tiles that are not full, at the "
+    if padded:
+        yield Cause(PADDED, padded * per_flop, "FLOPs of tiles that are not full, at the "
                     "sustained peak")  # fmt: skip
 
 

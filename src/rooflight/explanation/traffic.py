@@ -164,7 +164,8 @@ class _Step:
             operands, result = [op.tensor("grad_output"), op.tensor("weight")], op.outputs[0]
         else:
             operands = [op.tensor("grad_output"), op.tensor("input")]
-            result = op.outputs[min(1, len(op.outputs) - 1)]
+            shape = op.tensor("weight").shape  # gradients that nobody asked for have no place among the outputs
+            result = next((out for out in op.outputs if out.shape == shape), op.outputs[-1])
         for tensor in operands:
             self._read(tensor)
         if any(_fits(result, kernel) for kernel in later):

@@ -17,7 +17,8 @@ SMALLEST = 0.0005
 CONVENTIONS = (
     "A cause is computed from shapes, kernel names, tiles, grids and other counters, never from the gap it explains: "
     "causes may explain too much, and then what is unexplained is negative. Shares of FLOPs and bytes are parts of "
-    "what was asked for, shares of time and memory parts of what was taken."
+    "what was asked for, shares of time and memory parts of what was taken. Three parts of the time are clocked, not "
+    "computed: what the host leaves idle, kernels beside a product, and kernels side by side."
 )
 
 
@@ -29,10 +30,11 @@ def why_table(one: Why) -> Table:
     lines = [_line(one, one.asked, sides), *(_line(one, term, sides) for term in shown),
              _line(one, one.unexplained, sides, evidence=_gross(one)), _line(one, one.measured, sides)]  # fmt: skip
     both = len(sides) == 2
+    lines[0] = (*lines[0][:-1], _coverage(one))
     columns = [
         Column(f"why: {one.quantity}", right=False),
         *(Column(name.upper() if both else one.quantity, write) for name in sides),
-        *([Column("B − A", write)] if both else []),
+        *([Column("B − A", write)] if both and one.is_comparable else []),
         Column("share", _percent, optional=1),
         Column("evidence", right=False, optional=3),
     ]
@@ -42,8 +44,16 @@ def why_table(one: Why) -> Table:
 def _line(one: Why, term: Term, sides: list[str], evidence: str | None = None) -> tuple[Any, ...]:
     values = [getattr(term, name) for name in sides]
     said = term.evidence if evidence is None else evidence
-    difference = [term.difference] if len(sides) == 2 else []
+    difference = [term.difference] if len(sides) == 2 and one.is_comparable else []
     return (term.name, *values, *difference, one.part(term), said)
+
+
+def _coverage(one: Why) -> str:
+    """What the account leaves out, where it does: ops that nobody counted, or whose kernels belong to several."""
+    told = [
+        f"{name} {part:.0%}" for name, part in zip("AB", one.covered, strict=True) if part is not None and part < 0.995
+    ]
+    return f"of the ops that were counted: {', '.join(told)} of the step's" if told else ""
 
 
 def _gross(one: Why) -> str:
@@ -95,7 +105,8 @@ def why_lines(comparison: Comparison) -> list[str]:
             continue
         told = f"{abs(share):.2%} of the {one.reference.name} is unexplained" if share > -0.00005 else (
             f"the causes explain {abs(share):.2%} of the {one.reference.name} too much")  # fmt: skip
-        lines.append(f"{one.quantity}: {told}")
+        of = f" of {one.side}" if all(side.is_measured for side in comparison.reasons) else ""
+        lines.append(f"{one.quantity}{of}: {told}")
     return lines
 
 
@@ -115,6 +126,7 @@ def _plain(one: Why) -> dict[str, Any]:
         "quantity": one.quantity, "unit": one.unit, "asked": term(one.asked), "measured": term(one.measured),
         "causes": [term(line) for line in one.causes], "unexplained": term(one.unexplained),
         "unexplained_gross": dict(zip("ab", one.gross, strict=True)),
+        "covered": dict(zip("ab", one.covered, strict=True)),
     }  # fmt: skip
 
 

@@ -110,15 +110,14 @@ def _unexplained(ledger: Ledger) -> float | None:
 
 
 def _bound(ledger: Ledger) -> str:
-    """By the roofs of the device; nothing where it is not in the database."""
+    """The verdict that `rooflight compare` gives; nothing where the device is not in the database."""
+    from rooflight.explanation.verdicts import step_verdict
     from rooflight.hardware.devices import recognise_name
-    from rooflight.prediction.roofline import Times, roofline
 
-    device = recognise_name(ledger.header.device)
-    if device is None:
+    if recognise_name(ledger.header.device) is None:
         return ""
     try:
-        return roofline(ledger, device, times=Times.of_measured(ledger)).step.bound
+        return step_verdict(ledger).bound or ""
     except RooflightError:
         return ""
 
