@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import rooflight
 from rooflight.errors import BadFile, BadInput
-from rooflight.hardware.devices import find
+from rooflight.hardware.devices import find, recognise_name
 from rooflight.hardware.recognise import Recognised
 from rooflight.study import local, machine
 from rooflight.study.api import prepare
@@ -446,8 +446,98 @@ def test_only_gpus_that_can_be_seen_are_measured_on(monkeypatch, visible, names)
     assert not machine.is_here("a100")
     assert machine.place_of("here") == ("cuda" if names else "cpu")
     assert machine.place_of("cpu") == "cpu"
-    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local._places("cuda")] == names
-    assert len({slot.alone for slot in local._places("cuda")}) == len(names)
+    slots = [slot for slot in local._places("here") if slot.gpu is not None]
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots] == names
+    assert len({slot.alone for slot in slots}) == len(names)
+
+
+class TwoKindsOfGpu:
+    """NVML of a machine with unlike GPUs; the name of each is its handle."""
+
+    names = ("NVIDIA A100-SXM4-80GB", "NVIDIA H200", "NVIDIA H200")
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return len(self.names)
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return self.names[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
+        return {"GPU-aaaa": self.names[0], "GPU-bbbb": self.names[1]}[uuid]
+
+    def nvmlDeviceGetName(self, handle):  # noqa: N802
+        return handle
+
+
+@pytest.fixture
+def unlike_gpus(monkeypatch):
+    monkeypatch.setattr(machine.nvml, "connect", lambda: machine.nvml.Nvml(TwoKindsOfGpu()))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    caches = (machine._told, machine._first_gpu)
+    for one in caches:
+        one.cache_clear()
+    yield
+    monkeypatch.undo()
+    for one in caches:
+        one.cache_clear()
+
+
+def test_every_gpu_of_a_machine_is_looked_at(unlike_gpus, monkeypatch):
+    first = recognise_name(TwoKindsOfGpu.names[0])
+    assert [machine.gpus_of(on) for on in (first.name, "h200", "here", "v100")] == [["0"], ["1", "2"], ["0"], []]
+    assert [machine.is_here(on) for on in (first.name, "h200", "v100")] == [True, True, False]
+    assert [machine.place_of(on) for on in (first.name, "h200", "here", "cpu")] == ["cuda", "cuda:1", "cuda", "cpu"]
+    slots = local._places("h200")
+    assert [slot.environment for slot in slots] == [
+        {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": number} for number in ("1", "2")
+    ]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bbbb,GPU-aaaa")
+    assert machine.gpus_of("h200") == ["GPU-bbbb"]
+    assert machine.gpus_of("here") == ["GPU-bbbb"]
+    assert machine.place_of(first.name) == "cuda:1"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert not machine.is_here("h200")
+
+
+def test_cells_go_where_their_device_is(unlike_gpus):
+    first = recognise_name(TwoKindsOfGpu.names[0]).name
+    cells = [Cell(model="mnist-cnn", on=on) for on in ("cpu", "h200", first, "here")]
+    placed = [([slot.gpu for slot in slots], [cell.on for cell in some]) for slots, some in local._by_places(cells)]
+    assert placed == [(["1", "2"], ["h200"]), (["0"], [first, "here"]), ([None], ["cpu"])]
+
+
+def test_a_measurement_on_another_device_is_none_of_the_cells(tmp_path, monkeypatch):
+    """It says where it ran: the processor, which is no H200, whatever the driver told before."""
+    recognised = Recognised("NVIDIA H200", "gpu", "a test", find("h200"))
+    monkeypatch.setattr(machine, "_first_gpu", lambda: recognised)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("rooflight.study.work.place_of", lambda on: "cpu")
+    store = ran(tmp_path / "s", {"model": "mnist-cnn", "on": ["h200", "here"]}, repeat=3)
+    named, unnamed = store.rows
+    assert named.failures.keys() == {"measured"}
+    assert "which is no NVIDIA H200" in named.failures["measured"]
+    assert f"it ran on {unnamed.facts['device']}" in named.failures["measured"]
+    assert not any(name.endswith(".measured") for name in named.values)
+    assert "time.measured" in unnamed.values
+
+
+def test_a_factorys_own_batch_is_not_taken_for_the_cells(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "def two():\n    return torch.nn.Linear(4, 4), torch.zeros(2, 4)\n"
+        "def one():\n    return torch.nn.Linear(4, 4), torch.zeros(1, 4)\n"
+    )
+    store = ran(tmp_path / "s", {"model": ["own.py:two", "own.py:one"], "on": ["h200", "cpu"]}, repeat=3)
+    for row in store.rows:
+        if row.cell.model == "own.py:one":
+            assert row.state == "done", row.failures
+            continue
+        sides = {"estimated", "predicted"} if row.cell.on == "h200" else {"estimated", "measured"}
+        assert sides <= row.failures.keys()
+        assert not row.values
+        for side in sides:
+            assert row.failures[side].startswith("the inputs that own.py:two makes have a batch of 2, and the cell one")
 
 
 def test_without_a_word_on_where_it_is_this_machines_gpu(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from pathlib import Path
 from rooflight.study.cell import Cell, Side
 from rooflight.study.commands import worker_command
 from rooflight.study.launch import Progress, Unit, free_units, units_of, wanted_here
-from rooflight.study.machine import gpu_names, is_here, place_of
+from rooflight.study.machine import environment_of, gpus_of, is_here, place_of
 from rooflight.study.processes import Worker
 from rooflight.study.store import Entry, Store, StoreBroken, failed, key_of, lock_of, open_study
 from rooflight.study.worker import Request
@@ -46,7 +46,7 @@ class _Slot:
 
     @property
     def environment(self) -> dict[str, str]:
-        found = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu}
+        found = {} if self.gpu is None else environment_of(self.gpu)
         return found if self.threads is None else {**found, "OMP_NUM_THREADS": str(self.threads)}
 
 
@@ -72,18 +72,17 @@ class LocalLauncher:
                 sides: tuple[Side, ...] = ("estimated", "predicted")
                 loop.finish(partial(units_of, store, waiting, sides, workers=self.workers), computing)
                 loop.dismiss()  # nothing else is at work while something is measured
-                for place in ("cuda", "cpu"):
-                    some = [cell for cell in here if place_of(cell.on) == place]
-                    loop.finish(partial(units_of, store, some, ("measured",)), _places(place) if some else [])
+                for slots, some in _by_places(here):
+                    loop.finish(partial(units_of, store, some, ("measured",)), slots)
         finally:
             store.close()
 
     def dry_run(self, folder: Path, waiting: list[Cell]) -> str:
         """The processes that would be started."""
         lines = [f"up to {self.workers} processes that compute: {worker_command(folder)}"]
-        here = [place_of(cell.on) for cell in waiting if is_here(cell.on) and cell.gpus == 1]
-        for slot in dict.fromkeys(slot for place in here for slot in _places(place)):
-            prefix = "" if slot.gpu is None else f"CUDA_VISIBLE_DEVICES={slot.gpu} "
+        here = [cell for cell in waiting if is_here(cell.on) and cell.gpus == 1]
+        for slot in dict.fromkeys(slot for slots, _ in _by_places(here) for slot in slots):
+            prefix = "".join(f"{name}={value} " for name, value in slot.environment.items())
             lines.append(f"one process for every measurement: {prefix}{worker_command(folder)}")
         return "\n".join(lines)
 
@@ -208,11 +207,20 @@ class _Loop:
                 self._store.locks.give(name)
 
 
-def _places(place: str) -> list[_Slot]:
+def _by_places(cells: Iterable[Cell]) -> list[tuple[list[_Slot], list[Cell]]]:
+    """Cells by where they are measured: those on GPUs first."""
+    found: dict[tuple[_Slot, ...], list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(tuple(_places(cell.on)), []).append(cell)
+    return sorted(((list(slots), some) for slots, some in found.items()), key=lambda one: one[0][0].gpu is None)
+
+
+def _places(on: str | None) -> list[_Slot]:
+    """All of this machine's that are this device."""
     host = socket.gethostname()
-    if place == "cpu":
+    if on is None or place_of(on) == "cpu":
         return [_Slot(0, alone=f"{host} cpu", fresh=True)]
-    return [_Slot(number, alone=f"{host} gpu {gpu}", gpu=gpu, fresh=True) for number, gpu in enumerate(gpu_names())]
+    return [_Slot(number, alone=f"{host} gpu {gpu}", gpu=gpu, fresh=True) for number, gpu in enumerate(gpus_of(on))]
 
 
 def _cores() -> int:

@@ -1,4 +1,4 @@
-"""Which devices of a plan are in this machine."""
+"""Which devices of a plan are in this machine, and which of its GPUs they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from functools import cache
 
 from rooflight.errors import RooflightError
-from rooflight.hardware.devices import find
+from rooflight.hardware.devices import find, recognise_name
 from rooflight.hardware.recognise import Recognised, this_device
 from rooflight.measurement.machine import nvml
 from rooflight.study.plan import PROCESSOR, is_of_this_machine
@@ -15,7 +15,8 @@ from rooflight.study.plan import PROCESSOR, is_of_this_machine
 
 def gpu() -> Recognised | None:
     """This machine's GPU, as the driver tells it; torch is not needed for that. `None` where it is hidden from us."""
-    return _first_gpu() if gpu_names() else None
+    names = gpu_names()
+    return _named(names[0]) if names else None
 
 
 @cache
@@ -35,34 +36,82 @@ def is_here(on: str | None) -> bool:
     if is_of_this_machine(on):
         return True
     try:
-        wanted = find(on).name
+        wanted = find(on)
     except RooflightError:
         return False
-    return wanted in {one.device.name for one in (gpu(), processor()) if one is not None and one.device is not None}
+    if wanted.kind == "gpu":
+        return bool(gpus_of(on))
+    found = processor()
+    return found is not None and found.device is not None and found.device.name == wanted.name
 
 
 def place_of(on: str | None) -> str:
-    """Where torch finds it: `cuda` or `cpu`."""
-    there = gpu()
-    if there is None or on == PROCESSOR:
+    """Where torch finds it: `cuda`, `cuda:1` where that is not the first GPU, or `cpu`."""
+    if on is None or on.casefold() == PROCESSOR or not gpu_names():
         return "cpu"
-    if on is not None and not is_of_this_machine(on) and find(on).kind == "cpu":
+    if not is_of_this_machine(on) and find(on).kind == "cpu":
         return "cpu"
-    return "cuda"
+    number = gpu_names().index(next(iter(gpus_of(on)), gpu_names()[0]))
+    return f"cuda:{number}" if number else "cuda"
+
+
+def gpus_of(on: str) -> list[str]:
+    """The visible GPUs that are this device, as `gpu_names` names them; of `here`, all that are like the first."""
+    there = {name: _named(name) for name in gpu_names()}
+    if is_of_this_machine(on):
+        first = gpu()
+        return [name for name, one in there.items() if first is not None and one == first]
+    wanted = find(on).name
+    return [name for name, one in there.items()
+            if one is not None and one.device is not None and one.device.name == wanted]  # fmt: skip
 
 
 def gpu_names() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return [str(number) for number in range(_gpu_count())]
+        return [str(number) for number in range(len(_by_number()))]
     names = [name.strip() for name in visible.split(",")]
     # As CUDA reads it: what follows a name that is none is not looked at.
     return list(itertools.takewhile(lambda name: name and name != "-1", names))
 
 
-@cache
-def _gpu_count() -> int:
+def environment_of(name: str) -> dict[str, str]:
+    """What lets a process see this GPU alone. Our own numbers are the driver's, and CUDA must count as it does."""
+    order = {} if "CUDA_VISIBLE_DEVICES" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {**order, "CUDA_VISIBLE_DEVICES": name}
+
+
+def _named(name: str) -> Recognised | None:
+    """One visible GPU. Where the driver cannot tell, it is taken to be like the first: a measurement says what it is.
+
+    CUDA may number unlike GPUs in another order than the driver does: that, too, comes out when one is measured.
+    """
+    if name.isdigit():
+        there = _by_number()
+        return there[int(name)] if int(name) < len(there) else _first_gpu()
     library = nvml.connect()
-    count = len(list(library.gpus())) if library is not None else 0
-    return count or int(_first_gpu() is not None)
+    found = library.find(uuid=name) if library is not None else None
+    return _first_gpu() if found is None else _recognised(found)
+
+
+def _by_number() -> tuple[Recognised, ...]:
+    """All GPUs, in the driver's order."""
+    told = _told()
+    known = tuple(one for one in told if one is not None)
+    first = None if known and len(known) == len(told) else _first_gpu()
+    return known if first is None else (first,) * max(1, len(told))
+
+
+@cache
+def _told() -> tuple[Recognised | None, ...]:
+    library = nvml.connect()
+    return tuple(_recognised(one) for one in library.gpus()) if library is not None else ()
+
+
+def _recognised(one: nvml.Gpu) -> Recognised | None:
+    name = one.name()
+    if not name:
+        return None
+    # A slice is no whole board, and a board that is cut up is of no use as one.
+    return Recognised(name, "gpu", "NVML", None if one.mig() else recognise_name(name))

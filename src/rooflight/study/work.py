@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from rooflight.errors import BadInput, OutOfMemory, RooflightError
+from rooflight.hardware.devices import find, recognise_name
 from rooflight.ledger import Ledger
 from rooflight.study import values
 from rooflight.study.cell import Cell, Row, Side
@@ -69,6 +70,13 @@ def _keep(store: Store, entries: Iterable[Entry], told: Told) -> None:
     told()
 
 
+def _check_batch(cell: Cell, found: int | None) -> None:
+    """A factory that makes its own inputs has a batch of its own, and no number of it belongs into another's cell."""
+    if found not in (None, cell.batch):
+        raise BadInput(f"the inputs that {cell.model} makes have a batch of {found}, and the cell one of {cell.batch}: "
+                       "give the factory a parameter `batch` to make them by")  # fmt: skip
+
+
 # --- estimates ---
 
 
@@ -84,6 +92,7 @@ def _estimate(store: Store, cells: Sequence[Cell], told: Told) -> None:
         began = time.perf_counter()
         try:
             ledger = traced.at(cell) if traced is not None and cell.batch > 1 else estimated(cell)
+            _check_batch(cell, ledger.header.batch)
             found = values.estimated(ledger, store.plan.layers)
             notes = (*ledger.header.notes, *values.missing_layers(ledger, store.plan.layers))
         except Exception as error:
@@ -151,6 +160,7 @@ def _predicted(cells: Sequence[Cell], layers: Sequence[str]) -> list[Entry]:
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []
     for cell, row in zip(cells, found, strict=True):
+        _check_batch(cell, row.batch)
         numbers, facts = values.predicted(row, traced, layers)
         notes = () if row.memory is None or row.memory.fits else (_too_large(row),)
         entries.append(done(cell, "predicted", values=numbers, facts=facts, notes=notes, seconds=seconds))
@@ -173,6 +183,8 @@ def _measure(store: Store, cells: Sequence[Cell], told: Told) -> None:
         began = time.perf_counter()
         try:
             ledger = _measured(cell, store.plan.repeat)
+            _check_batch(cell, ledger.header.batch)
+            _check_device(cell, ledger.header.device)
             numbers, facts = values.measured(ledger, store.plan.layers)
         except Exception as error:
             _keep(store, [failed(cell, "measured", reason_of(error), seconds=time.perf_counter() - began)], told)
@@ -190,6 +202,16 @@ def _measured(cell: Cell, repeat: int) -> Ledger:
     return measure(cell.model, batch=cell.batch, **which(cell), autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss,
                    optimizer=cell.optimizer, device=where, repeat=repeat,
                    command=measure_command(cell, where))  # fmt: skip
+
+
+def _check_device(cell: Cell, ran_on: str | None) -> None:
+    """torch takes the GPU that comes first for it: where a cell names its device, it must have been that one."""
+    if cell.on is None or is_of_this_machine(cell.on):
+        return
+    found, wanted = recognise_name(ran_on), find(cell.on)
+    if found is None or found.name != wanted.name:
+        raise BadInput(f"it ran on {ran_on or 'an unknown device'}, which is no {wanted.title}: choose the GPU with "
+                       "CUDA_VISIBLE_DEVICES; CUDA_DEVICE_ORDER=PCI_BUS_ID makes its numbers nvidia-smi's")  # fmt: skip
 
 
 _DO: dict[Side, Callable[[Store, Sequence[Cell], Told], None]] = {
