@@ -18,9 +18,11 @@ from study_kills import Soak, check_nothing_lost_nothing_doubled, entries, kille
 
 import rooflight
 from rooflight.errors import BadFile
+from rooflight.study import journal
+from rooflight.study.journal import _HOST
 from rooflight.study.plan import plan_of, read_plan
 from rooflight.study.processes import how_it_ended
-from rooflight.study.store import StoreBroken, begin, read
+from rooflight.study.store import StoreBroken, begin, done, open_study, read
 from rooflight.study.work import run_cell, run_side
 
 FACTORIES = """
@@ -281,6 +283,43 @@ def test_a_broken_folder_is_no_failure_of_a_cell(tmp_path):
     with pytest.raises(StoreBroken, match="does not exist"):
         run_cell(store.folder, store.cells[0].id)
     assert [row.state for row in read(store.folder)] == ["waiting"]
+
+
+def test_a_plan_that_is_being_written_is_not_tidied_away(tmp_path, monkeypatch):
+    """Another process ends, and tidies, at the very moment when ours has written its plan and not yet named it."""
+    folder = tmp_path / "s"
+    other = begin(folder, plan_of({"grid": {"model": "mnist-cnn"}}, "s"))
+    assert other.locks.is_free("anything")
+    named, tidied = os.replace, []
+
+    def replaced(source, target):
+        if Path(target).name == "study.toml":
+            other.tidy()
+            tidied.append(Path(source).exists())
+        named(source, target)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    begin(folder, plan_of({"grid": {"model": "mnist-cnn", "batch": [1, 2]}}, "s"))
+    assert tidied == [True]
+    assert [row.cell.batch for row in read(folder)] == [1, 2]
+
+
+@pytest.mark.parametrize("host", [f"{_HOST}-2", _HOST], ids=["a longer name", "the same name"])
+def test_another_machines_journal_is_read_whatever_it_is_called(tmp_path, monkeypatch, host):
+    """A network file system shows the size that a file of another machine had: who holds a lock must open it."""
+    ours = begin(tmp_path / "s", plan_of({"grid": {"model": "mnist-cnn", "batch": [2, 3]}}, "s"))
+    theirs = open_study(ours.folder)
+    monkeypatch.setattr(journal, "_segment_name", lambda: f"{host}-4711-abc.jsonl")
+    for cell in ours.cells:
+        theirs.record([done(cell, "estimated", values={})])
+        if cell is ours.cells[0]:
+            ours.refresh()
+            old = journal._sizes(ours.folder / "journal")
+    monkeypatch.setattr(journal, "_sizes", lambda folder: old)
+    ours.refresh()
+    assert [row.state for row in ours.rows] == ["done", "waiting"]
+    ours.refresh(surely=True)
+    assert [row.state for row in ours.rows] == ["done", "done"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -88,8 +88,9 @@ class Journal:
         if surely:
             _change(self.folder / JOURNAL)
         found: list[Entry] = []
+        ours = None if self._segment is None else self._segment.name
         for name, size in sorted(_sizes(self.folder / JOURNAL)):
-            if size > self._read.get(name, 0) or (surely and not name.startswith(f"{_HOST}-")):
+            if size > self._read.get(name, 0) or (surely and name != ours):
                 found += self._rest_of(name)
         for entry in found:
             key = (entry.key, entry.side)

@@ -233,6 +233,7 @@ def begin(folder: Path, plan: Plan, text: str | None = None) -> Store:
     _make(folder)
     locks = Locks(folder / LOCK)
     try:
+        locks.be_present()  # whoever tidies would take a plan that is being written for one left behind
         with locks.holding("plan"):
             if (folder / PLAN).exists():
                 before, asked = _plan_in(folder), plan
