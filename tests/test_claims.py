@@ -645,6 +645,18 @@ def test_a_consistent_table_of_multiply_adds_passes() -> None:
     assert found.grade == "2 of 2 right (2 of them under another convention), 0 wrong"
 
 
+def test_one_value_in_two_units_is_no_disagreement() -> None:
+    """2 x 0.6795 GMAC are the 1,358,954,496 FLOPs; the same number without its unit is a mixture, and half is wrong."""
+    flops = {"layer": "conv2", "quantity": "flops", "value": "1358954496"}
+    found = judged(book("mnist-cnn", 64), flops, {**flops, "value": "0.6795 GMAC"})
+    assert [row.verdict for row in found.rows] == ["right", "right"]
+    assert not found.findings and found.passes
+    mixed = judged(book("mnist-cnn", 64), flops, {**flops, "value": "679477248"})
+    assert mixed.has("disagreeing") and mixed.has("macs-and-flops-mixed") and not mixed.passes
+    wrong = judged(book("mnist-cnn", 64), flops, {**flops, "value": "0.6795 GMAC"}, {**flops, "value": "0.5 GMAC"})
+    assert wrong.has("disagreeing") and not wrong.passes
+
+
 def test_units_mixed() -> None:
     found = judged(
         book("mnist-cnn", 64),

@@ -181,10 +181,15 @@ def _disagreeing(rows: list[Judged]) -> Iterator[Finding]:
             groups[key].append(row)
     for group in groups.values():
         first, *others = group
-        apart = [row for row in others if not _overlap(first.claim, row.claim)]
+        apart = [row for row in others if not _both_right(first, row) and not _overlap(first.claim, row.claim)]
         if apart:
             said = "; ".join(f"{_stated(row)}: {_why(row)}" for row in (first, *apart))
             yield Finding("disagreeing", f"two values of one thing: {said}", tuple(row.claim.row for row in group))
+
+
+def _both_right(one: Judged, other: Judged) -> bool:
+    """Then they are one value in two units, as FLOPs and the multiply-adds that a unit names."""
+    return one.verdict == other.verdict == "right"
 
 
 def _stated(row: Judged) -> str:
