@@ -483,3 +483,18 @@ def test_the_page_is_what_its_script_writes():
     assert len(shown) == len(now), "run python benchmarks/advice.py --write"
     for old, new in zip(shown, now, strict=True):
         assert is_alike(old, new), f"{new}: run python benchmarks/advice.py --write"
+
+
+@pytest.mark.parametrize(
+    ("recording", "says"),
+    [("vgg19-infer-fp32", "as a whole memory-bound: the GPU is busy for 95% of the wall time"),
+     ("mnist-cnn-infer-tf32", "host-bound: the GPU is busy for 49% of the wall time")],
+)  # fmt: skip
+def test_a_step_without_its_ops_and_kernels_is_told_as_a_whole(recording, says):
+    """A recording cut down to its step rows: nothing is said of the roofs of ops, and nothing breaks."""
+    whole = rooflight.load(f"recorded:h200/{recording}")
+    cut = replace(whole, measurements=tuple(row for row in whole.measurements if row.scope == "step"), kernels=())
+    said = step_verdict(cut).sentence
+    assert said.startswith(says)
+    assert "roofs of its ops" not in said
+    assert verdict_page(cut).summary[0] == said

@@ -81,19 +81,27 @@ def step_line(verdict: StepVerdict) -> str:
     if verdict.bound is None:
         return f"no verdict: {verdict.reason}"
     parts = ", ".join(f"{share:.0%} {name}" for name, share in sorted(verdict.bounds.items(), key=lambda one: -one[1]))
-    said = [f"{verdict.percent_of_op_roofs:.0f}% of the roofs of its ops while the GPU works ({parts})"]
+    said = []
+    if verdict.percent_of_op_roofs is not None:
+        said.append(f"{verdict.percent_of_op_roofs:.0f}% of the roofs of its ops while the GPU works ({parts})")
     if verdict.busy_share is None:
         said.append("whether it waits for the host is not known without its wall time")
     else:
         said.insert(0, f"the GPU is busy for {min(verdict.busy_share, 1):.0%} of the wall time")
     if verdict.advice:
         said.append(f"best: {step_advised(verdict.advice[0], verdict.wall_s)}")
-    return f"{_bound(verdict)}: {'; '.join(said)}"
+    return f"{_bound(verdict)}: {'; '.join(said)}" if said else _bound(verdict)
 
 
 def _bound(verdict: StepVerdict) -> str:
     """`memory-bound` is not said of kernels that are far from every roof."""
-    if verdict.bound == "host" or verdict.bounds.get("latency", 0.0) <= 0.5:
+    if verdict.bound == "host":
+        return "host-bound"
+    if not verdict.bounds and verdict.whole.side is not None:  # no kernel is known, only the step
+        side = verdict.whole.side
+        far = verdict.whole.bound == "latency"
+        return f"far from both roofs (latency), as a whole on the {side} side" if far else f"as a whole {side}-bound"
+    if verdict.bounds.get("latency", 0.0) <= 0.5:
         return f"{verdict.bound}-bound"
     return f"far from both roofs (latency), more of its time on the {verdict.bound} side"
 
