@@ -601,6 +601,39 @@ def test_measured_runs() -> None:
     assert codes(table_.rows[8]) == ["fma-counted-once"]
 
 
+def test_a_measured_ledger_is_judged_as_compare_shows_it() -> None:
+    """The cells of compare's own table of verdicts, typed off, are all right."""
+    from rooflight.explanation.verdicts import Judge
+
+    ledger = recorded()
+    judge = Judge(ledger)
+    whole = judge.step().whole
+    rows: list[dict[str, object]] = []
+    for found in (*judge.verdicts(), whole):
+        if found.reason:
+            continue
+        layer = {"layer": found.name or "mnist-cnn"}
+        rows += [
+            {**layer, "quantity": "intensity", "value": f"{found.intensity:.3g}"},
+            {**layer, "quantity": "intensity", "value": f"{found.estimated_intensity:.3g}", "note": "by formula"},
+            {**layer, "quantity": "percent of roof", "value": f"{found.percent_of_roof:.1f} %"},
+            {**layer, "quantity": "side", "value": found.side_text},
+            {**layer, "quantity": "bound", "value": found.bound},
+        ]
+    rows.append({"layer": "total", "quantity": "bound", "value": "host"})
+    table_ = judged(ledger, *rows)
+    assert [(row.claim.where, row.claim.value) for row in table_.rows if row.verdict != "right"] == []
+    assert "as counted" in table_.rows[0].reason and "by formula" in table_.rows[1].reason
+    assert any(note.startswith("row") and "as counted" in note for note in claims_tables.claims_page(table_).notes)
+    conv2 = one(ledger, "conv2", "bound", "compute")
+    assert conv2.verdict == "wrong" and codes(conv2) == ["far-from-the-roof"] and conv2.answer.value == "latency"
+    assert codes(one(ledger, "fc2", "bound", "compute")) == ["wrong-side+far-from-the-roof"]
+    share = one(ledger, "conv2", "percent of roof", "11.84 %")
+    assert share.verdict == "wrong" and float(share.answer.value) == pytest.approx(0.0843, abs=5e-5)
+    # Another batch was not measured: there the formula alone answers.
+    assert one(ledger, "conv2", "intensity", 987, batch=1).verdict != "right"
+
+
 # Several rows.
 
 

@@ -366,7 +366,7 @@ def test_15_bound_of_a_measured_run() -> None:
         {"quantity": "bound", "value": "host"},
     )
     named(table.rows[0], "host-bound")
-    assert "the GPU is busy 49% of the wall time" in table.rows[0].answer.how
+    assert "the GPU is busy for 49% of the wall time" in table.rows[0].answer.how
     assert table.rows[1].verdict == "right"
 
 

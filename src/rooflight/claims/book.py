@@ -11,6 +11,7 @@ from rooflight.claims.claim import Claim, StepName
 from rooflight.claims.places import Place, place_of, same_model
 from rooflight.claims.result import CannotTell
 from rooflight.errors import BadInput
+from rooflight.explanation.verdicts import Judge
 from rooflight.hardware import devices
 from rooflight.hardware.device import Device
 from rooflight.ledger import DTYPE_BYTES, Ledger, Op
@@ -38,6 +39,11 @@ class Book:
     @cached_property
     def is_measured(self) -> bool:
         return is_measured(self.ledger)
+
+    @cached_property
+    def roofs(self) -> Judge:
+        """The measured step under the roofs of its own device."""
+        return Judge(self.ledger)
 
     @cached_property
     def device(self) -> Device | None:

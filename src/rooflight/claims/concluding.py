@@ -5,10 +5,11 @@ Each needs several numbers of one run: the ledger's own where it was measured on
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from rooflight.claims import counts, estimated, ran
+from rooflight.claims import counts, estimated, placed, ran
 from rooflight.claims.amounts import Amount, Word
 from rooflight.claims.book import Book, Scope, check_model, find_device, scope_of
 from rooflight.claims.claim import Claim
@@ -26,7 +27,8 @@ from rooflight.prediction.sanity import judge as judge_run
 from rooflight.prediction.sanity.checks import FAR
 
 _BOUNDS = {"memory": "memory", "bandwidth": "memory", "compute": "compute", "flop": "compute", "host": "host",
-           "launch": "host", "overhead": "host", "latency": "host", "cpu": "host"}  # fmt: skip
+           "launch": "host", "overhead": "host", "latency": "host", "cpu": "host", "cache": "cache", "l2": "cache",
+           "left": "memory", "right": "compute"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,14 @@ def _float(row: Ingredient | None) -> float | None:
 
 
 def _side(text: str) -> Side | None:
-    words = text.lower().replace("-", " ").split()
     sides: dict[str | None, Side] = {"memory": "memory", "compute": "compute"}
-    return sides.get(_BOUNDS.get(words[0])) if words else None
+    return sides.get(_said(text))
+
+
+def _said(text: str) -> str | None:
+    """`memory-bound`, `right: compute` and `latency` by their first word."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    return _BOUNDS.get(words[0]) if words else None
 
 
 def _precision(ledger: Ledger, like: Claim) -> str:
@@ -166,7 +173,8 @@ def workspace(judging: Judging, claim: Claim) -> Answer | None:
 def judge(judging: Judging, claim: Claim) -> Judged:
     assert claim.named is not None
     name = claim.named.quantity.name
-    return {"bound": _bound, "preferred": _preferred, "roof_share": _roof_share}[name](judging, claim)
+    found = {"bound": _bound, "side": _side_of, "preferred": _preferred, "roof_share": _roof_share}
+    return found[name](judging, claim)
 
 
 def _device(claim: Claim) -> Device | None:
@@ -176,21 +184,13 @@ def _device(claim: Claim) -> Device | None:
 def _bound(judging: Judging, claim: Claim) -> Judged:
     """The side of the ridge, and whether any roof is near at all."""
     assert isinstance(claim.stated, Word)
-    words = claim.stated.text.lower().replace("-", " ").split()
-    said = _BOUNDS.get(words[0]) if words else None
+    said = _said(claim.stated.text)
     if said is None:
-        return unknown(claim, f"{claim.stated.text!r} is no bound: write compute, memory or host")
+        return unknown(claim, f"{claim.stated.text!r} is no bound: write compute, memory, cache, latency or host")
     book, device = judging.book, _device(claim)
     own = run_of(book, judging.table, claim)
     if own is None or (book.is_measured and device in (None, book.device)):
-        answer = ran.bound(scope_of(book, claim, "bound"), device)
-        if answer.value == said:
-            return Judged(claim=claim, verdict="right", answer=answer)
-        if answer.value == "host":
-            text = "no roof is the limit: most of the wall time the device waits for the host"
-            return wrong(claim, answer, (Candidate("host-bound", text, answer.value),))
-        text = f"most of its time goes to ops on the {answer.value} side of their ridge"
-        return wrong(claim, answer, (Candidate("wrong-side", text, answer.value),))
+        return _bound_by_ledger(claim, said, scope_of(book, claim, "bound"), device)
     found = own.judgement
     if found.side is None:
         return unknown(claim, "a bound needs FLOPs and bytes", "rows of FLOPs, DRAM bytes and time of the same run")
@@ -204,21 +204,57 @@ def _bound(judging: Judging, claim: Claim) -> Judged:
     return wrong(claim, answer, because)
 
 
+def _bound_by_ledger(claim: Claim, said: str, scope: Scope, device: Device | None) -> Judged:
+    answer = ran.bound(scope, device)
+    own = placed.is_own(scope, device)
+    # Of a layer `latency` is what compare writes; of a step it is another word for waiting.
+    right = "host" if answer.value == "latency" else answer.value
+    if right == said:
+        return Judged(claim=claim, verdict="right", answer=answer)
+    if own and said == "host" and placed.also_bound(scope) == "latency":
+        reason = f"of its kernels: the step as a whole is bound by {answer.value}"
+        return Judged(claim=claim, verdict="right", answer=replace(answer, value="latency"), reason=reason)
+    if answer.value == "host":
+        text = "no roof is the limit: most of the wall time the device waits for the host"
+        return wrong(claim, answer, (Candidate("host-bound", text, answer.value),))
+    if own and answer.value in ("latency", "cache") and said in ("memory", "compute"):
+        side = placed.side(scope).value
+        text = f"it lies on the {side} side of its ridge, and far from that roof: the {answer.value} is its limit"
+        codes = "far-from-the-roof" if side == said else "wrong-side+far-from-the-roof"
+        return wrong(claim, answer, (Candidate(codes, text, answer.value),))
+    text = f"most of its time goes to ops on the {answer.value} side of their ridge"
+    return wrong(claim, answer, (Candidate("wrong-side", text, answer.value),))
+
+
+def _side_of(judging: Judging, claim: Claim) -> Judged:
+    """Left or right of the ridge, however far from the roof."""
+    assert isinstance(claim.stated, Word)
+    said, scope = _side(claim.stated.text), scope_of(judging.book, claim, "side")
+    if said is None:
+        return unknown(claim, f"{claim.stated.text!r} is no side of a ridge: write memory (left) or compute (right)")
+    if not placed.is_own(scope, _device(claim)):
+        raise CannotTell("a side of the ridge is that of a measured part on its own device", "rooflight measure")
+    answer = placed.side(scope)
+    if answer.value == said:
+        return Judged(claim=claim, verdict="right", answer=answer)
+    return wrong(claim, answer, (Candidate("wrong-side", f"it lies on the {answer.value} side", answer.value),))
+
+
 def _roof_share(judging: Judging, claim: Claim) -> Judged:
     assert claim.stated is not None
     book, device = judging.book, _device(claim)
     if book.is_measured and device in (None, book.device):
-        point = ran.picture(book, device).step.point
-        if point.percent_of_roof is None:
-            raise CannotTell("no time was measured", "rooflight measure")
-        answer = Answer(point.percent_of_roof / 100, point.verdict, "the measured step")
+        scope = scope_of(book, claim, "roof_share")
+        ran.check_run(book, claim, device)
+        found = placed.shares(scope)
+        answer = next((one for one in found if states(claim.stated, one)), found[0])
     else:
         own = run_of(book, judging.table, claim)
         if own is None or own.judgement.percent_of_roof is None:
             raise CannotTell("a share of the roof needs FLOPs, bytes and a time on a device",
                              "rows of FLOPs, DRAM bytes and time with their device")  # fmt: skip
-        found = own.judgement
-        answer = Answer(own.judgement.percent_of_roof / 100, found.text[0], "the table and the device", rows=own.rows)
+        said = own.judgement.text[0]
+        answer = Answer(own.judgement.percent_of_roof / 100, said, "the table and the device", rows=own.rows)
     if states(claim.stated, answer):
         return Judged(claim=claim, verdict="right", answer=answer)
     return wrong(claim, answer, ())

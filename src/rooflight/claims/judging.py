@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rooflight.claims import concluding, estimated, figures, matching, metric_names, ran
+from rooflight.claims import concluding, estimated, figures, matching, metric_names, placed, ran
 from rooflight.claims.amounts import Amount, Missing
 from rooflight.claims.book import Book, find_device, scope_of
 from rooflight.claims.case import Case
@@ -84,6 +84,21 @@ class Judge:
             case = self.case(claim)
         except CannotTell as found:
             return self._without_ledger(claim, found)
+        if case.name == "intensity" and placed.is_own(case.scope, device_of(claim)):
+            return self._intensity(case)
+        return self.compared(case)
+
+    def _intensity(self, case: Case) -> Judged:
+        """Of a measured part as counted or by formula: both are right, and which one is said."""
+        assert case.claim.stated is not None
+        formula, counted = case.answer, tuple(placed.intensities(case.scope))
+        ways = [(one, f"as counted: {one.how}") for one in counted] + [(formula, f"by formula: {formula.how}")]
+        for answer, which in ways:
+            if matching.states(case.claim.stated, answer):
+                return Judged(claim=case.claim, verdict="right", answer=answer, reason=which)
+        if counted and not isinstance(formula.value, (str, tuple)):
+            how = f"{counted[0].how}; by formula it is {float(formula.value):.4g}: {formula.how}"
+            case = replace(case, answer=replace(counted[0], how=how))
         return self.compared(case)
 
     def compared(self, case: Case) -> Judged:

@@ -135,8 +135,10 @@ QUANTITIES = _all(
      "pcie; pcie bandwidth; gpu-cpu bandwidth; gpu to cpu bandwidth; host bandwidth"),
     # Conclusions.
     ("roof_share", "fraction", "table", "of what is attainable",
-     "percent of roof; percent of attainable; share of the roof; of the roof"),
-    ("bound", "word", "table", "compute, memory or host", "bound by; verdict; bottleneck"),
+     "percent of roof; percent of attainable; share of the roof; of the roof; % of roof"),
+    ("bound", "word", "table", "compute, memory or host; of a layer also cache or latency",
+     "bound by; verdict; bottleneck"),
+    ("side", "word", "table", "of the ridge: memory (left) or compute (right)", "side of the ridge; ridge side"),
     ("preferred", "word", "table", "the device that is the faster one",
      "preferred device; faster device; faster; best device; better device"),
     ("batch", "count", "module", "samples a step works on", "batch size"),

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rooflight import summary
+from rooflight.claims import placed
 from rooflight.claims.book import Book, Scope
 from rooflight.claims.claim import Claim
 from rooflight.claims.result import Answer, Candidate, CannotTell, Number
 from rooflight.errors import BadInput
-from rooflight.explanation.verdicts import step_verdict
 from rooflight.hardware.device import Device
 from rooflight.ledger import Op, Value
-from rooflight.measured import Group, Sums, is_measured
+from rooflight.measured import Group, Sums
 from rooflight.measured.step import busy_s, dram_bytes, executed_flops, rates, wall_s
 from rooflight.prediction.roofline import Roofline, roofline
 from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
@@ -210,12 +210,9 @@ def picture(book: Book, device: Device | None) -> Roofline:
 
 
 def bound(scope: Scope, device: Device | None) -> Answer:
-    """Of the step, or of a part by where most of its time goes. A measured step has one verdict everywhere."""
-    own = device is None or device == scope.book.device
-    if Part(scope).is_step and own and is_measured(scope.book.ledger):
-        verdict = step_verdict(scope.book.ledger)
-        if verdict.bound is not None:
-            return Answer(verdict.bound, verdict.sentence, f"times: {verdict.times}")
+    """Of the step, or of a part by where most of its time goes. What was measured has one verdict everywhere."""
+    if placed.is_own(scope, device) and placed.verdicts_on(scope):
+        return placed.bound(scope)
     drawn = picture(scope.book, device)
     if Part(scope).is_step:
         return Answer(drawn.step.bound, drawn.step.verdict, f"times: {drawn.origin}")

@@ -159,6 +159,7 @@ def claims_page(checked: Checked) -> Page:
     by = {verdict: [row for row in checked.rows if row.verdict == verdict] for verdict in WORDS}
     notes = [_explained(row) for row in by["wrong"]]
     notes += [f"over several rows: {found.text}" for found in checked.findings]
+    notes += _gathered((row for row in by["right"] if row.reason), lambda row: f"right, {row.reason}")
     notes += _gathered(by["convention"], _other_convention)
     notes += _gathered(by["unknown"], _not_checked)
     return Page(

@@ -1,0 +1,90 @@
+"""A measured part of a step under the roofs of its device: the verdicts that `rooflight compare` shows, and no others.
+
+What was only estimated, or is asked of another device, is not placed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+from rooflight.claims.book import Scope
+from rooflight.claims.result import Answer, CannotTell
+from rooflight.explanation.verdicts import Bound, Verdict
+from rooflight.hardware.device import Device
+from rooflight.measured.rows import phases
+from rooflight.reporting.verdict_text import place as place_text
+from rooflight.summary import By
+
+_BY: dict[str, By] = {"module": "module", "type": "type", "op": "op"}
+BOUNDS = get_args(Bound)
+
+
+def is_own(scope: Scope, device: Device | None) -> bool:
+    """Was it measured, on the device and at the batch that the row is of?"""
+    return scope.book.is_measured and device in (None, scope.book.device) and scope.scale == 1
+
+
+def verdicts_on(scope: Scope) -> list[Verdict]:
+    """What `compare` says of the part, the first before the others: of a step, as a whole and as the sum of its ops.
+    Empty for what it has no row of."""
+    judge, place = scope.book.roofs, scope.place
+    if scope.step in ("forward", "backward", "optimizer") and place.kind == "total":
+        return [row for row in judge.of(phases(judge.measured)) if row.name == scope.step]
+    if scope.step in ("forward", "backward", "optimizer") and scope.ledger.header.step == "train":
+        return []
+    if place.kind == "total":
+        whole = judge.step().whole
+        return [whole, *(row for row in judge.verdicts() if not row.name and not whole.reason and not row.reason)]
+    return [row for row in judge.verdicts(_BY[place.kind]) if row.name == place.name]
+
+
+def placed(scope: Scope) -> list[Verdict]:
+    """The same, where it lies under the roofs; raises `CannotTell` with the reason where it does not."""
+    found = verdicts_on(scope)
+    if not found:
+        raise CannotTell(f"no verdict is made on {scope.place.name} in that phase", "a row of the whole layer or step")
+    if found[0].reason:
+        raise CannotTell(f"{scope.place.name}: {found[0].reason}")
+    return found
+
+
+def shares(scope: Scope) -> list[Answer]:
+    """Percent of the roof."""
+    return [
+        Answer(row.percent_of_roof / 100, place_text(row), "the measured step, as `rooflight compare` shows it")
+        for row in placed(scope)
+        if row.percent_of_roof is not None
+    ]
+
+
+def bound(scope: Scope) -> Answer:
+    """Of a step compute, memory or host; of a part compute, memory, cache or latency."""
+    row = placed(scope)[0]
+    step = scope.book.roofs.step()
+    if row is step.whole:
+        if step.bound is None:
+            raise CannotTell(step.reason or "nothing tells what bounds the step")
+        return Answer(step.bound, step.sentence, f"times: {step.times}")
+    assert row.bound is not None
+    return Answer(row.bound, f"{place_text(row)}; {row.evidence}", f"times: {step.times}")
+
+
+def also_bound(scope: Scope) -> str:
+    """What bounds the kernels of a step that waits for the host: `compare` shows both."""
+    found = verdicts_on(scope)
+    return found[0].bound or "" if found else ""
+
+
+def side(scope: Scope) -> Answer:
+    row = placed(scope)[0]
+    assert row.side is not None
+    return Answer(row.side, f"{place_text(row)}", "the measured step, as `rooflight compare` shows it")
+
+
+def intensities(scope: Scope) -> Iterator[Answer]:
+    """As the counters saw it, of a step also as the sum of its ops."""
+    for row in verdicts_on(scope):
+        if row.intensity is not None and row.flops is not None and row.bytes is not None:
+            how = f"{row.flops:,.0f} {row.flops_basis} FLOP / {row.bytes:,.0f} {row.bytes_basis} bytes"
+            yield Answer(row.intensity, how, "counters" if row.bytes_basis == "DRAM" else "counters and formulas")
