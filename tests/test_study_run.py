@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +20,7 @@ from rooflight.hardware.recognise import Recognised
 from rooflight.study import local, machine
 from rooflight.study.api import prepare
 from rooflight.study.cell import QUANTITIES, Cell
+from rooflight.study.outline import outline
 from rooflight.study.plan import plan_of, read_plan
 from rooflight.study.store import Store, begin, open_study, read, step_of
 from rooflight.study.work import run_cell, run_side
@@ -182,6 +184,28 @@ def test_a_layers_predicted_time_is_its_ops(tmp_path):
         for layer in ("conv1", "conv2"):
             times = [time for op, time in zip(ledger.ops, found.op_times_s, strict=True) if op.module == layer]
             assert row.values[f"{layer}/gpu_time.predicted"] == pytest.approx(sum(times), rel=1e-9)
+
+
+def test_predicted_mfu_is_of_the_peak_of_the_steps_precision_whatever_layers_are_kept(tmp_path):
+    """resnet18 in fp32 with TF32: its linear layer and its convolutions have one peak, that of most of its FLOPs."""
+    grid = {"model": "resnet18", "batch": [1, 4], "tf32": True, "on": "h200"}
+    plain, kept = ran(tmp_path / "s", grid), ran(tmp_path / "t", grid, layers=["conv1"])
+    for row, other in zip(plain.rows, kept.rows, strict=True):
+        assert row.values["mfu.predicted"] == other.values["mfu.predicted"]
+        useful = row.values["flops.estimated"] / row.values["time.predicted"]
+        assert row.values["mfu.predicted"] == pytest.approx(useful / find("h200").peak("tf32").value)
+
+
+def test_a_device_of_a_users_file_is_predicted_on(tmp_path):
+    path = tmp_path / "mine.toml"
+    shipped = Path(rooflight.__file__).parent / "hardware" / "specs" / "a100-pcie-40.toml"
+    text = re.sub(r'(?m)^(title = ").*(")$', r"\1Mine\2", shipped.read_text())
+    path.write_text(re.sub(r"(?m)^(aliases|recognised_as) = .*$", r"\1 = []", text))
+    store = ran(tmp_path / "s", {"model": "mnist-cnn", "batch": [1, 4], "on": str(path)})
+    for row in store.rows:
+        (found,) = rooflight.predict("mnist-cnn", batch=row.cell.batch, on=str(path), advice=False)
+        assert row.state == "done", row.failures
+        assert row.values["mfu.predicted"] == pytest.approx(found.mfu)
 
 
 def test_names_of_values_are_those_of_the_contract(measured):
@@ -421,6 +445,27 @@ def test_what_would_be_run(tmp_path, monkeypatch):
     assert "1 of them are finished already" in shown
     assert "1 steps to be estimated" in shown
     assert len(read(tmp_path / "s")) == 1
+
+
+def test_on_a_cluster_the_nodes_decide_what_is_measured(tmp_path, capsys):
+    from rooflight.commands.study import _show
+    from rooflight.study.slurm.launcher import SlurmLauncher
+    from rooflight.study.slurm.options import SlurmOptions
+
+    grid = {"model": "mnist-cnn", "dtype": ["fp32", "bf16"], "on": "k80"}
+    store = begin(tmp_path / "s", plan(grid))
+    assert "nothing to be measured: none of the devices is here" in outline(store)
+    said = outline(store, elsewhere=True)
+    assert "up to 2 measurements: of those cells whose device their node has" in said
+    assert not any("is here" in line for line in said)
+    assert not any("measurements" in line for line in outline(begin(tmp_path / "t", plan(grid, measure=False)),
+                                                              elsewhere=True))  # fmt: skip
+    store = ran(tmp_path / "s", grid)  # a K80 has no bf16
+    _show(store, SlurmLauncher(SlurmOptions(partition="old", time="90")))
+    again = f"try again what failed with: rooflight study {store.folder} --launcher slurm --partition old --time 90"
+    assert f"{again} --retry" in capsys.readouterr().err
+    _show(store, local.LocalLauncher())
+    assert f"try again what failed with: rooflight study {store.folder} --retry" in capsys.readouterr().err
 
 
 def test_a_users_file_does_not_take_the_place_of_pythons(tmp_path, monkeypatch):

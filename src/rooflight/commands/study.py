@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -88,12 +89,13 @@ def command(what: str, **options: Any) -> None:
             from rooflight.commands.output import emit
             from rooflight.study.outline import outline
 
-            emit("\n".join([*outline(store), launcher.dry_run(store.folder, store.waiting())]))
+            said = outline(store, elsewhere=options["launcher"] == "slurm")
+            emit("\n".join([*said, launcher.dry_run(store.folder, store.waiting())]))
             return
         make_ready(store, retry=options["retry"])
         with _heard(store, launcher), _progress(store, quiet=options["quiet"]) as progress:
             run(store, launcher, progress=progress)
-        _show(store)
+        _show(store, launcher)
     finally:
         store.close()
 
@@ -232,7 +234,13 @@ def _bar(total: int, finished: int) -> Iterator[Progress]:
         yield progress
 
 
-def _show(store: Store) -> None:
+def _again(store: Store, launcher: Launcher) -> str:
+    """The command line that goes on with the study, as it was launched."""
+    asked = getattr(launcher, "options", None)
+    return shlex.join(["rooflight", "study", str(store.folder)]) if asked is None else str(asked.command(store.folder))
+
+
+def _show(store: Store, launcher: Launcher) -> None:
     """What was found, where it is, and what to do next."""
     from rooflight.commands.output import show_page
     from rooflight.reporting.study_claims import claim_table, counted
@@ -247,8 +255,8 @@ def _show(store: Store) -> None:
     show_page(page)
     _say(f"wrote {store.folder}; all of it with: rooflight report {store.folder}")
     if any(row.state == "failed" for row in rows):
-        _say(f"try again what failed with: rooflight study {store.folder} --retry")
+        _say(f"try again what failed with: {_again(store, launcher)} --retry")
     if any(row.state == "waiting" for row in rows):
-        _say(f"what waits needs a device that is not here; run where it is: rooflight study {store.folder}")
+        _say(f"what waits needs a device that is not here; run where it is: {_again(store, launcher)}")
     if all(cell.on is None for cell in store.cells):
         _say("only estimated: --on here measures on this machine, --on h200,a100 predicts")

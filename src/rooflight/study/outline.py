@@ -14,13 +14,15 @@ _SHOWN = 12
 """Command lines that are written out."""
 
 
-def outline(store: Store) -> list[str]:
-    """Cells, what they share, what is measured here, and the commands that would do each alone."""
+def outline(store: Store, *, elsewhere: bool = False) -> list[str]:
+    """Cells, what they share, what is measured, and the commands that would do each alone. `elsewhere`: on the nodes of
+    a cluster, whose devices nobody here knows."""
     cells = store.cells
     open_ = {side: {key_of(cell, side): cell for cell in cells
                     if side in store.sides(cell) and store.is_open(key_of(cell, side))}
              for side in ("estimated", "predicted")}  # fmt: skip
-    here = [cell for cell in wanted_here(store, cells) if store.is_open((cell.id, "measured"))]
+    possible = [cell for cell in cells if store.is_measurable(cell) and store.is_open((cell.id, "measured"))]
+    here = [] if elsewhere else wanted_here(store, possible)
     traces = len(units_of(store, cells, ("estimated",)))
     lines = [f"{len(cells):,} cells into {store.folder}"]
     finished = sum(row.state != "waiting" for row in store.rows)
@@ -30,9 +32,11 @@ def outline(store: Store) -> list[str]:
     if devices:
         named = ", ".join(f"{count:,} on {device}" for device, count in devices.items())
         lines.append(f"{len(open_['predicted']):,} predictions: {named}")
-    if here:
+    if elsewhere and possible:
+        lines.append(f"up to {len(possible):,} measurements: of those cells whose device their node has")
+    elif here:
         lines.append(f"{len(here):,} measurements here, one at a time on each device")
-    elif store.plan.measure is not False:
+    elif store.plan.measure is not False and not elsewhere:
         lines.append("nothing to be measured: none of the devices is here")
     return lines + _commands(list(open_["estimated"].values()), list(open_["predicted"].values()), here)
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rooflight.errors import BadInput, OutOfMemory, RooflightError
+from rooflight.files import load
+from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.ledger import Ledger
 from rooflight.study import values
@@ -112,21 +115,21 @@ def _predict(store: Store, cells: Sequence[Cell], told: Told) -> None:
         if not some:
             continue
         try:
-            entries = _predicted(some, store.plan.layers)
+            entries = _predicted(store, some)
         except Exception:
             if len(some) == 1:
-                entries = [_predicted_or_why(some[0], store.plan.layers)]
+                entries = [_predicted_or_why(store, some[0])]
             else:
                 for cell in some:
-                    _keep(store, [_predicted_or_why(cell, store.plan.layers)], told)
+                    _keep(store, [_predicted_or_why(store, cell)], told)
                 continue
         _keep(store, entries, told)
 
 
-def _predicted_or_why(cell: Cell, layers: Sequence[str]) -> Entry:
+def _predicted_or_why(store: Store, cell: Cell) -> Entry:
     began = time.perf_counter()
     try:
-        return _predicted([cell], layers)[0]
+        return _predicted(store, [cell])[0]
     except Exception as error:
         seconds = time.perf_counter() - began
         if (why := _undescribed(cell)) is not None:
@@ -148,15 +151,17 @@ def _undescribed(cell: Cell) -> str | None:
     return None
 
 
-def _predicted(cells: Sequence[Cell], layers: Sequence[str]) -> list[Entry]:
+def _predicted(store: Store, cells: Sequence[Cell]) -> list[Entry]:
     from rooflight.prediction.api import predict
 
-    began, first = time.perf_counter(), cells[0]
+    began, first, layers = time.perf_counter(), cells[0], store.plan.layers
     assert first.on is not None
     found = predict(first.model, on=[first.on], batch=[cell.batch for cell in cells], **which(first),
                     autocast=first.autocast, tf32=first.tf32, loss=first.loss, optimizer=first.optimizer,
                     gpus=first.gpus, parallel=first.parallel, advice=False, find_savings=False)  # fmt: skip
-    traced = estimated(first, target=found.header.target) if layers else None
+    # The peak that a step's MFU is of is that of its ops' precision, and only the database has it by that.
+    has_peak = first.gpus == 1 and _is_in_database(found.devices[0])
+    traced = _ops_of(store, first, found.header.target) if layers or has_peak else None
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []
     for cell, row in zip(cells, found, strict=True):
@@ -165,6 +170,28 @@ def _predicted(cells: Sequence[Cell], layers: Sequence[str]) -> list[Entry]:
         notes = () if row.memory is None or row.memory.fits else (_too_large(row),)
         entries.append(done(cell, "predicted", values=numbers, facts=facts, notes=notes, seconds=seconds))
     return entries
+
+
+def _is_in_database(device: Device) -> bool:
+    try:
+        return find(device.name) == device
+    except RooflightError:
+        return False
+
+
+def _ops_of(store: Store, cell: Cell, target: str) -> Ledger:
+    """The cell's step as it was estimated; traced again where that was not done, or for another kind of device."""
+    entry = store.entry(key_of(cell, "estimated"))
+    if entry is not None and entry.ledger and target == "cuda":
+        with suppress(RooflightError):
+            return _saved(store.folder / entry.ledger)
+    return estimated(step_of(cell), target=target)
+
+
+@lru_cache(maxsize=4)
+def _saved(path: Path) -> Ledger:
+    """Devices that share an estimate come one after the other."""
+    return load(path)
 
 
 def _too_large(row: Any) -> str:
