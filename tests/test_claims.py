@@ -767,6 +767,40 @@ def test_the_command_grades(saved: Path, tmp_path: Path) -> None:
     assert refused_.stderr.count("\n") == 1 and "row 2, column value" in refused_.stderr
 
 
+def test_exit_codes(saved: Path, tmp_path: Path) -> None:
+    """0 nothing wrong, 1 something wrong or nothing checked, 2 no table."""
+    runner = CliRunner()
+
+    def code(text: str, *more: str) -> int:
+        path = tmp_path / "t.csv"
+        path.write_text(text)
+        return runner.invoke(cli, ["compare", str(saved), "--claims", str(path), *more]).exit_code
+
+    right, once = "conv2,flops,1358954496\n", "conv2,flops,679477248\n"
+    head = "layer,quantity,value\n"
+    assert code(head + right) == 0
+    assert code(head + right + "total,accuracy,97 %\n") == 0
+    assert code(head + "total,accuracy,97 %\ntotal,wall time,1 ms\n") == 1
+    assert code(head + "conv2,flops,5\n") == 1
+    assert (code(head + once), code(head + once, "--strict"), code(head + right, "--strict")) == (0, 1, 0)
+    assert code(head + "total,params size,4.58 MB\n", "--strict") == 1
+    nothing = judged(book("mnist-cnn", 64), {"layer": "", "quantity": "accuracy", "value": 97})
+    assert nothing.grade == "0 of 1 right, 0 wrong, 1 cannot be checked: nothing was checked" and not nothing.passes
+    lone = runner.invoke(cli, ["compare", str(saved), str(saved), "--strict"])
+    assert "--strict is of --claims" in str(lone.exception)
+
+
+def test_one_number_as_flops_and_as_macs_is_a_contradiction() -> None:
+    flops = {"layer": "conv2", "quantity": "flops", "value": 679477248}
+    macs = {**flops, "quantity": "macs"}
+    found = judged(book("mnist-cnn", 64), flops, macs)
+    assert found.counts["wrong"] == 0 and found.has("macs-equal-flops") and not found.passes
+    assert judged(book("mnist-cnn", 64), {**flops, "value": 1358954496}, macs).passes
+    # A unit that names multiply-adds makes both the same quantity.
+    assert judged(book("mnist-cnn", 64), {**flops, "value": "679.477248 MMAC"}, macs).passes
+    assert not judged(book("mnist-cnn", 64), flops, {**macs, "batch": 32}).has("macs-equal-flops")
+
+
 def test_the_command_without_a_second_ledger_says_what_to_do(saved: Path) -> None:
     done = run("compare", saved)
     assert done.returncode == 2

@@ -12,6 +12,7 @@ several do, all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rooflight.claims.across import findings, settled
 from rooflight.claims.book import Book
@@ -27,9 +28,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-def check(ledger: Ledger, claims: Sequence[Claim], *, file: str = "") -> Checked:
-    """Judge every row of a table, and the table as a whole."""
+def check(ledger: Ledger, claims: Sequence[Claim], *, file: str = "", strict: bool = False) -> Checked:
+    """Judge every row of a table, and the table as a whole. `strict`: what is right only under another convention is
+    wrong."""
     judge = Judge(Book(ledger), claims)
-    rows = [judge.judged(claim) for claim in claims]
-    rows = settled(judge, rows)
-    return Checked(file=file, ledger=ledger, rows=tuple(rows), findings=tuple(findings(judge, rows)))
+    rows = settled(judge, [judge.judged(claim) for claim in claims])
+    found = tuple(findings(judge, rows))
+    if strict:
+        rows = [replace(row, verdict="wrong") if row.verdict == "convention" else row for row in rows]
+    return Checked(file=file, ledger=ledger, rows=tuple(rows), findings=found)

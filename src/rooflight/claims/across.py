@@ -26,6 +26,7 @@ def findings(judge: Judge, rows: list[Judged]) -> Iterator[Finding]:
     """What is wrong with several rows together."""
     yield from _totals(judge, rows)
     yield from _mixed_work(rows)
+    yield from _same_macs(rows)
     yield from _mixed_units(rows)
     yield from _batches(rows)
     yield from _models(rows)
@@ -122,6 +123,34 @@ def _is_mac(row: Judged) -> bool:
     return isinstance(row.claim.stated, Amount) and row.claim.stated.unit.dimension == "mac"
 
 
+def _same_macs(rows: list[Judged]) -> Iterator[Finding]:
+    """One number as FLOPs and as multiply-adds of the same thing: whichever is meant, the other is wrong."""
+    named: dict[tuple[object, ...], dict[str, list[Claim]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        claim = row.claim
+        if _name(claim) in ("flops", "ops", "macs") and isinstance(claim.stated, Amount) and claim.stated.value:
+            dimension = claim.stated.unit.dimension
+            counted = dimension if claim.stated.unit.text else "mac" if _name(claim) == "macs" else "flop"
+            if not claim.stated.bound:
+                named[_subject(claim)][counted].append(claim)
+    for kinds in named.values():
+        for flops in kinds["flop"]:
+            for macs in kinds["mac"]:
+                if _overlap(flops, macs):
+                    text = (
+                        f"rows {flops.row} and {macs.row} state one number, {flops.value}, as FLOPs and as "
+                        "multiply-adds: a multiply-add is 2 FLOPs, so one of them is wrong"
+                    )
+                    yield Finding("macs-equal-flops", text, (flops.row, macs.row))
+
+
+def _subject(claim: Claim) -> tuple[object, ...]:
+    """What a row is of, whatever it states of it."""
+    assert claim.named is not None
+    return (claim.layer.lower(), claim.named.per_sample, claim.batch, claim.step, claim.precision, claim.device.lower(),
+            claim.model.lower())  # fmt: skip
+
+
 def _mixed_units(rows: list[Judged]) -> Iterator[Finding]:
     """KB that are KiB in one row and KB in the other."""
     binary = [row for row in rows if row.says("binary-prefix")]
@@ -173,11 +202,8 @@ def _disagreeing(rows: list[Judged]) -> Iterator[Finding]:
     for row in rows:
         claim = row.claim
         if isinstance(claim.stated, Amount) and claim.named is not None and not claim.stated.bound:
-            key = (
-                claim.layer.lower(), claim.named.quantity.name, claim.named.metric, claim.named.per_sample, claim.batch,
-                claim.step, claim.precision, claim.device.lower(), claim.model.lower(), claim.quantity.lower()
-                if claim.named.parts else "",
-            )  # fmt: skip
+            key = (*_subject(claim), claim.named.quantity.name, claim.named.metric,
+                   claim.quantity.lower() if claim.named.parts else "")  # fmt: skip
             groups[key].append(row)
     for group in groups.values():
         first, *others = group

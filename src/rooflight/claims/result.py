@@ -105,8 +105,14 @@ class Checked:
 
     @property
     def passes(self) -> bool:
-        """No row is wrong, and none contradicts another. What cannot be checked is no mistake."""
-        return not self.counts["wrong"] and not self.findings
+        """No row is wrong, none contradicts another, and something was checked: a table of which nothing can be is no
+        pass. What cannot be checked beside other rows is no mistake."""
+        return not self.counts["wrong"] and not self.findings and self.is_checked
+
+    @property
+    def is_checked(self) -> bool:
+        """Could any row be held against anything?"""
+        return any(row.verdict in ("right", "convention", "wrong") for row in self.rows)
 
     @property
     def grade(self) -> str:
@@ -121,7 +127,7 @@ class Checked:
             parts.append(
                 f"{len(self.findings)} {'mistake' if len(self.findings) == 1 else 'mistakes'} over several rows"
             )
-        return ", ".join(parts)
+        return ", ".join(parts) + ("" if self.is_checked else ": nothing was checked")
 
     def row(self, number: int) -> Judged:
         return next(row for row in self.rows if row.claim.row == number)

@@ -14,12 +14,13 @@ from rooflight.reporting import claims_tables
 from rooflight.reporting.table import to_csv
 
 WRONG = 1
-"""Exit code when something in the table is wrong: what cannot be read at all is 2, as everywhere."""
+"""Exit code when something in the table is wrong, or nothing of it could be checked: a table that cannot be read at all
+is 2, as everywhere."""
 
 
-def check_claims(ledger: Path, claims: Path, *, to: str, output: Path | None, force: bool) -> None:
+def check_claims(ledger: Path, claims: Path, *, to: str, output: Path | None, force: bool, strict: bool) -> None:
     rows = read_claims(claims)
-    checked = check(load(ledger), rows, file=str(claims))
+    checked = check(load(ledger), rows, file=str(claims), strict=strict)
     if to == "text":
         show_page(claims_tables.claims_page(checked))
     else:

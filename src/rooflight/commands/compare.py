@@ -26,14 +26,15 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
     metavar="FILE",
     help="Check a table of claims (CSV: layer, quantity, value, ...) against A instead of comparing with B.",
 )
+@click.option("--strict", is_flag=True, help="With --claims: what is right only under another convention is wrong.")
 @table_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document: both headers, totals, rows, memory.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
 @click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json, .csv or .md.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def command(a: Path, b: Path | None, claims: Path | None, by: By, depth: int | None, unfold: bool, as_json: bool,
-            as_csv: bool, as_markdown: bool, output: Path | None, force: bool) -> None:  # fmt: skip
+def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, depth: int | None, unfold: bool,
+            as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None, force: bool) -> None:  # fmt: skip
     """Put two saved ledgers side by side and say why they differ: estimate and measurement, eager and compiled, two
     precisions, two batches. Without B, a measured A beside what the mathematics says of the same step.
 
@@ -45,7 +46,9 @@ def command(a: Path, b: Path | None, claims: Path | None, by: By, depth: int | N
     predicted for the GPU of the other side.
 
     With --claims there is no B: every row of somebody's own table is checked against A, and what is wrong is said with
-    the mistake that gives it. The exit code is then 0 when all is right and 1 when something is wrong.
+    the mistake that gives it. The exit code is then 0 when nothing is wrong, 1 when something is or when no row could
+    be checked, and 2 when the table cannot be read. Multiply-adds called FLOPs, or KiB called KB, are right under another
+    convention: with --strict they are wrong.
     """
     to = _form(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, output=output)
     if output is not None:
@@ -57,8 +60,10 @@ def command(a: Path, b: Path | None, claims: Path | None, by: By, depth: int | N
 
         if b is not None:
             raise BadInput(f"--claims checks a table against one ledger: leave {b} or --claims away")
-        check_claims(a, claims, to=to, output=output, force=force)
+        check_claims(a, claims, to=to, output=output, force=force, strict=strict)
         return
+    if strict:
+        raise BadInput("--strict is of --claims: give a table of claims with it, or leave it away")
     from rooflight.commands.output import say, show_comparison
     from rooflight.comparison.sides import Comparison, with_its_estimate
     from rooflight.files import load
