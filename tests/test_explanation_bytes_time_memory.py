@@ -16,8 +16,10 @@ from rooflight.explanation.cause import account
 from rooflight.explanation.memory import CONTEXT, FRAGMENTATION, LIBRARIES, ROUNDING, WORKSPACE, explain_memory
 from rooflight.explanation.timing import BESIDE, CACHED, LAUNCH, PADDED, SUSTAINED, WAVE, explain_time
 from rooflight.explanation.traffic import COPIES, EARLIER, HITS, LATER, PASSES, REREAD, USABLE, explain_traffic
-from rooflight.hardware.devices import recognise_name
+from rooflight.hardware.devices import find, recognise_name
 from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op, Storage, Tensor
+from rooflight.prediction.asked import ceilings_of
+from rooflight.prediction.roofs import roofs_of
 from rooflight.quantities import DRAM_BYTES
 
 MB = 1_000_000
@@ -252,8 +254,12 @@ def test_a_partial_wave_and_kernels_beside_by_hand():
     """vgg11's second layer of 56 × 56: the last round of tiles is not full, and five kernels copy, fill and add."""
     place = "vgg-roofline/vgg11-b16-infer-fp32-h200-dfb4e346"
     row = next(row for row in time(place) if row.op.module == "features.8")
-    # 50,176 × 256 results in tiles of 64 × 256: 784, on a grid of 30 × 4 = 120 blocks: 6.53 rounds, in 7.
+    # 50,176 × 256 results in tiles of 64 × 256: 784, on a grid of 30 × 4 = 120 blocks: 6.53 rounds, in 7; in which 132
+    # multiprocessors could have done 924, 140 more.
     wave = next(cause for cause in row.causes if cause.name == WAVE)
+    tile_s = 2 * 64 * 256 * 2304 / roofs_of(find("h200"), ceilings_of(find("h200"), None)).matrix(
+        "tf32", measured=True).flops_per_s  # fmt: skip
+    assert wave.amount == pytest.approx(140 * tile_s)
     assert wave.evidence.startswith("784 tiles") and "6.53 rounds, in 7" in wave.evidence
     beside = [kernel.time_s for kernel in ledger(place).kernels
               if kernel.ops == (row.op.index,) and not kernel.name.startswith("sm90_xmma")]  # fmt: skip
@@ -271,9 +277,9 @@ def test_padding_takes_time():
 
 @pytest.mark.parametrize("place", [*RECORDINGS, *CELLS])
 def test_kernel_time_within_its_bound(place):
-    """Of the time that kernels took: 5 to 68% is unexplained; what is left is mostly of small kernels."""
+    """Of the time that kernels took, up to 68% is unexplained, mostly of small kernels; hardly ever too much."""
     found = account(time(place))
-    assert 0.05 < found.unexplained / found.measured < 0.69
+    assert -0.05 < found.unexplained / found.measured < 0.69
     assert found.unexplained_gross / found.measured < 0.70
 
 

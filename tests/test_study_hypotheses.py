@@ -465,7 +465,14 @@ def test_no_common_side_is_not_measured() -> None:
 def test_useful_flops_stand_beside_a_predicted_time() -> None:
     found = one("flops / time > 1 FLOP/s", MIXED)
     assert {point.at["on"]: point.telling.sides for point in found.points} == {
-        "here": {"flops": "measured", "time": "measured"}, "v100": {"flops": "estimated", "time": "predicted"}}  # fmt: skip
+        "here": {"flops": "estimated", "time": "measured"}, "v100": {"flops": "estimated", "time": "predicted"}}  # fmt: skip
+
+
+def test_without_a_side_flops_are_those_of_the_mathematics() -> None:
+    """What was executed is another quantity: a claim must not change its meaning with the machine."""
+    rows = [row("a", 1, on="here", flops_estimated=200, flops_measured=300, macs_estimated=100)]
+    assert one("flops = 2 * macs", rows).verdict == "held"
+    assert one("flops.measured = 2 * macs", rows).verdict == "refuted"
 
 
 def test_a_claim_about_measurements_is_about_the_cells_that_were_measured() -> None:

@@ -20,7 +20,7 @@ from rooflight.commands.import_ import _read as read_log
 from rooflight.commands.main import main
 from rooflight.comparison.align import align, family, names
 from rooflight.comparison.sides import Comparison
-from rooflight.comparison.why import HOST, OVERLAP
+from rooflight.comparison.why import HOST, MEDIANS, OVERLAP
 from rooflight.explanation.flops import NOT_COUNTED, PADDING
 from rooflight.explanation.memory import explain_memory
 from rooflight.ledger import LOSS, OPTIMIZER, Value, is_inside
@@ -172,9 +172,9 @@ def test_the_wall_is_reached_by_what_the_gpu_waits_for(precisions):
         assert getattr(one.measured, side) == step["wall_time_s"].value
         assert getattr(causes[HOST], side) == pytest.approx(step["wall_time_s"].value - step["gpu_busy_s"].value)
         kernels = math.fsum(kernel.time_s for kernel in of.kernels)
-        assert (getattr(causes[OVERLAP], side) or 0) == pytest.approx(
-            step["gpu_busy_s"].value - kernels, rel=0.05, abs=2e-6
-        )
+        # Kernels side by side make the union less than the sum; more it is only by clocks of different runs.
+        beyond = sum(getattr(causes[name], side) or 0 for name in (OVERLAP, MEDIANS) if name in causes)
+        assert beyond == pytest.approx(step["gpu_busy_s"].value - kernels, rel=0.05, abs=2e-6)
 
 
 @pytest.mark.parametrize("by", ["type", "op"])
@@ -249,7 +249,7 @@ def test_causes_that_explain_too_much_are_said_so():
     whole = comparison.reasons[1].whole("FLOPs")[0]
     assert whole.unexplained / whole.asked == pytest.approx(-0.56, abs=0.01)
     page = page_text(comparison)
-    assert "FLOPs: the causes explain 56." in page and "of the useful FLOPs too much" in page
+    assert "FLOPs of B: the causes explain 56." in page and "of the useful FLOPs too much" in page
     rest = why_tables.why_table(comparison.whys[0]).written()[-2]
     assert rest[0] == "unexplained" and rest[2].startswith("−73.") and rest[4].startswith("-56.")
 

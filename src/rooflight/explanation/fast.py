@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from rooflight.explanation.cause import Cause
 from rooflight.explanation.kernels import Named
-from rooflight.explanation.products import Product, executed
+from rooflight.explanation.products import Product
+from rooflight.explanation.tiles import executed
 from rooflight.ledger import Kernel, Op
 
 FAST = "fast algorithm"

@@ -11,7 +11,8 @@ from rooflight.explanation.cause import Cause, Explained
 from rooflight.explanation.fast import belongs, fast_causes, is_fast
 from rooflight.explanation.instructions import Instructions, Point, instructions
 from rooflight.explanation.kernels import Named, read
-from rooflight.explanation.products import Product, Tiled, executed, matched, products_of
+from rooflight.explanation.products import Product, matched, products_of
+from rooflight.explanation.tiles import Tiled, executed
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Ledger, Op, Value
 from rooflight.measured.facts import op_values

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from rooflight.errors import BadInput
 from rooflight.explanation.cause import Cause, Explained
 from rooflight.explanation.kernels import Named, read
-from rooflight.explanation.products import executed, matched
+from rooflight.explanation.products import matched
+from rooflight.explanation.tiles import executed
 from rooflight.explanation.traffic import HITS, explain_traffic
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Ledger, Op
@@ -101,12 +102,13 @@ def _tiles(op: Op, demand: Demand, kernels: Sequence[Kernel], names: Sequence[Na
         padded += tiled.flops - product.useful_flops if product is not None else 0
         if name is not None and name.segmented:  # blocks share the last tiles
             continue
-        # As if every multiprocessor took one tile at a time: those without one wait for the others.
-        rounds = tiled.blocks / sms
-        late = math.ceil(rounds) / rounds - 1
+        # As if a multiprocessor took one tile at a time: those without one wait for the others.
+        at_once = min(math.prod(kernel.grid), sms)
+        rounds = tiled.blocks / at_once
+        late = math.ceil(rounds) * sms / tiled.blocks - 1
         if late > 0.005:
-            yield Cause(WAVE, late * tiled.flops * per_flop, f"{tiled.blocks:,} tiles on {sms} multiprocessors: "
-                        f"{rounds:.2f} rounds, in {math.ceil(rounds)}")  # fmt: skip
+            yield Cause(WAVE, late * tiled.flops * per_flop, f"{tiled.blocks:,} tiles, {at_once} at once on {sms} "
+                        f"multiprocessors: {rounds:.2f} rounds, in {math.ceil(rounds)}")  # fmt: skip
     if padded:
         yield Cause(PADDED, padded * per_flop, "FLOPs of tiles that are not full, at the "
                     "sustained peak")  # fmt: skip

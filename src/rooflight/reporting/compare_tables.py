@@ -166,6 +166,7 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
         f"{len(comparison.only_b):,} only in B"
     ]
     executions = comparison.a.ledger.header.execution, comparison.b.ledger.header.execution
+    notes += _uncounted(comparison)
     notes += verdict_tables.advice_lines(judged[1], by, depth=depth, folded=folded) if judged is not None else []
     notes += compare_memory_tables.memory_notes(comparison.memory, executions)
     notes += [
@@ -185,6 +186,18 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
         small.append(why_tables.CONVENTIONS)
     return Page("A against B", tuple(summary), tuple(table for table in tables if table.rows), tuple(notes),
                 (*small, CONVENTIONS))  # fmt: skip
+
+
+def _uncounted(comparison: Comparison) -> list[str]:
+    """What a reader would take for counted, and is not."""
+    found = []
+    for name, side, flops in zip("AB", (comparison.a, comparison.b), comparison.flops_basis, strict=True):
+        if not is_measured(side.ledger):
+            found.append(f"{name} is an estimate: what the mathematics says")
+        elif flops == "useful" and side.ledger.ops:
+            found.append(f"{name}: nothing counted FLOPs or bytes there: those of its rows are by formula, as an "
+                         "estimate's; only times and memory were measured")  # fmt: skip
+    return found
 
 
 def _judged(comparison: Comparison) -> tuple[str, Judge] | None:

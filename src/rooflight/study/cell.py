@@ -107,6 +107,8 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("intensity", "flop/byte", {
             "estimated": "useful FLOPs for every compulsory byte", "measured": "executed FLOPs for every DRAM byte"}),
         Quantity("time", "second", {"predicted": "wall time of a step", "measured": "wall time of a step, median"}),
+        Quantity("time_low", "second", {"predicted": "nine times in ten a step takes longer than this, ..."}),
+        Quantity("time_high", "second", {"predicted": "... and less than this"}),
         Quantity("gpu_time", "second", {"predicted": "GPU busy in a step", "measured": "GPU busy in a step"}),
         Quantity("throughput", "1/second", {"predicted": "samples a second", "measured": "samples a second"}),
         Quantity("tokens", "1/second", {"predicted": "tokens a second", "measured": "tokens a second"}),

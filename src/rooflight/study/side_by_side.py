@@ -69,6 +69,8 @@ def fronts(rows: Sequence[Row]) -> list[Front]:
         for where, group in grouped(rows, without=without).items():
             points = []
             for row in group:
+                if side == "predicted" and value(row, "time", "measured") is not None:
+                    continue  # what was measured is told by the measurement
                 time, memory = value(row, "time", side), value(row, "memory", side)
                 fits = side != "predicted" or row.facts.get("fits") != "no"
                 if time is not None and memory is not None and time > 0 and fits:

@@ -46,7 +46,8 @@ def predicted(found: Prediction, traced: Ledger | None = None,
     """The numbers of a prediction, and what it says in words. `traced`: the same ops, at any batch, to tell layers."""
     memory = found.memory
     values = _named({
-        "time": found.time_s, "gpu_time": found.gpu_time_s, "throughput": found.throughput,
+        "time": found.time_s, "time_low": found.time_interval_s.low, "time_high": found.time_interval_s.high,
+        "gpu_time": found.gpu_time_s, "throughput": found.throughput,
         "tokens": found.tokens_per_s, "mfu": _mfu(found, traced),
         "memory": None if memory is None else memory.peak_allocated_bytes,
         "reserved": None if memory is None else memory.peak_reserved_bytes,

@@ -35,6 +35,7 @@ from rooflight.study.hypotheses.tree import (
 from rooflight.study.hypotheses.verdict import Compared, Gap, GapKind, Judged, Point, Verdict
 
 _PREFERRED: tuple[Side, ...] = ("measured", "predicted", "estimated")
+_BY_FORMULA = frozenset({"flops", "bytes", "intensity"})
 _KINDS: tuple[GapKind, ...] = ("failed", "waiting", "arithmetic", "absent", "not asked")
 """Of several reasons the first says most."""
 _LARGEST = 1 << 63
@@ -201,6 +202,10 @@ def _candidates(node: Comparison) -> Iterator[Side]:
 
 
 def _sides(term: Term) -> tuple[Side, ...]:
+    """Sides that a term may be taken from. What is useful and what is executed, compulsory and moved, are not one
+    quantity: without a side the mathematics is meant, on every machine."""
+    if term.side is None and term.name in _BY_FORMULA:
+        return ("estimated",)
     return tuple(FACTS[term.name].keys if term.dimension is None else QUANTITIES[term.name.partition(".")[0]].sides)
 
 
