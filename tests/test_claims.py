@@ -552,6 +552,50 @@ def test_training_and_its_phases() -> None:
     assert "memory-kinds-confused" in codes(swapped)
 
 
+def test_a_training_steps_forward_and_half_of_it() -> None:
+    """conv1 has no gradient of its input: its multiply-adds are its forward FLOPs, and both are named."""
+    ledger = recorded("resnet50-train-fp32")
+    row = one(ledger, "conv1", "flops", "236 MFLOP", batch=1)
+    assert row.ambiguous and codes(row) == ["macs-for-flops", "forward-for-training"]
+    note = claims_tables.claims_page(
+        judged(ledger, {"layer": "conv1", "quantity": "flops", "value": "236 MFLOP", "batch": 1})
+    ).notes[0]
+    assert "or wrong" in note and "the forward alone" in note
+    forward = sum(op.cost.flops for op in ledger.ops if op.phase == "forward" and op.cost is not None)
+    assert f"{2 * forward / 1e9:.0f}" == "262"
+    twice = one(ledger, "total", "flops", "262 G")
+    assert twice.verdict == "wrong" and codes(twice) == ["backward-as-forward"]
+    # Half of what the other layers have is no forward.
+    assert not one(ledger, "layer1.0.conv1", "flops", 77070336 // 2, batch=1).ambiguous
+
+
+def test_alternatives_are_few_and_can_apply() -> None:
+    ledger = recorded("resnet50-train-fp32")
+    for value in (25690112, 25690112 // 2, 25690112 * 2, 25690112 * 16, 12345678):
+        row = one(ledger, "layer1.0.conv1", "flops", value, batch=1)
+        assert len(row.because) <= 3
+        assert "causal" not in " ".join((row.reason, *(found.text for found in row.because)))
+    # A model with attention still has that convention.
+    gpt = book("gpt2", 1)
+    causal = sum(op.cost.flops_causal or 0 for op in gpt.ops if op.cost is not None)
+    assert codes(one(gpt, "total", "flops", causal)) == ["causal"]
+
+
+def test_rows_that_make_another_are_of_its_batch() -> None:
+    run = {"layer": "", "device": "V100"}
+    rows = (
+        {**run, "quantity": "measured flops", "value": 100_000_000_001, "batch": 1},
+        {**run, "quantity": "wall time", "value": "10 ms", "batch": 16},
+    )
+    ledger = book("vgg11", 16)
+    rate = {**run, "quantity": "flop/s", "value": "10.0 TFLOP/s"}
+    for batch in ("", 1, 16):
+        assert judged(ledger, *rows, {**rate, "batch": batch}).rows[2].verdict == "unknown"
+    same = judged(ledger, {**rows[0], "batch": ""}, rows[1], rate)
+    assert same.rows[2].verdict == "right" and same.rows[2].answer.rows == (2, 3)
+    assert judged(ledger, rows[0], {**rows[1], "batch": 1}, {**rate, "batch": 1}).rows[2].verdict == "right"
+
+
 def test_grouped_convolutions() -> None:
     import torch
 

@@ -118,7 +118,10 @@ def _all_work(case: Case) -> Iterator[Candidate]:
 
 
 def _causal(case: Case) -> Iterator[Candidate]:
-    found = sum((op.cost.flops_causal or 0) for op in case.scope.ops if op.cost is not None)
+    costs = [op.cost for op in case.scope.ops if op.cost is not None]
+    if all(cost.flops_causal in (None, 2 * (cost.macs or 0)) for cost in costs):
+        return  # no attention, or none that a mask halves
+    found = sum(2 * (cost.macs or 0) if cost.flops_causal is None else cost.flops_causal for cost in costs)
     yield Candidate("causal", "only the half of attention that a causal mask keeps", found * case.scope.scale)
 
 
@@ -223,9 +226,13 @@ _BY_NAME: dict[str, tuple[Trial, ...]] = {
 
 
 def conventions(case: Case) -> Iterator[Candidate]:
-    """Every other way to count this quantity."""
+    """Every other way to count this quantity. One that changes nothing, or gives what a simpler one gave, is none."""
+    seen = {case.answer.value}
     for trial in _BY_NAME.get(case.name, ()):
-        yield from _guarded(trial)(case)
+        for found in _guarded(trial)(case):
+            if found.value not in seen:
+                seen.add(found.value)
+                yield found
 
 
 def prefixes(stated: Amount) -> Iterator[tuple[Fraction, str]]:

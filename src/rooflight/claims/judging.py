@@ -26,7 +26,7 @@ class Judge:
 
     def __init__(self, book: Book, claims: Sequence[Claim]) -> None:
         self.book = book
-        self.table = Table(claims, book.ledger.header.model)
+        self.table = Table(claims, book.ledger.header.model, book.ledger.header.batch)
         self._known: dict[int, Judged] = {}
         self._asked: set[int] = set()
 
@@ -108,7 +108,9 @@ class Judge:
         if matching.states(claim.stated, answer):
             return Judged(claim=claim, verdict="right", answer=answer)
         if found := matching.by_convention(case):
-            return Judged(claim=claim, verdict="convention", answer=answer, because=found, off_by=off_by(claim, answer))
+            also = matching.forward_alone(case)
+            return Judged(claim=claim, verdict="convention", answer=answer, because=(*found, *also),
+                          off_by=off_by(claim, answer), ambiguous=bool(also))  # fmt: skip
         found = matching.by_mistake(case) or self._by_own_rows(claim) or matching.by_remote_mistake(case)
         return replace(wrong(claim, answer, found, "" if found else matching.nearest(case)), ambiguous=len(found) > 1)
 

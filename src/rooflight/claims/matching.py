@@ -19,6 +19,8 @@ _TWINS = {"flops": "macs", "ops": "macs", "macs": "flops"}
 MOST_SPREAD = Fraction(1, 200)
 """A number given so roughly is anybody's: far-fetched mistakes are not looked for."""
 NEAR = Fraction(1, 100)
+MOST = 3
+"""So many explanations of one value are named: with more, none says anything."""
 _DIGITS_BEFORE = (2, 3, 4)
 """To so many digits somebody may have rounded before multiplying."""
 
@@ -74,6 +76,14 @@ def by_convention(case: Case) -> tuple[Candidate, ...]:
         return (plain,)
     found = (_with_prefix(row, text) for meant, text in _meant(stated) for row in matching(meant, conventions(case)))
     return tuple(islice(found, 1))
+
+
+def forward_alone(case: Case) -> tuple[Candidate, ...]:
+    """Is a number of a training step that of its forward as well? The multiply-adds of a first layer always are."""
+    stated = case.claim.stated
+    assert stated is not None
+    found = matching(stated, mistakes.values(case, (mistakes.formulas.phases,)))
+    return tuple(row for row in found if row.code == "forward-for-training")
 
 
 def by_prefix(stated: Stated, answer: Answer) -> Candidate | None:
@@ -152,4 +162,4 @@ def _once(found: Iterable[Candidate]) -> tuple[Candidate, ...]:
     by_text: dict[tuple[str, str], Candidate] = {}
     for candidate in found:
         by_text.setdefault((candidate.code, candidate.text), candidate)
-    return tuple(by_text.values())
+    return tuple(islice(by_text.values(), MOST))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from rooflight.claims.amounts import Amount
+from rooflight.claims.book import is_any_batch
 from rooflight.claims.claim import Claim
 from rooflight.claims.names import Operand
 from rooflight.claims.places import same_model
@@ -50,16 +51,22 @@ class Table:
     """The rows of a table, as they look for each other."""
 
     def __init__(
-        self, claims: Sequence[Claim], model: str = "", *, right: Mapping[int, Fraction] | None = None
+        self,
+        claims: Sequence[Claim],
+        model: str = "",
+        batch: int | None = None,
+        *,
+        right: Mapping[int, Fraction] | None = None,
     ) -> None:
-        """`model`: what a row without one is of. `right`: values that stand for what rows state."""
+        """`model`, `batch`: what a row without one is of. `right`: values that stand for what rows state."""
         self.claims = tuple(claims)
         self.model = model
+        self.batch = batch
         self._right = right or {}
 
     def corrected(self, right: Mapping[int, Fraction]) -> Table:
         """The same table with some of its values put right."""
-        return Table(self.claims, self.model, right=right)
+        return Table(self.claims, self.model, self.batch, right=right)
 
     def ingredient(self, claim: Claim) -> Ingredient | None:
         if claim.named is None or not isinstance(claim.stated, Amount) or claim.stated.bound:
@@ -94,11 +101,17 @@ class Table:
         if (ours and theirs and ours != theirs) or (name in _RUN and bool(ours) != bool(theirs)):
             return None
         pairs = [(row.precision, like.precision)]
-        if batch:
-            pairs.append((str(row.batch or ""), str(like.batch or "")))
+        if batch and name not in _OF_DEVICES and not is_any_batch(name):
+            pairs.append((self._batch(row), self._batch(like)))
         if any(one and other and one != other for one, other in pairs):
             return None
         return sum(bool(one and other) for one, other in (*pairs, (row.model, like.model), (ours, theirs)))
+
+    def _batch(self, claim: Claim) -> str:
+        """That a row is of, said or not; empty where nothing tells."""
+        if claim.named is not None and claim.named.per_sample:
+            return "1"
+        return str(claim.batch or self.batch or "")
 
     def follows(self, claim: Claim) -> Answer | None:
         """What the row's quantity is by the others; `None` where they do not tell."""

@@ -47,8 +47,8 @@ def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, 
 
     With --claims there is no B: every row of somebody's own table is checked against A, and what is wrong is said with
     the mistake that gives it. The exit code is then 0 when nothing is wrong, 1 when something is or when no row could
-    be checked, and 2 when the table cannot be read. Multiply-adds called FLOPs, or KiB called KB, are right under another
-    convention: with --strict they are wrong.
+    be checked, and 2 when the table cannot be read. Multiply-adds called FLOPs, or KiB called KB, are right under
+    another convention: with --strict they are wrong.
     """
     to = _form(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, output=output)
     if output is not None:

@@ -147,6 +147,9 @@ def _rows(numbers: list[int]) -> str:
 
 
 def _other_convention(row: Judged) -> str:
+    if row.ambiguous:
+        meant, *slips = (found.text for found in row.because)
+        return f"right under another convention, or wrong, and nothing in the row tells which: {meant}; or {'; or '.join(slips)}"
     return f"right under another convention: {'; or '.join(found.text for found in row.because)}"
 
 

@@ -40,7 +40,7 @@ def without(case: Case, symbols: tuple[str, ...]) -> tuple[Number, str] | None:
             found += Fraction(left, prod(values))
         else:
             found += left
-    if not seen or seen == {"1"}:
+    if seen <= {"1", "1 x 1"}:
         return None
     return whole(case.times * found * case.scope.scale), seen.pop() if len(seen) == 1 else "of every layer"
 
@@ -105,7 +105,8 @@ def _powers(case: Case) -> Iterator[Candidate]:
         batch = 2**power
         if own is not None and batch not in (own, *case.batches) and (value := at_batch(case, batch)) is not None:
             yield _batch(case, batch, value)
-            for found in conventions.conventions(replace(case, scope=case.scope.at(batch))):
+            there = replace(case, scope=case.scope.at(batch), answer=replace(case.answer, value=value))
+            for found in conventions.conventions(there):
                 other = _batch(case, batch, value)
                 text = f"{other.text}; and {found.text}"
                 yield Candidate(f"{other.code}+{found.code}", text, found.value)
@@ -164,7 +165,7 @@ def _copies(case: Case, counts: tuple[int, ...]) -> Iterator[Candidate]:
         yield Candidate("replicas-counted", text, count * Fraction(_number(case.answer)))
 
 
-def _phases(case: Case) -> Iterator[Candidate]:
+def phases(case: Case) -> Iterator[Candidate]:
     """A forward for a training step, or three of them."""
     if case.name not in ("flops", "macs", "ops", "bytes") or case.scope.ledger.header.step != "train":
         if case.name in WORK:
@@ -175,10 +176,15 @@ def _phases(case: Case) -> Iterator[Candidate]:
     if case.claim.step in (None, "training"):
         text = "the forward alone: a training step has a backward too"
         yield Candidate("forward-for-training", text, forward)
-        alone = replace(case, scope=replace(case.scope, step="forward"))
+        answer = replace(case.answer, value=forward)
+        alone = replace(case, scope=replace(case.scope, step="forward"), answer=answer)
         for found in conventions.conventions(alone):
             yield Candidate(f"forward-for-training+{found.code}", f"{text}; and {found.text}", found.value)
         if case.name != "bytes":
+            text = (
+                "twice the forward: the backward was taken as equal to the forward, and has two products for one"
+            )
+            yield Candidate("backward-as-forward", text, 2 * Fraction(forward))
             text = "three times the forward: the first layer needs no gradient of its input"
             yield Candidate("three-forwards", text, 3 * Fraction(forward))
             text = "the forward and one of the two products of every backward: gradients of inputs and of weights"
@@ -216,6 +222,6 @@ def _outputs(case: Case) -> Iterator[Candidate]:
         yield Candidate("output-only", "the output alone", counts.output_bytes(case.scope))
 
 
-LIKELY: tuple[Trial, ...] = (_missing_factors, _groups, _batches, _twice, _parameters, _bias, _replicas, _phases,
+LIKELY: tuple[Trial, ...] = (_missing_factors, _groups, _batches, _twice, _parameters, _bias, _replicas, phases,
                              _pools, _outputs)  # fmt: skip
 REMOTE: tuple[Trial, ...] = (_powers, _more_replicas)
