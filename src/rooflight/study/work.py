@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,7 @@ from rooflight.files import load
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.ledger import Ledger
+from rooflight.measured.step import main_precision
 from rooflight.study import values
 from rooflight.study.cell import Cell, Row, Side
 from rooflight.study.commands import measure_command
@@ -27,6 +28,9 @@ from rooflight.study.machine import is_here, place_of
 from rooflight.study.plan import is_of_this_machine
 from rooflight.study.store import Entry, Store, StoreBroken, done, failed, key_of, lock_of, open_study, step_of
 from rooflight.study.traced import Traced, estimated, traced_once, which
+
+if TYPE_CHECKING:
+    from rooflight.prediction.result import Predictions
 
 Told = Callable[[], None]
 """Called whenever something has been written down."""
@@ -161,7 +165,7 @@ def _predicted(store: Store, cells: Sequence[Cell]) -> list[Entry]:
                     gpus=first.gpus, parallel=first.parallel, advice=False, find_savings=False)  # fmt: skip
     # The peak that a step's MFU is of is that of its ops' precision, and only the database has it by that.
     has_peak = first.gpus == 1 and _is_in_database(found.devices[0])
-    traced = _ops_of(store, first, found.header.target) if layers or has_peak else None
+    traced = _ops_of(store, first, found) if layers or has_peak else None
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []
     for cell, row in zip(cells, found, strict=True):
@@ -179,12 +183,15 @@ def _is_in_database(device: Device) -> bool:
         return False
 
 
-def _ops_of(store: Store, cell: Cell, target: str) -> Ledger:
-    """The cell's step as it was estimated; traced again where that was not done, or for another kind of device."""
-    entry = store.entry(key_of(cell, "estimated"))
-    if entry is not None and entry.ledger and target == "cuda":
+def _ops_of(store: Store, cell: Cell, found: Predictions) -> Ledger:
+    """The ops that were predicted: as they were estimated where that is the same, traced for the device where not."""
+    entry, target = store.entry(key_of(cell, "estimated")), found.header.target
+    if entry is not None and entry.ledger:
         with suppress(RooflightError):
-            return _saved(store.folder / entry.ledger)
+            saved = _saved(store.folder / entry.ledger)
+            same = not store.plan.layers and found.precisions == (main_precision(saved),)
+            if same or saved.header.target == target:
+                return saved
     return estimated(step_of(cell), target=target)
 
 
