@@ -110,7 +110,8 @@ def parse_amount(text: str, unit: Unit, style: NumberStyle) -> Amount:
         raise NotReadable(f"{text} is no value: leave the row away, or say what was found")
     found = _CELL.fullmatch(text)
     if found is None:
-        raise NotReadable(f"{text!r} is no number")
+        hint = ": write ~ in front of a rough one" if re.search(r"[0-9]", text) else ""
+        raise NotReadable(f"{text!r} is no number{hint}")
     number = found["number"].strip()
     value = style.parse(number.removesuffix("."))
     if value is None:

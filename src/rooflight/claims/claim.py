@@ -25,6 +25,8 @@ class Claim:
     """`None`: no quantity by that name, and `trouble` says so."""
     stated: Stated | None
     trouble: str = ""
+    unreadable: bool = False
+    """A cell of it says nothing that can be used; `trouble` says which."""
     batch: int | None = None
     step: StepName | None = None
     precision: str = ""

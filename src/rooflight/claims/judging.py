@@ -10,7 +10,7 @@ from rooflight.claims.amounts import Amount, Missing
 from rooflight.claims.book import Book, find_device, scope_of
 from rooflight.claims.case import Case
 from rooflight.claims.claim import Claim
-from rooflight.claims.names import COUNTER
+from rooflight.claims.names import COUNTER, QUANTITIES
 from rooflight.claims.own import Table
 from rooflight.claims.ratios import judge_ratio
 from rooflight.claims.result import Answer, Candidate, CannotTell, Judged
@@ -19,6 +19,17 @@ from rooflight.hardware.device import Device
 
 _OF_A_RUN = ("intensity",)
 """What formulas answer as well, but not for a row that names a device: that is of a run there."""
+
+
+_MEMORY = (
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "gpu_memory_bytes",
+    "param_bytes",
+    "output_bytes",
+    "total_size",
+)
+"""What people call memory."""
 
 
 class Judge:
@@ -42,6 +53,8 @@ class Judge:
         return self.judged(next(claim for claim in self.table.claims if claim.row == number))
 
     def _judge(self, claim: Claim) -> Judged:
+        if claim.unreadable:
+            return Judged(claim=claim, verdict="unreadable", reason=claim.trouble)
         if claim.named is None or claim.stated is None:
             return unknown(claim, claim.trouble)
         quantity = claim.named.quantity
@@ -52,6 +65,8 @@ class Judge:
                 return judge_ratio(self, claim)
             if quantity.source == "table":
                 return concluding.judge(self, claim)
+            if quantity.name == "memory":
+                return self._memory(claim)
             if quantity is COUNTER:
                 return self._counter(claim)
             return self._answered(claim)
@@ -139,6 +154,20 @@ class Judge:
             same = matching.matching(claim.stated, ran.scopes_of_time(scope))
             reason += "".join(f"; the value is that of {found.text}" for found in list(same)[:1])
         return unknown(claim, reason, why.needs)
+
+    def _memory(self, claim: Claim) -> Judged:
+        """Memory that does not say whose: never judged, but told what it would be."""
+        assert claim.stated is not None and claim.named is not None
+        meant = []
+        for name in _MEMORY:
+            try:
+                case = self.case(replace(claim, named=replace(claim.named, quantity=QUANTITIES[name])))
+            except CannotTell:
+                continue
+            if matching.states(claim.stated, case.answer) or matching.by_prefix(claim.stated, case.answer) is not None:
+                meant.append(name)
+        said = f"; the value is that of {' and of '.join(meant)}" if meant else ""
+        return unknown(claim, f"whose memory it is must be said: one of {', '.join(_MEMORY)}{said}")
 
     def followed(self, claim: Claim, made: Answer, why: CannotTell | None = None) -> Judged:
         """The verdict on a row by the rows it follows from."""

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from rooflight.claims.units import Dimension
+from rooflight.claims.units import Dimension, unit_of
 
 Source = Literal["formula", "module", "memory", "counter", "clock", "device", "table"]
 """What answers: formulas over ops, the modules' own figures, the allocator, hardware counters, a clock, a device's
@@ -50,12 +50,13 @@ QUANTITIES = _all(
     ("intensity", "flop/byte", "formula", "FLOPs per byte", "arithmetic intensity; ai; operational intensity"),
     # What a layer is.
     ("params", "count", "module", "parameters, each once",
-     "parameters; param; parameter count; total parameters; total params; number of parameters"),
+     "parameters; param; parameter count; total parameters; total params; number of parameters; #params; "
+     "# params; weights"),
     ("trainable_params", "count", "module", "parameters that are trained", "trainable params; trainable parameters"),
     ("param_bytes", "byte", "module", "bytes of the parameters",
      "parameter bytes; param bytes; params size; parameter size; param size; parameter memory; theoretical memory"),
     ("model_bytes", "byte", "module", "bytes of parameters and buffers", "model bytes; model size"),
-    ("output_shape", "shape", "module", "shape of what it gives", "output shape; shape"),
+    ("output_shape", "shape", "module", "shape of what it gives", "output shape; shape; output"),
     ("output_size", "count", "module", "height (= width) of what it gives",
      "output size; output image size; image size; output width; output height; output features"),
     ("output_elements", "count", "module", "elements of what it gives", "output elements; outputs; neurons"),
@@ -95,6 +96,7 @@ QUANTITIES = _all(
      "outside; cuda context; context"),
     ("gpu_memory_bytes", "byte", "memory", "all that the process holds of the device: reserved and outside",
      "gpu memory; total gpu memory; actual gpu memory; nvidia-smi; memory in use; device memory; actual memory"),
+    ("memory", "byte", "memory", "memory that does not say whose", "mem; memory size; memory usage"),
     # What was counted.
     ("executed_flops", "flop", "counter", "what all units executed",
      "executed flops; measured flops; measured flop; counted flops; actual flops; actual flop; hardware flops"),
@@ -147,6 +149,9 @@ QUANTITIES = _all(
 METRIC = re.compile(r"[a-z][a-z0-9]*__[a-z0-9_]+(?:\.[a-z0-9_]+)*")
 """How Nsight Compute names its counters."""
 COUNTER = Quantity("counter", "counter", "counter", "a hardware counter by its own name")
+_BRACKETS = re.compile(r"(?P<name>.+?)\s*[(\[]\s*(?:in\s+)?(?P<unit>[^()\[\]]+?)\s*[)\]]")
+_PREFIXED = re.compile(r"(?P<unit>[KMGT])(?P<name>flops?|macs?|params?|madds?)", re.IGNORECASE)
+_PHASED = re.compile(r"(?P<phase>forward|backward|training|inference|optimizer)(?: pass| step)? (?P<name>.+)")
 _PER_SAMPLE = re.compile(r"(?:per|/|a|an|each)\s*(?:image|sample|picture|example)")
 
 
@@ -160,6 +165,8 @@ class Named:
     metric: str = ""
     parts: tuple[Operand, Operand] | None = None
     """Of a ratio."""
+    unit: str = ""
+    """That the name has, for values without one: `GFLOPs`, `memory (MB)`."""
 
 
 @dataclass(frozen=True)
@@ -198,12 +205,27 @@ def named(text: str) -> Named:
     shorter = _PER_SAMPLE.sub(" ", written.lower()).strip(" ()")
     if shorter != written.lower() and (found := _SPELLED.get(_plain(shorter))) is not None:
         return Named(QUANTITIES[found], written, per_sample=True)
+    if (with_unit := _with_unit(written)) is not None:
+        return with_unit
+    if (phase := _PHASED.fullmatch(_plain(written))) is not None and phase["name"] in _SPELLED:
+        raise UnknownQuantity(
+            f"{written!r} names a phase: write {phase['name']} as quantity, and {phase['phase']} in the column phase"
+        )
     if _plain(written) == "ratio":
         raise UnknownQuantity("a ratio of what? Write it as `wall time / gpu busy`, with spaces around the /")
     near = difflib.get_close_matches(_plain(written), _SPELLED, n=3, cutoff=0.7)
     names = list(dict.fromkeys(_SPELLED[word] for word in near))
     hint = f"did you mean {' or '.join(names)}?" if names else "a ledger knows nothing of it"
     raise UnknownQuantity(f"{written!r} is no quantity that can be checked: {hint}")
+
+
+def _with_unit(written: str) -> Named | None:
+    """`FLOPs (G)`, `memory [MB]`, and `GFLOPs` with the prefix in front."""
+    found = _BRACKETS.fullmatch(written) or _PREFIXED.fullmatch(written)
+    if found is None or (name := _SPELLED.get(_plain(found["name"]))) is None:
+        return None
+    quantity = QUANTITIES[name]
+    return Named(quantity, written, unit=found["unit"]) if unit_of(found["unit"], quantity.dimension) else None
 
 
 def _operand(text: str) -> Operand:

@@ -82,7 +82,7 @@ def _by_path(ledger: Ledger, name: str) -> Module | None:
         return paths[name]
     equal = [module for path, module in paths.items() if _plain(path) == wanted]
     ending = [module for path, module in paths.items() if _plain(path).endswith("." + wanted)]
-    found = equal or ending
+    found = equal or ending or [module for path, module in paths.items() if _squashed(path, name)]
     if len(found) > 1:
         some = ", ".join(module.path for module in found[:3])
         raise CannotTell(f"{name!r} is the end of {len(found)} paths ({some}, ...): write a longer one")
@@ -125,6 +125,12 @@ def _unknown(ledger: Ledger, name: str) -> Place:
 
 def _plain(path: str) -> str:
     return re.sub(r"[./_\s\[\]-]+", ".", path.lower()).strip(".")
+
+
+def _squashed(path: str, name: str) -> bool:
+    """`conv 2` and `conv-2` are `conv2`, the path itself or its last part."""
+    wanted = re.sub(r"[\s_-]+", "", name.lower())
+    return bool(wanted) and wanted in (path.lower(), path.lower().rpartition(".")[2])
 
 
 def _same(one: str, other: str) -> bool:

@@ -10,12 +10,13 @@ from typing import Literal
 from rooflight.claims.claim import Claim
 from rooflight.ledger import Ledger
 
-Verdict = Literal["right", "convention", "wrong", "unknown"]
+Verdict = Literal["right", "convention", "wrong", "unknown", "unreadable"]
 WORDS: dict[Verdict, str] = {
     "right": "right",
     "convention": "right under another convention",
     "wrong": "wrong",
     "unknown": "cannot be checked",
+    "unreadable": "cannot be read",
 }
 Number = int | float | Fraction
 Value = Number | tuple[int, ...] | str
@@ -105,9 +106,9 @@ class Checked:
 
     @property
     def passes(self) -> bool:
-        """No row is wrong, none contradicts another, and something was checked: a table of which nothing can be is no
-        pass. What cannot be checked beside other rows is no mistake."""
-        return not self.counts["wrong"] and not self.findings and self.is_checked
+        """No row is wrong or unreadable, none contradicts another, and something was checked: a table of which nothing
+        can be is no pass. What cannot be checked beside other rows is no mistake."""
+        return not self.counts["wrong"] and not self.findings and not self.counts["unreadable"] and self.is_checked
 
     @property
     def is_checked(self) -> bool:
@@ -123,6 +124,8 @@ class Checked:
         parts = [f"{right} of {len(self.rows)} right{others}", f"{found['wrong']} wrong"]
         if found["unknown"]:
             parts.append(f"{found['unknown']} cannot be checked")
+        if found["unreadable"]:
+            parts.append(f"{found['unreadable']} cannot be read")
         if self.findings:
             parts.append(
                 f"{len(self.findings)} {'mistake' if len(self.findings) == 1 else 'mistakes'} over several rows"

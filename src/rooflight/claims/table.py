@@ -1,19 +1,21 @@
-"""Reads a table of claims: CSV with a header, strictly, as data. What cannot be read is told by row and column."""
+"""Reads a table of claims: CSV with a header, strictly, as data. A row that cannot be read says for which cell."""
 
 from __future__ import annotations
 
 import csv
 import difflib
 import io
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
-from rooflight.claims import amounts
+from rooflight.claims import amounts, wide
 from rooflight.claims.amounts import NotReadable, Stated, Word
 from rooflight.claims.claim import Claim, StepName
-from rooflight.claims.names import Named, UnknownQuantity, named
+from rooflight.claims.names import QUANTITIES, Named, UnknownQuantity, named
 from rooflight.claims.units import EXAMPLES, Dimension, Unit, unit_of
 from rooflight.errors import BadFile
 from rooflight.files import read_bytes
@@ -22,7 +24,7 @@ from rooflight.importing.numbers import Ambiguous, Cell, NumberStyle, decide
 REQUIRED = ("layer", "quantity", "value")
 OPTIONAL = ("unit", "batch", "step", "precision", "device", "model", "note")
 _ALIASES = {"phase": "step", "module": "layer", "metric": "quantity", "dtype": "precision", "gpu": "device",
-            "batch size": "batch"}  # fmt: skip
+            "batch size": "batch", "layer name": "layer"}  # fmt: skip
 _STEPS: dict[str, StepName] = {
     "forward": "forward", "fwd": "forward", "backward": "backward", "bwd": "backward", "optimizer": "optimizer",
     "train": "training", "training": "training", "training step": "training", "step": "training",
@@ -35,8 +37,8 @@ _PRECISIONS = {
     "int1": "int1", "fp4": "fp4",
 }  # fmt: skip
 T = TypeVar("T")
-Bad = Callable[[str, str], BadFile]
-"""An error from a column and a message."""
+_EXTRA = "\0"
+"""No column's name: how many cells a row has that has too many."""
 _ENGLISH = NumberStyle(".", ",")
 MOST_ROWS = 20_000
 _WHOLE: tuple[Dimension, ...] = ("flop", "mac", "byte", "count", "counter")
@@ -55,18 +57,21 @@ def parse_claims(content: bytes, where: str) -> list[Claim]:
     if not records:
         raise BadFile(f"{where} is empty: a table has a header (layer, quantity, value, ...) and rows")
     header = _header(records[0], where)
-    rows = [_cells(number, record, header, where) for number, record in records[1:] if any(map(str.strip, record))]
+    rows = [_cells(number, record, header) for number, record in records[1:] if any(map(str.strip, record))]
     if not rows:
         raise BadFile(f"{where} has a header and no rows: write one claim a row")
     if len(rows) > MOST_ROWS:
         raise BadFile(f"{where} has {len(rows):,} rows: a table of claims has at most {MOST_ROWS:,}")
     _check_once(rows, where)
-    names = [(row, *_named(row["quantity"])) for _, row in rows]
+    if "value" not in header:
+        rows = wide.unfolded(rows, wide.quantities(header, (*REQUIRED, *OPTIONAL)))
+        if not rows:
+            raise BadFile(f"{where} states nothing: every cell under its quantities is empty")
+    names = [(row, *_named(row["quantity"], row["value"])) for _, row in rows]
     cells = [cell for (number, _), (row, name, _) in zip(rows, names, strict=True) for cell in _cell(number, row, name)]
     style = _style(cells, delimiter, where)
     return [
-        _claim(number, row, name, trouble, style, where)
-        for (number, _), (row, name, trouble) in zip(rows, names, strict=True)
+        _claim(number, row, name, trouble, style) for (number, _), (row, name, trouble) in zip(rows, names, strict=True)
     ]
 
 
@@ -109,6 +114,9 @@ def _header(record: Record, where: str) -> list[str]:
     for name in names:
         if name and names.count(name) > 1:
             raise BadFile(f"{where}: row {record[0]}: the header has the column {name!r} twice")
+    is_long = "layer" not in names or "quantity" in names or "value" in names
+    if not is_long and wide.quantities(names, (*REQUIRED, *OPTIONAL)):
+        return names
     for needed in REQUIRED:
         if needed not in names:
             near = difflib.get_close_matches(needed, names, n=1)
@@ -117,15 +125,11 @@ def _header(record: Record, where: str) -> list[str]:
     return names
 
 
-def _cells(number: int, record: list[str], header: list[str], where: str) -> tuple[int, dict[str, str]]:
-    extra = record[len(header) :]
-    if any(map(str.strip, extra)):
-        raise BadFile(
-            f"{where}: row {number} has {len(record)} cells under {len(header)} columns: put numbers with commas in "
-            "quotes"
-        )
+def _cells(number: int, record: list[str], header: list[str]) -> wide.Row:
+    """By their columns; what is behind the last one is kept under `_EXTRA`."""
+    extra = {_EXTRA: str(len(record))} if any(map(str.strip, record[len(header) :])) else {}
     padded = [*record, *[""] * len(header)]
-    return number, {name: cell.strip() for name, cell in zip(header, padded, strict=False) if name}
+    return number, {name: cell.strip() for name, cell in zip(header, padded, strict=False) if name} | extra
 
 
 def _check_once(rows: list[tuple[int, dict[str, str]]], where: str) -> None:
@@ -138,19 +142,33 @@ def _check_once(rows: list[tuple[int, dict[str, str]]], where: str) -> None:
         seen[key] = number
 
 
-def _named(text: str) -> tuple[Named | None, str]:
+def _named(text: str, value: str) -> tuple[Named | None, str]:
     if not text:
         return None, ""
     try:
-        return named(text), ""
+        return _by_value(named(text), value), ""
     except UnknownQuantity as error:
         return None, str(error)
+
+
+def _by_value(name: Named, value: str) -> Named:
+    """`output` is a shape, a number of elements or of bytes, and `weights` are counted or weighed, as the value is."""
+    word, unit = name.written.lower(), amounts.unit_of(value)
+    weighed = bool(unit) and unit_of(unit, "byte") is not None and unit_of(unit, "count") is None
+    if word == "weights" and weighed:
+        return replace(name, quantity=QUANTITIES["param_bytes"])
+    if word == "output" and weighed:
+        return replace(name, quantity=QUANTITIES["output_bytes"])
+    if word == "output" and value.replace(",", "").isdecimal() and not re.search(r",(?!\d{3}(?:,|$))", value):
+        return replace(name, quantity=QUANTITIES["output_elements"])
+    return name
 
 
 def _cell(number: int, row: dict[str, str], name: Named | None) -> Iterator[Cell]:
     """The number of a row, for whoever decides how the file writes them."""
     if name is not None and name.quantity.dimension not in ("shape", "word"):
-        unit = unit_of(row.get("unit", "") or amounts.unit_of(row["value"]), name.quantity.dimension)
+        written = row.get("unit", "") or amounts.unit_of(row["value"]) or name.unit
+        unit = unit_of(written, name.quantity.dimension)
         whole = name.quantity.dimension in _WHOLE and (unit is None or not unit.power)
         yield Cell(amounts.number_of(row["value"]), number, whole)
 
@@ -163,40 +181,58 @@ def _style(cells: list[Cell], delimiter: str, where: str) -> NumberStyle:
     try:
         return decide(cells)
     except Ambiguous as error:
+        if delimiter == ",":
+            return _ENGLISH  # then those that are written otherwise cannot be read
         raise BadFile(f"{where}: row {error.line}, column value: {error}: write decimals with a point") from None
 
 
-def _claim(number: int, row: dict[str, str], name: Named | None, trouble: str, style: NumberStyle, where: str) -> Claim:
-    def bad(column: str, message: str) -> BadFile:
-        return BadFile(f"{where}: row {number}, column {column}: {message}")
-
-    for needed in ("quantity", "value"):
-        if not row[needed]:
-            raise bad(needed, "the cell is empty")
-    stated = None
-    if name is not None:
-        try:
-            stated = _stated(row, name, style)
-        except NotReadable as error:
-            raise bad("value", str(error)) from None
-        except _BadUnit as error:
-            raise bad("unit" if row.get("unit") else "value", str(error)) from None
-    return Claim(
+def _claim(number: int, row: dict[str, str], name: Named | None, trouble: str, style: NumberStyle) -> Claim:
+    """The row; one with a cell that says nothing usable says so, and the others are none the worse for it."""
+    plain = Claim(
         row=number,
         layer=row["layer"],
         quantity=row["quantity"],
         value=" ".join(filter(None, (row["value"], row.get("unit", "")))),
         named=name,
-        stated=stated,
+        stated=None,
         trouble=trouble,
-        batch=_batch(row.get("batch", ""), bad),
-        step=_one_of(row.get("step", ""), _STEPS, "step", bad),
-        precision=_one_of(row.get("precision", ""), _PRECISIONS, "precision", bad) or "",
         device=row.get("device", ""),
         model=row.get("model", ""),
         note=row.get("note", ""),
-        remarks={key: cell for key, cell in row.items() if key not in (*REQUIRED, *OPTIONAL) and cell},
+        remarks={key: cell for key, cell in row.items() if key not in (*REQUIRED, *OPTIONAL, _EXTRA) and cell},
     )
+    try:
+        return _filled(plain, row, style)
+    except _Unreadable as found:
+        return replace(plain, unreadable=True, trouble=str(found))
+
+
+def _filled(plain: Claim, row: dict[str, str], style: NumberStyle) -> Claim:
+    """With what its cells mean; raises `_Unreadable`."""
+    if _EXTRA in row:
+        raise _Unreadable(f"it has {row[_EXTRA]} cells, more than there are columns: put numbers with commas in quotes")
+    for needed in ("quantity", "value"):
+        if not row[needed]:
+            raise _Unreadable(f"column {needed}: the cell is empty")
+    stated = None
+    if plain.named is not None:
+        try:
+            stated = _stated(row, plain.named, style)
+        except NotReadable as error:
+            raise _Unreadable(f"column value: {error}") from None
+        except _BadUnit as error:
+            raise _Unreadable(f"column {'unit' if row.get('unit') else 'value'}: {error}") from None
+    return replace(
+        plain,
+        stated=stated,
+        batch=_batch(row.get("batch", "")),
+        step=_one_of(row.get("step", ""), _STEPS, "step"),
+        precision=_one_of(row.get("precision", ""), _PRECISIONS, "precision") or "",
+    )
+
+
+class _Unreadable(ValueError):
+    """A cell says nothing that can be used: which, and why."""
 
 
 class _BadUnit(ValueError):
@@ -232,26 +268,26 @@ def _unit(row: dict[str, str], name: Named, dimension: Dimension) -> Unit:
         raise _BadUnit(f"the value has the unit {found[0].text!r}, and the column unit says {found[1].text!r}")
     if found:
         return found[0]
-    plain = unit_of("", dimension)
+    plain = unit_of(name.unit, dimension)
     assert plain is not None
     return plain
 
 
-def _batch(text: str, bad: Bad) -> int | None:
+def _batch(text: str) -> int | None:
     if not text:
         return None
     digits = text.replace(",", "")
     if not digits.isascii() or not digits.isdecimal() or not 0 < len(digits) < 10 or not int(digits):
-        raise bad("batch", f"{text!r} is no batch: write a whole number above 0")
+        raise _Unreadable(f"column batch: {text!r} is no batch: write a whole number above 0")
     return int(digits)
 
 
-def _one_of(text: str, words: dict[str, T], column: str, bad: Bad) -> T | None:
+def _one_of(text: str, words: dict[str, T], column: str) -> T | None:
     """The cell by its meaning; a word that has none is a mistake of the table."""
     if not text:
         return None
     found = words.get(" ".join(text.lower().split()))
     if found is None:
         known = ", ".join(dict.fromkeys(map(str, words.values())))
-        raise bad(column, f"{text!r} is no {column}: write one of {known}")
+        raise _Unreadable(f"column {column}: {text!r} is no {column}: write one of {known}")
     return found

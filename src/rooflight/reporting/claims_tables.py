@@ -20,7 +20,13 @@ CONVENTIONS = (
     "each convention and each mistake that rooflight knows would have given here; all that give it are named. 1 "
     "multiply-add = 2 FLOP; compulsory bytes; parameters once."
 )
-_SHORT = {"right": "right", "convention": "other convention", "wrong": "wrong", "unknown": "not checked"}
+_SHORT = {
+    "right": "right",
+    "convention": "other convention",
+    "wrong": "wrong",
+    "unknown": "not checked",
+    "unreadable": "not readable",
+}
 
 
 def plain(value: Value) -> int | float | str | list[int]:
@@ -149,7 +155,7 @@ def _rows(numbers: list[int]) -> str:
 def _other_convention(row: Judged) -> str:
     if row.ambiguous:
         meant, *slips = (found.text for found in row.because)
-        return f"right under another convention, or wrong, and nothing in the row tells which: {meant}; or {'; or '.join(slips)}"
+        return f"right under another convention, or wrong; the row does not tell: {meant}; or {'; or '.join(slips)}"
     return f"right under another convention: {'; or '.join(found.text for found in row.because)}"
 
 
@@ -165,6 +171,7 @@ def claims_page(checked: Checked) -> Page:
     notes += _gathered((row for row in by["right"] if row.reason), lambda row: f"right, {row.reason}")
     notes += _gathered(by["convention"], _other_convention)
     notes += _gathered(by["unknown"], _not_checked)
+    notes += _gathered(by["unreadable"], lambda row: f"cannot be read: {row.reason}")
     return Page(
         checked.grade,
         (f"{checked.file or 'the table'} against {text.headline(checked.ledger)}",),

@@ -181,9 +181,7 @@ def phases(case: Case) -> Iterator[Candidate]:
         for found in conventions.conventions(alone):
             yield Candidate(f"forward-for-training+{found.code}", f"{text}; and {found.text}", found.value)
         if case.name != "bytes":
-            text = (
-                "twice the forward: the backward was taken as equal to the forward, and has two products for one"
-            )
+            text = "twice the forward: the backward was taken as equal to the forward, and has two products for one"
             yield Candidate("backward-as-forward", text, 2 * Fraction(forward))
             text = "three times the forward: the first layer needs no gradient of its input"
             yield Candidate("three-forwards", text, 3 * Fraction(forward))
