@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rooflight.errors import BadFile, BadInput, RooflightError
 from rooflight.study.cell import Cell
+from rooflight.study.commands import estimate_command
 from rooflight.study.plan import AXES, MOST_CELLS, Plan, check_claims, merged, plan_of, read_plan, to_toml
 
 
@@ -236,3 +237,15 @@ def test_the_plan_in_the_manual_is_one():
     check_claims(found, "docs/studies.md")
     assert len(found.cells) == 2 * 3 * 2 * 2 * 3 + 3 * 2
     assert set(AXES) <= set(re.findall(r"`(\w+)`", text))
+
+
+@pytest.mark.parametrize("shape", ["3x", "x3", "3x-1", "0x3", "3 x 4", "3x224x224; rm", ""])
+def test_an_input_has_a_shape(shape):
+    with pytest.raises(BadInput, match="is no shape"):
+        plan_of({"grid": {"model": "mine.py:Net", "input": shape}}, "plan.toml")
+
+
+def test_the_input_of_a_model_without_one_is_given_to_every_verb():
+    (cell,) = plan_of({"grid": {"model": "mine.py:Net", "input": "3x32x32"}}, "plan.toml").cells
+    assert cell.input == "3x32x32"
+    assert estimate_command(cell) == "rooflight estimate mine.py:Net --batch 1 --input 3x32x32"

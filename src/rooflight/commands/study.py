@@ -26,13 +26,14 @@ _MOST_LINES = 40
 _LINE_S = 5.0
 """Between two lines of progress, where there are many."""
 _NUMBERS = ("batch", "seq", "past", "gpus")
-_TEXTS = ("step", "dtype", "autocast", "loss", "optimizer", "on", "parallel")
+_TEXTS = ("input", "step", "dtype", "autocast", "loss", "optimizer", "on", "parallel")
 
 
 @click.command(short_help="a grid of models, batches, precisions and devices")
 @click.argument("what", metavar="STUDY.toml|MODEL,...|FOLDER")
 @click.option("--batch", metavar="N,...", help="Samples in a step: 1,8,64. Default: 1.")
 @click.option("--seq", metavar="N,...", help="Sequence lengths, for models that have one.")
+@click.option("--input", metavar="SHAPE,...", help="Of one sample, for a model that brings no inputs: 3x224x224.")
 @click.option("--past", metavar="N,...", help="Tokens in the KV cache, for --step decode.")
 @click.option("--step", metavar="STEP,...", help="infer, train, decode. Default: infer.")
 @click.option("--dtype", metavar="DTYPE,...", help="fp32, bf16, fp16, fp64. Default: fp32.")
@@ -260,3 +261,5 @@ def _show(store: Store, launcher: Launcher) -> None:
         _say(f"what waits needs a device that is not here; run where it is: {_again(store, launcher)}")
     if all(cell.on is None for cell in store.cells):
         _say("only estimated: --on here measures on this machine, --on h200,a100 predicts")
+    if rows and all(row.state == "failed" for row in rows):
+        sys.exit(1)  # some failed cells are a result; nothing but failures is none

@@ -244,6 +244,8 @@ class Judge:
                 sides[part.side] += part.time_s / whole_s
                 bounds[part.bound] += part.time_s / whole_s
         bound: StepBound = "memory" if sides["memory"] > sides["compute"] else "compute"
+        if not whole_s and found.whole.side is not None:  # nothing is known of its ops
+            bound = found.whole.side
         least = sum(min(part.roof_time_s or 0.0, part.time_s or 0.0) for part in parts)
         predictor = self.predictor
         return replace(

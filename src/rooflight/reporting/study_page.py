@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rooflight import units
 from rooflight.reporting.page import Page
 from rooflight.reporting.study_claims import claim_table, counted, counter_table, gap_table, spelled_out
-from rooflight.reporting.study_tables import cell_table, headline
+from rooflight.reporting.study_tables import cell_table, headline, unreliable
 from rooflight.reporting.study_trends import trend_tables
 from rooflight.reporting.table import Column, Table
 from rooflight.study.cell import Row
@@ -46,7 +46,11 @@ def study_page(rows: Sequence[Row], plan: Plan, *, folder: str | None = None, sp
               *trend_tables(trends(rows)), failure_table(rows)]  # fmt: skip
     return Page(
         headline(rows, plan),
-        tuple(line for line in (" ".join(plan.about.split()), counted(judged) if judged else "") if line),
+        tuple(
+            line
+            for line in (" ".join(plan.about.split()), *unreliable(rows), counted(judged) if judged else "")
+            if line
+        ),
         tuple(table for table in tables if table.rows),
         (*(spelled_out(judged) if spell_out else ()), *_notes(rows)),
         (replication(folder), *CONVENTIONS),

@@ -86,13 +86,23 @@ def summary_page(rows: Sequence[Row], plan: Plan, *, most: int | None = None) ->
     ]
     return Page(
         headline(rows, plan),
-        (plan.about,) if plan.about else (),
+        (*((plan.about,) if plan.about else ()), *unreliable(rows)),
         (cell_table(rows, shown),) if rows else (),
         (*_at_most([f"... and {len(rows) - len(shown):,} more cells"] if len(shown) < len(rows) else [], most),
          *_at_most(notes, most)),
         ("FLOPs: useful matrix work by formula, 1 multiply-add = 2; time: of a step, by the wall; memory: allocated at "
          "its peak",),
     )  # fmt: skip
+
+
+def unreliable(rows: Sequence[Row]) -> tuple[str, ...]:
+    """That some of the measured times cannot be trusted, on top."""
+    measured = [row for row in rows if "time.measured" in row.values]
+    doubted = [row for row in measured if any(note.startswith("TIMES UNRELIABLE") for note in row.notes)]
+    if not doubted:
+        return ()
+    return (f"TIMES UNRELIABLE in {len(doubted):,} of {len(measured):,} measured cells (the notes say which and why): "
+            "measure again when the machine is quiet",)  # fmt: skip
 
 
 def headline(rows: Sequence[Row], plan: Plan) -> str:

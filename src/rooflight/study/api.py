@@ -59,6 +59,7 @@ def study(
     batch: OneOrMore[int] | None = None,
     seq: OneOrMore[int] | None = None,
     past: OneOrMore[int] | None = None,
+    input: OneOrMore[str] | None = None,
     step: OneOrMore[str] | None = None,
     dtype: OneOrMore[str] | None = None,
     autocast: OneOrMore[str] | None = None,
@@ -85,7 +86,8 @@ def study(
         >>> found = rooflight.study("resnet50", batch=[1, 8, 64], on=["a100", "h200"], folder="found")
         >>> found.to_pandas()
     """
-    given = {"batch": batch, "seq": seq, "past": past, "step": step, "dtype": dtype, "autocast": autocast, "tf32": tf32,
+    given = {"batch": batch, "seq": seq, "past": past, "input": input, "step": step,
+             "dtype": dtype, "autocast": autocast, "tf32": tf32,
              "loss": loss, "optimizer": optimizer, "set": set, "on": on, "gpus": gpus, "parallel": parallel,
              "layers": layers, "measure": measure, "repeat": repeat, "timeout_s": timeout_s}  # fmt: skip
     store = prepare(plan, folder, {name: value for name, value in given.items() if value is not None})
@@ -128,6 +130,9 @@ def _asked(plan: Asked, axes: Mapping[str, Any]) -> tuple[Plan, str | None]:
         if axes:
             raise BadInput(f"{plan} has its own grid: leave {', '.join(axes)} away, or change the file")
         found, text = read_plan(Path(plan))
+    elif not isinstance(plan, (str, Path, Sequence)):
+        raise BadInput(f"a study takes models by name, a .toml file or a folder, not a {type(plan).__name__}: name "
+                       "your own model by its factory, as my_package.my_module:MyNet")  # fmt: skip
     else:
         models = [str(plan)] if isinstance(plan, (str, Path)) else list(plan)
         top = {name: value for name, value in axes.items() if name in _OF_THE_WHOLE}

@@ -31,6 +31,8 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     optimizer: str | None = None
     set: dict[str, str] = {}
     """A built-in model's own settings, as `--set` gives them."""
+    input: str | None = None
+    """The shape of one sample, as `--input 3x224x224`, for a model that brings no inputs."""
     on: str | None = None
     """A device of the database, or `here`; `None`: only estimated."""
     gpus: int = 1

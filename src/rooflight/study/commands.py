@@ -28,7 +28,7 @@ def predict_command(cell: Cell) -> str:
 def step_options(cell: Cell) -> list[str]:
     """The model and its step, as every verb takes them."""
     line = [cell.model, "--batch", str(cell.batch)]
-    for name in ("seq", "past", "step", "dtype", "autocast", "loss", "optimizer"):
+    for name in ("input", "seq", "past", "step", "dtype", "autocast", "loss", "optimizer"):
         value = getattr(cell, name)
         if value is not None and value != _USUAL.get(name):
             line += [f"--{name}", str(value)]

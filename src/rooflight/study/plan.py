@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     loss: str | list[str] | None = None
     optimizer: str | list[str] | None = None
     set: dict[str, Setting] | list[dict[str, Setting]] | None = None
+    input: str | list[str] | None = None
     on: str | list[str] | None = None
     gpus: int | list[int] = 1
     parallel: str | list[str] | None = None
@@ -102,6 +104,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "optimizer": ("sgd", "momentum", "adam", "adamw"),
 }
 AXES = tuple(Grid.__struct_fields__)
+_SHAPE = re.compile(r"(int:)?[1-9]\d{0,8}(x[1-9]\d{0,8}){0,7}")
 _ONLY_TRAINED = ("loss", "optimizer")
 
 
@@ -201,6 +204,9 @@ def _check_grid(grid: Grid, where: str) -> None:
         for value in _values(grid, axis):
             if value is not None and not 1 <= value <= MOST_BATCH:
                 raise BadInput(f"{where}: {axis} must be from 1 to {MOST_BATCH:,}, got {value:,}")
+    for shape in _values(grid, "input"):
+        if shape is not None and not _SHAPE.fullmatch(shape):
+            raise BadInput(f"{where}: input {shape!r} is no shape: write the sizes of one sample, as 3x224x224")
     for axis, known in _CHOICES.items():
         for value in _values(grid, axis):
             if value is not None and value not in known:
@@ -286,8 +292,8 @@ def _cells(plan: Plan) -> list[Cell]:
 
 
 def _cells_of(grid: Grid) -> Iterator[Cell]:
-    order = ("model", "set", "step", "dtype", "autocast", "tf32", "loss", "optimizer", "seq", "past", "on", "gpus",
-             "parallel", "batch")  # fmt: skip
+    order = ("model", "set", "input", "step", "dtype", "autocast", "tf32", "loss", "optimizer", "seq", "past", "on",
+             "gpus", "parallel", "batch")  # fmt: skip
     for values in itertools.product(*(_values(grid, axis) for axis in order)):
         given = dict(zip(order, values, strict=True))
         if given["step"] != "train":

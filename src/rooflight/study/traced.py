@@ -15,6 +15,7 @@ from rooflight.errors import BadInput, TraceFailed
 from rooflight.estimation.api import estimate
 from rooflight.estimation.costs import cost_of, signature
 from rooflight.ledger import Ledger
+from rooflight.models.workload import parse_input
 from rooflight.prediction.batches import DoesNotScale, check_scales, ledger_at, prime_for
 from rooflight.study.cell import Cell
 from rooflight.study.commands import estimate_command
@@ -78,4 +79,4 @@ def estimated(cell: Cell, target: str = "cuda") -> Ledger:
 def which(cell: Cell) -> dict[str, Any]:
     """The step but for its batch, as `rooflight.estimate`, `predict` and `measure` take it."""
     return {"step": cell.step, "seq": cell.seq, "past": cell.past, "dtype": cell.dtype, "overrides": cell.set or None,
-            "input_shape": None, "download": False}  # fmt: skip
+            "input_shape": parse_input(cell.input) if cell.input else None, "download": False}  # fmt: skip

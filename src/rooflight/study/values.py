@@ -68,7 +68,10 @@ def _mfu(found: Prediction, traced: Ledger | None) -> float | None:
     from rooflight.hardware.devices import find
 
     precision = measured_step.main_precision(traced) if traced is not None else None
-    figure = find(found.device).peak(precision) if precision is not None else None
+    try:
+        figure = find(found.device).peak(precision) if precision is not None else None
+    except RooflightError:  # a device of the user's own
+        figure = None
     if figure is None or not found.time_s:
         return found.mfu
     return found.flops / (found.time_s * figure.value)

@@ -224,9 +224,19 @@ def _measure(store: Store, cells: Sequence[Cell], told: Told) -> None:
             _keep(store, [failed(cell, "measured", reason_of(error), seconds=time.perf_counter() - began)], told)
             continue
         name = store.save_ledger(ledger, cell, "measured")
-        entry = done(cell, "measured", values=numbers, facts=facts, notes=ledger.header.notes, ledger=name,
+        entry = done(cell, "measured", values=numbers, facts=facts, notes=(*_doubt(ledger), *ledger.header.notes),
+                     ledger=name,
                      seconds=time.perf_counter() - began)  # fmt: skip
         _keep(store, [entry], told)
+
+
+def _doubt(ledger: Ledger) -> tuple[str, ...]:
+    """What `rooflight report` says on top of a run whose times cannot be trusted."""
+    from rooflight.measured import Measured
+    from rooflight.reporting.measure_text import doubt
+
+    said = doubt(Measured(ledger))
+    return (said,) if said else ()
 
 
 def _measured(cell: Cell, repeat: int) -> Ledger:
