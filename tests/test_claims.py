@@ -253,6 +253,11 @@ def test_every_spelling_is_of_one_quantity() -> None:
         ("weights", "18496", "params", 18496),
         ("weights", "73984 bytes", "param_bytes", 73984),
         ("memory (MB)", "9.4", "memory", 9.4e6),
+        ("FLOP/B", "987", "intensity", 987),
+        ("GFLOP/s", "47.1", "performance", 47.1e9),
+        ("TFLOP/s", "47.1", "performance", 47.1e12),
+        ("GFLOP/s", "47.1 TFLOP/s", "performance", 47.1e12),
+        ("% of roof", "0.1", "roof_share", 0.001),
         ("wall time (ms)", "1.5", "wall_time", 0.0015),
         ("output", "2359296", "output_elements", 2359296),
         ("output", "9.44 MB", "output_bytes", 9.44e6),
@@ -713,6 +718,14 @@ def test_measured_runs() -> None:
     assert "the reserved peak, not the allocated peak" in table_.rows[4].because[0].text
     assert codes(table_.rows[7]) == ["read-or-written"]
     assert codes(table_.rows[8]) == ["fma-counted-once"]
+
+
+def test_the_row_of_the_models_name_is_that_of_its_kernels() -> None:
+    """compare shows both: the model's modules, and the step that waits for the host."""
+    ledger = recorded("resnet50-train-fp32")
+    assert one(ledger, "resnet50", "bound", "memory").verdict == "right"
+    assert one(ledger, "resnet50", "bound", "host").verdict == "right"
+    assert codes(one(ledger, "total", "bound", "memory")) == ["host-bound"]
 
 
 def test_a_measured_ledger_is_judged_as_compare_shows_it() -> None:

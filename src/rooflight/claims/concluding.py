@@ -15,6 +15,7 @@ from rooflight.claims.book import Book, Scope, check_model, find_device, scope_o
 from rooflight.claims.claim import Claim
 from rooflight.claims.matching import states
 from rooflight.claims.own import COUNTED, TIMES, Ingredient, Table
+from rooflight.claims.places import same_model
 from rooflight.claims.result import Answer, Candidate, CannotTell, Judged
 from rooflight.claims.verdicts import Judging, unknown, wrong
 from rooflight.errors import BadInput
@@ -211,9 +212,11 @@ def _bound_by_ledger(claim: Claim, said: str, scope: Scope, device: Device | Non
     right = "host" if answer.value == "latency" else answer.value
     if right == said:
         return Judged(claim=claim, verdict="right", answer=answer)
-    if own and said == "host" and placed.also_bound(scope) == "latency":
+    kernels = placed.also_bound(scope, by_name=same_model(claim.layer, scope.ledger.header.model)) if own else ()
+    if ("latency" if said == "host" else said) in kernels:
+        value = "latency" if said == "host" else said
         reason = f"of its kernels: the step as a whole is bound by {answer.value}"
-        return Judged(claim=claim, verdict="right", answer=replace(answer, value="latency"), reason=reason)
+        return Judged(claim=claim, verdict="right", answer=replace(answer, value=value), reason=reason)
     if answer.value == "host":
         text = "no roof is the limit: most of the wall time the device waits for the host"
         return wrong(claim, answer, (Candidate("host-bound", text, answer.value),))
@@ -235,8 +238,9 @@ def _side_of(judging: Judging, claim: Claim) -> Judged:
     if not placed.is_own(scope, _device(claim)):
         raise CannotTell("a side of the ridge is that of a measured part on its own device", "rooflight measure")
     answer = placed.side(scope)
-    if answer.value == said:
-        return Judged(claim=claim, verdict="right", answer=answer)
+    by_name = same_model(claim.layer, scope.ledger.header.model)
+    if said in (answer.value, *(placed.sides_of_model(scope) if by_name else ())):
+        return Judged(claim=claim, verdict="right", answer=replace(answer, value=said))
     return wrong(claim, answer, (Candidate("wrong-side", f"it lies on the {answer.value} side", answer.value),))
 
 

@@ -47,7 +47,8 @@ QUANTITIES = _all(
      "compulsory bytes; bytes moved; memory traffic; traffic by formula"),
     ("bytes_read", "byte", "formula", "compulsory bytes that are read", "bytes read"),
     ("bytes_written", "byte", "formula", "compulsory bytes that are written", "bytes written"),
-    ("intensity", "flop/byte", "formula", "FLOPs per byte", "arithmetic intensity; ai; operational intensity"),
+    ("intensity", "flop/byte", "formula", "FLOPs per byte",
+     "arithmetic intensity; ai; operational intensity; flop/b; flop/byte; flops/byte; flops per byte"),
     # What a layer is.
     ("params", "count", "module", "parameters, each once",
      "parameters; param; parameter count; total parameters; total params; number of parameters; #params; "
@@ -150,7 +151,7 @@ METRIC = re.compile(r"[a-z][a-z0-9]*__[a-z0-9_]+(?:\.[a-z0-9_]+)*")
 """How Nsight Compute names its counters."""
 COUNTER = Quantity("counter", "counter", "counter", "a hardware counter by its own name")
 _BRACKETS = re.compile(r"(?P<name>.+?)\s*[(\[]\s*(?:in\s+)?(?P<unit>[^()\[\]]+?)\s*[)\]]")
-_PREFIXED = re.compile(r"(?P<unit>[KMGT])(?P<name>flops?|macs?|params?|madds?)", re.IGNORECASE)
+_PREFIXED = re.compile(r"(?P<unit>[KMGT])(?P<name>flops?(?:/s)?|macs?|params?|madds?)", re.IGNORECASE)
 _PHASED = re.compile(r"(?P<phase>forward|backward|training|inference|optimizer)(?: pass| step)? (?P<name>.+)")
 _PER_SAMPLE = re.compile(r"(?:per|/|a|an|each)\s*(?:image|sample|picture|example)")
 
@@ -198,7 +199,7 @@ def named(text: str) -> Named:
     if METRIC.fullmatch(written.lower()):
         return Named(COUNTER, written, metric=written.lower())
     if (found := _SPELLED.get(_plain(written))) is not None:
-        return Named(QUANTITIES[found], written)
+        return Named(QUANTITIES[found], written, unit=_own_unit(written, QUANTITIES[found]))
     if " / " in written:
         above, _, below = written.partition(" / ")
         return Named(QUANTITIES["ratio"], written, parts=(_operand(above), _operand(below)))
@@ -219,13 +220,22 @@ def named(text: str) -> Named:
     raise UnknownQuantity(f"{written!r} is no quantity that can be checked: {hint}")
 
 
+def _own_unit(written: str, quantity: Quantity) -> str:
+    """A name that is a unit itself: `GFLOP/s`, `% of roof`."""
+    if quantity.dimension == "fraction" and written.startswith("%"):
+        return "%"
+    unit = unit_of(written, "flop/s") if quantity.dimension == "flop/s" else None
+    return written if unit is not None and unit.power else ""
+
+
 def _with_unit(written: str) -> Named | None:
     """`FLOPs (G)`, `memory [MB]`, and `GFLOPs` with the prefix in front."""
     found = _BRACKETS.fullmatch(written) or _PREFIXED.fullmatch(written)
     if found is None or (name := _SPELLED.get(_plain(found["name"]))) is None:
         return None
     quantity = QUANTITIES[name]
-    return Named(quantity, written, unit=found["unit"]) if unit_of(found["unit"], quantity.dimension) else None
+    unit = written if quantity.dimension == "flop/s" and found.re is _PREFIXED else found["unit"]
+    return Named(quantity, written, unit=unit) if unit_of(unit, quantity.dimension) else None
 
 
 def _operand(text: str) -> Operand:

@@ -6,18 +6,16 @@ What was only estimated, or is asked of another device, is not placed here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
 
 from rooflight.claims.book import Scope
 from rooflight.claims.result import Answer, CannotTell
-from rooflight.explanation.verdicts import Bound, Verdict
+from rooflight.explanation.verdicts import Verdict
 from rooflight.hardware.device import Device
 from rooflight.measured.rows import phases
 from rooflight.reporting.verdict_text import place as place_text
 from rooflight.summary import By
 
 _BY: dict[str, By] = {"module": "module", "type": "type", "op": "op"}
-BOUNDS = get_args(Bound)
 
 
 def is_own(scope: Scope, device: Device | None) -> bool:
@@ -70,10 +68,15 @@ def bound(scope: Scope) -> Answer:
     return Answer(row.bound, f"{place_text(row)}; {row.evidence}", f"times: {step.times}")
 
 
-def also_bound(scope: Scope) -> str:
-    """What bounds the kernels of a step that waits for the host: `compare` shows both."""
+def also_bound(scope: Scope, *, by_name: bool) -> tuple[str, ...]:
+    """What bounds the kernels of a step, whatever it waits for: `compare` shows it in the row of the model's name."""
     found = verdicts_on(scope)
-    return found[0].bound or "" if found else ""
+    waits = [row.bound for row in found[:1] if row.bound == "latency"]
+    return tuple(bound for bound in (*waits, *(row.bound for row in found[1:] if by_name)) if bound is not None)
+
+
+def sides_of_model(scope: Scope) -> tuple[str, ...]:
+    return tuple(row.side for row in verdicts_on(scope)[1:] if row.side is not None)
 
 
 def side(scope: Scope) -> Answer:
