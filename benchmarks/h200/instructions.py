@@ -2,8 +2,9 @@
 
 usage: instructions.py FOLDER [SECTION ...]    (needs a CUDA GPU; writes a ledger for every section)
 
-The shapes are drawn at random, from a fixed seed, and are nobody's layers: what a kernel's name, tile and grid say of
-the work it does is learned and tested here, and then used on the models.
+The shapes of convolutions, products and attention are drawn at random, from a fixed seed, and are nobody's layers: what
+a kernel's name, tile and grid say of the work it does is learned and tested here, and then used on the models. Sizes of
+all other ops are listed by hand; some widths (512, 768, 1000, 30522, 50257) are those of models too.
 """
 
 import random
