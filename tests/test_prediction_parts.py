@@ -873,12 +873,12 @@ def test_changed_tasks_are_those_of_the_model_that_was_changed():
 
     steps = {dtype: PreparedTrace(rooflight.estimate("resnet18", batch=4, step="train", dtype=dtype), None).at(None)
              for dtype in ("fp32", "bf16")}  # fmt: skip
-    changed = replace(steps["fp32"], tasks=tuple(map(advising._in_bf16, steps["fp32"].tasks)))
+    changed = replace(steps["fp32"], tasks=tuple(map(advising.in_bf16, steps["fp32"].tasks)))
     assert matrix(changed) == matrix(steps["bf16"])
-    fused = advising._fused(steps["fp32"])
+    fused = advising.fused(steps["fp32"])
     assert [task.family for task in fused.tasks if "fused" in task.family or task.family == "foreach"] == ["fused-sgd"]
     assert all(
-        task.numbers[-1] for task in map(advising._channels_last, changed.tasks) if task.family.startswith("conv")
+        task.numbers[-1] for task in map(advising.in_channels_last, changed.tasks) if task.family.startswith("conv")
     )
 
 
