@@ -129,6 +129,7 @@ def test_an_old_format_is_migrated(ledger, tmp_path, monkeypatch):
         return {**old, "header": header, "format_version": 3}
 
     monkeypatch.setattr(files, "FORMAT_VERSION", 3)
+    monkeypatch.setattr(files, "ONLY_ADDED_SINCE", 3)
     monkeypatch.setattr(files, "MIGRATIONS", {1: to_2, 2: to_3})
     migrated = files.load(path)
     assert migrated.header == ledger.header

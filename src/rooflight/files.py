@@ -24,13 +24,11 @@ from rooflight.ledger import FORMAT_VERSION, Ledger
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def _to_2(document: dict[str, Any]) -> dict[str, Any]:
-    """Version 2 only added fields (what measurements need), so a file of version 1 already says the same."""
-    return {**document, "format_version": 2}
-
-
-MIGRATIONS: dict[int, Migration] = {1: _to_2}
-"""From the version it is filed under to the next."""
+MIGRATIONS: dict[int, Migration] = {}
+"""From the version it is filed under to the next, where that is more than new fields."""
+ONLY_ADDED_SINCE = 1
+"""From this version on formats only gained fields (2: what measurements need; 3: when kernels were launched), so that
+an older file is read as it is."""
 
 
 def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
@@ -106,8 +104,9 @@ def load(path: str | Path) -> Ledger:
     content = read_bytes(path, what="ledger")
     version = _version(content, path)
     try:
-        if version == FORMAT_VERSION:
-            return _checked(msgspec.json.decode(content, type=Ledger))
+        if ONLY_ADDED_SINCE <= version:
+            found = msgspec.json.decode(content, type=Ledger)
+            return _checked(msgspec.structs.replace(found, format_version=FORMAT_VERSION))
         document = msgspec.json.decode(content)
         for step in range(version, FORMAT_VERSION):
             if step not in MIGRATIONS:

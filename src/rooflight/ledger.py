@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 Phase = Literal["forward", "backward", "optimizer"]
 Kind = Literal["compute", "view", "host"]
@@ -243,6 +243,10 @@ class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     start_s: float | None = None
     """Counted from the step's first kernel."""
     time_s: float | None = None
+    launch_s: float | None = None
+    """When the host began to launch it, on the clock of `start_s`: negative before the first kernel ran."""
+    launch_time_s: float | None = None
+    """How long that call took the host."""
     label: str = ""
     """The range it was launched in, where a log names one."""
     quantities: dict[str, Value] = {}

@@ -36,10 +36,11 @@ Sizes = tuple[int, int, int]
 
 
 class Point(NamedTuple):
-    """A moment on a host thread."""
+    """A moment on a host thread, and how long took what began there."""
 
     thread: Thread
     time_ns: int
+    took_ns: int = 0
 
 
 class Marker:
@@ -215,7 +216,7 @@ def decode(content: bytes, *, source: str) -> Trace:
                 correlation = _CALL_ARGS.decode(event.args).correlation
                 if correlation is not None:
                     # A runtime call and the driver call inside it share the number: the outer one comes first in time.
-                    point = Point((event.pid, event.tid), _ns(event.ts))
+                    point = Point((event.pid, event.tid), _ns(event.ts), _ns(event.dur))
                     known = calls.get(correlation)
                     calls[correlation] = point if known is None or point.time_ns < known.time_ns else known
             elif event.cat in _HOST_RANGES:

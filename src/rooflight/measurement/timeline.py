@@ -65,6 +65,9 @@ class Launch:
     correlation: int = 0
     graph_node: int | None = None
     """Which node of a CUDA graph; all of a graph's launches share one correlation."""
+    launch_s: float | None = None
+    """When the host began the call that launched it, on the clock of `start_s`, and how long that took it."""
+    launch_time_s: float | None = None
 
     @property
     def end_s(self) -> float:
@@ -85,11 +88,14 @@ def launches(trace: Trace) -> list[Launch]:
         op = marks.at(trace.ranges.get(one.external)) if one.external is not None else None
         if op is None:
             op = marks.at(trace.calls.get(one.correlation))
+        call = trace.calls.get(one.correlation)
         found.append(
             Launch(
                 name=one.name, kind=one.kind, stream=one.stream, start_s=(one.start_ns - first_ns) / 1e9,
                 time_s=one.time_ns / 1e9, device=one.device, grid=one.grid, block=one.block, op=op,
                 correlation=one.correlation, graph_node=one.graph_node,
+                launch_s=None if call is None else (call.time_ns - first_ns) / 1e9,
+                launch_time_s=None if call is None else call.took_ns / 1e9,
             )
         )  # fmt: skip
     return found
@@ -139,7 +145,8 @@ def merge(marked: list[Launch], plain: Sequence[list[Launch]]) -> tuple[tuple[Ke
             Kernel(
                 name=launch.name, ops=ops or (() if op is None else (op,)), kind=launch.kind, grid=launch.grid,
                 block=launch.block, tile=tile(launch.name) if launch.kind == "kernel" else None, stream=launch.stream,
-                start_s=launch.start_s, time_s=statistics.median(times),
+                start_s=launch.start_s, time_s=statistics.median(times), launch_s=launch.launch_s,
+                launch_time_s=launch.launch_time_s,
                 quantities={"gpu_time_s": median(times, origin)},
             )
         )  # fmt: skip

@@ -1,0 +1,37 @@
+"""A chart as data: its definition, how to read it, and the same numbers as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rooflight.reporting.table import Table
+
+if TYPE_CHECKING:
+    import altair as alt
+
+WIDTH = 760
+"""Of a picture, in pixels; in a page a chart takes the width that there is."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One picture. Colours of its own are those of `theme`; those of axes and text come from the page, light or dark."""
+
+    name: str
+    """What `--chart` calls it, and the address of its place in a page."""
+    title: str
+    caption: str
+    """How to read it, and where its numbers are from."""
+    definition: alt.Chart | alt.LayerChart | alt.VConcatChart | alt.HConcatChart
+    """With its data inside and without a theme; its width is `WIDTH`."""
+    table: Table
+    """The same numbers, for readers who cannot see it and for formats without pictures."""
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The definition as Vega-Lite."""
+        made: dict[str, Any] = self.definition.to_dict()
+        made.pop("config", None)
+        return made
