@@ -8,8 +8,13 @@ from __future__ import annotations
 UNBUILT = "0.1.0.dev0"
 """Of a source tree that was never built or installed; pyproject.toml's fallback-version says the same."""
 
-__version__: str
-try:
-    from rooflight._built import version as __version__
-except ImportError:
-    __version__ = UNBUILT
+
+def _built() -> str:
+    try:
+        from rooflight._built import version  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return UNBUILT
+    return str(version)
+
+
+__version__ = _built()
