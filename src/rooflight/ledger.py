@@ -48,18 +48,24 @@ class Tensor(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, 
     """What an op sees of a tensor: its shape, and which storage its elements lie in."""
 
     storage: Size
+    """`id` of the `Storage` its elements lie in."""
     shape: tuple[Size, ...]
+    """Sizes of its dimensions."""
     dtype: Dtype
+    """Type of one element."""
     strides: tuple[int, ...] | None = None
     """`None` when contiguous."""
     offset: Size = 0
+    """Elements between the start of the storage and its first element."""
 
     @property
     def numel(self) -> int:
+        """How many elements it has."""
         return math.prod(self.shape)
 
     @property
     def itemsize(self) -> int:
+        """Bytes of one element."""
         return DTYPE_BYTES[self.dtype]
 
     @property
@@ -86,8 +92,11 @@ class Storage(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True,
     """A block of memory and when it lives, counted in ops of the step."""
 
     id: Size
+    """What tensors call it by; unique in the ledger."""
     nbytes: Size
+    """Bytes that were asked for, before an allocator rounds them."""
     category: Category
+    """What it holds."""
     born: Size | None = None
     """Index of the op that made it; `None`: it was there before the step."""
     dies: Size | None = None
@@ -102,6 +111,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, om
     """What the mathematics says one op costs. Every quantity comes from the formula that `origin` names."""
 
     origin: str
+    """Which formula, as `formula aten::mm`."""
     macs: int | None = None
     """Multiply-adds of useful matrix work (convolution, matmul, attention)."""
     flops: int | None = None
@@ -109,7 +119,9 @@ class Cost(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, om
     other_flops: int | None = None
     """1 per arithmetic result, transcendental or comparison outside matrix work."""
     bytes_read: int | None = None
+    """Compulsory: every distinct input once."""
     bytes_written: int | None = None
+    """Compulsory: every output once."""
     flops_causal: int | None = None
     """`flops` with only the half of the attention matrix that a causal mask keeps; equals `flops` elsewhere."""
     recompute_flops: int | None = 0
@@ -120,7 +132,9 @@ class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     """One dispatcher call below autograd and autocast."""
 
     index: int
+    """Place in the ledger, counted from 0."""
     phase: Phase
+    """Part of the step it ran in."""
     module: str
     """Path of the module it ran in; "" is the model itself."""
     call: int
@@ -130,20 +144,25 @@ class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     ordinal: int
     """Counts the ops that share all of the above but the index."""
     rank: int = 0
+    """Process of a distributed step."""
     kind: Kind = "compute"
+    """`view` moves nothing, `host` runs on the CPU of a step for another device; both cost nothing."""
     precision: str = ""
     """The precision the arithmetic runs in on the target: `tf32` for an fp32 convolution where torch allows it."""
     args: dict[str, Arg] = {}
     """By schema name; defaulted arguments are absent."""
     outputs: tuple[Tensor, ...] = ()
+    """Tensors it gave."""
     mutates: tuple[str, ...] = ()
     """Names of arguments written in place."""
     recompute: bool = False
     """Run again during backward (checkpointing)."""
     cost: Cost | None = None
+    """What the mathematics says; `None`: no formula is known."""
 
     @property
     def key(self) -> tuple[int, str, str, int, str, int]:
+        """What tells it from all other ops of the step, also in another ledger of the same step."""
         return (self.rank, self.phase, self.module, self.call, self.name, self.ordinal)
 
     @property
@@ -166,6 +185,7 @@ class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
         return [item for item in value if isinstance(item, Tensor)] if isinstance(value, list) else []
 
     def ints(self, name: str, default: Sequence[int] = ()) -> list[int]:
+        """The whole numbers of an argument, one or a list; `default` where it was not given."""
         value = self.args.get(name)
         if isinstance(value, list):
             return [int(item) for item in value if isinstance(item, int)]
@@ -191,19 +211,27 @@ class Module(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """A module of the model. Parameters are counted at their first owner, so that the rows sum to the model's."""
 
     path: str
+    """Name in the model, as `layer1.0.conv1`; "" is the model itself."""
     type: str
+    """Name of its class."""
     params: int = 0
     """Own parameters, without those of children."""
     trainable_params: int = 0
+    """Those of `params` that get a gradient."""
     param_bytes: int = 0
+    """Bytes of `params`."""
     buffer_bytes: int = 0
+    """Bytes of its own buffers."""
     tied: tuple[str, ...] = ()
     """Own parameters that another module already owns."""
     calls: int = 0
+    """How often the step called it."""
     inputs: tuple[tuple[int, ...], ...] = ()
     """Shapes of the tensors its first call got, and gave."""
     outputs: tuple[tuple[Size, ...], ...] = ()
+    """Shapes of the tensors its first call gave."""
     output_dtypes: tuple[Dtype, ...] = ()
+    """Types of `outputs`, in the same order."""
 
     @property
     def output_bytes(self) -> int:
@@ -217,10 +245,13 @@ class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """A measured quantity and the counter, clock or spec it was read from."""
 
     value: int | float
+    """The number, in the unit of its name."""
     origin: str
+    """The counter, clock or specification."""
     low: int | float | None = None
     """Least and greatest of the repeats that `value` is the median of; `None` where there was one."""
     high: int | float | None = None
+    """Greatest of the repeats."""
 
 
 KernelKind = Literal["kernel", "copy", "set", "primitive"]
@@ -231,18 +262,23 @@ class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """One kernel launch. It belongs to one op, or to several when they were fused or captured together."""
 
     name: str
+    """As the profiler gives it."""
     ops: tuple[int, ...] = ()
     """Empty: nothing tells which op it belongs to."""
     kind: KernelKind = "kernel"
     """`copy` and `set` are the copy engine's work; a `primitive` is a CPU library's."""
     grid: tuple[int, int, int] | None = None
+    """Thread blocks in x, y, z; `None`: no kernel of a GPU, or not told."""
     block: tuple[int, int, int] | None = None
+    """Threads of a block in x, y, z."""
     tile: tuple[int, ...] | None = None
     """Rows and columns (and depth) of the output tile of one thread block, where the name tells."""
     stream: int | None = None
+    """Stream of the GPU it ran on."""
     start_s: float | None = None
     """Counted from the step's first kernel."""
     time_s: float | None = None
+    """How long it ran."""
     launch_s: float | None = None
     """When the host began to launch it, on the clock of `start_s`: negative before the first kernel ran."""
     launch_time_s: float | None = None
@@ -260,8 +296,11 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """
 
     scope: Scope
+    """What the set of ops is."""
     ops: tuple[int, ...] = ()
+    """Indices of the ops it is over; empty for a region, whose ops are not known."""
     quantities: dict[str, Value] = {}
+    """By name, each with its origin."""
     name: str = ""
     """What a region or graph is called."""
 
@@ -270,55 +309,87 @@ class MathModes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The switches that decide which unit fp32 work runs on."""
 
     tf32_conv: bool
+    """fp32 convolutions may run in TF32."""
     tf32_matmul: bool
+    """fp32 matrix products may run in TF32."""
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What was run, how, and what could not be said about it."""
 
     rooflight: str
+    """Version that wrote the ledger."""
     torch: str | None
     """`None` here and below: a log from elsewhere does not tell."""
     model: str
+    """Name it was asked for by, or the class of a live module."""
     step: StepKind | None
+    """`infer`, `train` or `decode`."""
     target: str
+    """What the step was traced for: `cuda`, `cuda:80`, `cpu`."""
     batch: Count | None
     """`None`: a live module whose inputs do not tell it."""
     dtype: str | None
+    """Type the model was converted to."""
     math: MathModes | None
+    """Whether fp32 work runs in TF32."""
     sequence: int | None = None
+    """Length of the sequence, where the model has one."""
     past: int | None = None
+    """Tokens that are in the cache already, for `decode`."""
     autocast: str | None = None
+    """Type of autocast; `None`: without."""
     loss: str | None = None
+    """Loss of a training step."""
     optimizer: str | None = None
+    """Optimizer of a training step."""
     accumulate: Count = 1
+    """Forward and backward passes before one optimizer step."""
     checkpoint: tuple[str, ...] = ()
     """Modules that run again in backward, as they were asked for."""
     execution: Execution = "eager"
+    """How the step was run."""
     traced_on: str = "meta"
+    """Where the trace ran: `meta` is on tensors without data."""
     inputs: tuple[tuple[str, Tensor], ...] = ()
+    """Names and tensors the model was called with."""
     outputs: tuple[Tensor, ...] = ()
+    """Tensors it gave."""
     rank: int = 0
+    """Process this ledger is of."""
     world: int = 1
+    """How many processes there were."""
     device: str | None = None
+    """Name of the device as its driver gives it; `None`: nothing was run on one."""
     cuda: str | None = None
+    """Version of CUDA."""
     driver: str | None = None
+    """Version of the driver."""
     conditions: dict[str, str] = {}
     """Clocks, power, throttling, other processes while it ran; empty for a trace without a device."""
     command: str = ""
+    """Command line that makes it again."""
     notes: tuple[str, ...] = ()
+    """What could not be measured and why, what was assumed."""
 
 
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One step: what it was, its modules, its memory, its ops, and what was measured over them."""
 
     format_version: int
+    """Version of this format; `rooflight.load` migrates older ones."""
     header: Header
+    """What was run, and how."""
     modules: tuple[Module, ...] = ()
+    """The module tree, parents first."""
     storages: tuple[Storage, ...] = ()
+    """Every block of memory that the step touches."""
     ops: tuple[Op, ...] = ()
+    """Every op, in the order in which they ran."""
     kernels: tuple[Kernel, ...] = ()
+    """Every kernel that was measured."""
     measurements: tuple[Measurement, ...] = ()
+    """What was measured, over sets of ops."""
 
     # How a ledger looks is the report's business; these only let Python find it.
     def __repr__(self) -> str:

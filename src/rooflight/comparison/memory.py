@@ -29,8 +29,11 @@ class Moment:
     """An op, what is allocated after it, and what it borrows inside itself."""
 
     op: Op
+    """Which one."""
     allocated_bytes: Number
+    """After it."""
     workspace_bytes: Number
+    """Taken and given back inside it, at most."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,9 @@ class Highest:
     """The op in which most is allocated."""
 
     op: Op
+    """Which one."""
     allocated_bytes: Number
+    """At that moment."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +51,25 @@ class SideMemory:
     """What one side says; `None` where it does not know."""
 
     kind: Kind
+    """An estimate is predicted."""
     before_bytes: Number | None
+    """Allocated when the step begins."""
     peak_allocated_bytes: Number | None
+    """Most that tensors took."""
     peak_reserved_bytes: Number | None
+    """Most that the allocator held of the device."""
     outside_bytes: Number | None
+    """Context and libraries."""
     highest: Highest | None
+    """Where the peak is."""
     moments: tuple[Moment, ...]
+    """After every op that is known."""
     notes: tuple[str, ...] = ()
+    """What a reader should know of it."""
 
     @property
     def is_known(self) -> bool:
+        """Is there a peak to compare?"""
         return self.peak_allocated_bytes is not None
 
 
@@ -64,11 +78,15 @@ class Parting:
     """An op at which two timelines part: one grows by more than the other, or borrows more in between."""
 
     op: Op
+    """As A has it."""
     growth_a_bytes: Number
     """Since the op before it that both have: what was freed in between is in it, on both sides."""
     growth_b_bytes: Number
+    """The same on B."""
     workspace_a_bytes: Number
+    """Borrowed inside the op on A."""
     workspace_b_bytes: Number
+    """Borrowed inside the op on B."""
 
     @property
     def nbytes(self) -> Number:
@@ -82,12 +100,15 @@ class JoinedMemory:
     """Both sides, and their timelines joined by the keys of the ops."""
 
     a: SideMemory
+    """Side A."""
     b: SideMemory
+    """Side B."""
     device: str | None = None
     """For which one predictions were made."""
 
     @property
     def kinds(self) -> tuple[Kind, Kind]:
+        """How A and B are known."""
         return self.a.kind, self.b.kind
 
     @cached_property
@@ -137,7 +158,9 @@ class ComparedMemory:
     """The memory of both sides, or why it is left out; neither where there is nothing to be said."""
 
     joined: JoinedMemory | None = None
+    """Both sides."""
     left_out: str = ""
+    """One sentence; "" where it is there."""
 
 
 def compare_memory(a: Measured, b: Measured) -> ComparedMemory:

@@ -36,9 +36,13 @@ class Figures:
     """What one side says of a row."""
 
     time_s: Number | None
+    """Of its kernels, or of its calls on a CPU."""
     flops: Number | None
+    """Executed, or useful beside an estimate."""
     bytes: Number | None
+    """Of DRAM, or compulsory beside an estimate."""
     ops: int
+    """How many."""
     only_here: int
     """Ops of the row that the other side does not have."""
 
@@ -48,10 +52,15 @@ class PairRow:
     """A row of the summary on both sides; `None` where a side does not have it at all."""
 
     name: str
+    """Module, type or op."""
     type: str
+    """Class of the module."""
     depth: int
+    """In the module tree."""
     a: Figures | None
+    """Side A."""
     b: Figures | None
+    """Side B."""
     why: Account | None = None
     """Causes of executed FLOPs: of B's, or of A's where B executed none."""
 
@@ -65,12 +74,17 @@ class TotalLine:
     """A quantity of the whole step on both sides."""
 
     name: str
+    """In words."""
     unit: Unit
+    """Of both values."""
     a: Number | None
+    """Of side A; `None`: not known."""
     b: Number | None
+    """Of side B."""
 
     @property
     def ratio(self) -> float | None:
+        """B by A."""
         return ratio(self.b, self.a)
 
 
@@ -79,8 +93,11 @@ class Difference:
     """Something that the two steps were run with, and that is not the same."""
 
     name: str
+    """Which setting."""
     a: str
+    """On side A."""
     b: str
+    """On side B."""
 
 
 class Comparison:

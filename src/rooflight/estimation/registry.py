@@ -23,13 +23,21 @@ class Work:
     """
 
     macs: str | int = 0
+    """Multiply-adds of matrix work."""
     other: str | int = 0
+    """Operations of everything else."""
     causal_macs: str | int | None = None
+    """`macs` with a causal mask; `None`: the same."""
     recompute_macs: str | int = 0
+    """Multiply-adds done a second time."""
     reads: str | int | None = None
+    """Bytes; `None`: every distinct input once."""
     writes: str | int | None = None
+    """Bytes; `None`: every output once."""
     where: Mapping[str, int | float] = field(default_factory=dict)
+    """The numbers that the symbols stand for."""
     note: str = ""
+    """A sentence for `--explain`."""
 
 
 Formula = Callable[[Op], Work]

@@ -48,11 +48,15 @@ class CauseSum:
     """One cause over several ops."""
 
     name: str
+    """As `tile padding`."""
     amount: float
+    """Of all ops together."""
     ops: int
+    """How many have it."""
     evidence: str
     """Of the op where it is largest."""
     largest: Op | None
+    """The op with most of it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,9 @@ class Account:
     """Several ops together."""
 
     asked: Number
+    """By the mathematics."""
     measured: Number
+    """By counters."""
     causes: tuple[CauseSum, ...]
     """The largest first, whatever their sign."""
     unexplained: float
@@ -68,9 +74,11 @@ class Account:
     unexplained_gross: float
     """Each op's by itself, without signs."""
     ops: int
+    """How many are covered."""
 
     @property
     def gap(self) -> float:
+        """Measured less asked."""
         return self.measured - self.asked
 
     def part(self, amount: float) -> float | None:

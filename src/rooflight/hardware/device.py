@@ -26,15 +26,24 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A number, where it was read, and the day it was read."""
 
     value: float
+    """In SI units."""
     source: str
+    """Where it was read, or how it was computed."""
     date: str
+    """The day it was read, as 2026-11-15."""
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a device can do at most, every figure with its source."""
+
     name: str
+    """What `--on` takes."""
     title: str
+    """As the vendor writes it."""
     kind: Kind
+    """`gpu` or `cpu`."""
     vendor: str
+    """As `NVIDIA`."""
     aliases: tuple[str, ...] = ()
     """Other spellings that `--on` takes."""
     recognised_as: tuple[str, ...] = ()
@@ -46,6 +55,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tensor_flops_per_s: dict[str, Figure] = {}
     """Tensor or matrix cores, by precision; empty where there are none."""
     memory_bytes: Figure
+    """Of the device, or of one socket."""
     usable_memory_bytes: Figure | None = None
     """What the driver leaves to processes of it, where that was read."""
     context_bytes: Figure | None = None
@@ -59,9 +69,13 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     clock_hz: Figure
     """The highest."""
     base_clock_hz: Figure | None = None
+    """The one that is promised."""
     links_bytes_per_s: dict[str, Figure] = {}
+    """By name (`nvlink`, `pcie`), in one direction."""
     tdp_w: Figure | None = None
+    """Power limit."""
     notes: tuple[str, ...] = ()
+    """What a reader of the figures should know."""
 
     def peak(self, precision: str) -> Figure | None:
         """Of matrix work: tensor cores where they have that precision, else the cores. `None`: it has it nowhere.

@@ -11,21 +11,30 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     """Of all of them."""
     count: int = 1
+    """How many storages."""
     category: str
+    """As `activation` or `parameter`."""
     name: str = ""
     """Of a parameter, buffer or input; of anything else the op that made it."""
     module: str = ""
+    """That it was made in."""
     shape: tuple[int, ...] = ()
+    """Of one of them."""
     dtype: str = ""
+    """Of its elements."""
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
     """The moment at which most is allocated."""
 
     op: int
+    """Index of the op."""
     name: str
+    """Of the op, as `aten::convolution`."""
     module: str
+    """That the op runs in."""
     phase: str
+    """Of the step."""
     split: dict[str, int]
     """By category, as asked for; with `rounding`, what blocks have beyond that, it adds up to the allocated peak."""
     tenants: tuple[Tenant, ...] = ()
@@ -36,6 +45,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes after every op of the step; workspace is what the op itself borrows at most."""
 
     categories: dict[str, tuple[int, ...]]
+    """By category, as asked for."""
     allocated: tuple[int, ...]
     """What the allocator has given out, rounding and all."""
     phases: tuple[tuple[str, int], ...] = ()
@@ -62,10 +72,13 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     first_step_bytes: int
     """The allocated peak of the first step, in which the optimizer's state is made."""
     peak: Peak
+    """The moment at which most is allocated, and what is there then."""
     timeline: Timeline | None = None
+    """Of the whole step, where it was asked for."""
     stage: int | None = None
     """Of many GPUs, the stage of the pipeline whose ranks are the fullest, counted from nought."""
     notes: tuple[str, ...] = ()
+    """What a reader should know of it."""
 
     @property
     def device_bytes(self) -> int:

@@ -21,10 +21,13 @@ class Interval(msgspec.Struct, frozen=True):
     """Nine times out of ten between these, if errors are as they are among the calibrated points."""
 
     low: float
+    """Seconds."""
     high: float
+    """Seconds."""
 
     @classmethod
     def around(cls, value: float, deviation: float) -> Interval:
+        """Of a normal error with this standard deviation."""
         return cls(max(0.0, value - 1.645 * deviation), value + 1.645 * deviation)
 
 
@@ -32,24 +35,34 @@ class CostlyOp(msgspec.Struct, frozen=True, kw_only=True):
     """Ops that are alike (same shapes, same work), together."""
 
     name: str
+    """As `aten::convolution`."""
     calls: int
+    """How many of them the step has."""
     time_s: float
+    """Of all of them."""
     share: float
     """Of the device's time in the step."""
     module: str
     """Of the first of them."""
     shapes: str
+    """Of its first two inputs."""
     precision: str
+    """That it runs in."""
     bound: Bound
+    """What bounds it."""
     percent_of_roof: float | None
+    """Of the least time that the roofs allow; `None`: no roof is known."""
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """A change, and what the same prediction says of the step with it."""
 
     change: str
+    """In words."""
     time_s: float
+    """Of a step with it."""
     throughput: float | None
+    """Samples a second with it; `None`: the batch is not known."""
     gain: float
     """Throughput with it over throughput without, less 1."""
 
@@ -58,25 +71,36 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of communication of one GPU in a step."""
 
     what: str
+    """What is sent, and for what."""
     calls: int
+    """Messages in a step."""
     bytes: float
+    """Of all its messages, as one GPU sends them."""
     time_s: float
     """Of all its messages, hidden or not."""
     how: str
+    """Over which links and by which algorithm."""
 
 
 class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One size of run. Speed-ups and efficiency are against the first of its curve."""
 
     gpus: int
+    """How many there are."""
     batch: int
     """Of one replica."""
     global_batch: int
+    """Of all replicas."""
     time_s: float
+    """Of one step."""
     throughput: float
+    """Samples a second of all GPUs."""
     exposed_s: float
+    """What communication makes the step longer by."""
     speedup: float
+    """Throughput over that of the first point."""
     efficiency: float
+    """`speedup` by how many times more GPUs there are."""
     paleo_speedup: dict[str, float]
     """By PALEO's own models of communication, with the same computation."""
 
@@ -85,15 +109,23 @@ class Many(msgspec.Struct, frozen=True, kw_only=True):
     """The step of one GPU among many. Bytes and times are of one GPU, the fullest; parameters are the model's, once."""
 
     parallel: str
+    """How they work together, as `--parallel` takes it."""
     gpus: int
+    """All of them."""
     nodes: int
+    """Machines they are in."""
     tensor: int
+    """GPUs that share every layer."""
     pipeline: int
+    """Stages that layers are dealt to."""
     data: int
+    """Replicas of the model."""
     batch: int
     """Of one replica."""
     global_batch: int
+    """Of all replicas."""
     micro_batches: int
+    """Parts that a replica's batch is cut into."""
     one_gpu_time_s: float
     """The same replica's step on one GPU alone."""
     compute_s: float
@@ -101,25 +133,35 @@ class Many(msgspec.Struct, frozen=True, kw_only=True):
     host_wait_s: float
     """The part of `compute_s` that a host which needs no time would save."""
     bubble_s: float
+    """In which a stage of the pipeline waits for others."""
     communication_s: float
+    """Of all messages, hidden or not."""
     exposed_s: float
     """What communication makes the step longer by."""
     efficiency: float
     """Samples a second of one GPU among these over those of one alone."""
     parameters: int
+    """The model's."""
     parameter_bytes: float
+    """Held by one GPU."""
     gradient_bytes: float
+    """Held by one GPU."""
     optimizer_bytes: float
+    """Held by one GPU."""
     traffic: tuple[Traffic, ...] = ()
+    """By kind."""
     weak: tuple[ScalingPoint, ...] = ()
     """Every replica keeps its batch."""
     strong: tuple[ScalingPoint, ...] = ()
     """The global batch is kept and divided."""
     assumptions: tuple[str, ...] = ()
+    """What was taken for granted."""
     notes: tuple[str, ...] = ()
+    """What a reader should know of it."""
 
     @property
     def state_bytes(self) -> float:
+        """Parameters, gradients and optimizer state that one GPU holds."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
@@ -127,44 +169,62 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A whole training run, and what it costs."""
 
     epochs: int
+    """How often the dataset is gone through."""
     dataset_size: int
+    """Samples."""
     steps: int
+    """Of the optimizer."""
     time_s: float
+    """Of all of them."""
     time_interval_s: Interval
+    """All steps at the ends of their interval."""
     cost: float | None = None
+    """In the currency of the price; `None`: none was given."""
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """One step on one device (or on several, `many`) at one batch."""
+
     device: str
+    """Its name in the database, or that of its file."""
     tier: str
+    """`calibrated`, `transferred` or `spec`."""
     source: str
     """Which calibration, or which constant."""
     batch: int | None
+    """Samples of one step; `None`: not known."""
     time_s: float
     """Of one step among many, by a watch: the later of host and device."""
     time_interval_s: Interval
+    """Around `time_s`."""
     gpu_time_s: float
     """In which the device works; with `many`, one of its GPUs: divided kernels, over all its micro-batches."""
     gpu_time_interval_s: Interval
+    """Around `gpu_time_s`."""
     host_time_s: float | None = None
     """In which the host works (with `many`, that of the same GPU); `None`: the tier knows no host."""
     throughput: float | None
     """Samples a second."""
     tokens_per_s: float | None = None
+    """Where the model has a sequence."""
     flops: int = 0
+    """Useful matrix FLOPs of the step."""
     mfu: float | None = None
     """Useful matrix FLOPs over what the units they run on could do in the step's time."""
     bound: Bound
+    """What bounds the step."""
     percent_of_roof: float
     """The least time that the roofs allow for all ops, over the device's time; none counts more than its own."""
     inside: float | None = None
     """Part of the device's time in ops whose shapes lie among the calibrated ones."""
     kernels: int | None = None
+    """Launches of a step; `None`: the tier does not count them."""
     phases: dict[str, float] = {}
     """The device's time by phase: the parts of `gpu_time_s`."""
     ops: tuple[CostlyOp, ...] = ()
     """The ten costliest kinds of ops."""
     advice: tuple[Advice, ...] = ()
+    """What would make it faster, the best first."""
     op_times_s: tuple[float, ...] = ()
     """Of every op of the step, in its order."""
     roofline: dict[str, Any] | None = None
@@ -182,6 +242,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpus(self) -> int:
+        """How many of the device work together."""
         return 1 if self.many is None else self.many.gpus
 
     def run(self, epochs: int, dataset_size: int, price: float | None = None, *, accumulate: int = 1) -> Run | None:
@@ -204,26 +265,36 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     """A change that takes less memory, and what the same prediction says of the step with it."""
 
     device: str
+    """Where it was predicted for."""
     batch: int | None
+    """At which."""
     change: str
+    """In words."""
     options: str
     """What to add to the command, or to change in it."""
     peak_allocated_bytes: int
+    """With the change."""
     peak_reserved_bytes: int | None
+    """With the change."""
     device_bytes: int
+    """With the change: what a tool outside the process sees."""
     saved_bytes: int
     """Of the device's."""
     fits: bool
+    """Would it run then?"""
     time_s: float | None = None
     """Of a step with it; `None`: not predicted."""
     throughput: float | None = None
+    """Samples a second with it."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """How large a step can be on a device, and how that was found."""
 
     device: str
+    """Where it was looked for."""
     what: Literal["batch", "sequence"]
+    """What was made larger."""
     batch: int | None = None
     """At which a longest sequence was looked for."""
     value: int
@@ -235,6 +306,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """What ends it, where that is not memory."""
     how: str = ""
+    """How it was found."""
     memory: Memory | None = None
     """Of the largest that fits."""
     with_expandable_segments: int | None = None
@@ -256,13 +328,17 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
     header: Header
     """Of the step; without a batch where there are several."""
     predictions: tuple[Prediction, ...]
+    """In the order of devices, then batches."""
     notes: tuple[str, ...] = ()
+    """What a reader should know of all of them."""
     devices: tuple[Device, ...] = ()
+    """As the database or their files describe them."""
     calibrations: dict[str, str] = {}
     """By device: which calibration, made when, with what."""
     precisions: tuple[str, ...] = ()
     """That matrix work runs in."""
     graphs: bool = False
+    """Is the step one CUDA graph?"""
     traces: int = 1
     """Made for all of them: one for every generation of GPUs that runs the step in other kernels."""
     limits: tuple[Limit, ...] = ()

@@ -31,8 +31,11 @@ class Study:
     """What a study found. `rows` has one for every cell."""
 
     folder: Path
+    """Where everything is kept."""
     plan: Plan
+    """What was asked for."""
     rows: list[Row]
+    """One for every cell, in the order of the plan."""
 
     def to_pandas(self) -> Any:
         """One row for every cell: its coordinates, its values, what went wrong (needs pandas)."""

@@ -20,15 +20,25 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """A step and a device. What is left away is as `rooflight estimate` takes it."""
 
     model: str
+    """As `rooflight estimate` takes it."""
     batch: int = 1
+    """Samples of a step."""
     seq: int | None = None
+    """Length of the sequence."""
     past: int | None = None
+    """Tokens in the cache already, for `decode`."""
     step: StepKind = "infer"
+    """`infer`, `train` or `decode`."""
     dtype: str = "fp32"
+    """Type the model is converted to."""
     autocast: str | None = None
+    """Type of autocast; `None`: without."""
     tf32: bool | None = None
+    """May fp32 work run in TF32? `None`: as torch has it."""
     loss: str | None = None
+    """Of a training step; `None`: the usual one of the model."""
     optimizer: str | None = None
+    """Of a training step; `None`: the usual one of the model."""
     set: dict[str, str] = {}
     """A built-in model's own settings, as `--set` gives them."""
     input: str | None = None
@@ -38,6 +48,7 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     gpus: int = 1
     """So many of the device, each with the cell's batch."""
     parallel: str | None = None
+    """How several GPUs work together."""
 
     @property
     def id(self) -> str:
@@ -74,13 +85,17 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     """
 
     cell: Cell
+    """The step and the device."""
     state: State = "waiting"
+    """`done`, `failed` or `waiting`."""
     values: dict[str, int | float] = {}
+    """By `quantity.side`."""
     facts: dict[str, str] = {}
     """In words: `device` (measured on), `bound.measured`, `tier`, ..."""
     failures: dict[Side, str] = {}
     """By side: one line saying what went wrong. A cell has failed when a side it asked for has."""
     notes: tuple[str, ...] = ()
+    """What a reader should know of it."""
     ledgers: dict[Side, str] = {}
     """Names of ledger files, relative to the study's folder."""
     seconds: dict[Side, float] = {}

@@ -34,28 +34,46 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Every field is an axis: one value, or several."""
 
     model: str | list[str]
+    """Names, as `rooflight estimate` takes them."""
     batch: int | list[int] = 1
+    """Samples of a step."""
     seq: int | list[int] | None = None
+    """Lengths of the sequence."""
     past: int | list[int] | None = None
+    """Tokens in the cache already, for `decode`."""
     step: str | list[str] = "infer"
+    """`infer`, `train` or `decode`."""
     dtype: str | list[str] = "fp32"
+    """Types the model is converted to."""
     autocast: str | list[str] | None = None
+    """Types of autocast."""
     tf32: bool | list[bool] | None = None
+    """May fp32 work run in TF32?"""
     loss: str | list[str] | None = None
+    """Of training steps."""
     optimizer: str | list[str] | None = None
+    """Of training steps."""
     set: dict[str, Setting] | list[dict[str, Setting]] | None = None
+    """Settings of a built-in model, as `--set` gives them."""
     input: str | list[str] | None = None
+    """Shape of one sample, as `3x224x224`, for a model that brings no inputs."""
     on: str | list[str] | None = None
+    """Devices of the database, `.toml` files, or `here`."""
     gpus: int | list[int] = 1
+    """How many of the device, each with the batch."""
     parallel: str | list[str] | None = None
+    """How they work together."""
 
 
 class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A sentence to be judged by the rows: in the small grammar of claims, in words, and who says so."""
 
     claim: str
+    """In the grammar of claims."""
     says: str = ""
+    """In words."""
     source: str = ""
+    """Who says so."""
 
 
 Measure = Literal["auto"] | bool
@@ -66,16 +84,21 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """A study as it was asked for."""
 
     title: str = ""
+    """One line."""
     about: str = ""
+    """What is to be found out."""
     grid: tuple[Grid, ...]
+    """One or several, their cells together."""
     layers: tuple[str, ...] = ()
     """Values of these layers are kept too."""
     measure: Measure = "auto"
+    """Which cells are measured."""
     timeout_s: float = 3600.0
     """For one side of one cell."""
     repeat: int = 20
     """Plain steps that a measured time is the median of."""
     claim: tuple[Claim, ...] = ()
+    """What is to be judged."""
 
     @property
     def cells(self) -> list[Cell]:
