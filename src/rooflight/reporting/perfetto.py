@@ -11,17 +11,30 @@ measured start stands in its arguments. Durations are never changed.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from rooflight.errors import BadInput
-from rooflight.ledger import LOSS, OPTIMIZER, Kernel, Ledger, Op, Value
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Value
 from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS
+from rooflight.reporting.lanes_layout import (
+    Level,
+    Measured,
+    Places,
+    Slice,
+    Streams,
+    in_turn,
+    laid_out,
+    measured_alone,
+    nanoseconds,
+    phases,
+    places_by_host_time,
+    places_by_kernels,
+    stacks,
+)
 
 _HOST, _DEVICE = 1, 2  # processes of the trace
 _PHASES, _MODULES, _OPS = 1, 2, 3  # threads of the first; further lanes of ops follow
@@ -29,43 +42,18 @@ _PHASES, _MODULES, _OPS = 1, 2, 3  # threads of the first; further lanes of ops 
 Event = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Slice:
-    name: str
-    start_ns: int
-    end_ns: int
-    args: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Place:
-    """When an op ran. Without kernels of its own it has no duration: it lies where the ops before it ended."""
-
-    start_ns: int
-    end_ns: int
-
-
-Places = dict[int, _Place]
-"""By op."""
-Streams = dict[int | None, list[tuple[Kernel, _Place]]]
-Measured = dict[int, dict[str, Value]]
-"""Quantities by op."""
-Level = tuple[str, dict[str, Any]]
-"""Name and arguments of a slice that has others inside it."""
-
-
 def to_perfetto(ledger: Ledger) -> bytes:
     """The trace as JSON. A ledger in which nothing has a time is refused."""
-    measured = _measured(ledger)
-    streams = _laid_out(ledger)
-    places = _places_by_kernels(ledger, streams) if streams else _places_by_host_time(ledger, measured)
+    measured = measured_alone(ledger)
+    streams = laid_out(ledger)
+    places = places_by_kernels(ledger, streams) if streams else places_by_host_time(ledger, measured)
     if not streams and not places:
         raise BadInput(
             f"nothing in this ledger of {ledger.header.model} has a time to draw: measure it with "
             "`rooflight measure MODEL --trace FILE`"
         )
     events = [
-        *_lane(_HOST, _PHASES, "phases", _phases(ledger, places)),
+        *_lane(_HOST, _PHASES, "phases", phases(ledger, places)),
         *_lane(_HOST, _MODULES, "modules", _modules(ledger, places)),
         *_op_lanes(ledger, places, measured),
         *_kernel_lanes(ledger, streams, measured),
@@ -87,78 +75,10 @@ def to_perfetto(ledger: Ledger) -> bytes:
     )  # fmt: skip
 
 
-# Where everything lies in time
-
-
-def _measured(ledger: Ledger) -> Measured:
-    """Quantities of single ops."""
-    found: Measured = defaultdict(dict)
-    for row in ledger.measurements:
-        if row.scope == "op" and len(row.ops) == 1:
-            found[row.ops[0]].update(row.quantities)
-    return found
-
-
-def _laid_out(ledger: Ledger) -> Streams:
-    """The kernels of each stream, one after the other; those of a log without starts follow each other at once."""
-    streams: Streams = {}
-    timed = [kernel for kernel in ledger.kernels if kernel.time_s is not None and kernel.kind != "primitive"]
-    ends: dict[int | None, int] = {}
-    log_end = 0
-    for kernel in sorted(timed, key=lambda kernel: -1.0 if kernel.start_s is None else kernel.start_s):
-        start = log_end if kernel.start_s is None else max(_ns(kernel.start_s), ends.get(kernel.stream, 0))
-        end = start + _ns(kernel.time_s or 0.0)
-        ends[kernel.stream] = log_end = end
-        streams.setdefault(kernel.stream, []).append((kernel, _Place(start, end)))
-    return streams
-
-
-def _places_by_kernels(ledger: Ledger, streams: Streams) -> Places:
-    """A kernel of several ops (fused, or a graph's) lies with the first of them."""
-    found: Places = {}
-    for kernel, place in (row for rows in streams.values() for row in rows):
-        if kernel.ops:
-            known = found.get(kernel.ops[0], place)
-            found[kernel.ops[0]] = _Place(min(known.start_ns, place.start_ns), max(known.end_ns, place.end_ns))
-    now = 0
-    for op in range(len(ledger.ops)):
-        if op not in found:
-            found[op] = _Place(now, now)
-        now = max(now, found[op].end_ns)
-    return found
-
-
-def _places_by_host_time(ledger: Ledger, measured: Measured) -> Places:
-    found: Places = {}
-    now = 0
-    for op in ledger.ops:
-        time = measured.get(op.index, {}).get("host_time_s")
-        end = now + (_ns(time.value) if time is not None else 0)
-        found[op.index] = _Place(now, end)
-        now = end
-    return found if now else {}
-
-
-def _in_turn(ledger: Ledger, places: Places) -> Iterator[tuple[Op, _Place]]:
-    """Ops that took time, by start; where two run at once, the earlier one is cut when the later begins."""
-    ran = sorted(
-        (op for op in ledger.ops if places[op.index].end_ns > places[op.index].start_ns),
-        key=lambda op: (places[op.index].start_ns, op.index),
-    )
-    for op, following in itertools.zip_longest(ran, ran[1:]):
-        place = places[op.index]
-        end = place.end_ns if following is None else min(place.end_ns, places[following.index].start_ns)
-        yield op, _Place(place.start_ns, end)
-
-
 # Lanes
 
 
-def _phases(ledger: Ledger, places: Places) -> list[_Slice]:
-    return _stacks((((op.phase, {"phase": op.phase}),), place) for op, place in _in_turn(ledger, places))
-
-
-def _modules(ledger: Ledger, places: Places) -> list[_Slice]:
+def _modules(ledger: Ledger, places: Places) -> list[Slice]:
     types = {module.path: module.type for module in ledger.modules}
 
     def stack(op: Op) -> tuple[Level, ...]:
@@ -174,35 +94,12 @@ def _modules(ledger: Ledger, places: Places) -> list[_Slice]:
             rows.append((path, args))
         return tuple(rows)
 
-    return _stacks((stack(op), place) for op, place in _in_turn(ledger, places))
-
-
-def _stacks(rows: Iterable[tuple[tuple[Level, ...], _Place]]) -> list[_Slice]:
-    """Slices that span neighbours as long as they have the same things around them; the outer ones come first."""
-    found: list[_Slice] = []
-    around: list[int] = []  # positions in `found` of the slices that are still open
-    for stack, place in rows:
-        same = 0
-        while same < min(len(around), len(stack)) and _goes_on(found[around[same]], stack[same]):
-            same += 1
-        del around[same:]
-        for position, (_, args) in zip(around, stack, strict=False):
-            found[position] = replace(found[position], end_ns=place.end_ns, args={**found[position].args, **args})
-        for name, args in stack[same:]:
-            around.append(len(found))
-            found.append(_Slice(name, place.start_ns, place.end_ns, args))
-    return found
-
-
-def _goes_on(row: _Slice, level: Level) -> bool:
-    """Is it the same thing, as far as both tell? Which call of a module it is, is only known for the op's own."""
-    name, args = level
-    return row.name == name and all(row.args.get(key, value) == value for key, value in args.items())
+    return stacks((stack(op), place) for op, place in in_turn(ledger, places))
 
 
 def _op_lanes(ledger: Ledger, places: Places, measured: Measured) -> Iterator[Event]:
     """Ops that run at once, on several streams, get a lane more."""
-    lanes: list[list[_Slice]] = []
+    lanes: list[list[Slice]] = []
     fused: dict[int, set[int]] = defaultdict(set)
     for kernel in ledger.kernels:
         if len(kernel.ops) > 1:
@@ -212,7 +109,7 @@ def _op_lanes(ledger: Ledger, places: Places, measured: Measured) -> Iterator[Ev
         if place.end_ns == place.start_ns:
             continue
         name = f"{op.name} + {len(fused[op.index])} more" if op.index in fused else op.name
-        row = _Slice(name, place.start_ns, place.end_ns, {**_op_args(op), **_counted(op, measured)})
+        row = Slice(name, place.start_ns, place.end_ns, {**_op_args(op), **_counted(op, measured)})
         lane = next((lane for lane in lanes if lane[-1].end_ns <= row.start_ns), None)
         if lane is None:
             lanes.append([row])
@@ -228,8 +125,8 @@ def _kernel_lanes(ledger: Ledger, streams: Streams, measured: Measured) -> Itera
         rows = []
         for kernel, place in streams[stream]:
             args: dict[str, Any] = {"kind": kernel.kind}
-            if kernel.start_s is not None and _ns(kernel.start_s) != place.start_ns:
-                args["measured_start_us"] = _ns(kernel.start_s) / 1000
+            if kernel.start_s is not None and nanoseconds(kernel.start_s) != place.start_ns:
+                args["measured_start_us"] = nanoseconds(kernel.start_s) / 1000
             for name, sizes in (("grid", kernel.grid), ("block", kernel.block), ("tile", kernel.tile)):
                 if sizes is not None:
                     args[name] = "x".join(str(size) for size in sizes)
@@ -242,7 +139,7 @@ def _kernel_lanes(ledger: Ledger, streams: Streams, measured: Measured) -> Itera
                 args["counters of the op"] = _counted(op, measured)
             elif kernel.ops:
                 args["ops"] = [f"{index} {ledger.ops[index].name}" for index in kernel.ops]
-            rows.append(_Slice(kernel.name, place.start_ns, place.end_ns, args))
+            rows.append(Slice(kernel.name, place.start_ns, place.end_ns, args))
         yield from _lane(_DEVICE, number, "stream unknown" if stream is None else f"stream {stream}", rows)
 
 
@@ -286,7 +183,7 @@ def _counters(ledger: Ledger, places: Places, measured: Measured) -> Iterator[Ev
         ("executed", "TFLOP/s", EXECUTED_FLOPS, 1e-12),
     ):
         until = None
-        for op, place in _in_turn(ledger, places):
+        for op, place in in_turn(ledger, places):
             rate = _rate(measured.get(op.index, {}), quantities)
             if until is not None and until < place.start_ns:
                 yield _counter(name, until, unit, 0)
@@ -304,7 +201,7 @@ def _counters(ledger: Ledger, places: Places, measured: Measured) -> Iterator[Ev
 # Events of the format
 
 
-def _lane(process: int, thread: int, name: str, slices: Iterable[_Slice]) -> Iterator[Event]:
+def _lane(process: int, thread: int, name: str, slices: Iterable[Slice]) -> Iterator[Event]:
     yield _named("thread_name", process, thread, name)
     yield {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": thread, "args": {"sort_index": thread}}
     for row in slices:
@@ -320,7 +217,3 @@ def _named(what: str, process: int, thread: int, name: str) -> Event:
 
 def _counter(name: str, time_ns: int, unit: str, value: float) -> Event:
     return {"ph": "C", "name": f"{name} {unit}", "pid": _HOST, "tid": 0, "ts": time_ns / 1000, "args": {unit: value}}
-
-
-def _ns(time_s: float) -> int:
-    return round(time_s * 1e9)
