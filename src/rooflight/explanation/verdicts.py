@@ -39,6 +39,8 @@ reach both, are still at half of each."""
 SHORT_S = 2 * LAUNCH_S
 """Of a kernel shorter than this, half or more is its own start."""
 TOTAL = "total"
+NOT_COUNTED = Whole(executed=False, cuda=False, dram=False)
+"""Formulas stand in for every counter."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +154,10 @@ class Judge:
     def predictor(self) -> Predictor | None:
         return None if self.device is None else predictor_of(self.device, None, None)[0]
 
+    @property
+    def device_title(self) -> str:
+        return "" if self.device is None else self.device.title
+
     @cached_property
     def outlook(self) -> Outlook:
         return Outlook(self.measured, self.predictor)
@@ -175,9 +181,11 @@ class Judge:
     def verdicts(self, by: By = "module") -> list[Verdict]:
         return [self._region(row) for row in self.regions] if self.regions else self.of(self.rows(by))
 
-    def of(self, found: Sequence[MeasuredRow]) -> list[Verdict]:
-        """Verdicts on rows, folded ones too."""
-        advice = self.outlook.rows([row.group for row in found]) if self.device is not None else [None] * len(found)
+    def of(self, found: Sequence[MeasuredRow], *, advised: bool = True) -> list[Verdict]:
+        """Verdicts on rows, folded ones too; without advice they cost far less."""
+        advice: Sequence[Advice | None] = [None] * len(found)
+        if advised and self.device is not None:
+            advice = self.outlook.rows([row.group for row in found])
         return [self._row(row, one) for row, one in zip(found, advice, strict=True)]
 
     def _row(self, row: MeasuredRow, advice: Advice | None) -> Verdict:
@@ -185,7 +193,7 @@ class Judge:
         plain = Verdict(name=row.name, type=estimate.type, depth=estimate.depth, time_s=_float(sums.time_s),
                         share=row.share, kernels=_int(sums.get("kernels")), host_bound=self._host_bound,
                         estimated_intensity=estimate.totals.intensity)  # fmt: skip
-        return replace(self._judged(plain, sums.values, row.group, sums.whole), advice=advice)
+        return replace(self.judged(plain, sums.values, row.group, sums.whole), advice=advice)
 
     def _region(self, row: Measurement) -> Verdict:
         """Its time on the GPU is from the first to the last of its work there, gaps included."""
@@ -193,9 +201,9 @@ class Judge:
         plain = Verdict(name=row.name, type="region", time_s=_float(values.get("gpu_span_s")),
                         kernels=_int(values.get("kernels")))  # fmt: skip
         known = self.measured.executed_is_known(values)
-        return self._judged(plain, values, Group((), ()), Whole(executed=known, cuda=known, dram=True))
+        return self.judged(plain, values, Group((), ()), Whole(executed=known, cuda=known, dram=True))
 
-    def _judged(self, plain: Verdict, values: Mapping[str, Number], group: Group, whole: Whole) -> Verdict:
+    def judged(self, plain: Verdict, values: Mapping[str, Number], group: Group, whole: Whole) -> Verdict:
         """The same with its place under the roofs, or with the reason why it has none."""
         if self._roofs is None:
             return replace(plain, reason=self.reason)
@@ -211,8 +219,8 @@ class Judge:
     def step(self) -> StepVerdict:
         return self._step
 
-    @cached_property
-    def _step(self) -> StepVerdict:
+    def whole(self, *, by_formula: bool = False) -> Verdict:
+        """The whole step under the roofs, without advice; `by_formula`: as if nothing had been counted."""
         measured = self.measured
         busy = busy_s(measured)
         total_s = measured.total.time_s
@@ -225,12 +233,17 @@ class Judge:
         values = {**measured.total.values, **({} if done is None else done.values)}
         values |= {} if traffic is None else traffic.values
         counted = Whole(executed=done is not None, cuda=done is not None, dram=traffic is not None)
-        whole = self._judged(plain, values, measured.whole, counted)
+        return self.judged(plain, values, measured.whole, NOT_COUNTED if by_formula else counted)
+
+    @cached_property
+    def _step(self) -> StepVerdict:
+        measured = self.measured
+        whole = self.whole()
         reason = self.reason or whole.reason
         if self.regions:
             reason = "these are regions of a program, not a step: each has its own verdict"
         found = StepVerdict(device=None if self.device is None else self.device.title, times=self.times, bound=None,
-                            whole=whole, wall_s=_float(wall_s(measured)), busy_s=_float(busy),
+                            whole=whole, wall_s=_float(wall_s(measured)), busy_s=_float(busy_s(measured)),
                             busy_share=busy_share(measured), reason=reason)  # fmt: skip
         return found if reason else self._with_bounds(found)
 
@@ -264,7 +277,7 @@ class Judge:
                     held[name] = held.get(name, 0) + value
         counted = self.measured.sums(self.measured.whole).whole
         return [
-            self._judged(Verdict(name="", time_s=_float(values["gpu_time_s"]), kernels=_int(values.get("kernels"))),
+            self.judged(Verdict(name="", time_s=_float(values["gpu_time_s"]), kernels=_int(values.get("kernels"))),
                          values, Group(ops, ()), counted)
             for ops, values in sums.items() if values.get("gpu_time_s")
         ]  # fmt: skip

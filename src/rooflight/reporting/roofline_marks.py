@@ -1,0 +1,308 @@
+"""What a roofline shows, whoever draws it: the roofs of a device, and ops, modules and the whole step as marks.
+
+A mark stands under the roofs twice where counters ran: by formula (useful FLOPs, compulsory bytes) and as counted
+(executed FLOPs, DRAM bytes); its time is the same. Marks that the mathematics cannot tell apart are one, with a count:
+the blocks of a deep model are one mark, whose figures are sums.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from msgspec.structs import replace
+
+from rooflight.errors import BadInput
+from rooflight.explanation.verdicts import NOT_COUNTED, Judge, Verdict
+from rooflight.hardware.device import Device
+from rooflight.hardware.devices import recognise_name
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op
+from rooflight.measured import Group, is_measured
+from rooflight.measured.facts import Number, adds_up
+from rooflight.measured.rows import MeasuredRow
+from rooflight.prediction.asked import ceilings_of
+from rooflight.prediction.roofs import Roof, Roofs, roofs_of, unit_name
+from rooflight.reporting.op_families import OTHER, family_of_all
+
+Kind = Literal["op", "module", "region", "step"]
+Basis = Literal["as counted", "by formula"]
+_USED = 0.002
+"""A roof is one of the step's from this part of its units' time on: a few instructions in fp64 are none."""
+
+
+class NoRoofline(BadInput):
+    """There is nothing to draw, and why."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Ops, modules or the step. Figures of a merged mark are sums over all that it stands for."""
+
+    kind: Kind
+    name: str
+    """The op, or the type of the module."""
+    module: str
+    phase: str
+    family: str
+    count: int
+    time_s: float
+    share: float
+    """Of the time of all kernels."""
+    places: Mapping[Basis, Verdict]
+    """Under the roofs; only where it has FLOPs and bytes."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """All of a step, the slowest first."""
+
+    title: str
+    roofs: Roofs
+    used: tuple[Roof, ...]
+    """Theoretical roofs of the units that the step's work runs on, the one most of the time goes to first."""
+    times: Literal["measured", "predicted"]
+    how: str
+    """Where times and sustained roofs are from, in sentences."""
+    bases: tuple[Basis, ...]
+    marks: tuple[Mark, ...]
+    without_flops: Mapping[Basis, tuple[int, float]]
+    """Ops that took time and have no FLOPs, and their share of it: a logarithmic scale has no place for them."""
+
+    @property
+    def device(self) -> Device:
+        return self.roofs.device
+
+    @property
+    def step(self) -> Mark | None:
+        return next((mark for mark in self.marks if mark.kind == "step"), None)
+
+
+def marks_of(ledger: Ledger, *, on: Device | None = None) -> Marks:
+    """A measured GPU step on its own device, an estimate with times predicted for `on`, and so a step that ran on a
+    CPU, which has no roof of its own. `NoRoofline` where there is none."""
+    judge, how = _judge(ledger, on)
+    device = judge.device
+    if device is None:
+        raise NoRoofline(judge.reason)
+    ceilings = ceilings_of(device, judge.predictor)
+    roofs = roofs_of(device, ceilings)
+    found = _regions(judge) if judge.regions else _of_step(judge)
+    marks = sorted((mark for mark in found if mark.places), key=lambda mark: -mark.time_s)
+    if not marks:
+        raise NoRoofline(f"nothing of {ledger.header.model} has both FLOPs and a time on {device.title}: there is "
+                         "nothing to put under its roofs")  # fmt: skip
+    known: tuple[Basis, ...] = ("as counted", "by formula")
+    bases = tuple(basis for basis in known if any(basis in mark.places for mark in marks))
+    idle = {basis: [mark for mark in found if mark.kind == "op" and basis not in mark.places] for basis in bases}
+    said = [how] if how else []
+    if ceilings is not None:
+        said.append(f"Sustained roofs: {ceilings.source}.")
+    return Marks(
+        title=ledger.header.model, roofs=roofs, used=_used(marks, roofs), times=judge.times, how=" ".join(said),
+        bases=bases, marks=tuple(marks),
+        without_flops={basis: (sum(mark.count for mark in rows), sum(mark.share for mark in rows))
+                       for basis, rows in idle.items()},
+    )  # fmt: skip
+
+
+def _judge(ledger: Ledger, on: Device | None) -> tuple[Judge, str]:
+    known = recognise_name(ledger.header.device)
+    ran_on_cpu = is_measured(ledger) and (ledger.header.target == "cpu" or (known is not None and known.kind == "cpu"))
+    if ran_on_cpu and on is not None:
+        plain = replace(ledger, measurements=(), kernels=())
+        said = f"The step ran on a CPU: times are predicted for {on.title}, of the ops that the CPU ran."
+        return Judge(plain, on=on), said
+    if is_measured(ledger):
+        return Judge(ledger, on=None if known is not None else on), ""
+    judge = Judge(ledger, on=on)
+    used = judge.predictor
+    return judge, "" if used is None else f"Times are predicted for {used.device.title} ({used.tier}: {used.source})."
+
+
+def _of_step(judge: Judge) -> list[Mark]:
+    whole_s = sum(fact.values.get("gpu_time_s", 0) for fact in judge.measured.facts)
+    ops = [_mark(judge, gathered, whole_s) for gathered in _merged_ops(judge)]
+    modules = [_mark(judge, gathered, whole_s) for gathered in _merged_modules(judge)]
+    return [*(mark for mark in (*ops, *modules) if mark is not None), *_whole(judge)]
+
+
+@dataclass
+class _Gathered:
+    """A mark while it grows."""
+
+    kind: Kind
+    name: str
+    phase: str
+    family: str
+    modules: list[str] = field(default_factory=list)
+    ops: list[int] = field(default_factory=list)
+    values: dict[str, Number] = field(default_factory=lambda: defaultdict(int))
+    count: int = 0
+    counted_only: bool = False
+    """Its ops ran in other kernels, too: what of their formulas is done here nobody knows."""
+
+    def add(self, module: str, ops: Iterable[int], values: Mapping[str, Number]) -> None:
+        self.modules.append(module)
+        self.ops += ops
+        self.count += 1
+        for name, value in values.items():
+            if adds_up(name):
+                self.values[name] += value
+
+
+def _merged_ops(judge: Judge) -> list[_Gathered]:
+    """Sets of ops that kernels belong to, those alike as one: same ops, phase, type of module and work."""
+    ledger = judge.measured.ledger
+    sums: dict[tuple[int, ...], dict[str, Number]] = {}
+    for fact in judge.measured.facts:
+        held = sums.setdefault(fact.ops, {})
+        for name, value in fact.values.items():
+            if adds_up(name):
+                held[name] = held.get(name, 0) + value
+    timed = {ops: values for ops, values in sums.items() if values.get("gpu_time_s") and ops}
+    sets_with: dict[int, int] = defaultdict(int)
+    for ops in timed:
+        for index in ops:
+            sets_with[index] += 1
+    types = {module.path: module.type for module in ledger.modules}
+    found: dict[object, _Gathered] = {}
+    for ops, values in timed.items():
+        rows = [ledger.ops[index] for index in ops]
+        shared = any(sets_with[index] > 1 for index in ops)
+        key = (shared, *sorted((op.name, op.phase, types.get(op.module, op.module), op.precision, _work(op))
+                               for op in rows))  # fmt: skip
+        if key not in found:
+            names = _joined(op.packet.removeprefix("aten::") for op in rows)
+            phases = _joined(op.phase for op in rows)
+            found[key] = _Gathered("op", names, phases, family_of_all(rows), counted_only=shared)
+        found[key].add(_joined(op.module for op in rows), ops, values)
+    return list(found.values())
+
+
+def _work(op: Op) -> tuple[int, ...]:
+    cost = op.cost
+    if cost is None:
+        return ()
+    parts = (cost.flops, cost.other_flops, cost.recompute_flops, cost.bytes_read, cost.bytes_written)
+    return tuple(-1 if part is None else part for part in parts)
+
+
+def _merged_modules(judge: Judge) -> list[_Gathered]:
+    """Leaf modules and children of the model, with the loss; those that run one op only are that op's mark already."""
+    rows = judge.rows("module")
+    parents = {row.name.rpartition(".")[0] for row in rows if row.estimate.depth}
+    found: dict[object, _Gathered] = {}
+    for row in rows:
+        leaf = row.estimate.depth > 0 and row.name not in parents
+        if not (leaf or row.estimate.depth == 1 or row.name in (LOSS, OPTIMIZER)) or not row.sums.time_s:
+            continue
+        if len({fact.ops for fact in row.group.facts if fact.values.get("gpu_time_s")}) < 2:
+            continue
+        key = _like(row)
+        if key not in found:
+            ops = [judge.measured.ledger.ops[index] for index in row.group.ops]
+            family = _slowest_family(judge, row) if leaf or not row.estimate.depth else OTHER
+            name = row.estimate.type if row.estimate.depth else row.name
+            found[key] = _Gathered("module", name, _joined(op.phase for op in ops), family)
+        found[key].add(row.name, row.group.ops, row.sums.values)
+    return list(found.values())
+
+
+def _slowest_family(judge: Judge, row: MeasuredRow) -> str:
+    """A batch norm that counts its batches is still one: what most of the time goes to."""
+    slowest = max(row.group.facts, key=lambda fact: fact.values.get("gpu_time_s", 0))
+    return family_of_all([judge.measured.ledger.ops[index] for index in slowest.ops])
+
+
+def _like(row: MeasuredRow) -> object:
+    sums = row.estimate.totals
+    return (row.estimate.type, row.estimate.depth, row.estimate.calls, row.estimate.output, sums.flops,
+            sums.other_flops, sums.bytes)  # fmt: skip
+
+
+def _mark(judge: Judge, gathered: _Gathered, whole_s: float) -> Mark | None:
+    """Judged by formula and, where something was counted, as counted."""
+    time_s = gathered.values.get("gpu_time_s")
+    if not time_s:
+        return None
+    plain = Verdict(name=gathered.name, time_s=float(time_s), kernels=round(gathered.values.get("kernels", 0)) or None)
+    group = Group(tuple(gathered.ops), ())
+    whole = judge.measured.total.whole
+    places: dict[Basis, Verdict] = {}
+    if whole.executed or whole.dram:
+        places["as counted"] = judge.judged(plain, gathered.values, group, whole)
+    if not gathered.counted_only:
+        places["by formula"] = judge.judged(plain, gathered.values, group, NOT_COUNTED)
+    return Mark(
+        kind=gathered.kind, name=gathered.name, module=place_of(gathered.modules), phase=gathered.phase,
+        family=gathered.family, count=gathered.count, time_s=float(time_s), share=time_s / whole_s,
+        places=_drawable(places),
+    )  # fmt: skip
+
+
+def _whole(judge: Judge) -> list[Mark]:
+    found: dict[Basis, Verdict] = {}
+    whole = judge.measured.total.whole
+    if whole.executed or whole.dram:
+        found["as counted"] = judge.whole()
+    found["by formula"] = judge.whole(by_formula=True)
+    time_s = found["by formula"].time_s
+    if not time_s:
+        return []
+    name = judge.measured.ledger.header.model
+    return [Mark("step", name, "", "", OTHER, 1, time_s, 1.0, _drawable(found))]
+
+
+def _regions(judge: Judge) -> list[Mark]:
+    """Pieces of a program: counted, without ops that formulas could tell of."""
+    rows = [row for row in judge.verdicts() if row.time_s]
+    return [
+        Mark("region", row.name, "", "", OTHER, 1, row.time_s or 0.0, 0.0, _drawable({"as counted": row}))
+        for row in rows
+    ]
+
+
+def _drawable(places: Mapping[Basis, Verdict]) -> dict[Basis, Verdict]:
+    return {basis: place for basis, place in places.items() if place.intensity and place.flops_per_s}
+
+
+def _used(marks: Sequence[Mark], roofs: Roofs) -> tuple[Roof, ...]:
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    for mark in marks:
+        if mark.kind in ("op", "region") or len(marks) == 1:
+            for place in mark.places.values():
+                for unit in place.units:
+                    seconds[unit.unit, unit.precision] += unit.seconds
+    by_unit = {
+        (unit_name(roofs.device, roof.unit), roof.precision): roof for roof in roofs.compute if not roof.measured
+    }
+    least = _USED * sum(seconds.values())
+    names = sorted((name for name in seconds if seconds[name] >= least), key=lambda name: -seconds[name])
+    return tuple(by_unit[name] for name in names if name in by_unit)
+
+
+def place_of(paths: Sequence[str]) -> str:
+    """Where a merged mark is: `h.[0-11].attn` where that says all, else the first and how many more."""
+    distinct = list(dict.fromkeys(paths))
+    if len(distinct) == 1:
+        return distinct[0]
+    split = [path.split(".") for path in distinct]
+    if len({len(parts) for parts in split}) == 1:
+        columns = list(zip(*split, strict=True))
+        differ = [i for i, column in enumerate(columns) if len(set(column)) > 1]
+        if len(differ) == 1 and all(part.isdigit() for part in columns[differ[0]]):
+            numbers = sorted(int(part) for part in columns[differ[0]])
+            if numbers == list(range(numbers[0], numbers[-1] + 1)):
+                parts = list(split[0])
+                parts[differ[0]] = f"[{numbers[0]}-{numbers[-1]}]"
+                return ".".join(parts)
+    return f"{distinct[0]} and {len(distinct) - 1} more"
+
+
+def _joined(names: Iterable[str]) -> str:
+    """Each once; a long list is cut."""
+    distinct = list(dict.fromkeys(name for name in names if name))
+    more = f" + {len(distinct) - 3} more" if len(distinct) > 3 else ""
+    return " + ".join(distinct[:3]) + more
