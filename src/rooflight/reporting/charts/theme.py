@@ -36,4 +36,5 @@ def config(mode: Mode) -> dict[str, Any]:
         "range": {"category": list(COLOURS)},
         "text": {"color": ink},
         "rule": {"color": soft},
+        "style": {"ink": {"color": ink}, "soft": {"color": soft}},
     }  # fmt: skip

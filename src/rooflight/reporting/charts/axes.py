@@ -1,0 +1,53 @@
+"""Axes that are labelled as people write quantities (`20 ms`, `1.5 GB`), and the round numbers of logarithmic ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import altair as alt
+
+_PREFIX_APART = r"regexp('([a-zA-Zµ]?)$')"
+_MOST_TICKS = 7
+
+
+def si_axis(title: str | None, unit: str, *, values: Iterable[float] | None = None, ticks: int | None = None,
+            grid: bool = True) -> alt.Axis:  # fmt: skip
+    """An axis of SI values: the prefix goes to the unit. `values`: where its labels stand, else where Vega likes."""
+    given: dict[str, Any] = {} if values is None else {"values": list(values)}
+    if ticks is not None:
+        given["tickCount"] = ticks
+    label = written("datum.value", unit, digits="~s")
+    return alt.Axis(title=title, labelExpr=label, labelOverlap=True, grid=grid, **given)
+
+
+def written(value: str, unit: str, *, digits: str = ".3s") -> str:
+    """The expression that writes the value of another one with three digits and its unit, where the chart is drawn."""
+    return f"replace(format({value}, '{digits}'), {_PREFIX_APART}, ' $1{unit}')"
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two: 1, 2 and 5 of every power of ten, or fewer where they would be too many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found: list[float] = []
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        found = [_rounded(step, power) for power in powers for step in steps]
+        found = [value for value in found if low <= value <= high]
+        if len(found) <= _MOST_TICKS:
+            break
+    return found[:: math.ceil(len(found) / _MOST_TICKS)] if found else []
+
+
+def _rounded(step: int, power: int) -> float:
+    """Without the error of 10 to a negative power."""
+    return step * 10.0**power if power >= 0 else step / 10.0**-power
+
+
+def log_scale(values: Iterable[float]) -> tuple[alt.Scale, list[float]]:
+    """A logarithmic scale with a little room around the values, and its ticks: at least two of them."""
+    known = [value for value in values if value > 0]
+    low, high = min(known) / 1.25, max(known) * 1.25
+    while len(log_ticks(low, high)) < 2:
+        low, high = low / 1.3, high * 1.3
+    return alt.Scale(type="log", domain=[low, high], nice=False), log_ticks(low, high)

@@ -1,0 +1,136 @@
+"""The course of memory through a step, by the layers of a picture: as predicted, or as the allocator told it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from rooflight import units
+from rooflight.hardware.device import Device
+from rooflight.ledger import Ledger
+from rooflight.measured import Measured, is_measured
+from rooflight.memory.peak import WORDS
+from rooflight.memory.result import Memory, Tenant, Timeline
+from rooflight.memory.weight_copies import CATEGORY
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import whole_bytes
+
+MOST_PLACES = 300
+"""Places on the axis of ops: of a longer step the fullest op of each stretch is drawn."""
+_UNLESS_NAMED = "h200"
+"""For an estimate that names no device: the one that `rooflight predict` takes, too."""
+
+Row = dict[str, Any]
+
+LAYERS: dict[str, tuple[str, ...]] = {
+    "parameters": ("parameter", "buffer", CATEGORY, "gathered"),
+    "optimizer state": ("optimizer-state",),
+    "gradients": ("gradient", "bucket"),
+    "libraries, rounding": ("libraries", "rounding"),
+    "activations": ("activation",),
+    "inputs, outputs": ("input", "output"),
+    "temporaries": ("temporary",),
+    "workspace": ("workspace",),
+}
+"""From the bottom up, what stays for the whole run first: the categories of each."""
+
+
+def predicted_memory(ledger: Ledger, on: Device | None = None) -> Memory | None:
+    """From the ledger's own ops and storages; `None`: it has none, or those of several ranks.
+
+    `on`: for a GPU step that was not measured on another device.
+    """
+    if not ledger.ops or not ledger.storages or len({op.rank for op in ledger.ops}) > 1:
+        return None
+    from rooflight.hardware.devices import find, known, recognise_name
+    from rooflight.memory.answer import Memories
+    from rooflight.prediction.prepared import PreparedTrace
+
+    device = recognise_name(ledger.header.device) or on
+    kind = "cpu" if ledger.header.target.partition(":")[0] == "cpu" else "gpu"
+    if device is None or device.kind != kind:
+        # What a CPU's allocator gives out does not depend on which CPU it is.
+        device = find(_UNLESS_NAMED) if kind == "gpu" else next(one for one in known() if one.kind == "cpu")
+    return Memories().of(PreparedTrace(ledger, None).at(None), device, timeline=True)
+
+
+def course_of(memory: Memory) -> list[Row]:
+    """Bytes by layer at each place that is drawn, that of the peak among them as it was there."""
+    timeline, peak = memory.timeline, memory.peak
+    if timeline is None or not timeline.allocated:
+        return []
+    workspace = timeline.categories.get("workspace", (0,) * len(timeline.allocated))
+    reached = [after + inside for after, inside in zip(timeline.allocated, workspace, strict=True)]
+    if is_of_this_course(memory):
+        reached[peak.op] = memory.peak_allocated_bytes
+    found = []
+    for start, end in _stretches(len(reached)):
+        op = max(range(start, end), key=lambda place: reached[place])
+        at_peak = op == peak.op and is_of_this_course(memory)
+        found.append({"op": op, "start": start, "end": end,
+                      "bytes": by_layer(peak.split if at_peak else split_at(timeline, op))})  # fmt: skip
+    return found
+
+
+def is_of_this_course(memory: Memory) -> bool:
+    """The timeline is of a later step: a first step that is higher lacks, until its end, the optimizer's state."""
+    timeline = memory.timeline
+    if timeline is None or memory.peak.op >= len(timeline.allocated):
+        return False
+    state = timeline.categories.get("optimizer-state")
+    return memory.peak.split.get("optimizer-state", 0) == (state[memory.peak.op] if state else 0)
+
+
+def split_at(timeline: Timeline, op: int) -> dict[str, int]:
+    found = {name: values[op] for name, values in timeline.categories.items()}
+    given = sum(value for name, value in found.items() if name != "workspace")
+    return {**found, "rounding": timeline.allocated[op] - given}
+
+
+def by_layer(split: dict[str, int]) -> dict[str, int]:
+    return {layer: sum(max(split.get(name, 0), 0) for name in names) for layer, names in LAYERS.items()}
+
+
+def _stretches(count: int) -> list[tuple[int, int]]:
+    parts = min(count, MOST_PLACES)
+    return list(pairwise([count * n // parts for n in range(parts + 1)]))
+
+
+def measured_line(ledger: Ledger) -> list[Row]:
+    """What the allocator said after each op; of several ranks the first, of each stretch the most."""
+    if not is_measured(ledger):
+        return []
+    moments = Measured(ledger).timeline.moments
+    of_rank = [moment for moment in moments if moment.rank == moments[0].rank]
+    return [
+        {"op": most.index, "measured": most.after_bytes}
+        for start, end in (_stretches(len(of_rank)) if of_rank else [])
+        for most in [max(of_rank[start:end], key=lambda moment: moment.after_bytes)]
+    ]
+
+
+def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memory | None = None) -> Table:
+    """Who lives in memory at the peak: what is alike together, the largest first, and the rest. Empty where nothing
+    tells it. `memory`: where that is known already."""
+    memory = memory or predicted_memory(ledger, on)
+    if memory is None:
+        return Table("", (), ())
+    columns = (
+        Column("alive at the peak", right=False), Column("of", right=False, optional=2), Column("is", right=False),
+        Column("shape", right=False, optional=1), Column("in", right=False, optional=3),
+        Column("how many", units.exact, optional=4), Column("bytes", whole_bytes), Column("share", units.percent),
+    )  # fmt: skip
+    whole = memory.peak_allocated_bytes
+    rows: list[tuple[Any, ...]] = [_tenant(one, whole) for one in memory.peak.tenants]
+    rest = whole - sum(one.bytes for one in memory.peak.tenants)
+    if rest > 0:
+        rows.append(("everything else", "", "", "", "", None, rest, rest / whole if whole else None))
+    rows.append(("allocated at the peak", "", "", "", "", None, whole, 1.0))
+    return Table("", columns, tuple(rows), frozenset({len(rows) - 1}))
+
+
+def _tenant(one: Tenant, whole: int) -> tuple[Any, ...]:
+    more = f" and {one.count - 1} more" if one.count > 1 and one.module else ""
+    return (one.name.removeprefix("aten::"), f"{one.module}{more}", WORDS[one.category],
+            units.shape(one.shape) if one.dtype else "", one.dtype, one.count, one.bytes,
+            one.bytes / whole)  # fmt: skip
