@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 # torch must never be resolved without its constraint: every pip call goes through this.
 PIP_INSTALL := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c constraints.txt
 
-.PHONY: help demo test lint format bench install
+.PHONY: help demo test lint format bench docs install
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test     the tests"
 	@echo "make lint     ruff and mypy"
 	@echo "make format   let ruff rewrite the code"
+	@echo "make docs     the documentation site, into docs/_build/html"
 	@echo "make bench    the benchmarks; writes docs/benchmarks.md and docs/memory-errors.md"
 	@echo "make install  only make .venv; the others do it themselves"
 
@@ -43,6 +44,11 @@ lint: $(STAMP)
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+# A warning is a mistake: a link that leads nowhere, a page that no list names.
+docs: $(STAMP)
+	@$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 bench: $(STAMP) .venv-bench/.installed
 	@.venv-bench/bin/python benchmarks/estimate.py --write

@@ -71,7 +71,13 @@ def origin(op: Op) -> str:
 
 
 def registered() -> list[str]:
+    """Every name that has a formula."""
     return sorted(_FORMULAS)
+
+
+def lookup(name: str) -> Formula:
+    """The formula that is registered under exactly this name."""
+    return _FORMULAS[name]
 
 
 def unregister(name: str) -> None:
