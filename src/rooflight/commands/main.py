@@ -15,6 +15,7 @@ from types import FrameType
 import click
 
 from rooflight._version import __version__
+from rooflight.commands.terminal import Asked, program_options
 from rooflight.errors import RooflightError
 
 VERBS = {
@@ -29,10 +30,30 @@ VERBS = {
     "doctor": "what can be measured on this machine, and what to change where it cannot",
     "report": "show a saved ledger or a study as text, Markdown, CSV, JSON or HTML",
     "list": "what there is to choose from: models, devices, formulas, recordings",
+    "completion": "what your shell needs to complete verbs, options, models and devices with Tab",
 }
 
 _MODULES = {"import": "import_"}
 """Modules of verbs whose name is Python's."""
+
+COMPLETION = "_ROOFLIGHT_COMPLETE"
+"""Set by the shell's script when Tab is pressed: rooflight then only answers what could follow."""
+
+FIRST_WORDS = """\
+rooflight: what a PyTorch model costs, what the hardware did, and how long it takes elsewhere
+
+Three commands to try; none of them needs a GPU:
+
+  rooflight estimate resnet50 --batch 16 --step train
+      FLOPs, bytes and memory of every layer, by formula
+
+  rooflight report recorded:h200/resnet50-train-fp32 -o report.html
+      the same step measured on an H200, as one page for your browser
+
+  rooflight predict resnet50 --batch 16 --step train --on h200,a100,v100
+      how long the step takes on three GPUs, and what memory it needs
+
+rooflight --help lists all verbs, rooflight VERB --help the options of one."""
 
 
 class _Verbs(click.Group):
@@ -45,6 +66,12 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         command: click.Command = import_module(f"rooflight.commands.{_MODULES.get(cmd_name, cmd_name)}").command
+        if not any(option.name == "quiet" for option in command.params):
+            command.params += program_options()
+        if COMPLETION in os.environ:
+            from rooflight.commands.completion import teach
+
+            teach(cmd_name, command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -63,36 +90,50 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Verbs,
+    params=program_options(),
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="rooflight")
-@click.option("--debug", is_flag=True, help="Show the traceback when something goes wrong.")
-def cli(debug: bool) -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """What a PyTorch model costs: FLOPs, bytes and memory of every operation, with the formula; what the hardware did;
     and how long it will take on a GPU that is elsewhere."""
+    if context.invoked_subcommand is None:
+        click.echo(FIRST_WORDS)
 
 
 def main() -> None:
     """The entry point. Exit code 2 for what the user can mend, 130 for Ctrl-C."""
-    # What follows `--` is another program's. --debug is allowed after the verb as well: that is where one adds it when
-    # a command has just failed.
-    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    ours, theirs = sys.argv[1:end], sys.argv[end:]
-    debug = "--debug" in ours
-    arguments = [*(argument for argument in ours if argument != "--debug"), *theirs] or ["--help"]
+    if COMPLETION in os.environ:
+        from rooflight.commands.completion import register
+
+        register()
     _mend_output()
+    asked = Asked()
     interrupted = _Interrupted()
     try:
         with interrupted.noticed():
-            cli.main(args=arguments, prog_name="rooflight", standalone_mode=False)
+            cli.main(
+                args=sys.argv[1:], prog_name="rooflight", complete_var=COMPLETION, standalone_mode=False, obj=asked
+            )
     except click.exceptions.Exit as request:
         sys.exit(request.exit_code)
     except (Exception, KeyboardInterrupt) as error:
-        if debug:
+        if asked.debug or _wants_traceback(sys.argv[1:]):
             raise
         # Ctrl-C in the middle of an import can come out as any other error.
         if interrupted or isinstance(error, (click.Abort, KeyboardInterrupt)):
             _leave_at_once("interrupted; nothing was written", 130)
         _fail(*_explained(error))
+
+
+def _wants_traceback(arguments: list[str]) -> bool:
+    """For what fails before the options are read. What follows `--` is another program's."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return "--debug" in arguments[:end]
 
 
 def _mend_output() -> None:
@@ -136,7 +177,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
     """One line and an exit code."""
     text = " ".join(str(error).split())
     if isinstance(error, click.ClickException):
-        return " ".join(error.format_message().split()), 2
+        return _usage(error), 2
     if isinstance(error, RooflightError):
         return text, error.exit_code
     if isinstance(error, BrokenPipeError):
@@ -146,10 +187,22 @@ def _explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError):
         # A full disk or a closed terminal behind the output; files we write ourselves say so in their own words.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return f"cannot write the output: {error.strerror or text}", 2
+        return f"cannot write the output: {error.strerror or text}; send it somewhere else, or make room first", 2
     if isinstance(error, MemoryError):
         return "out of memory: try a smaller batch, or --debug to see where", 2
     return f"a bug in rooflight: {type(error).__name__}: {text} (add --debug for the traceback)", 70
+
+
+def _usage(error: click.ClickException) -> str:
+    """click says what is wrong; where it does not say what would be right, the help does."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    if any(words in text.lower() for words in ("did you mean", "one of", "there are", "`rooflight ")):
+        return text
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        return f"{text}; see: {context.command_path} --help"
+    verb = next((argument for argument in sys.argv[1:] if argument in VERBS), "")
+    return f"{text}; see: {' '.join(['rooflight', *([verb] if verb else []), '--help'])}"
 
 
 def _leave_at_once(message: str, code: int) -> None:

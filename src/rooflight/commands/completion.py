@@ -1,0 +1,219 @@
+"""`rooflight completion SHELL`: the script that makes a shell complete rooflight's words, and what those words are.
+
+When Tab is pressed the shell runs rooflight again, which must answer at once: nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    add_completion_class,
+    split_arg_string,
+)
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+# bash cuts words at colons, and recorded:h200/... has one. So the line goes over whole, and what bash took for a word
+# of its own before the last colon is left out of the answer. Files beside names are found here, since bash looks for
+# them only where there is no other answer.
+_BASH = """\
+%(complete_func)s() {
+    local kind value path files=
+    COMPREPLY=()
+    while IFS=, read -r kind value; do
+        case $kind in
+            plain) COMPREPLY+=("$value") ;;
+            file) files=yes ;;
+            dir) compopt -o dirnames ;;
+        esac
+    done < <(ROOFLIGHT_LINE="${COMP_LINE:0:COMP_POINT}" ROOFLIGHT_BREAKS="$COMP_WORDBREAKS" \\
+        %(complete_var)s=bash_complete "$1" 2>/dev/null)
+    if [[ $files && ${#COMPREPLY[@]} -eq 0 ]]; then
+        compopt -o default
+    elif [[ $files ]]; then
+        while IFS= read -r path; do
+            if [[ -d $path ]]; then path+=/; fi
+            COMPREPLY+=("$path")
+        done < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}")
+        if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == */ ]]; then compopt -o nospace; fi
+    fi
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+class _Layers(ShellComplete):
+    """Layers of the model or the ledger before --explain: click forgets what stands before an option without value."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        if args and args[-1] == "--explain":
+            return _items(_layers(args[1:-1]), incomplete)
+        return super().get_completions(args, incomplete)
+
+
+class _Bash(_Layers, BashComplete):
+    source_template = _BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        line = os.environ.get("ROOFLIGHT_LINE", "")
+        words = split_arg_string(line)
+        return words[1:] if line[-1:].isspace() else words[1:-1], "" if line[-1:].isspace() else words[-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        _, typed = self.get_completion_args()
+        breaks = os.environ.get("ROOFLIGHT_BREAKS", "")
+        cut = max((place for place, letter in enumerate(typed, start=1) if letter in breaks), default=0)
+        return f"{item.type},{str(item.value).removeprefix(typed[:cut])}"
+
+
+class _Zsh(_Layers, ZshComplete):
+    pass
+
+
+class _Fish(_Layers, FishComplete):
+    # h200,a100 is one word: only the first comma divides the kind from the word.
+    source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
+
+
+_SHELLS: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
+
+
+@click.command(short_help="what your shell needs to complete words with Tab")
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
+def command(shell: str) -> None:
+    """Print the script with which a SHELL completes verbs, options, models, devices, recordings and layers.
+
+    \b
+    bash   add to ~/.bashrc:  eval "$(rooflight completion bash)"
+    zsh    add to ~/.zshrc, after compinit:  eval "$(rooflight completion zsh)"
+    fish   run once:  rooflight completion fish > ~/.config/fish/completions/rooflight.fish
+    """
+    from rooflight.commands.main import COMPLETION, cli
+
+    complete = _SHELLS[shell](cli, {}, "rooflight", COMPLETION)
+    # Not complete.source(), which starts a bash to ask for its version.
+    click.echo(complete.source_template % complete.source_vars(), nl=False)
+
+
+def register() -> None:
+    """Before click is asked for completions."""
+    for name, kind in _SHELLS.items():
+        add_completion_class(kind, name)
+
+
+def teach(verb: str, command: click.Command) -> None:
+    """Give a verb's parameters their words. They stand here together, so that the verbs need not know of them."""
+    for parameter in command.params:
+        completer = _WORDS.get((verb, parameter.name or "")) or _WORDS.get(("", parameter.name or ""))
+        if completer is not None:
+            parameter._custom_shell_complete = completer
+
+
+def _items(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+def _with_files(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [*_items(words, incomplete), CompletionItem(incomplete, type="file")]
+
+
+def _listed(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """The last of several with commas; those that are there already are not offered again."""
+    before, comma, last = incomplete.rpartition(",")
+    taken = before.split(",")
+    return [CompletionItem(before + comma + word) for word in words if word.startswith(last) and word not in taken]
+
+
+def _models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from rooflight.models.registry import BUILTINS
+
+    return _items(BUILTINS, incomplete)
+
+
+def _study_of(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from rooflight.models.registry import BUILTINS
+
+    return [*_listed(BUILTINS, incomplete), CompletionItem(incomplete, type="file")]
+
+
+def _device_names() -> list[str]:
+    """By their files: reading all of them would take longer than the rest."""
+    from importlib.resources import files
+
+    specs = files("rooflight.hardware") / "specs"
+    return sorted(path.name.removesuffix(".toml") for path in specs.iterdir() if path.name.endswith(".toml"))
+
+
+def _devices(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _listed([*_device_names(), "here"], incomplete)
+
+
+def _one_device(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    if context.info_name == "list" and context.params.get("what") != "devices":
+        return []
+    return _with_files(_device_names(), incomplete)
+
+
+def _ledgers(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from rooflight.recorded import PREFIX, names
+
+    return _with_files((PREFIX + name for name in names()), incomplete)
+
+
+def _layers(words: list[str]) -> list[str]:
+    """Of a saved ledger; for a built-in model, of a recording of it, since building the model would need torch."""
+    from rooflight.errors import RooflightError
+    from rooflight.files import load
+    from rooflight.recorded import PREFIX, is_recorded, names
+
+    what = next((word for word in words if not word.startswith("-")), "")
+    alike = [PREFIX + name for name in names() if name.partition("/")[2].startswith(f"{what}-")]
+    found = what if is_recorded(what) or os.path.isfile(what) else next(iter(alike), None)
+    try:
+        return [] if found is None else [module.path for module in load(found).modules if module.path]
+    except RooflightError:
+        return []
+
+
+def _fixed(*words: str) -> Completer:
+    return lambda context, parameter, incomplete: _items(words, incomplete)
+
+
+def _fixed_list(*words: str) -> Completer:
+    return lambda context, parameter, incomplete: _listed(words, incomplete)
+
+
+_PARALLEL = ("ddp", "fsdp", "zero1", "zero2", "zero3", "tp", "pp")
+_WORDS: dict[tuple[str, str], Completer] = {
+    ("", "model"): _models,
+    ("", "checkpoint"): _fixed("blocks"),
+    ("", "target"): _fixed("cuda", "cuda:70", "cuda:80", "cuda:89", "cuda:90", "cpu"),
+    ("measure", "device"): _fixed("cuda", "cuda:0", "cpu"),
+    ("measure", "compile_mode"): _fixed("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+    ("predict", "devices"): _devices,
+    ("predict", "ppp"): _ledgers,
+    ("predict", "parallel"): _fixed(*_PARALLEL),
+    ("report", "paths"): _ledgers,
+    ("report", "on"): _devices,
+    ("compare", "a"): _ledgers,
+    ("compare", "b"): _ledgers,
+    ("list", "name"): _one_device,
+    ("calibrate", "described"): _one_device,
+    ("study", "what"): _study_of,
+    ("study", "on"): _devices,
+    ("study", "parallel"): _fixed_list(*_PARALLEL),
+    ("study", "step"): _fixed_list("infer", "train", "decode"),
+    ("study", "dtype"): _fixed_list("fp32", "bf16", "fp16", "fp64"),
+    ("study", "autocast"): _fixed_list("bf16", "fp16"),
+    ("study", "loss"): _fixed_list("cross-entropy", "mse", "sum"),
+    ("study", "optimizer"): _fixed_list("sgd", "momentum", "adam", "adamw"),
+}
+"""By verb (or any) and parameter. Choices, files and folders click completes by itself."""

@@ -1,0 +1,108 @@
+"""The person at the terminal: words beside the result, and a bar while it is made.
+
+Both go to the error output, and with --quiet neither is shown. Results and errors never come through here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+
+@dataclass
+class Asked:
+    """What was asked of the whole program, before or after the verb; click carries it along as the context's object."""
+
+    quiet: bool = False
+    debug: bool = False
+
+
+def program_options() -> list[click.Parameter]:
+    """--quiet and --debug: of every verb too, since that is where one adds them to a command that was just given."""
+    return [
+        click.Option(["--quiet"], is_flag=True, expose_value=False, is_eager=True, callback=_remember,
+                     help="Say nothing but the result and errors."),
+        click.Option(["--debug"], is_flag=True, expose_value=False, is_eager=True, callback=_remember,
+                     help="Show the traceback when something goes wrong."),
+    ]  # fmt: skip
+
+
+def _remember(context: click.Context, option: click.Parameter, given: bool) -> None:
+    asked = context.ensure_object(Asked)
+    if given and option.name is not None:
+        setattr(asked, option.name, True)
+
+
+def is_quiet() -> bool:
+    context = click.get_current_context(silent=True)
+    asked = None if context is None else context.find_object(Asked)
+    return asked is not None and asked.quiet
+
+
+def say(message: str) -> None:
+    """A word beside the result: what was written, what to do next."""
+    if not is_quiet():
+        click.echo(message, err=True)
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """As wide as the terminal; in a pipe or a file, as COLUMNS says or wide enough for the tables."""
+    from rich.console import Console
+
+    # NO_COLOR alone would leave rich's bold and dim; without a colour system it writes no escape code at all.
+    system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    if (sys.stderr if stderr else sys.stdout).isatty():
+        return Console(stderr=stderr, color_system=system)
+    given = os.environ.get("COLUMNS", "")
+    return Console(stderr=stderr, color_system=system, width=int(given) if given.isdigit() and int(given) > 20 else 150)
+
+
+class Bar:
+    """What is being done, and how far it is; nothing where nobody looks."""
+
+    def __init__(self, shown: Progress | None = None, task: TaskID | None = None) -> None:
+        self._shown = shown
+        self._task = task
+
+    def show(self, doing: str, done: float = 0, total: float | None = None) -> None:
+        """`done` of `total`; without a total the bar only says that something goes on."""
+        if self._shown is not None and self._task is not None:
+            self._shown.update(self._task, description=doing, completed=done, total=total)
+
+    def line(self, message: str) -> None:
+        """A line that stays, above the bar; where there is none, on the error output."""
+        if self._shown is not None:
+            self._shown.console.print(message, markup=False, highlight=False)
+        else:
+            click.echo(message, err=True)
+
+
+@contextmanager
+def progress(doing: str, *, count: str = "", wanted: bool = True) -> Iterator[Bar]:
+    """A bar on the error output, gone when the work is done. `count` is put after it: "{task.completed:g}" and others.
+
+    Only a person at a terminal that can move its cursor sees it: not in a pipe, nor with --quiet.
+    """
+    console = make_console(stderr=True)
+    if not wanted or is_quiet() or not sys.stderr.isatty() or console.is_dumb_terminal:
+        yield Bar()
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    # On a narrow terminal the words give way, not the bar.
+    cell = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    what = TextColumn("{task.description}", markup=False, table_column=cell)
+    columns = [what, BarColumn(), *([TextColumn(count)] if count else []), TimeElapsedColumn()]
+    with Progress(*columns, console=console, transient=True) as shown:
+        yield Bar(shown, shown.add_task(doing, total=None))
