@@ -1,49 +1,46 @@
-"""Families of ops, few enough to have a colour each: what kind of work an op, or several that ran as one, does."""
+"""Ops sorted into a few families that people tell apart: as many as there are colours.
+
+An op belongs where its formula stands; what has no formula is among the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import cache
 
-from rooflight.ledger import Op
+from rooflight.estimation import formulas, registry
+from rooflight.ledger import OPTIMIZER, Op
 
-OTHER = "other, fused"
-FAMILIES = (
-    "convolution", "matmul", "attention", "normalisation", "pointwise", "pooling, reduction", "optimizer", OTHER,
-)  # fmt: skip
-"""In the order of `charts.theme.COLOURS`."""
-_MATRIX = FAMILIES[:3]
+assert formulas  # its import registers them
 
-_REDUCING = frozenset(
-    "sum nansum mean prod amax amin aminmax max min argmax argmin all any cumsum cumprod logsumexp var std var_mean "
-    "std_mean median topk sort linalg_vector_norm _foreach_norm".split()
-)
-_PARTS = (
-    ("pooling, reduction", ("pool", "softmax", "loss", "upsample", "interpol")),
-    ("normalisation", ("_norm", "norm_", "rms_norm")),
-    ("other, fused", ("embedding", "index", "scatter", "gather", "copy", "clone", "cat", "fill", "zero", "slice")),
-)
+OTHER = "copies, other"
+OPTIMIZERS = "optimizer"
+_MODULES = {
+    "convolution": ("convolution",),
+    "matrix product": ("matmul", "linear_algebra", "recurrent"),
+    "attention": ("attention",),
+    "normalisation": ("normalisation",),
+    "element by element": ("pointwise", "activations", "randomness"),
+    "pooling, reduction, loss": ("pooling", "reductions", "softmax", "losses", "sorting"),
+    OPTIMIZERS: ("optimizers",),
+    OTHER: (),
+}
+FAMILIES = tuple(_MODULES)
+"""In the order in which they are shown; where several share a kernel, the first of them names it."""
+_BY_MODULE = {module: family for family, modules in _MODULES.items() for module in modules}
 
 
 def family_of(op: Op) -> str:
-    """One of `FAMILIES`, by the op's phase, matrix work and name."""
-    name = op.packet.partition("::")[2]
-    if op.phase == "optimizer":
-        return "optimizer"
-    if "attention" in name:
-        return "attention"
-    if "conv" in name:
-        return "convolution"
-    if op.cost is not None and op.cost.macs:
-        return "matmul"
-    if name.rstrip("_") in _REDUCING:
-        return "pooling, reduction"
-    return next((family for family, parts in _PARTS if any(part in name for part in parts)), "pointwise")
+    return OPTIMIZERS if op.module == OPTIMIZER else _by_name(op.name)
 
 
-def family_of_all(ops: Sequence[Op]) -> str:
-    """Of ops that ran as one: that of their matrix work, or the one they share."""
-    found = list(dict.fromkeys(map(family_of, ops)))
-    matrix = [family for family in found if family in _MATRIX]
-    if matrix:
-        return matrix[0]
-    return found[0] if len(found) == 1 else OTHER
+def family_of_all(ops: Iterable[Op]) -> str:
+    """Of a kernel that several ops share, or that belongs to none."""
+    return min((family_of(op) for op in ops), key=FAMILIES.index, default=OTHER)
+
+
+@cache
+def _by_name(name: str) -> str:
+    probe = Op(index=0, phase="forward", module="", call=0, name=name, ordinal=0)
+    found = registry.find(probe)
+    return OTHER if found is None else _BY_MODULE.get(found.__module__.rpartition(".")[2], OTHER)

@@ -1,0 +1,177 @@
+"""Host and GPU over the time of a step, lane by lane, with a strip below to zoom into a part of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from rooflight import units
+from rooflight.ledger import Ledger
+from rooflight.measured import Measured
+from rooflight.measured.step import wall_s
+from rooflight.reporting.charts.axes import si_axis
+from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.lanes_slices import LAUNCHES, MODULES, OPS, PHASES, Lanes, Slice, lanes_of
+from rooflight.reporting.charts.theme import COLOURS
+from rooflight.reporting.op_families import FAMILIES
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import seconds
+
+_LANE, _STRIP = 38, 34
+"""Heights, in pixels."""
+_COLOURS = dict(zip(FAMILIES, (COLOURS[place] for place in (0, 2, 3, 5, 4, 6, 1, 7)), strict=True))
+_ROOM = 6.4
+"""Pixels of a letter."""
+
+
+def lanes_chart(ledger: Ledger) -> Chart | None:
+    lanes = lanes_of(ledger, pixels=WIDTH)
+    if lanes is None or not lanes.span_ns:
+        return None
+    window = alt.selection_interval(encodings=["x"], name="lanes_window")
+    width = WIDTH - 90  # the names of lanes stand beside
+    axis = si_axis("time since the step's first event", "s", ticks=8)
+    x = alt.X("start:Q", axis=axis, scale=alt.Scale(domain=window, nice=False))
+    y = alt.Y("lane:N", sort=list(lanes.names), title=None, scale=alt.Scale(domain=list(lanes.names), paddingInner=0.22,
+              paddingOuter=0.1), axis=alt.Axis(domain=False, ticks=False, grid=False, labelLimit=120))  # fmt: skip
+    top = alt.layer(*_around(lanes, x, y, width), *_work(lanes, x, y)).properties(
+        width=width, height=_LANE * len(lanes.names)
+    )
+    made = alt.vconcat(top, _overview(lanes, window, width), spacing=6).resolve_scale(x="independent")
+    title = "Host and GPU over the step" if lanes.busy_ns is not None else "The ops of the step in time"
+    return Chart("lanes", title, _caption(lanes, wall_s(Measured(ledger))), made, _table(lanes))
+
+
+def _around(lanes: Lanes, x: alt.X, y: alt.Y, width: int) -> list[Any]:
+    """Phases and modules: grey, told apart by shade and name."""
+    rows, turn = [], {PHASES: 0, MODULES: 0}
+    for one in lanes.slices:
+        if one.lane not in turn:
+            continue
+        turn[one.lane] += 1
+        room = (one.end_ns - one.start_ns) / lanes.span_ns * width
+        rows.append({
+            "lane": one.lane, "start": one.start_ns / 1e9, "end": one.end_ns / 1e9, "name": one.name,
+            "phase": one.phase, "time": seconds((one.end_ns - one.start_ns) / 1e9), "text": _fitting(one.name, room),
+            "shade": 0.2 + 0.18 * (turn[one.lane] % 2),
+        })  # fmt: skip
+    data = alt.InlineData(values=rows)
+    tips = [alt.Tooltip("name:N"), alt.Tooltip("phase:N"), alt.Tooltip("time:N")]
+    blocks = alt.Chart(data).mark_rect(style="soft", clip=True).encode(
+        x=x, x2="end:Q", y=y, opacity=alt.Opacity("shade:Q", scale=None, legend=None), tooltip=tips
+    )  # fmt: skip
+    names = alt.Chart(data).mark_text(align="left", dx=3, fontSize=10, clip=True).encode(
+        x=x, y=y, text="text:N", tooltip=tips
+    )  # fmt: skip
+    return [blocks, names]
+
+
+def _fitting(name: str, room: float) -> str:
+    """As much of a path as there is room for, its end first."""
+    parts = name.split(".")
+    tries = [".".join(parts[start:]) for start in range(len(parts))]
+    return next((text for text in tries if _ROOM * len(text) + 5 < room), "")
+
+
+def _work(lanes: Lanes, x: alt.X, y: alt.Y) -> list[Any]:
+    """Launches and kernels (or ops), by family."""
+    rows = [_row(one) for one in lanes.slices if one.lane not in (PHASES, MODULES)]
+    shown = [family for family in FAMILIES if any(row["family"] == family for row in rows)]
+    picked = alt.selection_point(fields=["family"], bind="legend", name="lanes_family")
+    colour = alt.Color("family:N", title=None, sort=shown, legend=alt.Legend(orient="top", columns=4),
+                       scale=alt.Scale(domain=shown, range=[_COLOURS[name] for name in shown]))  # fmt: skip
+    names = {"name": "name", "family": "family", "op": "op", "module": "module", "phase": "phase", "time": "time",
+             "from": "begins at"}  # fmt: skip
+    blocks = alt.Chart(alt.InlineData(values=rows)).mark_rect(clip=True).encode(
+        x=x, x2="end:Q", y=y, color=colour,
+        opacity=alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.07)),
+        tooltip=[alt.Tooltip(f"{field}:N", title=title) for field, title in names.items()],
+    ).add_params(picked)  # fmt: skip
+    return [blocks]
+
+
+def _row(one: Slice) -> dict[str, Any]:
+    time = seconds(one.busy_ns / 1e9)
+    if one.count > 1:
+        time = f"{time} in {one.count} pieces, drawn as one"
+    return {"lane": one.lane, "start": one.start_ns / 1e9, "end": one.end_ns / 1e9, "name": one.name,
+            "family": one.family, "op": one.op, "module": one.module, "phase": one.phase, "time": time,
+            "from": seconds(one.start_ns / 1e9)}  # fmt: skip
+
+
+def _overview(lanes: Lanes, window: alt.Parameter, width: int) -> Any:
+    """The whole step, always: how busy the GPU is, and where a part of it can be picked."""
+    x = alt.X("start:Q", axis=si_axis("drag over this strip to zoom, double-click it to see all", "s", ticks=8),
+              scale=alt.Scale(domain=[0, lanes.span_ns / 1e9], nice=False))  # fmt: skip
+    phases = [
+        {"start": one.start_ns / 1e9, "end": one.end_ns / 1e9, "phase": one.phase, "shade": 0.12 + 0.12 * (number % 2)}
+        for number, one in enumerate(one for one in lanes.slices if one.lane == PHASES)
+    ]
+    layers: list[Any] = [
+        alt.Chart(alt.InlineData(values=phases)).mark_rect(style="soft").encode(
+            x=x, x2="end:Q", opacity=alt.Opacity("shade:Q", scale=None, legend=None)
+        )
+    ]  # fmt: skip
+    wide = lanes.span_ns / 1e9 / max(1, len(lanes.busy))
+    busy = [{"start": place * wide, "busy": value} for place, value in enumerate(lanes.busy)]
+    label = "datum.value ? 'busy 100%' : '0%'"
+    axis = alt.Axis(title=None, values=[0, 1], labelExpr=label, grid=False, labelBaseline="middle")
+    if busy:
+        busy.append({"start": lanes.span_ns / 1e9, "busy": lanes.busy[-1]})  # so that the last one has a width, too
+        layers.append(alt.Chart(alt.InlineData(values=busy))
+                      .mark_area(style="soft", interpolate="step-after", opacity=0.75)
+                      .encode(x=x, y=alt.Y("busy:Q", axis=axis, scale=alt.Scale(domain=[0, 1]))))  # fmt: skip
+    layers[-1] = layers[-1].add_params(window)
+    return alt.layer(*layers).properties(width=width, height=_STRIP)
+
+
+# --- in words ---
+
+
+def _caption(lanes: Lanes, wall: float | None) -> str:
+    parts = []
+    if lanes.busy_ns is not None:
+        span, busy = lanes.span_ns / 1e9, lanes.busy_ns / 1e9
+        parts.append(f"Kernels lie where the profiler saw them run, coloured by what their op does: the GPU works for "
+                     f"{seconds(busy)} of the {seconds(span)} drawn ({units.percent(busy / span)}); gaps are waiting. "
+                     "Phases and modules are drawn where their kernels ran.")  # fmt: skip
+        if wall is not None:
+            parts.append(
+                f"This is the step under the profiler; by the clock, without it, a step takes {seconds(wall)}."
+            )
+        if not lanes.has_launches:
+            parts.append("When the host launched them is not in this recording, so there is no lane of launches.")
+        else:
+            parts.append("Launches lie where the host called them.")
+    else:
+        parts.append("A step on a CPU: its ops laid end to end, each as long as the host clock said around it.")
+    if lanes.drawn < lanes.kernels:
+        parts.append(f"{lanes.kernels:,} slices are drawn as {lanes.drawn:,}: neighbours too thin to be seen are one.")
+    if lanes.ranks > 1:
+        parts.append(f"The first of {lanes.ranks} ranks.")
+    parts.append("Drag over the strip below to zoom; click a family in the legend to see it alone.")
+    return " ".join(parts)
+
+
+def _table(lanes: Lanes) -> Table:
+    """Each lane by family: how many slices, how long, and which part of the time drawn."""
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for one in lanes.slices:
+        what = one.family or (one.phase if one.lane == PHASES else "")
+        if what:
+            sums[one.lane, what][0] += one.count
+            sums[one.lane, what][1] += one.busy_ns or one.end_ns - one.start_ns
+    order = {name: place for place, name in enumerate(lanes.names)}
+    found: Sequence[tuple[tuple[str, str], list[int]]] = sorted(
+        sums.items(), key=lambda entry: (order[entry[0][0]], -entry[1][1])
+    )
+    rows = tuple((lane, what, count, ns / 1e9, ns / lanes.span_ns) for (lane, what), (count, ns) in found)
+    of = "ops" if OPS in lanes.names else "launches" if LAUNCHES in lanes.names else "kernels"
+    columns = (
+        Column("lane", right=False), Column("what", right=False), Column(f"{of}, stretches", units.exact),
+        Column("time", seconds, raw="time_s"), Column("of the time drawn", units.percent),
+    )  # fmt: skip
+    return Table("", columns, rows)
