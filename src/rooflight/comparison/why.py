@@ -36,12 +36,17 @@ class Term:
     """One line of an account on both sides; `None` where a side does not know it."""
 
     name: str
+    """In words."""
     a: Number | None
+    """Of side A."""
     b: Number | None
+    """Of side B."""
     evidence: str = ""
+    """What it was computed from."""
 
     @property
     def difference(self) -> Number:
+        """B less A; unknown counts as nothing."""
         return (self.b or 0) - (self.a or 0)
 
 
@@ -50,11 +55,17 @@ class Why:
     """One quantity of the whole step."""
 
     quantity: Quantity
+    """What is accounted for."""
     unit: Literal["flop", "byte", "second"]
+    """Of all its terms."""
     asked: Term
+    """What the mathematics asks for."""
     causes: tuple[Term, ...]
+    """Why it is more or less, each with its evidence."""
     unexplained: Term
+    """What no cause accounts for."""
     measured: Term
+    """What was measured: the sum of all of the above."""
     gross: tuple[Number | None, Number | None]
     """What is unexplained of each op, added up without signs."""
     covered: tuple[float | None, float | None] = (None, None)
@@ -104,9 +115,12 @@ class Reasons:
 
     def flops_of(self, ops: Sequence[int]) -> Account | None:
         """Of some of the ops, by index."""
-        wanted = set(ops)
-        rows = [row for row in self.flops if row.op.index in wanted]
+        rows = [self._flops_by_op[index] for index in sorted(set(ops)) if index in self._flops_by_op]
         return account(rows) if rows else None
+
+    @cached_property
+    def _flops_by_op(self) -> dict[int, Explained]:
+        return {row.op.index: row for row in self.flops}
 
     def whole(self, quantity: Quantity) -> tuple[Account | None, Number | None]:
         """The account of the step, and what is asked for where there is none. Ranks share neither clock nor memory:

@@ -97,6 +97,16 @@ def derive(ledger: Ledger, path: str) -> Derivation:
     return Derivation(ledger, path, module, tuple(_derive(found, path) for found in groups.values()))
 
 
+def derive_each(ledger: Ledger) -> tuple[list[OpDerivation], dict[int, int]]:
+    """The derivations of all ops that compute, those that are alike once; and by op which of them is its own."""
+    groups: dict[object, list[Op]] = {}
+    for op in ledger.ops:
+        if op.kind == "compute":
+            groups.setdefault(_alike(op), []).append(op)
+    found = [_derive(ops[:1], ops[0].module) for ops in groups.values()]
+    return found, {op.index: number for number, ops in enumerate(groups.values()) for op in ops}
+
+
 def _alike(op: Op) -> object:
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in (*op.inputs, *op.outputs))
     return op.phase, op.name, shapes, op.recompute, op.cost

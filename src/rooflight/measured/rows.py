@@ -51,6 +51,24 @@ def rows(measured: Measured, by: By = "module") -> list[MeasuredRow]:
     return sorted(made, key=lambda row: (row.sums.time_s or 0, row.estimate.totals.flops), reverse=True)
 
 
+def op_rows(measured: Measured) -> list[MeasuredRow]:
+    """A row for every op that computes, in order, and one for each set of ops that ran as one."""
+    alone: dict[int, list[Fact]] = defaultdict(list)
+    together: dict[tuple[int, ...], list[Fact]] = defaultdict(list)
+    for fact in measured.facts:
+        if len(fact.ops) == 1:
+            alone[fact.ops[0]].append(fact)
+        elif fact.ops:
+            together[fact.ops].append(fact)
+    groups = [Group((op.index,), tuple(alone[op.index])) for op in _counted(measured)]
+    groups += [Group(ops, tuple(found)) for ops, found in together.items()]
+    names = measured.ledger.ops
+    return [
+        _row(measured, _estimated(measured.ledger, _joined([names[index].name for index in group.ops]), group), group)
+        for group in groups
+    ]
+
+
 def merged(measured: Measured, members: list[MeasuredRow], estimate: Row) -> MeasuredRow:
     """One row for several, under the estimate's row for them."""
     return _row(measured, estimate, _together([row.group for row in members]), _together([row.own for row in members]))
@@ -109,7 +127,7 @@ def _module_rows(measured: Measured) -> list[MeasuredRow]:
         for path in _around(op.module):
             inside.add_op(path, op)
     for fact in measured.facts:
-        where = _common({measured.ledger.ops[index].module for index in fact.ops})
+        where = innermost({measured.ledger.ops[index].module for index in fact.ops})
         own.add_fact(where, fact)
         for path in _around(where):
             inside.add_fact(path, fact)
@@ -156,7 +174,7 @@ def _estimated(ledger: Ledger, name: str, group: Group) -> Row:
     return Row(name, "", 0, len(found), None, 0, 0, total(found), forward, backward, None)
 
 
-def _common(paths: set[str]) -> str:
+def innermost(paths: set[str]) -> str:
     """The innermost module that all of them are in."""
     if not paths:
         return NO_OP

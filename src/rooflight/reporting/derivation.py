@@ -16,7 +16,7 @@ _MOST_TENSORS = 6
 def derivation_text(derivation: Derivation) -> str:
     blocks = [_title(derivation)]
     for phase in ("forward", "backward", "optimizer"):
-        blocks.extend(_op_text(row) for row in derivation.ops if row.op.phase == phase)
+        blocks.extend(op_text(row) for row in derivation.ops if row.op.phase == phase)
     if memory := _memory_text(derivation):
         blocks.append(memory)
     if _sums_up(derivation):
@@ -38,7 +38,8 @@ def _title(derivation: Derivation) -> str:
     return f"{line}, {derivation.params:,} parameters ({step})"
 
 
-def _op_text(row: OpDerivation) -> str:
+def op_text(row: OpDerivation) -> str:
+    """One op: formula, numbers put in, result; bytes tensor by tensor."""
     op, work, cost = row.op, row.work, row.op.cost
     times = f", {row.times} times (figures are for one)" if row.times > 1 else ""
     place = f" ({row.place})" if row.place else ""

@@ -1,0 +1,107 @@
+"""The few figures that a reader wants first: what it costs, how long it takes, what bounds it, what fits, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rooflight import summary, units
+from rooflight.ledger import total
+from rooflight.measured.step import busy_s, rates, utilisation, wall_s
+from rooflight.prediction.result import Prediction
+from rooflight.reporting.report.model import Fact
+from rooflight.reporting.written import per_second, quotient, seconds, whole_bytes, whole_count
+
+if TYPE_CHECKING:
+    from rooflight.reporting.report.of_ledger import Told
+
+
+def facts_of(told: Told) -> Iterator[Fact]:
+    ledger, sums = told.ledger, total(told.ledger.ops)
+    if ledger.ops:
+        parts = [f"{units.count(sums.macs)} MACs"]
+        parts += [f"{units.count(summary.params(ledger))} parameters"] if ledger.modules else []
+        parts.append(f"{units.bytes_(sums.bytes)} moved at least")
+        yield Fact("useful FLOPs of a step", units.count(sums.flops), " · ".join(parts))
+    if told.is_measured:
+        yield from _measured(told)
+    else:
+        yield from _predicted_time(told)
+    yield from _bound(told)
+    yield from _memory(told)
+    yield from _to_do(told)
+
+
+def _measured(told: Told) -> Iterator[Fact]:
+    measured = told.measured
+    wall, busy = wall_s(measured), busy_s(measured)
+    used, speed = utilisation(measured), rates(measured)
+    where = told.ledger.header.device or told.ledger.header.target
+    if wall is not None:
+        parts = [where]
+        parts += [f"GPU busy {seconds(busy)}"] if busy is not None else []
+        parts += [f"{per_second(speed.samples_per_s)} samples/s"] if speed.samples_per_s is not None else []
+        parts += [f"MFU {units.percent(used.mfu)}"] if used is not None else []
+        yield Fact("time of a step, measured", seconds(wall), " · ".join(parts))
+    sums = measured.total
+    if sums.executed_flops is not None:
+        over = sums.executed_per_useful
+        parts = [f"{quotient(over)} × the useful, in ops with matrix work"] if over is not None else []
+        parts += [f"DRAM {whole_bytes(sums.dram_bytes)}"] if sums.dram_bytes is not None else []
+        yield Fact("executed FLOPs, counted", whole_count(sums.executed_flops), " · ".join(parts))
+
+
+def _own_prediction(told: Told) -> Prediction | None:
+    found = told.outlook.devices
+    return found[0] if found is not None and len(found) else None
+
+
+def _predicted_time(told: Told) -> Iterator[Fact]:
+    one = _own_prediction(told)
+    if one is None:
+        return
+    from rooflight.reporting.predict_tables import between, rate
+
+    yield Fact(
+        f"time of a step, predicted on {one.device}", seconds(one.time_s),
+        f"nine times in ten {between(one.time_interval_s)} · {rate(one.throughput)} samples/s · {one.tier}",
+    )  # fmt: skip
+
+
+def _bound(told: Told) -> Iterator[Fact]:
+    step = told.roofed.step()
+    if step.bound is None:
+        return
+    parts = []
+    if step.busy_share is not None:
+        parts.append(f"the GPU is busy {min(step.busy_share, 1):.0%} of the time")
+    if step.percent_of_op_roofs is not None:
+        parts.append(f"{step.percent_of_op_roofs:.0f}% of the roofs of its ops while it works")
+    parts += [f"predicted on {step.device}"] if step.times == "predicted" else []
+    yield Fact("bound by", step.bound, " · ".join(parts))
+
+
+def _memory(told: Told) -> Iterator[Fact]:
+    peak = told.measured.step.get("peak_allocated_bytes") if told.is_measured else None
+    found = told.outlook.devices
+    fits = [one for one in found or () if one.memory is not None]
+    said = [f"{'fits' if one.memory and one.memory.fits else 'does not fit'} on {one.device}" for one in fits]
+    own = fits[0].memory if fits else None
+    if peak is not None and told.ledger.header.target != "cpu":
+        reserved = told.measured.step.get("peak_reserved_bytes")
+        parts = [f"{whole_bytes(reserved.value)} reserved"] if reserved is not None else []
+        yield Fact("memory at the peak, measured", whole_bytes(peak.value), " · ".join([*parts, *said]))
+    elif own is not None:
+        yield Fact(f"memory at the peak, predicted on {fits[0].device}", whole_bytes(own.peak_allocated_bytes),
+                   " · ".join([f"{whole_bytes(own.device_bytes)} of the device", *said]))  # fmt: skip
+
+
+def _to_do(told: Told) -> Iterator[Fact]:
+    step = told.roofed.step()
+    if not step.advice:
+        return
+    best = step.advice[0]
+    gain = best.gain_of_kernels if best.gain_of_step is None else best.gain_of_step
+    after = best.after_s if best.wall_s is None else best.wall_s
+    detail = f"{seconds(after)} instead of {seconds(step.wall_s or best.before_s)}, predicted"
+    yield Fact("what would help most", best.how, f"{units.percent(gain)} less time · {detail}")

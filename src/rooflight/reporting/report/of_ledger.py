@@ -1,0 +1,255 @@
+"""The report of one step: an estimate, or a measurement beside the estimate of the same ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from rooflight.comparison.sides import with_its_estimate
+from rooflight.comparison.why import Reasons
+from rooflight.explanation.verdicts import Judge
+from rooflight.hardware.device import Device
+from rooflight.hardware.devices import recognise_name
+from rooflight.ledger import Ledger
+from rooflight.measured import Measured, is_measured
+from rooflight.reporting import (
+    measure_text,
+    predict_tables,
+    step_tables,
+    text,
+    verdict_tables,
+    verdict_text,
+    why_tables,
+)
+from rooflight.reporting.charts.chart import Chart
+from rooflight.reporting.report.details import Details, details_of
+from rooflight.reporting.report.headline import facts_of
+from rooflight.reporting.report.model import Report, Section, Titled
+from rooflight.reporting.report.origins import origins_section
+from rooflight.reporting.report.outlook import Outlook, outlook
+from rooflight.reporting.report.tree import Tree, tree_of
+
+Said = Callable[[str], None]
+
+
+def _quietly(_: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Told:
+    """A step with all that a report asks of it, each looked for once."""
+
+    ledger: Ledger
+    source: str
+    """The path or name that it was loaded from, for the commands that make it again."""
+    devices: tuple[Device, ...]
+    """Whose times are predicted; a step that ran on none of these is judged on the first."""
+
+    @cached_property
+    def measured(self) -> Measured:
+        return Measured(self.ledger)
+
+    @property
+    def is_measured(self) -> bool:
+        return is_measured(self.ledger)
+
+    @cached_property
+    def judge(self) -> Judge:
+        """Of a measured step on the device that it ran on, whether that has roofs or not."""
+        return Judge(self.ledger, on=None if self.is_measured else self.devices[0])
+
+    @cached_property
+    def roofed(self) -> Judge:
+        """Under roofs: where it ran, or as predicted on the first device for a step that ran on none."""
+        if self.judge.device is not None or not self.ledger.ops:
+            return self.judge
+        plain = replace(self.ledger, kernels=(), measurements=(), header=replace(self.ledger.header, target="cuda"))
+        return Judge(plain, on=self.devices[0])
+
+    @cached_property
+    def reasons(self) -> Reasons:
+        return Reasons(self.measured)
+
+    @cached_property
+    def tree(self) -> Tree:
+        return tree_of(self.judge, self.reasons if self.is_measured else None)
+
+    @cached_property
+    def details(self) -> Details:
+        return details_of(self.ledger, self.reasons if self.is_measured else None)
+
+    @cached_property
+    def outlook(self) -> Outlook:
+        return outlook(self.ledger, self.devices)
+
+
+def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say: Said = _quietly) -> Report:
+    """`say` is told what is being looked for, for a progress bar."""
+    known = recognise_name(ledger.header.device)
+    first = [known] if known is not None and known.kind == "gpu" else []
+    told = Told(ledger, source, tuple({device.name: device for device in (*first, *devices)}.values()))
+    sections = []
+    for what, section in _SECTIONS:
+        say(what)
+        found = section(told)
+        if found is not None:
+            sections.append(found)
+    say("headline")
+    return Report(
+        title=ledger.header.model, subtitle=text.headline(ledger), facts=tuple(facts_of(told)),
+        lines=tuple(_lines(told)), sections=tuple(sections),
+        details=told.details if ledger.ops else None,
+    )  # fmt: skip
+
+
+def _lines(told: Told) -> Iterator[str]:
+    """What it costs, what bounds it, why, and what to do: a sentence each."""
+    if told.is_measured:
+        yield from measure_text.headlines(told.measured)
+    step = told.roofed.step()
+    if step.bound is not None:
+        where = "" if told.roofed is told.judge else f"on {step.device}, predicted: "
+        yield where + verdict_text.step_line(step)
+    if told.is_measured and told.ledger.ops:
+        lines = why_tables.why_lines(with_its_estimate(told.ledger, told.source))
+        if lines:
+            yield f"why estimate and measurement differ: {'; '.join(lines)}"
+
+
+def _roofline(told: Told) -> Section | None:
+    from rooflight.reporting.charts.roofline import roofline_chart
+
+    if not told.ledger.ops:
+        return None
+    chart = roofline_chart(told.ledger, on=told.devices[0])
+    missing = "" if chart is not None else "no op has FLOPs and a time under a known roof"
+    return Section("roofline", "Roofline", charts=_charts(chart), missing=missing)
+
+
+def _layers(told: Told) -> Section | None:
+    if not told.ledger.ops:
+        return None
+    about = (
+        "Every module with all that runs inside it, and below it its own ops. Click a row for its derivation by pen "
+        "and paper, its kernels and causes; click a column to sort by it."
+    )
+    return Section("layers", "Layers", lines=(about,), tree=told.tree)
+
+
+def _why(told: Told) -> Section | None:
+    if not told.is_measured or not told.ledger.ops:
+        return None
+    comparison = with_its_estimate(told.ledger, told.source)
+    tables = tuple(Titled(f"{one.quantity}", why_tables.why_table(one)) for one in comparison.whys)
+    if not tables:
+        return Section("why", "Why estimate and measurement differ",
+                       missing="counters were not read in this run, so there is nothing to explain")  # fmt: skip
+    return Section("why", "Why estimate and measurement differ", lines=tuple(why_tables.why_lines(comparison)),
+                   tables=tables, small_print=(why_tables.CONVENTIONS,))  # fmt: skip
+
+
+def _advice(told: Told) -> Section | None:
+    judge = told.roofed
+    step = judge.step()
+    if step.bound is None:
+        return Section("verdict", "What bounds it, and what would help", missing=step.reason)
+    page = verdict_tables.verdict_page(judge, depth=2)
+    tables = [Titled("Changes of the whole step", verdict_tables.step_table(judge)),
+              Titled("Layers under their roofs", verdict_tables.verdict_table(judge, depth=2))]  # fmt: skip
+    return Section("verdict", "What bounds it, and what would help", lines=(*page.summary, *page.notes),
+                   tables=_filled(tables), small_print=(verdict_text.CONVENTIONS,))  # fmt: skip
+
+
+def _memory(told: Told) -> Section | None:
+    from rooflight.reporting.charts.memory import memory_chart
+    from rooflight.reporting.charts.memory_course import peak_tenants_table
+
+    if not told.ledger.ops:
+        return None
+    chart = memory_chart(told.ledger, on=told.devices[0])
+    tables = [Titled("Who lives in memory at the peak", peak_tenants_table(told.ledger, on=told.devices[0]))]
+    if told.is_measured:
+        tables.append(Titled("As measured", step_tables.memory_table(told.measured)))
+    return Section("memory", "Memory", charts=_charts(chart), tables=_filled(tables))
+
+
+def _lanes(told: Told) -> Section | None:
+    from rooflight.reporting.charts.lanes import lanes_chart
+
+    if not told.is_measured:
+        return None
+    chart = lanes_chart(told.ledger)
+    tables = [Titled("Where the time of a step goes", step_tables.time_table(told.measured)),
+              Titled("Kernels", step_tables.kernel_table(told.measured))]  # fmt: skip
+    missing = "" if chart is not None else "nothing in this run tells when its kernels ran"
+    return Section("lanes", "The step over time", charts=_charts(chart), tables=_filled(tables), missing=missing)
+
+
+def _shares(told: Told) -> Section | None:
+    from rooflight.reporting.charts.shares import shares_chart
+
+    chart = shares_chart(told.ledger) if told.ledger.ops else None
+    return None if chart is None else Section("shares", "Shares by type of layer", charts=_charts(chart))
+
+
+def _sweep(told: Told) -> Section | None:
+    from rooflight.reporting.charts.sweep import sweep_chart
+
+    found = told.outlook
+    if found.sweep is None:
+        return Section("sweep", "Other batches", missing=found.missing)
+    tables = [Titled(table.title, table) for table in predict_tables.pivot_tables(found.sweep)]
+    return Section("sweep", "Other batches", charts=_charts(sweep_chart(found.sweep)), tables=_filled(tables),
+                   lines=("Predicted, each batch on each device, before anything ran there.",))  # fmt: skip
+
+
+def _devices(told: Told) -> Section | None:
+    from rooflight.reporting.charts.devices import devices_chart
+
+    found = told.outlook
+    if found.devices is None:
+        return Section("devices", "Other devices", missing=found.missing)
+    from rooflight.reporting.predict_page import conventions
+
+    tables = [Titled("", predict_tables.main_table(found.devices))]
+    return Section("devices", "Other devices", charts=_charts(devices_chart(found.devices)), tables=_filled(tables),
+                   lines=(*found.left_out, *found.devices.notes),
+                   small_print=tuple(conventions(found.devices)))  # fmt: skip
+
+
+def _scaling(told: Told) -> Section | None:
+    from rooflight.reporting import predict_many_tables
+    from rooflight.reporting.charts.scaling import scaling_chart
+
+    if told.outlook.scaling is None or told.outlook.scaling[0].many is None:
+        return None
+    many = told.outlook.scaling[0].many
+    tables = [Titled("Weak scaling: each GPU keeps its batch", predict_many_tables.scaling_table("weak", many.weak)),
+              Titled("Strong scaling: the whole batch is divided",
+                     predict_many_tables.scaling_table("strong", many.strong))]  # fmt: skip
+    return Section("scaling", "Many GPUs", charts=_charts(scaling_chart(told.outlook.scaling)), tables=_filled(tables),
+                   lines=(f"Data parallel on {told.outlook.scaling[0].device}, predicted.", *many.assumptions,
+                          *many.notes))  # fmt: skip
+
+
+def _origins(told: Told) -> Section | None:
+    return origins_section(told.ledger, told.measured, told.source, told.devices)
+
+
+_SECTIONS: tuple[tuple[str, Callable[[Told], Section | None]], ...] = (
+    ("roofline", _roofline), ("layers", _layers), ("causes", _why), ("verdicts", _advice), ("memory", _memory),
+    ("timeline", _lanes), ("shares", _shares), ("devices and batches", _sweep), ("devices", _devices),
+    ("many GPUs", _scaling), ("origins", _origins),
+)  # fmt: skip
+
+
+def _charts(chart: Chart | None) -> tuple[Chart, ...]:
+    return () if chart is None else (chart,)
+
+
+def _filled(tables: Sequence[Titled]) -> tuple[Titled, ...]:
+    return tuple(one for one in tables if one.table.rows)

@@ -1,0 +1,69 @@
+"""The end of a report: conventions, origins, versions, what could not be measured, and the commands to repeat it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from rooflight.hardware.device import Device
+from rooflight.ledger import Ledger
+from rooflight.measured import Measured, is_measured
+from rooflight.reporting import measure_text, text
+from rooflight.reporting.report.model import Section, Titled
+from rooflight.reporting.table import Column, Table
+
+
+def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Sequence[Device]) -> Section:
+    header = ledger.header
+    lines = [text.coverage(ledger)] if ledger.ops else []
+    lines += [f"note: {note}" for note in header.notes]
+    small = [text.CONVENTIONS] if ledger.ops else []
+    tables = [Titled("Versions and conditions", _versions(ledger))]
+    if is_measured(ledger):
+        lines += measure_text.coverage(measured)
+        small.append(measure_text.conventions(measured))
+        tables.append(Titled("Where measured numbers come from", _sources(measured)))
+    tables.append(Titled("Peaks and bandwidths", _peaks(devices)))
+    return Section("origins", "Conventions, origins, and how to repeat it", lines=tuple(lines),
+                   tables=tuple(one for one in tables if one.table.rows), small_print=tuple(small),
+                   commands=tuple(_commands(ledger, source)))  # fmt: skip
+
+
+def _versions(ledger: Ledger) -> Table:
+    header = ledger.header
+    rows = [("rooflight", header.rooflight), ("torch", header.torch), ("CUDA", header.cuda), ("driver", header.driver),
+            ("device", header.device), ("traced for", header.target), ("execution", header.execution)]  # fmt: skip
+    rows += [(name, value) for name, value in header.conditions.items()]
+    columns = (Column("what", right=False), Column("value", right=False))
+    return Table("", columns, tuple((name, str(value)) for name, value in rows if value))
+
+
+def _sources(measured: Measured) -> Table:
+    columns = (Column("origin", right=False),)
+    return Table("", columns, tuple((line,) for line in measure_text.provenance(measured)))
+
+
+def _peaks(devices: Sequence[Device]) -> Table:
+    def rows() -> Iterator[tuple[str, str, str, str, str]]:
+        from rooflight.reporting.written import giga, peak_tera
+
+        for device in devices:
+            bandwidth = device.bandwidth_bytes_per_s
+            yield device.name, "memory bandwidth", f"{giga(bandwidth.value)} GB/s", bandwidth.source, bandwidth.date
+            for unit, peaks in (("tensor", device.tensor_flops_per_s), ("core", device.core_flops_per_s)):
+                for precision, figure in peaks.items():
+                    yield device.name, f"{unit} {precision}", peak_tera(figure.value), figure.source, figure.date
+
+    columns = (Column("device", right=False), Column("peak", right=False), Column("value"),
+               Column("source", right=False), Column("read on", right=False))  # fmt: skip
+    return Table("", columns, tuple(rows()))
+
+
+def _commands(ledger: Ledger, source: str) -> Iterator[str]:
+    """What made it, and what shows it again."""
+    if ledger.header.command:
+        yield ledger.header.command
+    name = shlex.quote(source)
+    yield f"rooflight report {name} -o report.html"
+    if is_measured(ledger) and ledger.ops:
+        yield f"rooflight compare {name}"

@@ -1,0 +1,141 @@
+"""What a step would take elsewhere: on other devices, at other batches, on many GPUs. Predicted when a report is made.
+
+Batches and many GPUs need the model itself, and a ledger is data: only models that come with rooflight or with a known
+library are built again, by name, and only when that gives the very same step. Nobody's own code is ever run. Devices at
+the ledger's own batch need nothing but the ledger.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from rooflight.errors import BadInput, RooflightError
+from rooflight.hardware.device import Device
+from rooflight.ledger import Ledger, total
+from rooflight.measured import is_measured
+from rooflight.prediction.result import Predictions
+
+_OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):[\w.-]+")
+"""Names of architectures, never paths."""
+_MOST_BATCH = 4096
+_SIZES = 9
+_GPUS_PER_NODE, _NODES = 8, 4
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Each with the reason why it is not there, where it is not."""
+
+    devices: Predictions | None = None
+    """At the ledger's own batch."""
+    sweep: Predictions | None = None
+    scaling: Predictions | None = None
+    missing: str = ""
+    """Why there is no sweep and no scaling."""
+    left_out: tuple[str, ...] = ()
+    """Devices that cannot run the step, and why."""
+
+
+def outlook(ledger: Ledger, devices: Sequence[Device]) -> Outlook:
+    """Devices that lack what the step needs are left out, and named."""
+    if not ledger.ops or ledger.header.step is None:
+        return Outlook(missing="nothing tells the ops of this run, so nothing can be predicted from it")
+    usable, left_out = _usable(ledger, devices)
+    if not usable:
+        return Outlook(missing="none of the devices can run this step", left_out=left_out)
+    try:
+        asked = _asked_again(ledger)
+    except RooflightError as error:
+        return Outlook(devices=_from_ledger(ledger, usable), missing=str(error), left_out=left_out)
+    from rooflight.prediction.api import predict
+
+    batch, model = ledger.header.batch or 1, ledger.header.model
+    sweep = predict(model, on=usable, batch=_batches(batch), advice=False, find_savings=False, **asked)
+    here = predict(model, on=usable, batch=batch, advice=False, find_savings=False, **asked)
+    scaling = None
+    if ledger.header.step == "train":
+        scaling = predict(model, on=usable[0], batch=batch, advice=False, find_savings=False, gpus=_GPUS_PER_NODE,
+                          nodes=_NODES, **asked)  # fmt: skip
+    return Outlook(here, sweep, scaling, left_out=left_out)
+
+
+def _batches(own: int) -> list[int]:
+    """Powers of two around the ledger's own, and that itself."""
+    lowest = max(0, min(own.bit_length() - 1 - _SIZES // 2, own.bit_length() - 1))
+    powers = [2**power for power in range(lowest, lowest + _SIZES) if 2**power <= max(own, _MOST_BATCH)]
+    return sorted({1, own, *powers})
+
+
+def _usable(ledger: Ledger, devices: Sequence[Device]) -> tuple[list[Device], tuple[str, ...]]:
+    from rooflight.prediction.tiers import check_precision
+
+    header = ledger.header
+    usable, left_out = [], []
+    for device in devices:
+        try:
+            check_precision(header.autocast or header.dtype or "fp32", [device])
+            usable.append(device)
+        except BadInput as error:
+            left_out.append(str(error))
+    return usable, tuple(left_out)
+
+
+def _asked_again(ledger: Ledger) -> dict[str, Any]:
+    """The options that name the ledger's step; an error says why it cannot be built again."""
+    header = ledger.header
+    if header.batch is None or not _is_known(header.model):
+        raise BadInput(f"{header.model} is not built again for a report: other batches need `rooflight predict "
+                       f"{header.model} --batch 1,8,64 --on h200`")  # fmt: skip
+    modes = header.math
+    both = None if modes is None or modes.tf32_conv != modes.tf32_matmul else modes.tf32_conv
+    asked: dict[str, Any] = {
+        "step": header.step, "seq": header.sequence if header.step != "decode" else None, "past": header.past,
+        "dtype": header.dtype, "autocast": header.autocast, "tf32": both, "loss": header.loss,
+        "optimizer": header.optimizer, "accumulate": header.accumulate, "checkpoint": header.checkpoint or None,
+    }  # fmt: skip
+    from rooflight.estimation.api import estimate
+
+    same = estimate(header.model, batch=header.batch, **asked)
+    if _identity(same) != _identity(ledger):
+        raise BadInput(f"{header.model} as it is built now is not what this ledger was made from (other sizes or "
+                       "options), so other batches are not predicted")  # fmt: skip
+    return asked
+
+
+def _is_known(model: str) -> bool:
+    from rooflight.models import builtin_names
+
+    if model in builtin_names():
+        return True
+    return _OF_LIBRARIES.fullmatch(model) is not None
+
+
+def _identity(ledger: Ledger) -> tuple[Any, ...]:
+    sums = total(ledger.ops)
+    return [(module.path, module.type, module.params) for module in ledger.modules], sums.flops, sums.recompute_flops
+
+
+def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
+    """The ledger's own step on devices: its ops, with the memory they take there."""
+    from rooflight.memory.answer import Memories
+    from rooflight.prediction.asked import predictor_of
+    from rooflight.prediction.cells import cells_of
+    from rooflight.prediction.prepared import PreparedTrace
+
+    header = ledger.header
+    plain = replace(ledger, kernels=(), measurements=()) if is_measured(ledger) else ledger
+    step = PreparedTrace(plain, None).at(None)
+    found = [predictor_of(device, None, None) for device in devices]
+    memories = Memories()
+    cells = cells_of(step, [one for one, _ in found], graphs=header.execution == "graph")
+    rows = [
+        replace(cell.prediction(), memory=memories.of(step, device))
+        for cell, device in zip(cells, devices, strict=True)
+    ]
+    notes = tuple(note for _, said in found for note in said)
+    return Predictions(header=header, predictions=tuple(rows), devices=tuple(devices), notes=notes)

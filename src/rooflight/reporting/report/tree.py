@@ -1,0 +1,198 @@
+"""Layers and ops of a step as one tree of rows, column by column: estimate, measurement, their ratio and its cause.
+
+Every module is a row with all that runs inside it; below it stand the ops that it runs itself. What a compiler fused is
+a row of its own, in the smallest module around it. A column that nothing fills is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rooflight.comparison.why import Reasons
+from rooflight.explanation.verdicts import Judge, Verdict
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger
+from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, innermost, op_rows
+from rooflight.reporting.why_tables import mainly
+
+RowKind = Literal["module", "op", "fused"]
+ColumnKind = Literal["count", "bytes", "seconds", "ratio", "share", "percent", "exact", "shape", "text"]
+Side = Literal["estimate", "measurement", "prediction", "both"]
+
+
+@dataclass(frozen=True)
+class TreeColumn:
+    key: str
+    title: str
+    kind: ColumnKind
+    side: Side
+    about: str
+    """What a reader is told who asks what the column means."""
+    values: tuple[Any, ...]
+    """One for every row; `None` is unknown."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Rows in the order of the model, parents before what they hold."""
+
+    names: tuple[str, ...]
+    """As they are shown."""
+    paths: tuple[str, ...]
+    """In full: of a module its path, of an op the module it runs in and its name."""
+    kinds: tuple[RowKind, ...]
+    parents: tuple[int | None, ...]
+    ops: tuple[tuple[int, ...], ...]
+    """Indices of the ops of a row; of a module those of its own only."""
+    columns: tuple[TreeColumn, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One row while the tree is built."""
+
+    row: MeasuredRow
+    verdict: Verdict
+    kind: RowKind
+    parent: int | None
+    name: str
+    path: str
+    phase: str = ""
+
+
+def tree_of(judge: Judge, reasons: Reasons | None) -> Tree:
+    """All rows of a step. `reasons` gives the causes of what was executed beyond the useful."""
+    ledger = judge.measured.ledger
+    found = _rows(judge, ledger)
+    columns = [
+        TreeColumn(key, title, kind, side, about, values)
+        for key, title, kind, side, about, value in _columns(judge, reasons)
+        if any(values := tuple(value(one) for one in found)) or any(cell == 0 for cell in values)
+    ]
+    return Tree(
+        tuple(one.name for one in found), tuple(one.path for one in found), tuple(one.kind for one in found),
+        tuple(one.parent for one in found), tuple(one.row.own.ops for one in found), tuple(columns),
+    )  # fmt: skip
+
+
+def _rows(judge: Judge, ledger: Ledger) -> list[_Found]:
+    modules, ops = judge.rows(), op_rows(judge.measured)
+    of_modules = judge.of(modules, advised=False)
+    of_ops = judge.of(ops, advised=False)
+    below: dict[str, list[int]] = {}
+    for number, row in enumerate(ops):
+        below.setdefault(innermost({ledger.ops[index].module for index in row.group.ops}), []).append(number)
+    found: list[_Found] = []
+    place: dict[str, int] = {}
+    for row, verdict in zip(modules, of_modules, strict=True):
+        parent = None
+        if row.name and row.name not in (LOSS, OPTIMIZER, SEVERAL, NO_OP):
+            parent = place.get(row.name.rpartition(".")[0])
+        place[row.name] = len(found)
+        found.append(_Found(row, verdict, "module", parent, _module_name(ledger, row.name), row.name))
+        here = place[row.name]
+        found.extend(_op(ledger, ops[number], of_ops[number], here) for number in below.get(row.name, ()))
+    return found
+
+
+def _op(ledger: Ledger, row: MeasuredRow, verdict: Verdict, parent: int) -> _Found:
+    ops = [ledger.ops[index] for index in row.group.ops]
+    name = row.name.removeprefix("aten::") if len(ops) == 1 else f"fused: {row.name.replace('aten::', '')}"
+    phase = " + ".join(dict.fromkeys(op.phase for op in ops))
+    path = f"{ops[0].module} {name}".strip() if len(ops) == 1 else name
+    return _Found(row, verdict, "op" if len(ops) == 1 else "fused", parent, name, path, phase)
+
+
+def _module_name(ledger: Ledger, path: str) -> str:
+    if path == "":
+        return ledger.header.model
+    return path if path in (LOSS, OPTIMIZER, SEVERAL, NO_OP) else path.rpartition(".")[2]
+
+
+_Made = tuple[str, str, ColumnKind, Side, str, Callable[[_Found], Any]]
+
+
+def _columns(judge: Judge, reasons: Reasons | None) -> Sequence[_Made]:
+    timed: Side = "measurement" if judge.times == "measured" else "prediction"
+    counted = judge.measured.total.executed_flops is not None
+    first, last = _estimated(judge)
+    return [*first, *_timed(judge, timed), *(_counted(reasons) if counted else []), *_judged(timed), *last]
+
+
+def _estimated(judge: Judge) -> tuple[Sequence[_Made], Sequence[_Made]]:
+    """What is read beside the measurement, and what may stand behind it."""
+    ops = judge.measured.ledger.ops
+
+    def output(one: _Found) -> str | None:
+        shape = one.row.estimate.output
+        if one.kind == "op":
+            outputs = ops[one.row.group.ops[0]].outputs
+            shape = outputs[0].shape if outputs else None
+        return None if shape is None else "×".join(map(str, shape)) or "1"
+
+    def kind(one: _Found) -> str:
+        return one.row.estimate.type if one.kind == "module" else one.phase
+
+    first: Sequence[_Made] = [
+        ("type", "type", "text", "both", "the module's class; of an op its phase", kind),
+        ("flops", "FLOPs", "count", "estimate", "useful FLOPs: matrix work by formula, 1 multiply-add = 2",
+         lambda one: one.row.estimate.totals.flops),
+        ("bytes", "bytes", "bytes", "estimate", "compulsory: each input read once, each output written once",
+         lambda one: one.row.estimate.totals.bytes),
+        ("intensity", "FLOP/B", "ratio", "estimate", "all FLOPs per compulsory byte",
+         lambda one: one.row.estimate.totals.intensity),
+    ]  # fmt: skip
+    last: Sequence[_Made] = [
+        ("output", "output", "shape", "estimate", "shape of the first output", output),
+        ("params", "params", "count", "estimate", "parameters of the module and all below it",
+         lambda one: (one.row.estimate.params or None) if one.kind == "module" else None),
+        ("macs", "MACs", "count", "estimate", "multiply-adds of matrix work, by formula",
+         lambda one: one.row.estimate.totals.macs),
+        ("other", "other FLOPs", "count", "estimate", "all other arithmetic: 1 for each result",
+         lambda one: one.row.estimate.totals.other_flops),
+        ("again", "again", "count", "estimate", "FLOPs of recomputation",
+         lambda one: one.row.estimate.totals.recompute_flops or None),
+    ]  # fmt: skip
+    return first, last
+
+
+def _timed(judge: Judge, side: Side) -> Sequence[_Made]:
+    on_cpu = judge.measured.total.get("gpu_time_s") is None
+    what = "of the call on the CPU" if on_cpu else "of its kernels"
+    said = f"time {what}" if side == "measurement" else f"time of its kernels, predicted for {judge.device_title}"
+    return [
+        ("time", "time", "seconds", side, said, lambda one: one.row.sums.time_s),
+        ("share", "share", "share", side, "of the time of all ops", lambda one: one.row.share),
+    ]
+
+
+def _counted(reasons: Reasons | None) -> Sequence[_Made]:
+    def cause(one: _Found) -> str | None:
+        account = reasons.flops_of(one.row.group.ops) if reasons is not None else None
+        return mainly(account) or None
+
+    return [
+        ("executed", "executed", "count", "measurement", "FLOPs that the hardware executed, all units, as counted",
+         lambda one: one.row.sums.executed_flops),
+        ("exec_useful", "exec/useful", "ratio", "both", "executed by useful FLOPs, over the ops with matrix work",
+         lambda one: one.row.sums.executed_per_useful),
+        ("cause", "mainly because of", "text", "both", "the largest cause of what was executed beyond the useful",
+         cause),
+        ("dram", "DRAM bytes", "bytes", "measurement", "bytes read from and written to the device's memory, as counted",
+         lambda one: one.row.sums.dram_bytes),
+        ("dram_bytes", "DRAM/bytes", "ratio", "both", "DRAM bytes by compulsory ones: under 1 the cache helped",
+         lambda one: one.row.sums.dram_per_compulsory),
+    ]  # fmt: skip
+
+
+def _judged(side: Side) -> Sequence[_Made]:
+    return [
+        ("roof", "% of roof", "percent", side, "of what is attainable at its FLOPs per byte",
+         lambda one: one.verdict.percent_of_roof),
+        ("bound", "bound", "text", side, "what its time goes to: compute, memory, cache or latency",
+         lambda one: one.verdict.bound),
+    ]  # fmt: skip
