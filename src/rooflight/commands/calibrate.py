@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput, CannotMeasure
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ def command(where: str | None, described: str | None, seconds: float, output: Pa
     bench, name = _bench(where, seconds, described)
     path = output if output is not None else _default_path(name)
     from rooflight.calibration.run import calibrate
-    from rooflight.commands.output import say
 
     journal = path.with_name(path.name + ".partial")
     try:
@@ -63,10 +61,12 @@ def command(where: str | None, described: str | None, seconds: float, output: Pa
     if journal.exists():
         say(f"going on with {journal}; --fresh begins anew")
     try:
-        with _progress() as progress:
-            calibration = calibrate(bench, progress, journal)
+        with progress("starting", count="{task.percentage:.0f}%") as bar:
+            calibration = calibrate(bench, lambda doing, part: bar.show(doing, part, 1), journal)
     except KeyboardInterrupt:
-        say(f"rooflight: interrupted; what is done is kept in {journal}: the same command goes on from there")
+        click.echo(
+            f"rooflight: interrupted; what is done is kept in {journal}: the same command goes on from there", err=True
+        )
         sys.exit(130)
     _write(calibration, path, force=force)
     _summary(calibration, path, name)
@@ -143,18 +143,3 @@ def _summary(calibration: Calibration, path: Path, name: str) -> None:
         emit(f"  {key:12} {units.count(value.value) + unit:>14}   {value.origin}")
     where = "" if path == _default_path(name) else f" --calibration {shlex.quote(str(path))}"
     emit(f"wrote {path}; use it with: rooflight predict resnet50 --on {name}{where}")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, float], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda doing, part: None
-        return
-    columns = (TextColumn("{task.description:<36}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda doing, part: bar.update(task, description=doing, completed=part)

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from rooflight.claims import check, read_claims
-from rooflight.commands.output import emit, say, show_page
+from rooflight.commands.output import emit, show_page
+from rooflight.commands.terminal import say
 from rooflight.files import load, write_atomically
 from rooflight.reporting import claims_tables
 from rooflight.reporting.table import to_csv

@@ -64,7 +64,8 @@ def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, 
         return
     if strict:
         raise BadInput("--strict is of --claims: give a table of claims with it, or leave it away")
-    from rooflight.commands.output import say, show_comparison
+    from rooflight.commands.output import show_comparison
+    from rooflight.commands.terminal import say
     from rooflight.comparison.sides import Comparison, with_its_estimate
     from rooflight.files import load
 

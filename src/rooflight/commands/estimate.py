@@ -13,6 +13,7 @@ import click
 from rooflight.commands.form_options import check_form, form, form_options
 from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, step_options
 from rooflight.commands.table_options import table_options
+from rooflight.commands.terminal import say
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
@@ -112,7 +113,6 @@ def _show(ledger: Ledger, to: str, options: Mapping[str, Any], *, output: Path |
 
 def _save(ledger: Ledger, output: Path, options: Mapping[str, Any]) -> bool:
     """Write the file that the name's ending asks for. Is it the ledger itself?"""
-    from rooflight.commands.output import say
 
     name = output.name.lower()
     if name.endswith((".csv", ".md")):
@@ -139,7 +139,7 @@ def _symbolic(options: Mapping[str, Any]) -> None:
     """The closed form, checked at the batch and sequence that were asked for as well."""
     import json
 
-    from rooflight.commands.output import emit, say
+    from rooflight.commands.output import emit
     from rooflight.estimation.symbolic import closed_form
     from rooflight.files import write_atomically
     from rooflight.reporting.closed_form import to_json_dict, to_latex, to_text

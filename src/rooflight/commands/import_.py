@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rooflight.commands.form_options import check_form, form
+from rooflight.commands.terminal import say
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
@@ -78,7 +79,6 @@ def _read(path: Path) -> Ledger:
 
 
 def _save(ledger: Ledger, output: Path, *, by: By, top: int | None, force: bool) -> None:
-    from rooflight.commands.output import say
     from rooflight.files import save, write_atomically
 
     name = output.name.lower()
@@ -116,10 +116,10 @@ def _print(ledger: Ledger, by: By, top: int) -> None:
 
     console = make_console()
 
-    def say(text: str, style: str | None = None) -> None:
+    def put(text: str, style: str | None = None) -> None:
         console.print(text, markup=False, highlight=False, style=style)
 
-    say(tables.headline(ledger), "bold")
+    put(tables.headline(ledger), "bold")
     name_width = max(18, min(tables.NAME_WIDTH, console.width - 50))
     console.print(to_rich(tables.kernel_table(ledger, by, top=top, name_width=name_width), width=console.width))
     sums = tables.totals_table(ledger)
@@ -130,10 +130,10 @@ def _print(ledger: Ledger, by: By, top: int) -> None:
             to_rich(Table(sums.title, sums.columns[:-1], tuple(row[:-1] for row in sums.rows)), width=console.width)
         )
         for title, *_, origin in sums.rows:
-            say(f"{title}: {origin}", "dim")
+            put(f"{title}: {origin}", "dim")
     if (compared := tables.flop_count_line(ledger)) is not None:
-        say(compared)
+        put(compared)
     for note in ledger.header.notes:
-        say(f"note: {note}")
+        put(f"note: {note}")
     for line in tables.small_print(ledger):
-        say(line, "dim")
+        put(line, "dim")

@@ -17,6 +17,7 @@ import click
 from rooflight.commands.form_options import check_form, form, form_options
 from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, step_options
 from rooflight.commands.table_options import measured_options, table_options
+from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadFile, BadInput, CannotMeasure, RooflightError
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _measure(options: Mapping[str, Any]) -> tuple[Ledger, bool]:
     if backend == "ncu":
         _refuse_ncu(options["device"])
     try:
-        with quiet_model(), _progress() as progress, _heard_once():
+        with quiet_model(), _progress() as show, _heard_once():
             ledger = measure(
                 options["model"], **step_arguments(options), device=options["device"],
                 counters="none" if backend == "ncu" else backend, levels=options["levels"] or ("dram",),
@@ -127,11 +128,11 @@ def _measure(options: Mapping[str, Any]) -> tuple[Ledger, bool]:
                 per_kernel=options["per_kernel"] and backend != "ncu", repeat=options["repeat"],
                 spread=options["spread"],
                 compile=options["compiled"], compile_mode=options["compile_mode"], graphs=options["graphs"],
-                progress=progress, command=shlex.join(["rooflight", *sys.argv[1:]]),
+                progress=show, command=shlex.join(["rooflight", *sys.argv[1:]]),
             )  # fmt: skip
             if backend != "ncu":
                 return ledger, False
-            progress("counters: ncu replays every kernel", 0, 1)
+            show("counters: ncu replays every kernel", 0, 1)
             try:
                 return _with_ncu(ledger, options), False
             except KeyboardInterrupt:
@@ -282,7 +283,7 @@ def _give(ledger: Ledger, options: Mapping[str, Any]) -> None:
 
 def _saved(ledger: Ledger, output: Path, options: Mapping[str, Any], choices: Mapping[str, Any]) -> BadFile | None:
     """Write the file that the name's ending asks for. What stops it (a full disk) is told after the result."""
-    from rooflight.commands.output import say, show_measure
+    from rooflight.commands.output import show_measure
     from rooflight.files import save
 
     name = output.name.lower()
@@ -303,14 +304,13 @@ def _saved(ledger: Ledger, output: Path, options: Mapping[str, Any], choices: Ma
 
 def _write_trace(ledger: Ledger, options: Mapping[str, Any]) -> None:
     """What is wrong with it must not cost the rest of the result."""
-    from rooflight.commands.output import say
     from rooflight.files import write_atomically
     from rooflight.reporting.perfetto import to_perfetto
 
     try:
         write_atomically(options["trace_file"], to_perfetto(ledger), force=options["force"])
     except RooflightError as error:
-        say(f"rooflight: no trace written: {error}")
+        click.echo(f"rooflight: no trace written: {error}", err=True)
     else:
         say(f"wrote {options['trace_file']}; open it at https://ui.perfetto.dev")
 
@@ -328,21 +328,9 @@ def _of_rank(output: Path | None) -> Path | None:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar on the error output with what is being done; nothing where nobody looks."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    """A bar with what is being done; of several processes, only the first shows it."""
     from rooflight.measurement.ranks import place
 
-    console = Console(stderr=True)
-    if not console.is_terminal or place().rank:
-        yield lambda doing, done, total: None
-        return
-    columns = (TextColumn("{task.description:<32}"), BarColumn(), TextColumn("run {task.completed} of {task.total}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=1)
-
-        def show(doing: str, done: int, total: int) -> None:
-            bar.update(task, description=doing, completed=done, total=total)
-
-        yield show
+    count = "run {task.completed:g} of {task.total:g}"
+    with progress("starting", count=count, wanted=not place().rank) as bar:
+        yield bar.show

@@ -13,6 +13,7 @@ import click
 
 from rooflight.commands.form_options import check_form, form
 from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, steps_options
+from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _predict(options: Mapping[str, Any]) -> Predictions:
     from rooflight.prediction.api import predict
 
     arguments = step_arguments(options)
-    with quiet_model():
+    with quiet_model(), progress(f"predicting {options['model']} on {options['devices']}"):
         return predict(
             options["model"], **arguments, on=options["devices"], tier=options["tier"],
             ppp=_ppp(options["ppp"]), graphs=options["graphs"], calibration=options["calibration"],
@@ -174,7 +175,6 @@ def _content(found: Predictions, to: str, options: Mapping[str, Any]) -> bytes:
 def _write(found: Predictions, output: Path, options: Mapping[str, Any]) -> None:
     import gzip
 
-    from rooflight.commands.output import say
     from rooflight.files import write_atomically
 
     name = output.name.lower()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rooflight.commands.terminal import say
 from rooflight.errors import BadFile, BadInput, CannotMeasure
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def _saved(ledger: Ledger, output: Path, *, force: bool) -> BadFile | None:
             save(ledger, output, force=force)
     except BadFile as error:
         return error
-    _say(f"wrote {output}")
+    say(f"rooflight: wrote {output}")
     return None
 
 

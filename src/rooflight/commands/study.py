@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.terminal import Bar, is_quiet, progress, say, shows_bars
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ _TEXTS = ("input", "step", "dtype", "autocast", "loss", "optimizer", "on", "para
 @click.option("--python", metavar="COMMAND", help="What starts Python on a node. Default: this one.")
 @click.option("--cancel", is_flag=True, help="Take the study's tasks from Slurm; what is finished is kept.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be run.")
-@click.option("--quiet", is_flag=True, help="No progress.")
 def command(what: str, **options: Any) -> None:
     """Run a grid of models, batches, precisions and devices: every cell estimated, predicted on its device, and
     measured where the device is here.
@@ -94,8 +94,8 @@ def command(what: str, **options: Any) -> None:
             emit("\n".join([*said, launcher.dry_run(store.folder, store.waiting())]))
             return
         make_ready(store, retry=options["retry"])
-        with _heard(store, launcher), _progress(store, quiet=options["quiet"]) as progress:
-            run(store, launcher, progress=progress)
+        with _heard(store, launcher), _progress(store) as told:
+            run(store, launcher, progress=told)
         _show(store, launcher)
     finally:
         store.close()
@@ -149,7 +149,7 @@ def _launcher(options: Mapping[str, Any]) -> Launcher:
         from rooflight.study.slurm.launcher import SlurmLauncher
         from rooflight.study.slurm.options import asked
 
-        return SlurmLauncher(asked(options), status=(lambda text: None) if options["quiet"] else _say)
+        return SlurmLauncher(asked(options), status=(lambda text: None) if is_quiet() else _say)
     given = [name for name in _OF_SLURM if options[name] not in (None, (), False)]
     if given:
         raise BadInput(f"--{given[0].replace('_', '-')} goes with --launcher slurm")
@@ -170,7 +170,7 @@ def _cancel(what: str, options: Mapping[str, Any]) -> None:
     if cancel is None or not Path(what).is_dir():
         raise BadInput("--cancel takes a study's folder and --launcher slurm")
     count = cancel(Path(what))
-    _say(f"took {count:,} {'task' if count == 1 else 'tasks'} from Slurm; what was finished is kept")
+    say(f"took {count:,} {'task' if count == 1 else 'tasks'} from Slurm; what was finished is kept")
 
 
 @contextmanager
@@ -188,17 +188,17 @@ def _heard(store: Store, launcher: Launcher) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(store: Store, *, quiet: bool) -> Iterator[Progress]:
-    """A bar where somebody watches, else a line now and then; what fails is always said."""
+def _progress(store: Store) -> Iterator[Progress]:
+    """A bar where somebody watches, else a line now and then; what fails is said at once."""
     from rooflight.study.store import key_of
 
     keys = {key_of(cell, side) for cell in store.cells for side in store.sides(cell)}
     finished = sum(not store.is_open(key) for key in keys)
-    if quiet:
-        yield lambda entry: None
-    elif sys.stderr.isatty():
-        with _bar(len(keys), finished) as progress:
-            yield progress
+    if is_quiet():
+        yield lambda entry: None  # what failed is in the result
+    elif shows_bars():
+        with progress("starting", count="{task.completed:g}/{task.total:g}") as bar:
+            yield _on_bar(bar, len(keys), finished)
     else:
         yield _lines(len(keys), finished)
 
@@ -206,33 +206,29 @@ def _progress(store: Store, *, quiet: bool) -> Iterator[Progress]:
 def _lines(total: int, finished: int) -> Progress:
     last = time.monotonic()
 
-    def progress(entry: Entry) -> None:
+    def told(entry: Entry) -> None:
         nonlocal finished, last
         finished += 1
         if entry.failure:
-            _say(f"failed: {entry.side} {entry.key}: {entry.failure}")
+            say(f"failed: {entry.side} {entry.key}: {entry.failure}")
         elif total <= _MOST_LINES or finished >= total or time.monotonic() > last + _LINE_S:
             last = time.monotonic()
-            _say(f"{finished:,} of {max(total, finished):,}: {entry.side} {entry.key}")
+            say(f"{finished:,} of {max(total, finished):,}: {entry.side} {entry.key}")
 
-    return progress
+    return told
 
 
-@contextmanager
-def _bar(total: int, finished: int) -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _on_bar(bar: Bar, total: int, finished: int) -> Progress:
+    bar.show("starting", finished, total)
 
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                  console=Console(stderr=True), transient=True) as bar:  # fmt: skip
-        task = bar.add_task("starting", total=total, completed=finished)
+    def told(entry: Entry) -> None:
+        nonlocal finished
+        finished += 1
+        bar.show(f"{entry.side} {entry.key.rpartition('-')[0]}", finished, max(total, finished))
+        if entry.failure:
+            bar.line(f"failed: {entry.side} {entry.key}: {entry.failure}")
 
-        def progress(entry: Entry) -> None:
-            bar.update(task, advance=1, description=f"{entry.side} {entry.key.rpartition('-')[0]}")
-            if entry.failure:
-                bar.console.print(f"failed: {entry.side} {entry.key}: {entry.failure}", markup=False, highlight=False)
-
-        yield progress
+    return told
 
 
 def _again(store: Store, launcher: Launcher) -> str:
@@ -254,12 +250,12 @@ def _show(store: Store, launcher: Launcher) -> None:
         judged = claims(plan.claim, rows)
         page = replace(page, summary=(*page.summary, counted(judged)), tables=(claim_table(judged), *page.tables))
     show_page(page)
-    _say(f"wrote {store.folder}; all of it with: rooflight report {store.folder}")
+    say(f"wrote {store.folder}; all of it with: rooflight report {store.folder}")
     if any(row.state == "failed" for row in rows):
         _say(f"try again what failed with: {_again(store, launcher)} --retry")
     if any(row.state == "waiting" for row in rows):
         _say(f"what waits needs a device that is not here; run where it is: {_again(store, launcher)}")
     if all(cell.on is None for cell in store.cells):
-        _say("only estimated: --on here measures on this machine, --on h200,a100 predicts")
+        say("only estimated: --on here measures on this machine, --on h200,a100 predicts")
     if rows and all(row.state == "failed" for row in rows):
         sys.exit(1)  # some failed cells are a result; nothing but failures is none

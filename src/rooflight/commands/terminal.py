@@ -75,7 +75,7 @@ class Bar:
         self._task = task
 
     def show(self, doing: str, done: float = 0, total: float | None = None) -> None:
-        """`done` of `total`; without a total the bar only says that something goes on."""
+        """`done` of `total`; without a total, of the same as before."""
         if self._shown is not None and self._task is not None:
             self._shown.update(self._task, description=doing, completed=done, total=total)
 
@@ -87,22 +87,27 @@ class Bar:
             click.echo(message, err=True)
 
 
+def shows_bars() -> bool:
+    """Somebody looks, at a terminal that can move its cursor, and wants to be told."""
+    return not is_quiet() and sys.stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown", "")
+
+
 @contextmanager
 def progress(doing: str, *, count: str = "", wanted: bool = True) -> Iterator[Bar]:
-    """A bar on the error output, gone when the work is done. `count` is put after it: "{task.completed:g}" and others.
+    """A bar on the error output where `shows_bars()`, gone when the work is done.
 
-    Only a person at a terminal that can move its cursor sees it: not in a pipe, nor with --quiet.
+    `count` is put after it, with rich's words: "{task.completed:g} of {task.total:g}". Without it the bar only moves.
     """
-    console = make_console(stderr=True)
-    if not wanted or is_quiet() or not sys.stderr.isatty() or console.is_dumb_terminal:
+    if not wanted or not shows_bars():
         yield Bar()
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
-    # On a narrow terminal the words give way, not the bar.
-    cell = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    what = TextColumn("{task.description}", markup=False, table_column=cell)
-    columns = [what, BarColumn(), *([TextColumn(count)] if count else []), TimeElapsedColumn()]
+    console = make_console(stderr=True)
+    # As wide for every word, so that the bar stays where it is; on a narrow terminal words and bar give way.
+    wide = min(34, console.width // 3)
+    what = TextColumn("{task.description}", markup=False, table_column=Column(width=wide, no_wrap=True))
+    columns = [what, BarColumn(wide), *([TextColumn(count)] if count else []), TimeElapsedColumn()]
     with Progress(*columns, console=console, transient=True) as shown:
-        yield Bar(shown, shown.add_task(doing, total=None))
+        yield Bar(shown, shown.add_task(doing, total=1 if count else None))
