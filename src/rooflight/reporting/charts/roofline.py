@@ -1,0 +1,170 @@
+"""The roofline of a step as a chart: ops, modules and the whole step under the roofs of a device.
+
+Names of modules come from users: they are values of the data and stand in no expression.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import altair as alt
+
+from rooflight import units
+from rooflight.explanation.verdicts import Verdict
+from rooflight.hardware.device import Device
+from rooflight.ledger import Ledger
+from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.roofline_layers import (
+    ALL_ROOFS,
+    AREAS,
+    BASIS,
+    HEIGHT,
+    MODEL,
+    Row,
+    chart,
+    label_rows,
+    labels,
+    largest_share,
+    ridges,
+    roof_lines,
+    roof_texts,
+    rounded,
+    slope_text,
+    star,
+    tooltip,
+    x_axis,
+    y_axis,
+)
+from rooflight.reporting.charts.theme import COLOURS
+from rooflight.reporting.op_families import FAMILIES
+from rooflight.reporting.roofline_frame import Frame, frame_of, left_out
+from rooflight.reporting.roofline_marks import Basis, Mark, Marks, NoRoofline, marks_of
+from rooflight.reporting.roofline_table import marks_table
+from rooflight.reporting.text import KINDS
+from rooflight.reporting.written import seconds, whole_bytes, whole_count
+
+MOST_POINTS = 2000
+"""The slowest; whoever wants all of them has the ledger."""
+_KINDS = ("op", "module", "region")
+
+
+def roofline_chart(ledger: Ledger, *, on: Device | None = None) -> Chart | None:
+    """`None` where the step has no roof: `rooflight.reporting.roofline_marks.marks_of` says why."""
+    try:
+        marks = marks_of(ledger, on=on)
+    except NoRoofline:
+        return None
+    return chart_of(marks, ledger)
+
+
+def chart_of(marks: Marks, ledger: Ledger) -> Chart:
+    frame = frame_of(marks)
+    kept = _kept(marks)
+    kind = KINDS.get(ledger.header.step or "", "")
+    title = f"Roofline of {marks.title}{', ' if kind else ''}{kind} on {marks.device.title}: times {marks.times}"
+    return Chart("roofline", title, _caption(marks, frame, kept), _definition(marks, frame, kept), marks_table(kept))
+
+
+def _kept(marks: Marks) -> list[Mark]:
+    most = MOST_POINTS // len(marks.bases)
+    kept = list(marks.marks[:most])
+    step = marks.step
+    return kept if step is None or any(mark is step for mark in kept) else [*kept[:-1], step]
+
+
+def _caption(marks: Marks, frame: Frame, kept: list[Mark]) -> str:
+    counted = "as counted" in marks.bases
+    said = ["Each point is an op, or several alike; diamonds are layers and parts of the model with all that runs in "
+            "them, the star is the whole step. Larger points take more of the time."]  # fmt: skip
+    if counted:
+        said.append("As counted: executed FLOPs over DRAM bytes. By formula: useful FLOPs over compulsory bytes; "
+                    "points above a slope had their bytes from a cache.")  # fmt: skip
+    else:
+        said.append("FLOPs are useful ones and bytes compulsory ones, by formula.")
+    said.append("Solid lines are peaks of the data sheet; dashed ones, and figures in brackets, were sustained in a "
+                "calibration."
+                if any(roof.measured for roof in marks.roofs.compute)
+                else "Lines are peaks of the data sheet.")  # fmt: skip
+    return " ".join([*said, *([marks.how] if marks.how else []), left_out(marks, frame, kept)]).strip()
+
+
+def _definition(marks: Marks, frame: Frame, kept: list[Mark]) -> alt.LayerChart:
+    several = alt.binding_radio(options=list(marks.bases), name="points ") if len(marks.bases) > 1 else alt.Undefined
+    basis = alt.param(name=BASIS, value=marks.bases[0], bind=several)
+    every = alt.param(name=ALL_ROOFS, value=False, bind=alt.binding_checkbox(name="all roofs of the device "))
+    family = alt.selection_point(name="family", fields=["family"], bind="legend")
+    kind = alt.selection_point(name="kind", fields=["kind"], bind="legend")
+    rows = [row for mark in kept for row in _rows(mark, marks, frame)]
+    named = label_rows(rows, marks, frame)
+    step, others = ([row for row in rows if (row["kind"] == "step") == whole] for whole in (True, False))
+    of_step, of_others = ([row for row in named if (row["kind"] == "step") == whole] for whole in (True, False))
+    points = _points(others, frame).add_params(family, kind)
+    filtered = [layer.transform_filter(family).transform_filter(kind) for layer in (points, labels(of_others, frame))]
+    layers = [roof_lines(marks, frame), ridges(marks, frame), filtered[0], star(step, of_step, frame), filtered[1],
+              *roof_texts(marks, frame), slope_text(marks, frame)]  # fmt: skip
+    drawn: Any = alt.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT)
+    return cast("alt.LayerChart", drawn)
+
+
+def _rows(mark: Mark, marks: Marks, frame: Frame) -> list[Row]:
+    """One for each basis. Numbers are written here: a page need not know how."""
+    shared = {
+        "kind": mark.kind, "name": mark.name, "family": mark.family, "module": mark.module or MODEL,
+        "phase": mark.phase or "–", "count": f"{mark.count:,}", "time": seconds(mark.time_s),
+        "share": mark.share, "share_said": units.percent(mark.share),
+    }  # fmt: skip
+    return [{**shared, **_placed(mark.places[basis], basis)} for basis in marks.bases if frame.holds(mark, basis)]
+
+
+def _placed(place: Verdict, basis: Basis) -> Row:
+    executed, dram = place.flops_basis == "executed", place.bytes_basis == "DRAM"
+    return {
+        "basis": basis, "x": rounded(place.intensity), "y": rounded(place.flops_per_s),
+        "flops": f"{whole_count(place.flops)} {'executed' if executed else 'useful'}",
+        "bytes": f"{whole_bytes(place.bytes)} {'of DRAM' if dram else 'compulsory'}",
+        "intensity": units.ratio(place.intensity), "rate": f"{units.count(place.flops_per_s)}FLOP/s",
+        "units": "; ".join(f"{units.percent(one.flops / place.flops)} {one.precision} on {one.unit}"
+                           for one in sorted(place.units, key=lambda one: -one.flops)) if place.flops else "–",
+        "roof": f"{_percent(place.percent_of_roof)} of {units.count(place.attainable_flops_per_s)}FLOP/s",
+        "bound": place.bound or "–",
+    }  # fmt: skip
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}%"
+
+
+def _points(rows: list[Row], frame: Frame) -> Any:
+    families = [family for family in FAMILIES if any(row["family"] == family for row in rows)]
+    kinds = [kind for kind in _KINDS if any(row["kind"] == kind for row in rows)]
+    shapes = {"op": "circle", "module": "diamond", "region": "square"}
+    largest = largest_share(rows)
+    colours = alt.Scale(domain=families, range=[COLOURS[FAMILIES.index(family)] for family in families])
+    legend = alt.Legend(orient="bottom", columns=alt.ExprRef("width < 560 ? 3 : 8"), symbolType="circle")
+    grey: Any = {"orient": "top", "direction": "horizontal", "symbolFillColor": COLOURS[-1],
+                 "symbolStrokeColor": COLOURS[-1]}  # fmt: skip
+    return (
+        chart(rows)
+        .mark_point(clip=True, strokeWidth=1.3)
+        .transform_filter(f"datum.basis == {BASIS}")
+        .encode(
+            x=x_axis(frame), y=y_axis(frame),
+            fill=alt.Fill("family:N", title="work", scale=colours, legend=legend),
+            stroke=alt.Stroke("family:N", title="work", scale=colours, legend=legend),
+            shape=alt.Shape("kind:N", title="points",
+                            scale=alt.Scale(domain=kinds, range=[shapes[kind] for kind in kinds]),
+                            legend=alt.Legend(**grey)),
+            size=alt.Size("share:Q", title="share of the time",
+                          scale=alt.Scale(type="linear", domain=[0, largest], range=list(AREAS), clamp=True),
+                          legend=alt.Legend(**grey, format=".0%", values=_sizes(largest), symbolType="circle")),
+            fillOpacity=alt.condition("datum.kind == 'module'", alt.value(0.05), alt.value(0.6)),
+            strokeOpacity=alt.condition("datum.kind == 'module'", alt.value(0.7), alt.value(1)),
+            tooltip=tooltip(),
+        )
+    )  # fmt: skip
+
+
+def _sizes(largest: float) -> list[float]:
+    """Three round shares."""
+    found = [share for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if share <= largest]
+    return found[-3:] or [largest]

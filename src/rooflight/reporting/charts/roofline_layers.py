@@ -1,0 +1,228 @@
+"""What a roofline has besides its points: axes, roofs, ridges, and all that is written in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+
+from rooflight import units
+from rooflight.reporting.charts.chart import WIDTH
+from rooflight.reporting.charts.label_places import Box, Point, placed
+from rooflight.reporting.roofline_frame import Frame, decades, lines_of, roof_labels, slope_labels
+from rooflight.reporting.roofline_marks import Marks
+from rooflight.reporting.written import cut
+
+HEIGHT = 460
+AREAS = (16, 620)
+"""Of the smallest and the largest point, in square pixels."""
+MODEL = "(the model)"
+"""Where ops are that belong to no layer."""
+BASIS, ALL_ROOFS = "basis", "all_roofs"
+"""Names of the parameters that a reader sets."""
+_SHOWN = f"datum.basis == {BASIS}"
+_LINE = 13
+"""Height of a line of text, and the distance of points that stand for a line, in pixels."""
+_STRIDE = 8
+_NAMED = 7
+"""Of the slowest ops, where there is room."""
+Row = dict[str, Any]
+
+
+def chart(rows: list[Row]) -> Any:
+    """Its methods hand back what Altair's types do not tell."""
+    return alt.Chart(alt.InlineData(values=rows))
+
+
+def x_axis(frame: Frame) -> alt.X:
+    label = "datum.value >= 1 ? format(datum.value, ',') : format(datum.value, '~g')"
+    return alt.X("x:Q", title="arithmetic intensity, FLOP/B",
+                 scale=alt.Scale(type="log", domain=list(frame.x), nice=False, zero=False),
+                 axis=alt.Axis(values=decades(frame.x), labelExpr=label, grid=True))  # fmt: skip
+
+
+def y_axis(frame: Frame, field: str = "y") -> alt.Y:
+    label = "replace(format(datum.value, '~s'), regexp('([a-zA-Zµ])$'), ' $1')"
+    top = alt.ExprRef(f"{ALL_ROOFS} ? {frame.y_of_all!r} : {frame.y[1]!r}")
+    return alt.Y(f"{field}:Q", title="FLOP/s",
+                 scale=alt.Scale(type="log", domain=[frame.y[0], top], nice=False, zero=False),
+                 axis=alt.Axis(values=decades((frame.y[0], frame.y_of_all)), labelExpr=label, grid=True))  # fmt: skip
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def roof_lines(marks: Marks, frame: Frame) -> Any:
+    rows = [
+        {"x": rounded(line.x[0]), "y": rounded(line.y[0]), "x2": rounded(line.x[1]), "y2": rounded(line.y[1]),
+         "name": line.name, "figure": line.figure, "how": "sustained" if line.sustained else "peak",
+         "source": line.source, "used": line.used}
+        for line in lines_of(marks, frame)
+    ]  # fmt: skip
+    sustained = "datum.how == 'sustained'"
+    return (
+        chart(rows)
+        .mark_rule(clip=True)
+        .transform_filter(f"datum.used || {ALL_ROOFS}")
+        .encode(
+            x=x_axis(frame), y=y_axis(frame), x2="x2:Q", y2="y2:Q",
+            strokeDash=alt.condition(sustained, alt.value([5, 4]), alt.value([1, 0])),
+            strokeWidth=alt.condition(sustained, alt.value(1.2), alt.value(2)),
+            opacity=alt.condition("datum.used", alt.value(0.95), alt.value(0.4)),
+            tooltip=[alt.Tooltip("name:N", title="roof"), alt.Tooltip("figure:N", title="at most"),
+                     alt.Tooltip("how:N", title="is a"), alt.Tooltip("source:N", title="from")],
+        )
+    )  # fmt: skip
+
+
+def ridges(marks: Marks, frame: Frame) -> Any:
+    """Where a roof of the step meets the memory's: a line down to its FLOP/B."""
+    slope = marks.roofs.slope().bytes_per_s
+    rows: list[Row] = [{"x": rounded(roof.flops_per_s / slope), "y": roof.flops_per_s, "y2": frame.y[0],
+             "said": f"ridge {units.ratio(roof.flops_per_s / slope)} FLOP/B", "row": row,
+             "name": f"ridge of {roof.precision}: from {units.ratio(roof.flops_per_s / slope)} FLOP/B on, units are "
+                     "the limit"}
+            for row, roof in enumerate({roof.flops_per_s: roof for roof in reversed(marks.used)}.values())]  # fmt: skip
+    data = chart(rows)
+    down = data.mark_rule(clip=True, strokeDash=[1, 4], opacity=0.8).encode(
+        x=x_axis(frame), y=y_axis(frame), y2="y2:Q", tooltip=[alt.Tooltip("name:N", title="what")]
+    )
+    # One above the other: ridges may be near to each other.
+    texts = [
+        chart([row]).mark_text(align="left", dx=4, dy=-8 - 13 * row["row"], fontSize=10, style=["text", "soft"])
+        .encode(x=x_axis(frame), y=y_axis(frame, "y2"), text="said:N")
+        for row in rows
+    ]  # fmt: skip
+    return alt.layer(down, *texts)
+
+
+def roof_texts(marks: Marks, frame: Frame) -> list[Any]:
+    drawn = []
+    for every, top in ((False, frame.y[1]), (True, frame.y_of_all)):
+        # As many times higher as a line of text is high.
+        apart = (top / frame.y[0]) ** (_LINE / HEIGHT)
+        said = roof_labels(marks, frame, every=every, apart=apart)
+        rows = [{"x": one.x, "y": one.y, "full": one.lines[0], "short": one.lines[1]} for one in said]
+        drawn.append(
+            chart(rows)
+            .mark_text(align="left", baseline="middle", dx=5, fontSize=10.5)
+            .transform_filter(ALL_ROOFS if every else f"!{ALL_ROOFS}")
+            .transform_calculate(said="width < 480 ? datum.short : datum.full")
+            .encode(x=x_axis(frame), y=y_axis(frame), text="said:N")
+        )
+    return drawn
+
+
+def slope_text(marks: Marks, frame: Frame) -> Any:
+    """Left of the slopes, well up: nothing else is above them."""
+    x, y = _slope_place(marks, frame)
+    said = slope_labels(marks.roofs)
+    return (
+        chart([{"x": rounded(x), "y": rounded(y), "said": list(said)}])
+        .mark_text(align="right", baseline="bottom", lineHeight=_LINE, dx=-4, dy=-_LINE * (len(said) - 1) - 2,
+                   fontSize=10.5)
+        .encode(x=x_axis(frame), y=y_axis(frame), text="said:N")
+    )  # fmt: skip
+
+
+def _slope_place(marks: Marks, frame: Frame) -> tuple[float, float]:
+    steepest = max(slope.bytes_per_s for slope in marks.roofs.memory)
+    low = max(math.log10(frame.x[0]), math.log10(frame.y[0] / steepest))
+    high = math.log10(max(roof.flops_per_s for roof in marks.used) / steepest)
+    at = 10 ** (low + 0.7 * (high - low))
+    return at, at * steepest
+
+
+def star(rows: list[Row], named: list[Row], frame: Frame) -> Any:
+    """The whole step. A letter, so that it has the colour of text, light or dark."""
+    shape = chart(rows).mark_text(text="★", fontSize=24, baseline="middle", clip=True)
+    name = chart(named).mark_text(fontSize=11, fontWeight="bold", baseline="middle")
+    return alt.layer(
+        shape.transform_filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), tooltip=tooltip(step=True)),
+        name.transform_filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), text="said:N"),
+    )
+
+
+def tooltip(*, step: bool = False) -> list[alt.Tooltip]:
+    """All that is known of a point, written out in its row."""
+    named = [("name", "what"), ("module", "where"), ("phase", "phase"), ("count", "how many")]
+    figures = [("time", "time"), ("share_said", "of all kernels' time"), ("flops", "FLOPs"), ("units", "on"),
+               ("bytes", "bytes"), ("intensity", "FLOP/B"), ("rate", "speed"), ("roof", "of the roof"),
+               ("bound", "bound by")]  # fmt: skip
+    return [alt.Tooltip(f"{key}:N", title=title) for key, title in (*(named[:1] if step else named), *figures)]
+
+
+def labels(named: list[Row], frame: Frame) -> Any:
+    return (
+        chart(named)
+        .mark_text(fontSize=10, baseline="middle", opacity=0.85)
+        .transform_filter(_SHOWN)
+        .encode(x=x_axis(frame), y=y_axis(frame), text="said:N")
+    )
+
+
+def label_rows(rows: list[Row], marks: Marks, frame: Frame) -> list[Row]:
+    """The slowest ops and the whole step by name, where there is room at the width of a picture."""
+    across, up = WIDTH / math.log10(frame.x[1] / frame.x[0]), HEIGHT / math.log10(frame.y[1] / frame.y[0])
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return across * math.log10(x / frame.x[0]), up * math.log10(frame.y[1] / y)
+
+    in_the_way = [*_along_lines(marks, frame, at), _slope_box(marks, at(*_slope_place(marks, frame)))]
+    largest = largest_share(rows)
+    found = []
+    for basis in marks.bases:
+        # The step first: its name must find room.
+        here = sorted((row for row in rows if row["basis"] == basis), key=lambda row: row["kind"] != "step")
+        named = [row for row in here if row["kind"] in ("op", "region")][:_NAMED]
+        points = []
+        for row in here:
+            radius = 12.0 if row["kind"] == "step" else _radius(row["share"] / largest)
+            is_named = row["kind"] == "step" or any(row is one for one in named)
+            points.append(Point(*at(row["x"], row["y"]), radius, _named(row) if is_named else ""))
+        boxes = placed(points, width=WIDTH, height=HEIGHT, taken=in_the_way)
+        for row, point, box in zip(here, points, boxes, strict=True):
+            if box is not None:
+                found.append({"basis": basis, "said": point.text, "family": row["family"], "kind": row["kind"],
+                              "x": rounded(frame.x[0] * 10 ** (box.x / across)),
+                              "y": rounded(frame.y[1] / 10 ** (box.y / up))})  # fmt: skip
+    return found
+
+
+def _along_lines(marks: Marks, frame: Frame, at: Callable[[float, float], tuple[float, float]]) -> list[Box]:
+    """Small boxes all along the roofs that are shown."""
+    found = []
+    for line in lines_of(marks, frame):
+        if line.used:
+            (x1, y1), (x2, y2) = at(line.x[0], line.y[0]), at(line.x[1], line.y[1])
+            steps = max(1, round(math.hypot(x2 - x1, y2 - y1) / _STRIDE))
+            found += [Box(x1 + (x2 - x1) * i / steps, y1 + (y2 - y1) * i / steps, 2, 2) for i in range(steps + 1)]
+    return found
+
+
+def _slope_box(marks: Marks, at: tuple[float, float]) -> Box:
+    said = slope_labels(marks.roofs)
+    wide, high = 6.4 * max(map(len, said)), _LINE * len(said)
+    return Box(at[0] - 4 - wide / 2, at[1] - 2 - high / 2, wide, high)
+
+
+def largest_share(rows: list[Row]) -> float:
+    """The share that the largest point stands for: ops shall be told apart, and whole parts of a model are larger."""
+    ops = [row["share"] for row in rows if row["kind"] == "op"] or [row["share"] for row in rows]
+    return max(ops, default=0.0) or 1.0
+
+
+def _named(row: Row) -> str:
+    if row["kind"] == "step":
+        return "whole step"
+    where = row["module"] if row["module"] != MODEL else row["name"]
+    first, _, more = where.partition(" and ")
+    several = f" +{more.removesuffix(' more')}" if more.endswith(" more") else ""
+    return cut(first, 26) + several + (" backward" if row["phase"] == "backward" else "")
+
+
+def _radius(part: float) -> float:
+    return math.sqrt((AREAS[0] + min(part, 1.0) * (AREAS[1] - AREAS[0])) / math.pi)

@@ -1,0 +1,37 @@
+"""The marks of a roofline as a table: the same numbers for readers who do not see the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rooflight import units
+from rooflight.reporting.roofline_marks import Mark
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import seconds, tera, whole_bytes, whole_count
+
+
+def marks_table(marks: Sequence[Mark]) -> Table:
+    """Of each the place as counted where it was, else by formula; the slowest first."""
+    columns = (
+        Column("what", right=False, whole=True), Column("op or layer", right=False), Column("where", right=False),
+        Column("phase", right=False, optional=3), Column("count", units.exact, optional=4),
+        Column("time", seconds, raw="time_s"), Column("share", units.percent, optional=1),
+        Column("basis", right=False, optional=5), Column("FLOPs", whole_count, optional=2, raw="flops"),
+        Column("bytes", whole_bytes, optional=2), Column("FLOP/B", units.ratio, raw="intensity"),
+        Column("TFLOP/s", tera, raw="flops_per_s"), Column("% of roof", _percent, raw="percent_of_roof"),
+        Column("bound", right=False, whole=True),
+    )  # fmt: skip
+    rows = tuple(_row(mark) for mark in marks)
+    return Table("", columns, rows, frozenset(i for i, mark in enumerate(marks) if mark.kind == "step"))
+
+
+def _row(mark: Mark) -> tuple[Any, ...]:
+    basis, place = next(iter(mark.places.items()))
+    what = "whole step" if mark.kind == "step" else mark.kind
+    return (what, mark.name, mark.module, mark.phase, mark.count, mark.time_s, mark.share, basis, place.flops,
+            place.bytes, place.intensity, place.flops_per_s, place.percent_of_roof, place.bound or "–")  # fmt: skip
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}" if value >= 0.05 else "<0.1"
