@@ -1,0 +1,49 @@
+"""Lines that are told apart by colour and shape at once, with one legend that filters by a click."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from rooflight.reporting.charts.theme import COLOURS
+
+MOST = len(COLOURS)
+"""More lines than that cannot be told apart."""
+_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+
+
+@dataclass(frozen=True)
+class Series:
+    """What the encodings of all panels of a chart share. `field` holds the names of its lines."""
+
+    field: str
+    names: tuple[str, ...]
+    picked: alt.Parameter
+
+    @property
+    def color(self) -> alt.Color:
+        scale = alt.Scale(domain=list(self.names), range=list(COLOURS[: len(self.names)]))
+        return alt.Color(f"{self.field}:N", title=None, scale=scale, legend=_legend(self.names))
+
+    @property
+    def shape(self) -> alt.Shape:
+        scale = alt.Scale(domain=list(self.names), range=list(_SHAPES[: len(self.names)]))
+        return alt.Shape(f"{self.field}:N", title=None, scale=scale, legend=_legend(self.names))
+
+    def faint(self, opacity: float = 1.0) -> Any:
+        """Lines that were not picked in the legend step back."""
+        return alt.when(self.picked).then(alt.value(opacity)).otherwise(alt.value(opacity * 0.1))
+
+
+def series(field: str, names: Sequence[str], *, chart: str) -> Series:
+    """`chart`: its name, so that the selections of a page are apart."""
+    picked = alt.selection_point(fields=[field], bind="legend", name=f"{chart}_{field}")
+    return Series(field, tuple(names[:MOST]), picked)
+
+
+def _legend(names: Sequence[str]) -> alt.Legend:
+    columns = max(1, min(len(names), 100 // max(10, *map(len, names))))
+    return alt.Legend(orient="top", columns=columns, symbolSize=90)

@@ -1,0 +1,150 @@
+"""Which types of layers a step's FLOPs, bytes and time are in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from rooflight import summary, units
+from rooflight.ledger import Ledger
+from rooflight.measured import Measured, is_measured
+from rooflight.measured.rows import rows as measured_rows
+from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.theme import COLOURS
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import seconds, whole_bytes, whole_count
+
+_MOST_TYPES = 10
+_BAR, _GAP = 12, 8
+"""Heights, in pixels."""
+_REST = "the rest"
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    name: str
+    colour: str
+    write: Any
+
+
+_FLOPS = _Quantity("FLOPs", COLOURS[0], whole_count)
+_BYTES = _Quantity("compulsory bytes", COLOURS[5], whole_bytes)
+_DRAM = _Quantity("DRAM bytes", COLOURS[2], whole_bytes)
+_TIME = _Quantity("time", COLOURS[1], seconds)
+
+Amounts = dict[str, dict[str, Number]]
+"""By type, then by quantity."""
+
+
+def shares_chart(ledger: Ledger) -> Chart | None:
+    amounts, quantities = _amounts(ledger)
+    totals = {one.name: sum(row.get(one.name, 0) for row in amounts.values()) for one in quantities}
+    shown = [one for one in quantities if totals[one.name]]
+    if not shown:
+        return None
+    amounts = _largest(amounts, shown, totals)
+    names = {name: _short(name, amounts) for name in amounts}
+    first = next(iter(amounts))
+    rows = []
+    for name, short in names.items():
+        for one in shown:
+            value = amounts[name].get(one.name, 0)
+            text = units.percent(value / totals[one.name])
+            # What the colours mean is said beside the first bars; nothing beside none.
+            said = f"{text} of {one.name}" if name == first else text if value else ""
+            rows.append({"type": short, "whole": name, "quantity": one.name, "share": value / totals[one.name],
+                         "text": text, "said": said, "amount": one.write(value)})  # fmt: skip
+    chart = _drawn(rows, list(names.values()), shown)
+    return Chart("shares", "Shares by type of layer", _caption(shown, ledger), chart, _table(amounts, shown, totals))
+
+
+def _short(name: str, names: Iterable[str]) -> str:
+    """Without what all ops are called, unless another type is called so."""
+    short = " + ".join(part.removeprefix("aten::").removeprefix("_scaled_dot_product_") for part in name.split(" + "))
+    return name if short in names else short
+
+
+def _amounts(ledger: Ledger) -> tuple[Amounts, list[_Quantity]]:
+    found: Amounts = {}
+    if not is_measured(ledger):
+        for row in summary.rows(ledger, "type"):
+            found[row.name] = {_FLOPS.name: row.totals.flops, _BYTES.name: row.totals.bytes}
+        return found, [_FLOPS, _BYTES]
+    for one in measured_rows(Measured(ledger), "type"):
+        known = {_FLOPS.name: one.estimate.totals.flops, _BYTES.name: one.estimate.totals.bytes,
+                 _DRAM.name: one.sums.dram_bytes, _TIME.name: one.sums.time_s}  # fmt: skip
+        found[one.name] = {name: value for name, value in known.items() if value is not None}
+    return found, [_TIME, _FLOPS, _BYTES, _DRAM]
+
+
+def _largest(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Number]) -> Amounts:
+    """The types with the largest shares of anything, by the first quantity; what is left together."""
+
+    def most(name: str) -> float:
+        return max(amounts[name].get(one.name, 0) / totals[one.name] for one in shown)
+
+    kept = sorted(amounts, key=most, reverse=True)
+    rest = kept[_MOST_TYPES:] if len(kept) > _MOST_TYPES + 1 else []
+    kept = [name for name in kept if name not in rest]
+    kept.sort(key=lambda name: amounts[name].get(shown[0].name, 0), reverse=True)
+    found = {name: amounts[name] for name in kept}
+    if rest:
+        label = f"{_REST}: {len(rest)} types"
+        found[label] = {one.name: sum(amounts[name].get(one.name, 0) for name in rest) for one in shown}
+    return found
+
+
+def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence[_Quantity]) -> Any:
+    names = [one.name for one in shown]
+    picked = alt.selection_point(fields=["quantity"], bind="legend", name="shares_quantity")
+    y = alt.Y("type:N", sort=list(types), title=None,
+              axis=alt.Axis(domain=False, ticks=False, grid=False, labelLimit=250),
+              scale=alt.Scale(paddingInner=_GAP / (_GAP + _BAR * len(names)), paddingOuter=0.1))  # fmt: skip
+    offset = alt.YOffset("quantity:N", sort=names, scale=alt.Scale(domain=names))
+    colour = alt.Color("quantity:N", title=None, sort=names, legend=alt.Legend(orient="top", symbolType="square"),
+                       scale=alt.Scale(domain=names, range=[one.colour for one in shown]))  # fmt: skip
+    opacity = alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.12))
+    most = max(row["share"] for row in rows)
+    ticks = [step / 10 for step in range(0, 11, 1 if most < 0.5 else 2) if step / 10 <= 1.1 * most]
+    x = alt.X("share:Q", axis=alt.Axis(title="share of the step", format="%", values=ticks),
+              scale=alt.Scale(domain=[0, 1.2 * most], nice=False))  # fmt: skip
+    data = alt.InlineData(values=list(rows))
+    tips = [alt.Tooltip("whole:N", title="type"), alt.Tooltip("quantity:N"), alt.Tooltip("text:N", title="share"),
+            alt.Tooltip("amount:N", title="of it")]  # fmt: skip
+    bars = alt.Chart(data).mark_bar(cornerRadiusEnd=1.5).encode(
+        x=x, y=y, yOffset=offset, color=colour, opacity=opacity, tooltip=tips
+    ).add_params(picked)  # fmt: skip
+    text = alt.Chart(data).mark_text(align="left", dx=4, fontSize=10).encode(
+        x=x, y=y, yOffset=offset, text="said:N", opacity=opacity
+    )  # fmt: skip
+    return alt.layer(bars, text).properties(width=WIDTH, height=len(types) * (_BAR * len(names) + _GAP))
+
+
+def _caption(shown: Sequence[_Quantity], ledger: Ledger) -> str:
+    parts = ["Each bar is a type's part of the whole step, so that bars of one colour add up to 100%.",
+             "FLOPs (matrix work) and compulsory bytes are by formula."]  # fmt: skip
+    if _DRAM in shown:
+        parts.append("DRAM bytes were counted.")
+    if _TIME in shown:
+        clock = "host clock around each op" if ledger.header.target == "cpu" else "durations of the kernels"
+        parts.append(f"Time is the sum of the {clock}.")
+    parts.append("A type with a larger share of the time than of FLOPs is slow for its work: look at its bytes.")
+    return " ".join(parts if _TIME in shown else parts[:-1])
+
+
+def _table(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Number]) -> Table:
+    columns = [Column("type", right=False)]
+    for place, one in enumerate(shown):
+        columns.append(Column(one.name, one.write, optional=place))
+        columns.append(Column(f"of {one.name}", units.percent, raw=f"share of {one.name}"))
+    rows = [
+        (name, *(cell for one in shown for cell in (values.get(one.name), values.get(one.name, 0) / totals[one.name])))
+        for name, values in amounts.items()
+    ]
+    rows.append(("total", *(cell for one in shown for cell in (totals[one.name], 1.0))))
+    return Table("", tuple(columns), tuple(rows), frozenset({len(rows) - 1}))

@@ -1,0 +1,174 @@
+"""What changes with the batch: FLOPs, memory, time and throughput of a step, one line a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import altair as alt
+
+from rooflight import units
+from rooflight.prediction.result import Prediction, Predictions
+from rooflight.reporting.charts.axes import log_scale, si_axis
+from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.series import MOST, Series, series
+from rooflight.reporting.predict_tables import between, rate
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import seconds
+
+_PANEL, _HEIGHT = WIDTH // 2 - 75, 190
+_ALL = "all devices"
+
+Row = dict[str, Any]
+
+
+def sweep_chart(predictions: Predictions) -> Chart | None:
+    """`None` where there is only one batch."""
+    found = [one for one in predictions if one.batch is not None]
+    batches = sorted({one.batch for one in found})
+    if len(batches) < 2:
+        return None
+    devices = list(dict.fromkeys(one.device for one in found))
+    drawn = [one for one in found if one.device in devices[:MOST]]
+    lines = series("device", devices, chart="sweep")
+    rows = [_row(one) for one in drawn]
+    panels = [
+        _flops(rows, lines, batches), _memory(rows, lines, batches), _time(rows, lines, batches),
+        _throughput(rows, lines, batches),
+    ]  # fmt: skip
+    made = alt.concat(*panels, columns=2, spacing=24)
+    return Chart("sweep", "Against the batch", _caption(drawn, len(devices)), made, _table(found))
+
+
+def _row(one: Prediction) -> Row:
+    memory = one.memory
+    return {
+        "device": one.device, "batch": one.batch, "flops": one.flops, "time": one.time_s,
+        "low": max(one.time_interval_s.low, one.time_s * 1e-2), "high": one.time_interval_s.high,
+        "throughput": one.throughput,
+        "memory": None if memory is None else memory.device_bytes,
+        "capacity": None if memory is None else memory.usable_bytes,
+        "fits": "fits" if memory is None or memory.fits else "does not fit",
+        "flops_text": units.count(one.flops), "time_text": seconds(one.time_s),
+        "between": between(one.time_interval_s), "rate": rate(one.throughput),
+        "memory_text": "–" if memory is None else units.bytes_(memory.device_bytes), "tier": one.tier,
+        "bound": one.bound,
+    }  # fmt: skip
+
+
+def _batch_axis(batches: Sequence[int]) -> alt.X:
+    """A tick for every batch, as long as their labels are apart."""
+    step = max(1, -(-len(batches) // 9))
+    axis = alt.Axis(title="batch", values=list(batches[::step]), format=",d", grid=False, labelOverlap=True)
+    scale = alt.Scale(type="log", base=2, domain=[batches[0] / 1.1, batches[-1] * 1.1], nice=False)
+    return alt.X("batch:Q", axis=axis, scale=scale)
+
+
+def _y(field: str, title: str, unit: str, values: Iterable[float | None]) -> alt.Y:
+    scale, ticks = log_scale([value for value in values if value])
+    return alt.Y(f"{field}:Q", axis=si_axis(title, unit, values=ticks), scale=scale)
+
+
+def _tips(*fields: tuple[str, str]) -> list[alt.Tooltip]:
+    named = (("device", "device"), ("batch", "batch"), *fields)
+    return [alt.Tooltip(f"{field}:N", title=title) for field, title in named]
+
+
+def _line(rows: Sequence[Row], x: alt.X, y: alt.Y, lines: Series, tips: list[alt.Tooltip]) -> list[Any]:
+    """Points are hollow where it does not fit."""
+    chart = alt.Chart(alt.InlineData(values=list(rows)))
+    drawn = [chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint())]
+    for fits in (True, False):
+        some = chart.transform_filter(f"(datum.fits == 'fits') == {str(fits).lower()}")
+        points = some.mark_point(size=42 if fits else 60, filled=fits, strokeWidth=1.6)
+        drawn.append(points.encode(x=x, y=y, color=lines.color, shape=lines.shape, tooltip=tips, opacity=lines.faint()))
+    return drawn
+
+
+def _panel(layers: Sequence[Any]) -> Any:
+    return alt.layer(*layers).properties(width=_PANEL, height=_HEIGHT)
+
+
+def _flops(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
+    """One line where all devices run the same work, as they do unless their generations differ in it."""
+    x, y = _batch_axis(batches), _y("flops", "FLOPs of a step", "", (row["flops"] for row in rows))
+    tips = _tips(("flops_text", "FLOPs"))
+    if all(len({row["flops"] for row in rows if row["batch"] == batch}) == 1 for batch in batches):
+        once = [{**row, "device": _ALL} for row in rows if row["device"] == rows[0]["device"]]
+        chart = alt.Chart(alt.InlineData(values=once))
+        return alt.layer(
+            chart.mark_line(style="ink", strokeWidth=1.8).encode(x=x, y=y),
+            chart.mark_point(style="ink", size=30, filled=True).encode(x=x, y=y, tooltip=tips),
+        ).properties(width=_PANEL, height=_HEIGHT)
+    return _panel(_line(rows, x, y, lines, tips))
+
+
+def _memory(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
+    known = [row for row in rows if row["memory"] is not None]
+    both = [value for row in known for value in (row["memory"], row["capacity"])]
+    x, y = _batch_axis(batches), _y("memory", "memory, with capacities", "B", both or [1.0])
+    tips = _tips(("memory_text", "of the device"), ("fits", "it"))
+    layers = _line(known, x, y, lines, tips)
+    capacities = [
+        {"device": device, "memory": capacity, "batch": batches[0], "text": f"{device} has {units.bytes_(capacity)}"}
+        for device, capacity in dict.fromkeys((row["device"], row["capacity"]) for row in known)
+    ]
+    chart = alt.Chart(alt.InlineData(values=capacities))
+    layers.append(chart.mark_rule(strokeDash=[6, 4], strokeWidth=1.4).encode(
+        y=y, color=lines.color, opacity=lines.faint(), tooltip="text:N"))  # fmt: skip
+    layers.append(chart.mark_text(align="left", dx=2, dy=-5, fontSize=9).encode(
+        x=x, y=y, text="text:N", opacity=lines.faint()))  # fmt: skip
+    return _panel(layers)
+
+
+def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
+    x = _batch_axis(batches)
+    y = _y("time", "time of a step", "s", (row[name] for row in rows for name in ("low", "high", "time")))
+    band = alt.Chart(alt.InlineData(values=list(rows))).mark_area().encode(
+        x=x, y=alt.Y("low:Q", scale=y["scale"], axis=y["axis"]), y2="high:Q", color=lines.color,
+        opacity=lines.faint(0.16)
+    )  # fmt: skip
+    tips = _tips(
+        ("time_text", "time of a step"), ("between", "nine times in ten"), ("tier", "tier"), ("bound", "bound")
+    )
+    return _panel([band, *_line(rows, x, y, lines, tips)])
+
+
+def _throughput(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
+    known = [row for row in rows if row["throughput"]]
+    x = _batch_axis(batches)
+    y = _y("throughput", "samples a second", "", (row["throughput"] for row in known))
+    line, *points = _line(known, x, y, lines, _tips(("rate", "samples a second"), ("fits", "it")))
+    return _panel([line.add_params(lines.picked), *points])  # once: all panels listen to it
+
+
+def _caption(drawn: Sequence[Prediction], devices: int) -> str:
+    parts = ["Predicted before anything has run; both axes are logarithmic. Shaded: nine times in ten the time lies "
+             "there. Memory is that of the device with context and libraries; dashed: what each device has. Hollow "
+             "points do not fit."]  # fmt: skip
+    if any(one.many is not None for one in drawn):
+        parts.append("The batch is one replica's, the samples are those of all GPUs.")
+    if devices > MOST:
+        parts.append(f"The first {MOST} of {devices} devices are drawn.")
+    parts.append("Click a device in the legend to see it alone.")
+    return " ".join(parts)
+
+
+def _table(found: Sequence[Prediction]) -> Table:
+    cells: list[tuple[Column, Callable[[Prediction], Any]]] = [
+        (Column("device", right=False), lambda one: one.device),
+        (Column("batch", units.exact), lambda one: one.batch),
+        (Column("FLOPs", units.count, raw="flops"), lambda one: one.flops),
+        (Column("memory", units.bytes_, raw="device_bytes"), lambda one: one.memory and one.memory.device_bytes),
+        (Column("fits", right=False), _fits),
+        (Column("time/step", seconds, raw="time_s"), lambda one: one.time_s),
+        (Column("nine times in ten", optional=2), lambda one: between(one.time_interval_s)),
+        (Column("samples/s", rate, raw="samples_per_s"), lambda one: one.throughput),
+        (Column("tier", right=False, optional=1), lambda one: one.tier),
+    ]
+    rows = tuple(tuple(value(one) for _, value in cells) for one in found)
+    return Table("", tuple(column for column, _ in cells), rows)
+
+
+def _fits(one: Prediction) -> str:
+    return "–" if one.memory is None else "yes" if one.memory.fits else "no"
