@@ -1,0 +1,120 @@
+"""A study against the batch: time, throughput and memory of every model, measured beside predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from rooflight import units
+from rooflight.reporting.charts.axes import log_scale, si_axis
+from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.series import MOST, series
+from rooflight.reporting.study_trends import words
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import per_second, seconds, whole_bytes
+from rooflight.study.cell import SIDES, Row
+from rooflight.study.series import grouped, shown, value, varying
+
+_HEIGHT = 260
+_MOST_CHARTS = 12
+_ALONE = "all cells"
+
+
+@dataclass(frozen=True)
+class _Charted:
+    quantity: str
+    name: str
+    unit: str
+    write: Callable[[Any], str]
+
+
+_CHARTED = (
+    _Charted("time", "time of a step", "s", seconds),
+    _Charted("throughput", "samples a second", "", per_second),
+    _Charted("memory", "memory at the peak", "B", whole_bytes),
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One side of one series. Prediction and measurement of the same series share its name, and so its colour."""
+
+    series: str
+    side: str
+    points: tuple[tuple[int, float], ...]
+    """Batch and value, all above 0."""
+
+
+def study_charts(rows: Sequence[Row]) -> list[Chart]:
+    """Time, throughput and memory against the batch; for every model those that have a line to draw."""
+    found = []
+    for number, model in enumerate(dict.fromkeys(row.cell.model for row in rows), 1):
+        of_model = [row for row in rows if row.cell.model == model]
+        for charted in _CHARTED:
+            lines = lines_of(of_model, charted.quantity)
+            if lines:
+                found.append(_chart(f"batch-{number}-{charted.quantity}", model, charted, lines))
+    return found[:_MOST_CHARTS]
+
+
+def lines_of(rows: Sequence[Row], quantity: str) -> list[Line]:
+    """Of each series of more than one batch, what was measured and what was predicted."""
+    axes = [axis for axis in varying(rows) if axis not in ("model", "batch")]
+    found = []
+    for side in reversed(SIDES):
+        for where, group in grouped(rows, without=("batch",)).items():
+            values = {
+                row.cell.batch: one for row in group if (one := value(row, quantity, side)) is not None and one > 0
+            }
+            if len(values) > 1:
+                found.append(Line(words(shown(where, axes)), side, tuple(sorted(values.items()))))
+    return found
+
+
+def _chart(name: str, model: str, charted: _Charted, lines: Sequence[Line]) -> Chart:
+    every = list(dict.fromkeys(line.series for line in lines))
+    kept = [line for line in lines if line.series in every[:MOST]]
+    rows = [
+        {"series": line.series, "side": line.side, "batch": batch, "value": amount, "text": charted.write(amount)}
+        for line in kept for batch, amount in line.points
+    ]  # fmt: skip
+    left_out = f" The first {MOST} of {len(every)} series are drawn." if len(every) > MOST else ""
+    click = " Click a series in the legend to see it alone." if len(every) > 1 else ""
+    caption = f"Solid: measured. Dashed: predicted. Both axes are logarithmic.{left_out}{click}"
+    columns = (Column("series", right=False), Column("", right=False, raw="side"), Column("batch", units.exact),
+               Column(charted.name, charted.write, raw=charted.quantity))  # fmt: skip
+    table = Table("", columns, tuple((line.series, line.side, *point) for line in lines for point in line.points))
+    return Chart(name, f"{model}: {charted.name}", caption, _drawn(name, charted, rows, every), table)
+
+
+def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: Sequence[str]) -> Any:
+    found = series("series", every, chart=name.replace("-", "_"))
+    batches = sorted({row["batch"] for row in rows})
+    axis = alt.Axis(title="batch", values=batches, format=",d", grid=False, labelOverlap=True)
+    x = alt.X("batch:Q", axis=axis, scale=alt.Scale(type="log", domain=[batches[0] / 1.12, batches[-1] * 1.12],
+              nice=False))  # fmt: skip
+    scale, ticks = log_scale(row["value"] for row in rows)
+    y = alt.Y("value:Q", axis=si_axis(charted.name, charted.unit, values=ticks), scale=scale)
+    sides = [side for side in ("measured", "predicted", "estimated") if any(row["side"] == side for row in rows)]
+    dashes = {"measured": [1, 0], "predicted": [5, 4], "estimated": [2, 3]}
+    dash = alt.StrokeDash(
+        "side:N", title=None, sort=sides, scale=alt.Scale(domain=sides, range=[dashes[side] for side in sides]),
+        legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300),
+    )  # fmt: skip
+    colour, shape = found.color, found.shape
+    if list(every) == [_ALONE]:  # nothing to tell apart
+        colour, shape = colour.legend(None), shape.legend(None)
+    chart = alt.Chart(alt.InlineData(values=list(rows)))
+    tips = [alt.Tooltip("series:N"), alt.Tooltip("side:N", title="it was"), alt.Tooltip("batch:Q", format=",d"),
+            alt.Tooltip("text:N", title=charted.name)]  # fmt: skip
+    line = chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash, opacity=found.faint(),
+                                                   detail="series:N").add_params(found.picked)  # fmt: skip
+    drawn = [line]
+    for measured in (True, False):
+        some = chart.transform_filter(f"(datum.side == 'measured') == {str(measured).lower()}")
+        points = some.mark_point(size=40, filled=measured, strokeWidth=1.5)
+        drawn.append(points.encode(x=x, y=y, color=colour, shape=shape, opacity=found.faint(), tooltip=tips))
+    return alt.layer(*drawn).properties(width=WIDTH, height=_HEIGHT)

@@ -1,0 +1,137 @@
+"""How a run scales from one GPU to thousands: weak and strong, throughput and efficiency, beside the ideal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from rooflight import units
+from rooflight.prediction.result import Prediction, Predictions, ScalingPoint
+from rooflight.reporting.charts.axes import log_scale, si_axis
+from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.series import MOST, Series, series
+from rooflight.reporting.predict_tables import rate
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import quotient, seconds
+
+_PANEL, _HEIGHT = WIDTH // 2 - 75, 190
+_TITLES = {"weak": "weak scaling: every replica keeps its batch", "strong": "strong scaling: one batch is divided"}
+
+_MOST_TICKS = 7
+
+Row = dict[str, Any]
+
+
+def scaling_chart(predictions: Predictions) -> Chart | None:
+    """`None` where nothing was predicted for many GPUs, or no curves were asked for."""
+    found = [one for one in predictions if one.many is not None and (one.many.weak or one.many.strong)]
+    if not found:
+        return None
+    several = len({one.batch for one in found}) > 1
+    names = [f"{one.device}, batch {one.batch:,}" if several else one.device for one in found]
+    lines = series("run", list(dict.fromkeys(names)), chart="scaling")
+    curves: dict[str, list[Row]] = {
+        kind: [row for name, one in zip(names[:MOST], found, strict=False) for row in _rows(name, one, kind)]
+        for kind in _TITLES
+    }
+    kinds = [kind for kind, rows in curves.items() if rows]
+    made = alt.concat(
+        *(_throughput(curves[kind], lines, kind, first=kind == kinds[0]) for kind in kinds),
+        *(_efficiency(curves[kind], lines) for kind in kinds),
+        columns=len(kinds), spacing=24,
+    )  # fmt: skip
+    return Chart("scaling", "Scaling to many GPUs", _caption(found, len(names)), made, _table(names, found))
+
+
+def _points(one: Prediction, kind: str) -> Sequence[ScalingPoint]:
+    return () if one.many is None else one.many.weak if kind == "weak" else one.many.strong
+
+
+def _rows(name: str, one: Prediction, kind: str) -> list[Row]:
+    points = _points(one, kind)
+    return [
+        {"run": name, "gpus": point.gpus, "throughput": point.throughput, "efficiency": point.efficiency,
+         "ideal": points[0].throughput * point.gpus / points[0].gpus, "rate": rate(point.throughput),
+         "time": seconds(point.time_s), "batch": f"{point.batch:,}, in all {point.global_batch:,}",
+         "speedup": quotient(point.speedup), "percent": units.percent(point.efficiency),
+         "exposed": seconds(point.exposed_s)}
+        for point in points
+    ]  # fmt: skip
+
+
+def _x(rows: Sequence[Row]) -> alt.X:
+    gpus = sorted({row["gpus"] for row in rows})
+    # Points double, then quadruple: every second doubling has a label, more would not fit.
+    ticks = gpus if len(gpus) <= _MOST_TICKS else [gpus[0] * 4**power for power in range(_MOST_TICKS)]
+    axis = alt.Axis(title="GPUs", values=ticks, format=",d", grid=False, labelOverlap=True)
+    scale = alt.Scale(type="log", base=2, domain=[gpus[0] / 1.1, gpus[-1] * 1.1], nice=False)
+    return alt.X("gpus:Q", axis=axis, scale=scale)
+
+
+def _tips() -> list[alt.Tooltip]:
+    named = {"run": "run", "gpus": "GPUs", "batch": "batch of a replica", "time": "time of a step",
+             "exposed": "communication that nothing hides", "rate": "samples a second", "speedup": "speed-up",
+             "percent": "efficiency"}  # fmt: skip
+    return [alt.Tooltip(f"{field}:N", title=title) for field, title in named.items()]
+
+
+def _line(rows: Sequence[Row], x: alt.X, y: alt.Y, lines: Series) -> list[Any]:
+    chart = alt.Chart(alt.InlineData(values=list(rows)))
+    return [
+        chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint()),
+        chart.mark_point(size=42, filled=True).encode(
+            x=x, y=y, color=lines.color, shape=lines.shape, opacity=lines.faint(), tooltip=_tips()),
+    ]  # fmt: skip
+
+
+def _throughput(rows: Sequence[Row], lines: Series, kind: str, *, first: bool) -> Any:
+    """The selection lives in the first panel; all listen to it."""
+    x = _x(rows)
+    scale, ticks = log_scale(value for row in rows for value in (row["throughput"], row["ideal"]))
+    axis = si_axis("samples a second", "", values=ticks)
+    y = alt.Y("throughput:Q", axis=axis, scale=scale)
+    ideal = alt.Chart(alt.InlineData(values=list(rows))).mark_line(strokeDash=[5, 4], strokeWidth=1.1).encode(
+        x=x, y=alt.Y("ideal:Q", axis=axis, scale=scale), color=lines.color, opacity=lines.faint(0.75)
+    )  # fmt: skip
+    line, points = _line(rows, x, y, lines)
+    drawn = alt.layer(ideal, line.add_params(lines.picked) if first else line, points)
+    title = alt.TitleParams(_TITLES[kind], fontSize=12, fontWeight="normal", frame="group")
+    return drawn.properties(width=_PANEL, height=_HEIGHT, title=title)
+
+
+def _efficiency(rows: Sequence[Row], lines: Series) -> Any:
+    x = _x(rows)
+    axis = alt.Axis(title="efficiency", format="%", values=[0, 0.25, 0.5, 0.75, 1])
+    most = max(1.0, *(row["efficiency"] for row in rows))
+    y = alt.Y("efficiency:Q", axis=axis, scale=alt.Scale(domain=[0, 1.05 * most], nice=False))
+    ideal = alt.Chart(alt.InlineData(values=[{"efficiency": 1}])).mark_rule(strokeDash=[5, 4]).encode(y=y)
+    return alt.layer(ideal, *_line(rows, x, y, lines)).properties(width=_PANEL, height=_HEIGHT)
+
+
+def _caption(found: Sequence[Prediction], count: int) -> str:
+    many = found[0].many
+    assert many is not None
+    how = f"{many.parallel.upper() if len(many.parallel) <= 4 else many.parallel}"
+    more = f" The first {MOST} of {count} runs are drawn." if count > MOST else ""
+    return (f"Predicted, {how}. Dashed: ideal, as many times faster as there are more GPUs. Weak: the whole batch "
+            "grows with the GPUs. Strong: the whole batch stays, so that each GPU has less to do, until it waits for "
+            "its host and for the network. Efficiency is throughput over the ideal, against the smallest run of each "
+            f"curve.{more}")  # fmt: skip
+
+
+def _table(names: Sequence[str], found: Sequence[Prediction]) -> Table:
+    columns = (
+        Column("run", right=False), Column("scaling", right=False), Column("GPUs", units.exact),
+        Column("batch each", units.exact, optional=2), Column("global batch", units.exact, optional=1),
+        Column("time/step", seconds, raw="time_s"), Column("exposed", seconds, optional=3, raw="exposed_s"),
+        Column("samples/s", rate, raw="samples_per_s"), Column("speed-up", quotient),
+        Column("efficiency", units.percent),
+    )  # fmt: skip
+    rows = tuple(
+        (name, kind, point.gpus, point.batch, point.global_batch, point.time_s, point.exposed_s, point.throughput,
+         point.speedup, point.efficiency)
+        for name, one in zip(names, found, strict=True) for kind in _TITLES for point in _points(one, kind)
+    )  # fmt: skip
+    return Table("", columns, rows)
