@@ -184,11 +184,11 @@ def _tera(flops_per_s: float) -> str:
     return f"{flops_per_s / 1e12:,.4g}"
 
 
-def slope_labels(roofs: Roofs) -> tuple[str, ...]:
+def slope_labels(roofs: Roofs, *, sustained: bool = True) -> tuple[str, ...]:
     """`DRAM 4.8 TB/s`, the steepest first."""
     ordered = sorted(roofs.memory, key=lambda slope: -slope.bytes_per_s)
     return tuple(f"{slope.level.upper()} {per_second(slope.bytes_per_s)}{' sustained' if slope.measured else ''}"
-                 for slope in ordered)  # fmt: skip
+                 for slope in ordered if sustained or not slope.measured)  # fmt: skip
 
 
 def tera(flops_per_s: float) -> str:

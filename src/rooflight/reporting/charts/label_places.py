@@ -9,6 +9,8 @@ _LETTER = 6.0
 """Mean width of a letter and height of a line in pixels, at the size that labels have."""
 _LINE = 13.0
 _GAP = 3.0
+_BELOW = 3
+"""Its number among the places around a point."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Point:
     y: float
     radius: float
     text: str = ""
+    always: bool = False
+    """Its text stands below it where there is no room."""
 
 
 def placed(points: Sequence[Point], *, width: float, height: float, taken: Iterable[Box] = ()) -> list[Box | None]:
@@ -41,7 +45,10 @@ def placed(points: Sequence[Point], *, width: float, height: float, taken: Itera
     held = list(taken)
     found: list[Box | None] = []
     for point in points:
-        box = next((one for one in _around(point) if _is_free(one, dots, held, width, height)), None)
+        around = _around(point)
+        box = next((one for one in around if _is_free(one, dots, held, width, height)), None)
+        if box is None and point.always:
+            box = around[_BELOW]
         found.append(box if point.text else None)
         if point.text and box is not None:
             held.append(box)

@@ -20,6 +20,7 @@ from rooflight.reporting.charts.roofline_layers import (
     BASIS,
     HEIGHT,
     MODEL,
+    NARROW,
     Row,
     chart,
     label_rows,
@@ -85,11 +86,14 @@ def _caption(marks: Marks, frame: Frame, kept: list[Mark]) -> str:
                 "calibration."
                 if any(roof.measured for roof in marks.roofs.compute)
                 else "Lines are peaks of the data sheet.")  # fmt: skip
+    said.append("Click what a legend names to see only that, with shift several, and beside the points to see all.")
     return " ".join([*said, *([marks.how] if marks.how else []), left_out(marks, frame, kept)]).strip()
 
 
 def _definition(marks: Marks, frame: Frame, kept: list[Mark]) -> alt.LayerChart:
-    several = alt.binding_radio(options=list(marks.bases), name="points ") if len(marks.bases) > 1 else alt.Undefined
+    several = (
+        alt.binding_radio(options=list(marks.bases), name="FLOPs and bytes ") if len(marks.bases) > 1 else alt.Undefined
+    )
     basis = alt.param(name=BASIS, value=marks.bases[0], bind=several)
     every = alt.param(name=ALL_ROOFS, value=False, bind=alt.binding_checkbox(name="all roofs of the device "))
     family = alt.selection_point(name="family", fields=["family"], bind="legend")
@@ -140,18 +144,18 @@ def _points(rows: list[Row], frame: Frame) -> Any:
     shapes = {"op": "circle", "module": "diamond", "region": "square"}
     largest = largest_share(rows)
     colours = alt.Scale(domain=families, range=[COLOURS[FAMILIES.index(family)] for family in families])
-    legend = alt.Legend(orient="bottom", columns=alt.ExprRef("width < 560 ? 3 : 8"), symbolType="circle")
+    legend = alt.Legend(orient="bottom", columns=alt.ExprRef(f"{NARROW} ? 2 : 8"), symbolType="circle")
     grey: Any = {"orient": "top", "direction": "horizontal", "symbolFillColor": COLOURS[-1],
                  "symbolStrokeColor": COLOURS[-1]}  # fmt: skip
     return (
         chart(rows)
-        .mark_point(clip=True, strokeWidth=1.3)
+        .mark_point(clip=True, strokeWidth=1.3, opacity=1)
         .transform_filter(f"datum.basis == {BASIS}")
         .encode(
             x=x_axis(frame), y=y_axis(frame),
             fill=alt.Fill("family:N", title="work", scale=colours, legend=legend),
             stroke=alt.Stroke("family:N", title="work", scale=colours, legend=legend),
-            shape=alt.Shape("kind:N", title="points",
+            shape=alt.Shape("kind:N", title="what",
                             scale=alt.Scale(domain=kinds, range=[shapes[kind] for kind in kinds]),
                             legend=alt.Legend(**grey)),
             size=alt.Size("share:Q", title="share of the time",

@@ -22,6 +22,8 @@ MODEL = "(the model)"
 """Where ops are that belong to no layer."""
 BASIS, ALL_ROOFS = "basis", "all_roofs"
 """Names of the parameters that a reader sets."""
+NARROW = "windowSize()[0] < 640"
+"""A phone; in a picture, which has no window, never."""
 _SHOWN = f"datum.basis == {BASIS}"
 _LINE = 13
 """Height of a line of text, and the distance of points that stand for a line, in pixels."""
@@ -39,7 +41,7 @@ def chart(rows: list[Row]) -> Any:
 def x_axis(frame: Frame) -> alt.X:
     label = "datum.value >= 1 ? format(datum.value, ',') : format(datum.value, '~g')"
     return alt.X("x:Q", title="arithmetic intensity, FLOP/B",
-                 scale=alt.Scale(type="log", domain=list(frame.x), nice=False, zero=False),
+                 scale=alt.Scale(type="log", domain=list(frame.x), nice=False),
                  axis=alt.Axis(values=decades(frame.x), labelExpr=label, grid=True))  # fmt: skip
 
 
@@ -47,7 +49,7 @@ def y_axis(frame: Frame, field: str = "y") -> alt.Y:
     label = "replace(format(datum.value, '~s'), regexp('([a-zA-Zµ])$'), ' $1')"
     top = alt.ExprRef(f"{ALL_ROOFS} ? {frame.y_of_all!r} : {frame.y[1]!r}")
     return alt.Y(f"{field}:Q", title="FLOP/s",
-                 scale=alt.Scale(type="log", domain=[frame.y[0], top], nice=False, zero=False),
+                 scale=alt.Scale(type="log", domain=[frame.y[0], top], nice=False),
                  axis=alt.Axis(values=decades((frame.y[0], frame.y_of_all)), labelExpr=label, grid=True))  # fmt: skip
 
 
@@ -100,19 +102,18 @@ def ridges(marks: Marks, frame: Frame) -> Any:
 
 
 def roof_texts(marks: Marks, frame: Frame) -> list[Any]:
+    """Behind the right ends of the roofs; where there is no room behind them, above."""
     drawn = []
     for every, top in ((False, frame.y[1]), (True, frame.y_of_all)):
         # As many times higher as a line of text is high.
         apart = (top / frame.y[0]) ** (_LINE / HEIGHT)
         said = roof_labels(marks, frame, every=every, apart=apart)
-        rows = [{"x": one.x, "y": one.y, "full": one.lines[0], "short": one.lines[1]} for one in said]
-        drawn.append(
-            chart(rows)
-            .mark_text(align="left", baseline="middle", dx=5, fontSize=10.5)
-            .transform_filter(ALL_ROOFS if every else f"!{ALL_ROOFS}")
-            .transform_calculate(said="width < 480 ? datum.short : datum.full")
-            .encode(x=x_axis(frame), y=y_axis(frame), text="said:N")
-        )
+        rows = [{"x": one.x, "y": one.y, "full": one.lines[every], "short": one.lines[1]} for one in said]
+        shown = chart(rows).transform_filter(ALL_ROOFS if every else f"!{ALL_ROOFS}")
+        axes = {"x": x_axis(frame), "y": y_axis(frame)}
+        behind = shown.transform_filter(f"!({NARROW})").mark_text(align="left", baseline="middle", dx=5, fontSize=10.5)
+        above = shown.transform_filter(NARROW).mark_text(align="right", baseline="bottom", dy=-2, fontSize=9.5)
+        drawn += [behind.encode(**axes, text="full:N"), above.encode(**axes, text="short:N")]
     return drawn
 
 
@@ -120,12 +121,14 @@ def slope_text(marks: Marks, frame: Frame) -> Any:
     """Left of the slopes, well up: nothing else is above them."""
     x, y = _slope_place(marks, frame)
     said = slope_labels(marks.roofs)
-    return (
-        chart([{"x": rounded(x), "y": rounded(y), "said": list(said)}])
-        .mark_text(align="right", baseline="bottom", lineHeight=_LINE, dx=-4, dy=-_LINE * (len(said) - 1) - 2,
-                   fontSize=10.5)
-        .encode(x=x_axis(frame), y=y_axis(frame), text="said:N")
-    )  # fmt: skip
+    row = {"x": rounded(x), "y": rounded(y), "said": list(said), "short": slope_labels(marks.roofs, sustained=False)[0]}
+    axes = {"x": x_axis(frame), "y": y_axis(frame)}
+    shown = chart([row])
+    full = shown.transform_filter(f"!({NARROW})").mark_text(
+        align="right", baseline="bottom", lineHeight=_LINE, dx=-4, dy=-_LINE * (len(said) - 1) - 2, fontSize=10.5
+    )
+    short = shown.transform_filter(NARROW).mark_text(align="right", baseline="bottom", dx=-3, fontSize=9.5)
+    return alt.layer(full.encode(**axes, text="said:N"), short.encode(**axes, text="short:N"))
 
 
 def _slope_place(marks: Marks, frame: Frame) -> tuple[float, float]:
@@ -159,7 +162,7 @@ def labels(named: list[Row], frame: Frame) -> Any:
     return (
         chart(named)
         .mark_text(fontSize=10, baseline="middle", opacity=0.85)
-        .transform_filter(_SHOWN)
+        .transform_filter(f"{_SHOWN} && !({NARROW})")
         .encode(x=x_axis(frame), y=y_axis(frame), text="said:N")
     )
 
@@ -180,9 +183,10 @@ def label_rows(rows: list[Row], marks: Marks, frame: Frame) -> list[Row]:
         named = [row for row in here if row["kind"] in ("op", "region")][:_NAMED]
         points = []
         for row in here:
-            radius = 12.0 if row["kind"] == "step" else _radius(row["share"] / largest)
-            is_named = row["kind"] == "step" or any(row is one for one in named)
-            points.append(Point(*at(row["x"], row["y"]), radius, _named(row) if is_named else ""))
+            step = row["kind"] == "step"
+            radius = 12.0 if step else _radius(row["share"] / largest)
+            text = _named(row) if step or any(row is one for one in named) else ""
+            points.append(Point(*at(row["x"], row["y"]), radius, text, always=step))
         boxes = placed(points, width=WIDTH, height=HEIGHT, taken=in_the_way)
         for row, point, box in zip(here, points, boxes, strict=True):
             if box is not None:
