@@ -14,7 +14,9 @@ import torch
 
 import rooflight
 from rooflight.ledger import Ledger, total
+from rooflight.measured import Measured
 from rooflight.models.torchvision_ops import declare_missing_operators
+from rooflight.reporting.measure_text import headlines
 
 BATCH = 4
 PARTS = ("self_attn", "mlp", "lm_head")
@@ -75,9 +77,8 @@ def main() -> None:
     print("\nthe same object, run here on the CPU: batch 1, sequence 64, fp32")
     measured = rooflight.measure(model, torch.randint(8192, (1, 64)), step="train", repeat=5)
     print(f"{total(measured.ops).flops:,} FLOPs")
-    wall_s = next(row.quantities["wall_time_s"].value for row in measured.measurements if row.scope == "step")
-    times = ", ".join(f"{seconds_in(measured, part) * 1e3:.1f} ms in {part}" for part in PARTS)
-    print(f"{wall_s * 1e3:.1f} ms a step; {times}")
+    print("\n".join(headlines(Measured(measured))))
+    print(", ".join(f"{seconds_in(measured, part) * 1e3:.1f} ms in {part}" for part in PARTS))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from torch import nn
 
 import rooflight
 from rooflight.ledger import total
+from rooflight.measured import Measured
+from rooflight.reporting.measure_text import headlines
 
 
 class Net(nn.Module):
@@ -52,8 +54,8 @@ def main() -> None:
         print(f"{name:<10} {forward.flops:>10,} forward {backward.flops:>11,} backward")
 
     measured = rooflight.measure(model, images, step="train")
-    wall_s = next(row.quantities["wall_time_s"].value for row in measured.measurements if row.scope == "step")
-    print(f"measured on {measured.header.device}: {wall_s * 1e3:.2f} ms")
+    print(f"measured on {measured.header.device}:")
+    print("\n".join(headlines(Measured(measured))))
 
 
 if __name__ == "__main__":

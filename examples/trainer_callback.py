@@ -91,7 +91,7 @@ def train(*callbacks: TrainerCallback) -> Any:
         n_layer=2, n_embd=128, n_head=4, n_positions=64, vocab_size=1024, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = GPT2LMHeadModel(config)
-    model.loss_type = "ForCausalLM"  # what transformers takes anyway, with a warning
+    model.loss_type = "ForCausalLM"  # the name of its class does not tell it to transformers
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder, max_steps=5, per_device_train_batch_size=8, logging_steps=1, save_strategy="no",
