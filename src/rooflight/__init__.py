@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rooflight.measurement.ranks import join
     from rooflight.measurement.regions import Region, region, regions, regions_ledger, save_regions
     from rooflight.prediction.api import predict
+    from rooflight.reporting.report.api import report
     from rooflight.study.api import study
 
 _HOMES = {
@@ -40,6 +41,7 @@ _HOMES = {
     "join": "rooflight.measurement.ranks",
     "measure": "rooflight.measurement.api",
     "predict": "rooflight.prediction.api",
+    "report": "rooflight.reporting.report.api",
     "region": "rooflight.measurement.regions",
     "Region": "rooflight.measurement.regions",
     "regions": "rooflight.measurement.regions",
@@ -65,6 +67,7 @@ __all__ = [
     "region",
     "regions",
     "regions_ledger",
+    "report",
     "save",
     "save_regions",
     "study",

@@ -82,7 +82,7 @@ def _show_json(diagnosis: Diagnosis) -> None:
 
 
 def show(diagnosis: Diagnosis) -> None:
-    from rooflight.commands.output import make_console
+    from rooflight.commands.terminal import make_console
 
     console = make_console()
     versions = diagnosis.versions

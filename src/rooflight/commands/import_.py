@@ -110,7 +110,7 @@ def import_content(ledger: Ledger, *, to: str, by: By = "kernel", top: int | Non
 
 
 def _print(ledger: Ledger, by: By, top: int) -> None:
-    from rooflight.commands.output import make_console
+    from rooflight.commands.terminal import make_console
     from rooflight.reporting import kernel_tables as tables
     from rooflight.reporting.table import Table, to_rich
 

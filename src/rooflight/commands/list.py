@@ -49,7 +49,8 @@ def _rows(what: str) -> list[tuple[str, str]]:
 
 
 def _devices(name: str | None, as_json: bool) -> None:
-    from rooflight.commands.output import emit, make_console
+    from rooflight.commands.output import emit
+    from rooflight.commands.terminal import make_console
     from rooflight.hardware.devices import known
     from rooflight.prediction.asked import device_of
     from rooflight.reporting import device_tables

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
+from rooflight.commands.terminal import make_console
 from rooflight.comparison.sides import Comparison
 from rooflight.files import write_atomically
 from rooflight.ledger import Ledger
@@ -141,6 +140,24 @@ def show_page(page: Page) -> None:
         console.print(line, markup=False, highlight=False, style="dim")
 
 
+def show_roofline(ledger: Ledger, on: str) -> None:
+    """The roofline in text: of where the step ran, or as predicted on the first of the devices."""
+    from rooflight.prediction.asked import devices_of
+    from rooflight.reporting.text_roofline import text_roofline
+
+    console = make_console()
+    for line in text_roofline(ledger, on=devices_of(on, None)[0], width=min(console.width, 110)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def deliver(content: bytes, output: Path | None, *, force: bool) -> None:
+    """To a file where one is named, else to the output."""
+    if output is not None:
+        write_atomically(output, content, force=force)
+    else:
+        emit(content)
+
+
 def emit(content: bytes | str) -> None:
     stream = sys.stdout.buffer
     data = content if isinstance(content, bytes) else content.encode()
@@ -172,24 +189,9 @@ def _show_text(ledger: Ledger, **choices: Any) -> None:
     console.print(text.provenance(ledger), markup=False, highlight=False, style="dim")
 
 
-def make_console() -> Any:
-    """As wide as the terminal; in a pipe or a file, as COLUMNS says or wide enough for the tables."""
-    from rich.console import Console
-
-    if sys.stdout.isatty():
-        return Console()
-    given = os.environ.get("COLUMNS", "")
-    return Console(width=int(given) if given.isdigit() and int(given) > 20 else 150)
-
-
 def _markdown(ledger: Ledger, **choices: Any) -> str:
     parts = [f"## {text.headline(ledger)}\n", text.parameters_line(ledger) + "\n"]
     parts += [to_markdown(table) for table in _tables(ledger, **choices)]
     parts += [f"- {note}\n" for note in ledger.header.notes]
     parts.append(f"{text.coverage(ledger)}\n\n{text.CONVENTIONS}\n\n{text.provenance(ledger)}\n")
     return "\n".join(parts)
-
-
-def say(message: str) -> None:
-    """A word to the person at the terminal, apart from the result."""
-    click.echo(message, err=True)

@@ -1,130 +1,206 @@
-"""`rooflight report PATH`: a saved ledger or a study's folder, shown again."""
+"""`rooflight report PATH`: a ledger, two side by side, or a study, as a page, as tables, or as pictures."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rooflight.commands.table_options import measured_options, table_options
+from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
+    from rooflight.ledger import Ledger
     from rooflight.study.api import Study
     from rooflight.summary import By
 
+FORMS = ("text", "html", "md", "latex", "csv", "json", "png", "svg", "pdf")
+CHARTS = ("roofline", "memory", "lanes", "shares", "sweep", "devices", "scaling")
+"""Of a ledger; a pair has them twice, as roofline-a and roofline-b, and a study its own."""
+_FLAGS = {"as_json": "json", "as_csv": "csv", "as_markdown": "md"}
+_STEPS = 13
 
-@click.command(short_help="show a saved ledger, or a study")
+
+@click.command(short_help="a ledger, two side by side, or a study as a page, tables or pictures")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
-@click.option(
-    "--to", type=click.Choice(["text", "md", "csv", "json", "html"]), default="text", show_default=True,
-    help="In which form; html is for a study.",
-)  # fmt: skip
+@click.option("--to", type=click.Choice(FORMS), help="In which form; else the name behind -o tells, or it is text.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --to json.")
 @click.option("--csv", "as_csv", is_flag=True, help="The same as --to csv.")
 @click.option("--md", "as_markdown", is_flag=True, help="The same as --to md.")
+@click.option("--chart", metavar="NAME", help=f"Which picture, with --to png, svg or pdf: {', '.join(CHARTS)}.")
+@click.option("--dark", is_flag=True, help="A picture for dark pages.")
+@click.option("--section", "sections", multiple=True, metavar="NAME",
+              help="Only this section, in html, md, latex, csv and json; may be given several times.")  # fmt: skip
+@click.option("--on", metavar="DEVICE,...", default="h200,a100,v100", show_default=True,
+              help="GPUs whose times and memory the report predicts.")  # fmt: skip
 @table_options
 @measured_options
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def command(paths: tuple[Path, ...], to: str, by: By, depth: int | None, unfold: bool, memory: bool, kernels: int,
-            explain: str | None, output: Path | None, force: bool, **forms: bool) -> None:  # fmt: skip
-    """Show the ledger in PATH, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it.
+def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bool, sections: tuple[str, ...], on: str,
+            by: By, depth: int | None, unfold: bool, memory: bool, kernels: int, explain: str | None,
+            output: Path | None, force: bool, **flags: bool) -> None:  # fmt: skip
+    """Show what is known of PATH: in the terminal, or as one file to open, send or print.
 
-    PATH may be a study's folder, shown with its claims and trends; or recorded:NAME, a measurement that comes with
-    rooflight (see `rooflight list recordings`). Several are the ranks of one run, as torchrun leaves them, and are
-    joined: rooflight report run.rank*.json
+    PATH is a ledger, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it; recorded:NAME, a
+    measurement that comes with rooflight (see `rooflight list recordings`); or a study's folder. Two ledgers are put
+    side by side. Several that are the ranks of one run, as torchrun leaves them, are joined: rooflight report
+    run.rank*.json
+
+    With -o report.html, one page that needs no network: roofline, layers with their derivations, causes, memory, lanes,
+    other batches and devices, many GPUs, where every number comes from. Pictures: -o roofline.png --chart roofline.
     """
-    from rooflight.files import load
+    form = _form(to, flags, output)
+    if output is not None:
+        from rooflight.files import check_writable
 
-    to = _form(to, forms, output)
+        check_writable(output, force=force)
+        if form == "text":
+            raise BadInput(f"{output}: the name must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to "
+                           "says the form")  # fmt: skip
     if len(paths) == 1 and paths[0].is_dir():
-        _study(paths[0], to, output, force=force)
+        _refuse_for_a_study(by=by, depth=depth, explain=explain)
+        _study(paths[0], form, chart=chart, dark=dark, sections=sections, output=output, force=force)
         return
-    if to == "html":
-        raise BadInput("--to html is for a study's folder; a ledger is shown as text, md, csv or json")
-    if output is not None and to == "text":
-        raise BadInput(f"{output}: the name must end in .md, .csv or .json, or --to says the form")
-    ledger = load(paths[0])
-    if len(paths) > 1:
-        from rooflight.measurement.ranks import join
-
-        ledger = join([ledger, *(load(path) for path in paths[1:])])
-    from rooflight.commands.output import emit, say, show_estimate, show_log, show_measure
-    from rooflight.measured import is_measured
-
+    ledgers = _ledgers(paths)
     if explain:
+        from rooflight.commands.output import emit
         from rooflight.estimation.derivation import derive
         from rooflight.reporting.derivation import derivation_text
 
-        emit(derivation_text(derive(ledger, explain)))
+        emit(derivation_text(derive(ledgers[0], explain)))
         return
-    if depth is None and to in ("text", "md"):
-        depth = 3
-    folded = not unfold and to != "csv"
-    if ledger.header.step is None and is_measured(ledger):  # a log or regions; a step may have no ops on record
-        show_log(ledger, to=to, kernels=kernels, output=output, force=force)
-    elif is_measured(ledger):
-        show_measure(ledger, by=by, depth=depth, to=to, folded=folded, memory=memory, kernels=kernels, output=output,
-                     force=force)  # fmt: skip
+    if form == "text" or (form == "csv" and not sections and len(ledgers) == 1):
+        _shown(ledgers, form, by=by, depth=depth, unfold=unfold, memory=memory, kernels=kernels, on=on, output=output,
+               force=force)  # fmt: skip
     else:
-        show_estimate(ledger, by=by, depth=depth, to=to, folded=folded, output=output, force=force)
+        _made(ledgers, [str(path) for path in paths], form, chart=chart, dark=dark, sections=sections, on=on,
+              output=output, force=force)  # fmt: skip
     if output is not None:
         say(f"wrote {output}")
 
 
-def _form(to: str, forms: dict[str, bool], output: Path | None) -> str:
+def _ledgers(paths: tuple[Path, ...]) -> list[Ledger]:
+    """One, two that are compared, or the ranks of one run as one."""
+    from rooflight.files import load
+
+    found = [load(path) for path in paths]
+    if len(found) > 1 and len({ledger.header.rank for ledger in found}) == len(found):
+        from rooflight.measurement.ranks import join
+
+        return [join(found)]
+    if len(found) > 2:
+        raise BadInput(f"{len(found)} ledgers are not the ranks of one run: give one, or two to be put side by side")
+    return found
+
+
+def _form(to: str | None, flags: dict[str, bool], output: Path | None) -> str:
     """As --to says, or a flag, or the ending of the file's name."""
-    named = {"as_json": "json", "as_csv": "csv", "as_markdown": "md"}
-    asked = [form for flag, form in named.items() if forms[flag]]
-    if len(asked) + (to != "text") > 1:
+    from rooflight.reporting.report.endings import ENDINGS
+
+    asked = [form for flag, form in _FLAGS.items() if flags[flag]]
+    if len(asked) + (to is not None) > 1:
         raise BadInput("choose one of --to, --json, --csv and --md")
-    if asked:
-        return asked[0]
-    ending = output.suffix.lower().removeprefix(".") if output is not None else ""
-    return ending if to == "text" and ending in ("json", "csv", "md", "html") else to
+    if asked or to is not None:
+        return to or asked[0]
+    return ENDINGS.get(output.suffix.lower().removeprefix("."), "text") if output is not None else "text"
 
 
-def _study(folder: Path, to: str, output: Path | None, *, force: bool) -> None:
-    """A study's folder."""
-    from rooflight.commands.output import emit, say, show_page
-    from rooflight.files import write_atomically
+def _shown(ledgers: list[Ledger], form: str, *, by: By, depth: int | None, unfold: bool, memory: bool, kernels: int,
+           on: str, output: Path | None, force: bool) -> None:  # fmt: skip
+    """In the terminal, or the main table as CSV."""
+    from rooflight.commands.output import show_comparison, show_estimate, show_log, show_measure, show_roofline
+    from rooflight.measured import is_measured
+
+    if depth is None and form == "text":
+        depth = 3
+    folded = not unfold and form != "csv"
+    if len(ledgers) == 2:
+        from rooflight.comparison.sides import Comparison
+
+        show_comparison(Comparison(*ledgers), by=by, depth=depth, to=form, folded=folded, output=output, force=force)
+        return
+    ledger = ledgers[0]
+    if ledger.header.step is None and is_measured(ledger):  # a log or regions; a step may have no ops on record
+        show_log(ledger, to=form, kernels=kernels, output=output, force=force)
+        return
+    if is_measured(ledger):
+        show_measure(ledger, by=by, depth=depth, to=form, folded=folded, memory=memory, kernels=kernels, output=output,
+                     force=force)  # fmt: skip
+    else:
+        show_estimate(ledger, by=by, depth=depth, to=form, folded=folded, output=output, force=force)
+    if form == "text":
+        show_roofline(ledger, on)
+
+
+def _made(ledgers: list[Ledger], names: list[str], form: str, *, chart: str | None, dark: bool,
+          sections: tuple[str, ...], on: str, output: Path | None, force: bool) -> None:  # fmt: skip
+    """The whole report, or a part of it."""
+    from rooflight.reporting.report.api import named_report
+
+    with progress("reading", count="{task.completed:g} of {task.total:g}") as bar:
+        done = iter(range(_STEPS + 1))
+        made = named_report(ledgers, names, on=on, say=lambda doing: bar.show(doing, next(done, _STEPS), _STEPS))
+        bar.show("writing", _STEPS, _STEPS)
+        also = _document(ledgers[0]) if form == "json" and len(ledgers) == 1 and not sections else None
+        _write(made, form, chart=chart, dark=dark, sections=sections, output=output, force=force, also=also)
+
+
+def _document(ledger: Ledger) -> dict[str, Any]:
+    """What `--json` of a ledger has always held, beside the report."""
+    from rooflight.measured import is_measured
+    from rooflight.reporting import kernel_tables
+    from rooflight.reporting.document import document
+
+    return kernel_tables.document(ledger) if ledger.header.step is None and is_measured(ledger) else document(ledger)
+
+
+def _study(folder: Path, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...], output: Path | None,
+           force: bool) -> None:  # fmt: skip
+    from rooflight.commands.output import show_page
+    from rooflight.reporting.report.of_study import study_report
     from rooflight.reporting.study_page import study_page
     from rooflight.study.api import load
 
-    if output is not None and to == "text":
-        raise BadInput(f"{output}: the name must end in .md, .csv, .json or .html, or --to says the form")
     study = load(folder)
-    if to == "text":
+    if form == "text":
         show_page(study_page(study.rows, study.plan, folder=str(folder)))
         return
-    content = _study_content(study, to)
-    if output is None:
-        emit(content)
-        return
-    write_atomically(output, content, force=force)
-    say(f"wrote {output}")
-
-
-def _study_content(study: Study, to: str) -> bytes:
-    import msgspec
-
-    rows, plan, folder = study.rows, study.plan, str(study.folder)
-    if to == "json":
-        from rooflight.reporting.study_document import document
-
-        return msgspec.json.encode(document(rows, plan, folder=folder))
-    if to == "csv":
+    if form == "csv" and not sections:
+        from rooflight.commands.output import deliver
         from rooflight.reporting.study_tables import csv_table
         from rooflight.reporting.table import to_csv
 
-        return to_csv([csv_table(rows)]).encode()
-    if to == "md":
-        from rooflight.reporting.study_page import study_page
+        deliver(to_csv([csv_table(study.rows)]).encode(), output, force=force)
+    else:
+        also = _study_document(study) if form == "json" and not sections else None
+        _write(study_report(study), form, chart=chart, dark=dark, sections=sections, output=output, force=force,
+               also=also)  # fmt: skip
+    if output is not None:
+        say(f"wrote {output}")
 
-        return study_page(rows, plan, folder=folder).to_markdown().encode()
-    from rooflight.reporting.study_html import study_html
 
-    return study_html(rows, plan, folder=folder).encode()
+def _study_document(study: Study) -> dict[str, Any]:
+    from rooflight.reporting.study_document import document
+
+    return document(study.rows, study.plan, folder=str(study.folder))
+
+
+def _write(made: Any, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...], output: Path | None,
+           force: bool, also: dict[str, Any] | None) -> None:  # fmt: skip
+    from rooflight.commands.output import deliver
+    from rooflight.reporting.report.api import written
+
+    asked: Any = form
+    content = written(made, asked, chart=chart, sections=sections, mode="dark" if dark else "light", also=also)
+    deliver(content, output, force=force)
+
+
+def _refuse_for_a_study(*, by: str, depth: int | None, explain: str | None) -> None:
+    """What a study has not must not be passed over in silence."""
+    if by != "module" or depth is not None or explain is not None:
+        raise BadInput("--by, --depth and --explain are of a ledger: a study's are in its folder `ledgers`, each to be "
+                       "reported by itself")  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,14 @@ WIDTH = 760
 
 @dataclass(frozen=True)
 class Chart:
-    """One picture. Colours of its own are those of `theme`; those of axes and text come from the page, light or dark."""
+    """One picture. Colours of its own are those of `theme`; axes and text take theirs from the page, light or dark."""
 
     name: str
     """What `--chart` calls it, and the address of its place in a page."""
     title: str
     caption: str
     """How to read it, and where its numbers are from."""
-    definition: alt.Chart | alt.LayerChart | alt.VConcatChart | alt.HConcatChart
+    definition: alt.Chart | alt.LayerChart | alt.ConcatChart | alt.VConcatChart | alt.HConcatChart
     """With its data inside and without a theme; its width is `WIDTH`."""
     table: Table
     """The same numbers, for readers who cannot see it and for formats without pictures."""
@@ -35,3 +35,8 @@ class Chart:
         made: dict[str, Any] = self.definition.to_dict()
         made.pop("config", None)
         return made
+
+
+def renamed(chart: Chart, name: str, title: str) -> Chart:
+    """The same under another name, where a page has it twice."""
+    return replace(chart, name=name, title=title)

@@ -1,4 +1,4 @@
-"""The few figures that a reader wants first: what it costs, how long it takes, what bounds it, what fits, what to do."""
+"""The few figures that a reader wants first: what it costs, how long, what bounds it, what fits, what to do."""
 
 from __future__ import annotations
 

@@ -38,6 +38,8 @@ class Section:
     charts: tuple[Chart, ...] = ()
     tables: tuple[Titled, ...] = ()
     tree: Tree | None = None
+    plain: Table | None = None
+    """The tree as a table, for formats that cannot fold it."""
     small_print: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     missing: str = ""

@@ -16,6 +16,8 @@ from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
 from rooflight.reporting import (
+    estimate_tables,
+    measure_tables,
     measure_text,
     predict_tables,
     step_tables,
@@ -31,6 +33,9 @@ from rooflight.reporting.report.model import Report, Section, Titled
 from rooflight.reporting.report.origins import origins_section
 from rooflight.reporting.report.outlook import Outlook, outlook
 from rooflight.reporting.report.tree import Tree, tree_of
+
+_PLAIN_DEPTH = 3
+"""Levels of the tree where it cannot be folded."""
 
 Said = Callable[[str], None]
 
@@ -137,7 +142,11 @@ def _layers(told: Told) -> Section | None:
         "Every module with all that runs inside it, and below it its own ops. Click a row for its derivation by pen "
         "and paper, its kernels and causes; click a column to sort by it."
     )
-    return Section("layers", "Layers", lines=(about,), tree=told.tree)
+    if told.is_measured:
+        plain = measure_tables.main_table(told.measured, depth=_PLAIN_DEPTH)
+    else:
+        plain = estimate_tables.main_table(told.ledger, depth=_PLAIN_DEPTH)
+    return Section("layers", "Layers", lines=(about,), tree=told.tree, plain=plain)
 
 
 def _why(told: Told) -> Section | None:

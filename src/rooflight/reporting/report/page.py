@@ -70,7 +70,7 @@ def _asset(name: str) -> str:
 def _vega() -> str:
     import vl_convert
 
-    bundle: str = vl_convert.javascript_bundle(None)
+    bundle: str = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]  # its stub forgets the default
     return bundle
 
 

@@ -59,20 +59,27 @@ dark.addEventListener("change", applyTheme);
 // Charts: each is drawn when it comes near the screen, as wide as its place.
 const drawn = new Map();
 const copy = (value) => JSON.parse(JSON.stringify(value));
+// As wide as there is room for: single views take the width of their place, those beside each other share it, and on a
+// phone they stand below each other.
+const VIEWS = ["vconcat", "hconcat", "concat"];
+const AXIS = 84;
 function fitted(spec, width) {
   const made = copy(spec);
-  const views = (node, room) => {
-    if (node.hconcat && width < 640) { node.vconcat = node.hconcat; delete node.hconcat; }
-    if (node.vconcat) return node.vconcat.forEach((one) => views(one, room));
-    if (node.hconcat) return node.hconcat.forEach((one) => views(one, room / node.hconcat.length - 24));
-    if (node.facet || node.spec) return undefined;
-    if (typeof node.width !== "object") node.width = Math.max(room - 96, 160);
-    return undefined;
+  if (!VIEWS.some((key) => made[key])) {
+    if (made.facet || made.spec || (made.encoding && (made.encoding.facet || made.encoding.row || made.encoding.column))) return made;
+    made.width = "container";
+    made.autosize = { type: "fit-x", contains: "padding" };
+    return made;
+  }
+  const share = (node, room) => {
+    if (width < 640 && node.hconcat) { node.vconcat = node.hconcat; delete node.hconcat; }
+    if (width < 640 && node.concat) node.columns = 1;
+    const key = VIEWS.find((one) => node[one]);
+    if (!key) { if (!node.facet && !node.spec && typeof node.width !== "object") node.width = Math.max(room - AXIS, 140); return; }
+    const beside = key === "hconcat" ? node.hconcat.length : key === "concat" ? Math.min(node.columns || node.concat.length, node.concat.length) : 1;
+    node[key].forEach((one) => share(one, room / beside - (beside > 1 ? 12 : 0)));
   };
-  if (made.hconcat || made.vconcat) { views(made, width); return made; }
-  if (made.facet || made.spec || (made.encoding && (made.encoding.facet || made.encoding.row || made.encoding.column))) return made;
-  made.width = "container";
-  made.autosize = { type: "fit-x", contains: "padding" };
+  share(made, width);
   return made;
 }
 async function draw(place) {

@@ -1,0 +1,153 @@
+"""`rooflight.report`: what is known of a ledger, a pair or a study, as a page, as tables, or as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from rooflight.errors import BadInput
+from rooflight.files import load, write_atomically
+from rooflight.hardware.device import Device
+from rooflight.ledger import Ledger
+from rooflight.measured import is_measured
+from rooflight.reporting.charts.chart import Chart
+from rooflight.reporting.report.endings import ENDINGS, Form
+from rooflight.reporting.report.model import Report
+from rooflight.study.api import Study
+
+DEVICES = ("h200", "a100", "v100")
+"""Where a step is predicted when nobody says where."""
+
+Source = Ledger | Study | str | Path
+On = str | Device | Sequence[str | Device]
+
+
+def report(
+    source: Source | Sequence[Source],
+    output: str | Path | None = None,
+    *,
+    to: Form | None = None,
+    on: On = DEVICES,
+    chart: str | None = None,
+    sections: Sequence[str] = (),
+    force: bool = False,
+) -> Report | Path:
+    """The report of a ledger, of two side by side, or of a study; in a file where `output` names one.
+
+    `source`: a Ledger, a Study, a path, a study's folder, `recorded:NAME`, or two ledgers in a list. `to`: the form,
+    else the ending of the file's name says it. `on`: the devices whose times and memory are predicted. `chart`: which
+    picture, for png, svg and pdf. `sections`: only these.
+
+        >>> rooflight.report("recorded:h200/resnet50-train-fp32", "report.html")
+    """
+    made = make(source, on=on)
+    if output is None:
+        return made
+    path = Path(output)
+    form = to or form_of(path)
+    write_atomically(path, written(made, form, chart=chart, sections=sections), force=force)
+    return path
+
+
+def form_of(path: Path) -> Form:
+    """By the ending of a file's name."""
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in ENDINGS:
+        raise BadInput(f"{path}: the name must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to says "
+                       "the form")  # fmt: skip
+    return ENDINGS[ending]
+
+
+def make(source: Source | Sequence[Source], *, on: On = DEVICES) -> Report:
+    """The report itself."""
+    sources = [source] if isinstance(source, (Ledger, Study, str, Path)) else list(source)
+    found = [_loaded(one) for one in sources]
+    study = next((one for one in found if isinstance(one, Study)), None)
+    if study is not None:
+        if len(found) > 1:
+            raise BadInput("a study is reported alone: leave the other away")
+        from rooflight.reporting.report.of_study import study_report
+
+        return study_report(study)
+    return named_report([one for one in found if isinstance(one, Ledger)], [_name(one) for one in sources], on=on)
+
+
+def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DEVICES,
+                 say: Callable[[str], None] | None = None) -> Report:  # fmt: skip
+    """Of one ledger, or of two side by side; `names` are where they are from. `say` is told what is looked for."""
+    from rooflight.prediction.asked import devices_of
+
+    if not 1 <= len(ledgers) <= 2:
+        raise BadInput(f"a report is of one ledger, of two side by side, or of a study: {len(ledgers)} were given")
+    devices = devices_of(on, None)
+    if any(device.kind != "gpu" for device in devices):
+        raise BadInput("a report predicts on GPUs: name some with --on (see `rooflight list devices`)")
+    if len(ledgers) == 2:
+        from rooflight.reporting.report.of_pair import pair_report
+
+        return pair_report(*ledgers, sources=(names[0], names[1]), devices=devices)
+    ledger = ledgers[0]
+    if ledger.header.step is None and is_measured(ledger):
+        from rooflight.reporting.report.of_page import log_report
+
+        return log_report(ledger, source=names[0])
+    from rooflight.reporting.report.of_ledger import ledger_report
+
+    return ledger_report(ledger, source=names[0], devices=devices, **({} if say is None else {"say": say}))
+
+
+def _loaded(source: Source) -> Ledger | Study:
+    if isinstance(source, (Ledger, Study)):
+        return source
+    if Path(source).is_dir():
+        from rooflight.study.api import load as load_study
+
+        return load_study(Path(source))
+    return load(source)
+
+
+def _name(source: Source) -> str:
+    if isinstance(source, Ledger):
+        return f"{source.header.model}.json.gz"
+    return str(source.folder) if isinstance(source, Study) else str(source)
+
+
+def written(report: Report, form: Form, *, chart: str | None = None, sections: Sequence[str] = (),
+            mode: Literal["light", "dark"] = "light", also: dict[str, Any] | None = None) -> bytes:  # fmt: skip
+    """The content of a file. `also`: what else a JSON document holds."""
+    from rooflight.reporting.report import forms
+
+    if form == "png" or form == "svg" or form == "pdf":
+        from rooflight.reporting.charts.pictures import picture
+
+        return picture(chart_of(report, chart, form), form, mode=mode)
+    if chart is not None:
+        raise BadInput(f"--chart goes with a picture: --to png, svg or pdf, not {form}; --section {chart} gives its "
+                       "numbers")  # fmt: skip
+    report = forms.only(report, sections)
+    if form == "html":
+        from rooflight.reporting.report.page import to_page
+
+        return to_page(report).encode()
+    if form == "json":
+        return msgspec.json.encode({**(also or {}), "report": forms.report_document(report)})
+    if form == "csv":
+        return forms.report_csv(report).encode()
+    return (forms.report_latex(report) if form == "latex" else forms.report_markdown(report)).encode()
+
+
+def chart_of(report: Report, name: str | None, form: str) -> Chart:
+    """A chart by its name; the first one that there is where none is named."""
+    charts = {chart.name: chart for chart in report.charts}
+    if not charts:
+        raise BadInput(f"there is no chart to draw in this report: --to {form} needs one")
+    if name is None:
+        if len(charts) > 1:
+            raise BadInput(f"which picture? Add --chart: {', '.join(charts)}")
+        return next(iter(charts.values()))
+    if name not in charts:
+        raise BadInput(f"no chart {name!r} in this report: it has {', '.join(charts)}")
+    return charts[name]

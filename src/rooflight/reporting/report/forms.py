@@ -1,0 +1,147 @@
+"""A report as Markdown, LaTeX, CSV and JSON: the same sections, a chart as its numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rooflight.errors import BadInput
+from rooflight.reporting.report.model import Report, Section, Titled
+from rooflight.reporting.table import Label, to_csv, to_markdown
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "−": r"$-$", "–": "--", "·": r"$\cdot$",
+    "µ": r"\textmu{}", "…": r"\ldots{}", "±": r"$\pm$", "²": r"\textsuperscript{2}", "→": r"$\rightarrow$",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "≤": r"$\leq$", "≥": r"$\geq$", "°": r"$^\circ$",
+}  # fmt: skip
+_LATEX_SIGN = re.compile("|".join(map(re.escape, _LATEX)))
+
+
+def only(report: Report, names: Sequence[str]) -> Report:
+    """The report with these sections alone."""
+    if not names:
+        return report
+    known = [section.name for section in report.sections]
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise BadInput(f"no section {wrong[0]!r} in this report: it has {', '.join(known)}")
+    return replace(report, sections=tuple(section for section in report.sections if section.name in names))
+
+
+def report_markdown(report: Report) -> str:
+    parts = [f"# {_plain(report.title)}\n", f"{_plain(report.subtitle)}\n"]
+    if report.facts:
+        rows = [f"| {_plain(fact.label)} | **{_plain(fact.value)}** | {_plain(fact.detail)} |" for fact in report.facts]
+        parts.append("\n".join(["| | | |", "| --- | --- | --- |", *rows]) + "\n")
+    parts += ["\n".join(f"- {_plain(line)}" for line in report.lines) + "\n"] if report.lines else []
+    for section in report.sections:
+        parts.append(f"## {_plain(section.title)}\n")
+        parts += [f"Not here: {_plain(section.missing)}.\n"] if section.missing else []
+        parts += [f"{_plain(line)}\n" for line in section.lines]
+        for titled in _tables(section):
+            parts += [f"### {_plain(titled.title)}\n"] if titled.title else []
+            parts.append(to_markdown(titled.table))
+            parts += [f"{_plain(titled.note)}\n"] if titled.note else []
+        parts += (
+            ["```console\n" + "\n".join(f"$ {one}" for one in section.commands) + "\n```\n"] if section.commands else []
+        )
+        parts += [f"{_plain(line)}\n" for line in section.small_print]
+    return "\n".join(parts)
+
+
+def _plain(text: str) -> str:
+    """Nothing in it is Markdown or HTML, whatever a module is called."""
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", text).replace("<", "&lt;")
+
+
+def report_latex(report: Report) -> str:
+    """Tables for a document that uses booktabs and longtable; what is said around them stands as comments."""
+    parts = ["% \\usepackage{booktabs,longtable,textcomp}", f"% {_comment(report.title)}: {_comment(report.subtitle)}"]
+    parts += [f"% {_comment(line)}" for line in report.lines]
+    if report.facts:
+        parts.append(_latex_table("headline", [False, True, False], ["", "", ""],
+                                  [[fact.label, fact.value, fact.detail] for fact in report.facts]))  # fmt: skip
+    for section in report.sections:
+        for titled in _tables(section):
+            table = titled.table
+            caption = section.title if not titled.title else f"{section.title}: {titled.title}"
+            parts.append(_latex_table(caption, [column.right for column in table.columns],
+                                      [column.name for column in table.columns], table.written()))  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _latex_table(caption: str, right: Sequence[bool], names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    sides = "".join("r" if one else "l" for one in right)
+    lines = [f"\\begin{{longtable}}{{{sides}}}", f"\\caption{{{_latex(caption)}}}\\\\", "\\toprule"]
+    if any(names):
+        lines += [" & ".join(map(_latex, names)) + r" \\", "\\midrule", "\\endhead"]
+    lines += [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in rows]
+    return "\n".join([*lines, "\\bottomrule", "\\end{longtable}"])
+
+
+def _latex_cell(text: str) -> str:
+    """The indent of a tree stays."""
+    depth = len(text) - len(text.lstrip(" "))
+    return (f"\\hspace*{{{depth / 2:g}em}}" if depth else "") + _latex(text.strip())
+
+
+def _latex(text: str) -> str:
+    return _LATEX_SIGN.sub(lambda found: _LATEX[found[0]], text)
+
+
+def _comment(text: str) -> str:
+    return " ".join(text.split())
+
+
+def report_csv(report: Report) -> str:
+    """All tables, raw values, a blank line between them."""
+    return to_csv([titled.table for section in report.sections for titled in _tables(section)])
+
+
+def report_document(report: Report) -> dict[str, Any]:
+    """Raw values; unknown is null."""
+    return {
+        "title": report.title,
+        "subtitle": report.subtitle,
+        "headline": [{"label": fact.label, "value": fact.value, "detail": fact.detail} for fact in report.facts],
+        "lines": list(report.lines),
+        "sections": {section.name: _section(section) for section in report.sections},
+    }
+
+
+def _section(section: Section) -> dict[str, Any]:
+    return {
+        "title": section.title,
+        "missing": section.missing or None,
+        "lines": list(section.lines),
+        "tables": [_table(titled) for titled in _tables(section)],
+        "conventions": list(section.small_print),
+        "commands": list(section.commands),
+    }
+
+
+def _table(titled: Titled) -> dict[str, Any]:
+    names = [column.raw or column.name for column in titled.table.columns]
+    rows = [dict(zip(names, map(_raw, row), strict=True)) for row in titled.table.rows]
+    return {"title": titled.title, "rows": rows}
+
+
+def _raw(cell: Any) -> Any:
+    if isinstance(cell, Label):
+        return cell.full
+    if isinstance(cell, (tuple, list)):
+        return [_raw(one) for one in cell]
+    return cell if cell is None or isinstance(cell, (str, int, float, bool)) else str(cell)
+
+
+def _tables(section: Section) -> Iterator[Titled]:
+    """Those of a section: the tree's, the charts' numbers, its own."""
+    if section.plain is not None and section.plain.rows:
+        yield Titled("", section.plain)
+    for chart in section.charts:
+        if chart.table.rows:
+            yield Titled(chart.title, chart.table, chart.caption)
+    yield from section.tables

@@ -1,0 +1,165 @@
+"""The report of two ledgers side by side: what differs, in which layers, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rooflight.comparison.sides import Comparison, Figures, PairRow
+from rooflight.hardware.device import Device
+from rooflight.hardware.devices import recognise_name
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger
+from rooflight.measured import Measured, is_measured
+from rooflight.measured.rows import NO_OP, SEVERAL
+from rooflight.measured.rows import rows as summed
+from rooflight.reporting import compare_memory_tables, compare_tables, text, why_tables
+from rooflight.reporting.charts.chart import Chart, renamed
+from rooflight.reporting.report.details import details_of
+from rooflight.reporting.report.model import Fact, Report, Section, Titled
+from rooflight.reporting.report.origins import origins_section
+from rooflight.reporting.report.tree import ColumnKind, Side, Tree, TreeColumn
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.why_tables import mainly
+from rooflight.reporting.written import quotient, seconds, whole_bytes, whole_count
+
+_WRITTEN: dict[str, Callable[[Any], str]] = {"second": seconds, "byte": whole_bytes, "flop": whole_count}
+_FIRST = ("wall time", "GPU-busy", "useful FLOPs", "allocated at the peak")
+
+
+def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequence[Device]) -> Report:
+    comparison = Comparison(a, b)
+    page = compare_tables.compare_page(comparison, by="module", depth=1, folded=True)
+    title = a.header.model if a.header.model == b.header.model else f"{a.header.model} and {b.header.model}"
+    sections = [
+        Section("totals", "The whole step", tables=_filled([
+            Titled("", compare_tables.totals_table(comparison)), Titled("Not the same", _differences(comparison))])),
+        Section("layers", "Layers", tree=_tree(comparison), lines=("B/A under 1: B is less.",),
+                plain=compare_tables.row_table(comparison, depth=2)),
+        _why(comparison), *_drawn(comparison, devices), _memory(comparison),
+        Section("unmatched", "Ops that only one side has", lines=page.notes,
+                tables=_filled([Titled("", compare_tables.unmatched_table(comparison))])),
+        *(_origin(name, side.ledger, source)
+          for name, side, source in zip("AB", (comparison.a, comparison.b), sources, strict=True)),
+    ]  # fmt: skip
+    again = Section("repeat", "How to repeat it", small_print=page.small_print,
+                    commands=(f"rooflight report {sources[0]} {sources[1]} -o report.html",
+                              f"rooflight compare {sources[0]} {sources[1]}"))  # fmt: skip
+    return Report(
+        title=f"{title}: A against B", subtitle=f"A: {text.headline(a)}", facts=tuple(_facts(comparison)),
+        lines=page.summary, sections=(*(one for one in sections if one is not None), again),
+        details=details_of(a, comparison.reasons[0]) if a.ops else None,
+    )  # fmt: skip
+
+
+def _facts(comparison: Comparison) -> Iterator[Fact]:
+    for line in comparison.totals():
+        if line.name.partition(":")[0] in _FIRST and line.a is not None and line.b is not None:
+            write = _WRITTEN.get(line.unit, whole_count)
+            yield Fact(f"{line.name}, B/A", quotient(line.ratio), f"A {write(line.a)} · B {write(line.b)}")
+
+
+def _differences(comparison: Comparison) -> Table:
+    columns = (Column("what", right=False), Column("A", right=False), Column("B", right=False))
+    return Table("", columns, tuple((one.name, one.a, one.b) for one in comparison.differences()))
+
+
+def _why(comparison: Comparison) -> Section | None:
+    tables = tuple(Titled(one.quantity, why_tables.why_table(one)) for one in comparison.whys)
+    if not tables:
+        return None
+    return Section("why", "Why they differ", lines=tuple(why_tables.why_lines(comparison)), tables=tables,
+                   small_print=(why_tables.CONVENTIONS,))  # fmt: skip
+
+
+def _drawn(comparison: Comparison, devices: Sequence[Device]) -> Iterator[Section]:
+    """The same chart of both sides, below one another."""
+    from rooflight.reporting.charts.lanes import lanes_chart
+    from rooflight.reporting.charts.roofline import roofline_chart
+    from rooflight.reporting.charts.shares import shares_chart
+
+    made: list[tuple[str, str, Callable[[Ledger], Chart | None]]] = [
+        ("roofline", "Rooflines", lambda ledger: roofline_chart(ledger, on=_device(ledger, devices))),
+        ("lanes", "The steps over time", lambda ledger: lanes_chart(ledger) if is_measured(ledger) else None),
+        ("shares", "Shares by type of layer", shares_chart),
+    ]
+    for name, title, draw in made:
+        charts = tuple(
+            renamed(chart, f"{chart.name}-{side.lower()}", f"{side}: {chart.title}")
+            for side, of in (("A", comparison.a), ("B", comparison.b)) if (chart := draw(of.ledger)) is not None
+        )  # fmt: skip
+        if charts:
+            yield Section(name, title, charts=charts)
+
+
+def _device(ledger: Ledger, devices: Sequence[Device]) -> Device:
+    known = recognise_name(ledger.header.device)
+    return known if known is not None and known.kind == "gpu" else devices[0]
+
+
+def _memory(comparison: Comparison) -> Section | None:
+    joined = comparison.memory.joined
+    if joined is None:
+        return None
+    tables = compare_memory_tables.memory_tables(joined, comparison.a.ledger.header.model)
+    return Section("memory", "Memory", tables=_filled([Titled("", table) for table in tables]),
+                   small_print=(compare_memory_tables.CONVENTIONS,))  # fmt: skip
+
+
+def _origin(name: str, ledger: Ledger, source: str) -> Section:
+    found = origins_section(ledger, Measured(ledger), source, ())
+    return replace(found, name=f"origins-{name.lower()}", title=f"Origins of {name}")
+
+
+def _filled(tables: Sequence[Titled]) -> tuple[Titled, ...]:
+    return tuple(one for one in tables if one.table.rows)
+
+
+def _tree(comparison: Comparison) -> Tree:
+    rows = comparison.rows()
+    own = {row.name: row.own.ops for row in summed(comparison.a)}
+    place = {row.name: number for number, row in enumerate(rows)}
+    special = (LOSS, OPTIMIZER, SEVERAL, NO_OP, "")
+    parents = tuple(None if row.name in special else place.get(row.name.rpartition(".")[0]) for row in rows)
+    model = comparison.a.ledger.header.model
+    names = tuple(model if not row.name else row.name if row.name in special else row.name.rpartition(".")[2]
+                  for row in rows)  # fmt: skip
+    columns = [
+        column for column in _columns(comparison, rows) if any(value is not None for value in column.values)
+    ]  # fmt: skip
+    ops = tuple(own.get(row.name, ()) for row in rows)
+    paths = tuple(row.name for row in rows)
+    return Tree(names, paths, tuple("module" for _ in rows), parents, ops, tuple(columns))
+
+
+def _columns(comparison: Comparison, rows: Sequence[PairRow]) -> Iterator[TreeColumn]:
+    def column(key: str, title: str, kind: ColumnKind, side: Side, about: str,
+               value: Callable[[PairRow], Any]) -> TreeColumn:  # fmt: skip
+        return TreeColumn(key, title, kind, side, about, tuple(value(row) for row in rows))
+
+    yield column("type", "type", "text", "both", "the module's class", lambda row: row.type or None)
+    picks: list[tuple[str, str, ColumnKind, tuple[str, str], Callable[[Figures], Any]]] = [
+        ("time", "time", "seconds", ("of its kernels or calls",) * 2, lambda side: side.time_s),
+        ("flops", "FLOPs", "count", comparison.flops_basis, lambda side: side.flops),
+        ("bytes", "bytes", "bytes", comparison.bytes_basis, lambda side: side.bytes),
+    ]
+    for key, title, kind, basis, pick in picks:
+        yield column(f"{key}_a", f"{title} A", kind, "both", f"{title} of A: {basis[0]}", _of(0, pick))
+        yield column(f"{key}_b", f"{title} B", kind, "both", f"{title} of B: {basis[1]}", _of(1, pick))
+        yield column(f"{key}_ratio", "B/A", "ratio", "both", f"{title} of B by that of A", _ratio(pick))
+    yield column("cause", "mainly because of", "text", "both", "the largest cause of what was executed",
+                 lambda row: mainly(row.why) or None)  # fmt: skip
+    yield column("unexplained", "unexplained", "text", "both", "part of the FLOPs asked for that no cause explains",
+                 lambda row: None if (part := why_tables.unexplained(row.why)) is None else f"{part:+.2%}")  # fmt: skip
+
+
+def _of(side: int, pick: Callable[[Figures], Any]) -> Callable[[PairRow], Any]:
+    def value(row: PairRow) -> Any:
+        figures = (row.a, row.b)[side]
+        return None if figures is None else pick(figures)
+
+    return value
+
+
+def _ratio(pick: Callable[[Figures], Any]) -> Callable[[PairRow], Any]:
+    return lambda row: row.ratio_of(pick)
