@@ -144,7 +144,9 @@ def test_a_full_disk_behind_the_output_is_one_line():
             command = [sys.executable, "-m", "rooflight.commands.main", "estimate", *arguments]
             done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 2
-        assert done.stderr == "rooflight: cannot write the output: No space left on device\n"
+        assert done.stderr == (
+            "rooflight: cannot write the output: No space left on device; send it somewhere else, or make room first\n"
+        )
 
 
 UNKNOWN = """

@@ -252,7 +252,9 @@ def test_missing_and_broken_packages(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "brokenzoo.py").write_text("raise RuntimeError('operator brokenzoo::nms\\ndoes not exist')")
     (tmp_path / "needyzoo.py").write_text("import nosuchthing")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UnknownModel, match=r"^brokenzoo cannot be imported beside torch .*nms does not exist$"):
+    with pytest.raises(
+        UnknownModel, match=r"^brokenzoo cannot be imported beside torch .*nms does not exist; install the release"
+    ):
         image_zoo.imported("brokenzoo")
     with pytest.raises(UnknownModel, match=r"^needyzoo needs nosuchthing, which is missing: pip install nosuchthing$"):
         image_zoo.imported("needyzoo")
@@ -328,9 +330,9 @@ def test_hugging_face_folder_mistakes(llama_folder: Path) -> None:
     config.write_text('{"model_type": "lama"}')
     assert "has no model_type known here; did you mean llama" in failure(spec)
     config.write_text("{}")
-    assert failure(spec).endswith("has an empty config.json")
+    assert failure(spec).endswith("has an empty config.json: give a folder that save_pretrained wrote")
     config.unlink()
-    assert failure(spec).endswith("the folder has no config.json")
+    assert failure(spec).endswith("the folder has no config.json: give one that save_pretrained wrote")
 
 
 HF_ERRORS = [

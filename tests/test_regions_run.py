@@ -101,7 +101,7 @@ def test_a_full_output_does_not_cost_the_file(program, tmp_path, form):
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         f"rooflight: wrote {saved}",
-        "rooflight: cannot write the output: No space left on device",
+        "rooflight: cannot write the output: No space left on device; send it somewhere else, or make room first",
     ]
     assert [row.name for row in regions_of(load(saved))] == ["step", "layer"]
 

@@ -6,6 +6,7 @@ only when asked to, and a half-written one is never seen: the text goes to a tem
 
 from __future__ import annotations
 
+import difflib
 import gzip
 import os
 import tempfile
@@ -72,7 +73,7 @@ def write_atomically(path: Path, content: bytes, *, force: bool) -> None:
             os.fsync(file.fileno())
         _publish(temporary, path, force=force)
     except OSError as error:
-        raise BadFile(f"cannot write {path}: {error.strerror or error}") from error
+        raise BadFile(f"cannot write {path}: {error.strerror or error}; give a file in another place") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -114,7 +115,7 @@ def load(path: str | Path) -> Ledger:
             document = MIGRATIONS[step](document)
         return _checked(msgspec.convert(document, type=Ledger))
     except (msgspec.DecodeError, msgspec.ValidationError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is no valid ledger: {_one_line(error)}") from error
+        raise BadFile(f"{path} is no valid ledger: {_one_line(error)}; make it again, or take a copy") from error
 
 
 def _checked(ledger: Ledger) -> Ledger:
@@ -179,7 +180,7 @@ def _version(content: bytes, path: Path) -> int:
             f"{path} has format {version}, newer than this rooflight reads ({FORMAT_VERSION}): upgrade rooflight"
         )
     if version < 1:
-        raise BadFile(f"{path} is not a rooflight ledger: format {version} never existed")
+        raise BadFile(f"{path} is not a rooflight ledger, as -o saves it: format {version} never existed")
     return version
 
 
@@ -192,23 +193,42 @@ def read_bytes(path: Path, *, what: str) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise BadFile(f"{path} does not exist") from None
+        raise BadFile(f"{path} does not exist: {_instead(path, what)}") from None
     except IsADirectoryError:
-        raise BadFile(f"{path} is a folder, not a {what}") from None
+        raise BadFile(f"{path} is a folder, not a {what}: give a file") from None
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+        raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
     if content[:2] != b"\x1f\x8b":
         return content
     try:
         with gzip.open(BytesIO(content)) as packed:
             unpacked = packed.read(MOST_BYTES + 1)
     except EOFError:
-        raise BadFile(f"{path} breaks off in the middle: it was not written, or not copied, to its end") from None
+        raise BadFile(
+            f"{path} breaks off in the middle: it was not written, or not copied, to its end; make or copy it again"
+        ) from None
     except (OSError, zlib.error) as error:
-        raise BadFile(f"{path} is no valid gzip file: {_one_line(error)}") from error
+        raise BadFile(f"{path} is no valid gzip file: {_one_line(error)}; make or copy it again") from error
     if len(unpacked) > MOST_BYTES:
-        raise BadFile(f"{path} unpacks to more than {MOST_BYTES // 1024**3} GiB: that is no {what}")
+        raise BadFile(f"{path} unpacks to more than {MOST_BYTES // 1024**3} GiB: that is no {what}, give another file")
     return unpacked
+
+
+def _instead(path: Path, what: str) -> str:
+    """What may have been meant, for a file that is not there."""
+    name = str(path).removesuffix(".json.gz")
+    if what == "ledger" and name in recorded.names():
+        return f"did you mean {recorded.PREFIX}{name}?"
+    try:
+        beside = [file.name for file in path.parent.iterdir() if file.is_file()]
+    except OSError:
+        return f"check the path, there is no folder {path.parent}"
+    near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.7)
+    if near:
+        return f"did you mean {path.with_name(near[0])}?"
+    if what == "ledger":
+        return "rooflight estimate MODEL -o FILE saves one, and rooflight list recordings shows those that come along"
+    return f"give the file of a {what}"
 
 
 def _one_line(error: Exception) -> str:

@@ -61,12 +61,12 @@ def parse_claims(content: bytes, where: str) -> list[Claim]:
     if not rows:
         raise BadFile(f"{where} has a header and no rows: write one claim a row")
     if len(rows) > MOST_ROWS:
-        raise BadFile(f"{where} has {len(rows):,} rows: a table of claims has at most {MOST_ROWS:,}")
+        raise BadFile(f"{where} has {len(rows):,} rows: a table of claims has at most {MOST_ROWS:,}, split it")
     _check_once(rows, where)
     if "value" not in header:
         rows = wide.unfolded(rows, wide.quantities(header, (*REQUIRED, *OPTIONAL)))
         if not rows:
-            raise BadFile(f"{where} states nothing: every cell under its quantities is empty")
+            raise BadFile(f"{where} states nothing: every cell under its quantities is empty, fill in what you claim")
     names = [(row, *_named(row["quantity"], row["value"])) for _, row in rows]
     cells = [cell for (number, _), (row, name, _) in zip(rows, names, strict=True) for cell in _cell(number, row, name)]
     style = _style(cells, delimiter, where)
@@ -113,7 +113,7 @@ def _header(record: Record, where: str) -> list[str]:
     names = [_ALIASES.get(name, name) for name in names]
     for name in names:
         if name and names.count(name) > 1:
-            raise BadFile(f"{where}: row {record[0]}: the header has the column {name!r} twice")
+            raise BadFile(f"{where}: row {record[0]}: the header has the column {name!r} twice: leave one of them away")
     is_long = "layer" not in names or "quantity" in names or "value" in names
     if not is_long and wide.quantities(names, (*REQUIRED, *OPTIONAL)):
         return names

@@ -99,7 +99,9 @@ def _bench(where: str | None, seconds: float, described: str | None) -> tuple[Be
     found = this_device(kind="cpu")
     known = None if found is None else found.device or found.outline
     if known is None:
-        raise CannotMeasure("this processor says too little of itself in /proc/cpuinfo")
+        raise CannotMeasure(
+            "this processor says too little of itself in /proc/cpuinfo: predict on a CPU of `rooflight list devices`"
+        )
     cache_figure = known.l2_bytes if isinstance(known, Device) else known.cache_bytes
     cache = min(int(cache_figure.value) if cache_figure else 32 << 20, 256 << 20)
     return Bench(torch.device("cpu"), {"fp32": known.core_flops_per_s["fp32"].value}, cache, seconds), known.name

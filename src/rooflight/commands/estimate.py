@@ -68,7 +68,7 @@ def _check(options: Mapping[str, Any]) -> None:
     if bool(options["epochs"]) != bool(options["dataset_size"]):
         raise BadInput("--epochs and --dataset-size go together: both are needed for the cost of a run")
     if options["epochs"] is not None and options["step"] != "train":
-        raise BadInput("--epochs goes with --step train")
+        raise BadInput("--epochs goes with --step train: add it, or leave --epochs away")
     _check_forms(options)
     check_form(options)
     if options["latex"] and not (options["explain"] or options["symbolic"]):

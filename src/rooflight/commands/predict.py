@@ -100,7 +100,7 @@ def _check(options: Mapping[str, Any]) -> None:
     if bool(options["epochs"]) != bool(options["dataset_size"]):
         raise BadInput("--epochs and --dataset-size go together: both are needed for the time of a run")
     if options["epochs"] is not None and options["step"] != "train":
-        raise BadInput("--epochs goes with --step train")
+        raise BadInput("--epochs goes with --step train: add it, or leave --epochs away")
     price = options["price"]
     if price is not None and not (math.isfinite(price) and price > 0):
         raise BadInput(f"--price must be above 0, got {price:g}: what one device costs an hour")

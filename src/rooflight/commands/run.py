@@ -177,7 +177,7 @@ def _why_not(command: Sequence[str], error: OSError) -> str:
         return f"{program} is no program: write `rooflight run -- python {shlex.join(command)}`"
     if isinstance(error, FileNotFoundError):
         return f"no command {program!r}: is it installed, and spelled right?"
-    return f"cannot run {program!r}: {error.strerror or error}"
+    return f"cannot run {program!r}: {error.strerror or error}; is it a program, and may you run it?"
 
 
 # --- what it left ---

@@ -87,7 +87,7 @@ def check_step(options: Mapping[str, Any]) -> None:
     given = [name for name in ("loss", "optimizer", "foreach", "checkpoint") if options[name] is not None]
     given += ["accumulate"] if options["accumulate"] != 1 else []
     if given:
-        raise BadInput(f"--{given[0]} goes with --step train")
+        raise BadInput(f"--{given[0]} goes with --step train: add it, or leave --{given[0]} away")
 
 
 def check_positive(name: str, value: int | None) -> None:
@@ -113,7 +113,7 @@ def overrides(options: Mapping[str, Any]) -> dict[str, str]:
     for setting in options["settings"]:
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
-            raise BadInput(f"--set wants NAME=VALUE, got {setting!r}")
+            raise BadInput(f"--set wants NAME=VALUE such as channels=20,40, got {setting!r}")
         found[name.strip()] = value.strip()
     return found
 

@@ -127,7 +127,7 @@ def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict
 def _words(name: str, text: str) -> list[str]:
     found = [part.strip() for part in text.split(",")]
     if not all(found):
-        raise BadInput(f"{name}: an empty name in {text!r}")
+        raise BadInput(f"{name}: an empty name in {text!r}, write names with one comma between them")
     return found
 
 
@@ -168,7 +168,7 @@ def _cancel(what: str, options: Mapping[str, Any]) -> None:
     launcher = _launcher(options)
     cancel = getattr(launcher, "cancel", None)
     if cancel is None or not Path(what).is_dir():
-        raise BadInput("--cancel takes a study's folder and --launcher slurm")
+        raise BadInput("--cancel takes a study's folder: rooflight study FOLDER --launcher slurm --cancel")
     count = cancel(Path(what))
     say(f"took {count:,} {'task' if count == 1 else 'tasks'} from Slurm; what was finished is kept")
 

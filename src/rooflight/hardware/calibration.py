@@ -92,7 +92,9 @@ def read(path: Path) -> Calibration:
     try:
         return decode(path.read_bytes(), str(path))
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+        raise BadInput(
+            f"cannot read {path}: {error.strerror}; give another file, or make one with: rooflight calibrate"
+        ) from None
 
 
 def own_path(device: str) -> Path:

@@ -97,7 +97,9 @@ def read(path: str | Path) -> Device:
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist: give a file, or a device of `rooflight list devices`") from None
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror or error}") from error
+        raise BadInput(
+            f"cannot read {path}: {error.strerror or error}; give a file, or a device of `rooflight list devices`"
+        ) from error
     return parse(content, str(path))
 
 
@@ -106,7 +108,9 @@ def parse(content: bytes, where: str) -> Device:
     try:
         document = tomllib.loads(content.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInput(f"{where} is not TOML: {_one_line(error)}") from error
+        raise BadInput(
+            f"{where} is not TOML: {_one_line(error)}; docs/devices.md shows how a device is described"
+        ) from error
     try:
         device = msgspec.convert(document, Device)
     except msgspec.ValidationError as error:

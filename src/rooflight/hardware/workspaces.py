@@ -35,10 +35,10 @@ def decode(content: bytes, source: str) -> Workspaces:
     try:
         workspaces = _of_this_version(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content, source)
     except (msgspec.MsgspecError, OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        raise BadInput(f"{source} is no workspace file: {error}") from None
+        raise BadInput(f"{source} is no workspace file: {error}; make it again, or install rooflight again") from None
     fault = fault_of(workspaces.points)
     if fault is not None:
-        raise BadInput(f"{source}: its points {fault}")
+        raise BadInput(f"{source}: its points {fault}; make it again, or install rooflight again")
     return workspaces
 
 
@@ -56,7 +56,7 @@ def _of_this_version(text: bytes, source: str) -> Workspaces:
 
 def _check_version(version: object, source: str) -> None:
     if version != FORMAT_VERSION:
-        raise BadInput(f"{source}: workspace format {version!r}, this rooflight reads {FORMAT_VERSION}")
+        raise BadInput(f"{source}: workspace format {version!r}, this rooflight reads {FORMAT_VERSION}; make it again")
 
 
 def encode(workspaces: Workspaces) -> bytes:
@@ -67,7 +67,7 @@ def read(path: Path) -> Workspaces:
     try:
         return decode(path.read_bytes(), str(path))
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+        raise BadInput(f"cannot read {path}: {error.strerror}; give another file") from None
 
 
 def shipped(device: str) -> Workspaces | None:

@@ -41,7 +41,7 @@ def _log(path: Path) -> Log:
 
     content = read_bytes(path, what="log")
     if not content.strip():
-        raise BadFile(f"{path} is empty")
+        raise BadFile(f"{path} is empty: the profiler wrote nothing into it, profile again")
     if content.startswith(ncu_report.MAGIC):
         return ncu_report.read(path, content)
     if content.startswith(b"SQLite format 3\0"):

@@ -56,11 +56,11 @@ def _through_ncu(program: str, path: Path, content: bytes) -> Log:
                 command, capture_output=True, timeout=_TOO_LONG_S, check=False, env={**os.environ, "LC_ALL": "C"}
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise BadFile(f"ncu could not open {path}: {error}") from None
+            raise BadFile(f"ncu could not open {path}: {error}; try a newer ncu") from None
     printed = done.stdout.decode(errors="replace")
     if done.returncode != 0 or not ncu_tables.HEADER.search(printed):
         why = (done.stderr.decode(errors="replace") + printed).strip().splitlines() or ["it says nothing"]
-        raise BadFile(f"ncu could not open {path}: {why[-1].strip()}")
+        raise BadFile(f"ncu could not open {path}: {why[-1].strip()}; try the ncu that wrote it, or a newer one")
     return ncu_csv.read(Source(f"ncu's CSV of {path}", printed))
 
 
@@ -73,9 +73,9 @@ def _through_package(package: ModuleType, path: Path, content: bytes) -> Log:
             device = _text(actions[0], "device__attribute_display_name") if actions else None
             capability = _capability(actions[0]) if actions else None
     except Exception as error:  # the package raises what it likes on a report of another version, or a cut one
-        raise BadFile(f"{path}: ncu_report cannot open it ({type(error).__name__}: {error})") from None
+        raise BadFile(f"{path}: ncu_report cannot open it ({type(error).__name__}: {error}); try a newer one") from None
     if not launches:
-        raise BadFile(f"{path} holds no kernels: nothing was profiled, or the file is cut off")
+        raise BadFile(f"{path} holds no kernels: nothing was profiled, or the file is cut off; profile again")
     return Log(tool="ncu", about="ncu report", launches=launches, time_origin=f"ncu {TIME}", device=device,
                capability=capability)  # fmt: skip
 

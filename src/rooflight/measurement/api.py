@@ -245,7 +245,7 @@ def _device(model: str | nn.Module, inputs: Any, asked: str | None) -> torch.dev
             'torch sees no GPU: measure on the CPU (--on cpu, device="cpu"), or ask `rooflight doctor` what is missing'
         )
     if spot.type == "cuda" and spot.index is not None and spot.index >= torch.cuda.device_count():
-        raise BadInput(f"there is no {spot}: torch sees {torch.cuda.device_count()} GPU(s)")
+        raise BadInput(f"there is no {spot}: torch sees {torch.cuda.device_count()} GPU(s), the first is cuda:0")
     return spot
 
 
@@ -257,7 +257,9 @@ def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
         "levels of the memory": options.levels not in (("dram",), ()),
     }  # fmt: skip
     if asked := [name for name, wished in wishes.items() if wished]:
-        raise BadInput(f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU")
+        raise BadInput(
+            f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU; leave it away"
+        )
 
 
 def _refuse_what_cannot_fit(where: torch.device, *, training: bool, optimizer: str | None, workload: Workload) -> None:

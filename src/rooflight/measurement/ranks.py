@@ -104,7 +104,10 @@ def join(ledgers: Sequence[Ledger]) -> Ledger:
     first = ordered[0].header
     ranks = [ledger.header.rank for ledger in ordered]
     if len(set(ranks)) != len(ranks):
-        raise BadInput(f"rank {next(rank for rank in ranks if ranks.count(rank) > 1)} is there twice")
+        raise BadInput(
+            f"rank {next(rank for rank in ranks if ranks.count(rank) > 1)} is there twice: give the "
+            "ledger of each rank once"
+        )
     for ledger in ordered:
         for name in ("model", "step", "dtype", "execution", "world"):
             ours, theirs = getattr(first, name), getattr(ledger.header, name)

@@ -61,7 +61,9 @@ def build(
     if known_step is None:
         raise BadInput(f"unknown --step {step!r}; choose one of {', '.join(STEPS)}")
     if past is not None and step != "decode":
-        raise BadInput(f"--past {past} is for --step decode; this step is {step!r}")
+        raise BadInput(
+            f"--past {past} is for --step decode; this step is {step!r}: add --step decode, or leave --past away"
+        )
     shape = _checked_shape(input_shape)
     if seq is not None and shape is not None and shape.kind == "int" and shape.dims != (seq,):
         raise BadInput(f"--seq {seq} and --input {shape} name two lengths: give one of them")

@@ -111,7 +111,7 @@ def _fields(library: Any, name: str, *, request: Request, known: list[str]) -> d
     """The entries of config.json, from a folder, the local cache or (if asked) the hub."""
     folder = Path(name).expanduser()
     if folder.is_dir() and not (folder / "config.json").is_file():
-        raise UnknownModel(f"{request.spec}: the folder has no config.json")
+        raise UnknownModel(f"{request.spec}: the folder has no config.json: give one that save_pretrained wrote")
     try:
         fields, _ = library.PreTrainedConfig.get_config_dict(
             str(folder) if folder.is_dir() else name, local_files_only=not request.download
@@ -125,7 +125,7 @@ def _fields(library: Any, name: str, *, request: Request, known: list[str]) -> d
             f"add --download, or give a folder with config.json{'; ' + near if near else ''}"
         ) from None
     if not fields:
-        raise UnknownModel(f"{request.spec} has an empty config.json")
+        raise UnknownModel(f"{request.spec} has an empty config.json: give a folder that save_pretrained wrote")
     return dict(fields)
 
 
@@ -251,7 +251,9 @@ def _prefilled(model: nn.Module, past: int, *, request: Request, device: torch.d
     try:
         cache = getattr(model(input_ids=prompt, use_cache=True), "past_key_values", None)
     except Exception as error:
-        raise BadInput(f"{request.spec} fails on the prompt before the decoding step: {one_line(error)}") from error
+        raise BadInput(
+            f"{request.spec} fails on the prompt before the decoding step: {one_line(error)}; try --step infer"
+        ) from error
     if cache is None:
         raise BadInput(f"{request.spec} keeps no key-value cache, so it cannot decode here; use --step infer")
     return cache

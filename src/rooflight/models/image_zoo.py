@@ -60,7 +60,8 @@ def imported(package: str) -> Any:
         raise UnknownModel(f"{package} is not installed: pip install {package}") from None
     except Exception as error:  # a package built for another torch fails in ways of its own
         raise UnknownModel(
-            f"{package} cannot be imported beside torch {torch.__version__}: {one_line(error)}"
+            f"{package} cannot be imported beside torch {torch.__version__}: {one_line(error)}; install the release "
+            "that was made for it"
         ) from error
 
 

@@ -241,7 +241,7 @@ def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout 
         raise BadInput("the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs away, or --tier "
                        "spec and --ppp")  # fmt: skip
     if devices[0].kind == "cpu" and graphs:
-        raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs")
+        raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs, leave --graphs away")
 
 
 def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None, dtype: str) -> str | None:

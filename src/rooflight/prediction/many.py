@@ -114,7 +114,9 @@ class Cluster:
     @cached_property
     def fabric(self) -> Fabric:
         if self.device.kind == "cpu":
-            raise BadInput(f"{self.device.name} is a CPU: many devices are predicted for GPUs only")
+            raise BadInput(
+                f"{self.device.name} is a CPU: many devices are predicted for GPUs only, leave --gpus and --nodes away"
+            )
         return fabric_of(self.device, gpus_per_node=self.layout.gpus_per_node)
 
     def spread(self, one: Prediction, step: Step, *, curves: bool, memories: Memories,

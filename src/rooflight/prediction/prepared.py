@@ -138,7 +138,7 @@ class _Sized:
             return nbytes
         square = prime * prime
         if float(nbytes.max(initial=0)) * (batch / prime) ** 2 > _MOST_BYTES:
-            raise BadInput(f"a batch of {batch:,} makes tensors that cannot be addressed")
+            raise BadInput(f"a batch of {batch:,} makes tensors that cannot be addressed: give a smaller one")
         scaled = np.where(nbytes % prime == 0, nbytes // prime * batch, nbytes)
         return np.where(nbytes % square == 0, nbytes // square * (batch * batch), scaled)
 

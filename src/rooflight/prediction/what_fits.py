@@ -155,7 +155,7 @@ def longest_sequence(asked: Asked, place: Place, memories: Memories, *, batch: i
     first = asked.at(batch)
     length = first.ledger.header.past if name == "past" else first.ledger.header.sequence
     if length is None:
-        raise BadInput(f"--max-seq: {first.ledger.header.model} takes no sequence")
+        raise BadInput(f"--max-seq: {first.ledger.header.model} takes no sequence, --max-batch finds its largest batch")
 
     if asked.which.get("input_shape") is not None:
         raise BadInput("--max-seq: the length is that of --input; leave --input away, or give a function with a "

@@ -112,7 +112,7 @@ class Journal:
                 file.seek(start)
                 content = file.read()
         except OSError as error:
-            raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+            raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
         # What has no end of line is being written at this moment, or its process was killed while it wrote.
         whole = content[: content.rfind(b"\n") + 1]
         found = []
@@ -232,7 +232,7 @@ def _sizes(folder: Path) -> list[tuple[str, int]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise BadFile(f"cannot read {folder}: {error.strerror or error}") from error
+        raise BadFile(f"cannot read {folder}: {error.strerror or error}; may you read it?") from error
 
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -31,7 +31,7 @@ class Locks:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise BadFile(f"cannot open {path}: {error.strerror or error}") from error
+            raise BadFile(f"cannot open {path}: {error.strerror or error}; may you write into the folder?") from error
 
     def close(self) -> None:
         os.close(self._file)

@@ -136,9 +136,9 @@ def read_plan(path: Path) -> tuple[Plan, str]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise BadFile(f"{path} does not exist") from None
+        raise BadFile(f"{path} does not exist: give a study's .toml file, its folder, or models by name") from None
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+        raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
     try:
         text = content.decode()
         return plan_of(tomllib.loads(text), str(path)), text
@@ -185,7 +185,7 @@ def check(plan: Plan, where: str) -> None:
         raise BadInput(f"{where}: repeat must be at least 1, got {plan.repeat}")
     _check_once("layers", plan.layers, where)
     if any(not layer.strip() for layer in plan.layers):
-        raise BadInput(f"{where}: layers: an empty name")
+        raise BadInput(f"{where}: layers: an empty name, leave it away")
 
 
 def check_claims(plan: Plan, where: str) -> None:
@@ -221,7 +221,9 @@ def _check_grid(grid: Grid, where: str) -> None:
     for axis in AXES:
         values = _values(grid, axis)
         if not values:
-            raise BadInput(f"{where}: {axis} is an empty list, so the grid has no cells")
+            raise BadInput(
+                f"{where}: {axis} is an empty list, so the grid has no cells: give a value, or leave {axis} away"
+            )
         _check_once(axis, values, where)
     for axis in ("batch", "seq", "past", "gpus"):
         for value in _values(grid, axis):
@@ -267,7 +269,7 @@ def _check_devices(grid: Grid, where: str) -> None:
         except RooflightError as error:
             raise type(error)(f"{where}: {error}") from None
         if name in named:
-            raise BadInput(f"{where}: on: {named[name]} and {text} are the same device, {name}")
+            raise BadInput(f"{where}: on: {named[name]} and {text} are the same device, {name}: leave one of them away")
         named[name] = text
     for how in _values(grid, "parallel"):
         if how is None:
@@ -294,7 +296,7 @@ def is_of_this_machine(device: str) -> bool:
 def _check_once(axis: str, values: Sequence[Any], where: str) -> None:
     for place, value in enumerate(values):
         if value in values[:place]:
-            raise BadInput(f"{where}: {axis} has {value!r} twice")
+            raise BadInput(f"{where}: {axis} has {value!r} twice: leave one of them away")
 
 
 def _values(grid: Grid, axis: str) -> list[Any]:

@@ -206,11 +206,14 @@ def _rows_in(path: Path) -> list[Row]:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Index)
     except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+        raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise BadFile(f"{path} is no index of a study: {error}") from None
+        raise BadFile(f"{path} is no index of a study: {error}; remove it, and it is written again") from None
     if found.format_version != INDEX_VERSION:
-        raise BadFile(f"{path} has format {found.format_version}, and this rooflight reads {INDEX_VERSION}")
+        raise BadFile(
+            f"{path} has format {found.format_version}, and this rooflight reads {INDEX_VERSION}: use the "
+            "rooflight that wrote it"
+        )
     return found.rows
 
 
@@ -219,9 +222,12 @@ def open_study(folder: Path) -> Store:
     if not folder.exists():
         raise BadFile(f"{folder} does not exist: a study is begun with `rooflight study STUDY.toml -o {folder}`")
     if not folder.is_dir():
-        raise BadFile(f"{folder} is a file, no study's folder")
+        raise BadFile(f"{folder} is a file, no study's folder: give the folder, or a .toml file")
     if not is_study(folder):
-        raise BadFile(f"{folder} is no study's folder: it has no {PLAN} and {JOURNAL}/")
+        raise BadFile(
+            f"{folder} is no study's folder: it has no {PLAN} and {JOURNAL}/; one is begun with "
+            f"`rooflight study STUDY.toml -o {folder}`"
+        )
     if not (folder / JOURNAL).is_dir():
         raise BadFile(f"{folder} holds results without their journal: `rooflight report` shows them, and `rooflight "
                       f"study {folder / PLAN} -o NEW` finds them anew")  # fmt: skip
@@ -261,7 +267,7 @@ def _make(folder: Path) -> None:
         for name in (JOURNAL, LEDGERS):
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:
-        raise BadFile(f"cannot make {folder}: {error.strerror or error}") from error
+        raise BadFile(f"cannot make {folder}: {error.strerror or error}; give another folder") from error
     if not os.access(folder, os.W_OK):
         raise BadFile(f"no permission to write into {folder}: give another folder")
 
@@ -280,4 +286,4 @@ def _names(folder: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise BadFile(f"cannot read {folder}: {error.strerror or error}") from error
+        raise BadFile(f"cannot read {folder}: {error.strerror or error}; may you read it?") from error

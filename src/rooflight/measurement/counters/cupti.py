@@ -90,7 +90,10 @@ class Cupti:
             C.CDLL(str(found.nvperf_host), mode=C.RTLD_GLOBAL)
             self._library = C.CDLL(str(found.cupti), mode=C.RTLD_GLOBAL)
         except OSError as error:
-            raise CannotMeasure(f"{found.cupti.parent} has a CUPTI that cannot be loaded: {error}") from error
+            raise CannotMeasure(
+                f"{found.cupti.parent} has a CUPTI that cannot be loaded: {error}; install another with "
+                "`pip install nvidia-cuda-cupti`"
+            ) from error
         if hasattr(self._library, _SINCE_13_2) and not has_driver():
             # There even asking for the version never comes back (13.2: endless recursion), or fails (13.3, 13.4).
             raise CannotMeasure(

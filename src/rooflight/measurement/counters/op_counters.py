@@ -245,7 +245,10 @@ def check_repeated(first: Sequence[Op], again: Sequence[Op]) -> None:
                 "another run; take what changes (data-dependent branches, counters, growing caches) out of the step"
             )
     if len(first) != len(again):
-        raise CannotMeasure(f"the step does not repeat itself: it had {len(first):,} ops and then {len(again):,}")
+        raise CannotMeasure(
+            f"the step does not repeat itself: it had {len(first):,} ops and then {len(again):,}; take what changes out "
+            "of the step"
+        )
 
 
 def _described(op: Op) -> str:

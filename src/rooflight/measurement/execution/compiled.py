@@ -89,7 +89,9 @@ def _compiling() -> Iterator[None]:
         raise
     except Exception as error:
         line = (str(error).strip().splitlines() or [""])[0]
-        raise CannotMeasure(f"torch.compile failed: {type(error).__name__}: {line}") from error
+        raise CannotMeasure(
+            f"torch.compile failed: {type(error).__name__}: {line}; without --compile the eager step is measured"
+        ) from error
 
 
 def _called(trace: Trace, launch: timeline.Launch) -> int:

@@ -68,7 +68,7 @@ class Records:
             try:
                 found.append(msgspec.json.decode(path.read_bytes(), type=Submission))
             except OSError as error:
-                raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+                raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
             except (msgspec.DecodeError, msgspec.ValidationError) as error:
                 raise BadFile(f"{path} is damaged ({error}): remove it when its job has ended") from None
         return sorted(found, key=lambda one: one.at)
@@ -81,7 +81,7 @@ class Records:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BadFile(f"cannot make {self._folder}: {error.strerror or error}") from error
+            raise BadFile(f"cannot make {self._folder}: {error.strerror or error}; may you write there?") from error
         write_atomically(self._path(submission), msgspec.json.encode(submission), force=True)
 
     def remove(self, submission: Submission) -> None:

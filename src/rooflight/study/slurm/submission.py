@@ -56,7 +56,9 @@ def submit(
         said = last_line(str(error)).removeprefix("sbatch: error: ").removeprefix("Batch job submission failed: ")
         raise BadInput(f"Slurm did not take the job: {said}") from None
     except OSError as error:
-        raise BadInput(f"cannot submit to Slurm: {error.strerror or error}") from error
+        raise BadInput(
+            f"cannot submit to Slurm: {error.strerror or error}; --dry-run shows what would be submitted"
+        ) from error
     return [job.job_id for job in jobs]
 
 
