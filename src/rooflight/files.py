@@ -105,7 +105,7 @@ def load(path: str | Path) -> Ledger:
     content = read_bytes(path, what="ledger")
     version = _version(content, path)
     try:
-        if ONLY_ADDED_SINCE <= version:
+        if version >= ONLY_ADDED_SINCE:
             found = msgspec.json.decode(content, type=Ledger)
             return _checked(msgspec.structs.replace(found, format_version=FORMAT_VERSION))
         document = msgspec.json.decode(content)

@@ -184,6 +184,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
         # The reader (head, less) has seen enough; what is still buffered must not be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot reach {error.filename}: {error.strerror or text}; check the path, and whether you may use it", 2
     if isinstance(error, OSError):
         # A full disk or a closed terminal behind the output; files we write ourselves say so in their own words.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

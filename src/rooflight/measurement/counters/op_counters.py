@@ -246,8 +246,8 @@ def check_repeated(first: Sequence[Op], again: Sequence[Op]) -> None:
             )
     if len(first) != len(again):
         raise CannotMeasure(
-            f"the step does not repeat itself: it had {len(first):,} ops and then {len(again):,}; take what changes out "
-            "of the step"
+            f"the step does not repeat itself: it had {len(first):,} ops and then {len(again):,}; take what changes "
+            "out of the step"
         )
 
 
