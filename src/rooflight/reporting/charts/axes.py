@@ -24,7 +24,7 @@ def si_axis(title: str | None, unit: str, *, values: Iterable[float] | None = No
 
 def written(value: str, unit: str, *, digits: str = ".3s") -> str:
     """The expression that writes the value of another one with three digits and its unit, where the chart is drawn."""
-    return f"replace(format({value}, '{digits}'), {_PREFIX_APART}, ' $1{unit}')"
+    return f"{value} ? replace(format({value}, '{digits}'), {_PREFIX_APART}, ' $1{unit}') : '0 {unit}'"
 
 
 def log_ticks(low: float, high: float) -> list[float]:

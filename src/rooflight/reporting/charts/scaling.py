@@ -38,10 +38,10 @@ def scaling_chart(predictions: Predictions) -> Chart | None:
     }
     kinds = [kind for kind, rows in curves.items() if rows]
     made = alt.concat(
-        *(_throughput(curves[kind], lines, kind, first=kind == kinds[0]) for kind in kinds),
-        *(_efficiency(curves[kind], lines) for kind in kinds),
+        *(_throughput(curves[kind], lines if kind == kinds[0] else lines.unnamed, kind) for kind in kinds),
+        *(_efficiency(curves[kind], lines.unnamed) for kind in kinds),
         columns=len(kinds), spacing=24,
-    )  # fmt: skip
+    ).resolve_scale(color="independent", shape="independent")  # fmt: skip
     return Chart("scaling", "Scaling to many GPUs", _caption(found, len(names)), made, _table(names, found))
 
 
@@ -86,8 +86,8 @@ def _line(rows: Sequence[Row], x: alt.X, y: alt.Y, lines: Series) -> list[Any]:
     ]  # fmt: skip
 
 
-def _throughput(rows: Sequence[Row], lines: Series, kind: str, *, first: bool) -> Any:
-    """The selection lives in the first panel; all listen to it."""
+def _throughput(rows: Sequence[Row], lines: Series, kind: str) -> Any:
+    """The selection stands in the panel with the legend, in its first layer, or it hears no clicks."""
     x = _x(rows)
     scale, ticks = log_scale(value for row in rows for value in (row["throughput"], row["ideal"]))
     axis = si_axis("samples a second", "", values=ticks)
@@ -95,8 +95,9 @@ def _throughput(rows: Sequence[Row], lines: Series, kind: str, *, first: bool) -
     ideal = alt.Chart(alt.InlineData(values=list(rows))).mark_line(strokeDash=[5, 4], strokeWidth=1.1).encode(
         x=x, y=alt.Y("ideal:Q", axis=axis, scale=scale), color=lines.color, opacity=lines.faint(0.75)
     )  # fmt: skip
-    line, points = _line(rows, x, y, lines)
-    drawn = alt.layer(ideal, line.add_params(lines.picked) if first else line, points)
+    if lines.has_legend:
+        ideal = ideal.add_params(lines.picked)
+    drawn = alt.layer(ideal, *_line(rows, x, y, lines))
     title = alt.TitleParams(_TITLES[kind], fontSize=12, fontWeight="normal", frame="group")
     return drawn.properties(width=_PANEL, height=_HEIGHT, title=title)
 

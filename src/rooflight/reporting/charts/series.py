@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
@@ -22,16 +22,30 @@ class Series:
     field: str
     names: tuple[str, ...]
     picked: alt.Parameter
+    has_legend: bool = True
 
     @property
     def color(self) -> alt.Color:
         scale = alt.Scale(domain=list(self.names), range=list(COLOURS[: len(self.names)]))
-        return alt.Color(f"{self.field}:N", title=None, scale=scale, legend=_legend(self.names))
+        return alt.Color(f"{self.field}:N", title=None, scale=scale, legend=self._legend)
 
     @property
     def shape(self) -> alt.Shape:
         scale = alt.Scale(domain=list(self.names), range=list(_SHAPES[: len(self.names)]))
-        return alt.Shape(f"{self.field}:N", title=None, scale=scale, legend=_legend(self.names))
+        return alt.Shape(f"{self.field}:N", title=None, scale=scale, legend=self._legend)
+
+    @property
+    def _legend(self) -> alt.Legend | None:
+        if not self.has_legend:
+            return None
+        columns = max(1, min(len(self.names), 100 // max(10, *map(len, self.names))))
+        return alt.Legend(orient="top", columns=columns, symbolSize=90, symbolOpacity=1)
+
+    @property
+    def unnamed(self) -> Series:
+        """For the other panels of a chart: the legend stands in the panel that has the selection, or it hears no
+        clicks."""
+        return replace(self, has_legend=False)
 
     def faint(self, opacity: float = 1.0) -> Any:
         """Lines that were not picked in the legend step back."""
@@ -42,8 +56,3 @@ def series(field: str, names: Sequence[str], *, chart: str) -> Series:
     """`chart`: its name, so that the selections of a page are apart."""
     picked = alt.selection_point(fields=[field], bind="legend", name=f"{chart}_{field}")
     return Series(field, tuple(names[:MOST]), picked)
-
-
-def _legend(names: Sequence[str]) -> alt.Legend:
-    columns = max(1, min(len(names), 100 // max(10, *map(len, names))))
-    return alt.Legend(orient="top", columns=columns, symbolSize=90)

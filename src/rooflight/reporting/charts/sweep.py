@@ -32,11 +32,12 @@ def sweep_chart(predictions: Predictions) -> Chart | None:
     drawn = [one for one in found if one.device in devices[:MOST]]
     lines = series("device", devices, chart="sweep")
     rows = [_row(one) for one in drawn]
+    others = lines.unnamed
     panels = [
-        _flops(rows, lines, batches), _memory(rows, lines, batches), _time(rows, lines, batches),
-        _throughput(rows, lines, batches),
+        _time(rows, lines, batches), _throughput(rows, others, batches), _memory(rows, others, batches),
+        _flops(rows, others, batches),
     ]  # fmt: skip
-    made = alt.concat(*panels, columns=2, spacing=24)
+    made = alt.concat(*panels, columns=2, spacing=24).resolve_scale(color="independent", shape="independent")
     return Chart("sweep", "Against the batch", _caption(drawn, len(devices)), made, _table(found))
 
 
@@ -131,15 +132,15 @@ def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     tips = _tips(
         ("time_text", "time of a step"), ("between", "nine times in ten"), ("tier", "tier"), ("bound", "bound")
     )
-    return _panel([band, *_line(rows, x, y, lines, tips)])
+    # The selection stands here alone; all panels listen to it.
+    return _panel([band.add_params(lines.picked), *_line(rows, x, y, lines, tips)])
 
 
 def _throughput(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     known = [row for row in rows if row["throughput"]]
     x = _batch_axis(batches)
     y = _y("throughput", "samples a second", "", (row["throughput"] for row in known))
-    line, *points = _line(known, x, y, lines, _tips(("rate", "samples a second"), ("fits", "it")))
-    return _panel([line.add_params(lines.picked), *points])  # once: all panels listen to it
+    return _panel(_line(known, x, y, lines, _tips(("rate", "samples a second"), ("fits", "it"))))
 
 
 def _caption(drawn: Sequence[Prediction], devices: int) -> str:
