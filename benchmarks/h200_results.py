@@ -28,7 +28,11 @@ def table(head: Row, rows: Iterable[Row], *, words: int = 1) -> str:
 
 
 def code(lines: Iterable[str]) -> str:
-    return "\n".join(["```console", *(f"$ {line}" for line in lines), "```"])
+    """Commands; a mark says which a machine without a GPU cannot run."""
+    shown = [f"$ {line}" for line in lines]
+    without = all(line.startswith(("$ rooflight report", "$ rooflight compare")) for line in shown)
+    mark = [] if without else ["<!-- not run: needs a GPU -->"]
+    return "\n".join([*mark, "```console", *shown, "```"])
 
 
 def against_ncu(result: Any) -> list[str]:

@@ -1,44 +1,47 @@
-"""README.md, docs/measuring.md, docs/predicting.md, docs/memory.md and docs/claims.md show what the commands really
-print, and their tables what the program knows.
+"""Every code block of README.md, studies/README.md and docs/ is run, and shows what is printed; the tables in them say
+what the program knows.
 
-A console block with one `$ rooflight ...` and its output is run and compared; a line `...` stands for what was left out
-there. Of `measure` and `run`, whose figures are those of a machine, the rows of the tables are compared; of `predict`
-every word, and every number to a few percent, for it interpolates. Every command
-that is mentioned anywhere must be understood. `python tests/test_readme.py` puts the output and the tables of today in;
-of a block, what follows its first `...` is left as it is.
+How blocks are written and run is said in `doc_blocks`. A line `...` in an output stands for what was left out there: up
+to the first one it must be how the output begins, and every later part must be in it. Of `measure`, `run` and `doctor`,
+whose figures are those of a machine, the rows of the tables are compared; of `predict`, `study` and python, every word,
+and every number to a few percent, for predictions interpolate. Every command that is mentioned anywhere must be
+understood. `python tests/test_readme.py [PAGE ...]` puts the outputs and the tables of today in; of an output, what
+follows its first `...` is left as it is.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
 import click
 import pytest
+from doc_blocks import LANGUAGES, PAGES, REASONS, ROOT, RUNNABLE, Block, Command, PageRun, Result, blocks, commands
 
 from rooflight.claims.names import QUANTITIES as CLAIMED
 from rooflight.commands.main import cli
 from rooflight.counting.metrics import tensor_counters
 from rooflight.quantities import QUANTITIES
 
-ROOT = Path(__file__).parents[1]
-PAGES = [
-    ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("measuring.md", "predicting.md", "memory.md", "claims.md", "why.md")),
-]
+BLOCKS = {page: blocks(page) for page in PAGES}
+WITH_CODE = [page for page in PAGES if any(block.language in ("console", "python") for block in BLOCKS[page])]
+MENTIONING = [*PAGES, ROOT / "CONTRIBUTING.md"]
 REPORT = ROOT / "benchmarks" / "h200_report.py"
-BLOCK = re.compile(r"```console\n\$ rooflight (?P<arguments>[^\n]*)\n(?P<shown>(?:(?!\$ |```).*\n)+)```\n")
-COMMAND = re.compile(r"(?:^\$ |`|-m )(rooflight [^`\n]*)", re.MULTILINE)
+MENTIONED = re.compile(r"(?:^ *\$ |`|-m )(rooflight [^`\n]*)", re.MULTILINE)
 TABLE = re.compile(
     r"(?P<mark><!-- (?P<name>[\w ]+): written by .*test_readme.py -->\n)(?P<body>(?:.*\n)*?)(?P<end><!-- end -->\n)"
 )
-NUMBER = re.compile(r"(?P<value>-?[\d,]*\d(?:\.\d+)?)(?P<end>[%x;:,.]?)")
-WIDTH = "112"
+NUMBER = re.compile(r"(?P<value>-?[\d,]*\d(?:\.\d+)?)(?P<end>[%x×;:,.)]?)")
+OF_THIS_MACHINE = ("measure", "run", "doctor", "calibrate")
+PREDICTING = ("predict", "study")
 CHIPS = {
     "GV100": "V100",
     "TU102": "T4, RTX 20",
@@ -51,22 +54,116 @@ CHIPS = {
 }
 
 
-def printed(arguments: str) -> list[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    done = subprocess.run(
-        [sys.executable, "-m", "rooflight.commands.main", *shlex.split(arguments)],
-        capture_output=True, text=True, check="--claims" not in arguments, cwd=ROOT, env={**os.environ, "COLUMNS": WIDTH, "PATH": path},
-    )  # fmt: skip
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
-    return [line for line in lines if not line.startswith("one trace of")]  # names versions
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# --- what blocks may be ---
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCKS[page]], ids=name_of)
+def test_blocks_are_of_a_known_kind(page: Path) -> None:
+    for block in BLOCKS[page]:
+        assert block.language in LANGUAGES, f"{block.place}: write {block.language} as one of {LANGUAGES}"
+        assert block.not_run is None or block.not_run in REASONS, f"{block.place}: {block.not_run} is none of {REASONS}"
+        if block.not_run is not None:
+            assert block.language in ("console", "python"), f"{block.place}: only code needs a reason not to be run"
+        elif block.language == "toml":
+            tomllib.loads(block.text)
+        elif block.language == "json":
+            json.loads(block.text)
+        elif block.language == "console":
+            assert commands(block), f"{block.place}: a console block without a `$ command`; output alone is text"
+            for command in commands(block):
+                assert command.words[0] in RUNNABLE, f"{block.place}: mark it as <!-- not run: ... -->: {command.text}"
+        if block.language == "python":
+            compile(block.text, block.place, "exec")
+
+
+def test_there_is_code_on_the_pages() -> None:
+    run = [block for found in BLOCKS.values() for block in found if block.not_run is None]
+    assert len([block for block in run if block.language == "console"]) >= 40
+    assert len([block for block in run if block.language == "python"]) >= 8
+    left_out = [block.not_run for found in BLOCKS.values() for block in found if block.not_run is not None]
+    assert set(left_out) <= set(REASONS)
+
+
+# --- running them ---
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_blocks_run_and_show_what_is_printed(page: Path, tmp_path: Path) -> None:
+    wrong = [problem for _, _, problem in walked(page, tmp_path) if problem]
+    assert wrong == [], "\n".join(
+        ["", *wrong, f"to put in what is printed today: python tests/test_readme.py {name_of(page)}"]
+    )
+
+
+def walked(page: Path, folder: Path) -> Iterator[tuple[Command | Block, Result, str]]:
+    """Everything of a page that is run, in order: what it did, and what is wrong with it in one line, or ""."""
+    running = PageRun(folder)
+    found = BLOCKS[page]
+    try:
+        for number, block in enumerate(found):
+            if block.file is not None:
+                running.save(block)
+            if block.not_run is not None:
+                continue
+            if block.language == "console":
+                for command in commands(block):
+                    result = running.run(command)
+                    yield command, result, _problem(f"{block.place}: $ {command.text}", command, result)
+            elif block.language == "python":
+                result = running.run_python(block)
+                after = found[number + 1] if number + 1 < len(found) else None
+                shown = after.lines if after is not None and after.language == "text" else ()
+                yield block, result, _problem(f"{block.place}: python", Command("python", tuple(shown), 0), result)
+    finally:
+        running.close()
+
+
+def _problem(place: str, command: Command, result: Result) -> str:
+    shows_an_error = any(line.startswith("rooflight: ") for line in command.shown)
+    # A table with wrong claims in it, and a study with refuted ones, is a result; the exit code says so to scripts.
+    may_fail = shows_an_error or "--claims" in command.text
+    if result.code and not may_fail:
+        return f"{place} ended with {result.code}: {' '.join(result.errors.split())[-600:]}"
+    lines = [*result.printed, *result.errors.splitlines()] if shows_an_error else result.printed
+    missing = _missing(command, comparable(lines))
+    return f"{place} does not print: {missing}" if missing else ""
+
+
+def _missing(command: Command, lines: list[str]) -> str:
+    """The first thing shown that was not printed."""
+    shown = comparable(list(command.shown))
+    if not shown:
+        return ""
+    if command.verb in OF_THIS_MACHINE and "--ncu-command" not in command.text:
+        rows = labels(lines)
+        return next((row for row in labels(shown) if row not in rows), "")
+    if command.verb in PREDICTING or command.text == "python" or _is_of_the_page(command):
+        kept = [line for line in shown if line != "..." and set(line.strip()) != {"─"}]
+        return next((line for line in kept if not any(is_alike(line, one) for one in lines)), "")
+    text = "\n".join(lines)
+    first, *parts = "\n".join(["", *shown]).split("\n...")
+    if not text.startswith(first.strip("\n")):
+        return next(
+            (a for a, b in zip(first.strip("\n").split("\n"), [*lines, *[""] * len(shown)], strict=False) if a != b),
+            first,
+        )
+    return next((part.strip("\n") for part in parts if part.strip("\n") not in text), "")
+
+
+def _is_of_the_page(command: Command) -> bool:
+    """Does it show what another command of the page has saved?"""
+    given = [word for word in command.words[2:] if not word.startswith("-")]
+    return command.verb in ("report", "compare") and any(
+        not word.startswith("recorded:") and not (ROOT / word).exists() for word in given[:1]
+    )
 
 
 def comparable(lines: list[str]) -> list[str]:
     return [line.rstrip() for line in lines if line.strip()]
-
-
-def is_of_this_machine(arguments: str) -> bool:
-    return arguments.startswith(("measure ", "run ")) and "--ncu-command" not in arguments
 
 
 def labels(lines: list[str]) -> list[str]:
@@ -82,38 +179,6 @@ def labels(lines: list[str]) -> list[str]:
     return found
 
 
-def commands(text: str) -> list[str]:
-    """Every command that the text mentions, without comments and without what was left out."""
-    lines = [re.split(r"\s+#|\\$", found)[0].strip() for found in COMMAND.findall(text)]
-    return [line for line in dict.fromkeys(lines) if len(line.split()) > 1]
-
-
-BLOCKS = [
-    (match["arguments"], match["shown"].splitlines()) for page in PAGES for match in BLOCK.finditer(page.read_text())
-]
-PREDICTED = [block for block in BLOCKS if block[0].startswith("predict ")]
-FIXED = [block for block in BLOCKS if not is_of_this_machine(block[0]) and block not in PREDICTED]
-MACHINES = [block for block in BLOCKS if is_of_this_machine(block[0])]
-COMMANDS = sorted({command for page in PAGES for command in commands(page.read_text())})
-
-
-@pytest.mark.parametrize(("arguments", "shown"), FIXED, ids=[arguments for arguments, _ in FIXED])
-def test_the_pages_show_what_is_printed(arguments, shown):
-    lines = comparable(printed(arguments))
-    parts = "\n".join(comparable(shown)).split("\n...")
-    text = "\n".join(lines)
-    assert text.startswith(parts[0])
-    for part in parts[1:]:
-        assert part.strip("\n") in text
-
-
-@pytest.mark.parametrize(("arguments", "shown"), MACHINES, ids=[arguments for arguments, _ in MACHINES])
-def test_the_pages_show_the_rows_of_a_measurement(arguments, shown):
-    rows = labels(printed(arguments))
-    assert labels(shown)
-    assert [row for row in labels(shown) if row not in rows] == []
-
-
 def is_alike(shown: str, line: str) -> bool:
     """The same words, and numbers that are within a few percent."""
     ours, theirs = shown.split(), line.split()
@@ -121,65 +186,64 @@ def is_alike(shown: str, line: str) -> bool:
 
 
 def are_alike(shown: str, word: str) -> bool:
-    numbers = [NUMBER.fullmatch(text) for text in (shown, word)]
-    if None in numbers or numbers[0]["end"] != numbers[1]["end"]:
+    numbers = [NUMBER.fullmatch(text.lstrip("(")) for text in (shown, word)]
+    if numbers[0] is None or numbers[1] is None or numbers[0]["end"] != numbers[1]["end"]:
         return shown == word
-    old, new = (float(number["value"].replace(",", "")) for number in numbers)
+    old, new = (float(number["value"].replace(",", "")) for number in numbers if number is not None)
     return abs(new - old) <= 0.05 * abs(old) + 0.1
 
 
-@pytest.mark.parametrize(("arguments", "shown"), PREDICTED, ids=[arguments for arguments, _ in PREDICTED])
-def test_the_pages_show_what_is_predicted(arguments, shown):
-    lines = comparable(printed(arguments))
-    for line in comparable(shown):
-        if line != "..." and set(line.strip()) != {"─"}:
-            assert any(is_alike(line, one) for one in lines), f"{line}: run python tests/test_readme.py"
+# --- commands that are only mentioned ---
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_commands_are_understood(line):
+def mentioned(text: str) -> list[str]:
+    """Every command that the text mentions, without comments and without what was left out."""
+    lines = [re.split(r"\s+#|\\$|\s(?:&&|\||;|>|2>)\s", found)[0].strip() for found in MENTIONED.findall(text)]
+    return [line for line in dict.fromkeys(lines) if len(line.split()) > 1]
+
+
+@pytest.mark.parametrize("page", MENTIONING, ids=name_of)
+def test_commands_are_understood(page: Path) -> None:
     """Verb, options and their values are known; nothing is run."""
-    verb, *rest = shlex.split(line)[1:]
-    if verb.startswith("-"):
+    for line in mentioned(page.read_text()):
+        _understand(line)
+
+
+def _understand(line: str) -> None:
+    words = [word for word in shlex.split(line)[1:] if word not in ("--quiet", "--debug")]
+    verb, *rest = ["mnist-cnn" if word == "..." else word for word in words]
+    if verb.startswith("-") or verb == "VERB":
         return
-    rest = [word for word in rest if word != "..."]
     context = click.Context(cli, info_name="rooflight")
     command = cli.get_command(context, verb)
-    assert command is not None, verb
+    assert command is not None, line
     needed = sum(isinstance(parameter, click.Argument) and parameter.required for parameter in command.params)
     if len([word for word in rest if not word.startswith("-")]) >= needed:  # `rooflight compare` alone names the verb
-        command.make_context(verb, list(rest), parent=context)
+        try:
+            command.make_context(verb, list(rest), parent=context)
+        except click.ClickException as error:
+            raise AssertionError(f"{line}: {error.format_message()}") from None
 
 
-def test_there_are_blocks_to_compare():
-    assert len(FIXED) >= 6 and len(MACHINES) >= 2 and len(PREDICTED) >= 4 and len(COMMANDS) >= 30
+def test_commands_are_mentioned() -> None:
+    assert len({line for page in MENTIONING for line in mentioned(page.read_text())}) >= 100
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_tables_are_those_of_the_program(page):
+# --- tables and pages that scripts write ---
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_tables_are_those_of_the_program(page: Path) -> None:
     for match in TABLE.finditer(page.read_text()):
-        assert match["body"] == TABLES[match["name"]](), f"{page.name}: run python tests/test_readme.py"
+        assert match["body"] == TABLES[match["name"]](), f"{name_of(page)}: run python tests/test_readme.py"
 
 
-def test_every_quantity_is_documented():
-    text = PAGES[1].read_text()
+def test_every_quantity_is_documented() -> None:
+    text = (ROOT / "docs" / "measuring.md").read_text()
     assert [name for name in QUANTITIES if f"| `{name}` |" not in text] == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"], ids=str)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if target.startswith("http"):
-            continue
-        file, _, heading = target.partition("#")
-        found = page.parent / file if file else page
-        assert found.exists(), target
-        if heading:
-            titles = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE)
-            assert heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], target
-
-
-def test_the_page_of_the_h200_is_what_its_script_writes(tmp_path):
+def test_the_page_of_the_h200_is_what_its_script_writes(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     subprocess.run([sys.executable, REPORT, "-o", page], check=True)
     shown = (ROOT / "docs" / "h200-measurements.md").read_text()
@@ -228,23 +292,42 @@ def paragraphs(lines: list[str], shown: list[str]) -> list[str]:
 
 
 def overwrite(page: Path) -> None:
-    def fresh(match: re.Match[str]) -> str:
-        shown = match["shown"].splitlines()
-        if is_of_this_machine(match["arguments"]):
-            return match[0]
-        lines = printed(match["arguments"])
-        if "..." in shown:
-            cut = shown.index("...")
-            kept = lines[:cut] if not match["arguments"].startswith("predict ") else paragraphs(lines, shown[:cut])
-            lines = [*kept, *shown[cut:]]
-        return "\n".join([f"```console\n$ rooflight {match['arguments']}", *lines, "```\n"])
+    """Put the output of today into the console blocks of a page, and its tables."""
+    text = page.read_text().splitlines()
+    changes: list[tuple[int, int, list[str]]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        walk = walked(page, Path(folder))
+        for block in BLOCKS[page]:
+            if block.not_run is not None or block.language not in ("console", "python"):
+                continue
+            for command in commands(block) if block.language == "console" else [None]:
+                _, result, problem = next(walk)
+                if command is None or not command.shown or not problem or result.code:
+                    if problem:
+                        sys.stderr.write(f"{problem}\n")
+                    continue
+                indent = " " * (len(text[block.line - 1]) - len(text[block.line - 1].lstrip()))
+                start = block.line + command.start
+                fresh = [f"{indent}{line}".rstrip() for line in _fresh(command, result)]
+                changes.append((start, start + len(command.shown), fresh))
+        next(walk, None)
+    for start, end, lines in reversed(changes):
+        text[start:end] = lines
+    written = TABLE.sub(lambda m: f"{m['mark']}{TABLES[m['name']]()}{m['end']}", "\n".join(text) + "\n")
+    page.write_text(written)
 
-    def table(match: re.Match[str]) -> str:
-        return f"{match['mark']}{TABLES[match['name']]()}{match['end']}"
 
-    page.write_text(TABLE.sub(table, BLOCK.sub(fresh, page.read_text())))
+def _fresh(command: Command, result: Result) -> list[str]:
+    if command.verb in OF_THIS_MACHINE:
+        return list(command.shown)
+    lines, shown = result.printed, list(command.shown)
+    if "..." not in shown:
+        return lines
+    cut = shown.index("...")
+    kept = paragraphs(lines, shown[:cut]) if command.verb in PREDICTING else lines[:cut]
+    return [*kept, *shown[cut:]]
 
 
 if __name__ == "__main__":
-    for found in PAGES:
-        overwrite(found)
+    for given in sys.argv[1:] or [name_of(page) for page in PAGES]:
+        overwrite(ROOT / given)

@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from functools import cached_property
+from importlib import import_module
 from typing import Any, get_args
 
 import rooflight
@@ -35,13 +36,19 @@ def page() -> str:
     for title, names in GROUPS.items():
         parts.append(f"## {title}\n")
         for name in names:
-            held = getattr(rooflight, name)
+            held = public(name)
             parts.append(_class(held, level=3) if inspect.isclass(held) else _function(name, held))
     parts.append(_errors())
     parts.append("## What they return\n")
-    public = {getattr(rooflight, name) for name in rooflight.__all__}
-    parts += [_class(cls, level=3) for cls in known if cls not in public]
+    shown = {public(name) for names in GROUPS.values() for name in names}
+    parts += [_class(cls, level=3) for cls in known if cls not in shown]
     return "\n".join(parts)
+
+
+def public(name: str) -> Any:
+    """What the name stands for. A folder of the package may have the same name, and hide it once it is imported."""
+    home = rooflight._HOMES.get(name)
+    return getattr(rooflight, name) if home is None else getattr(import_module(home), name)
 
 
 def classes() -> list[type]:
@@ -49,7 +56,7 @@ def classes() -> list[type]:
     found: list[type] = []
     todo: list[type] = []
     for name in rooflight.__all__:
-        held = getattr(rooflight, name)
+        held = public(name)
         if inspect.isclass(held):
             todo.append(held)
         elif inspect.isfunction(held):

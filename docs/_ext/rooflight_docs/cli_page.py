@@ -9,6 +9,9 @@ import click
 from rooflight.commands.main import VERBS, cli
 from rooflight_docs.markdown import cell, table
 
+_LONGEST = 40
+"""A list of choices that is longer stands in the words, not beside the name."""
+
 
 def page() -> str:
     """All verbs, in the order of `rooflight --help`."""
@@ -56,17 +59,21 @@ def _verb(verb: str, command: click.Command, parent: click.Context) -> str:
 
 
 def _options(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    shared = {option.name for option in shown_options(cli)}
     for option in shown_options(command):
+        if command is not cli and option.name in shared:
+            continue
         metavar = "" if option.is_flag or option.count else f" {option.make_metavar(context)}"
-        name = f"`{spelled(option)}{'' if len(metavar) > 40 else metavar}`"
-        yield cell(name), cell(" ".join(_described(option)))
+        too_long = len(metavar) > _LONGEST
+        name = f"`{spelled(option)}{'' if too_long else metavar}`"
+        yield cell(name), cell(" ".join(_described(option, choices=too_long)))
 
 
-def _described(option: click.Option) -> Iterator[str]:
+def _described(option: click.Option, *, choices: bool) -> Iterator[str]:
     yield option.help or ""
-    if isinstance(option.type, click.Choice):
+    if choices and isinstance(option.type, click.Choice):
         yield f"One of {', '.join(f'`{choice}`' for choice in option.type.choices)}."
-    if option.multiple:
+    if option.multiple and "Repeatable" not in (option.help or ""):
         yield "May be given several times."
     if option.required:
         yield "Must be given."

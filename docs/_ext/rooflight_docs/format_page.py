@@ -20,8 +20,9 @@ _UNITS = {"flop": "FLOP", "byte": "byte", "second": "s", "count": "count"}
 
 
 def page() -> str:
+    _, _, about = (inspect.getdoc(files) or "").partition("\n\n")
     parts = [
-        f"The format has version {ledger.FORMAT_VERSION}. {_prose(inspect.getdoc(files) or '')}\n",
+        f"The format has version {ledger.FORMAT_VERSION}. {_prose(about)}\n",
         "```text\nLedger\n├── header        Header, with MathModes\n├── modules[]     Module\n"
         "├── storages[]    Storage\n├── ops[]         Op, with Tensor and Cost\n├── kernels[]     Kernel, with Value\n"
         "└── measurements[]  Measurement, with Value\n```\n",
@@ -48,17 +49,24 @@ def unit_of(name: str) -> str:
 
 def _struct(cls: type) -> str:
     rows = [
-        (code(one.name), code(one.type), unit_of(one.name), _default(one.default), cell(one.about))
+        (code(one.name), code(_type(one.type)), unit_of(one.name), _default(one.default), cell(one.about))
         for one in fields(cls)
     ]
     head = ("field", "type", "unit", "default", "what it is")
     return f"## {cls.__name__}\n\n{_prose(inspect.getdoc(cls) or '')}\n\n{table(head, rows)}"
 
 
+def _type(text: str) -> str:
+    """As a reader of JSON says it: `tuple[Op, ...]` is `list[Op]`."""
+    while (shorter := re.sub(r"tuple\[(.+), \.\.\.\]", r"list[\1]", text)) != text:
+        text = shorter
+    return text
+
+
 def _default(default: str | None) -> str:
     """As JSON has it."""
     if default is None:
-        return "must be there"
+        return "required"
     return code({"()": "[]", "''": '""', "None": "null", "False": "false"}.get(default, default.replace("'", '"')))
 
 
