@@ -60,13 +60,14 @@ class Said:
 
 
 def frame_of(marks: Marks) -> Frame:
-    """Room for the marks that matter in both bases, for the roofs they run under, and for the ridges."""
+    """Room for the marks that matter in both bases, for the roofs they run under, and for some of their slope."""
     slope = marks.roofs.slope().bytes_per_s
     ridges = [roof.flops_per_s / slope for roof in marks.used]
     places = [place for basis in marks.bases for place in _places(marks, basis)]
     heights = [*(roof.flops_per_s for roof in marks.used), *(place.y for place in places)]
     low_x = min(
-        *ridges, *(_least([(place.x, place.share) for place in _places(marks, basis)]) for basis in marks.bases)
+        *(at / 4 for at in ridges),
+        *(_least([(place.x, place.share) for place in _places(marks, basis)]) for basis in marks.bases),
     )
     low_y = min(_least([(place.y, place.share) for place in _places(marks, basis)]) for basis in marks.bases)
     high_x = max([*(3 * at for at in ridges), *(place.x for place in places)])
