@@ -220,12 +220,12 @@ def _instead(path: Path, what: str) -> str:
     if what == "ledger" and name in recorded.names():
         return f"did you mean {recorded.PREFIX}{name}?"
     try:
-        beside = [file.name for file in path.parent.iterdir() if file.is_file()]
+        beside = {file.name.partition(".")[0]: file for file in path.parent.iterdir() if file.is_file()}
     except OSError:
         return f"check the path, there is no folder {path.parent}"
-    near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(path.name.partition(".")[0], beside, n=1, cutoff=0.7)
     if near:
-        return f"did you mean {path.with_name(near[0])}?"
+        return f"did you mean {beside[near[0]]}?"
     if what == "ledger":
         return "rooflight estimate MODEL -o FILE saves one, and rooflight list recordings shows those that come along"
     return f"give the file of a {what}"

@@ -183,6 +183,12 @@ def _layers(words: list[str]) -> list[str]:
         return []
 
 
+def _charts(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from rooflight.commands.report import CHARTS
+
+    return _items(CHARTS, incomplete)
+
+
 def _fixed(*words: str) -> Completer:
     return lambda context, parameter, incomplete: _items(words, incomplete)
 
@@ -203,6 +209,7 @@ _WORDS: dict[tuple[str, str], Completer] = {
     ("predict", "parallel"): _fixed(*_PARALLEL),
     ("report", "paths"): _ledgers,
     ("report", "on"): _devices,
+    ("report", "chart"): _charts,
     ("compare", "a"): _ledgers,
     ("compare", "b"): _ledgers,
     ("list", "name"): _one_device,

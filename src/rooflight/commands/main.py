@@ -40,7 +40,8 @@ COMPLETION = "_ROOFLIGHT_COMPLETE"
 """Set by the shell's script when Tab is pressed: rooflight then only answers what could follow."""
 
 FIRST_WORDS = """\
-rooflight: what a PyTorch model costs, what the hardware did, and how long it takes elsewhere
+rooflight: what a PyTorch model costs, what the hardware did,
+and how long it takes elsewhere
 
 Three commands to try; none of them needs a GPU:
 
@@ -53,7 +54,7 @@ Three commands to try; none of them needs a GPU:
   rooflight predict resnet50 --batch 16 --step train --on h200,a100,v100
       how long the step takes on three GPUs, and what memory it needs
 
-rooflight --help lists all verbs, rooflight VERB --help the options of one."""
+rooflight --help lists all verbs, rooflight VERB --help the options of one"""
 
 
 class _Verbs(click.Group):
