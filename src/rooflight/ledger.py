@@ -408,6 +408,13 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
         return to_pandas(self)
 
+    def roofline(self, on: str | None = None) -> Any:
+        """The roofline as a chart, interactive in a notebook. A step that was measured on a GPU is shown on that; of
+        any other, times are predicted for `on`, a device by name or file."""
+        from rooflight.reporting.charts.roofline import roofline_of
+
+        return roofline_of(self, on)
+
 
 class Uncounted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An op that a total does not cover."""

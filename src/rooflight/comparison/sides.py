@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace as replace_fields
 
@@ -118,6 +118,18 @@ class Comparison:
         from rooflight.reporting.compare_tables import compare_page
 
         return "\n".join(compare_page(self, by="module", depth=0, folded=True).summary)
+
+    def _repr_html_(self) -> str:
+        from rooflight.reporting.compare_tables import compare_page
+        from rooflight.reporting.html import page_to_html
+
+        return page_to_html(compare_page(self, by="module", depth=2, folded=True))
+
+    def to_pandas(self, by: By = "module") -> Any:
+        """One row for every module, type or op: the figures of both sides and their ratios (needs pandas)."""
+        from rooflight.reporting.frames import comparison_to_pandas
+
+        return comparison_to_pandas(self, by)
 
     @cached_property
     def whys(self) -> list[Why]:

@@ -360,6 +360,12 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
 
         return describe(self)
 
+    def _repr_html_(self) -> str:
+        from rooflight.reporting.html import page_to_html
+        from rooflight.reporting.predict_page import page
+
+        return page_to_html(page(self))
+
     def to_pandas(self) -> Any:
         """One row for every device and batch (needs pandas)."""
         from rooflight.reporting.frames import predictions_to_pandas

@@ -1,8 +1,9 @@
 """Pandas data frames: a ledger has a row for every op and a column for every measured quantity; predictions have a row
-for every device and batch."""
+for every device and batch, a comparison one for every row of its summary."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import RooflightError
@@ -10,7 +11,13 @@ from rooflight.ledger import QUANTITIES, Ledger
 from rooflight.measured.facts import op_values
 
 if TYPE_CHECKING:
+    from rooflight.comparison.sides import Comparison, Figures
     from rooflight.prediction.result import Predictions
+    from rooflight.summary import By
+
+_COMPARED: dict[str, Callable[[Figures], int | float | None]] = {
+    "time": lambda side: side.time_s, "flops": lambda side: side.flops, "bytes": lambda side: side.bytes,
+}  # fmt: skip
 
 
 def _pandas() -> Any:
@@ -26,6 +33,20 @@ def predictions_to_pandas(found: Predictions) -> Any:
 
     table = csv_table(found)
     return _pandas().DataFrame(list(table.rows), columns=[column.name for column in table.columns])
+
+
+def comparison_to_pandas(found: Comparison, by: By) -> Any:
+    """Unknown is None; ratios are B by A."""
+    records = []
+    for row in found.rows(by):
+        record: dict[str, Any] = {by: row.name, "type": row.type, "depth": row.depth}
+        for name in ("time_s", "flops", "bytes", "ops", "only_here"):
+            record |= {f"{name}_{side}": None if figures is None else getattr(figures, name)
+                       for side, figures in (("a", row.a), ("b", row.b))}  # fmt: skip
+        for name, pick in _COMPARED.items():
+            record[f"{name}_ratio"] = row.ratio_of(pick)
+        records.append(record)
+    return _pandas().DataFrame.from_records(records)
 
 
 def to_pandas(ledger: Ledger) -> Any:

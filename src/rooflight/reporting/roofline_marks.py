@@ -82,7 +82,10 @@ class Marks:
 def marks_of(ledger: Ledger, *, on: Device | None = None) -> Marks:
     """A measured GPU step on its own device, an estimate with times predicted for `on`, and so a step that ran on a
     CPU, which has no roof of its own. `NoRoofline` where there is none."""
-    judge, how = _judge(ledger, on)
+    try:
+        judge, how = _judge(ledger, on)
+    except BadInput as error:
+        raise NoRoofline(str(error)) from None
     device = judge.device
     if device is None:
         raise NoRoofline(judge.reason)

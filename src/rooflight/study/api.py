@@ -49,6 +49,11 @@ class Study:
 
         return study_page(self.rows, self.plan, folder=str(self.folder))
 
+    def _repr_html_(self) -> str:
+        from rooflight.reporting.html import page_to_html
+
+        return page_to_html(self.page())
+
     def __repr__(self) -> str:
         states = [row.state for row in self.rows]
         told = ", ".join(f"{states.count(state)} {state}" for state in ("done", "failed", "waiting") if state in states)

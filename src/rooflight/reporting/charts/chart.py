@@ -36,6 +36,12 @@ class Chart:
         made.pop("config", None)
         return made
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """In a notebook: interactive where that can be shown, else as a picture."""
+        from rooflight.reporting.charts.pictures import mimebundle
+
+        return mimebundle(self)
+
 
 def renamed(chart: Chart, name: str, title: str) -> Chart:
     """The same under another name, where a page has it twice."""

@@ -13,6 +13,7 @@ from rooflight import units
 from rooflight.explanation.verdicts import Verdict
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
+from rooflight.prediction.asked import device_of
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.roofline_layers import (
     ALL_ROOFS,
@@ -22,7 +23,6 @@ from rooflight.reporting.charts.roofline_layers import (
     MODEL,
     NARROW,
     Row,
-    chart,
     label_rows,
     labels,
     largest_share,
@@ -46,6 +46,8 @@ from rooflight.reporting.written import seconds, whole_bytes, whole_count
 
 MOST_POINTS = 2000
 """The slowest; whoever wants all of them has the ledger."""
+_POINTS = "points"
+"""The data of all points has a name: Altair copies what stands in a layer again and again."""
 _KINDS = ("op", "module", "region")
 
 
@@ -56,6 +58,11 @@ def roofline_chart(ledger: Ledger, *, on: Device | None = None) -> Chart | None:
     except NoRoofline:
         return None
     return chart_of(marks, ledger)
+
+
+def roofline_of(ledger: Ledger, on: str | None) -> Chart:
+    """The same for a device by name; where there is none it says why."""
+    return chart_of(marks_of(ledger, on=None if on is None else device_of(on)), ledger)
 
 
 def chart_of(marks: Marks, ledger: Ledger) -> Chart:
@@ -106,7 +113,9 @@ def _definition(marks: Marks, frame: Frame, kept: list[Mark]) -> alt.LayerChart:
     filtered = [layer.transform_filter(family).transform_filter(kind) for layer in (points, labels(of_others, frame))]
     layers = [roof_lines(marks, frame), ridges(marks, frame), filtered[0], star(step, of_step, frame), filtered[1],
               *roof_texts(marks, frame), slope_text(marks, frame)]  # fmt: skip
-    drawn: Any = alt.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT)
+    drawn: Any = (
+        alt.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT, datasets={_POINTS: others})
+    )
     return cast("alt.LayerChart", drawn)
 
 
@@ -148,7 +157,7 @@ def _points(rows: list[Row], frame: Frame) -> Any:
     grey: Any = {"orient": "top", "direction": "horizontal", "symbolFillColor": COLOURS[-1],
                  "symbolStrokeColor": COLOURS[-1]}  # fmt: skip
     return (
-        chart(rows)
+        cast(Any, alt.Chart(alt.NamedData(_POINTS)))
         .mark_point(clip=True, strokeWidth=1.3, opacity=1)
         .transform_filter(f"datum.basis == {BASIS}")
         .encode(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import altair as alt
@@ -38,6 +39,7 @@ def chart(rows: list[Row]) -> Any:
     return alt.Chart(alt.InlineData(values=rows))
 
 
+@cache
 def x_axis(frame: Frame) -> alt.X:
     label = "datum.value >= 1 ? format(datum.value, ',') : format(datum.value, '~g')"
     return alt.X("x:Q", title="arithmetic intensity, FLOP/B",
@@ -45,6 +47,7 @@ def x_axis(frame: Frame) -> alt.X:
                  axis=alt.Axis(values=decades(frame.x), labelExpr=label, grid=True))  # fmt: skip
 
 
+@cache
 def y_axis(frame: Frame, field: str = "y") -> alt.Y:
     label = "replace(format(datum.value, '~s'), regexp('([a-zA-Zµ])$'), ' $1')"
     top = alt.ExprRef(f"{ALL_ROOFS} ? {frame.y_of_all!r} : {frame.y[1]!r}")
@@ -149,6 +152,7 @@ def star(rows: list[Row], named: list[Row], frame: Frame) -> Any:
     )
 
 
+@cache
 def tooltip(*, step: bool = False) -> list[alt.Tooltip]:
     """All that is known of a point, written out in its row."""
     named = [("name", "what"), ("module", "where"), ("phase", "phase"), ("count", "how many")]
