@@ -210,12 +210,12 @@ def test_lanes_of_host_and_gpu() -> None:
     rows = rows_with(chart.spec, "family")
     at = {(row["lane"], row["name"]): (round(row["start"] * 1e6), round(row["end"] * 1e6)) for row in rows}
     assert at == {
-        ("host launches", "gemm"): (0, 5), ("host launches", "conv"): (10, 15),
-        ("GPU stream 7", "gemm"): (20, 30), ("GPU stream 7", "conv"): (50, 80),
+        ("launches", "gemm"): (0, 5), ("launches", "conv"): (10, 15),
+        ("stream 7", "gemm"): (20, 30), ("stream 7", "conv"): (50, 80),
     }  # fmt: skip
     assert {row["name"]: row["family"] for row in rows} == {"gemm": "matrix product", "conv": "convolution"}
     assert "40.0 µs of the 80.0 µs drawn (50.0%)" in chart.caption
-    assert ("GPU stream 7", "convolution", 1, pytest.approx(30e-6), pytest.approx(30 / 80)) in chart.table.rows
+    assert ("stream 7", "convolution", 1, pytest.approx(30e-6), pytest.approx(30 / 80)) in chart.table.rows
     # A quarter of the strip is the launches', then work, a gap, and work to the end.
     busy = [row["busy"] for row in rows_with(chart.spec, "busy")]
     assert [busy[place] for place in (0, 60, 100, -1)] == pytest.approx([0, 1, 0, 1])
@@ -225,7 +225,7 @@ def test_without_launches_the_caption_says_so() -> None:
     old = [msgspec.structs.replace(kernel, launch_s=None, launch_time_s=None) for kernel in kernels()]
     chart = lanes_chart(toy(kernels=tuple(old)))
     assert chart is not None
-    assert {row["lane"] for row in rows_with(chart.spec, "family")} == {"GPU stream 7"}
+    assert {row["lane"] for row in rows_with(chart.spec, "family")} == {"stream 7"}
     assert "not in this recording" in chart.caption
 
 

@@ -8,8 +8,19 @@ from typing import Any
 
 import altair as alt
 
+from rooflight.reporting.charts.chart import WIDTH
+
 _PREFIX_APART = r"regexp('([a-zA-Zµ]?)$')"
 _MOST_TICKS = 7
+PLACE_WIDTH = f"(containerSize()[0] || {WIDTH})"
+"""The expression for the width of a chart's place in its page, in pixels; in a picture that of all pictures."""
+_NARROW = 560
+"""A phone's page is narrower than that."""
+
+
+def on_phone(narrow: float, wide: float) -> alt.ExprRef:
+    """One number for a phone, another for everything else."""
+    return alt.ExprRef(f"{PLACE_WIDTH} < {_NARROW} ? {narrow} : {wide}")
 
 
 def si_axis(title: str | None, unit: str, *, values: Iterable[float] | None = None, ticks: int | None = None,

@@ -10,7 +10,7 @@ import altair as alt
 from rooflight import units
 from rooflight.explanation.devices import DeviceTime
 from rooflight.prediction.result import Prediction, Predictions
-from rooflight.reporting.charts.axes import si_axis
+from rooflight.reporting.charts.axes import PLACE_WIDTH, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.predict_tables import between, rate, roof_percent
@@ -82,13 +82,13 @@ def _row(one: Prediction) -> Row:
 
 
 def _y(order: Sequence[str]) -> alt.Y:
-    axis = alt.Axis(domain=False, ticks=False, grid=False, labelLimit=160)
+    axis = alt.Axis(domain=False, ticks=False, grid=False, labelLimit=105, labelFontSize=10, labelPadding=2)
     return alt.Y("device:N", sort=list(order), title=None, axis=axis, scale=alt.Scale(paddingInner=0.35))
 
 
 def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
     end = "high" if "high" in rows[0] else "time"
-    most = max(row[end] for row in rows) * (1.9 if end == "high" else 1.2)  # room for what stands behind a bar
+    most = max(row[end] for row in rows) * (2.3 if end == "high" else 1.2)  # room for what stands behind a bar
     x = alt.X("time:Q", axis=si_axis("time of a step", "s", ticks=5), scale=alt.Scale(domain=[0, most], nice=False))
     y = _y(order)
     data = alt.InlineData(values=list(rows))
@@ -112,14 +112,16 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
         ends = [alt.Chart(data).mark_tick(style="ink", size=9, thickness=1.4).encode(
             x=alt.X(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y) for end in ("low", "high")]  # fmt: skip
         layers += [spread, *ends]
-    layers.append(alt.Chart(data).mark_text(align="left", dx=7, fontSize=11).encode(
-        x=alt.X(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y, text="text:N"))  # fmt: skip
+    said = alt.Chart(data).transform_calculate(said=f"{PLACE_WIDTH} > 560 ? datum.text : datum.time_text")
+    layers.append(said.mark_text(align="left", dx=7, fontSize=11).encode(
+        x=alt.X(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y,
+        text="said:N"))  # fmt: skip
     return alt.layer(*layers).properties(width=width, height=_ROW * len(order))
 
 
 def _memory(rows: Sequence[Row], order: Sequence[str]) -> Any:
     most = max(max(row["memory"], row["capacity"]) for row in rows)
-    scale = alt.Scale(domain=[0, 1.02 * most], nice=False)
+    scale = alt.Scale(domain=[0, 1.1 * most], nice=False)
     axis = si_axis("memory of the device", "B", ticks=4)
     y = _y(order)
     data = alt.InlineData(values=list(rows))

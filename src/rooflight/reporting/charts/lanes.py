@@ -12,7 +12,7 @@ from rooflight import units
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured
 from rooflight.measured.step import wall_s
-from rooflight.reporting.charts.axes import si_axis
+from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.lanes_slices import LAUNCHES, MODULES, OPS, PHASES, Lanes, Slice, lanes_of
 from rooflight.reporting.charts.theme import COLOURS
@@ -52,19 +52,21 @@ def _around(lanes: Lanes, x: alt.X, y: alt.Y, width: int) -> list[Any]:
         if one.lane not in turn:
             continue
         turn[one.lane] += 1
-        room = (one.end_ns - one.start_ns) / lanes.span_ns * width
+        part = (one.end_ns - one.start_ns) / lanes.span_ns
+        text = _fitting(one.name, part * width)
         rows.append({
             "lane": one.lane, "start": one.start_ns / 1e9, "end": one.end_ns / 1e9, "name": one.name,
-            "phase": one.phase, "time": seconds((one.end_ns - one.start_ns) / 1e9), "text": _fitting(one.name, room),
-            "shade": 0.2 + 0.18 * (turn[one.lane] % 2),
+            "phase": one.phase, "time": seconds((one.end_ns - one.start_ns) / 1e9), "text": text,
+            "needs": round(_needed(text) / part) + WIDTH - width, "shade": 0.2 + 0.18 * (turn[one.lane] % 2),
         })  # fmt: skip
     data = alt.InlineData(values=rows)
     tips = [alt.Tooltip("name:N"), alt.Tooltip("phase:N"), alt.Tooltip("time:N")]
     blocks = alt.Chart(data).mark_rect(style="soft", clip=True).encode(
         x=x, x2="end:Q", y=y, opacity=alt.Opacity("shade:Q", scale=None, legend=None), tooltip=tips
     )  # fmt: skip
+    has_room = alt.when(f"datum.needs <= {PLACE_WIDTH}")
     names = alt.Chart(data).mark_text(align="left", dx=3, fontSize=10, clip=True).encode(
-        x=x, y=y, text="text:N", tooltip=tips
+        x=x, y=y, text="text:N", tooltip=tips, opacity=has_room.then(alt.value(1)).otherwise(alt.value(0))
     )  # fmt: skip
     return [blocks, names]
 
@@ -73,7 +75,12 @@ def _fitting(name: str, room: float) -> str:
     """As much of a path as there is room for, its end first."""
     parts = name.split(".")
     tries = [".".join(parts[start:]) for start in range(len(parts))]
-    return next((text for text in tries if _ROOM * len(text) + 5 < room), "")
+    return next((text for text in tries if _needed(text) < room), "")
+
+
+def _needed(text: str) -> float:
+    """Pixels."""
+    return _ROOM * len(text) + 5
 
 
 def _work(lanes: Lanes, x: alt.X, y: alt.Y) -> list[Any]:
@@ -81,7 +88,7 @@ def _work(lanes: Lanes, x: alt.X, y: alt.Y) -> list[Any]:
     rows = [_row(one) for one in lanes.slices if one.lane not in (PHASES, MODULES)]
     shown = [family for family in FAMILIES if any(row["family"] == family for row in rows)]
     picked = alt.selection_point(fields=["family"], bind="legend", name="lanes_family")
-    colour = alt.Color("family:N", title=None, sort=shown, legend=alt.Legend(orient="top", columns=4),
+    colour = alt.Color("family:N", title=None, sort=shown, legend=alt.Legend(orient="top", columns=on_phone(2, 4)),
                        scale=alt.Scale(domain=shown, range=[_COLOURS[name] for name in shown]))  # fmt: skip
     names = {"name": "name", "family": "family", "op": "op", "module": "module", "phase": "phase", "time": "time",
              "from": "begins at"}  # fmt: skip
@@ -104,7 +111,7 @@ def _row(one: Slice) -> dict[str, Any]:
 
 def _overview(lanes: Lanes, window: alt.Parameter, width: int) -> Any:
     """The whole step, always: how busy the GPU is, and where a part of it can be picked."""
-    x = alt.X("start:Q", axis=si_axis("drag over this strip to zoom, double-click it to see all", "s", ticks=8),
+    x = alt.X("start:Q", axis=si_axis("drag here to zoom, double-click to see all", "s", ticks=8),
               scale=alt.Scale(domain=[0, lanes.span_ns / 1e9], nice=False))  # fmt: skip
     phases = [
         {"start": one.start_ns / 1e9, "end": one.end_ns / 1e9, "phase": one.phase, "shade": 0.12 + 0.12 * (number % 2)}

@@ -14,7 +14,7 @@ from rooflight.reporting.lanes_layout import Place, Places
 from rooflight.reporting.op_families import family_of, family_of_all
 from rooflight.reporting.written import kernel_name
 
-PHASES, MODULES, LAUNCHES, OPS = "phases", "modules", "host launches", "ops"
+PHASES, MODULES, LAUNCHES, OPS = "phases", "modules", "launches", "ops"
 _MOST_MODULES = 300
 _MOST_LAUNCHES = 900
 _MOST_KERNELS = 1700
@@ -144,7 +144,7 @@ def _kernels(ledger: Ledger, streams: layout.Streams) -> dict[str, list[Slice]]:
     return {
         name: [_slice(ledger, kernel, name, place) for kernel, place in streams[stream]]
         for stream in order
-        for name in ["GPU" if stream is None else f"GPU stream {stream}"]
+        for name in ["GPU" if stream is None else f"stream {stream}"]
     }
 
 

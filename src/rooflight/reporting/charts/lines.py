@@ -102,7 +102,7 @@ def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: 
     dashes = {"measured": [1, 0], "predicted": [5, 4], "estimated": [2, 3]}
     dash = alt.StrokeDash(
         "side:N", title=None, sort=sides, scale=alt.Scale(domain=sides, range=[dashes[side] for side in sides]),
-        legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300),
+        legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300, columns=1),
     )  # fmt: skip
     colour, shape = found.color, found.shape
     if list(every) == [_ALONE]:  # nothing to tell apart

@@ -12,7 +12,7 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
 from rooflight.memory.result import Memory
-from rooflight.reporting.charts.axes import si_axis, written
+from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis, written
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.memory_course import (
     LAYERS,
@@ -89,7 +89,7 @@ def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
     picked = alt.selection_point(fields=["category"], bind="legend", name="memory_category")
     colour = alt.Color("category:N", title=None, sort=shown[::-1],
                        scale=alt.Scale(domain=shown, range=[_COLOURS[name] for name in shown]),
-                       legend=alt.Legend(orient="top", columns=4, symbolType="square"))  # fmt: skip
+                       legend=alt.Legend(orient="top", columns=on_phone(2, 4), symbolType="square"))  # fmt: skip
     areas = (
         alt.Chart(alt.InlineData(values=rows))
         .transform_fold([*shown], as_=["category", "bytes"])
@@ -152,8 +152,9 @@ def _peak(memory: Memory, ledger: Ledger, count: int) -> list[Any]:
     right = peak.op > count / 2
     point = alt.Chart(data).mark_point(shape="triangle-down", style="ink", size=70, yOffset=-6, filled=False,
                                        strokeWidth=1.6).encode(x=_x(count), y=_y(), tooltip="text:N")  # fmt: skip
-    label = alt.Chart(data).mark_text(align="right" if right else "left", dx=-9 if right else 9, dy=-8,
-                                      limit=WIDTH // 2).encode(x=_x(count), y=_y(), text="text:N")  # fmt: skip
+    label = alt.Chart(data).mark_text(
+        align="right" if right else "left", dx=-9 if right else 9, dy=-8, limit=alt.ExprRef(f"0.36 * {PLACE_WIDTH}")
+    ).encode(x=_x(count), y=_y(), text="text:N")  # fmt: skip
     return [point, label]
 
 

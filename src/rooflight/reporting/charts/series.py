@@ -8,6 +8,7 @@ from typing import Any
 
 import altair as alt
 
+from rooflight.reporting.charts.axes import on_phone
 from rooflight.reporting.charts.theme import COLOURS
 
 MOST = len(COLOURS)
@@ -38,7 +39,8 @@ class Series:
     def _legend(self) -> alt.Legend | None:
         if not self.has_legend:
             return None
-        columns = max(1, min(len(self.names), 100 // max(10, *map(len, self.names))))
+        longest = max(10, *map(len, self.names))
+        columns = on_phone(max(1, min(len(self.names), 42 // longest)), max(1, min(len(self.names), 100 // longest)))
         return alt.Legend(orient="top", columns=columns, symbolSize=90, symbolOpacity=1)
 
     @property

@@ -12,6 +12,7 @@ from rooflight import summary, units
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import rows as measured_rows
+from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.table import Column, Table
@@ -103,24 +104,26 @@ def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence
     names = [one.name for one in shown]
     picked = alt.selection_point(fields=["quantity"], bind="legend", name="shares_quantity")
     y = alt.Y("type:N", sort=list(types), title=None,
-              axis=alt.Axis(domain=False, ticks=False, grid=False, labelLimit=250),
+              axis=alt.Axis(domain=False, ticks=False, grid=False, labelLimit=180),
               scale=alt.Scale(paddingInner=_GAP / (_GAP + _BAR * len(names)), paddingOuter=0.1))  # fmt: skip
     offset = alt.YOffset("quantity:N", sort=names, scale=alt.Scale(domain=names))
-    colour = alt.Color("quantity:N", title=None, sort=names, legend=alt.Legend(orient="top", symbolType="square"),
-                       scale=alt.Scale(domain=names, range=[one.colour for one in shown]))  # fmt: skip
+    legend = alt.Legend(orient="top", symbolType="square", columns=on_phone(2, 4))
+    colours = alt.Scale(domain=names, range=[one.colour for one in shown])
+    colour = alt.Color("quantity:N", title=None, sort=names, legend=legend, scale=colours)
     opacity = alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.12))
     most = max(row["share"] for row in rows)
     ticks = [step / 10 for step in range(0, 11, 1 if most < 0.5 else 2) if step / 10 <= 1.1 * most]
     x = alt.X("share:Q", axis=alt.Axis(title="share of the step", format="%", values=ticks),
-              scale=alt.Scale(domain=[0, 1.2 * most], nice=False))  # fmt: skip
+              scale=alt.Scale(domain=[0, 1.25 * most], nice=False))  # fmt: skip
     data = alt.InlineData(values=list(rows))
     tips = [alt.Tooltip("whole:N", title="type"), alt.Tooltip("quantity:N"), alt.Tooltip("text:N", title="share"),
             alt.Tooltip("amount:N", title="of it")]  # fmt: skip
     bars = alt.Chart(data).mark_bar(cornerRadiusEnd=1.5).encode(
         x=x, y=y, yOffset=offset, color=colour, opacity=opacity, tooltip=tips
     ).add_params(picked)  # fmt: skip
-    text = alt.Chart(data).mark_text(align="left", dx=4, fontSize=10).encode(
-        x=x, y=y, yOffset=offset, text="said:N", opacity=opacity
+    wide = f"{PLACE_WIDTH} > 560 || !datum.said ? datum.said : datum.text"
+    text = alt.Chart(data).transform_calculate(shown=wide).mark_text(align="left", dx=4, fontSize=10).encode(
+        x=x, y=y, yOffset=offset, text="shown:N", opacity=opacity
     )  # fmt: skip
     return alt.layer(bars, text).properties(width=WIDTH, height=len(types) * (_BAR * len(names) + _GAP))
 
