@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rooflight.errors import BadInput
 
+if TYPE_CHECKING:
+    _SizesType = click.ParamType[tuple[int, ...]]
+else:
+    _SizesType = click.ParamType  # which in older releases does not say what it gives
 
-class _Sizes(click.ParamType[tuple[int, ...]]):
+
+class _Sizes(_SizesType):
     """`8`, or several with commas: `1,8,64`. Each is taken once, in the order given."""
 
     name = "N,..."
