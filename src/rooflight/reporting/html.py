@@ -61,7 +61,9 @@ def _roofline(ledger: Ledger) -> str:
     if not ledger.ops or all(op.cost is None for op in ledger.ops):
         return ""
     try:
-        chart = chart_of(marks_of(ledger, on=find(ROOFLINE_ON)), ledger)
+        # A step that was measured on an unknown GPU is not held against the roofs of this one.
+        on = None if is_measured(ledger) and ledger.header.target != "cpu" else find(ROOFLINE_ON)
+        chart = chart_of(marks_of(ledger, on=on), ledger)
     except RooflightError as why:
         return f"<p><small>no roofline: {html.escape(str(why))}</small></p>"
     data = b64encode(picture(chart, "svg")).decode()

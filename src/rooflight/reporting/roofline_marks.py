@@ -91,6 +91,8 @@ def marks_of(ledger: Ledger, *, on: Device | None = None) -> Marks:
         raise NoRoofline(judge.reason)
     ceilings = ceilings_of(device, judge.predictor)
     roofs = roofs_of(device, ceilings)
+    if not judge.regions and (reason := judge.whole(by_formula=True).reason) and judge.whole().reason:
+        raise NoRoofline(reason)
     found = _regions(judge) if judge.regions else _of_step(judge)
     marks = sorted((mark for mark in found if mark.places), key=lambda mark: -mark.time_s)
     if not marks:
