@@ -22,6 +22,7 @@ class Chart:
     name: str
     """What `--chart` calls it, and the address of its place in a page."""
     title: str
+    """What it shows."""
     caption: str
     """How to read it, and where its numbers are from."""
     definition: alt.Chart | alt.LayerChart | alt.ConcatChart | alt.VConcatChart | alt.HConcatChart

@@ -24,7 +24,9 @@ class Details:
     """By op, in tables of what is distinct."""
 
     derivations: tuple[str, ...]
+    """By pen and paper, as text."""
     derivation_of: dict[int, int]
+    """By op: which of `derivations`."""
     kernel_names: tuple[tuple[str, str], ...]
     """Short, and in full."""
     kernels_of: dict[int, tuple[tuple[Any, ...], ...]]

@@ -52,7 +52,7 @@ def _measured(told: Told) -> Iterator[Fact]:
 
 
 def _own_prediction(told: Told) -> Prediction | None:
-    found = told.outlook.devices
+    found = told.outlook.devices.found
     return found[0] if found is not None and len(found) else None
 
 
@@ -83,7 +83,7 @@ def _bound(told: Told) -> Iterator[Fact]:
 
 def _memory(told: Told) -> Iterator[Fact]:
     peak = told.measured.step.get("peak_allocated_bytes") if told.is_measured else None
-    found = told.outlook.devices
+    found = told.outlook.devices.found
     fits = [one for one in found or () if one.memory is not None]
     said = [f"{'fits' if one.memory and one.memory.fits else 'does not fit'} on {one.device}" for one in fits]
     own = fits[0].memory if fits else None

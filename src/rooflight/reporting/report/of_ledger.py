@@ -208,40 +208,43 @@ def _shares(told: Told) -> Section | None:
 def _sweep(told: Told) -> Section | None:
     from rooflight.reporting.charts.sweep import sweep_chart
 
-    found = told.outlook
-    if found.sweep is None:
-        return Section("sweep", "Other batches", missing=found.missing)
-    tables = [Titled(table.title, table) for table in predict_tables.pivot_tables(found.sweep)]
-    return Section("sweep", "Other batches", charts=_charts(sweep_chart(found.sweep)), tables=_filled(tables),
+    found, missing = told.outlook.sweep.found, told.outlook.sweep.missing
+    if found is None:
+        return Section("sweep", "Other batches", missing=missing)
+    tables = [Titled(table.title, table) for table in predict_tables.pivot_tables(found)]
+    return Section("sweep", "Other batches", charts=_charts(sweep_chart(found)), tables=_filled(tables),
                    lines=("Predicted, each batch on each device, before anything ran there.",))  # fmt: skip
 
 
 def _devices(told: Told) -> Section | None:
     from rooflight.reporting.charts.devices import devices_chart
 
-    found = told.outlook
-    if found.devices is None:
-        return Section("devices", "Other devices", missing=found.missing)
+    found, missing = told.outlook.devices.found, told.outlook.devices.missing
+    if found is None:
+        return Section("devices", "Other devices", missing=missing, lines=told.outlook.left_out)
     from rooflight.reporting.predict_page import conventions
 
-    tables = [Titled("", predict_tables.main_table(found.devices))]
-    return Section("devices", "Other devices", charts=_charts(devices_chart(found.devices)), tables=_filled(tables),
-                   lines=(*found.left_out, *found.devices.notes),
-                   small_print=tuple(conventions(found.devices)))  # fmt: skip
+    tables = [Titled("", predict_tables.main_table(found))]
+    return Section("devices", "Other devices", charts=_charts(devices_chart(found)), tables=_filled(tables),
+                   lines=(*told.outlook.left_out, *found.notes),
+                   small_print=tuple(conventions(found)))  # fmt: skip
 
 
 def _scaling(told: Told) -> Section | None:
     from rooflight.reporting import predict_many_tables
     from rooflight.reporting.charts.scaling import scaling_chart
 
-    if told.outlook.scaling is None or told.outlook.scaling[0].many is None:
+    if told.ledger.header.step != "train":
         return None
-    many = told.outlook.scaling[0].many
+    found, missing = told.outlook.scaling.found, told.outlook.scaling.missing
+    many = None if found is None else found[0].many
+    if found is None or many is None:
+        return Section("scaling", "Many GPUs", missing=missing)
     tables = [Titled("Weak scaling: each GPU keeps its batch", predict_many_tables.scaling_table("weak", many.weak)),
               Titled("Strong scaling: the whole batch is divided",
                      predict_many_tables.scaling_table("strong", many.strong))]  # fmt: skip
-    return Section("scaling", "Many GPUs", charts=_charts(scaling_chart(told.outlook.scaling)), tables=_filled(tables),
-                   lines=(f"Data parallel on {told.outlook.scaling[0].device}, predicted.", *many.assumptions,
+    return Section("scaling", "Many GPUs", charts=_charts(scaling_chart(found)), tables=_filled(tables),
+                   lines=(f"Data parallel on {found[0].device}, predicted.", *many.assumptions,
                           *many.notes))  # fmt: skip
 
 

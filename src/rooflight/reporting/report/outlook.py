@@ -8,8 +8,9 @@ the ledger's own batch need nothing but the ledger.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,20 +24,26 @@ from rooflight.prediction.result import Predictions
 _OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):[\w.-]+")
 """Names of architectures, never paths."""
 _MOST_BATCH = 4096
-_SIZES = 9
+_SIZES, _SIZES_OF_LARGE = 9, 5
+_LARGE = 5_000
+"""Ops from which on a step is predicted at fewer batches."""
 _GPUS_PER_NODE, _NODES = 8, 4
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """Each with the reason why it is not there, where it is not."""
+class Part:
+    """One question to the prediction: its answer, or why there is none."""
 
-    devices: Predictions | None = None
-    """At the ledger's own batch."""
-    sweep: Predictions | None = None
-    scaling: Predictions | None = None
+    found: Predictions | None = None
     missing: str = ""
-    """Why there is no sweep and no scaling."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    devices: Part
+    """At the ledger's own batch."""
+    sweep: Part
+    scaling: Part
     left_out: tuple[str, ...] = ()
     """Devices that cannot run the step, and why."""
 
@@ -44,30 +51,45 @@ class Outlook:
 def outlook(ledger: Ledger, devices: Sequence[Device]) -> Outlook:
     """Devices that lack what the step needs are left out, and named."""
     if not ledger.ops or ledger.header.step is None:
-        return Outlook(missing="nothing tells the ops of this run, so nothing can be predicted from it")
+        nothing = Part(missing="nothing tells the ops of this run, so nothing can be predicted from it")
+        return Outlook(nothing, nothing, nothing)
     usable, left_out = _usable(ledger, devices)
     if not usable:
-        return Outlook(missing="none of the devices can run this step", left_out=left_out)
+        nothing = Part(missing="none of the devices can run this step: name others with --on")
+        return Outlook(nothing, nothing, nothing, left_out)
     try:
         asked = _asked_again(ledger)
     except RooflightError as error:
-        return Outlook(devices=_from_ledger(ledger, usable), missing=str(error), left_out=left_out)
+        nothing = Part(missing=str(error))
+        return Outlook(_tried(lambda: _from_ledger(ledger, usable)), nothing, nothing, left_out)
     from rooflight.prediction.api import predict
 
-    batch, model = ledger.header.batch or 1, ledger.header.model
-    sweep = predict(model, on=usable, batch=_batches(batch), advice=False, find_savings=False, **asked)
-    here = predict(model, on=usable, batch=batch, advice=False, find_savings=False, **asked)
-    scaling = None
+    plain = partial(predict, ledger.header.model, advice=False, find_savings=False, **asked)
+    batch = ledger.header.batch or 1
+    scaling = Part(missing="scaling is of training")
     if ledger.header.step == "train":
-        scaling = predict(model, on=usable[0], batch=batch, advice=False, find_savings=False, gpus=_GPUS_PER_NODE,
-                          nodes=_NODES, **asked)  # fmt: skip
-    return Outlook(here, sweep, scaling, left_out=left_out)
+        scaling = _tried(lambda: plain(on=usable[0], batch=batch, gpus=_GPUS_PER_NODE, nodes=_NODES))
+    large = len(ledger.ops) >= _LARGE
+    sweep = _tried(lambda: plain(on=usable, batch=_batches(batch, _SIZES_OF_LARGE if large else _SIZES)))
+    if large and sweep.found is not None:
+        here = Part(replace(sweep.found, predictions=tuple(row for row in sweep.found if row.batch == batch)))
+    else:
+        here = _tried(lambda: plain(on=usable, batch=batch))
+    return Outlook(here, sweep, scaling, left_out)
 
 
-def _batches(own: int) -> list[int]:
+def _tried(ask: Callable[[], Predictions]) -> Part:
+    """One that cannot be answered must not take the report with it."""
+    try:
+        return Part(ask())
+    except RooflightError as error:
+        return Part(missing=str(error))
+
+
+def _batches(own: int, sizes: int) -> list[int]:
     """Powers of two around the ledger's own, and that itself."""
-    lowest = max(0, min(own.bit_length() - 1 - _SIZES // 2, own.bit_length() - 1))
-    powers = [2**power for power in range(lowest, lowest + _SIZES) if 2**power <= max(own, _MOST_BATCH)]
+    lowest = max(0, own.bit_length() - 1 - sizes // 2)
+    powers = [2**power for power in range(lowest, lowest + sizes) if 2**power <= max(own, _MOST_BATCH)]
     return sorted({1, own, *powers})
 
 

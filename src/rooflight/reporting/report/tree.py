@@ -23,10 +23,16 @@ Side = Literal["estimate", "measurement", "prediction", "both"]
 
 @dataclass(frozen=True)
 class TreeColumn:
+    """A column of the tree, with its values."""
+
     key: str
+    """Its name for programs."""
     title: str
+    """Its heading."""
     kind: ColumnKind
+    """How its values are written."""
     side: Side
+    """Who says so: formula, hardware or both."""
     about: str
     """What a reader is told who asks what the column means."""
     values: tuple[Any, ...]
@@ -42,10 +48,13 @@ class Tree:
     paths: tuple[str, ...]
     """In full: of a module its path, of an op the module it runs in and its name."""
     kinds: tuple[RowKind, ...]
+    """What each row is."""
     parents: tuple[int | None, ...]
+    """Row that holds it; `None`: the outermost."""
     ops: tuple[tuple[int, ...], ...]
     """Indices of the ops of a row; of a module those of its own only."""
     columns: tuple[TreeColumn, ...]
+    """Each with a value for every row."""
 
     def __len__(self) -> int:
         return len(self.names)

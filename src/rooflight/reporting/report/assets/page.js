@@ -62,7 +62,7 @@ const copy = (value) => JSON.parse(JSON.stringify(value));
 // As wide as there is room for: single views take the width of their place, those beside each other share it, and on a
 // phone they stand below each other.
 const VIEWS = ["vconcat", "hconcat", "concat"];
-const AXIS = 84;
+const AXIS = 92;
 function fitted(spec, width) {
   const made = copy(spec);
   if (!VIEWS.some((key) => made[key])) {
@@ -119,6 +119,9 @@ class Grid {
       const parent = tree.parents[i];
       if (parent < 0) this.roots.push(i); else { this.children[parent].push(i); this.depth[i] = this.depth[parent] + 1; }
     }
+    // What a module holds comes before the ops that it runs itself.
+    const last = (i) => (tree.kinds[i] === "module" ? 0 : 1);
+    this.children.forEach((own) => own.sort((a, b) => last(a) - last(b) || a - b));
     this.open = new Set(this.roots.slice(0, 1));
     this.sort = null; this.down = true; this.query = ""; this.view = "tree";
     this.rowHeight = 29; this.active = 0;

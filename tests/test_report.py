@@ -1,0 +1,356 @@
+"""Reports of ledgers, pairs, logs and studies: what is in them, in every form."""
+
+from __future__ import annotations
+
+import csv
+import html.parser
+import io
+import json
+import re
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from report_pages import HOSTILE, MARKUP, ROOT, hostile_ledger
+
+import rooflight
+from rooflight.errors import BadFile, BadInput
+from rooflight.files import load, save
+from rooflight.reporting.report.api import make, written
+from rooflight.reporting.report.forms import only
+from rooflight.reporting.report.page import safe_json
+from rooflight.reporting.report.tree import Tree
+
+MNIST = "recorded:h200/mnist-cnn-train-tf32"
+STUDY = ROOT / "studies" / "recorded" / "h200" / "mnist-conv2"
+WHOLE = ["roofline", "layers", "why", "verdict", "memory", "lanes", "shares", "sweep", "devices", "scaling", "origins"]
+CHARTS = ["roofline", "memory", "lanes", "shares", "sweep", "devices", "scaling"]
+CONV2 = 1_358_954_496
+"""2 x 64 x 64 x 24 x 24 x 32 x 3 x 3: the forward of conv2 of mnist-cnn at batch 64."""
+
+
+@pytest.fixture(scope="module")
+def mnist():
+    return make(MNIST)
+
+
+def column(tree: Tree, key: str):
+    return next(one for one in tree.columns if one.key == key)
+
+
+def row(tree: Tree, path: str) -> int:
+    return tree.paths.index(path)
+
+
+def test_a_measured_step_has_every_section(mnist):
+    assert [section.name for section in mnist.sections] == WHOLE
+    assert [chart.name for chart in mnist.charts] == CHARTS
+    assert [section.name for section in mnist.sections if section.missing] == []
+
+
+def test_the_headline_says_cost_time_bound_memory_and_what_to_do(mnist):
+    labels = [fact.label for fact in mnist.facts]
+    for word in ("useful FLOPs", "time of a step", "executed FLOPs", "bound by", "memory at the peak", "help most"):
+        assert any(word in label for label in labels), word
+    ledger = load(MNIST)
+    # conv1 has no gradient of its input: 2 x (2 x 64 x 32 x 26 x 26 x 9); conv2 and the two linear layers have all three:
+    # 3 x (CONV2 + 2 x 64 x 9216 x 128 + 2 x 64 x 128 x 10). Together 4,580,179,968.
+    assert 49_840_128 + 3 * (CONV2 + 150_994_944 + 163_840) == 4_580_179_968
+    assert mnist.facts[0].value == "4.58 G"
+    assert mnist.subtitle.endswith(ledger.header.device)
+
+
+def test_the_tree_has_estimate_measurement_ratio_and_cause(mnist):
+    tree = next(mnist.trees)
+    conv2 = row(tree, "conv2")
+    assert column(tree, "flops").values[conv2] == 3 * CONV2  # forward, and both gradients
+    executed, ratio = column(tree, "executed").values[conv2], column(tree, "exec_useful").values[conv2]
+    assert executed > 3 * CONV2
+    assert 1 < ratio <= executed / (3 * CONV2)
+    assert column(tree, "cause").values[conv2]
+    assert column(tree, "time").values[conv2] > 0
+    assert column(tree, "bound").values[conv2] in ("compute", "memory", "cache", "latency")
+
+
+def test_modules_hold_the_sum_of_their_ops(mnist):
+    tree = next(mnist.trees)
+    for key in ("flops", "bytes", "time", "executed"):
+        values = column(tree, key).values
+        for number, kind in enumerate(tree.kinds):
+            below = [values[i] or 0 for i, parent in enumerate(tree.parents) if parent == number]
+            if kind == "module" and below:
+                assert values[number] == pytest.approx(sum(below), rel=1e-9), (key, tree.paths[number])
+
+
+def test_every_op_that_computes_is_a_row_once(mnist):
+    tree = next(mnist.trees)
+    ops = [index for own, kind in zip(tree.ops, tree.kinds, strict=True) if kind == "op" for index in own]
+    computing = [op.index for op in load(MNIST).ops if op.kind == "compute"]
+    assert sorted(ops) == sorted(set(ops))
+    assert set(computing) <= set(ops)
+
+
+def test_what_is_behind_a_row_is_its_derivation(mnist):
+    tree, details = next(mnist.trees), mnist.details
+    ops = tree.ops[row(tree, "conv2")]
+    texts = [details.derivations[details.derivation_of[index]] for index in ops if index in details.derivation_of]
+    assert any("MACs    = N × Cout × Ho × Wo × Cin × Kh × Kw" in text and "679,477,248" in text for text in texts)
+    causes = [row for index in ops for row in details.causes_of.get(index, ())]
+    assert causes
+    for _, asked, measured, found in causes:
+        assert measured is not None
+        assert asked is not None
+        assert all(details.texts[name] and details.texts[evidence] is not None for name, _, evidence in found)
+    assert any(details.kernels_of.get(index) for index in ops)
+
+
+def test_equal_layers_share_one_derivation():
+    ledger = rooflight.estimate("gpt2", batch=1, seq=64)
+    details = make(ledger, on="h200").details
+    assert len(details.derivation_of) > 10 * len(details.derivations) / 2
+    assert len(details.derivations) < 40
+
+
+def test_an_estimate_is_judged_on_the_first_device_and_says_so():
+    found = make(rooflight.estimate("resnet18", batch=4), on="a100,h200")
+    labels = " ".join(fact.label for fact in found.facts)
+    assert "predicted on a100-sxm-80" in labels
+    assert [section.name for section in found.sections] == [
+        name for name in WHOLE if name not in ("why", "lanes", "scaling")
+    ]
+    tree = next(found.trees)
+    assert {one.side for one in tree.columns} == {"both", "estimate", "prediction"}
+
+
+def test_a_step_on_the_cpu_is_measured_there_and_predicted_elsewhere(tmp_path):
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    ledger = rooflight.measure(model, torch.zeros(4, 64))
+    found = make(ledger, on="h200")
+    tree = next(found.trees)
+    assert column(tree, "time").side == "measurement"
+    missing = {section.name: section.missing for section in found.sections if section.missing}
+    assert "not built again" in missing["sweep"]  # one's own module: its code is not run for a report
+    assert "devices" not in missing
+    assert any("predicted" in fact.detail or "predicted" in fact.label for fact in found.facts)
+
+
+def test_nobodys_code_is_run_for_a_report(tmp_path, monkeypatch):
+    """A ledger that names a factory is data, and stays data."""
+    (tmp_path / "evil_model.py").write_text("import pathlib; pathlib.Path('ran').touch()\ndef build(): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("evil_model:build", "evil_model.py:build", "hf:../evil_model", "hf:/tmp/x"):
+        ledger = rooflight.estimate("mnist-cnn", batch=2)
+        named = msgspec.structs.replace(ledger, header=msgspec.structs.replace(ledger.header, model=name))
+        found = make(named, on="h200")
+        assert "not built again" in next(section.missing for section in found.sections if section.name == "sweep")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_ledger_that_is_not_the_model_of_its_name_gets_no_sweep():
+    ledger = rooflight.estimate("mnist-cnn", batch=2, overrides={"channels": "8,16"})
+    found = make(ledger, on="h200")
+    assert "not what this ledger was made from" in next(s.missing for s in found.sections if s.name == "sweep")
+
+
+def test_what_cannot_be_predicted_takes_nothing_else_with_it():
+    found = make(rooflight.estimate("mnist-cnn", batch=2, step="train", accumulate=2), on="h200")
+    missing = {section.name: section.missing for section in found.sections if section.missing}
+    assert list(missing) == ["scaling"]
+    assert "--accumulate" in missing["scaling"]
+
+
+def test_devices_that_lack_the_precision_are_named():
+    found = make(rooflight.estimate("mnist-cnn", batch=2, dtype="bf16"), on="h200,v100")
+    devices = next(section for section in found.sections if section.name == "devices")
+    assert any("V100" in line and "bf16" in line for line in devices.lines)
+    assert [line[0] for line in devices.tables[0].table.rows] == ["h200"]
+
+
+def test_two_ledgers_are_put_side_by_side():
+    found = make(["recorded:h200/resnet50-infer-fp32", "recorded:h200/resnet50-infer-bf16"])
+    names = [section.name for section in found.sections]
+    assert names[:3] == ["totals", "layers", "why"]
+    assert [chart.name for chart in found.charts][:2] == ["roofline-a", "roofline-b"]
+    tree = next(found.trees)
+    conv1 = row(tree, "conv1")
+    a, b = (column(tree, f"time_{side}").values[conv1] for side in "ab")
+    assert column(tree, "time_ratio").values[conv1] == pytest.approx(b / a)
+
+
+def test_a_log_from_elsewhere_has_its_kernels():
+    from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger, Value
+
+    header = Header(rooflight="0", torch=None, model="log.csv", step=None, target="cuda", batch=None, dtype=None, math=None)
+    kernel = Kernel(name="k", time_s=1e-5, quantities={"tensor_flops_tf32": Value(1000, "ncu")})
+    found = make(Ledger(format_version=FORMAT_VERSION, header=header, kernels=(kernel,)))
+    assert any("k" in str(cell) for section in found.sections for one in section.tables for line in one.table.rows for cell in line)
+    assert written(found, "html").startswith(b"<!DOCTYPE html>")
+
+
+def test_a_study_has_its_claims_charts_and_commands():
+    found = make(STUDY)
+    names = [section.name for section in found.sections]
+    assert names[0] == "claims"
+    assert "charts" in names
+    assert any(fact.label == "claims held" for fact in found.facts)
+    assert any("rooflight study" in line for section in found.sections for line in section.commands)
+    with pytest.raises(BadInput, match="reported alone"):
+        make([STUDY, MNIST])
+
+
+@pytest.mark.parametrize("form", ["html", "md", "latex", "csv", "json"])
+def test_every_form_has_every_section(mnist, form):
+    content = written(mnist, form).decode()
+    if form == "json":
+        assert list(json.loads(content)["report"]["sections"]) == WHOLE
+    elif form == "csv":
+        tables = content.split("\n\n")
+        assert len(tables) > len(WHOLE)
+        for table in tables:
+            lengths = {len(line) for line in csv.reader(io.StringIO(table))} - {0}
+            assert len(lengths) == 1
+    else:
+        for section in mnist.sections:
+            assert section.title.split(",")[0] in content or section.name == "layers"
+    assert "conv2" in content
+
+
+def test_latex_compiles_in_structure(mnist):
+    """Every environment ends, and a row has as many cells as its table has columns."""
+    content = written(mnist, "latex").decode()
+    tables = re.findall(r"\\begin\{longtable\}\{([lr]+)\}(.*?)\\end\{longtable\}", content, re.DOTALL)
+    assert len(tables) == content.count("\\begin{longtable}") > 10
+    for sides, body in tables:
+        for line in body.splitlines():
+            if line.endswith("\\\\") and not line.startswith("\\caption"):
+                assert len(re.findall(r"(?<!\\)&", line)) == len(sides) - 1, line
+    assert not re.search(r"[×–µ·−]", "\n".join(line for line in content.splitlines() if not line.startswith("%")))
+
+
+def test_sections_can_be_chosen(mnist):
+    chosen = only(mnist, ["devices"])
+    assert [section.name for section in chosen.sections] == ["devices"]
+    with pytest.raises(BadInput, match=r"no section 'device'.*it has roofline"):
+        only(mnist, ["device"])
+
+
+@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG\r\n"), ("svg", b"<svg"), ("pdf", b"%PDF")])
+def test_a_chart_is_a_picture_too(mnist, form, begins):
+    assert written(mnist, form, chart="shares").startswith(begins)
+
+
+def test_errors_say_what_there_is(mnist):
+    with pytest.raises(BadInput, match=r"which picture\? Add --chart: roofline, memory"):
+        written(mnist, "png")
+    with pytest.raises(BadInput, match="no chart 'roofs' in this report: it has roofline"):
+        written(mnist, "png", chart="roofs")
+    with pytest.raises(BadInput, match="--chart goes with a picture"):
+        written(mnist, "html", chart="roofline")
+    with pytest.raises(BadInput, match="predicts on GPUs"):
+        make(MNIST, on="epyc-9654")
+
+
+def test_rooflight_report_writes_what_the_name_says(tmp_path):
+    path = rooflight.report(rooflight.estimate("mnist-cnn", batch=2), tmp_path / "r.html", on="h200")
+    assert path.read_text().startswith("<!DOCTYPE html>")
+    with pytest.raises(BadFile, match="--force"):
+        rooflight.report("recorded:h200/mnist-cnn-infer-fp32", path)
+    with pytest.raises(BadInput, match=r"must end in \.html"):
+        rooflight.report("recorded:h200/mnist-cnn-infer-fp32", tmp_path / "r.xyz")
+
+
+class _Parser(html.parser.HTMLParser):
+    """Collects what a browser would load or run."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.loaded, self.handlers = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "srcset", "href", "action", "data", "poster") and not (value or "").startswith(("#", "data:")):
+                self.loaded.append((tag, name, value))
+            if name.startswith("on"):
+                self.handlers.append((tag, name))
+
+
+def parsed(content: str) -> _Parser:
+    parser = _Parser()
+    parser.feed(content)
+    return parser
+
+
+def test_names_are_only_text(tmp_path):
+    content = written(make(hostile_ledger(), on="h200"), "html").decode()
+    found = parsed(content)
+    assert HOSTILE not in content
+    assert MARKUP not in content
+    assert found.tags.count("script") == 3  # data, charts, the page's own
+    assert "img" not in found.tags
+    assert found.handlers == []
+    data = json.loads(re.search(r'id="data">(.*?)</script>', content, re.DOTALL)[1])
+    assert HOSTILE in data["trees"]["layers"]["paths"]  # it is there, as itself
+
+
+def test_names_are_only_text_in_other_forms():
+    found = make(hostile_ledger(), on="h200")
+    assert "<script" not in written(found, "md").decode()
+    assert "<img" not in written(found, "md").decode()
+    svg = written(found, "svg", chart="roofline").decode()
+    assert "<script" not in svg
+    assert "<img" not in svg
+
+
+def test_the_page_refers_to_nothing_outside(mnist):
+    content = written(mnist, "html").decode()
+    found = parsed(content)
+    assert found.loaded == []
+    assert "link" in found.tags  # the icon, which is empty: a browser would ask for one
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', content)[1]
+    assert "default-src 'none'" in policy
+    assert "connect-src" not in policy  # nothing may be fetched
+    assert "http" not in policy
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--", "&amp;", "\u2028\u2029", "\\u003c", '"', "\x00", "é×"])
+def test_json_in_a_page_is_what_it_was(text):
+    made = safe_json({text: [text]})
+    assert not set("<>&\u2028\u2029") & set(made)
+    assert json.loads(made) == {text: [text]}
+
+
+def command(*arguments: str, cwd=None) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "rooflight", *arguments], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_the_command_line_end_to_end(tmp_path):
+    save(rooflight.estimate("mnist-cnn", batch=64), tmp_path / "a.json.gz")
+    done = command("report", "a.json.gz", "-o", "r.html", "--on", "h200", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "wrote r.html\n")
+    assert (tmp_path / "r.html").stat().st_size < 3e6
+    again = command("report", "a.json.gz", "-o", "r.html", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+    picture = command("report", "a.json.gz", "-o", "roofline.svg", "--chart", "roofline", cwd=tmp_path)
+    assert picture.returncode == 0, picture.stderr
+    assert (tmp_path / "roofline.svg").read_text().startswith("<svg")
+
+
+def test_the_terminal_shows_the_table_and_the_roofline():
+    done = command("report", MNIST, "--depth", "1")
+    assert done.returncode == 0, done.stderr
+    assert "conv2" in done.stdout
+    assert "FLOP/B" in done.stdout
+    assert "tf32" in done.stdout
+
+
+def test_a_study_refuses_what_is_of_a_ledger():
+    done = command("report", str(STUDY), "--depth", "2")
+    assert done.returncode == 2
+    assert "--by, --depth and --explain are of a ledger" in done.stderr
