@@ -71,9 +71,9 @@ def tell(region: rooflight.Region, flops: int) -> None:
     if region.time_s is not None:
         print(f"{region.name}, measured: {region.time_s * 1e3:.2f} ms, {flops / region.time_s / 1e9:,.0f} GFLOP/s")
     if region.flops is not None:
-        print(f"{region.name}, executed: {region.flops:,} FLOPs")
+        print(f"{region.name}, executed: {round(region.flops):,} FLOPs")
     if region.bytes_read is not None and region.bytes_written is not None:
-        print(f"{region.name}, DRAM: {region.bytes_read:,} bytes read, {region.bytes_written:,} bytes written")
+        print(f"{region.name}, DRAM: {round(region.bytes_read):,} bytes read, {round(region.bytes_written):,} written")
     for line in region.missing:
         print(f"{region.name}, missing: {line}")
 

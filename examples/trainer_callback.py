@@ -112,7 +112,8 @@ def main() -> None:
     measure = MeasureOneStep(arguments.at)
     trainer = train(measure)
     losses = [f"{row['loss']:.3f}" for row in trainer.state.log_history if "loss" in row]
-    print(f"5 steps, step {arguments.at} measured; losses {', '.join(losses)}")
+    print(f"5 steps, step {arguments.at} measured")
+    print(f"losses {', '.join(losses)}")
     if measure.ledger is not None:
         tell(measure.ledger)
         if arguments.out is not None:

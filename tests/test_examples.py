@@ -126,7 +126,7 @@ print(json.dumps({"logs": logs, "same": same, "measured": len(measure.ledger.ops
 
 def test_the_callback_measures_a_step(tmp_path):
     told = run(EXAMPLES / "trainer_callback.py", "--at", 4, "-o", "step.json.gz", cwd=tmp_path)
-    assert told.startswith("5 steps, step 4 measured; losses ")
+    assert told.startswith("5 steps, step 4 measured\nlosses ")
     layer = 3 * 2 * 8 * 64 * (12 * 128**2 + 2 * 64 * 128)
     flops = {
         name: int(count.replace(",", "")) for name, count in re.findall(r"(?m)^(\S.*?) {2,}([\d,]+) +[\d.]+ ms$", told)
