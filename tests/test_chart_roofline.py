@@ -374,3 +374,18 @@ def test_ops_in_one_cell_share_a_letter():
     assert len(set(letters)) < 10
     assert letters[0] == "A"
     assert set(letters) == {chr(ord("A") + i) for i in range(len(set(letters)))}
+
+
+def test_regions_of_a_program_are_points_too():
+    """By hand: 1 GFLOP over 2 MB in 100 µs, 500 FLOP/B and 10 TFLOP/s."""
+    counted = {"cuda_flops_fp32": 0, "cuda_flops_fp64": 0, "kernels": 3}
+    region = Measurement(
+        scope="region", name="conv2",
+        quantities=values(**counted, gpu_span_s=1e-4, tensor_flops_tf32=10**9, dram_bytes_read=10**6, dram_bytes_written=10**6),
+    )  # fmt: skip
+    header = msgspec.structs.replace(HEADER, step=None)
+    program = Ledger(format_version=FORMAT_VERSION, header=header, measurements=(region,))
+    chart = roofline_chart(program)
+    (row,) = chart.spec["datasets"]["points"]
+    assert (row["kind"], row["name"], row["x"], row["y"], row["share_said"]) == ("region", "conv2", 500, 1e13, "–")
+    assert any(line.startswith("A  conv2") for line in text_roofline(program))

@@ -88,7 +88,7 @@ def _places(marks: Marks, basis: Basis) -> list[_Place]:
     for mark in marks.marks:
         place = mark.places.get(basis)
         if mark.kind != "module" and place is not None and place.intensity and place.flops_per_s:
-            found.append(_Place(place.intensity, place.flops_per_s, 1.0 if mark.kind != "op" else mark.share))
+            found.append(_Place(place.intensity, place.flops_per_s, 1.0 if mark.kind != "op" else mark.share or 0))
     return found
 
 
@@ -222,7 +222,7 @@ def left_out(marks: Marks, frame: Frame, kept: Iterable[Mark]) -> str:
                    "have no FLOPs, or ran in several kernels together with others")  # fmt: skip
             parts.append(f"{count:,} {'op' if count == 1 else 'ops'} ({_percent(share)} of the time) that {why}")
         if outside:
-            held = sum(mark.share for mark in outside)
+            held = sum(mark.share or 0 for mark in outside)
             parts.append(f"{sum(mark.count for mark in outside):,} more beyond its edges ({_percent(held)})")
         if parts:
             said.append(f"{basis}, {' and '.join(parts)}")

@@ -48,8 +48,8 @@ class Mark:
     family: str
     count: int
     time_s: float
-    share: float
-    """Of the time of all kernels."""
+    share: float | None
+    """Of the time of all kernels; regions of a program may lie inside one another and have none."""
     places: Mapping[Basis, Verdict]
     """Under the roofs; only where it has FLOPs and bytes."""
 
@@ -107,7 +107,7 @@ def marks_of(ledger: Ledger, *, on: Device | None = None) -> Marks:
     return Marks(
         title=ledger.header.model, roofs=roofs, used=_used(marks, roofs), times=judge.times, how=" ".join(said),
         bases=bases, marks=tuple(marks),
-        without_flops={basis: (sum(mark.count for mark in rows), sum(mark.share for mark in rows))
+        without_flops={basis: (sum(mark.count for mark in rows), sum(mark.share or 0 for mark in rows))
                        for basis, rows in idle.items()},
     )  # fmt: skip
 
@@ -264,7 +264,7 @@ def _regions(judge: Judge) -> list[Mark]:
     """Pieces of a program: counted, without ops that formulas could tell of."""
     rows = [row for row in judge.verdicts() if row.time_s]
     return [
-        Mark("region", row.name, "", "", OTHER, 1, row.time_s or 0.0, 0.0, _drawable({"as counted": row}))
+        Mark("region", row.name, "", "", OTHER, 1, row.time_s or 0.0, None, _drawable({"as counted": row}))
         for row in rows
     ]
 

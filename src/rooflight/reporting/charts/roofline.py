@@ -93,7 +93,9 @@ def _caption(marks: Marks, frame: Frame, kept: list[Mark]) -> str:
                 "calibration."
                 if any(roof.measured for roof in marks.roofs.compute)
                 else "Lines are peaks of the data sheet.")  # fmt: skip
-    said.append("Click what a legend names to see only that, with shift several, and beside the points to see all.")
+    said.append(
+        "Where it is interactive: click a name of a legend to see only that, with shift several, beside the points all."
+    )
     return " ".join([*said, *([marks.how] if marks.how else []), left_out(marks, frame, kept)]).strip()
 
 
@@ -124,7 +126,7 @@ def _rows(mark: Mark, marks: Marks, frame: Frame) -> list[Row]:
     shared = {
         "kind": mark.kind, "name": mark.name, "family": mark.family, "module": mark.module or MODEL,
         "phase": mark.phase or "–", "count": f"{mark.count:,}", "time": seconds(mark.time_s),
-        "share": mark.share, "share_said": units.percent(mark.share),
+        "share": 1.0 if mark.share is None else mark.share, "share_said": units.percent(mark.share),
     }  # fmt: skip
     return [{**shared, **_placed(mark.places[basis], basis)} for basis in marks.bases if frame.holds(mark, basis)]
 
@@ -158,7 +160,7 @@ def _points(rows: list[Row], frame: Frame) -> Any:
                  "symbolStrokeColor": COLOURS[-1]}  # fmt: skip
     return (
         cast(Any, alt.Chart(alt.NamedData(_POINTS)))
-        .mark_point(clip=True, strokeWidth=1.3, opacity=1)
+        .mark_point(strokeWidth=1.3, opacity=1)
         .transform_filter(f"datum.basis == {BASIS}")
         .encode(
             x=x_axis(frame), y=y_axis(frame),
@@ -169,7 +171,8 @@ def _points(rows: list[Row], frame: Frame) -> Any:
                             legend=alt.Legend(**grey)),
             size=alt.Size("share:Q", title="share of the time",
                           scale=alt.Scale(type="linear", domain=[0, largest], range=list(AREAS), clamp=True),
-                          legend=alt.Legend(**grey, format=".0%", values=_sizes(largest), symbolType="circle")),
+                          legend=None if kinds == ["region"] else
+                          alt.Legend(**grey, format=".0%", values=_sizes(largest), symbolType="circle")),
             fillOpacity=alt.condition("datum.kind == 'module'", alt.value(0.05), alt.value(0.6)),
             strokeOpacity=alt.condition("datum.kind == 'module'", alt.value(0.7), alt.value(1)),
             tooltip=tooltip(),

@@ -14,7 +14,6 @@ from rooflight.reporting.charts.chart import WIDTH
 from rooflight.reporting.charts.label_places import Box, Point, placed
 from rooflight.reporting.roofline_frame import Frame, decades, lines_of, roof_labels, slope_labels
 from rooflight.reporting.roofline_marks import Marks
-from rooflight.reporting.written import cut
 
 HEIGHT = 460
 AREAS = (16, 620)
@@ -31,6 +30,8 @@ _LINE = 13
 _STRIDE = 8
 _NAMED = 7
 """Of the slowest ops, where there is room."""
+_NAME = 26
+"""Letters of a name, at most."""
 Row = dict[str, Any]
 
 
@@ -229,7 +230,9 @@ def _named(row: Row) -> str:
     where = row["module"] if row["module"] != MODEL else row["name"]
     first, _, more = where.partition(" and ")
     several = f" +{more.removesuffix(' more')}" if more.endswith(" more") else ""
-    return cut(first, 26) + several + (" backward" if row["phase"] == "backward" else "")
+    # The last parts of a path tell most.
+    short = first if len(first) <= _NAME else f"…{first[1 - _NAME :]}"
+    return short + several + (" backward" if row["phase"] == "backward" else "")
 
 
 def _radius(part: float) -> float:
