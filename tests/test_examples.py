@@ -233,14 +233,16 @@ def test_the_notebook_runs(notebook):
     assert re.search(rf"plain +{16 * CONV2} ", said[-1]) and re.search(rf"separable +{separable} ", said[-1])
 
 
-def test_a_ledger_shows_its_layers_in_the_notebook(notebook):
+def test_a_ledger_shows_its_layers_and_its_roofline_in_the_notebook(notebook):
     shown = [
         output.data["text/html"]
         for cell in code_cells(notebook)
         for output in cell.outputs
         if "text/html" in output.get("data", {})
     ]
-    assert sum("conv2" in html and "<table" in html and "1.36 G" in html for html in shown) >= 2
+    ledgers = [html for html in shown if "conv2" in html and "1.36 G" in html]
+    assert len(ledgers) == 2  # the estimate and the recording
+    assert all("<table" in html and 'alt="Roofline of mnist-cnn' in html for html in ledgers)
 
 
 def test_the_notebook_is_stored_as_it_runs(notebook):
