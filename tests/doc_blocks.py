@@ -16,6 +16,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,11 +29,14 @@ REASONS = ("needs a GPU", "needs a cluster", "needs a network", "installs packag
 LANGUAGES = ("console", "python", "toml", "json", "text", "csv", "latex", "")
 RUNNABLE = ("rooflight", "python", "cat", "head", "ls", "zcat")
 """What a console block may call. All else changes the reader's machine, or is not everywhere: it is marked as not run."""
+OWN_PROCESS = ("measure", "run", "doctor", "calibrate")
+"""Verbs that look at the process they are in, or at what it starts."""
 LINKED = ("docs", "examples", "studies", "tests", "benchmarks", "src")
 """Folders of the repository that a page may name; its own folder has links to them."""
 WIDTH = "112"
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w{}-]*)\s*$")
 _MARK = re.compile(r"^ *<!-- (?P<kind>not run|file): (?P<what>.+?) -->\s*$")
+_SHELL = re.compile(r"[|<>;&$`*?~\\]")
 _HEREDOC = re.compile(r"<<\s*'?(\w+)'?")
 
 
@@ -195,7 +199,7 @@ def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
 
 def _environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, "COLUMNS": WIDTH, "PATH": path, "PYTHONWARNINGS": "ignore"}
+    return {**os.environ, "COLUMNS": WIDTH, "PATH": path, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
 
 
 @cache
@@ -204,6 +208,10 @@ def _run_once(command: str) -> Result:
 
 
 def _run(command: str, folder: Path) -> Result:
+    """By bash; a plain `rooflight` command that needs no process of its own, by the server, which is quicker."""
+    words = shlex.split(command, comments=True)
+    if words[0] == "rooflight" and not _SHELL.search(command) and not set(words) & set(OWN_PROCESS):
+        return _served(words[1:], folder)
     done = subprocess.run(
         ["bash", "-c", command],
         capture_output=True,
@@ -213,6 +221,26 @@ def _run(command: str, folder: Path) -> Result:
         stdin=subprocess.DEVNULL,
     )
     return Result(done.returncode, _lines(done.stdout), done.stderr)
+
+
+def _served(arguments: list[str], folder: Path) -> Result:
+    source, sink = _pipes(_server())
+    with tempfile.TemporaryDirectory() as outputs:
+        printed, errors = Path(outputs, "printed"), Path(outputs, "errors")
+        asked = {"arguments": arguments, "folder": str(folder), "printed": str(printed), "errors": str(errors)}
+        sink.write(json.dumps(asked) + "\n")
+        sink.flush()
+        code = int(source.readline())
+        return Result(code, _lines(printed.read_text()), errors.read_text())
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """One for all pages; it ends with its input."""
+    server = Path(__file__).with_name("doc_server.py")
+    return subprocess.Popen(
+        [sys.executable, server], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment()
+    )
 
 
 def _lines(text: str) -> list[str]:

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from types import ModuleType
 from typing import Any
 
 
@@ -61,6 +62,15 @@ def methods(cls: type) -> list[Method]:
             elif inspect.isfunction(member):
                 found[name] = Method(name, f"{name}{signature(member, bound=True)}", inspect.getdoc(member) or "")
     return list(found.values())
+
+
+def words_below(module: ModuleType, name: str) -> str:
+    """The string below a name of a module."""
+    for statement, below in _with_next(ast.parse(inspect.getsource(module)).body):
+        targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return _text(below)
+    return ""
 
 
 def signature(function: Any, *, bound: bool = False) -> str:

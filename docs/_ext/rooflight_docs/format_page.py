@@ -7,7 +7,7 @@ import re
 from typing import get_args
 
 from rooflight import files, ledger, quantities
-from rooflight_docs.documented import fields
+from rooflight_docs.documented import fields, words_below
 from rooflight_docs.markdown import cell, code, table
 
 STRUCTS: tuple[type, ...] = (
@@ -86,7 +86,8 @@ def _versions() -> str:
     rows = [
         (f"{old} to {old + 1}", cell(inspect.getdoc(migration) or "")) for old, migration in files.MIGRATIONS.items()
     ]
-    return "A file of an older version is changed when it is read:\n\n" + table(("from, to", "what changed"), rows)
+    text = f"From version {files.ONLY_ADDED_SINCE} on: {_prose(words_below(files, 'ONLY_ADDED_SINCE'))}\n"
+    return text + (table(("from, to", "what changes when it is read"), rows) if rows else "")
 
 
 def _prose(text: str) -> str:

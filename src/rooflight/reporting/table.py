@@ -14,9 +14,14 @@ Cell = Any
 
 @dataclass(frozen=True)
 class Column:
+    """What a column is called, and how its values are written."""
+
     name: str
+    """Its heading."""
     write: Callable[[Any], str] = str
+    """How a value is written."""
     right: bool = True
+    """Is it set to the right, as numbers are?"""
     optional: int = 0
     """Columns with the highest number go first when a terminal is too narrow; 0 always stays."""
     whole: bool = False
@@ -26,6 +31,7 @@ class Column:
 
     @property
     def cuttable(self) -> bool:
+        """May its text be cut short where there is no room?"""
         return not self.right and not self.whole
 
 
@@ -42,15 +48,21 @@ class Label:
 
 @dataclass(frozen=True)
 class Table:
+    """Columns, and rows of raw values."""
+
     title: str
+    """Its heading; "" where it has none."""
     columns: tuple[Column, ...]
+    """Each with its way of writing."""
     rows: tuple[tuple[Cell, ...], ...]
+    """Raw values."""
     emphasised: frozenset[int] = frozenset()
     """Rows that are totals."""
     left_out: tuple[str, ...] = ()
     """Columns for which a terminal had no room."""
 
     def written(self) -> list[list[str]]:
+        """Every cell as text."""
         return [[column.write(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
 
 

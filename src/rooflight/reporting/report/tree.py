@@ -32,7 +32,7 @@ class TreeColumn:
     kind: ColumnKind
     """How its values are written."""
     side: Side
-    """Who says so: formula, hardware or both."""
+    """Whose value it is: that of the formulas, of the hardware, of a prediction, or of two of them."""
     about: str
     """What a reader is told who asks what the column means."""
     values: tuple[Any, ...]
