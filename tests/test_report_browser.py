@@ -30,19 +30,25 @@ def browser():
 
 @pytest.fixture(scope="module")
 def resnet50(tmp_path_factory) -> Path:
-    return once(tmp_path_factory, "resnet50.html", lambda path: rooflight.report("recorded:h200/resnet50-train-fp32", path))
+    return once(
+        tmp_path_factory, "resnet50.html", lambda path: rooflight.report("recorded:h200/resnet50-train-fp32", path)
+    )
 
 
 @pytest.fixture(scope="module")
 def mnist(tmp_path_factory) -> Path:
-    return once(tmp_path_factory, "mnist.html", lambda path: rooflight.report("recorded:h200/mnist-cnn-train-tf32", path))
+    return once(
+        tmp_path_factory, "mnist.html", lambda path: rooflight.report("recorded:h200/mnist-cnn-train-tf32", path)
+    )
 
 
 class Opened:
     """A page with everything it said and asked for."""
 
     def __init__(self, browser, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light")
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+        )
         self.page = context.new_page()
         self.said: list[str] = []
         self.asked: list[str] = []
@@ -62,7 +68,9 @@ class Opened:
         return self.page.eval_on_selector_all(".tree tbody .name", "found => found.map(one => one.textContent)")
 
     def column(self, title: str) -> list[str]:
-        titles = self.page.eval_on_selector_all(".tree tr:nth-child(2) th", "found => found.map(one => one.textContent)")
+        titles = self.page.eval_on_selector_all(
+            ".tree tr:nth-child(2) th", "found => found.map(one => one.textContent)"
+        )
         place = next(n for n, text in enumerate(titles) if text.rstrip(" ▾▴") == title) + 1
         return self.page.eval_on_selector_all(
             f".tree tbody tr[data-n] td:nth-child({place})", "found => found.map(one => one.textContent)"
@@ -91,9 +99,13 @@ def test_resnet50_opens_quietly_and_fits_the_screen(browser, resnet50, width, da
     assert found.asked == [resnet50.as_uri()]  # the file itself, and nothing else
     assert found.page.evaluate("document.documentElement.scrollWidth") <= width
     assert found.page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
-    charts = found.page.eval_on_selector_all(".plot", "found => found.map(one => [one.dataset.chart, !!one.querySelector('canvas')])")
+    charts = found.page.eval_on_selector_all(
+        ".plot", "found => found.map(one => [one.dataset.chart, !!one.querySelector('canvas')])"
+    )
     assert dict(charts) == dict.fromkeys(("roofline", "memory", "lanes", "shares", "sweep", "devices", "scaling"), True)
-    drawn = found.page.eval_on_selector_all(".plot canvas", "found => found.map(one => one.getBoundingClientRect().width)")
+    drawn = found.page.eval_on_selector_all(
+        ".plot canvas", "found => found.map(one => one.getBoundingClientRect().width)"
+    )
     assert all(120 < one <= width for one in drawn)
     found.page.context.close()
 
@@ -193,7 +205,11 @@ def test_every_control_is_reached_with_tab(opened):
     seen = set()
     for _ in range(60):
         opened.page.keyboard.press("Tab")
-        seen.add(opened.page.evaluate("document.activeElement.id || document.activeElement.className || document.activeElement.tagName"))
+        seen.add(
+            opened.page.evaluate(
+                "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
+            )
+        )
     assert {"theme", "view", "unfold", "fold"} <= seen
 
 
@@ -264,11 +280,15 @@ def test_twenty_thousand_ops_scroll_sort_and_open(browser, tmp_path_factory):
     path = once(tmp_path_factory, "llama.html", _llama)
     found = Opened(browser, path)
     found.page.click(".tree .unfold")
-    shown, whole = (int(part.replace(",", "")) for part in found.page.inner_text(".tree .count").removesuffix(" rows").split(" of "))
+    shown, whole = (
+        int(part.replace(",", "")) for part in found.page.inner_text(".tree .count").removesuffix(" rows").split(" of ")
+    )
     assert shown == whole > 20_000
     assert found.page.evaluate("document.querySelectorAll('.tree tbody tr').length") < 120
     found.page.evaluate("document.querySelector('.tree .scroll').scrollTop = 1e9")
-    found.page.wait_for_function("[...document.querySelectorAll('.tree tbody .name')].at(-1).textContent.includes('_foreach')")
+    found.page.wait_for_function(
+        "[...document.querySelectorAll('.tree tbody .name')].at(-1).textContent.includes('_foreach')"
+    )
     found.page.select_option(".tree .view", "op")
     found.sort("FLOPs")
     assert found.column("FLOPs")[0] != "0"

@@ -20,8 +20,9 @@ import pytest
 from documents_verdicts import SHOWN, VERDICTS
 
 import rooflight
+from rooflight.reporting.report.of_study import study_report
+from rooflight.reporting.report.page import to_page
 from rooflight.reporting.study_claims import gap_table, sides, telling
-from rooflight.reporting.study_html import study_html
 from rooflight.study.cell import Row
 from rooflight.study.hypotheses import Judged, claims, parse, unknown_names
 from rooflight.study.plan import Plan, read_plan
@@ -323,13 +324,18 @@ def test_the_page_has_todays_verdicts():
 
 def test_a_page_reads_well():
     """Words before the claim, prediction and measurement of a series in one colour, what nobody asked for once."""
-    content = study_html(recorded("resnet-memory-roofline"), plan("resnet-memory-roofline"))
+    report = study_report(recorded("resnet-memory-roofline"), plan("resnet-memory-roofline"), folder="a-folder")
+    content = to_page(report)
     words, formal = "the A100 outperforms the V100", "time.predicted(on=a100, step=train, gpus=1)"
     assert content.index(words) < content.index(formal)
-    assert content.index("<h2 id=") < content.index('<svg class="chart"') < content.index(">counter-examples</h2>")
-    for side in ("measured", "predicted"):
-        colours = re.findall(rf'<li class="(c\d)"><svg[^>]*><path[^>]*/></svg>train, h200, {side}</li>', content)
-        assert len(colours) == 6 and set(colours) == {"c0"}  # two models: time, throughput, memory
+    assert (
+        content.index('<section id="claims"')
+        < content.index("<h3>Counter-examples</h3>")
+        < content.index('data-chart="')
+    )
+    charts = [chart.title for chart in report.charts]
+    assert charts == [f"{model}: {what}" for model in ("resnet18", "resnet50")
+                      for what in ("time of a step", "samples a second", "memory at the peak")]  # fmt: skip
     judged = list(by_h200("resnet-memory-roofline").values())
     unasked = [line for line in gap_table(judged).rows if str(line[3]).endswith("(not asked for)")]
     assert [line[3] for line in unasked] == [

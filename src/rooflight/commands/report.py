@@ -177,7 +177,8 @@ def _study(folder: Path, form: str, *, chart: str | None, dark: bool, sections: 
         deliver(to_csv([csv_table(study.rows)]).encode(), output, force=force)
     else:
         also = _study_document(study) if form == "json" and not sections else None
-        _write(study_report(study), form, chart=chart, dark=dark, sections=sections, output=output, force=force,
+        made = study_report(study.rows, study.plan, folder=str(folder))
+        _write(made, form, chart=chart, dark=dark, sections=sections, output=output, force=force,
                also=also)  # fmt: skip
     if output is not None:
         say(f"wrote {output}")

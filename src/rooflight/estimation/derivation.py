@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflight.errors import BadInput
+from rooflight.errors import BadInput, RooflightError
 from rooflight.estimation import formulas as _formulas  # noqa: F401  (registers them)
 from rooflight.estimation.costs import work_of
 from rooflight.estimation.expressions import symbols
@@ -98,13 +98,24 @@ def derive(ledger: Ledger, path: str) -> Derivation:
 
 
 def derive_each(ledger: Ledger) -> tuple[list[OpDerivation], dict[int, int]]:
-    """The derivations of all ops that compute, those that are alike once; and by op which of them is its own."""
+    """The derivations of all ops that compute, those that are alike once; and by op which of them is its own.
+
+    An op whose tensors do not tell what its formula asks for has none.
+    """
     groups: dict[object, list[Op]] = {}
     for op in ledger.ops:
         if op.kind == "compute":
             groups.setdefault(_alike(op), []).append(op)
-    found = [_derive(ops[:1], ops[0].module) for ops in groups.values()]
-    return found, {op.index: number for number, ops in enumerate(groups.values()) for op in ops}
+    found: list[OpDerivation] = []
+    which: dict[int, int] = {}
+    for ops in groups.values():
+        try:
+            derived = _derive(ops[:1], ops[0].module)
+        except RooflightError:
+            continue
+        which.update((op.index, len(found)) for op in ops)
+        found.append(derived)
+    return found, which
 
 
 def _alike(op: Op) -> object:

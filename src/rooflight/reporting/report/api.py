@@ -71,7 +71,7 @@ def make(source: Source | Sequence[Source], *, on: On = DEVICES) -> Report:
             raise BadInput("a study is reported alone: leave the other away")
         from rooflight.reporting.report.of_study import study_report
 
-        return study_report(study)
+        return study_report(study.rows, study.plan, folder=str(study.folder))
     return named_report([one for one in found if isinstance(one, Ledger)], [_name(one) for one in sources], on=on)
 
 

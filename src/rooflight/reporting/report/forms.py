@@ -52,6 +52,13 @@ def report_markdown(report: Report) -> str:
     return "\n".join(parts)
 
 
+def _block(lines: Sequence[str]) -> str:
+    """Lines as they are; nothing in them ends the block."""
+    longest = max((len(found) for line in lines for found in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}console", *(" ".join(line.split("\n")) for line in lines), f"{fence}\n"])
+
+
 def _plain(text: str) -> str:
     """Nothing in it is Markdown or HTML, whatever a module is called."""
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", text).replace("<", "&lt;")

@@ -39,9 +39,9 @@ class Titled:
 class Section:
     """A part of a report under a heading."""
 
-    name: str
+    name: str = ""
     """Its address in the page, and its key in JSON."""
-    title: str
+    title: str = ""
     """Its heading."""
     lines: tuple[str, ...] = ()
     """Sentences above everything else in it."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_section
 from functools import cached_property
 
 from msgspec.structs import replace
 
 from rooflight.comparison.sides import with_its_estimate
 from rooflight.comparison.why import Reasons
+from rooflight.errors import RooflightError
 from rooflight.explanation.verdicts import Judge
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
@@ -98,11 +100,14 @@ def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say
     first = [known] if known is not None and known.kind == "gpu" else []
     told = Told(ledger, source, tuple({device.name: device for device in (*first, *devices)}.values()))
     sections = []
-    for what, section in _SECTIONS:
-        say(what)
-        found = section(told)
+    for name, title, section in _SECTIONS:
+        say(title.partition(",")[0].lower())
+        try:
+            found = section(told)
+        except RooflightError as error:  # one that cannot be made must not take the others with it
+            found = Section(name, title, missing=str(error))
         if found is not None:
-            sections.append(found)
+            sections.append(replace_section(found, name=name, title=title))
     say("headline")
     return Report(
         title=ledger.header.model, subtitle=text.headline(ledger), facts=tuple(facts_of(told)),
@@ -132,7 +137,7 @@ def _roofline(told: Told) -> Section | None:
         return None
     chart = roofline_chart(told.ledger, on=told.devices[0])
     missing = "" if chart is not None else "no op has FLOPs and a time under a known roof"
-    return Section("roofline", "Roofline", charts=_charts(chart), missing=missing)
+    return Section(charts=_charts(chart), missing=missing)
 
 
 def _layers(told: Told) -> Section | None:
@@ -146,7 +151,7 @@ def _layers(told: Told) -> Section | None:
         plain = measure_tables.main_table(told.measured, depth=_PLAIN_DEPTH)
     else:
         plain = estimate_tables.main_table(told.ledger, depth=_PLAIN_DEPTH)
-    return Section("layers", "Layers", lines=(about,), tree=told.tree, plain=plain)
+    return Section(lines=(about,), tree=told.tree, plain=plain)
 
 
 def _why(told: Told) -> Section | None:
@@ -155,9 +160,8 @@ def _why(told: Told) -> Section | None:
     comparison = with_its_estimate(told.ledger, told.source)
     tables = tuple(Titled(f"{one.quantity}", why_tables.why_table(one)) for one in comparison.whys)
     if not tables:
-        return Section("why", "Why estimate and measurement differ",
-                       missing="counters were not read in this run, so there is nothing to explain")  # fmt: skip
-    return Section("why", "Why estimate and measurement differ", lines=tuple(why_tables.why_lines(comparison)),
+        return Section(missing="counters were not read in this run, so there is nothing to explain")  # fmt: skip
+    return Section(lines=tuple(why_tables.why_lines(comparison)),
                    tables=tables, small_print=(why_tables.CONVENTIONS,))  # fmt: skip
 
 
@@ -165,11 +169,11 @@ def _advice(told: Told) -> Section | None:
     judge = told.roofed
     step = judge.step()
     if step.bound is None:
-        return Section("verdict", "What bounds it, and what would help", missing=step.reason)
+        return Section(missing=step.reason)
     page = verdict_tables.verdict_page(judge, depth=2)
     tables = [Titled("Changes of the whole step", verdict_tables.step_table(judge)),
               Titled("Layers under their roofs", verdict_tables.verdict_table(judge, depth=2))]  # fmt: skip
-    return Section("verdict", "What bounds it, and what would help", lines=(*page.summary, *page.notes),
+    return Section(lines=(*page.summary, *page.notes),
                    tables=_filled(tables), small_print=(verdict_text.CONVENTIONS,))  # fmt: skip
 
 
@@ -183,7 +187,7 @@ def _memory(told: Told) -> Section | None:
     tables = [Titled("Who lives in memory at the peak", peak_tenants_table(told.ledger, on=told.devices[0]))]
     if told.is_measured:
         tables.append(Titled("As measured", step_tables.memory_table(told.measured)))
-    return Section("memory", "Memory", charts=_charts(chart), tables=_filled(tables))
+    return Section(charts=_charts(chart), tables=_filled(tables))
 
 
 def _lanes(told: Told) -> Section | None:
@@ -195,14 +199,14 @@ def _lanes(told: Told) -> Section | None:
     tables = [Titled("Where the time of a step goes", step_tables.time_table(told.measured)),
               Titled("Kernels", step_tables.kernel_table(told.measured))]  # fmt: skip
     missing = "" if chart is not None else "nothing in this run tells when its kernels ran"
-    return Section("lanes", "The step over time", charts=_charts(chart), tables=_filled(tables), missing=missing)
+    return Section(charts=_charts(chart), tables=_filled(tables), missing=missing)
 
 
 def _shares(told: Told) -> Section | None:
     from rooflight.reporting.charts.shares import shares_chart
 
     chart = shares_chart(told.ledger) if told.ledger.ops else None
-    return None if chart is None else Section("shares", "Shares by type of layer", charts=_charts(chart))
+    return None if chart is None else Section(charts=_charts(chart))
 
 
 def _sweep(told: Told) -> Section | None:
@@ -210,9 +214,9 @@ def _sweep(told: Told) -> Section | None:
 
     found, missing = told.outlook.sweep.found, told.outlook.sweep.missing
     if found is None:
-        return Section("sweep", "Other batches", missing=missing)
+        return Section(missing=missing)
     tables = [Titled(table.title, table) for table in predict_tables.pivot_tables(found)]
-    return Section("sweep", "Other batches", charts=_charts(sweep_chart(found)), tables=_filled(tables),
+    return Section(charts=_charts(sweep_chart(found)), tables=_filled(tables),
                    lines=("Predicted, each batch on each device, before anything ran there.",))  # fmt: skip
 
 
@@ -221,11 +225,11 @@ def _devices(told: Told) -> Section | None:
 
     found, missing = told.outlook.devices.found, told.outlook.devices.missing
     if found is None:
-        return Section("devices", "Other devices", missing=missing, lines=told.outlook.left_out)
+        return Section(missing=missing, lines=told.outlook.left_out)
     from rooflight.reporting.predict_page import conventions
 
     tables = [Titled("", predict_tables.main_table(found))]
-    return Section("devices", "Other devices", charts=_charts(devices_chart(found)), tables=_filled(tables),
+    return Section(charts=_charts(devices_chart(found)), tables=_filled(tables),
                    lines=(*told.outlook.left_out, *found.notes),
                    small_print=tuple(conventions(found)))  # fmt: skip
 
@@ -239,11 +243,11 @@ def _scaling(told: Told) -> Section | None:
     found, missing = told.outlook.scaling.found, told.outlook.scaling.missing
     many = None if found is None else found[0].many
     if found is None or many is None:
-        return Section("scaling", "Many GPUs", missing=missing)
+        return Section(missing=missing)
     tables = [Titled("Weak scaling: each GPU keeps its batch", predict_many_tables.scaling_table("weak", many.weak)),
               Titled("Strong scaling: the whole batch is divided",
                      predict_many_tables.scaling_table("strong", many.strong))]  # fmt: skip
-    return Section("scaling", "Many GPUs", charts=_charts(scaling_chart(found)), tables=_filled(tables),
+    return Section(charts=_charts(scaling_chart(found)), tables=_filled(tables),
                    lines=(f"Data parallel on {found[0].device}, predicted.", *many.assumptions,
                           *many.notes))  # fmt: skip
 
@@ -252,11 +256,20 @@ def _origins(told: Told) -> Section | None:
     return origins_section(told.ledger, told.measured, told.source, told.devices)
 
 
-_SECTIONS: tuple[tuple[str, Callable[[Told], Section | None]], ...] = (
-    ("roofline", _roofline), ("layers", _layers), ("causes", _why), ("verdicts", _advice), ("memory", _memory),
-    ("timeline", _lanes), ("shares", _shares), ("devices and batches", _sweep), ("devices", _devices),
-    ("many GPUs", _scaling), ("origins", _origins),
-)  # fmt: skip
+_SECTIONS: tuple[tuple[str, str, Callable[[Told], Section | None]], ...] = (
+    ("roofline", "Roofline", _roofline),
+    ("layers", "Layers", _layers),
+    ("why", "Why estimate and measurement differ", _why),
+    ("verdict", "What bounds it, and what would help", _advice),
+    ("memory", "Memory", _memory),
+    ("lanes", "The step over time", _lanes),
+    ("shares", "Shares by type of layer", _shares),
+    ("sweep", "Other batches", _sweep),
+    ("devices", "Other devices", _devices),
+    ("scaling", "Many GPUs", _scaling),
+    ("origins", "Conventions, origins, and how to repeat it", _origins),
+)
+"""In the order of the page."""
 
 
 def _charts(chart: Chart | None) -> tuple[Chart, ...]:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rooflight.reporting.charts.lines import study_charts
 from rooflight.reporting.report.model import Fact, Report, Section, Titled
 from rooflight.reporting.report.of_page import sections_of
 from rooflight.reporting.study_page import study_page
-from rooflight.study.api import Study
+from rooflight.study.cell import Row
 from rooflight.study.hypotheses import claims
+from rooflight.study.plan import Plan
 
 
-def study_report(study: Study) -> Report:
-    page = study_page(study.rows, study.plan, folder=str(study.folder), spell_out=False)
+def study_report(rows: Sequence[Row], plan: Plan, *, folder: str) -> Report:
+    """`folder`: where the study is, for the commands that make it again."""
+    page = study_page(rows, plan, folder=folder, spell_out=False)
     claimed = [section for section in sections_of(page) if section.title in ("Claims", "Counter-examples")]
     others = [section for section in sections_of(page) if section.title not in ("Claims", "Counter-examples")]
-    charts = tuple(study_charts(study.rows))
+    charts = tuple(study_charts(rows))
     drawn = [Section("charts", "Against the batch", charts=charts)] if charts else []
-    folder = str(study.folder)
+    where = shlex.quote(folder)
     again = Section("replicate", "How to repeat it", commands=(
-        f"rooflight study {folder}/study.toml -o ANOTHER-FOLDER", f"rooflight report {folder}",
-        f"rooflight report {folder} -o report.html",
+        f"rooflight study {where}/study.toml -o ANOTHER-FOLDER", f"rooflight report {where}",
+        f"rooflight report {where} -o report.html",
     ))  # fmt: skip
-    return Report(title=study.plan.title or study.folder.name, subtitle=page.headline, facts=tuple(_facts(study)),
+    title = plan.title or folder.rpartition("/")[2]
+    return Report(title=title, subtitle=page.headline, facts=tuple(_facts(rows, plan)),
                   lines=page.summary, sections=(*_merged(claimed), *drawn, *others, again))  # fmt: skip
 
 
@@ -37,8 +41,7 @@ def _merged(claimed: list[Section]) -> list[Section]:
     return [Section("claims", "Claims", tables=tuple(tables))]
 
 
-def _facts(study: Study) -> Iterator[Fact]:
-    rows = study.rows
+def _facts(rows: Sequence[Row], plan: Plan) -> Iterator[Fact]:
     states = Counter(row.state for row in rows)
     told = ", ".join(f"{number:,} {state}" for state, number in states.items())
     models = dict.fromkeys(row.cell.model for row in rows)
@@ -48,7 +51,7 @@ def _facts(study: Study) -> Iterator[Fact]:
     devices = dict.fromkeys(str(row.facts["device"]) for row in measured if row.facts.get("device"))
     if measured:
         yield Fact("measured", f"{len(measured):,}", " · ".join(devices))
-    judged = claims(study.plan.claim, rows)
+    judged = claims(plan.claim, rows)
     found = Counter(one.verdict for one in judged)
     if judged:
         rest = f" · {found['not measured']} not measured" if found["not measured"] else ""

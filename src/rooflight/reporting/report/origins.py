@@ -21,6 +21,9 @@ def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Se
     tables = [Titled("Versions and conditions", _versions(ledger))]
     if is_measured(ledger):
         lines += measure_text.coverage(measured)
+        lines += [line] if (line := measure_text.flop_count_line(measured)) else []
+        if measured.attributed[0] or measured.attributed[2]:
+            lines.append(measure_text.attribution(measured))
         small.append(measure_text.conventions(measured))
         tables.append(Titled("Where measured numbers come from", _sources(measured)))
     tables.append(Titled("Peaks and bandwidths", _peaks(devices)))

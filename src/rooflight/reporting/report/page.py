@@ -15,6 +15,7 @@ import msgspec
 
 from rooflight._version import __version__
 from rooflight.reporting.charts.theme import config
+from rooflight.reporting.report.claims_cells import Lines, folded, has_claims
 from rooflight.reporting.report.model import Report
 from rooflight.reporting.report.tree import Tree, TreeColumn
 from rooflight.reporting.table import Label, Table
@@ -40,7 +41,7 @@ def to_page(report: Report) -> str:
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["drawn"] = lambda table: Markup(table_html(table))
-    environment.filters["shortened"] = lambda title: _SHORT.get(title, title)
+    environment.filters["shortened"] = lambda title: _SHORT.get(title, title.partition(":")[0])
     return environment.from_string(_asset("page.html")).render(
         report=report, version=__version__, css=Markup(_asset("page.css")), script=Markup(_asset("page.js")),
         vega=Markup(_inside_script(_vega())) if any(report.charts) else Markup(""),
@@ -114,6 +115,8 @@ def _rounded(value: Any) -> Any:
 
 def table_html(table: Table) -> str:
     """A table of the page, its cells escaped."""
+    if has_claims(table):
+        table = folded(table)
     head = "".join(f"<th{_side(column.right)}>{html.escape(column.name)}</th>" for column in table.columns)
     body = []
     for number, (row, cells) in enumerate(zip(table.rows, table.written(), strict=True)):
@@ -132,6 +135,8 @@ def _side(right: bool) -> str:
 
 
 def _cell(name: str, right: bool, cell: object, text: str) -> str:
+    if isinstance(cell, Lines):
+        return f'<td class="said">{cell.to_html()}</td>'
     if name == "verdict" and text in _VERDICTS:
         return f'<td><span class="v {_VERDICTS[text]}">{html.escape(text)}</span></td>'
     full = f' title="{html.escape(cell.full)}"' if isinstance(cell, Label) and cell.full not in ("", text) else ""
