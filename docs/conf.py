@@ -14,7 +14,6 @@ language = "en"
 
 extensions = ["myst_parser", "sphinx_copybutton", "rooflight_docs"]
 exclude_patterns = ["_build", "_ext", "_static"]
-suppress_warnings = ["myst.xref_ambiguous"]
 
 # Headings get the anchors that GitHub gives them, so that one link works in both.
 myst_heading_anchors = 4

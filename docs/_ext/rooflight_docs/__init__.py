@@ -44,8 +44,15 @@ def assembled(text: str, path: Path) -> str:
         source = (path.parent / found[1]).resolve()
         return moved(source.read_text(), source, path)
     text = _GENERATED.sub(lambda match: generated(match[1]) + "\n", text)
-    text = _CONTENTS.sub(lambda match: f"```{{toctree}}\n{match[1]}\n```", text)
+    text = _CONTENTS.sub(lambda match: f"```{{toctree}}\n{_contents(match[1], path.parent)}\n```", text)
     return moved(text, path, path)
+
+
+def _contents(entries: str, folder: Path) -> str:
+    """The entries of a table of contents; one that ends in `?` only if its page has been written."""
+    lines = entries.split("\n")
+    kept = [line for line in lines if not line.endswith("?") or (folder / f"{line[:-1]}.md").exists()]
+    return "\n".join(line.removesuffix("?") for line in kept)
 
 
 def _on_read(app: Sphinx, name: str, source: list[str]) -> None:
