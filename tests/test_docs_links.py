@@ -93,3 +93,8 @@ def test_a_page_that_moves_keeps_its_links() -> None:
 def test_pages_of_the_site_for_files_elsewhere_exist() -> None:
     assert [str(source) for source in PAGES if not source.exists()] == []
     assert [str(page) for page in PAGES.values() if not page.exists()] == []
+
+
+if __name__ == "__main__":  # the addresses outside, for somebody with a network
+    found = {target: name_of(page) for page in MARKDOWN for target in links(page.read_text()) if "://" in target}
+    sys.stdout.writelines(f"{target}  ({page})\n" for target, page in sorted(found.items()))

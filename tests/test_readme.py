@@ -193,6 +193,44 @@ def are_alike(shown: str, word: str) -> bool:
     return abs(new - old) <= 0.05 * abs(old) + 0.1
 
 
+@pytest.mark.parametrize(
+    ("command", "shown", "printed", "missing"),
+    [
+        ("rooflight estimate x", "a 1\n...\nc 3", "a 1\nb 2\nc 3", ""),
+        ("rooflight estimate x", "a 1\n...\nc 4", "a 1\nb 2\nc 3", "c 4"),
+        ("rooflight estimate x", "b 2\n...", "a 1\nb 2", "b 2"),
+        ("rooflight estimate x", "...\nb 2\nc 3", "a 1\nb 2\nb 3\nc 3", "b 2\nc 3"),
+        ("rooflight predict x", "takes 100 ms", "takes 104 ms", ""),
+        ("rooflight predict x", "takes 100 ms", "takes 110 ms", "takes 100 ms"),
+        ("rooflight predict x", "takes 100 ms", "takes 100 s", "takes 100 ms"),
+        ("rooflight measure x", " row  1\n ────\n conv  3 ms", " row  1\n ────\n conv  9 ms", ""),
+        ("rooflight measure x", " row  1\n ────\n fc  3 ms", " row  1\n ────\n conv  9 ms", "fc"),
+    ],
+)
+def test_what_is_not_printed_is_noticed(command: str, shown: str, printed: str, missing: str) -> None:
+    assert _missing(Command(command, tuple(shown.split("\n")), 0), printed.split("\n")) == missing
+
+
+def test_what_fails_is_noticed() -> None:
+    failed = Result(2, [], "rooflight: no such model\n")
+    assert "no such model" in _problem("here", Command("rooflight estimate x", (), 0), failed)
+    assert _problem("here", Command("rooflight estimate x", ("rooflight: no such model",), 0), failed) == ""
+    assert _problem("here", Command("rooflight estimate x", ("rooflight: another",), 0), failed) != ""
+
+
+def test_blocks_are_read_as_they_are_written(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- not run: needs a GPU -->\n```console\n$ one \\\n  --two\nshown\n$ three\n```\n- item\n"
+        "  <!-- file: a.toml -->\n  ```toml\n  b = 1\n  ```\n```console\n$ python - <<'END'\nprint(1)\nEND\n1\n```\n"
+    )
+    first, second, third = blocks(page)
+    assert (first.not_run, first.file, first.line) == ("needs a GPU", None, 2)
+    assert [(one.text, one.shown) for one in commands(first)] == [("one \\\n  --two", ("shown",)), ("three", ())]
+    assert (second.file, second.text) == ("a.toml", "b = 1\n")
+    assert [(one.text, one.shown) for one in commands(third)] == [("python - <<'END'\nprint(1)\nEND", ("1",))]
+
+
 # --- commands that are only mentioned ---
 
 
