@@ -12,7 +12,7 @@ PIP_INSTALL := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq 
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo     ResNet-50 training: estimated, measured, predicted on three GPUs; one layer explained"
+	@echo "make demo     ResNet-50 training: estimated, measured, predicted, explained: demo/report.html"
 	@echo "make test     the tests"
 	@echo "make lint     ruff and mypy"
 	@echo "make format   let ruff rewrite the code"
@@ -21,17 +21,7 @@ help:
 	@echo "make install  only make .venv; the others do it themselves"
 
 demo: $(STAMP)
-	@echo '$$ rooflight estimate resnet50 --batch 16 --step train --depth 1'
-	@$(BIN)/rooflight estimate resnet50 --batch 16 --step train --depth 1
-	@echo
-	@echo '$$ rooflight report recorded:h200/resnet50-train-fp32 --depth 1'
-	@$(BIN)/rooflight report recorded:h200/resnet50-train-fp32 --depth 1
-	@echo
-	@echo '$$ rooflight predict resnet50 --on h200,a100,v100 --batch 16 --step train'
-	@$(BIN)/rooflight predict resnet50 --on h200,a100,v100 --batch 16 --step train
-	@echo
-	@echo '$$ rooflight estimate mnist-cnn --batch 64 --explain conv2'
-	@$(BIN)/rooflight estimate mnist-cnn --batch 64 --explain conv2
+	@$(BIN)/python examples/demo.py demo
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest -n 2

@@ -33,7 +33,8 @@ class Chart:
     @cached_property
     def spec(self) -> dict[str, Any]:
         """The definition as Vega-Lite."""
-        made: dict[str, Any] = self.definition.to_dict()
+        # Checked by tests; checking it again takes as long as drawing it.
+        made: dict[str, Any] = self.definition.to_dict(validate=False)
         made.pop("config", None)
         return made
 

@@ -9,10 +9,12 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from rooflight.comparison.sides import with_its_estimate
+from rooflight import recorded
+from rooflight.comparison.sides import Comparison, with_its_estimate
 from rooflight.comparison.why import Reasons
 from rooflight.errors import RooflightError
 from rooflight.explanation.verdicts import Judge
+from rooflight.files import load
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
@@ -33,7 +35,7 @@ from rooflight.reporting.report.details import Details, details_of
 from rooflight.reporting.report.headline import facts_of
 from rooflight.reporting.report.model import Report, Section, Titled
 from rooflight.reporting.report.origins import origins_section
-from rooflight.reporting.report.outlook import Outlook, outlook
+from rooflight.reporting.report.outlook import Again, Outlook, again, outlook
 from rooflight.reporting.report.tree import Tree, tree_of
 
 _PLAIN_DEPTH = 3
@@ -70,12 +72,25 @@ class Told:
         return Judge(self.ledger, on=None if self.is_measured else self.devices[0])
 
     @cached_property
+    def again(self) -> Again | str:
+        """The same step by name, or why it cannot be had."""
+        return again(self.ledger)
+
+    @cached_property
+    def elsewhere(self) -> Ledger:
+        """The step as a GPU would run it: of one that ran on a CPU, built again where that can be."""
+        if self.judge.device is not None:
+            return self.ledger
+        if isinstance(self.again, Again):
+            return self.again.ledger
+        return replace(self.ledger, kernels=(), measurements=(), header=replace(self.ledger.header, target="cuda"))
+
+    @cached_property
     def roofed(self) -> Judge:
         """Under roofs: where it ran, or as predicted on the first device for a step that ran on none."""
         if self.judge.device is not None or not self.ledger.ops:
             return self.judge
-        plain = replace(self.ledger, kernels=(), measurements=(), header=replace(self.ledger.header, target="cuda"))
-        return Judge(plain, on=self.devices[0])
+        return Judge(self.elsewhere, on=self.devices[0])
 
     @cached_property
     def reasons(self) -> Reasons:
@@ -91,7 +106,7 @@ class Told:
 
     @cached_property
     def outlook(self) -> Outlook:
-        return outlook(self.ledger, self.devices)
+        return outlook(self.ledger, self.devices, self.again)
 
 
 def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say: Said = _quietly) -> Report:
@@ -135,7 +150,7 @@ def _roofline(told: Told) -> Section | None:
 
     if not told.ledger.ops:
         return None
-    chart = roofline_chart(told.ledger, on=told.devices[0])
+    chart = roofline_chart(told.elsewhere, on=told.devices[0])
     missing = "" if chart is not None else "no op has FLOPs and a time under a known roof"
     return Section(charts=_charts(chart), missing=missing)
 
@@ -157,12 +172,31 @@ def _layers(told: Told) -> Section | None:
 def _why(told: Told) -> Section | None:
     if not told.is_measured or not told.ledger.ops:
         return None
-    comparison = with_its_estimate(told.ledger, told.source)
-    tables = tuple(Titled(f"{one.quantity}", why_tables.why_table(one)) for one in comparison.whys)
-    if not tables:
-        return Section(missing="counters were not read in this run, so there is nothing to explain")  # fmt: skip
-    return Section(lines=tuple(why_tables.why_lines(comparison)),
-                   tables=tables, small_print=(why_tables.CONVENTIONS,))  # fmt: skip
+    whys = with_its_estimate(told.ledger, told.source)
+    if not whys.whys:
+        return _why_elsewhere(told.ledger)
+    return Section(lines=tuple(why_tables.why_lines(whys)), tables=_why_tables(whys),
+                   small_print=(why_tables.CONVENTIONS,))  # fmt: skip
+
+
+def _why_tables(comparison: Comparison) -> tuple[Titled, ...]:
+    return tuple(Titled(one.quantity, why_tables.why_table(one)) for one in comparison.whys)
+
+
+def _why_elsewhere(ledger: Ledger) -> Section:
+    """Counters were not read in this run: where a recording has the like of it, its account shows what they say."""
+    header = ledger.header
+    alike = [name for name in recorded.names() if f"/{header.model}-{header.step}-" in name]
+    alike.sort(key=lambda name: not name.endswith(f"-{header.dtype}"))
+    if not alike:
+        return Section(missing="counters were not read in this run, so there is nothing to explain")
+    name = alike[0]
+    found = load(f"recorded:{name}")
+    comparison = with_its_estimate(found, name)
+    said = (f"Counters were not read in this run. What they show of such a step stands here from recorded:{name}: "
+            f"{text.headline(found)}.")  # fmt: skip
+    return Section(lines=(said, *why_tables.why_lines(comparison)), tables=_why_tables(comparison),
+                   small_print=(why_tables.CONVENTIONS,))  # fmt: skip
 
 
 def _advice(told: Told) -> Section | None:

@@ -48,8 +48,18 @@ class Outlook:
     """Devices that cannot run the step, and why."""
 
 
-def outlook(ledger: Ledger, devices: Sequence[Device]) -> Outlook:
-    """Devices that lack what the step needs are left out, and named."""
+@dataclass(frozen=True)
+class Again:
+    """The step of a ledger, asked for once more by name."""
+
+    asked: dict[str, Any]
+    """The options that name it."""
+    ledger: Ledger
+    """Its estimate, as a GPU would run it."""
+
+
+def outlook(ledger: Ledger, devices: Sequence[Device], again: Again | str) -> Outlook:
+    """`again`: the same step by name, or why it cannot be had. Devices that lack what the step needs are left out."""
     if not ledger.ops or ledger.header.step is None:
         nothing = Part(missing="nothing tells the ops of this run, so nothing can be predicted from it")
         return Outlook(nothing, nothing, nothing)
@@ -57,11 +67,10 @@ def outlook(ledger: Ledger, devices: Sequence[Device]) -> Outlook:
     if not usable:
         nothing = Part(missing="none of the devices can run this step: name others with --on")
         return Outlook(nothing, nothing, nothing, left_out)
-    try:
-        asked = _asked_again(ledger)
-    except RooflightError as error:
-        nothing = Part(missing=str(error))
+    if isinstance(again, str):
+        nothing = Part(missing=again)
         return Outlook(_tried(lambda: _from_ledger(ledger, usable)), nothing, nothing, left_out)
+    asked = again.asked
     from rooflight.prediction.api import predict
 
     plain = partial(predict, ledger.header.model, advice=False, find_savings=False, **asked)
@@ -107,8 +116,15 @@ def _usable(ledger: Ledger, devices: Sequence[Device]) -> tuple[list[Device], tu
     return usable, tuple(left_out)
 
 
-def _asked_again(ledger: Ledger) -> dict[str, Any]:
-    """The options that name the ledger's step; an error says why it cannot be built again."""
+def again(ledger: Ledger) -> Again | str:
+    """The ledger's step, built again; or why it cannot be."""
+    try:
+        return _built_again(ledger)
+    except RooflightError as error:
+        return str(error)
+
+
+def _built_again(ledger: Ledger) -> Again:
     header = ledger.header
     if header.batch is None or not _is_known(header.model):
         raise BadInput(f"{header.model} is not built again for a report: other batches need `rooflight predict "
@@ -122,11 +138,11 @@ def _asked_again(ledger: Ledger) -> dict[str, Any]:
     }  # fmt: skip
     from rooflight.estimation.api import estimate
 
-    same = estimate(header.model, batch=header.batch, **asked)
+    same = estimate(header.model, batch=header.batch, target="cuda", **asked)
     if _identity(same) != _identity(ledger):
         raise BadInput(f"{header.model} as it is built now is not what this ledger was made from (other sizes or "
                        "options), so other batches are not predicted")  # fmt: skip
-    return asked
+    return Again(asked, same)
 
 
 def _is_known(model: str) -> bool:

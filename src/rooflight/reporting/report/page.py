@@ -42,6 +42,7 @@ def to_page(report: Report) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["drawn"] = lambda table: Markup(table_html(table))
     environment.filters["shortened"] = lambda title: _SHORT.get(title, title.partition(":")[0])
+    environment.keep_trailing_newline = True
     return environment.from_string(_asset("page.html")).render(
         report=report, version=__version__, css=Markup(_asset("page.css")), script=Markup(_asset("page.js")),
         vega=Markup(_inside_script(_vega())) if any(report.charts) else Markup(""),
