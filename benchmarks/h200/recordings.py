@@ -38,6 +38,7 @@ for model, arguments in MODELS.items():
     for step in ("infer", "train"):
         for dtype in ("fp32", "bf16"):
             CASES[f"{model}-{step}-{dtype}"] = [*arguments, "--step", step, "--dtype", dtype]
+CASES["vit-b-16-train-bf16"] = ["vit-b-16", "--batch", "32", "--step", "train", "--dtype", "bf16"]
 CASES["resnet50-train-fp32-compiled"] = [*CASES["resnet50-train-fp32"], "--compile"]
 CASES["resnet50-train-fp32-graph"] = [*CASES["resnet50-train-fp32"], "--graphs"]
 CASES["gpt2-infer-bf16-compiled"] = [*CASES["gpt2-infer-bf16"], "--compile"]

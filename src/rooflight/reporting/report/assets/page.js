@@ -348,9 +348,6 @@ function showDetail(grid, i) {
   const dialog = $("#detail"), body = $(".body", dialog), details = DATA.details || {};
   $("#detail-title").textContent = grid.tree.paths[i] || grid.tree.names[i];
   const parts = [];
-  const figures = grid.columns.map((column) => [column.title, column.kind, grid.value(column, i), column.about]).filter((row) => row[2] !== null);
-  parts.push(listed([["", false], ["", true], ["", false]], figures.map(([title, kind, value, about]) =>
-    [title, NUMERIC.has(kind) && Number.isInteger(value) && Math.abs(value) >= 10000 ? `${write(kind, value)} (${value.toLocaleString("en-US")})` : write(kind, value), about])));
   const ops = opsBelow(grid, i);
   const texts = new Map();
   for (const op of ops) { const at = details.derivation_of?.[op]; if (at !== undefined) texts.set(at, (texts.get(at) || 0) + 1); }
@@ -383,6 +380,10 @@ function showDetail(grid, i) {
       [details.kernel_names[name][0], write("seconds", time), write("exact", blocks), write("exact", threads), tile ?? ""])));
     if (kernels.length > most.length) parts.push(make("p", `the ${most.length} longest`, "small"));
   }
+  parts.push(make("h3", "All its figures"));
+  const figures = grid.columns.map((column) => [column.title, column.kind, grid.value(column, i), column.about]).filter((row) => row[2] !== null);
+  parts.push(listed([["", false], ["", true], ["", false]], figures.map(([title, kind, value, about]) =>
+    [title, NUMERIC.has(kind) && Number.isInteger(value) && Math.abs(value) >= 10000 ? `${write(kind, value)} (${value.toLocaleString("en-US")})` : write(kind, value), about])));
   body.replaceChildren(...parts);
   dialog.showModal(); dialog.scrollTop = 0;
 }
