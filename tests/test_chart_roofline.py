@@ -96,6 +96,54 @@ def test_ops_of_kernels_that_share_them_have_no_place_by_formula():
     assert found.without_flops["by formula"] == (2, pytest.approx(2 / 3))
 
 
+def with_relu(**counted: float) -> Ledger:
+    """And a ReLU of 48 MFLOP over 48 MB by formula in 10 µs: 100% of what 4.8 TB/s move in that time."""
+    ledger = step_of()
+    found = values(tensor_flops_tf32=0, cuda_flops_fp32=0, cuda_flops_fp64=0, kernels=1, gpu_time_s=10e-6, **counted)
+    relu = op(3, "forward", "act", "aten::relu", cost(48_000_000, 24_000_000, 24_000_000), precision="fp32")
+    rows = (Measurement(scope="op", ops=(3,), quantities=found), *ledger.measurements)
+    return msgspec.structs.replace(ledger, ops=(*ledger.ops, relu), measurements=rows)
+
+
+def told_of_relu(ledger: Ledger) -> dict[str, object]:
+    table = roofline_chart(ledger).table
+    (row,) = (row for row in table.rows if row[1] == "relu")
+    return dict(zip((column.name for column in table.columns), row, strict=True))
+
+
+def test_an_op_that_executed_no_flops_is_judged_by_the_bytes_that_were_counted():
+    """It moved 4.8 MB of its 48: a tenth of what the memory could; the cache gave the rest."""
+    ledger = with_relu(dram_bytes_read=2_400_000, dram_bytes_written=2_400_000)
+    told = told_of_relu(ledger)
+    assert (told["basis"], told["FLOPs"], told["bytes"], told["FLOP/B"]) == ("as counted", 0, 4_800_000, 0)
+    assert (told["% of roof"], told["bound"]) == (pytest.approx(10), "cache")
+    (point,) = (row for row in roofline_chart(ledger).spec["datasets"]["points"] if row["name"] == "relu")
+    assert (point["basis"], point["roof"], point["bound"]) == ("by formula", "10%, as counted", "cache, as counted")
+
+
+def test_where_counters_saw_too_little_nothing_is_judged_by_formula():
+    told = told_of_relu(with_relu(dram_bytes_read=0, dram_bytes_written=0))
+    assert (told["basis"], told["bytes"], told["% of roof"], told["bound"]) == ("by formula", 48_000_000, None, "–")
+
+
+def test_what_was_counted_in_part_says_so():
+    told = told_of_relu(with_relu())
+    assert (told["basis"], told["FLOPs"], told["bytes"]) == ("FLOPs counted, bytes by formula", 0, 48_000_000)
+
+
+def test_the_table_of_a_step_agrees_with_the_verdicts_on_its_layers():
+    """In `layer2` of ResNet-50 the cache holds what a ReLU reads: by formula it would be above the roof."""
+    table = chart_of("resnet50-train-fp32").table
+    found = [dict(zip((column.name for column in table.columns), row, strict=True)) for row in table.rows]
+    assert {row["basis"] for row in found} == {"as counted"}
+    (relu,) = (row for row in found if row["op or layer"] == "relu_" and row["where"] == "layer2.[0-3].relu")
+    assert relu["FLOPs"] == 0
+    assert relu["bytes"] < 0.2 * 257e6
+    assert relu["% of roof"] < 20
+    assert relu["bound"] == "cache"
+    assert max(row["% of roof"] for row in found) <= 100
+
+
 def test_where_merged_marks_are():
     assert place_of(["h.0.attn", "h.1.attn", "h.2.attn"]) == "h.[0-2].attn"
     assert place_of(["h.0.attn", "h.2.attn"]) == "h.0.attn and 1 more"

@@ -52,6 +52,17 @@ class Mark:
     """Of the time of all kernels; regions of a program may lie inside one another and have none."""
     places: Mapping[Basis, Verdict]
     """Under the roofs; only where it has FLOPs and bytes."""
+    told: Verdict
+    """What is said of it in words and numbers, with or without FLOPs: as counted where counters ran. Where they saw too
+    little to judge, its FLOPs and bytes are by formula, and no percentage and no bound are told."""
+
+    @property
+    def basis(self) -> str:
+        """Of what is told: a counter may be missing for one of the two."""
+        flops, moved = self.told.flops_basis == "executed", self.told.bytes_basis == "DRAM"
+        if flops == moved:
+            return "as counted" if flops else "by formula"
+        return "FLOPs counted, bytes by formula" if flops else "bytes counted, FLOPs by formula"
 
 
 @dataclass(frozen=True)
@@ -243,7 +254,7 @@ def _mark(judge: Judge, gathered: _Gathered, whole_s: float) -> Mark | None:
     return Mark(
         kind=gathered.kind, name=gathered.name, module=place_of(gathered.modules), phase=gathered.phase,
         family=gathered.family, count=gathered.count, time_s=float(time_s), share=time_s / whole_s,
-        places=_drawable(places),
+        places=_drawable(places), told=_told(places) or plain,
     )  # fmt: skip
 
 
@@ -252,25 +263,33 @@ def _whole(judge: Judge) -> list[Mark]:
     whole = judge.measured.total.whole
     if whole.executed or whole.dram:
         found["as counted"] = judge.whole()
-    found["by formula"] = judge.whole(by_formula=True)
-    time_s = found["by formula"].time_s
+    formula = found["by formula"] = judge.whole(by_formula=True)
+    time_s = formula.time_s
     if not time_s:
         return []
     name = judge.measured.ledger.header.model
-    return [Mark("step", name, "", "", OTHER, 1, time_s, 1.0, _drawable(found))]
+    return [Mark("step", name, "", "", OTHER, 1, time_s, 1.0, _drawable(found), _told(found) or formula)]
 
 
 def _regions(judge: Judge) -> list[Mark]:
     """Pieces of a program: counted, without ops that formulas could tell of."""
     rows = [row for row in judge.verdicts() if row.time_s]
     return [
-        Mark("region", row.name, "", "", OTHER, 1, row.time_s or 0.0, None, _drawable({"as counted": row}))
+        Mark("region", row.name, "", "", OTHER, 1, row.time_s or 0.0, None, _drawable({"as counted": row}), row)
         for row in rows
     ]
 
 
 def _drawable(places: Mapping[Basis, Verdict]) -> dict[Basis, Verdict]:
     return {basis: place for basis, place in places.items() if place.intensity and place.flops_per_s}
+
+
+def _told(places: Mapping[Basis, Verdict]) -> Verdict | None:
+    counted, formula = places.get("as counted"), places.get("by formula")
+    if counted is None or formula is None or counted.bound is not None:
+        return counted or formula
+    # The counters do not bear out what the formula says of the roof.
+    return replace(formula, percent_of_roof=None, bound=None)
 
 
 def _used(marks: Sequence[Mark], roofs: Roofs) -> tuple[Roof, ...]:

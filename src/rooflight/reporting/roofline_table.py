@@ -12,12 +12,12 @@ from rooflight.reporting.written import seconds, tera, whole_bytes, whole_count
 
 
 def marks_table(marks: Sequence[Mark]) -> Table:
-    """Of each the place as counted where it was, else by formula; the slowest first."""
+    """Of each what counters saw where they ran, else what formulas say; the slowest first."""
     columns = (
         Column("what", right=False, whole=True), Column("op or layer", right=False), Column("where", right=False),
         Column("phase", right=False, optional=3), Column("count", units.exact, optional=4),
         Column("time", seconds, raw="time_s"), Column("share", units.percent, optional=1),
-        Column("basis", right=False, optional=5), Column("FLOPs", whole_count, optional=2, raw="flops"),
+        Column("basis", right=False, whole=True), Column("FLOPs", whole_count, optional=2, raw="flops"),
         Column("bytes", whole_bytes, optional=2), Column("FLOP/B", units.ratio, raw="intensity"),
         Column("TFLOP/s", tera, raw="flops_per_s"), Column("% of roof", _percent, raw="percent_of_roof"),
         Column("bound", right=False, whole=True),
@@ -27,10 +27,10 @@ def marks_table(marks: Sequence[Mark]) -> Table:
 
 
 def _row(mark: Mark) -> tuple[Any, ...]:
-    basis, place = next(iter(mark.places.items()))
+    told = mark.told
     what = "whole step" if mark.kind == "step" else mark.kind
-    return (what, mark.name, mark.module, mark.phase, mark.count, mark.time_s, mark.share, basis, place.flops,
-            place.bytes, place.intensity, place.flops_per_s, place.percent_of_roof, place.bound or "–")  # fmt: skip
+    return (what, mark.name, mark.module, mark.phase, mark.count, mark.time_s, mark.share, mark.basis, told.flops,
+            told.bytes, told.intensity, told.flops_per_s, told.percent_of_roof, told.bound or "–")  # fmt: skip
 
 
 def _percent(value: float | None) -> str:

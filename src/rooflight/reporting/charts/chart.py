@@ -24,11 +24,13 @@ class Chart:
     title: str
     """What it shows."""
     caption: str
-    """How to read it, and where its numbers are from."""
+    """How to read it, and where its numbers are from: true on paper, too."""
     definition: alt.Chart | alt.LayerChart | alt.ConcatChart | alt.VConcatChart | alt.HConcatChart
     """With its data inside and without a theme; its width is `WIDTH`."""
     table: Table
     """The same numbers, for readers who cannot see it and for formats without pictures."""
+    hint: str = ""
+    """What can be done with it, where it answers to clicks; nowhere else."""
 
     @cached_property
     def spec(self) -> dict[str, Any]:

@@ -70,7 +70,8 @@ def chart_of(marks: Marks, ledger: Ledger) -> Chart:
     kept = _kept(marks)
     kind = KINDS.get(ledger.header.step or "", "")
     title = f"Roofline of {marks.title}{', ' if kind else ''}{kind} on {marks.device.title}: times {marks.times}"
-    return Chart("roofline", title, _caption(marks, frame, kept), _definition(marks, frame, kept), marks_table(kept))
+    return Chart("roofline", title, _caption(marks, frame, kept), _definition(marks, frame, kept), marks_table(kept),
+                 hint=_hint(marks))  # fmt: skip
 
 
 def _kept(marks: Marks) -> list[Mark]:
@@ -86,17 +87,21 @@ def _caption(marks: Marks, frame: Frame, kept: list[Mark]) -> str:
             "them, the star is the whole step. Larger points take more of the time."]  # fmt: skip
     if counted:
         said.append("As counted: executed FLOPs over DRAM bytes. By formula: useful FLOPs over compulsory bytes; "
-                    "points above a slope had their bytes from a cache.")  # fmt: skip
+                    "points above a slope had their bytes from a cache. Where counters ran for an op, its % of roof "
+                    "and its bound are as counted in both.")  # fmt: skip
     else:
         said.append("FLOPs are useful ones and bytes compulsory ones, by formula.")
     said.append("Solid lines are peaks of the data sheet; dashed ones, and figures in brackets, were sustained in a "
                 "calibration."
                 if any(roof.measured for roof in marks.roofs.compute)
                 else "Lines are peaks of the data sheet.")  # fmt: skip
-    said.append(
-        "Where it is interactive: click a name of a legend to see only that, with shift several, beside the points all."
-    )
     return " ".join([*said, *([marks.how] if marks.how else []), left_out(marks, frame, kept)]).strip()
+
+
+def _hint(marks: Marks) -> str:
+    switch = "Below, switch between what was counted and what formulas say. " if len(marks.bases) > 1 else ""
+    return (f"{switch}Click a name of a legend to see only that, shift-click for several, click beside the points to "
+            "see all again.")  # fmt: skip
 
 
 def _definition(marks: Marks, frame: Frame, kept: list[Mark]) -> alt.LayerChart:
@@ -128,10 +133,11 @@ def _rows(mark: Mark, marks: Marks, frame: Frame) -> list[Row]:
         "phase": mark.phase or "–", "count": f"{mark.count:,}", "time": seconds(mark.time_s),
         "share": 1.0 if mark.share is None else mark.share, "share_said": units.percent(mark.share),
     }  # fmt: skip
-    return [{**shared, **_placed(mark.places[basis], basis)} for basis in marks.bases if frame.holds(mark, basis)]
+    return [{**shared, **_placed(mark, basis)} for basis in marks.bases if frame.holds(mark, basis)]
 
 
-def _placed(place: Verdict, basis: Basis) -> Row:
+def _placed(mark: Mark, basis: Basis) -> Row:
+    place = mark.places[basis]
     executed, dram = place.flops_basis == "executed", place.bytes_basis == "DRAM"
     return {
         "basis": basis, "x": rounded(place.intensity), "y": rounded(place.flops_per_s),
@@ -140,9 +146,19 @@ def _placed(place: Verdict, basis: Basis) -> Row:
         "intensity": units.ratio(place.intensity), "rate": f"{units.count(place.flops_per_s)}FLOP/s",
         "units": "; ".join(f"{units.percent(one.flops / place.flops)} {one.precision} on {one.unit}"
                            for one in sorted(place.units, key=lambda one: -one.flops)) if place.flops else "–",
-        "roof": f"{_percent(place.percent_of_roof)} of {units.count(place.attainable_flops_per_s)}FLOP/s",
-        "bound": place.bound or "–",
+        **_judged(mark, place, basis),
     }  # fmt: skip
+
+
+def _judged(mark: Mark, place: Verdict, basis: Basis) -> Row:
+    """By formula alone a cache makes more than 100% of a roof: where counters ran, it is judged by what they saw."""
+    told = mark.told if basis == "by formula" else place
+    if told.bound is None:
+        return {"roof": "–", "bound": "–"}
+    if basis == "by formula" and mark.basis != basis:
+        return {"roof": f"{_percent(told.percent_of_roof)}, as counted", "bound": f"{told.bound}, as counted"}
+    return {"roof": f"{_percent(told.percent_of_roof)} of {units.count(told.attainable_flops_per_s)}FLOP/s",
+            "bound": told.bound}  # fmt: skip
 
 
 def _percent(value: float | None) -> str:
