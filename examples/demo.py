@@ -23,11 +23,11 @@ from rich.text import Text
 import rooflight
 from rooflight.ledger import Ledger, total
 from rooflight.prediction.result import Predictions
+from rooflight.reporting.report.of_ledger import STEPS
 from rooflight.reporting.written import seconds, whole_bytes, whole_count
 
 MODEL, BATCH, DEVICES = "resnet50", 4, ["h200", "a100", "v100"]
 RECORDED = "recorded:h200/resnet50-train-fp32"
-SECTIONS = 12
 console = Console()
 
 
@@ -65,7 +65,7 @@ def main() -> None:
         with stage(shown, "explain a recorded H200 step", None):
             compared = rooflight.compare(RECORDED)
             causes = {why.quantity: why for why in compared.whys}
-        with stage(shown, "write the report", SECTIONS) as task:
+        with stage(shown, "write the report", STEPS) as task:
             from rooflight.reporting.report.api import named_report, written
 
             def reporting(doing: str) -> None:

@@ -214,52 +214,96 @@ def test_every_control_is_reached_with_tab(opened):
 
 
 def test_the_theme_can_be_chosen_and_charts_follow(opened):
-    opened.see_all()
-    ink = "document.querySelector('.plot[data-chart=shares]').view.signal('background') ?? ''"
-    opened.page.evaluate("scrollTo(0, 0)")
-    themes = []
-    for _ in range(3):
+    place = opened.page.locator(".plot[data-chart=shares]")
+    # How bright the ink of the chart is: its labels are dark on a light page and light on a dark one.
+    ink = """place => {
+      const canvas = place.querySelector('canvas'), {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+      let grey = [];
+      for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 250 && Math.abs(data[i] - data[i + 1]) < 12 && Math.abs(data[i + 1] - data[i + 2]) < 16) grey.push(data[i]);
+      grey.sort((a, b) => a - b);
+      return [grey[0], grey.at(-1)];
+    }"""
+    seen = {}
+    for _ in range(2):
+        opened.page.evaluate("scrollTo(0, 0)")
         opened.page.click("#theme")
-        themes.append(opened.page.evaluate("document.documentElement.dataset.theme"))
-    assert themes == ["light", "dark", "light"]  # light, dark, and as the system says
-    assert opened.page.evaluate(ink) is not None
-    opened.page.click("#theme")
-    opened.page.click("#theme")
+        theme = opened.page.evaluate("document.documentElement.dataset.theme")
+        place.scroll_into_view_if_needed()
+        opened.page.wait_for_function("place => place.dataset.ready === 'yes'", arg=place.element_handle())
+        opened.page.wait_for_timeout(300)
+        seen[theme] = place.evaluate(ink)
+    assert list(seen) == ["light", "dark"]
+    assert seen["light"][0] < 60  # dark letters
+    assert seen["dark"][1] > 200  # light letters
     colour = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")) < 60
+    opened.page.evaluate("scrollTo(0, 0)")
+    opened.page.click("#theme")
+    assert opened.page.evaluate("document.documentElement.dataset.theme") == "light"  # as the system says
 
 
-def test_a_point_of_the_roofline_tells_its_numbers(opened):
+SYMBOLS = """() => {
+  const view = document.querySelector('.plot[data-chart=roofline]').view, found = [];
+  const walk = (item, x, y) => {
+    if (item.marktype === 'symbol' && item.role === 'mark') for (const one of item.items) if (one.opacity !== 0 && one.size > 0) found.push([x + one.x, y + one.y, one.size, one.opacity ?? 1]);
+    if (item.marktype === 'symbol' && item.role === 'legend-symbol') for (const one of item.items) found.push([x + one.x, y + one.y, -1, 1]);
+    for (const below of item.items || []) walk(below, x + (below.x && below.items ? below.x : 0), y + (below.y && below.items ? below.y : 0));
+  };
+  walk(view.scenegraph().root, 0, 0);
+  const [ox, oy] = view.origin();
+  return found.map(([x, y, size, opacity]) => [x + ox, y + oy, size, opacity]);
+}"""
+
+
+def roofline(opened):
+    """The box of its canvas, and its marks; those of size -1 are of legends."""
     place = opened.page.locator(".plot[data-chart=roofline]")
     place.scroll_into_view_if_needed()
     opened.page.wait_for_function("document.querySelector('.plot[data-chart=roofline]').dataset.ready === 'yes'")
-    # Where the marks are: the scene graph knows, in the coordinates of the canvas.
-    x, y = opened.page.evaluate("""() => {
-      const view = document.querySelector('.plot[data-chart=roofline]').view;
-      const found = [];
-      const walk = (item, x, y) => {
-        if (item.marktype === 'symbol' && item.role === 'mark') for (const one of item.items) if (one.opacity !== 0 && one.size > 0) found.push([x + one.x, y + one.y, one.size]);
-        for (const below of item.items || []) walk(below, x + (item.marktype ? 0 : 0) + (below.x && below.items ? below.x : 0), y + (below.y && below.items ? below.y : 0));
-      };
-      walk(view.scenegraph().root, 0, 0);
-      found.sort((a, b) => b[2] - a[2]);
-      const [ox, oy] = view.origin();
-      return [found[0][0] + ox, found[0][1] + oy];
-    }""")
-    box = opened.page.locator(".plot[data-chart=roofline] canvas").bounding_box()
+    return opened.page.locator(".plot[data-chart=roofline] canvas").bounding_box(), opened.page.evaluate(SYMBOLS)
+
+
+def test_a_click_on_the_legend_shows_one_kind_of_work_alone(opened):
+    box, marks = roofline(opened)
+    bright = lambda found: sum(opacity > 0.4 for _, _, size, opacity in found if size > 0)  # noqa: E731
+    before = bright(marks)
+    legend = max((mark for mark in marks if mark[2] == -1), key=lambda mark: mark[1])  # the lowest: what an op does
+    opened.page.mouse.click(box["x"] + legend[0], box["y"] + legend[1])
+    opened.page.wait_for_timeout(300)
+    assert 0 < bright(roofline(opened)[1]) < before
+
+
+def test_a_point_of_the_roofline_tells_its_numbers(opened):
+    box, marks = roofline(opened)
+    x, y, *_ = max(marks, key=lambda mark: mark[2])
     opened.page.mouse.move(box["x"] + x, box["y"] + y)
     opened.page.wait_for_selector("#vg-tooltip-element.visible", timeout=5000)
     text = opened.page.inner_text("#vg-tooltip-element")
-    assert "FLOP/B" in text or "intensity" in text
-    assert "roof" in text
+    for word in ("FLOP/B", "FLOP/s", "time", "roof"):
+        assert word in text
 
 
-def test_printed_it_is_light_and_whole(opened, tmp_path):
-    opened.page.emulate_media(media="print")
+def test_printed_it_is_light_and_whole(browser, mnist, tmp_path):
+    """On paper nothing can be clicked: notes are open, rows are there, empty space for rows is not."""
+    found = Opened(browser, mnist, dark=True)
+    found.page.click(".tree .unfold")
+    rows = int(found.page.inner_text(".tree .count").split(" ")[0])
+    found.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    found.page.emulate_media(media="print", color_scheme="dark")
+    assert found.page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert not found.page.is_visible("header.top")
+    assert found.page.evaluate("[...document.querySelectorAll('section > details')].every(one => one.open)")
+    assert not found.page.locator(".tree tr.spacer").first.is_visible()
+    assert found.page.locator(".tree tr[data-n]").count() == rows
+    assert found.page.evaluate("document.querySelectorAll('.plot[data-ready=yes]').length") >= 1
+    found.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert found.page.evaluate("document.documentElement.dataset.theme") == "dark"
     path = tmp_path / "report.pdf"
-    opened.page.pdf(path=path)
+    found.page.pdf(path=path)
+    pages = path.read_bytes().count(b"/Type /Page\n") + path.read_bytes().count(b"/Type /Page ")
     assert path.read_bytes().startswith(b"%PDF")
-    assert not opened.page.is_visible("header.top")
+    assert pages < 40
+    found.page.context.close()
 
 
 def test_hostile_names_do_nothing(browser, tmp_path):

@@ -143,10 +143,12 @@ def show_page(page: Page) -> None:
 def show_roofline(ledger: Ledger, on: str) -> None:
     """The roofline in text: of where the step ran, or as predicted on the first of the devices."""
     from rooflight.prediction.asked import devices_of
+    from rooflight.reporting.report.of_ledger import told_of
     from rooflight.reporting.text_roofline import text_roofline
 
     console = make_console()
-    for line in text_roofline(ledger, on=devices_of(on, None)[0], width=min(console.width, 110)):
+    told = told_of(ledger, source="", devices=devices_of(on, None))
+    for line in text_roofline(told.elsewhere, on=told.roofed.device, width=min(console.width, 110)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

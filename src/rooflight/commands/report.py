@@ -20,7 +20,6 @@ FORMS = ("text", "html", "md", "latex", "csv", "json", "png", "svg", "pdf")
 CHARTS = ("roofline", "memory", "lanes", "shares", "sweep", "devices", "scaling")
 """Of a ledger; a pair has them twice, as roofline-a and roofline-b, and a study its own."""
 _FLAGS = {"as_json": "json", "as_csv": "csv", "as_markdown": "md"}
-_STEPS = 13
 
 
 @click.command(short_help="a ledger, two side by side, or a study as a page, tables or pictures")
@@ -54,6 +53,9 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
     other batches and devices, many GPUs, where every number comes from. Pictures: -o roofline.png --chart roofline.
     """
     form = _form(to, flags, output)
+    if form == "text" and (sections or chart or dark):
+        raise BadInput("--section, --chart and --dark are of a file: name one, such as -o report.html or -o "
+                       "roofline.png, or say the form with --to")  # fmt: skip
     if output is not None:
         from rooflight.files import check_writable
 
@@ -65,7 +67,7 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
         _refuse_for_a_study(by=by, depth=depth, explain=explain)
         _study(paths[0], form, chart=chart, dark=dark, sections=sections, output=output, force=force)
         return
-    ledgers = _ledgers(paths)
+    ledgers, names = _ledgers(paths)
     if explain:
         from rooflight.commands.output import emit
         from rooflight.estimation.derivation import derive
@@ -77,24 +79,22 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
         _shown(ledgers, form, by=by, depth=depth, unfold=unfold, memory=memory, kernels=kernels, on=on, output=output,
                force=force)  # fmt: skip
     else:
-        _made(ledgers, [str(path) for path in paths], form, chart=chart, dark=dark, sections=sections, on=on,
+        _made(ledgers, names, form, chart=chart, dark=dark, sections=sections, on=on,
               output=output, force=force)  # fmt: skip
     if output is not None:
         say(f"wrote {output}")
 
 
-def _ledgers(paths: tuple[Path, ...]) -> list[Ledger]:
-    """One, two that are compared, or the ranks of one run as one."""
+def _ledgers(paths: tuple[Path, ...]) -> tuple[list[Ledger], list[str]]:
+    """One, two that are compared, or the ranks of one run as one; and how a command line names them."""
+    import shlex
+
     from rooflight.files import load
+    from rooflight.reporting.report.arranged import arranged
 
-    found = [load(path) for path in paths]
-    if len(found) > 1 and len({ledger.header.rank for ledger in found}) == len(found):
-        from rooflight.measurement.ranks import join
-
-        return [join(found)]
-    if len(found) > 2:
-        raise BadInput(f"{len(found)} ledgers are not the ranks of one run: give one, or two to be put side by side")
-    return found
+    if len(paths) > 1 and any(path.is_dir() for path in paths):
+        raise BadInput("a study is reported alone: leave the others away")
+    return arranged([load(path) for path in paths], [shlex.quote(str(path)) for path in paths])
 
 
 def _form(to: str | None, flags: dict[str, bool], output: Path | None) -> str:
@@ -139,12 +139,15 @@ def _shown(ledgers: list[Ledger], form: str, *, by: By, depth: int | None, unfol
 def _made(ledgers: list[Ledger], names: list[str], form: str, *, chart: str | None, dark: bool,
           sections: tuple[str, ...], on: str, output: Path | None, force: bool) -> None:  # fmt: skip
     """The whole report, or a part of it."""
+    from itertools import count
+
     from rooflight.reporting.report.api import named_report
+    from rooflight.reporting.report.of_ledger import STEPS
 
     with progress("reading", count="{task.completed:g} of {task.total:g}") as bar:
-        done = iter(range(_STEPS + 1))
-        made = named_report(ledgers, names, on=on, say=lambda doing: bar.show(doing, next(done, _STEPS), _STEPS))
-        bar.show("writing", _STEPS, _STEPS)
+        done = count()
+        made = named_report(ledgers, names, on=on, say=lambda doing: bar.show(doing, next(done), STEPS))
+        bar.show("writing", STEPS, STEPS)
         also = _document(ledgers[0]) if form == "json" and len(ledgers) == 1 and not sections else None
         _write(made, form, chart=chart, dark=dark, sections=sections, output=output, force=force, also=also)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.measured import is_measured
 from rooflight.reporting.charts.chart import Chart
+from rooflight.reporting.report.arranged import arranged
 from rooflight.reporting.report.endings import ENDINGS, Form
 from rooflight.reporting.report.model import Report
 from rooflight.study.api import Study
@@ -72,7 +74,8 @@ def make(source: Source | Sequence[Source], *, on: On = DEVICES) -> Report:
         from rooflight.reporting.report.of_study import study_report
 
         return study_report(study.rows, study.plan, folder=str(study.folder))
-    return named_report([one for one in found if isinstance(one, Ledger)], [_name(one) for one in sources], on=on)
+    ledgers, names = arranged([one for one in found if isinstance(one, Ledger)], [_name(one) for one in sources])
+    return named_report(ledgers, names, on=on)
 
 
 def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DEVICES,
@@ -81,7 +84,8 @@ def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DE
     from rooflight.prediction.asked import devices_of
 
     if not 1 <= len(ledgers) <= 2:
-        raise BadInput(f"a report is of one ledger, of two side by side, or of a study: {len(ledgers)} were given")
+        raise BadInput("a report is of one ledger, of two side by side, of the ranks of one run, or of a study: "
+                       f"{len(ledgers)} ledgers were given")  # fmt: skip
     devices = devices_of(on, None)
     if any(device.kind != "gpu" for device in devices):
         raise BadInput("a report predicts on GPUs: name some with --on (see `rooflight list devices`)")
@@ -110,9 +114,10 @@ def _loaded(source: Source) -> Ledger | Study:
 
 
 def _name(source: Source) -> str:
+    """As a command line takes it; a ledger that was never a file has none."""
     if isinstance(source, Ledger):
-        return f"{source.header.model}.json.gz"
-    return str(source.folder) if isinstance(source, Study) else str(source)
+        return ""
+    return shlex.quote(str(source.folder) if isinstance(source, Study) else str(source))
 
 
 def written(report: Report, form: Form, *, chart: str | None = None, sections: Sequence[str] = (),
@@ -123,6 +128,8 @@ def written(report: Report, form: Form, *, chart: str | None = None, sections: S
     if form == "png" or form == "svg" or form == "pdf":
         from rooflight.reporting.charts.pictures import picture
 
+        if sections:
+            raise BadInput(f"--section goes with html, md, latex, csv and json: of a {form} --chart says which")
         return picture(chart_of(report, chart, form), form, mode=mode)
     if chart is not None:
         raise BadInput(f"--chart goes with a picture: --to png, svg or pdf, not {form}; --section {chart} gives its "
@@ -135,7 +142,7 @@ def written(report: Report, form: Form, *, chart: str | None = None, sections: S
     if form == "json":
         return msgspec.json.encode({**(also or {}), "report": forms.report_document(report)})
     if form == "csv":
-        return forms.report_csv(report).encode()
+        return forms.report_csv(report, sections=bool(sections)).encode()
     return (forms.report_latex(report) if form == "latex" else forms.report_markdown(report)).encode()
 
 

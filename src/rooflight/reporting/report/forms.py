@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflight.errors import BadInput
 from rooflight.reporting.report.model import Report, Section, Titled
-from rooflight.reporting.table import Label, to_csv, to_markdown
+from rooflight.reporting.table import Column, Label, Table, to_csv, to_markdown
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -45,9 +45,7 @@ def report_markdown(report: Report) -> str:
             parts += [f"### {_plain(titled.title)}\n"] if titled.title else []
             parts.append(to_markdown(titled.table))
             parts += [f"{_plain(titled.note)}\n"] if titled.note else []
-        parts += (
-            ["```console\n" + "\n".join(f"$ {one}" for one in section.commands) + "\n```\n"] if section.commands else []
-        )
+        parts += [_block([f"$ {one}" for one in section.commands])] if section.commands else []
         parts += [f"{_plain(line)}\n" for line in section.small_print]
     return "\n".join(parts)
 
@@ -60,8 +58,8 @@ def _block(lines: Sequence[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Nothing in it is Markdown or HTML, whatever a module is called."""
-    return re.sub(r"([\\`*_\[\]|])", r"\\\1", text).replace("<", "&lt;")
+    """One line in which nothing is Markdown or HTML, whatever a module is called."""
+    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
 
 
 def report_latex(report: Report) -> str:
@@ -72,9 +70,13 @@ def report_latex(report: Report) -> str:
         parts.append(_latex_table("headline", [False, True, False], ["", "", ""],
                                   [[fact.label, fact.value, fact.detail] for fact in report.facts]))  # fmt: skip
     for section in report.sections:
+        said = [f"Not here: {section.missing}."] if section.missing else []
+        said += [*section.lines, *section.small_print, *(f"$ {one}" for one in section.commands)]
+        parts.append("\n".join([f"% --- {_comment(section.title)} ---", *(f"% {_comment(line)}" for line in said)]))
         for titled in _tables(section):
             table = titled.table
             caption = section.title if not titled.title else f"{section.title}: {titled.title}"
+            parts += [f"% {_comment(titled.note)}"] if titled.note else []
             parts.append(_latex_table(caption, [column.right for column in table.columns],
                                       [column.name for column in table.columns], table.written()))  # fmt: skip
     return "\n\n".join(parts) + "\n"
@@ -85,7 +87,8 @@ def _latex_table(caption: str, right: Sequence[bool], names: Sequence[str], rows
     lines = [f"\\begin{{longtable}}{{{sides}}}", f"\\caption{{{_latex(caption)}}}\\\\", "\\toprule"]
     if any(names):
         lines += [" & ".join(map(_latex, names)) + r" \\", "\\midrule", "\\endhead"]
-    lines += [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in rows]
+    # What stands behind \\ in brackets, or as a star, would be its argument.
+    lines += ["{}" + " & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in rows]
     return "\n".join([*lines, "\\bottomrule", "\\end{longtable}"])
 
 
@@ -103,9 +106,18 @@ def _comment(text: str) -> str:
     return " ".join(text.split())
 
 
-def report_csv(report: Report) -> str:
-    """All tables, raw values, a blank line between them."""
-    return to_csv([titled.table for section in report.sections for titled in _tables(section)])
+def report_csv(report: Report, *, sections: bool = False) -> str:
+    """The main table alone, raw values; of chosen sections all tables, each below its title."""
+    plain = [section.plain for section in report.sections if section.plain is not None]
+    if plain and not sections:
+        return to_csv(plain)
+    named = [(section, titled) for section in report.sections for titled in _tables(section)]
+    parts = [f"{_title_line(section, titled)}{to_csv([titled.table])}" for section, titled in named]
+    return "\n".join(parts)
+
+
+def _title_line(section: Section, titled: Titled) -> str:
+    return to_csv([Table("", (Column(f"{section.title}: {titled.title}" if titled.title else section.title),), ())])
 
 
 def report_document(report: Report) -> dict[str, Any]:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rooflight import summary, units
+from rooflight.errors import RooflightError
 from rooflight.ledger import total
 from rooflight.measured.step import busy_s, rates, utilisation, wall_s
 from rooflight.prediction.result import Prediction
+from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.report.model import Fact
 from rooflight.reporting.written import per_second, quotient, seconds, whole_bytes, whole_count
 
@@ -17,22 +19,36 @@ if TYPE_CHECKING:
 
 
 def facts_of(told: Told) -> Iterator[Fact]:
-    ledger, sums = told.ledger, total(told.ledger.ops)
-    if ledger.ops:
-        parts = [f"{units.count(sums.macs)} MACs"]
-        parts += [f"{units.count(summary.params(ledger))} parameters"] if ledger.modules else []
-        parts.append(f"{units.bytes_(sums.bytes)} moved at least")
-        yield Fact("useful FLOPs of a step", units.count(sums.flops), " · ".join(parts))
-    if told.is_measured:
-        yield from _measured(told)
-    else:
-        yield from _predicted_time(told)
-    yield from _bound(told)
-    yield from _memory(told)
-    yield from _to_do(told)
+    """Those that are known; what cannot be had is left out."""
+    for part in (_work, _measured, _predicted_time, _bound, _memory, _to_do):
+        try:
+            yield from part(told)
+        except RooflightError:
+            continue  # its section says why
+
+
+def _work(told: Told) -> Iterator[Fact]:
+    """What the mathematics asks for, as far as formulas tell."""
+    ledger = told.ledger
+    if not ledger.ops:
+        return
+    sums = total(ledger.ops)
+    unknown = sum(entry.calls for entry in sums.uncounted)
+    ranks = len({op.rank for op in ledger.ops})
+    label = "useful FLOPs of a step" + (f", of {ranks} ranks together" if ranks > 1 else "")
+    if all(op.cost is None for op in ledger.ops):
+        yield Fact(label, "–", "no op of it has a formula")
+        return
+    parts = [f"{units.count(sums.macs)} MACs"]
+    parts += [f"{units.count(summary.params(ledger))} parameters"] if ledger.modules else []
+    parts.append(f"{units.bytes_(sums.bytes)} moved at least")
+    parts += [f"{unknown:,} ops without a formula are not in it"] if unknown else []
+    yield Fact(label, f"{'≥ ' if unknown else ''}{units.count(sums.flops)}", " · ".join(parts))
 
 
 def _measured(told: Told) -> Iterator[Fact]:
+    if not told.is_measured:
+        return
     measured = told.measured
     wall, busy = wall_s(measured), busy_s(measured)
     used, speed = utilisation(measured), rates(measured)
@@ -42,7 +58,8 @@ def _measured(told: Told) -> Iterator[Fact]:
         parts += [f"GPU busy {seconds(busy)}"] if busy is not None else []
         parts += [f"{per_second(speed.samples_per_s)} samples/s"] if speed.samples_per_s is not None else []
         parts += [f"MFU {units.percent(used.mfu)}"] if used is not None else []
-        yield Fact("time of a step, measured", seconds(wall), " · ".join(parts))
+        doubtful = " (unreliable, see below)" if doubt(measured) else ""
+        yield Fact(f"time of a step, measured{doubtful}", seconds(wall), " · ".join(parts))
     sums = measured.total
     if sums.executed_flops is not None:
         over = sums.executed_per_useful
@@ -57,7 +74,7 @@ def _own_prediction(told: Told) -> Prediction | None:
 
 
 def _predicted_time(told: Told) -> Iterator[Fact]:
-    one = _own_prediction(told)
+    one = None if told.is_measured else _own_prediction(told)
     if one is None:
         return
     from rooflight.reporting.predict_tables import between, rate
@@ -77,8 +94,15 @@ def _bound(told: Told) -> Iterator[Fact]:
         parts.append(f"the GPU is busy {min(step.busy_share, 1):.0%} of the time")
     if step.percent_of_op_roofs is not None:
         parts.append(f"{step.percent_of_op_roofs:.0f}% of the roofs of its ops while it works")
-    parts += [f"predicted on {step.device}"] if step.times == "predicted" else []
-    yield Fact("bound by", step.bound, " · ".join(parts))
+    far = step.bound != "host" and step.bounds.get("latency", 0.0) > 0.5
+    parts += [f"far from both roofs, more of its time on the {step.bound} side"] if far else []
+    yield Fact(f"bound by{_there(told)}", "latency" if far else step.bound, " · ".join(parts))
+
+
+def _there(told: Told) -> str:
+    """Where a verdict is not of the run itself."""
+    step = told.roofed.step()
+    return f", predicted on {step.device}" if step.times == "predicted" else ""
 
 
 def _memory(told: Told) -> Iterator[Fact]:
@@ -103,5 +127,5 @@ def _to_do(told: Told) -> Iterator[Fact]:
     best = step.advice[0]
     gain = best.gain_of_kernels if best.gain_of_step is None else best.gain_of_step
     after = best.after_s if best.wall_s is None else best.wall_s
-    detail = f"{seconds(after)} instead of {seconds(step.wall_s or best.before_s)}, predicted"
-    yield Fact("what would help most", best.how, f"{units.percent(gain)} less time · {detail}")
+    detail = f"{seconds(after)} predicted, instead of {seconds(step.wall_s or best.before_s)} {step.times}"
+    yield Fact(f"what would help most{_there(told)}", best.how, f"{units.percent(gain)} less time · {detail}")

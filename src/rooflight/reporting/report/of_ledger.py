@@ -35,7 +35,7 @@ from rooflight.reporting.report.details import Details, details_of
 from rooflight.reporting.report.headline import facts_of
 from rooflight.reporting.report.model import Report, Section, Titled
 from rooflight.reporting.report.origins import origins_section
-from rooflight.reporting.report.outlook import Again, Outlook, again, outlook
+from rooflight.reporting.report.outlook import Again, Outlook, again, outlook, usable
 from rooflight.reporting.report.tree import Tree, tree_of
 
 _PLAIN_DEPTH = 3
@@ -54,9 +54,11 @@ class Told:
 
     ledger: Ledger
     source: str
-    """The path or name that it was loaded from, for the commands that make it again."""
+    """The path or name that it was loaded from, as a command line takes it; empty where it was never a file."""
     devices: tuple[Device, ...]
-    """Whose times are predicted; a step that ran on none of these is judged on the first."""
+    """Whose times are predicted: those that can run the step. One that ran on a CPU is judged on the first."""
+    left_out: tuple[str, ...] = ()
+    """Devices that were named and cannot run it, and why."""
 
     @cached_property
     def measured(self) -> Measured:
@@ -69,7 +71,11 @@ class Told:
     @cached_property
     def judge(self) -> Judge:
         """Of a measured step on the device that it ran on, whether that has roofs or not."""
-        return Judge(self.ledger, on=None if self.is_measured else self.devices[0])
+        return Judge(self.ledger, on=None if self.is_measured or not self.devices else self.devices[0])
+
+    @property
+    def ran_on_cpu(self) -> bool:
+        return self.is_measured and self.ledger.header.target == "cpu"
 
     @cached_property
     def again(self) -> Again | str:
@@ -79,7 +85,7 @@ class Told:
     @cached_property
     def elsewhere(self) -> Ledger:
         """The step as a GPU would run it: of one that ran on a CPU, built again where that can be."""
-        if self.judge.device is not None:
+        if not self.ran_on_cpu:
             return self.ledger
         if isinstance(self.again, Again):
             return self.again.ledger
@@ -87,8 +93,8 @@ class Told:
 
     @cached_property
     def roofed(self) -> Judge:
-        """Under roofs: where it ran, or as predicted on the first device for a step that ran on none."""
-        if self.judge.device is not None or not self.ledger.ops:
+        """Under roofs: where it ran; a step that ran on a CPU as predicted on the first device."""
+        if not self.ran_on_cpu or not self.ledger.ops or not self.devices:
             return self.judge
         return Judge(self.elsewhere, on=self.devices[0])
 
@@ -109,11 +115,18 @@ class Told:
         return outlook(self.ledger, self.devices, self.again)
 
 
-def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say: Said = _quietly) -> Report:
-    """`say` is told what is being looked for, for a progress bar."""
+def told_of(ledger: Ledger, *, source: str, devices: Sequence[Device]) -> Told:
+    """The device that it ran on comes first; those that cannot run it are left out."""
     known = recognise_name(ledger.header.device)
     first = [known] if known is not None and known.kind == "gpu" else []
-    told = Told(ledger, source, tuple({device.name: device for device in (*first, *devices)}.values()))
+    named = {device.name: device for device in (*first, *devices)}
+    able, left_out = usable(ledger, list(named.values()))
+    return Told(ledger, source, tuple(able), left_out)
+
+
+def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say: Said = _quietly) -> Report:
+    """`say` is told what is being looked for, for a progress bar."""
+    told = told_of(ledger, source=source, devices=devices)
     sections = []
     for name, title, section in _SECTIONS:
         say(title.partition(",")[0].lower())
@@ -126,8 +139,7 @@ def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say
     say("headline")
     return Report(
         title=ledger.header.model, subtitle=text.headline(ledger), facts=tuple(facts_of(told)),
-        lines=tuple(_lines(told)), sections=tuple(sections),
-        details=told.details if ledger.ops else None,
+        lines=tuple(_lines(told)), sections=tuple(sections), details=told.details if ledger.ops else None,
     )  # fmt: skip
 
 
@@ -139,20 +151,23 @@ def _lines(told: Told) -> Iterator[str]:
     if step.bound is not None:
         where = "" if told.roofed is told.judge else f"on {step.device}, predicted: "
         yield where + verdict_text.step_line(step)
-    if told.is_measured and told.ledger.ops:
+    if told.is_measured and any(op.cost is not None for op in told.ledger.ops):
         lines = why_tables.why_lines(with_its_estimate(told.ledger, told.source))
         if lines:
             yield f"why estimate and measurement differ: {'; '.join(lines)}"
 
 
 def _roofline(told: Told) -> Section | None:
-    from rooflight.reporting.charts.roofline import roofline_chart
+    from rooflight.reporting.charts.roofline import chart_of
+    from rooflight.reporting.roofline_marks import NoRoofline, marks_of
 
     if not told.ledger.ops:
         return None
-    chart = roofline_chart(told.elsewhere, on=told.devices[0])
-    missing = "" if chart is not None else "no op has FLOPs and a time under a known roof"
-    return Section(charts=_charts(chart), missing=missing)
+    try:
+        marks = marks_of(told.elsewhere, on=told.roofed.device)
+    except NoRoofline as error:
+        return Section(missing=str(error))
+    return Section(charts=(chart_of(marks, told.elsewhere),))
 
 
 def _layers(told: Told) -> Section | None:
@@ -172,6 +187,8 @@ def _layers(told: Told) -> Section | None:
 def _why(told: Told) -> Section | None:
     if not told.is_measured or not told.ledger.ops:
         return None
+    if all(op.cost is None for op in told.ledger.ops):
+        return Section(missing="no op of this step has a formula, so there is nothing to compare with")
     whys = with_its_estimate(told.ledger, told.source)
     if not whys.whys:
         return _why_elsewhere(told.ledger)
@@ -179,8 +196,8 @@ def _why(told: Told) -> Section | None:
                    small_print=(why_tables.CONVENTIONS,))  # fmt: skip
 
 
-def _why_tables(comparison: Comparison) -> tuple[Titled, ...]:
-    return tuple(Titled(one.quantity, why_tables.why_table(one)) for one in comparison.whys)
+def _why_tables(comparison: Comparison, of: str = "") -> tuple[Titled, ...]:
+    return tuple(Titled(f"{one.quantity}{of}", why_tables.why_table(one)) for one in comparison.whys)
 
 
 def _why_elsewhere(ledger: Ledger) -> Section:
@@ -195,7 +212,8 @@ def _why_elsewhere(ledger: Ledger) -> Section:
     comparison = with_its_estimate(found, name)
     said = (f"Counters were not read in this run. What they show of such a step stands here from recorded:{name}: "
             f"{text.headline(found)}.")  # fmt: skip
-    return Section(lines=(said, *why_tables.why_lines(comparison)), tables=_why_tables(comparison),
+    tables = _why_tables(comparison, f", of recorded:{name}")
+    return Section(lines=(said, *why_tables.why_lines(comparison)), tables=tables,
                    small_print=(why_tables.CONVENTIONS,))  # fmt: skip
 
 
@@ -205,9 +223,10 @@ def _advice(told: Told) -> Section | None:
     if step.bound is None:
         return Section(missing=step.reason)
     page = verdict_tables.verdict_page(judge, depth=2)
+    where = [] if judge is told.judge else [f"It ran on a CPU: what follows is predicted on {step.device}."]
     tables = [Titled("Changes of the whole step", verdict_tables.step_table(judge)),
               Titled("Layers under their roofs", verdict_tables.verdict_table(judge, depth=2))]  # fmt: skip
-    return Section(lines=(*page.summary, *page.notes),
+    return Section(lines=(*where, *page.summary, *page.notes),
                    tables=_filled(tables), small_print=(verdict_text.CONVENTIONS,))  # fmt: skip
 
 
@@ -217,8 +236,9 @@ def _memory(told: Told) -> Section | None:
 
     if not told.ledger.ops:
         return None
-    chart = memory_chart(told.ledger, on=told.devices[0])
-    tables = [Titled("Who lives in memory at the peak", peak_tenants_table(told.ledger, on=told.devices[0]))]
+    on = told.devices[0] if told.devices else None
+    chart = memory_chart(told.ledger, on=on)
+    tables = [Titled("Who lives in memory at the peak", peak_tenants_table(told.ledger, on=on))]
     if told.is_measured:
         tables.append(Titled("As measured", step_tables.memory_table(told.measured)))
     return Section(charts=_charts(chart), tables=_filled(tables))
@@ -250,8 +270,15 @@ def _sweep(told: Told) -> Section | None:
     if found is None:
         return Section(missing=missing)
     tables = [Titled(table.title, table) for table in predict_tables.pivot_tables(found)]
-    return Section(charts=_charts(sweep_chart(found)), tables=_filled(tables),
-                   lines=("Predicted, each batch on each device, before anything ran there.",))  # fmt: skip
+    said = ("Predicted, each batch on each device, before anything ran there.", *_as_what(told.ledger))
+    return Section(charts=_charts(sweep_chart(found)), tables=_filled(tables), lines=said)  # fmt: skip
+
+
+def _as_what(ledger: Ledger) -> tuple[str, ...]:
+    """How the step is predicted where that is not how it ran."""
+    if ledger.header.execution != "compile":
+        return ()
+    return ("This step was compiled; predicted is the same step in eager mode, without fusion.",)
 
 
 def _devices(told: Told) -> Section | None:
@@ -259,12 +286,12 @@ def _devices(told: Told) -> Section | None:
 
     found, missing = told.outlook.devices.found, told.outlook.devices.missing
     if found is None:
-        return Section(missing=missing, lines=told.outlook.left_out)
+        return Section(missing=missing, lines=told.left_out)
     from rooflight.reporting.predict_page import conventions
 
     tables = [Titled("", predict_tables.main_table(found))]
     return Section(charts=_charts(devices_chart(found)), tables=_filled(tables),
-                   lines=(*told.outlook.left_out, *found.notes),
+                   lines=(*_as_what(told.ledger), *told.left_out, *found.notes),
                    small_print=tuple(conventions(found)))  # fmt: skip
 
 
@@ -282,7 +309,7 @@ def _scaling(told: Told) -> Section | None:
               Titled("Strong scaling: the whole batch is divided",
                      predict_many_tables.scaling_table("strong", many.strong))]  # fmt: skip
     return Section(charts=_charts(scaling_chart(found)), tables=_filled(tables),
-                   lines=(f"Data parallel on {found[0].device}, predicted.", *many.assumptions,
+                   lines=(f"Data parallel on {found[0].device}, predicted.", *_as_what(told.ledger), *many.assumptions,
                           *many.notes))  # fmt: skip
 
 
@@ -304,6 +331,8 @@ _SECTIONS: tuple[tuple[str, str, Callable[[Told], Section | None]], ...] = (
     ("origins", "Conventions, origins, and how to repeat it", _origins),
 )
 """In the order of the page."""
+STEPS = len(_SECTIONS) + 1
+"""How often `say` is called: for each section, and for the headline."""
 
 
 def _charts(chart: Chart | None) -> tuple[Chart, ...]:

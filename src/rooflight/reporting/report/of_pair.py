@@ -15,7 +15,7 @@ from rooflight.measured.rows import NO_OP, SEVERAL
 from rooflight.measured.rows import rows as summed
 from rooflight.reporting import compare_memory_tables, compare_tables, text, why_tables
 from rooflight.reporting.charts.chart import Chart, renamed
-from rooflight.reporting.report.details import details_of
+from rooflight.reporting.report.details import Details, details_of
 from rooflight.reporting.report.model import Fact, Report, Section, Titled
 from rooflight.reporting.report.origins import origins_section
 from rooflight.reporting.report.tree import ColumnKind, Side, Tree, TreeColumn
@@ -42,14 +42,21 @@ def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequ
         *(_origin(name, side.ledger, source)
           for name, side, source in zip("AB", (comparison.a, comparison.b), sources, strict=True)),
     ]  # fmt: skip
+    both = " ".join(sources)
     again = Section("repeat", "How to repeat it", small_print=page.small_print,
-                    commands=(f"rooflight report {sources[0]} {sources[1]} -o report.html",
-                              f"rooflight compare {sources[0]} {sources[1]}"))  # fmt: skip
+                    commands=() if not all(sources) else (f"rooflight report {both} -o report.html",
+                              f"rooflight compare {both}"))  # fmt: skip
     return Report(
-        title=f"{title}: A against B", subtitle=f"A: {text.headline(a)}", facts=tuple(_facts(comparison)),
+        title=f"{title}: A against B", subtitle=f"A: {text.headline(a)} | B: {text.headline(b)}",
+        facts=tuple(_facts(comparison)),
         lines=page.summary, sections=(*(one for one in sections if one is not None), again),
-        details=details_of(a, comparison.reasons[0]) if a.ops else None,
+        details=_derivations(a),
     )  # fmt: skip
+
+
+def _derivations(a: Ledger) -> Details | None:
+    """How A's rows are derived; kernels and causes are each side's own, and not of the pair."""
+    return None if not a.ops else replace(details_of(a, None), kernels_of={}, kernel_names=())
 
 
 def _facts(comparison: Comparison) -> Iterator[Fact]:

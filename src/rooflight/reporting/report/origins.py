@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 
 from rooflight.hardware.device import Device
@@ -63,10 +62,11 @@ def _peaks(devices: Sequence[Device]) -> Table:
 
 
 def _commands(ledger: Ledger, source: str) -> Iterator[str]:
-    """What made it, and what shows it again."""
+    """What made it, and what shows it again; `source` as a command line takes it."""
     if ledger.header.command:
         yield ledger.header.command
-    name = shlex.quote(source)
-    yield f"rooflight report {name} -o report.html"
-    if is_measured(ledger) and ledger.ops:
-        yield f"rooflight compare {name}"
+    if not source:
+        return
+    yield f"rooflight report {source} -o report.html"
+    if is_measured(ledger) and ledger.ops and " " not in source:
+        yield f"rooflight compare {source}"

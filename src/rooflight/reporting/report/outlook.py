@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,8 +22,8 @@ from rooflight.ledger import Ledger, total
 from rooflight.measured import is_measured
 from rooflight.prediction.result import Predictions
 
-_OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):[\w.-]+")
-"""Names of architectures, never paths."""
+_OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):([A-Za-z][\w.-]*)")
+"""Names of architectures; a folder of that name is none."""
 _MOST_BATCH = 4096
 _SIZES, _SIZES_OF_LARGE = 9, 5
 _LARGE = 5_000
@@ -44,8 +45,6 @@ class Outlook:
     """At the ledger's own batch."""
     sweep: Part
     scaling: Part
-    left_out: tuple[str, ...] = ()
-    """Devices that cannot run the step, and why."""
 
 
 @dataclass(frozen=True)
@@ -59,32 +58,36 @@ class Again:
 
 
 def outlook(ledger: Ledger, devices: Sequence[Device], again: Again | str) -> Outlook:
-    """`again`: the same step by name, or why it cannot be had. Devices that lack what the step needs are left out."""
+    """On devices that can run the step. `again`: the same step by name, or why it cannot be had."""
     if not ledger.ops or ledger.header.step is None:
         nothing = Part(missing="nothing tells the ops of this run, so nothing can be predicted from it")
         return Outlook(nothing, nothing, nothing)
-    usable, left_out = _usable(ledger, devices)
-    if not usable:
+    ranks = len({op.rank for op in ledger.ops})
+    if ranks > 1:
+        nothing = Part(missing=f"this ledger holds {ranks} ranks, and predictions are of one: report one's alone")
+        return Outlook(nothing, nothing, nothing)
+    if not devices:
         nothing = Part(missing="none of the devices can run this step: name others with --on")
-        return Outlook(nothing, nothing, nothing, left_out)
+        return Outlook(nothing, nothing, nothing)
     if isinstance(again, str):
         nothing = Part(missing=again)
-        return Outlook(_tried(lambda: _from_ledger(ledger, usable)), nothing, nothing, left_out)
+        return Outlook(_tried(lambda: _from_ledger(ledger, devices)), nothing, nothing)
     asked = again.asked
     from rooflight.prediction.api import predict
 
-    plain = partial(predict, ledger.header.model, advice=False, find_savings=False, **asked)
+    graphs = ledger.header.execution == "graph"
+    plain = partial(predict, ledger.header.model, advice=False, find_savings=False, graphs=graphs, **asked)
     batch = ledger.header.batch or 1
     scaling = Part(missing="scaling is of training")
     if ledger.header.step == "train":
-        scaling = _tried(lambda: plain(on=usable[0], batch=batch, gpus=_GPUS_PER_NODE, nodes=_NODES))
+        scaling = _tried(lambda: plain(on=devices[0], batch=batch, gpus=_GPUS_PER_NODE, nodes=_NODES))
     large = len(ledger.ops) >= _LARGE
-    sweep = _tried(lambda: plain(on=usable, batch=_batches(batch, _SIZES_OF_LARGE if large else _SIZES)))
+    sweep = _tried(lambda: plain(on=devices, batch=_batches(batch, _SIZES_OF_LARGE if large else _SIZES)))
     if large and sweep.found is not None:
         here = Part(replace(sweep.found, predictions=tuple(row for row in sweep.found if row.batch == batch)))
     else:
-        here = _tried(lambda: plain(on=usable, batch=batch))
-    return Outlook(here, sweep, scaling, left_out)
+        here = _tried(lambda: plain(on=devices, batch=batch))
+    return Outlook(here, sweep, scaling)
 
 
 def _tried(ask: Callable[[], Predictions]) -> Part:
@@ -102,18 +105,19 @@ def _batches(own: int, sizes: int) -> list[int]:
     return sorted({1, own, *powers})
 
 
-def _usable(ledger: Ledger, devices: Sequence[Device]) -> tuple[list[Device], tuple[str, ...]]:
+def usable(ledger: Ledger, devices: Sequence[Device]) -> tuple[list[Device], tuple[str, ...]]:
+    """Devices that have the precision of the step; of the others, why not."""
     from rooflight.prediction.tiers import check_precision
 
     header = ledger.header
-    usable, left_out = [], []
+    found, left_out = [], []
     for device in devices:
         try:
             check_precision(header.autocast or header.dtype or "fp32", [device])
-            usable.append(device)
+            found.append(device)
         except BadInput as error:
             left_out.append(str(error))
-    return usable, tuple(left_out)
+    return found, tuple(left_out)
 
 
 def again(ledger: Ledger) -> Again | str:
@@ -150,7 +154,8 @@ def _is_known(model: str) -> bool:
 
     if model in builtin_names():
         return True
-    return _OF_LIBRARIES.fullmatch(model) is not None
+    found = _OF_LIBRARIES.fullmatch(model)
+    return found is not None and not Path(found[1]).exists()
 
 
 def _identity(ledger: Ledger) -> tuple[Any, ...]:

@@ -122,7 +122,7 @@ def table_html(table: Table) -> str:
     body = []
     for number, (row, cells) in enumerate(zip(table.rows, table.written(), strict=True)):
         if number == _MOST_ROWS:
-            more = f"{len(table.rows) - number:,} more rows: rooflight report PATH --to csv"
+            more = f"{len(table.rows) - number:,} more rows: rooflight report PATH --to csv --section NAME"
             body.append(f'<tr><td colspan="{len(cells)}">{html.escape(more)}</td></tr>')
             break
         drawn = "".join(_cell(column.name, column.right, cell, text)

@@ -236,6 +236,7 @@ class Grid {
     const focused = this.body.contains(document.activeElement);
     const rows = [this.spacer(start)];
     for (let n = start; n < end; n += 1) rows.push(this.row(n));
+    if (all && end < this.rows.length) rows.push(this.rest(this.rows.length - end));
     rows.push(this.spacer(this.rows.length - end));
     this.body.replaceChildren(...rows);
     if (focused) $(`tr[data-n="${this.active}"]`, this.body)?.focus({ preventScroll: true });
@@ -244,6 +245,11 @@ class Grid {
     const row = make("tr", undefined, "spacer"), cell = make("td");
     row.setAttribute("aria-hidden", "true");
     cell.colSpan = this.columns.length + 1; cell.style.height = `${rows * this.rowHeight}px`; row.append(cell);
+    return row;
+  }
+  rest(count) {
+    const row = make("tr"), cell = make("td", `${count.toLocaleString("en-US")} more rows are not printed`);
+    cell.colSpan = this.columns.length + 1; row.append(cell);
     return row;
   }
   row(n) {
@@ -402,9 +408,17 @@ const reading = new IntersectionObserver((entries) => entries.forEach((entry) =>
   if (entry.isIntersecting) { links.forEach((link) => link.classList.remove("here")); links.get(entry.target.id)?.classList.add("here"); }
 }), { rootMargin: "-10% 0px -80% 0px" });
 $$("main section").forEach((section) => reading.observe(section));
-addEventListener("beforeprint", () => { chosenBefore = chosen; chosen = "light"; applyTheme(); $$(".plot").forEach(draw); });
-addEventListener("afterprint", () => { chosen = chosenBefore; applyTheme(); });
-let chosenBefore = chosen;
+// On paper everything is light, drawn and unfolded: nobody can click there.
+let chosenBefore = chosen, opened = [];
+addEventListener("beforeprint", () => {
+  chosenBefore = chosen; chosen = "light"; applyTheme(); $$(".plot").forEach(draw);
+  opened = $$("section > details:not([open])");
+  opened.forEach((one) => { one.open = true; });
+});
+addEventListener("afterprint", () => {
+  chosen = chosenBefore; applyTheme();
+  opened.forEach((one) => { one.open = false; });
+});
 
 applyTheme();
 $$(".plot").forEach((place) => near.observe(place));
