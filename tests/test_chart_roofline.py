@@ -293,6 +293,8 @@ def test_points_of_the_chart_are_the_marks_that_it_holds():
         "1.00 G executed", "5.00 MB of DRAM", "200", "50.0 TFLOP/s", "10.1% of 494 TFLOP/s",
         "100.0% tf32 on tensor cores")  # fmt: skip
     assert [cells[0] for cells in chart.table.rows] == ["whole step", "op", "op"]
+    assert "Click" in chart.hint
+    assert "lick" not in chart.caption
 
 
 def test_the_spec_is_whole_and_loads_nothing():

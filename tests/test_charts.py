@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from measured_ledgers import compiled, toy
 
 import rooflight
 from rooflight.explanation.devices import DeviceTime
+from rooflight.hardware.devices import find
 from rooflight.ledger import Kernel, Ledger, Measurement, Value
 from rooflight.prediction.result import Predictions
 from rooflight.reporting.charts.axes import log_ticks
@@ -29,6 +31,7 @@ from rooflight.reporting.charts.shares import shares_chart
 from rooflight.reporting.charts.sweep import sweep_chart
 from rooflight.reporting.charts.theme import COLOURS, config
 from rooflight.reporting.op_families import family_of, family_of_all
+from rooflight.study.api import load as load_study
 from rooflight.study.cell import Cell, Row
 
 HOSTILE = "</script><script>alert(1)</script>"
@@ -90,7 +93,7 @@ def charts(resnet: Ledger, predictions: Predictions, scaled: Predictions) -> dic
         made = [
             *(chart(hostile(resnet)) for chart in (memory_chart, lanes_chart, shares_chart)),
             sweep_chart(predictions), devices_chart(predictions), scaling_chart(scaled),
-            *study_charts(study_rows(HOSTILE)),
+            *study_charts([*study_rows(HOSTILE), study_rows(f"{HOSTILE}, too")[0]]),
         ]  # fmt: skip
         found = {chart.name: chart for chart in made if chart is not None}
         assert all(chart.spec for chart in found.values())
@@ -98,7 +101,7 @@ def charts(resnet: Ledger, predictions: Predictions, scaled: Predictions) -> dic
 
 
 def test_every_chart_is_there(charts: dict[str, Chart]) -> None:
-    assert set(charts) == {"memory", "lanes", "shares", "sweep", "devices", "scaling", "batch-1-time"}
+    assert set(charts) == {"memory", "lanes", "shares", "sweep", "devices", "scaling", "batch-1-time", "cells"}
 
 
 def test_every_chart_can_be_drawn(charts: dict[str, Chart]) -> None:
@@ -124,6 +127,7 @@ def test_colours_are_those_of_the_theme(charts: dict[str, Chart]) -> None:
 def test_every_chart_says_how_to_read_it_and_has_its_numbers_as_a_table(charts: dict[str, Chart]) -> None:
     for chart in charts.values():
         assert len(chart.caption) > 40 and chart.title, chart.name
+        assert not re.search("click|drag|hollow", chart.caption, re.IGNORECASE), chart.name
         assert chart.table.rows and all(len(row) == len(chart.table.columns) for row in chart.table.rows), chart.name
         assert all(isinstance(text, str) for row in chart.table.written() for text in row), chart.name
 
@@ -138,7 +142,7 @@ def test_nothing_to_draw_is_none(predictions: Predictions) -> None:
     assert scaling_chart(predictions) is None
     assert sweep_chart(msgspec.structs.replace(predictions, predictions=predictions.predictions[:1])) is None
     assert devices_chart([]) is None
-    assert study_charts(study_rows()[:1]) == []
+    assert study_charts([Row(cell=Cell(model="net", batch=1, on="h200"))]) == []
 
 
 # --- memory ---
@@ -183,6 +187,40 @@ def test_measured_memory_alone() -> None:
     assert chart.table.rows[1:] == (("after forward", 2536), ("after backward", 1768), ("after optimizer", 1512))
 
 
+def test_predicted_memory_names_its_device(resnet: Ledger) -> None:
+    estimate = rooflight.estimate("mnist-cnn", batch=8)
+    on_cpu = rooflight.estimate("mnist-cnn", batch=8, target="cpu")
+    for ledger, on, said in (
+        (resnet, "l4", "predicted for NVIDIA H200 SXM 141 GB"), (estimate, None, "predicted for NVIDIA H200 SXM 141 GB"),
+        (estimate, "l4", "predicted for NVIDIA L4 24 GB"), (on_cpu, "l4", "predicted for a CPU"),
+    ):  # fmt: skip
+        device = find(on) if on else None
+        chart = memory_chart(ledger, on=device)
+        assert chart is not None and said in chart.caption
+        assert chart.table.columns[1].name == f"allocated, {said}"
+        assert peak_tenants_table(ledger, on=device).columns[0].name == f"alive at the peak, {said}"
+
+
+def test_of_several_ranks_each_row_names_its_own() -> None:
+    """The toy's step twice, as two ranks joined."""
+    one = toy()
+    count = len(one.ops)
+    ops = tuple(msgspec.structs.replace(op, index=op.index + count, rank=1) for op in one.ops)
+    rows = tuple(
+        msgspec.structs.replace(row, ops=tuple(index + count for index in row.ops))
+        for row in one.measurements
+        if row.scope == "op"
+    )
+    both = msgspec.structs.replace(one, ops=(*one.ops, *ops), measurements=(*one.measurements, *rows))
+    chart = memory_chart(both)
+    assert chart is not None and "first of 2 ranks" in chart.caption
+    assert chart.table.rows == tuple(
+        (f"rank {rank}: after {where}", bytes_)
+        for rank in (0, 1)
+        for where, bytes_ in (("the first op", 1256), ("forward", 2536), ("backward", 1768), ("optimizer", 1512))
+    )
+
+
 def test_long_steps_are_thinned_and_keep_their_peak(resnet: Ledger) -> None:
     memory = predicted_memory(resnet)
     chart = memory_chart(resnet, memory=memory)
@@ -216,6 +254,7 @@ def test_lanes_of_host_and_gpu() -> None:
     assert {row["name"]: row["family"] for row in rows} == {"gemm": "matrix product", "conv": "convolution"}
     assert "40.0 µs of the 80.0 µs drawn (50.0%)" in chart.caption
     assert ("stream 7", "convolution", 1, pytest.approx(30e-6), pytest.approx(30 / 80)) in chart.table.rows
+    assert chart.table.columns[2].name == "kernels, launches, stretches"
     # A quarter of the strip is the launches', then work, a gap, and work to the end.
     busy = [row["busy"] for row in rows_with(chart.spec, "busy")]
     assert [busy[place] for place in (0, 60, 100, -1)] == pytest.approx([0, 1, 0, 1])
@@ -232,7 +271,10 @@ def test_without_launches_the_caption_says_so() -> None:
 def test_kernels_of_a_log_without_starts_follow_each_other() -> None:
     chart = lanes_chart(compiled())
     assert chart is not None
-    assert "70.0 µs of the 70.0 µs drawn (100.0%)" in chart.caption
+    assert "laid end to end" in chart.caption and "100.0%" not in chart.caption
+    assert "profiler saw them run" not in chart.caption
+    assert not rows_with(chart.spec, "busy")
+    assert chart.table.columns[2].name == "kernels, stretches"
     named = {row["name"]: row for row in rows_with(chart.spec, "family")}
     assert named["triton_conv_relu"]["op"] == "convolution + 1 more"
     assert named["memset"]["family"] == "copies, other"
@@ -318,6 +360,23 @@ def test_shares_by_hand() -> None:
     assert chart.table.rows[0][0] == "Conv2d" and chart.table.rows[-1][0] == "total"
 
 
+def test_what_is_not_known_of_a_type_is_left_out_and_said() -> None:
+    """The loss was too small for the DRAM counters: that is no 0%."""
+    chart = shares_chart(toy())
+    assert chart is not None
+    assert {row["quantity"] for row in values_of(chart.spec) if row["type"] == "<loss>"} == {
+        "time", "FLOPs", "compulsory bytes"
+    }  # fmt: skip
+    (loss,) = (row for row in chart.table.rows if row[0] == "<loss>")
+    told = dict(zip((column.name for column in chart.table.columns), loss, strict=True))
+    assert (told["DRAM bytes"], told["of DRAM bytes"]) == (None, None)
+    assert (told["FLOPs"], told["of FLOPs"]) == (0, 0)
+    assert "Not known, and in no sum: DRAM bytes of <loss>." in chart.caption
+    ops = tuple(msgspec.structs.replace(op, cost=None) if op.module == "b.d" else op for op in toy().ops)
+    chart = shares_chart(msgspec.structs.replace(toy(), ops=ops))
+    assert chart is not None and "; FLOPs of ReLU; compulsory bytes of ReLU" in chart.caption.replace("sum: ", "; ")
+
+
 def test_the_rest_of_many_types_is_one_row() -> None:
     chart = shares_chart(rooflight.estimate("gpt2", batch=1, step="train"))
     assert chart is not None
@@ -396,9 +455,55 @@ def test_lines_of_a_study() -> None:
         ("a100", "predicted", ((1, 3e-3), (8, 6e-3))),
     ]
     assert lines_of(study_rows(), "throughput") == []
-    (chart,) = study_charts([*study_rows("one"), study_rows("two")[0]])
+    chart, cells = study_charts([*study_rows("one"), study_rows("two")[0]])
     assert (chart.name, chart.title) == ("batch-1-time", "one: time of a step")
     assert len(values_of(chart.spec)) == 6
+    assert (cells.name, [row[0] for row in cells.table.rows]) == ("cells", ["two"])
+
+
+def test_a_study_of_one_batch_has_its_cells_side_by_side() -> None:
+    rows = [row for model in ("one", "two") for row in study_rows(model) if row.cell.batch == 8]
+    (chart,) = study_charts(rows)
+    assert chart.name == "cells" and "at batch 8" in chart.caption
+    drawn = {(row["group"], row["device"], row["side"]): row["amount"] for row in values_of(chart.spec)}
+    assert drawn == {
+        (model, device, side): time
+        for model in ("one", "two")
+        for device, side, time in (("h200", "measured", 5e-3), ("h200", "predicted", 4e-3), ("a100", "predicted", 6e-3))
+    }
+    assert [column.name for column in chart.table.columns] == ["cell", "device", "time, measured", "time, predicted"]
+    assert chart.table.rows[:2] == (("one", "h200", 5e-3, 4e-3), ("one", "a100", None, 6e-3))
+    assert chart.table.written()[1][2] == "–"
+    svg = vl_convert.vegalite_to_svg(chart.spec, config=config("light"))
+    assert "predicted" in svg and "5.00 ms" in svg
+
+
+def test_a_study_that_was_only_estimated_shows_what_it_costs() -> None:
+    rows = [Row(cell=Cell(model=name), values={"flops.estimated": 10**9 * n}) for n, name in enumerate("ab", 1)]
+    (chart,) = study_charts(rows)
+    assert {row["group"]: row["amount"] for row in values_of(chart.spec)} == {"a": 1e9, "b": 2e9}
+    assert "By formula" in chart.caption
+
+
+def test_charts_of_many_models_say_which_are_left_out() -> None:
+    """One chart a model, 24 at most; and of 26 cells with one batch, 20 are drawn and all stand in the table."""
+    names = [f"m{number}" for number in range(26)]
+    found = study_charts([row for name in names for row in study_rows(name)])
+    assert len(found) == 24 and found[-1].title == "m23: time of a step"
+    assert "2 more charts are not shown here, of m24, m25" in found[-1].caption
+    found = study_charts([*(row for name in names for row in study_rows(name)), study_rows("last")[0]])
+    assert len(found) == 24 and found[-1].name == "cells"
+    assert "3 more charts are not shown here, of m23, m24, m25" in found[-1].caption
+    (cells,) = study_charts([study_rows(name)[0] for name in names])
+    assert "The first 20 of 26 are drawn" in cells.caption and len(cells.table.rows) == 26
+
+
+def test_every_recorded_study_has_a_chart_of_every_model() -> None:
+    folder = Path(__file__).parent.parent / "studies" / "recorded" / "h200"
+    for name in ("paleo-k80", "vgg-roofline"):
+        rows = load_study(folder / name).rows
+        said = " ".join(chart.title + str(chart.table.rows) for chart in study_charts(rows))
+        assert all(row.cell.model in said for row in rows), name
 
 
 def test_ticks_of_logarithmic_axes() -> None:

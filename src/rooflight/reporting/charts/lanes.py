@@ -23,6 +23,8 @@ from rooflight.reporting.written import seconds
 _LANE, _STRIP = 38, 34
 """Heights, in pixels."""
 _COLOURS = dict(zip(FAMILIES, (COLOURS[place] for place in (0, 2, 3, 5, 4, 6, 1, 7)), strict=True))
+_HINT = ("Drag over the strip below to zoom, double-click it to see all; click a family in the legend to see it "
+         "alone.")  # fmt: skip
 _ROOM = 6.4
 """Pixels of a letter."""
 
@@ -33,7 +35,8 @@ def lanes_chart(ledger: Ledger) -> Chart | None:
         return None
     window = alt.selection_interval(encodings=["x"], name="lanes_window")
     width = WIDTH - 90  # the names of lanes stand beside
-    axis = si_axis("time since the step's first event", "s", ticks=8)
+    said = "time since the step's first event" if lanes.placed else "time, one after the other"
+    axis = si_axis(said, "s", ticks=8)
     x = alt.X("start:Q", axis=axis, scale=alt.Scale(domain=window, nice=False))
     y = alt.Y("lane:N", sort=list(lanes.names), title=None, scale=alt.Scale(domain=list(lanes.names), paddingInner=0.22,
               paddingOuter=0.1), axis=alt.Axis(domain=False, ticks=False, grid=False, labelLimit=120))  # fmt: skip
@@ -41,8 +44,9 @@ def lanes_chart(ledger: Ledger) -> Chart | None:
         width=width, height=_LANE * len(lanes.names)
     )
     made = alt.vconcat(top, _overview(lanes, window, width), spacing=6).resolve_scale(x="independent")
-    title = "Host and GPU over the step" if lanes.busy_ns is not None else "The ops of the step in time"
-    return Chart("lanes", title, _caption(lanes, wall_s(Measured(ledger))), made, _table(lanes))
+    title = "The ops of the step in time" if not lanes.on_gpu else (
+        "Host and GPU over the step" if lanes.placed else "The kernels of the step, end to end")  # fmt: skip
+    return Chart("lanes", title, _caption(lanes, wall_s(Measured(ledger))), made, _table(lanes), hint=_HINT)
 
 
 def _around(lanes: Lanes, x: alt.X, y: alt.Y, width: int) -> list[Any]:
@@ -110,8 +114,8 @@ def _row(one: Slice) -> dict[str, Any]:
 
 
 def _overview(lanes: Lanes, window: alt.Parameter, width: int) -> Any:
-    """The whole step, always: how busy the GPU is, and where a part of it can be picked."""
-    x = alt.X("start:Q", axis=si_axis("drag here to zoom, double-click to see all", "s", ticks=8),
+    """The whole step, always: how busy the GPU is, where that is known, and where a part of it can be picked."""
+    x = alt.X("start:Q", axis=si_axis("the whole step", "s", ticks=8),
               scale=alt.Scale(domain=[0, lanes.span_ns / 1e9], nice=False))  # fmt: skip
     phases = [
         {"start": one.start_ns / 1e9, "end": one.end_ns / 1e9, "phase": one.phase, "shade": 0.12 + 0.12 * (number % 2)}
@@ -140,7 +144,15 @@ def _overview(lanes: Lanes, window: alt.Parameter, width: int) -> Any:
 
 def _caption(lanes: Lanes, wall: float | None) -> str:
     parts = []
-    if lanes.busy_ns is not None:
+    if not lanes.on_gpu:
+        parts.append("A step on a CPU: its ops laid end to end, each as long as the host clock said around it.")
+    elif lanes.busy_ns is None:
+        parts.append("When each kernel began is not known here: those without a start are laid end to end in their "
+                     "order, each as long as it took, so that waiting between them does not show. Colours tell what "
+                     "their op does; phases and modules are drawn over their kernels.")  # fmt: skip
+        if wall is not None:
+            parts.append(f"By the clock a step takes {seconds(wall)}.")
+    else:
         span, busy = lanes.span_ns / 1e9, lanes.busy_ns / 1e9
         parts.append(f"Kernels lie where the profiler saw them run, coloured by what their op does: the GPU works for "
                      f"{seconds(busy)} of the {seconds(span)} drawn ({units.percent(busy / span)}); gaps are waiting. "
@@ -149,17 +161,14 @@ def _caption(lanes: Lanes, wall: float | None) -> str:
             parts.append(
                 f"This is the step under the profiler; by the clock, without it, a step takes {seconds(wall)}."
             )
-        if not lanes.has_launches:
-            parts.append("When the host launched them is not in this recording, so there is no lane of launches.")
-        else:
-            parts.append("Launches lie where the host called them.")
-    else:
-        parts.append("A step on a CPU: its ops laid end to end, each as long as the host clock said around it.")
+    if lanes.has_launches:
+        parts.append("Launches lie where the host called them.")
+    elif lanes.on_gpu:
+        parts.append("When the host launched them is not in this recording, so there is no lane of launches.")
     if lanes.drawn < lanes.kernels:
         parts.append(f"{lanes.kernels:,} slices are drawn as {lanes.drawn:,}: neighbours too thin to be seen are one.")
     if lanes.ranks > 1:
         parts.append(f"The first of {lanes.ranks} ranks.")
-    parts.append("Drag over the strip below to zoom; click a family in the legend to see it alone.")
     return " ".join(parts)
 
 
@@ -176,7 +185,7 @@ def _table(lanes: Lanes) -> Table:
         sums.items(), key=lambda entry: (order[entry[0][0]], -entry[1][1])
     )
     rows = tuple((lane, what, count, ns / 1e9, ns / lanes.span_ns) for (lane, what), (count, ns) in found)
-    of = "ops" if OPS in lanes.names else "launches" if LAUNCHES in lanes.names else "kernels"
+    of = "ops" if OPS in lanes.names else "kernels, launches" if LAUNCHES in lanes.names else "kernels"
     columns = (
         Column("lane", right=False), Column("what", right=False), Column(f"{of}, stretches", units.exact),
         Column("time", seconds, raw="time_s"), Column("of the time drawn", units.percent),

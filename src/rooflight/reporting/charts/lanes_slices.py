@@ -46,8 +46,11 @@ class Lanes:
     names: tuple[str, ...]
     """From the top."""
     span_ns: int
+    on_gpu: bool
+    placed: bool
+    """Does every kernel lie where it ran? Those of a log without starts are laid end to end."""
     busy_ns: int | None
-    """In which at least one stream ran something; `None`: a step on a CPU."""
+    """In which at least one stream ran something; `None`: nothing tells, as on a CPU."""
     kernels: int
     drawn: int
     """Slices that stand for so many kernels (or ops, on a CPU)."""
@@ -79,11 +82,12 @@ def lanes_of(ledger: Ledger, *, pixels: int, stretches: int = 190) -> Lanes | No
     thin = [one for lane in work.values() for one in thinned(lane, _MOST_KERNELS * len(lane) // count, least)]
     kept = [*around, *thinned(launches, _MOST_LAUNCHES, least), *thin]
     names = [*dict.fromkeys(one.lane for one in around), *([LAUNCHES] if launches else []), *work]
-    union = _union(one for lane in work.values() for one in lane) if streams else []
+    placed = bool(streams) and all(kernel.start_s is not None for rows in streams.values() for kernel, _ in rows)
+    union = _union(one for lane in work.values() for one in lane) if placed else []
     return Lanes(
-        tuple(_shifted(one, begin) for one in kept), tuple(names), end - begin,
-        sum(stop - start for start, stop in union) if streams else None, count, len(thin), len(ranks), bool(launches),
-        _busy([(start - begin, stop - begin) for start, stop in union], end - begin, stretches) if streams else (),
+        tuple(_shifted(one, begin) for one in kept), tuple(names), end - begin, bool(streams), placed,
+        sum(stop - start for start, stop in union) if placed else None, count, len(thin), len(ranks), bool(launches),
+        _busy([(start - begin, stop - begin) for start, stop in union], end - begin, stretches) if placed else (),
     )  # fmt: skip
 
 

@@ -1,15 +1,17 @@
-"""A study against the batch: time, throughput and memory of every model, measured beside predicted."""
+"""A study against the batch: time, throughput and memory of every model, measured beside predicted; models of one
+batch as bars."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
 
 from rooflight import units
 from rooflight.reporting.charts.axes import log_scale, si_axis
+from rooflight.reporting.charts.cells import cells_chart
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.series import MOST, series
 from rooflight.reporting.study_trends import words
@@ -19,7 +21,8 @@ from rooflight.study.cell import SIDES, Row
 from rooflight.study.series import grouped, shown, value, varying
 
 _HEIGHT = 260
-_MOST_CHARTS = 12
+_MOST_CHARTS = 24
+_MOST_NAMED = 6
 _ALONE = "all cells"
 
 
@@ -49,15 +52,36 @@ class Line:
 
 
 def study_charts(rows: Sequence[Row]) -> list[Chart]:
-    """Time, throughput and memory against the batch; for every model those that have a line to draw."""
-    found = []
+    """Time, throughput and memory against the batch; for every model those that have a line to draw. The cells of
+    models that have none, as those with one batch, side by side. The last caption says what was left out."""
+    found: list[Chart] = []
+    without: list[Row] = []
+    models: list[str] = []
     for number, model in enumerate(dict.fromkeys(row.cell.model for row in rows), 1):
         of_model = [row for row in rows if row.cell.model == model]
-        for charted in _CHARTED:
-            lines = lines_of(of_model, charted.quantity)
-            if lines:
-                found.append(_chart(f"batch-{number}-{charted.quantity}", model, charted, lines))
-    return found[:_MOST_CHARTS]
+        drawable = [(charted, lines) for charted in _CHARTED if (lines := lines_of(of_model, charted.quantity))]
+        if not drawable:
+            without += of_model
+        for charted, lines in drawable:
+            found.append(_chart(f"batch-{number}-{charted.quantity}", model, charted, lines))
+            models.append(model)
+    cells = cells_chart(without)
+    kept = found[: _MOST_CHARTS if cells is None else _MOST_CHARTS - 1]
+    missing = models[len(kept) :]
+    kept += [] if cells is None else [cells]
+    if missing:
+        kept[-1] = replace(kept[-1], caption=f"{kept[-1].caption} {_left_out(missing)}")
+    return kept
+
+
+def _left_out(models: Sequence[str]) -> str:
+    """`models`: one for each chart."""
+    missing = list(dict.fromkeys(models))
+    listed = ", ".join(missing[:_MOST_NAMED]) + (f" and {len(missing) - _MOST_NAMED} more"
+                                                 if len(missing) > _MOST_NAMED else "")  # fmt: skip
+    count = len(models)
+    return (f"{count} more {'chart is' if count == 1 else 'charts are'} not shown here, of {listed}: the tables of the "
+            "study have their numbers.")  # fmt: skip
 
 
 def lines_of(rows: Sequence[Row], quantity: str) -> list[Line]:
@@ -82,12 +106,12 @@ def _chart(name: str, model: str, charted: _Charted, lines: Sequence[Line]) -> C
         for line in kept for batch, amount in line.points
     ]  # fmt: skip
     left_out = f" The first {MOST} of {len(every)} series are drawn." if len(every) > MOST else ""
-    click = " Click a series in the legend to see it alone." if len(every) > 1 else ""
-    caption = f"Solid: measured. Dashed: predicted. Both axes are logarithmic.{left_out}{click}"
+    hint = "Click a series in the legend to see it alone." if len(every) > 1 else ""
+    caption = f"Solid: measured. Dashed: predicted. Both axes are logarithmic.{left_out}"
     columns = (Column("series", right=False), Column("", right=False, raw="side"), Column("batch", units.exact),
                Column(charted.name, charted.write, raw=charted.quantity))  # fmt: skip
     table = Table("", columns, tuple((line.series, line.side, *point) for line in lines for point in line.points))
-    return Chart(name, f"{model}: {charted.name}", caption, _drawn(name, charted, rows, every), table)
+    return Chart(name, f"{model}: {charted.name}", caption, _drawn(name, charted, rows, every), table, hint=hint)
 
 
 def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: Sequence[str]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,7 @@ from rooflight.reporting.charts.memory_course import (
     is_of_this_course,
     measured_line,
     peak_tenants_table,
+    predicted_for,
     predicted_memory,
     split_at,
 )
@@ -35,13 +36,15 @@ __all__ = ["memory_chart", "peak_tenants_table", "predicted_memory"]
 _HEIGHT = 300
 _STRIP = (_HEIGHT + 4, _HEIGHT + 20)
 """Of the phases, in pixels, between the picture and its axis."""
+_MOST_PHASES = 8
+_HINT = "Click a category in the legend to see it alone, shift-click for several."
 
 _COLOURS = dict(zip(LAYERS, (COLOURS[place] for place in (0, 6, 1, 7, 2, 5, 4, 3)), strict=True))
 
 
 def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | None = None) -> Chart | None:
-    """`on`: which device it is predicted for, where the ledger names none. `memory`: as it was predicted, with its
-    timeline, where that is known already."""
+    """`on`: which device it is predicted for, where the ledger names none. `memory`: as it was predicted for that, with
+    its timeline, where that is known already."""
     memory = memory or predicted_memory(ledger, on)
     course = course_of(memory) if memory is not None else []
     line = measured_line(ledger)
@@ -58,8 +61,9 @@ def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | N
     layers += _phases(ledger, count)
     scale = alt.Scale(domain=[0, 1.12 * highest], nice=False)
     top = alt.layer(*layers).encode(y=alt.Y(scale=scale)).properties(width=WIDTH, height=_HEIGHT)
-    return Chart("memory", "Memory over the step", _caption(ledger, memory, course, line), top,
-                 _table(ledger, memory, course, line))  # fmt: skip
+    predicted = predicted_for(ledger, on)
+    return Chart("memory", "Memory over the step", _caption(ledger, memory, course, line, predicted=predicted), top,
+                 _table(ledger, memory, course, line, predicted=predicted), hint=_HINT if course else "")  # fmt: skip
 
 
 # --- what is drawn ---
@@ -199,33 +203,50 @@ def _named(ledger: Ledger, index: int) -> str:
 # --- in words ---
 
 
-def _caption(ledger: Ledger, memory: Memory | None, course: Sequence[Row], line: Sequence[Row]) -> str:
+def _caption(
+    ledger: Ledger, memory: Memory | None, course: Sequence[Row], line: Sequence[Row], *, predicted: str
+) -> str:
     parts = []
     if memory is not None and course:
         parts.append("Coloured: bytes in tensors after each op, by category, as torch's allocator hands them out in a "
-                     "step after the first; predicted from the trace by replaying its allocations. Workspace is what "
-                     "an op borrows while it runs. The triangle marks the op with the most.")  # fmt: skip
+                     f"step after the first; {predicted}, from the trace, by replaying its allocations. Workspace is "
+                     "what an op borrows while it runs. The triangle marks the op with the most.")  # fmt: skip
         if not is_of_this_course(memory):
             parts.append("That peak is the first step's, in which the optimizer's state is made.")
     if line:
         parts.append("Line: what the allocator said after each op of the measured step, with all that the process "
                      "held before it.")  # fmt: skip
+        ranks = len({op.rank for op in ledger.ops})
+        if ranks > 1:
+            parts.append(f"It is that of the first of {ranks} ranks; the table has all.")
     if len(ledger.ops) > MOST_PLACES:
         parts.append(f"Of each stretch of {len(ledger.ops) / MOST_PLACES:.1f} ops the fullest is drawn.")
-    if course:
-        parts.append("Click a category in the legend to see it alone, shift-click for several.")
     return " ".join(parts)
 
 
-def _table(ledger: Ledger, memory: Memory | None, course: Sequence[Row], line: Sequence[Row]) -> Table:
+def _moments(ledger: Ledger, after: Mapping[int, float]) -> dict[int, str]:
+    """The ops that the table tells of: the first, and the last of each phase; of several ranks those of each."""
+    found: dict[int, str] = {}
+    ranks = list(dict.fromkeys(op.rank for op in ledger.ops))
+    for rank in ranks:
+        ops = [op for op in ledger.ops if op.rank == rank]
+        whose = f"rank {rank}: " if len(ranks) > 1 else ""
+        found[ops[0].index] = f"{whose}after the first op"
+        ends = [*[a.index for a, b in pairwise(ops) if a.phase != b.phase][:_MOST_PHASES], ops[-1].index]
+        if after:  # nobody asked after a view
+            asked = [op.index for op in ops if op.index in after]
+            ends = [max((index for index in asked if index <= end), default=end) for end in ends]
+        found |= {index: f"{whose}after {ledger.ops[index].phase}" for index in ends}
+    return found
+
+
+def _table(
+    ledger: Ledger, memory: Memory | None, course: Sequence[Row], line: Sequence[Row], *, predicted: str
+) -> Table:
     """At the ends of the phases and at the peak; measured where the allocator was asked."""
     known = Measured(ledger).timeline.moments if line else ()
     after = {moment.index: moment.after_bytes for moment in known}
-    ends = [*[a.index for a, b in pairwise(ledger.ops) if a.phase != b.phase][:8], len(ledger.ops) - 1]
-    if after:  # nobody asked after a view
-        ends = [max((index for index in after if index <= end), default=end) for end in ends]
-    at: dict[int, str] = {0: "after the first op"}
-    at |= {index: f"after {ledger.ops[index].phase}" for index in ends}
+    at = _moments(ledger, after)
     timeline = memory.timeline if memory is not None and course else None
     shown = [name for name in LAYERS if any(row["bytes"][name] for row in course)]
     rows: list[tuple[Any, ...]] = []
@@ -242,7 +263,7 @@ def _table(ledger: Ledger, memory: Memory | None, course: Sequence[Row], line: S
         step = Measured(ledger).step.get("peak_allocated_bytes") if is_measured(ledger) else None
         rows.append((peak, memory.peak_allocated_bytes, *(split[name] for name in shown), step and step.value))
         emphasised = frozenset({len(rows) - 1})
-    columns = [Column("memory", right=False), Column("allocated", whole_bytes, raw="allocated_bytes")]
+    columns = [Column("memory", right=False), Column(f"allocated, {predicted}", whole_bytes, raw="allocated_bytes")]
     columns += [Column(name, whole_bytes, optional=number + 1) for number, name in enumerate(shown)]
     columns.append(Column("measured", whole_bytes, raw="measured_bytes"))
     kept = [i for i in range(len(columns)) if i == 0 or any(row[i] is not None for row in rows)]

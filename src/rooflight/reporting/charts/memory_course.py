@@ -42,16 +42,26 @@ def predicted_memory(ledger: Ledger, on: Device | None = None) -> Memory | None:
     """
     if not ledger.ops or not ledger.storages or len({op.rank for op in ledger.ops}) > 1:
         return None
-    from rooflight.hardware.devices import find, known, recognise_name
     from rooflight.memory.answer import Memories
     from rooflight.prediction.prepared import PreparedTrace
 
+    return Memories().of(PreparedTrace(ledger, None).at(None), _predicted_on(ledger, on), timeline=True)
+
+
+def _predicted_on(ledger: Ledger, on: Device | None) -> Device:
+    from rooflight.hardware.devices import find, known, recognise_name
+
     device = recognise_name(ledger.header.device) or on
     kind = "cpu" if ledger.header.target.partition(":")[0] == "cpu" else "gpu"
-    if device is None or device.kind != kind:
-        # What a CPU's allocator gives out does not depend on which CPU it is.
-        device = find(_UNLESS_NAMED) if kind == "gpu" else next(one for one in known() if one.kind == "cpu")
-    return Memories().of(PreparedTrace(ledger, None).at(None), device, timeline=True)
+    if device is not None and device.kind == kind:
+        return device
+    return find(_UNLESS_NAMED) if kind == "gpu" else next(one for one in known() if one.kind == "cpu")
+
+
+def predicted_for(ledger: Ledger, on: Device | None = None) -> str:
+    """`predicted for NVIDIA H200 SXM 141 GB`; what a CPU's allocator gives out does not depend on which CPU it is."""
+    device = _predicted_on(ledger, on)
+    return f"predicted for {device.title if device.kind == 'gpu' else 'a CPU'}"
 
 
 def course_of(memory: Memory) -> list[Row]:
@@ -116,9 +126,10 @@ def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memo
     if memory is None:
         return Table("", (), ())
     columns = (
-        Column("alive at the peak", right=False), Column("of", right=False, optional=2), Column("is", right=False),
-        Column("shape", right=False, optional=1), Column("in", right=False, optional=3),
-        Column("how many", units.exact, optional=4), Column("bytes", whole_bytes), Column("share", units.percent),
+        Column(f"alive at the peak, {predicted_for(ledger, on)}", right=False, raw="alive at the peak"),
+        Column("of", right=False, optional=2), Column("is", right=False), Column("shape", right=False, optional=1),
+        Column("in", right=False, optional=3), Column("how many", units.exact, optional=4),
+        Column("bytes", whole_bytes), Column("share", units.percent),
     )  # fmt: skip
     whole = memory.peak_allocated_bytes
     rows: list[tuple[Any, ...]] = [_tenant(one, whole) for one in memory.peak.tenants]

@@ -42,7 +42,8 @@ def scaling_chart(predictions: Predictions) -> Chart | None:
         *(_efficiency(curves[kind], lines.unnamed) for kind in kinds),
         columns=len(kinds), spacing=24,
     ).resolve_scale(color="independent", shape="independent")  # fmt: skip
-    return Chart("scaling", "Scaling to many GPUs", _caption(found, len(names)), made, _table(names, found))
+    return Chart("scaling", "Scaling to many GPUs", _caption(found, len(names)), made, _table(names, found),
+                 hint="Click a run in the legend to see it alone." if len(lines.names) > 1 else "")  # fmt: skip
 
 
 def _points(one: Prediction, kind: str) -> Sequence[ScalingPoint]:

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from rooflight import summary, units
-from rooflight.ledger import Ledger
+from rooflight.ledger import Ledger, Totals
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import rows as measured_rows
 from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone
@@ -22,6 +22,8 @@ _MOST_TYPES = 10
 _BAR, _GAP = 12, 8
 """Heights, in pixels."""
 _REST = "the rest"
+_MOST_NAMED = 4
+_HINT = "Click a quantity in the legend to see it alone."
 
 Number = int | float
 
@@ -39,7 +41,7 @@ _DRAM = _Quantity("DRAM bytes", COLOURS[2], whole_bytes)
 _TIME = _Quantity("time", COLOURS[1], seconds)
 
 Amounts = dict[str, dict[str, Number]]
-"""By type, then by quantity."""
+"""By type, then by quantity; unknown ones are absent."""
 
 
 def shares_chart(ledger: Ledger) -> Chart | None:
@@ -48,20 +50,23 @@ def shares_chart(ledger: Ledger) -> Chart | None:
     shown = [one for one in quantities if totals[one.name]]
     if not shown:
         return None
-    amounts = _largest(amounts, shown, totals)
+    every, amounts = amounts, _largest(amounts, shown, totals)
     names = {name: _short(name, amounts) for name in amounts}
     first = next(iter(amounts))
     rows = []
     for name, short in names.items():
         for one in shown:
-            value = amounts[name].get(one.name, 0)
+            value = amounts[name].get(one.name)
+            if value is None:
+                continue
             text = units.percent(value / totals[one.name])
             # What the colours mean is said beside the first bars; nothing beside none.
             said = f"{text} of {one.name}" if name == first else text if value else ""
             rows.append({"type": short, "whole": name, "quantity": one.name, "share": value / totals[one.name],
                          "text": text, "said": said, "amount": one.write(value)})  # fmt: skip
     chart = _drawn(rows, list(names.values()), shown)
-    return Chart("shares", "Shares by type of layer", _caption(shown, ledger), chart, _table(amounts, shown, totals))
+    caption = f"{_caption(shown, ledger)}{_unknown(every, shown)}"
+    return Chart("shares", "Shares by type of layer", caption, chart, _table(amounts, shown, totals), hint=_HINT)
 
 
 def _short(name: str, names: Iterable[str]) -> str:
@@ -74,13 +79,19 @@ def _amounts(ledger: Ledger) -> tuple[Amounts, list[_Quantity]]:
     found: Amounts = {}
     if not is_measured(ledger):
         for row in summary.rows(ledger, "type"):
-            found[row.name] = {_FLOPS.name: row.totals.flops, _BYTES.name: row.totals.bytes}
+            found[row.name] = _by_formula(row.totals)
         return found, [_FLOPS, _BYTES]
     for one in measured_rows(Measured(ledger), "type"):
-        known = {_FLOPS.name: one.estimate.totals.flops, _BYTES.name: one.estimate.totals.bytes,
-                 _DRAM.name: one.sums.dram_bytes, _TIME.name: one.sums.time_s}  # fmt: skip
-        found[one.name] = {name: value for name, value in known.items() if value is not None}
+        counted = {_DRAM.name: one.sums.dram_bytes, _TIME.name: one.sums.time_s}
+        known = {name: value for name, value in counted.items() if value is not None}
+        found[one.name] = _by_formula(one.estimate.totals) | known
     return found, [_TIME, _FLOPS, _BYTES, _DRAM]
+
+
+def _by_formula(totals: Totals) -> dict[str, Number]:
+    """None of ops without a formula is not known: nought beside them says nothing."""
+    found: dict[str, Number] = {_FLOPS.name: totals.flops, _BYTES.name: totals.bytes}
+    return {name: value for name, value in found.items() if value or not totals.uncounted}
 
 
 def _largest(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Number]) -> Amounts:
@@ -96,7 +107,8 @@ def _largest(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Num
     found = {name: amounts[name] for name in kept}
     if rest:
         label = f"{_REST}: {len(rest)} types"
-        found[label] = {one.name: sum(amounts[name].get(one.name, 0) for name in rest) for one in shown}
+        known = {one.name: [amounts[name][one.name] for name in rest if one.name in amounts[name]] for one in shown}
+        found[label] = {name: sum(values) for name, values in known.items() if values}
     return found
 
 
@@ -140,14 +152,29 @@ def _caption(shown: Sequence[_Quantity], ledger: Ledger) -> str:
     return " ".join(parts if _TIME in shown else parts[:-1])
 
 
+def _unknown(amounts: Amounts, shown: Sequence[_Quantity]) -> str:
+    """What of which type nobody knows, in a sentence."""
+    said = []
+    for one in shown:
+        without = [_short(name, amounts) for name, values in amounts.items() if one.name not in values]
+        if without:
+            more = f" and {len(without) - _MOST_NAMED} more" if len(without) > _MOST_NAMED else ""
+            said.append(f"{one.name} of {', '.join(without[:_MOST_NAMED])}{more}")
+    return f" Not known, and in no sum: {'; '.join(said)}." if said else ""
+
+
 def _table(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Number]) -> Table:
     columns = [Column("type", right=False)]
     for place, one in enumerate(shown):
         columns.append(Column(one.name, one.write, optional=place))
         columns.append(Column(f"of {one.name}", units.percent, raw=f"share of {one.name}"))
-    rows = [
-        (name, *(cell for one in shown for cell in (values.get(one.name), values.get(one.name, 0) / totals[one.name])))
+    rows: list[tuple[Any, ...]] = [
+        (name, *(cell for one in shown for cell in _cells(values.get(one.name), totals[one.name])))
         for name, values in amounts.items()
     ]
     rows.append(("total", *(cell for one in shown for cell in (totals[one.name], 1.0))))
     return Table("", tuple(columns), tuple(rows), frozenset({len(rows) - 1}))
+
+
+def _cells(value: Number | None, whole: Number) -> tuple[Number | None, float | None]:
+    return value, None if value is None else value / whole

@@ -18,6 +18,7 @@ from rooflight.reporting.written import seconds
 
 _PANEL, _HEIGHT = WIDTH // 2 - 75, 190
 _ALL = "all devices"
+_HINT = "Hollow points do not fit. Click a device in the legend to see it alone."
 
 Row = dict[str, Any]
 
@@ -38,7 +39,8 @@ def sweep_chart(predictions: Predictions) -> Chart | None:
         _flops(rows, others, batches),
     ]  # fmt: skip
     made = alt.concat(*panels, columns=2, spacing=24).resolve_scale(color="independent", shape="independent")
-    return Chart("sweep", "Against the batch", _caption(drawn, len(devices)), made, _table(found))
+    return Chart("sweep", "Against the batch", _caption(drawn, len(devices)), made, _table(found),
+                 hint=_HINT)  # fmt: skip
 
 
 def _row(one: Prediction) -> Row:
@@ -144,14 +146,14 @@ def _throughput(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> A
 
 
 def _caption(drawn: Sequence[Prediction], devices: int) -> str:
-    parts = ["Predicted before anything has run; both axes are logarithmic. Shaded: nine times in ten the time lies "
-             "there. Memory is that of the device with context and libraries; dashed: what each device has. Hollow "
-             "points do not fit."]  # fmt: skip
+    parts = [
+        "Predicted before anything has run; both axes are logarithmic. Shaded: nine times in ten the time lies there. "
+        "Memory is that of the device with context and libraries; dashed: what each device has."
+    ]
     if any(one.many is not None for one in drawn):
         parts.append("The batch is one replica's, the samples are those of all GPUs.")
     if devices > MOST:
         parts.append(f"The first {MOST} of {devices} devices are drawn.")
-    parts.append("Click a device in the legend to see it alone.")
     return " ".join(parts)
 
 
