@@ -143,7 +143,7 @@ def show_page(page: Page) -> None:
 def show_roofline(ledger: Ledger, on: str) -> None:
     """The roofline in text: of where the step ran, or as predicted on the first of the devices."""
     from rooflight.prediction.asked import devices_of
-    from rooflight.reporting.report.of_ledger import told_of
+    from rooflight.reporting.report.told import told_of
     from rooflight.reporting.text_roofline import text_roofline
 
     console = make_console()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rooflight import summary, units
 from rooflight.errors import RooflightError
@@ -12,10 +11,8 @@ from rooflight.measured.step import busy_s, rates, utilisation, wall_s
 from rooflight.prediction.result import Prediction
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.report.model import Fact
+from rooflight.reporting.report.told import Told
 from rooflight.reporting.written import per_second, quotient, seconds, whole_bytes, whole_count
-
-if TYPE_CHECKING:
-    from rooflight.reporting.report.of_ledger import Told
 
 
 def facts_of(told: Told) -> Iterator[Fact]:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from dataclasses import replace as replace_section
-from functools import cached_property
-
-from msgspec.structs import replace
 
 from rooflight import recorded
 from rooflight.comparison.sides import Comparison, with_its_estimate
-from rooflight.comparison.why import Reasons
 from rooflight.errors import RooflightError
-from rooflight.explanation.verdicts import Judge
 from rooflight.files import load
 from rooflight.hardware.device import Device
-from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
-from rooflight.measured import Measured, is_measured
 from rooflight.reporting import (
     estimate_tables,
     measure_tables,
@@ -31,12 +23,10 @@ from rooflight.reporting import (
     why_tables,
 )
 from rooflight.reporting.charts.chart import Chart
-from rooflight.reporting.report.details import Details, details_of
 from rooflight.reporting.report.headline import facts_of
 from rooflight.reporting.report.model import Report, Section, Titled
 from rooflight.reporting.report.origins import origins_section
-from rooflight.reporting.report.outlook import Again, Outlook, again, outlook, usable
-from rooflight.reporting.report.tree import Tree, tree_of
+from rooflight.reporting.report.told import Told, told_of
 
 _PLAIN_DEPTH = 3
 """Levels of the tree where it cannot be folded."""
@@ -46,82 +36,6 @@ Said = Callable[[str], None]
 
 def _quietly(_: str) -> None:
     pass
-
-
-@dataclass(frozen=True)
-class Told:
-    """A step with all that a report asks of it, each looked for once."""
-
-    ledger: Ledger
-    source: str
-    """The path or name that it was loaded from, as a command line takes it; empty where it was never a file."""
-    devices: tuple[Device, ...]
-    """Whose times are predicted: those that can run the step. One that ran on a CPU is judged on the first."""
-    left_out: tuple[str, ...] = ()
-    """Devices that were named and cannot run it, and why."""
-
-    @cached_property
-    def measured(self) -> Measured:
-        return Measured(self.ledger)
-
-    @property
-    def is_measured(self) -> bool:
-        return is_measured(self.ledger)
-
-    @cached_property
-    def judge(self) -> Judge:
-        """Of a measured step on the device that it ran on, whether that has roofs or not."""
-        return Judge(self.ledger, on=None if self.is_measured or not self.devices else self.devices[0])
-
-    @property
-    def ran_on_cpu(self) -> bool:
-        return self.is_measured and self.ledger.header.target == "cpu"
-
-    @cached_property
-    def again(self) -> Again | str:
-        """The same step by name, or why it cannot be had."""
-        return again(self.ledger)
-
-    @cached_property
-    def elsewhere(self) -> Ledger:
-        """The step as a GPU would run it: of one that ran on a CPU, built again where that can be."""
-        if not self.ran_on_cpu:
-            return self.ledger
-        if isinstance(self.again, Again):
-            return self.again.ledger
-        return replace(self.ledger, kernels=(), measurements=(), header=replace(self.ledger.header, target="cuda"))
-
-    @cached_property
-    def roofed(self) -> Judge:
-        """Under roofs: where it ran; a step that ran on a CPU as predicted on the first device."""
-        if not self.ran_on_cpu or not self.ledger.ops or not self.devices:
-            return self.judge
-        return Judge(self.elsewhere, on=self.devices[0])
-
-    @cached_property
-    def reasons(self) -> Reasons:
-        return Reasons(self.measured)
-
-    @cached_property
-    def tree(self) -> Tree:
-        return tree_of(self.judge, self.reasons if self.is_measured else None)
-
-    @cached_property
-    def details(self) -> Details:
-        return details_of(self.ledger, self.reasons if self.is_measured else None)
-
-    @cached_property
-    def outlook(self) -> Outlook:
-        return outlook(self.ledger, self.devices, self.again)
-
-
-def told_of(ledger: Ledger, *, source: str, devices: Sequence[Device]) -> Told:
-    """The device that it ran on comes first; those that cannot run it are left out."""
-    known = recognise_name(ledger.header.device)
-    first = [known] if known is not None and known.kind == "gpu" else []
-    named = {device.name: device for device in (*first, *devices)}
-    able, left_out = usable(ledger, list(named.values()))
-    return Told(ledger, source, tuple(able), left_out)
 
 
 def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say: Said = _quietly) -> Report:
