@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from rooflight.reporting.charts.axes import on_phone, si_axis
+from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.series import MOST, Series, series
 from rooflight.reporting.charts.theme import COLOURS
@@ -27,6 +27,8 @@ _LOOKS: dict[Side, tuple[float, list[int]]] = {
     "measured": (1.0, [1, 0]), "predicted": (0.3, [4, 2]), "estimated": (0.3, [1, 2]),
 }  # fmt: skip
 """In this order: how full the bars are, and the dashes of their outline."""
+_WRAPPED = f"{PLACE_WIDTH} < 560 ? split(datum.label, ', ') : datum.label"
+"""On a phone a part of a name on each line."""
 _NO_DEVICE = "any device"
 
 
@@ -83,7 +85,7 @@ def _chart(bars: Sequence[_Bar], quantities: Sequence[_Quantity], *, batches: Co
     seen = [one for one in quantities if of[one]]
     panels = [_panel(of[one], one, lines if one is seen[0] else lines.unnamed, sides=_present(drawn)) for one in seen]
     made = alt.concat(*panels, columns=2, spacing=16).resolve_scale(
-        color="independent", fillOpacity="independent", strokeDash="independent", y="independent", yOffset="independent"
+        color="independent", strokeDash="independent", y="independent", yOffset="independent"
     )
     hint = "Click a device in the legend to see it alone." if len(lines.names) > 1 else ""
     return Chart("cells", "Cells side by side", _caption(every, devices, _present(drawn), batches=batches),
@@ -100,7 +102,7 @@ def _panel(bars: Sequence[_Bar], one: _Quantity, lines: Series, *, sides: Sequen
     places = [f"{device} {side}" for device in lines.names for side in sides if (device, side) in pairs]
     rows = [
         {"group": bar.group, "device": bar.device, "side": bar.side, "place": f"{bar.device} {bar.side}",
-         "amount": bar.amount, "text": one.write(bar.amount)}
+         "full": _LOOKS[bar.side][0], "amount": bar.amount, "text": one.write(bar.amount)}
         for bar in bars
     ]  # fmt: skip
     most = max(bar.amount for bar in bars) or 1.0
@@ -108,18 +110,18 @@ def _panel(bars: Sequence[_Bar], one: _Quantity, lines: Series, *, sides: Sequen
               scale=alt.Scale(domain=[0, 1.3 * most], nice=False))  # fmt: skip
     # Names of models are users': they stand in the data alone, in the order of the study.
     y = alt.Y("group:N", sort=None, title=None,
-              axis=alt.Axis(domain=False, ticks=False, grid=False, labelLimit=_LABELS, labelFontSize=10),
+              axis=alt.Axis(domain=False, ticks=False, grid=False, labelLimit=on_phone(66, _LABELS), labelFontSize=10,
+                            labelExpr=_WRAPPED, labelLineHeight=11),
               scale=alt.Scale(paddingInner=_GAP / (_GAP + _BAR * len(places)), paddingOuter=0.1))  # fmt: skip
     offset = alt.YOffset("place:N", sort=places, scale=alt.Scale(domain=places))
     data = alt.InlineData(values=rows)
     legend = None
     if lines.has_legend and len(sides) > 1:
         legend = alt.Legend(orient="top", symbolType="square", symbolFillColor="transparent", symbolSize=90,
-                            symbolStrokeColor=COLOURS[-1], columns=on_phone(2, 3))  # fmt: skip
+                            symbolStrokeColor=COLOURS[-1], columns=on_phone(1, 3))  # fmt: skip
     dash = alt.StrokeDash("side:N", title=None, sort=list(sides), legend=legend,
                           scale=alt.Scale(domain=list(sides), range=[_LOOKS[side][1] for side in sides]))  # fmt: skip
-    full = alt.FillOpacity("side:N", legend=None,
-                           scale=alt.Scale(domain=list(sides), range=[_LOOKS[side][0] for side in sides]))  # fmt: skip
+    full = alt.FillOpacity("full:Q", scale=None, legend=None)
     tips = [alt.Tooltip("group:N", title="cell"), alt.Tooltip("device:N"), alt.Tooltip("side:N", title="it was"),
             alt.Tooltip("text:N", title=one.title)]  # fmt: skip
     blocks = alt.Chart(data).mark_bar(strokeWidth=1, cornerRadiusEnd=1.5).encode(
