@@ -65,7 +65,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "rooflight needs Python 3.11 or newer, and $(PYTHON) is not: try make PYTHON=python3.11" >&2; exit 1; }
-	@echo "installing into .venv (once)"
+	@echo "installing into .venv (once; torch is large: this takes a minute or two)"
 	@rm -f $@
 	@for metadata in .venv/lib/python*/site-packages/*.dist-info; do \
 		test -f "$$metadata/INSTALLER" || rm -rf "$$metadata"; \

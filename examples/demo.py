@@ -1,4 +1,4 @@
-"""ResNet-50 training in a minute: estimated, measured on this machine, predicted on three GPUs, explained, reported.
+"""ResNet-50 training: estimated, measured on this machine, predicted on three GPUs, explained, reported.
 
     python examples/demo.py [FOLDER]        (make demo: into demo/)
 
@@ -8,6 +8,7 @@ there is no GPU, the step runs on the CPU; why its numbers differ from the formu
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -21,8 +22,11 @@ from rich.table import Table
 from rich.text import Text
 
 import rooflight
+from rooflight.comparison.why import Why
 from rooflight.ledger import Ledger, total
+from rooflight.measured import Measured
 from rooflight.prediction.result import Predictions
+from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.report.of_ledger import STEPS
 from rooflight.reporting.written import seconds, whole_bytes, whole_count
 
@@ -77,7 +81,9 @@ def main() -> None:
     show(estimate, measured, predicted, causes, folder, time.monotonic() - began)
 
 
-def show(estimate: Ledger, measured: Ledger, predicted: Predictions, causes: dict, folder: Path, took_s: float) -> None:
+def show(
+    estimate: Ledger, measured: Ledger, predicted: Predictions, causes: dict[str, Why], folder: Path, took_s: float
+) -> None:
     """What came out, on one screen."""
     sums = total(estimate.ops)
     wall = next(row.quantities["wall_time_s"].value for row in measured.measurements if row.scope == "step")
@@ -88,27 +94,32 @@ def show(estimate: Ledger, measured: Ledger, predicted: Predictions, causes: dic
                                 f"{len(estimate.ops):,} ops")  # fmt: skip
     table.add_row("measured here", f"{seconds(wall)} a step on {measured.header.device}: "
                                    f"{whole_count(sums.flops / wall)}FLOP/s")  # fmt: skip
+    if doubtful := doubt(Measured(measured)):
+        table.add_row("", f"[bold]{doubtful}[/bold]")
     for one in predicted:
         fits = "fits" if one.memory is not None and one.memory.fits else "does not fit"
         table.add_row(f"predicted on {one.device}", f"{seconds(one.time_s)} a step, {one.bound}-bound, {fits}")
     why = causes["FLOPs"]
     largest = max(why.causes, key=lambda cause: abs(cause.b or 0))
     gap = (why.measured.b or 0) / (why.asked.b or 1) - 1
-    table.add_row("why counters see more", f"on a recorded H200 {gap:.1%} more FLOPs than the formula (batch 16): "
-                                           f"{largest.name} {(largest.b or 0) / (why.asked.b or 1):.1%}, unexplained "
-                                           f"{abs(why.unexplained.b or 0) / (why.asked.b or 1):.2%}")  # fmt: skip
+    left = ", ".join(f"{one.quantity} {abs(one.part(one.unexplained) or 0):.2%}" for one in causes.values())
+    table.add_row("why counters see more", f"on a recorded H200 (batch 16) {gap:.1%} more FLOPs than the formula: "
+                                           f"{largest.name} {(largest.b or 0) / (why.asked.b or 1):.1%}")  # fmt: skip
+    table.add_row("left unexplained there", left)
     console.print(Panel(table, title=f"{MODEL}, training, batch {BATCH}", title_align="left", expand=False))
     size = (folder / "report.html").stat().st_size
     done = Text.assemble(
         "open ", (str(folder / "report.html"), "bold"), f"  ({whole_bytes(size)}, made in {took_s:.0f} s)"
     )
     console.print(done)
+    program = "rooflight" if shutil.which("rooflight") else str(Path(sys.executable).with_name("rooflight"))
+    program = program.removeprefix(f"{Path.cwd()}/")
     for what, line in (
         ("another model", "rooflight estimate gpt2 --seq 1024 --step train"),
         ("other GPUs", "rooflight predict gpt2 --on h200,l4 --seq 1024 --batch 1,8 --step train"),
         ("a real H200", f"rooflight report {RECORDED} -o h200.html"),
     ):
-        console.print(Text.assemble((f"{what:14}", "dim"), line), soft_wrap=True)
+        console.print(Text.assemble((f"{what:14}", "dim"), line.replace("rooflight", program, 1)), soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,10 @@ def _check_forms(options: Mapping[str, Any]) -> None:
     tables = [name for name in ("as_json", "as_csv", "as_markdown") if options[name]]
     ending = options["output"].name.lower() if options["output"] is not None else ".json"
     if not ending.endswith((".json", ".json.gz", ".csv", ".md")):
-        raise BadInput(f"{options['output']}: the name must end in .json, .json.gz, .csv or .md")
+        raise BadInput(
+            f"{options['output']}: the name must end in .json, .json.gz, .csv or .md; a page is made from a "
+            "saved one: rooflight report FILE -o report.html"
+        )
     if options["explain"] and options["symbolic"]:
         raise BadInput("choose one of --explain and --symbolic")
     if options["explain"] and (tables or not ending.endswith((".json", ".json.gz"))):

@@ -40,7 +40,10 @@ def check_form(options: Mapping[str, Any]) -> None:
     if output is None:
         return
     if not output.name.lower().endswith((".json", ".json.gz", ".csv", ".md")):
-        raise BadInput(f"{output}: the name must end in .json, .json.gz, .csv or .md")
+        raise BadInput(
+            f"{output}: the name must end in .json, .json.gz, .csv or .md; a page is made from a "
+            "saved one: rooflight report FILE -o report.html"
+        )
     from rooflight.files import check_writable
 
     check_writable(output, force=options["force"])

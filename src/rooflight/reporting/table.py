@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 Cell = Any
+_LEAST = 12
+"""Letters that are left of a name on a narrow terminal."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,20 @@ class Table:
 
 
 def fitting(table: Table, width: int) -> Table:
-    """The table without the columns that a terminal of this width has no room for."""
+    """The table without the columns that a terminal of this width has no room for: names give way first, but to so many
+    letters; then what is optional goes, then the last columns. A number is never cut."""
     columns = list(range(len(table.columns)))
     texts = [[column.name for column in table.columns], *table.written()]
+    widest = [max(len(row[i]) for row in texts) for i in columns]
 
-    def needed() -> int:
-        return sum(max(len(row[i]) for row in texts) + 3 for i in columns)
+    def needed(*, least: bool = False) -> int:
+        cut = [_LEAST if least and table.columns[i].cuttable else widest[i] for i in columns]
+        return sum(min(widest[i], room) + 3 for i, room in zip(columns, cut, strict=True))
 
     while needed() > width and any(table.columns[i].optional for i in columns):
         columns.remove(max(columns, key=lambda i: table.columns[i].optional))
+    while needed(least=True) > width and len(columns) > 1:
+        columns.pop()
     return with_columns(table, columns)
 
 

@@ -22,7 +22,7 @@ from rooflight.reporting.written import seconds
 
 _LANE, _STRIP = 38, 34
 """Heights, in pixels."""
-_COLOURS = dict(zip(FAMILIES, (COLOURS[place] for place in (0, 2, 3, 5, 4, 6, 1, 7)), strict=True))
+_COLOURS = dict(zip(FAMILIES, COLOURS, strict=True))
 _HINT = ("Drag over the strip below to zoom, double-click it to see all; click a family in the legend to see it "
          "alone.")  # fmt: skip
 _ROOM = 6.4

@@ -147,10 +147,13 @@ def written(report: Report, form: Form, *, chart: str | None = None, sections: S
 
 
 def chart_of(report: Report, name: str | None, form: str) -> Chart:
-    """A chart by its name; the first one that there is where none is named."""
+    """A chart by its name; the only one that there is where none is named."""
     charts = {chart.name: chart for chart in report.charts}
+    section = next((one for one in report.sections if one.name == name), None)
+    if section is not None and section.missing and name not in charts:
+        raise BadInput(f"there is no chart {name!r} of this: {section.missing}")
     if not charts:
-        raise BadInput(f"there is no chart to draw in this report: --to {form} needs one")
+        raise BadInput(f"there is no chart to draw in this report: --to {form} needs one, --to md gives its tables")
     if name is None:
         if len(charts) > 1:
             raise BadInput(f"which picture? Add --chart: {', '.join(charts)}")

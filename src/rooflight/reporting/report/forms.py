@@ -28,7 +28,11 @@ def only(report: Report, names: Sequence[str]) -> Report:
     wrong = [name for name in names if name not in known]
     if wrong:
         raise BadInput(f"no section {wrong[0]!r} in this report: it has {', '.join(known)}")
-    return replace(report, sections=tuple(section for section in report.sections if section.name in names))
+    chosen = tuple(section for section in report.sections if section.name in names)
+    empty = next((section for section in chosen if section.missing and not any(_tables(section))), None)
+    if empty is not None:
+        raise BadInput(f"there is nothing in the section {empty.name!r} of this: {empty.missing}")
+    return replace(report, sections=chosen)
 
 
 def report_markdown(report: Report) -> str:

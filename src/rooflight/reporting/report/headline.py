@@ -60,7 +60,9 @@ def _measured(told: Told) -> Iterator[Fact]:
     sums = measured.total
     if sums.executed_flops is not None:
         over = sums.executed_per_useful
-        parts = [f"{quotient(over)} × the useful, in ops with matrix work"] if over is not None else []
+        useful = total(told.ledger.ops).flops
+        parts = [f"{quotient(sums.executed_flops / useful)} × the useful"] if useful else []
+        parts += [f"{quotient(over)} × in ops with matrix work"] if over is not None else []
         parts += [f"DRAM {whole_bytes(sums.dram_bytes)}"] if sums.dram_bytes is not None else []
         yield Fact("executed FLOPs, counted", whole_count(sums.executed_flops), " · ".join(parts))
 

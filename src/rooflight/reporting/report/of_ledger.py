@@ -212,6 +212,7 @@ def _devices(told: Told) -> Section | None:
 def _scaling(told: Told) -> Section | None:
     from rooflight.reporting import predict_many_tables
     from rooflight.reporting.charts.scaling import scaling_chart
+    from rooflight.reporting.predict_page import MANY_CONVENTIONS
 
     if told.ledger.header.step != "train":
         return None
@@ -224,7 +225,7 @@ def _scaling(told: Told) -> Section | None:
                      predict_many_tables.scaling_table("strong", many.strong))]  # fmt: skip
     return Section(charts=_charts(scaling_chart(found)), tables=_filled(tables),
                    lines=(f"Data parallel on {found[0].device}, predicted.", *_as_what(told.ledger), *many.assumptions,
-                          *many.notes))  # fmt: skip
+                          *many.notes), small_print=(MANY_CONVENTIONS,))  # fmt: skip
 
 
 def _origins(told: Told) -> Section | None:

@@ -21,14 +21,15 @@ def study_report(rows: Sequence[Row], plan: Plan, *, folder: str) -> Report:
     claimed = [section for section in sections_of(page) if section.title in ("Claims", "Counter-examples")]
     others = [section for section in sections_of(page) if section.title not in ("Claims", "Counter-examples")]
     charts = tuple(study_charts(rows))
-    drawn = [Section("charts", "Against the batch", charts=charts)] if charts else []
+    title = "Charts of the cells" if all(chart.name == "cells" for chart in charts) else "Against the batch"
+    drawn = [Section("charts", title, charts=charts)] if charts else []
     where = shlex.quote(folder)
     again = Section("replicate", "How to repeat it", commands=(
         f"rooflight study {where}/study.toml -o ANOTHER-FOLDER", f"rooflight report {where}",
         f"rooflight report {where} -o report.html",
     ))  # fmt: skip
-    title = plan.title or folder.rpartition("/")[2]
-    return Report(title=title, subtitle=page.headline, facts=tuple(_facts(rows, plan)),
+    name = plan.title or folder.rpartition("/")[2]
+    return Report(title=name, subtitle=page.headline, facts=tuple(_facts(rows, plan)),
                   lines=page.summary, sections=(*_merged(claimed), *drawn, *others, again))  # fmt: skip
 
 

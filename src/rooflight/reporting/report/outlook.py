@@ -135,6 +135,8 @@ def _built_again(ledger: Ledger) -> Again:
                        f"{header.model} --batch 1,8,64 --on h200`")  # fmt: skip
     modes = header.math
     both = None if modes is None or modes.tf32_conv != modes.tf32_matmul else modes.tf32_conv
+    if header.target == "cpu":
+        both = None  # a CPU has no TF32: elsewhere it runs as GPUs do by default
     asked: dict[str, Any] = {
         "step": header.step, "seq": header.sequence if header.step != "decode" else None, "past": header.past,
         "dtype": header.dtype, "autocast": header.autocast, "tf32": both, "loss": header.loss,

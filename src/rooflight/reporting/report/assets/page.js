@@ -149,7 +149,9 @@ class Grid {
       const cell = make("th", undefined, `key${NUMERIC.has(column.kind) ? " r" : ""}`);
       cell.title = column.about; cell.append(this.sorter(column.title, column)); keys.append(cell);
     }
-    thead.append(sides, keys);
+    const grouped = this.columns.some((one) => one.side !== "both");
+    if (grouped) thead.append(sides); else keys.classList.add("alone");
+    thead.append(keys);
     this.keys = keys;
     const table = $("table", this.root), group = make("colgroup");
     const widths = [innerWidth < 640 ? 170 : 260, ...this.columns.map((one) => this.width(one))];
