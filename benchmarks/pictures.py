@@ -87,7 +87,9 @@ def main() -> None:
 
 
 def save(content: bytes, path: Path) -> None:
-    Image.open(io.BytesIO(content)).convert("RGB").quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+    Image.open(io.BytesIO(content)).convert("RGB").quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE).save(
+        path, optimize=True
+    )
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e3:.0f} kB")
 
 

@@ -168,6 +168,17 @@ def test_what_cannot_be_predicted_takes_nothing_else_with_it():
     assert "--accumulate" in missing["scaling"]
 
 
+def test_a_step_on_the_cpu_is_predicted_as_gpus_run_it_by_default():
+    """TF32 is a GPU's: a CPU's ledger says it is off, and means nothing by it."""
+    ledger = rooflight.estimate("mnist-cnn", batch=4, step="train", target="cpu")
+    assert ledger.header.math.tf32_conv is False
+    found = make(ledger, on="h200")
+    asked = rooflight.predict("mnist-cnn", on="h200", batch=4, step="train")
+    devices = next(section for section in found.sections if section.name == "devices")
+    columns = [column.name for column in devices.tables[0].table.columns]
+    assert devices.tables[0].table.rows[0][columns.index("time/step")] == asked[0].time_s
+
+
 def test_devices_that_lack_the_precision_are_named():
     found = make(rooflight.estimate("mnist-cnn", batch=2, dtype="bf16"), on="h200,v100")
     devices = next(section for section in found.sections if section.name == "devices")
@@ -360,6 +371,17 @@ def test_errors_say_what_there_is(mnist):
         written(mnist, "png", chart="roofline", sections=["layers"])
     with pytest.raises(BadInput, match="predicts on GPUs"):
         make(MNIST, on="epyc-9654")
+
+
+def test_what_is_not_there_says_why():
+    """A chart or a section of its own that has nothing in it: the reason, not an empty file."""
+    import torch
+
+    own = make(rooflight.estimate(torch.nn.Linear(8, 4), torch.zeros(2, 8)), on="h200")
+    with pytest.raises(BadInput, match=r"no chart 'sweep' of this: .*not built again"):
+        written(own, "png", chart="sweep")
+    with pytest.raises(BadInput, match=r"nothing in the section 'sweep' of this: .*not built again"):
+        written(own, "csv", sections=["sweep", "devices"])
 
 
 def test_rooflight_report_writes_what_the_name_says(tmp_path):

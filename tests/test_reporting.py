@@ -221,3 +221,29 @@ def test_loss_and_optimizer_can_be_derived_too():
     assert "nll_loss_forward" in derivation_text(derive(ledger, LOSS))
     # momentum: v = 0.9 v + g, p = p - lr v over 1,199,882 parameters
     assert "1,199,882" in derivation_text(derive(ledger, OPTIMIZER))
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 66, 80, 120])
+def test_numbers_are_never_cut_on_a_narrow_terminal(width):
+    """Names give way, then columns, and what went is named."""
+    from rich.console import Console
+
+    from rooflight.reporting.table import Column, Table, to_rich
+
+    columns = (
+        Column("op", right=False),
+        Column("first in", right=False),
+        Column("time"),
+        Column("share"),
+        Column("% of roof"),
+    )
+    table = Table("", columns, (("convolution_backward", "layer4.1.conv2", "237.456 µs", "9.1%", "14.25%"),))
+    console = Console(width=width, record=True, file=io.StringIO(), color_system=None)
+    console.print(to_rich(table, width=width))
+    shown = console.export_text()
+    assert max(map(len, shown.splitlines())) <= width
+    for column, cell in zip(columns, table.rows[0], strict=True):
+        if column.right:
+            assert (cell in shown) == (column.name in shown.partition("columns without room")[0])
+    kept = [column.name for column in columns if column.name in shown.partition("columns without room")[0]]
+    assert kept == [column.name for column in columns][: len(kept)]

@@ -201,3 +201,8 @@ def test_something_else_than_a_model_is_refused() -> None:
 def test_sparse_gradients_are_refused_by_name() -> None:
     with pytest.raises(TraceFailed, match="sparse_coo tensor, which cannot be followed"):
         train(nn.Embedding(10, 4, sparse=True), torch.randint(0, 10, (2, 3)), optimizer="sgd")
+
+
+def test_a_model_without_its_inputs_is_told_what_to_pass() -> None:
+    with pytest.raises(TraceFailed, match=r"forward\(\) missing .* pass what it is called with: rooflight.estimate"):
+        infer(nn.Linear(3, 4))

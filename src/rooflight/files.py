@@ -42,6 +42,10 @@ def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
     return path
 
 
+def _taken(path: Path) -> BadFile:
+    return BadFile(f"{path} exists already: add --force (in Python force=True) to replace it, or give another name")
+
+
 def check_writable(path: str | Path, *, force: bool) -> None:
     """Say before the work starts what would stop it from being saved."""
     path = Path(path)
@@ -50,7 +54,7 @@ def check_writable(path: str | Path, *, force: bool) -> None:
     if path.exists() and not path.is_file():
         raise BadFile(f"{path} is no regular file: give another name, or leave -o away and redirect the output")
     if path.exists() and not force:
-        raise BadFile(f"{path} exists already: add --force to replace it, or give another name")
+        raise _taken(path)
     folder = path.parent
     if folder.exists() and not folder.is_dir():
         raise BadFile(f"{folder} is no folder: give a file in another one")
@@ -88,7 +92,7 @@ def _publish(temporary: Path, path: Path, *, force: bool) -> None:
         # A link fails if the name was taken meanwhile; a rename would silently replace it.
         os.link(temporary, path)
     except FileExistsError:
-        raise BadFile(f"{path} exists already: add --force to replace it, or give another name") from None
+        raise _taken(path) from None
     except OSError:
         os.replace(temporary, path)  # a file system without links
 
