@@ -285,6 +285,23 @@ def test_two_ledgers_are_put_side_by_side():
     assert column(tree, "time_ratio").values[conv1] == pytest.approx(b / a)
 
 
+def test_somebodys_table_is_checked_in_the_report(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text(f"layer,quantity,value\nconv2,FLOPs,{CONV2}\nconv2,FLOPs,{CONV2 // 2}\nconv2,parameters,18496\n")
+    found = make("recorded:h200/mnist-cnn-infer-tf32", on="h200", claims=table)
+    assert [section.name for section in found.sections][-2:] == ["claims", "origins"]
+    claims = next(section for section in found.sections if section.name == "claims")
+    columns = [column.name for column in claims.tables[0].table.columns]
+    verdicts = [row[columns.index("verdict")] for row in claims.tables[0].table.written()]
+    assert verdicts[0] == verdicts[2] == "right"
+    assert verdicts[1] != "right"  # multiply-adds called FLOPs
+    assert str(CONV2 // 2) in written(found, "md").decode().replace(",", "")
+    with pytest.raises(BadInput, match="a study has its own claims"):
+        make(STUDY, claims=table)
+    with pytest.raises(BadInput, match="checked against one step"):
+        make([MNIST, MNIST], claims=table)
+
+
 def test_a_log_from_elsewhere_has_its_kernels():
     from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger, Value
 

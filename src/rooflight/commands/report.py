@@ -32,6 +32,8 @@ _FLAGS = {"as_json": "json", "as_csv": "csv", "as_markdown": "md"}
 @click.option("--dark", is_flag=True, help="A picture for dark pages.")
 @click.option("--section", "sections", multiple=True, metavar="NAME",
               help="Only this section, in html, md, latex, csv and json; may be given several times.")  # fmt: skip
+@click.option("--claims", type=click.Path(path_type=Path), metavar="FILE",
+              help="A table of claims (CSV) to be checked in the report.")  # fmt: skip
 @click.option("--on", metavar="DEVICE,...", default="h200,a100,v100", show_default=True,
               help="GPUs whose times and memory the report predicts.")  # fmt: skip
 @table_options
@@ -39,9 +41,9 @@ _FLAGS = {"as_json": "json", "as_csv": "csv", "as_markdown": "md"}
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bool, sections: tuple[str, ...], on: str,
-            by: By, depth: int | None, unfold: bool, memory: bool, kernels: int, explain: str | None,
-            output: Path | None, force: bool, **flags: bool) -> None:  # fmt: skip
+def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bool, sections: tuple[str, ...],
+            claims: Path | None, on: str, by: By, depth: int | None, unfold: bool, memory: bool, kernels: int,
+            explain: str | None, output: Path | None, force: bool, **flags: bool) -> None:  # fmt: skip
     """Show what is known of PATH: in the terminal, or as one file to open, send or print.
 
     PATH is a ledger, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it; recorded:NAME, a
@@ -53,6 +55,9 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
     other batches and devices, many GPUs, where every number comes from. Pictures: -o roofline.png --chart roofline.
     """
     form = _form(to, flags, output)
+    if form == "text" and claims is not None:
+        raise BadInput(f"in the terminal a table is checked by `rooflight compare {paths[0]} --claims {claims}`; here "
+                       "it becomes a part of a file: add -o report.html")  # fmt: skip
     if form == "text" and (sections or chart or dark):
         raise BadInput("--section, --chart and --dark are of a file: name one, such as -o report.html or -o "
                        "roofline.png, or say the form with --to")  # fmt: skip
@@ -64,7 +69,7 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
             raise BadInput(f"{output}: the name must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to "
                            "says the form")  # fmt: skip
     if len(paths) == 1 and paths[0].is_dir():
-        _refuse_for_a_study(by=by, depth=depth, explain=explain)
+        _refuse_for_a_study(by=by, depth=depth, explain=explain, claims=claims)
         _study(paths[0], form, chart=chart, dark=dark, sections=sections, output=output, force=force)
         return
     ledgers, names = _ledgers(paths)
@@ -75,11 +80,11 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
 
         emit(derivation_text(derive(ledgers[0], explain)))
         return
-    if form == "text" or (form == "csv" and not sections and len(ledgers) == 1):
+    if form == "text" or (form == "csv" and not sections and claims is None and len(ledgers) == 1):
         _shown(ledgers, form, by=by, depth=depth, unfold=unfold, memory=memory, kernels=kernels, on=on, output=output,
                force=force)  # fmt: skip
     else:
-        _made(ledgers, names, form, chart=chart, dark=dark, sections=sections, on=on,
+        _made(ledgers, names, form, chart=chart, dark=dark, sections=sections, claims=claims, on=on,
               output=output, force=force)  # fmt: skip
     if output is not None:
         say(f"wrote {output}")
@@ -137,7 +142,8 @@ def _shown(ledgers: list[Ledger], form: str, *, by: By, depth: int | None, unfol
 
 
 def _made(ledgers: list[Ledger], names: list[str], form: str, *, chart: str | None, dark: bool,
-          sections: tuple[str, ...], on: str, output: Path | None, force: bool) -> None:  # fmt: skip
+          sections: tuple[str, ...], claims: Path | None, on: str, output: Path | None,
+          force: bool) -> None:  # fmt: skip
     """The whole report, or a part of it."""
     from itertools import count
 
@@ -146,7 +152,7 @@ def _made(ledgers: list[Ledger], names: list[str], form: str, *, chart: str | No
 
     with progress("reading", count="{task.completed:g} of {task.total:g}") as bar:
         done = count()
-        made = named_report(ledgers, names, on=on, say=lambda doing: bar.show(doing, next(done), STEPS))
+        made = named_report(ledgers, names, on=on, claims=claims, say=lambda doing: bar.show(doing, next(done), STEPS))
         bar.show("writing", STEPS, STEPS)
         also = _document(ledgers[0]) if form == "json" and len(ledgers) == 1 and not sections else None
         _write(made, form, chart=chart, dark=dark, sections=sections, output=output, force=force, also=also)
@@ -203,8 +209,10 @@ def _write(made: Any, form: str, *, chart: str | None, dark: bool, sections: tup
     deliver(content, output, force=force)
 
 
-def _refuse_for_a_study(*, by: str, depth: int | None, explain: str | None) -> None:
+def _refuse_for_a_study(*, by: str, depth: int | None, explain: str | None, claims: Path | None) -> None:
     """What a study has not must not be passed over in silence."""
     if by != "module" or depth is not None or explain is not None:
         raise BadInput("--by, --depth and --explain are of a ledger: a study's are in its folder `ledgers`, each to be "
                        "reported by itself")  # fmt: skip
+    if claims is not None:
+        raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")

@@ -35,17 +35,18 @@ def report(
     on: On = DEVICES,
     chart: str | None = None,
     sections: Sequence[str] = (),
+    claims: str | Path | None = None,
     force: bool = False,
 ) -> Report | Path:
     """The report of a ledger, of two side by side, or of a study; in a file where `output` names one.
 
     `source`: a Ledger, a Study, a path, a study's folder, `recorded:NAME`, or two ledgers in a list. `to`: the form,
     else the ending of the file's name says it. `on`: the devices whose times and memory are predicted. `chart`: which
-    picture, for png, svg and pdf. `sections`: only these.
+    picture, for png, svg and pdf. `sections`: only these. `claims`: a table (CSV) to be checked against the ledger.
 
         >>> rooflight.report("recorded:h200/resnet50-train-fp32", "report.html")
     """
-    made = make(source, on=on)
+    made = make(source, on=on, claims=claims)
     if output is None:
         return made
     path = Path(output)
@@ -63,7 +64,7 @@ def form_of(path: Path) -> Form:
     return ENDINGS[ending]
 
 
-def make(source: Source | Sequence[Source], *, on: On = DEVICES) -> Report:
+def make(source: Source | Sequence[Source], *, on: On = DEVICES, claims: str | Path | None = None) -> Report:
     """The report itself."""
     sources = [source] if isinstance(source, (Ledger, Study, str, Path)) else list(source)
     found = [_loaded(one) for one in sources]
@@ -71,14 +72,16 @@ def make(source: Source | Sequence[Source], *, on: On = DEVICES) -> Report:
     if study is not None:
         if len(found) > 1:
             raise BadInput("a study is reported alone: leave the other away")
+        if claims is not None:
+            raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
         from rooflight.reporting.report.of_study import study_report
 
         return study_report(study.rows, study.plan, folder=str(study.folder))
     ledgers, names = arranged([one for one in found if isinstance(one, Ledger)], [_name(one) for one in sources])
-    return named_report(ledgers, names, on=on)
+    return named_report(ledgers, names, on=on, claims=None if claims is None else Path(claims))
 
 
-def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DEVICES,
+def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DEVICES, claims: Path | None = None,
                  say: Callable[[str], None] | None = None) -> Report:  # fmt: skip
     """Of one ledger, or of two side by side; `names` are where they are from. `say` is told what is looked for."""
     from rooflight.prediction.asked import devices_of
@@ -89,18 +92,25 @@ def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DE
     devices = devices_of(on, None)
     if any(device.kind != "gpu" for device in devices):
         raise BadInput("a report predicts on GPUs: name some with --on (see `rooflight list devices`)")
+    ledger = ledgers[0]
+    if claims is not None and (len(ledgers) == 2 or ledger.header.step is None):
+        raise BadInput("a table of claims is checked against one step: give one ledger of one")
     if len(ledgers) == 2:
         from rooflight.reporting.report.of_pair import pair_report
 
         return pair_report(*ledgers, sources=(names[0], names[1]), devices=devices)
-    ledger = ledgers[0]
     if ledger.header.step is None and is_measured(ledger):
         from rooflight.reporting.report.of_page import log_report
 
         return log_report(ledger, source=names[0])
     from rooflight.reporting.report.of_ledger import ledger_report
 
-    return ledger_report(ledger, source=names[0], devices=devices, **({} if say is None else {"say": say}))
+    made = ledger_report(ledger, source=names[0], devices=devices, **({} if say is None else {"say": say}))
+    if claims is None:
+        return made
+    from rooflight.reporting.report.of_claims import with_claims
+
+    return with_claims(made, ledger, claims)
 
 
 def _loaded(source: Source) -> Ledger | Study:
