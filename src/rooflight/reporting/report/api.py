@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from rooflight.claims import read_claims
 from rooflight.errors import BadInput
 from rooflight.files import load, write_atomically
 from rooflight.hardware.device import Device
@@ -105,12 +106,13 @@ def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DE
         return log_report(ledger, source=names[0])
     from rooflight.reporting.report.of_ledger import ledger_report
 
+    rows = None if claims is None else read_claims(claims)  # before the work: the file may not be there
     made = ledger_report(ledger, source=names[0], devices=devices, **({} if say is None else {"say": say}))
-    if claims is None:
+    if rows is None:
         return made
     from rooflight.reporting.report.of_claims import with_claims
 
-    return with_claims(made, ledger, claims)
+    return with_claims(made, ledger, rows, file=str(claims))
 
 
 def _loaded(source: Source) -> Ledger | Study:
