@@ -4,6 +4,8 @@ A `RooflightError` is something the user can mend: its message is one line that 
 to do next. The command line prints it and exits with `exit_code`; anything else that escapes is a bug in rooflight.
 """
 
+from collections.abc import Sequence
+
 
 class RooflightError(Exception):
     """Base of every error a user may see; `str(error)` is the one line to print."""
@@ -21,6 +23,17 @@ class BadInput(RooflightError):
 
 class TraceFailed(RooflightError):
     """The step could not be run on tensors without data."""
+
+
+class NotPutBack(RooflightError):
+    """Something of a live model is not as it was before the step; the line names it."""
+
+    def __init__(self, what: Sequence[str]) -> None:
+        super().__init__(
+            f"after the step, not all of the model could be put back: {'; '.join(what)}; everything else was. Make "
+            "the model anew before you use it"
+        )
+        self.what = tuple(what)
 
 
 class BadFile(RooflightError):

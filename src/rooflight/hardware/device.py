@@ -66,6 +66,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """The largest cache that all its cores share; of a CPU the last level."""
     sms: Figure
     """Multiprocessors, compute units, or cores of a CPU."""
+    gpus_per_node: Figure | None = None
+    """How many of it a node holds at most: on one board, behind one switch of its fast link, or in the usual server."""
     clock_hz: Figure
     """The highest."""
     base_clock_hz: Figure | None = None

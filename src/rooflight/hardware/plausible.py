@@ -101,6 +101,9 @@ def _sizes(device: Device) -> Iterator[str]:
     yield from _in_range("base_clock_hz", device.base_clock_hz, (1e8, 1e10), _FREQUENCY)
     yield from _in_range("l2_bytes", device.l2_bytes, (1e5, 2e9), _SIZE)
     yield from _in_range("sms", device.sms, (1, 2000), {})
+    yield from _in_range("gpus_per_node", device.gpus_per_node, (1, 1024), {})
+    if device.gpus_per_node is not None and device.gpus_per_node.value % 1:
+        yield f"gpus_per_node = {device.gpus_per_node.value:g} is not a whole number"
     yield from _in_range("tdp_w", device.tdp_w, (2, 5000), {"kW": 1e3})
     for link, figure in device.links_bytes_per_s.items():
         yield from _in_range(f"links_bytes_per_s.{link}", figure, LINKS[link], _RATE)

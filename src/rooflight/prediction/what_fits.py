@@ -11,7 +11,7 @@ from msgspec import structs
 from torch import nn
 
 from rooflight import units
-from rooflight.errors import BadInput, RooflightError
+from rooflight.errors import BadInput, NotPutBack, RooflightError
 from rooflight.hardware.device import Device
 from rooflight.memory.answer import Memories
 from rooflight.memory.limits import MOST, Fit, Largest, largest
@@ -210,6 +210,8 @@ def savings(asked: Asked, step: Step, device: Device, memories: Memories, timed:
             other = change.step()
             memory = change.memory(other)
             time_s, throughput = timed(other) if timed is not None and change.timed else (None, None)
+        except NotPutBack:
+            raise
         except RooflightError:
             continue  # a change that cannot be made is none to advise
         saved = now.device_bytes - memory.device_bytes

@@ -1,6 +1,7 @@
 """The values of a model and its optimizer, kept on the host and put back in place.
 
-A step that is run again and again must begin the same way each time, and a borrowed model must go back as it came.
+A step that is run again and again must begin the same way each time, and a borrowed model must go back as it came:
+`put_back_all` stops halfway for nothing.
 The copy is on the host: one on the GPU would count in what is measured there.
 """
 
@@ -8,10 +9,51 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+
+from rooflight.errors import NotPutBack
+
+Restoring = tuple[str, Callable[[], object]]
+"""What is put back, in words, and how. It may be done again after it was broken off."""
+
+
+def put_back_all(steps: Sequence[Restoring]) -> None:
+    """Put everything back, whatever becomes of single things; what failed twice is said in the end.
+
+    Ctrl-C has to wait: what it breaks off is done again, and it is raised when all is done.
+    """
+    failed: list[str] = []
+    stop: KeyboardInterrupt | None = None
+    for what, step in steps:
+        for last in (False, True):
+            try:
+                stop = _uninterrupted(step) or stop
+                break
+            except NotPutBack as error:  # of a step that is made of steps: each was tried twice
+                failed += error.what
+                break
+            except Exception as error:
+                if last:
+                    failed.append(f"{what} ({' '.join(str(error).split()) or type(error).__name__})")
+    if failed:
+        raise NotPutBack(failed) from stop
+    if stop is not None:
+        raise stop
+
+
+def _uninterrupted(step: Callable[[], object]) -> KeyboardInterrupt | None:
+    """Done to its end, from its beginning if need be; and what came in between."""
+    stop = None
+    while True:
+        try:
+            step()
+            return stop
+        except KeyboardInterrupt as error:
+            stop = error
 
 
 class KeptValues:
@@ -26,8 +68,8 @@ class KeptValues:
         seen: set[tuple[torch.device, int, int]] = set()
         for tensors, is_tracked in ((others, False), (tracked, True)):
             for tensor in tensors:
-                if tensor.is_inference() or tensor.layout is not torch.strided or not tensor.data_ptr():
-                    continue  # nothing there, or nothing that could be written
+                if not _has_memory(tensor):
+                    continue
                 block = _Block(tensor, is_tracked=is_tracked)
                 if block.place not in seen:
                     seen.add(block.place)
@@ -40,9 +82,13 @@ class KeptValues:
 
     def put_back(self, *, everything: bool = False) -> None:
         """`everything`: also what torch did not see change; a replayed CUDA graph writes behind its back."""
-        with torch.no_grad():
-            for block in self._blocks:
-                block.put_back(everything=everything)
+        put_back_all([(block.name, partial(block.put_back, everything=everything)) for block in self._blocks])
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Is anything there that could be written? Tensors with a dispatch of their own have none, or hide it."""
+    own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return not (own or tensor.is_inference() or tensor.layout is not torch.strided) and tensor.data_ptr() != 0
 
 
 class _Block:
@@ -50,25 +96,38 @@ class _Block:
 
     def __init__(self, tensor: torch.Tensor, *, is_tracked: bool) -> None:
         self._tensor = tensor
+        self._home = tensor.detach()
+        """The memory that it has now: a model may give it another (`weight.data = ...`)."""
         self._is_tracked = is_tracked
         self._version = tensor._version
         elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         self.nbytes = elements * tensor.element_size()
         self.place = (tensor.device, tensor.data_ptr(), self.nbytes)
 
+    @property
+    def name(self) -> str:
+        return f"the values of a tensor of {tuple(self._home.shape)}"
+
     def take(self) -> None:
         self._copy = bytearray(self.nbytes)
         torch.frombuffer(self._copy, dtype=torch.uint8).copy_(self._memory())
 
     def _memory(self) -> torch.Tensor:
-        memory = torch.empty(0, dtype=torch.uint8, device=self._tensor.device)
-        start = self._tensor.storage_offset() * self._tensor.element_size()
-        return memory.set_(self._tensor.untyped_storage(), start, (self.nbytes,), (1,))
+        memory = torch.empty(0, dtype=torch.uint8, device=self._home.device)
+        start = self._home.storage_offset() * self._home.element_size()
+        return memory.set_(self._home.untyped_storage(), start, (self.nbytes,), (1,))
 
     def put_back(self, *, everything: bool) -> None:
+        if not _is_at(self._tensor, self._home):
+            self._tensor.data = self._home
         if everything or not self._is_tracked or self._tensor._version != self._version:
             self._memory().copy_(torch.frombuffer(self._copy, dtype=torch.uint8))
             self._version = self._tensor._version
+
+
+def _is_at(tensor: torch.Tensor, home: torch.Tensor) -> bool:
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) == (
+        home.data_ptr(), home.shape, home.stride(), home.dtype)  # fmt: skip
 
 
 class KeptRandomness:
@@ -81,12 +140,16 @@ class KeptRandomness:
         self._numpy = self._numpy_module.random.get_state() if self._numpy_module is not None else None
 
     def put_back(self) -> None:
-        random.setstate(self._python)
-        torch.set_rng_state(_as_tensor(self._torch))
+        steps: list[Restoring] = [
+            ("Python's random state", lambda: random.setstate(self._python)),
+            ("torch's random state", lambda: torch.set_rng_state(_as_tensor(self._torch))),
+        ]
         if self._cuda:
-            torch.cuda.set_rng_state_all([_as_tensor(state) for state in self._cuda])
+            states = [_as_tensor(state) for state in self._cuda]
+            steps.append(("CUDA's random state", lambda: torch.cuda.set_rng_state_all(states)))
         if self._numpy_module is not None:
-            self._numpy_module.random.set_state(self._numpy)
+            steps.append(("numpy's random state", lambda: self._numpy_module.random.set_state(self._numpy)))
+        put_back_all(steps)
 
 
 def _as_bytes(state: torch.Tensor) -> bytearray:

@@ -6,26 +6,25 @@ costs no memory and does no work. Everything is put back in the end: attributes,
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import copy
-from typing import Any
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import TraceFailed
-from rooflight.trace.kept import KeptRandomness, KeptValues
+from rooflight.trace.containers import Contents, contents, inside, put_back
+from rooflight.trace.kept import KeptRandomness, KeptValues, Restoring, put_back_all
 
 
 @contextmanager
 def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[KeptValues | None]:
     """The model in train or eval mode, on meta or where it is; as it was afterwards.
 
-    A model that is really run (on "cpu" or "cuda") changes in place, so its values are kept and copied back.
+    A model that is really run (on "cpu" or "cuda") changes in place, so its values are kept and copied back. On meta
+    only its own tensors outside of parameters and buffers are real, and may change.
     """
     modules = list(model.modules())
     state = [*model.parameters(), *model.buffers()]
@@ -33,30 +32,46 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
         raise TraceFailed("the model has lazy parameters without a shape: run it once on a real input first")
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise TraceFailed("the model is scripted, so its calls cannot be followed: pass the module it was made from")
-    values = None
-    unchanged: AbstractContextManager[Any] = nullcontext()
-    if on in ("cpu", "cuda"):
-        values = KeptValues(model.parameters(), [*model.buffers(), *_remembered(modules)])
-        # A graph that was made before, and goes backward later, must not see that values were away in between.
-        unchanged = torch.autograd._unsafe_preserve_version_counter(tuple(t for t in state if not t.is_inference()))
     attributes = KeptAttributes(modules)
+    really_run = on in ("cpu", "cuda")
+    if really_run:
+        values = KeptValues(model.parameters(), [*model.buffers(), *attributes.tensors])
+    else:
+        values = KeptValues(attributes.tensors)
+    # A graph that was made before, and goes backward later, must not see that values were away in between.
+    unchanged = torch.autograd._unsafe_preserve_version_counter(
+        tuple(tensor for tensor in (*state, *attributes.tensors) if not tensor.is_inference())
+    )
+    wanted = [(tensor, tensor.requires_grad) for tensor in state]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     randomness = KeptRandomness(cuda=on == "cuda")
+
+    def values_back() -> None:
+        with unchanged:  # so versions tell nothing if this has to be done again
+            values.put_back(everything=True)
+
+    # Made before anything changes: what is left to do in the end cannot fail for want of a list.
+    restoring: list[Restoring] = [
+        ("an attribute", attributes.put_back),
+        ("a value", values_back),
+        *(("whether a tensor wants a gradient", partial(_want, *one)) for one in wanted),
+        *(("a gradient", partial(setattr, parameter, "grad", grad)) for parameter, grad in gradients),
+        ("a random state", randomness.put_back),
+    ]
     try:
         # A model may know better than to put all of itself into train mode (a frozen batch norm).
         if model.training != training:
             model.train(training)
         if on == "meta":
             swap_state(modules, to_meta)
-        yield values
+        yield values if really_run else None
     finally:
-        attributes.put_back()
-        if values is not None:
-            with unchanged:
-                values.put_back(everything=True)
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        randomness.put_back()
+        put_back_all(restoring)
+
+
+def _want(tensor: torch.Tensor, requires_grad: bool) -> None:
+    if tensor.requires_grad != requires_grad:
+        tensor.requires_grad_(requires_grad)
 
 
 class KeptAttributes:
@@ -68,49 +83,43 @@ class KeptAttributes:
 
     def __init__(self, modules: Iterable[nn.Module], *, but_tensors: bool = False) -> None:
         self._but_tensors = but_tensors
-        self._kept = []
+        self._kept: list[tuple[nn.Module, Contents]] = []
+        self._state: list[Restoring] = []
+        self._others: list[Restoring] = []
+        self.tensors: list[torch.Tensor] = []
+        """Those outside of parameters and buffers."""
         for module in modules:
-            own, contents = dict(module.__dict__), _contents(module)
-            if but_tensors:
-                own = {name: value for name, value in own.items() if not _remembers(name, value)}
-                contents = [
-                    (value, content) for value, content in contents if any(value is kept for kept in own.values())
-                ]
-            self._kept.append((module, own, contents))
+            self._keep(module)
+
+    def _keep(self, module: nn.Module) -> None:
+        own = []
+        for name, value in contents(module.__dict__):
+            containers, tensors = inside(value)
+            if name not in _STATE and tensors:
+                if self._but_tensors:
+                    continue
+                self.tensors += tensors
+            own.append((name, value))
+            steps = self._state if name in _STATE else self._others
+            words = f"{type(module).__name__}.{name}"
+            steps += [(words, partial(put_back, held, contents(held))) for held in containers]
+        self._kept.append((module, tuple(own)))
 
     def put_back(self) -> None:
-        for module, own, contents in self._kept:
-            remembered = module.__dict__.items() if self._but_tensors else ()
-            left = {name: value for name, value in remembered if _remembers(name, value)}
-            module.__dict__.clear()
-            module.__dict__.update(own)
-            module.__dict__.update(left)
-            for container, content in contents:
-                container.clear()
-                (container.update if isinstance(container, (dict, set)) else container.extend)(content)
+        """Parameters and buffers first: what else is lost can be made again."""
+        own = [(f"the attributes of a {type(module).__name__}", partial(self._put_back, module, kept))
+               for module, kept in self._kept]  # fmt: skip
+        put_back_all([*own, *self._state, *self._others])
+
+    def _put_back(self, module: nn.Module, kept: Contents) -> None:
+        own = dict(kept)
+        if self._but_tensors:
+            now = contents(module.__dict__)
+            own |= {name: value for name, value in now if name not in _STATE and inside(value)[1]}
+        put_back(module.__dict__, tuple(own.items()))
 
 
-def _remembered(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
-    """Tensors that modules keep outside of parameters and buffers."""
-    values = [
-        value
-        for module in modules
-        for name, value in module.__dict__.items()
-        if name not in ("_parameters", "_buffers", "_modules")
-    ]
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-def _remembers(name: str, value: Any) -> bool:
-    """Is it a tensor, or a container of some, that is no parameter and no buffer?"""
-    if name in ("_parameters", "_buffers"):
-        return False
-    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))
-
-
-def _contents(module: nn.Module) -> list[tuple[Any, Any]]:
-    containers = (value for value in module.__dict__.values() if isinstance(value, (dict, list, set, deque)))
-    return [(value, copy(value)) for value in containers]
+_STATE = ("_parameters", "_buffers")
 
 
 def to_meta(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from rooflight._version import __version__
-from rooflight.errors import RooflightError, TraceFailed
+from rooflight.errors import NotPutBack, RooflightError, TraceFailed
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, Op
 from rooflight.models.workload import Workload
 from rooflight.trace.arguments import TensorKind
@@ -30,6 +30,8 @@ def trace(workload: Workload, options: TraceOptions = _DEFAULTS) -> Ledger:
         try:
             log.disabled = True  # it prints every failure; ours to tell is the first
             return _trace(workload, _with(options, on="fake"))
+        except NotPutBack:
+            raise
         except RooflightError:
             raise failure from None
         finally:
