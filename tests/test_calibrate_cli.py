@@ -23,7 +23,7 @@ from rooflight.calibration import host, run
 from rooflight.calibration.clock import CpuClock
 from rooflight.commands import calibrate
 run._SIDE, run._MEGABYTES, run._CEILING_S = {"cpu": 128}, {"cpu": 10}, {"cpu": 0.02}
-run._clock = lambda bench: CpuClock(1 << 20, 32 << 20)
+run.clock_for = lambda bench: CpuClock(1 << 20, 32 << 20)
 host._LENGTH, host._LEAST_ROUNDS, calibrate._LEAST_S = 3, 1, 1
 """
 COMMAND = SMALLER + "from rooflight.commands.main import main; main()"

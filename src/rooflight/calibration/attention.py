@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rooflight.calibration.case import DTYPES, Call, Case, Cases, Pool
-from rooflight.calibration.sampling import choice, points, whole
+from rooflight.calibration.sampling import choice, is_power_of_two, points, whole
 from rooflight.hardware.tasks import Task
 
 _BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
@@ -38,6 +38,45 @@ def attention_cases(kernel: str, precision: str, peak: float, seed: int, longest
         for way in ("forward", "backward"):
             task = Task(f"attention-{kernel}-{way}", precision, numbers)
             yield Case(task, partial(_attention, task))
+
+
+_LONGEST_CACHE = 65536
+_LARGEST_CACHE = 2.2e9
+"""Bytes of keys and values: beyond, one more byte is as fast as the last."""
+
+
+def cached_cases(kernel: str, precision: str, peak: float, seed: int, longest_s: float,
+                 largest: float = _LARGEST_CACHE) -> Cases:  # fmt: skip
+    """Few queries against many keys: the next token and a KV cache, most of all; a text and what it is asked about.
+    Heads may share keys and values."""
+    for u in points(7, seed):
+        # The kernel of "efficient" takes as many heads of keys as of queries.
+        shared = 1 if kernel == "efficient" else choice(u[2], ((3, 1), (1, 2), (3, 4), (1, 7), (2, 8)))
+        batch, heads_kv = whole(u[0], 1, 128), whole(u[1], 1, 32 if shared == 1 else 12)
+        length_q = 1 if u[3] < 0.7 else whole((u[3] - 0.7) / 0.3, 2, 4096)
+        length_kv = whole(u[4], 16, _LONGEST_CACHE)
+        head_dim = choice(u[5], ((1, 32), (5, 64), (1, 80), (1, 96), (5, 128)))
+        heads, bias = shared * heads_kv, int(u[6] < 0.15 and kernel != "flash" and batch * length_q * length_kv < 1e8)
+        seconds = 4 * batch * heads * length_q * length_kv * head_dim / peak
+        nbytes = 2 * batch * heads_kv * length_kv * head_dim * DTYPES[precision].itemsize
+        if seconds > longest_s or nbytes > largest or batch * heads * length_q * head_dim > 1e8:
+            continue
+        if is_power_of_two(batch) and any(is_power_of_two(length_kv - extra) for extra in (0, 1)):
+            batch += 2 if batch == 1 else 1
+        numbers = (batch, heads, heads_kv, length_q, length_kv, head_dim, 0, bias)
+        task = Task(f"attention-{kernel}-forward", precision, numbers)
+        yield Case(task, partial(_cached, task))
+
+
+def _cached(task: Task, pool: Pool) -> Call:
+    """To be run where its kernel is set. Keys and values lie as a cache keeps them: head by head."""
+    batch, heads, heads_kv, length_q, length_kv, head_dim, _, bias = task.numbers
+    dtype = DTYPES[task.precision]
+    q = pool.take(batch, length_q, heads, head_dim, dtype=dtype).transpose(1, 2)
+    k, v = (pool.take(batch, heads_kv, length_kv, head_dim, dtype=dtype) for _ in range(2))
+    mask = pool.take(batch, 1, length_q, length_kv, dtype=dtype) if bias else None
+    return partial(torch.nn.functional.scaled_dot_product_attention, q, k, v, attn_mask=mask,
+                   enable_gqa=heads != heads_kv)  # fmt: skip
 
 
 def _attention(task: Task, pool: Pool) -> Call:

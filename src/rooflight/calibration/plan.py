@@ -54,8 +54,11 @@ def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
                 cases = attention.attention_cases(kernel, precision, peak, 50 + 3 * number + place, longest_s)
                 # cuDNN compiles a kernel for every shape, for about a second.
                 share = 20 if kernel == "cudnn" else 4
-                plan.append(Chapter(f"{kernel} attention {precision}", cases, share,
-                                    partial(attention.kernel_set, kernel), chosen=True))  # fmt: skip
+                kernel_set = partial(attention.kernel_set, kernel)
+                plan.append(Chapter(f"{kernel} attention {precision}", cases, share, kernel_set, chosen=True))
+                cases = attention.cached_cases(kernel, precision, peak, 70 + 3 * number + place, longest_s)
+                plan.append(Chapter(f"{kernel} attention to a cache {precision}", cases, 0.3 * share, kernel_set,
+                                    chosen=True))  # fmt: skip
     return plan + memory_plan(largest, cuda=True)
 
 
@@ -72,6 +75,9 @@ def cpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
                     convolution.convolution_cases(precision, peak, 40 + number, longest_s, channels_last=True), 6),
             Chapter(f"flash attention {precision}",
                     attention.attention_cases("flash", precision, peak, 50 + number, longest_s), 6,
+                    partial(attention.kernel_set, "flash")),
+            Chapter(f"flash attention to a cache {precision}",
+                    attention.cached_cases("flash", precision, peak, 70 + number, longest_s, largest=1e8), 3,
                     partial(attention.kernel_set, "flash")),
         ]  # fmt: skip
     return plan + memory_plan(largest, cuda=False)

@@ -163,17 +163,17 @@ def _host(bench: Bench) -> dict[str, Value]:
 
 
 def _chapters(bench: Bench, journal: Journal, progress: Progress) -> None:
-    plan = _plan(bench)
+    plan = plan_for(bench)
     left = [chapter for chapter in plan if chapter.name not in journal.done]
     whole = sum(chapter.share for chapter in plan)
     gone = whole - sum(chapter.share for chapter in left)
     part = 1 - _WORKSPACES_SHARE[bench.device.type]
     if left:
-        with closing(_clock(bench)) as clock:
+        with closing(clock_for(bench)) as clock:
             for chapter in left:
                 progress(chapter.name, part * gone / whole)
                 until = time.monotonic() + part * bench.seconds * chapter.share / whole
-                journal.keep(chapter.name, _rows(clock, chapter, until))
+                journal.keep(chapter.name, timed_rows(clock, chapter, until))
                 gone += chapter.share
 
 
@@ -193,7 +193,7 @@ def _workspaces(bench: Bench, journal: Journal, progress: Progress) -> None:
     journal.keep(_WORKSPACES, by_precision(record(bench.device, seconds, told).points))
 
 
-def _rows(clock: Clock, chapter: Chapter, until: float) -> dict[str, list[list[int]]]:
+def timed_rows(clock: Clock, chapter: Chapter, until: float) -> dict[str, list[list[int]]]:
     """By family and precision: a task's numbers, nanoseconds warm and cold, kernels."""
     rows: dict[str, list[list[int]]] = {}
     with chapter.setting():
@@ -203,7 +203,7 @@ def _rows(clock: Clock, chapter: Chapter, until: float) -> dict[str, list[list[i
     return rows
 
 
-def _plan(bench: Bench) -> list[Chapter]:
+def plan_for(bench: Bench) -> list[Chapter]:
     if bench.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info()
         largest = int(min(2e8, free / 40))
@@ -211,7 +211,7 @@ def _plan(bench: Bench) -> list[Chapter]:
     return cpu_plan(bench.peaks, largest=4_000_000, longest_s=20e-3)
 
 
-def _clock(bench: Bench) -> Clock:
+def clock_for(bench: Bench) -> Clock:
     if bench.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info()
         clock: GpuClock | CpuClock = GpuClock(bench.device, bench.cache_bytes, int(min(6 << 30, free / 8)))

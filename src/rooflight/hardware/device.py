@@ -64,6 +64,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Of the device's own memory."""
     l2_bytes: Figure | None = None
     """The largest cache that all its cores share; of a CPU the last level."""
+    memory_cache_bytes: Figure | None = None
+    """A cache between that one and the memory, as AMD's Infinity Cache; most devices have none."""
     sms: Figure
     """Multiprocessors, compute units, or cores of a CPU."""
     gpus_per_node: Figure | None = None

@@ -100,6 +100,7 @@ def _sizes(device: Device) -> Iterator[str]:
     yield from _in_range("clock_hz", device.clock_hz, (1e8, 1e10), _FREQUENCY)
     yield from _in_range("base_clock_hz", device.base_clock_hz, (1e8, 1e10), _FREQUENCY)
     yield from _in_range("l2_bytes", device.l2_bytes, (1e5, 2e9), _SIZE)
+    yield from _in_range("memory_cache_bytes", device.memory_cache_bytes, (1e6, 2e10), _SIZE)
     yield from _in_range("sms", device.sms, (1, 2000), {})
     yield from _in_range("gpus_per_node", device.gpus_per_node, (1, 1024), {})
     if device.gpus_per_node is not None and device.gpus_per_node.value % 1:

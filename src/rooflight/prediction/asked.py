@@ -14,8 +14,9 @@ from rooflight.hardware.devices import find, names, recognise_name
 from rooflight.hardware.recognise import CpuOutline, Recognised, this_device
 from rooflight.hardware.workspace_points import WorkspacePoints
 from rooflight.prediction.calibrated.model import CalibratedModel
+from rooflight.prediction.limits import DEFAULT_CACHE_BYTES
 from rooflight.prediction.roofs import Ceilings
-from rooflight.prediction.tiers import DEFAULT_CACHE_BYTES, Predictor, predictor, speed_of
+from rooflight.prediction.tiers import Predictor, predictor, speed_of
 
 _WAITED = 10.0
 """Percent of the time that threads wait for a core, beyond which times mean little."""

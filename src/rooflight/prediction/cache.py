@@ -65,7 +65,10 @@ class Reuse:
         self._places, self._nbytes, self._since, self._ops = places, nbytes, since, ops
         self._total = np.bincount(places, nbytes, ops)
 
-    def cold_shares(self, cache_bytes: float) -> Array:
-        """For every op, the part of its input bytes that must come from the large memory."""
-        cold = np.bincount(self._places, self._nbytes * (self._since > USABLE * cache_bytes), self._ops)
-        return np.divide(cold, self._total, out=np.zeros(self._ops), where=self._total > 0)
+    def cold_reads(self, cache_bytes: float) -> tuple[Array, Array]:
+        """For every op: the part of its input bytes before which more was touched than a cache holds, so that they
+        come from the large memory; and how many bytes that are."""
+        cold: Array = np.bincount(self._places, self._nbytes * (self._since > cache_bytes), self._ops).astype(
+            np.float64
+        )
+        return np.divide(cold, self._total, out=np.zeros(self._ops), where=self._total > 0), cold

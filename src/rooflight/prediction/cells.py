@@ -15,10 +15,10 @@ from rooflight.hardware.device import Device
 from rooflight.prediction.cache import Array
 from rooflight.prediction.clocks import simulate
 from rooflight.prediction.host import host_seconds
+from rooflight.prediction.limits import Limits, limits_of
 from rooflight.prediction.paleo import Ppp, SpecTime, spec_time
 from rooflight.prediction.prepared import PHASES, Step
 from rooflight.prediction.result import Bound, CostlyOp, Interval, Prediction
-from rooflight.prediction.roofs import roofs_of
 from rooflight.prediction.tiers import OpTimes, Predictor
 
 HOST_BOUND = 0.8
@@ -27,33 +27,6 @@ _HOST_DEVIATION = 0.25
 """One standard deviation of the host's time: two runs of one script on two machines of the same kind differed by 21% in
 the mean."""
 _COSTLIEST = 10
-
-
-@dataclass(frozen=True)
-class Limits:
-    """For every kind of op: the least seconds that compute and memory take at the roofs."""
-
-    compute_s: Array
-    memory_s: Array
-    matrix_s: Array
-    """Of the useful matrix work alone: what MFU counts."""
-
-    @property
-    def roof_s(self) -> Array:
-        return np.maximum(self.compute_s, self.memory_s)
-
-
-def limits_of(step: Step, device: Device) -> Limits:
-    """The same as `Demand` says of every op, for all kinds at once."""
-    roofs = roofs_of(device)
-    precisions, of, matrix, other, useful, nbytes = step.demands
-    needed = [(bool(matrix[of == n].any()), bool(other[of == n].any())) for n in range(len(precisions))]
-    flops_per_s = np.array([
-        (roofs.matrix(p).flops_per_s if has_matrix else np.inf, roofs.other(p).flops_per_s if has_other else np.inf)
-        for p, (has_matrix, has_other) in zip(precisions, needed, strict=True)
-    ]).reshape(-1, 2)[of]  # fmt: skip
-    compute = np.maximum(matrix / flops_per_s[:, 0], other / flops_per_s[:, 1])
-    return Limits(compute, nbytes / roofs.slope().bytes_per_s, useful / flops_per_s[:, 0])
 
 
 @dataclass(frozen=True)
@@ -93,9 +66,9 @@ class Cell:
 
 
 def _percent(limits: Limits, kinds: npt.NDArray[np.intp], seconds: Array) -> float:
-    """An op whose bytes come from a cache is faster than its roof, which makes up for no other op."""
+    """Above 100 where bytes come from a cache: the roof is that of the memory."""
     whole = float(seconds.sum())
-    return 100 * float(np.minimum(limits.roof_s[kinds], seconds).sum()) / whole if whole else 0.0
+    return 100 * float(limits.roof_s[kinds].sum()) / whole if whole else 0.0
 
 
 def flops_of(step: Step) -> int:
@@ -137,7 +110,7 @@ def costliest(step: Step, seconds: Array, limits: Limits, device: Device) -> tup
                 precision="fp32" if op.precision == "tf32" and not has_tf32 else op.precision,
                 shapes=", ".join(units.shape(tensor.shape) for tensor in list(op.inputs)[:2]),
                 bound="memory" if limits.memory_s[kind] > limits.compute_s[kind] else "compute",
-                percent_of_roof=100 * min(1.0, roof_s / float(totals[kind])),
+                percent_of_roof=100 * roof_s / float(totals[kind]),
             )
         )  # fmt: skip
     return tuple(found)

@@ -26,6 +26,22 @@ _WAITS = frozenset({"aten::_local_scalar_dense", "aten::item", "aten::nonzero", 
 
 
 @dataclass(frozen=True)
+class Demands:
+    """What every kind of op asks of a device, by formula: a `Demand` each, in columns."""
+
+    precisions: tuple[str, ...]
+    precision_of: npt.NDArray[np.intp]
+    """Which of the precisions each is in."""
+    matrix: Array
+    """FLOPs of matrix work, recomputed ones and the causal half counted as they are run."""
+    other: Array
+    useful: Array
+    """FLOPs of the mathematics alone."""
+    read: Array
+    written: Array
+
+
+@dataclass(frozen=True)
 class Step:
     """One step of one batch. Ops that are alike are there once; `kind_of` says which of them each op is."""
 
@@ -46,27 +62,26 @@ class Step:
     larger: Callable[[int], Step] | None = None
     """The same step at another batch; `None`: it was traced with one batch only."""
 
-    def cold_shares(self, cache_bytes: float) -> Array:
-        return self._reuse.cold_shares(cache_bytes)
+    def cold_reads(self, cache_bytes: float) -> tuple[Array, Array]:
+        """For every op: the part of its input bytes that a cache of that size cannot hold, and how many they are."""
+        return self._reuse.cold_reads(cache_bytes)
 
     @cached_property
     def _reuse(self) -> Reuse:
         return self.touches.reuse(self.nbytes)
 
     @cached_property
-    def demands(self) -> tuple[list[str], npt.NDArray[np.intp], Array, Array, Array, Array]:
-        """Of every kind: its precision (and which of the list it is), matrix FLOPs, other FLOPs, useful matrix FLOPs,
-        bytes."""
+    def demands(self) -> Demands:
         found = [(demand_of(op), op) for op in self.kinds]
         precisions = list(dict.fromkeys(op.precision or "fp32" for _, op in found))
         rows = [
-            (demand.matrix_flops, demand.other_flops, (op.cost.flops or 0) if op.cost else 0, demand.bytes)
-            if demand is not None else (0, 0, 0, 0)
+            (demand.matrix_flops, demand.other_flops, (op.cost.flops or 0) if op.cost else 0, demand.bytes_read,
+             demand.bytes_written)
+            if demand is not None else (0, 0, 0, 0, 0)
             for demand, op in found
         ]  # fmt: skip
         of = np.array([precisions.index(op.precision or "fp32") for _, op in found], dtype=np.intp)
-        columns = np.array(rows, dtype=np.float64).reshape(-1, 4).T
-        return precisions, of, columns[0], columns[1], columns[2], columns[3]
+        return Demands(tuple(precisions), of, *np.array(rows, dtype=np.float64).reshape(-1, 5).T)
 
     @property
     def phase_of(self) -> npt.NDArray[np.intp]:

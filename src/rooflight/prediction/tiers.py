@@ -21,9 +21,10 @@ from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find
 from rooflight.hardware.tasks import Task, rows_of
 from rooflight.ledger import Value
-from rooflight.prediction.cache import Array
+from rooflight.prediction.cache import USABLE, Array
 from rooflight.prediction.calibrated.baseline import Speed, baseline_seconds, least_seconds
 from rooflight.prediction.calibrated.model import CalibratedModel, Times
+from rooflight.prediction.limits import cache_bytes, floor_seconds
 from rooflight.prediction.prepared import Step
 
 Tier = Literal["calibrated", "transferred", "spec"]
@@ -34,8 +35,6 @@ ORIGIN = "h200"
 """Whose calibration is carried over where a device has none."""
 _CACHE_SPEEDUP = 2.0
 """How much faster than its memory a device's cache is taken to be in the baseline, where nobody measured."""
-DEFAULT_CACHE_BYTES = 4e6
-"""Where a device's file says nothing of its cache."""
 SYSTEMATIC: dict[Tier, float] = {"calibrated": 0.04, "transferred": 0.08, "spec": 0.3}
 """One standard deviation of an error that all ops of a step share, as a part of its time."""
 _FOREIGN = 0.2
@@ -53,6 +52,8 @@ class OpTimes:
     inside: float
     """Part of the time that lies among calibrated points."""
     kernels: Array
+    floor_s: Array
+    """What no op can be faster than."""
 
 
 def speed_of(device: Device) -> Speed:
@@ -63,8 +64,7 @@ def speed_of(device: Device) -> Speed:
         if figure is not None:
             peaks[precision] = figure.value
     bandwidth = device.bandwidth_bytes_per_s.value
-    cache = device.l2_bytes.value if device.l2_bytes is not None else DEFAULT_CACHE_BYTES
-    return Speed(device.sms.value, 0.85 * bandwidth, _CACHE_SPEEDUP * bandwidth, 0.7 * cache, peaks,
+    return Speed(device.sms.value, 0.85 * bandwidth, _CACHE_SPEEDUP * bandwidth, 0.7 * cache_bytes(device), peaks,
                  device.clock_hz.value)  # fmt: skip
 
 
@@ -101,17 +101,17 @@ class Predictor:
         sums = [np.bincount(step.task_kind, values, count).astype(np.float64) for values in
                 (warm_s, cold_s, times.kernels)]  # fmt: skip
         warm, cold, kernels = sums
-        l2 = self.device.l2_bytes.value if self.device.l2_bytes is not None else DEFAULT_CACHE_BYTES
-        shares = step.cold_shares(l2)
+        shares, _ = step.cold_reads(USABLE * cache_bytes(self.device))
         of = step.kind_of
-        seconds: Array = warm[of] + shares * (cold - warm)[of]
+        floor_s = floor_seconds(step, self.device)
+        seconds: Array = np.maximum(warm[of] + shares * (cold - warm)[of], floor_s)
         repeats = np.bincount(of, minlength=count)[step.task_kind]
         each = warm_s * repeats
         apart = float(np.sqrt(((each * times.deviation) ** 2).sum()))
         whole = float(seconds.sum())
         known = (times.distance <= _NEAR) & ~step.guessed[step.task_kind]
         inside = float(each[known].sum() / each.sum()) if each.sum() else 1.0
-        return OpTimes(seconds, apart + self.systematic * whole, inside, kernels[of])
+        return OpTimes(seconds, apart + self.systematic * whole, inside, kernels[of], floor_s)
 
     def task_seconds(self, tasks: Sequence[Task]) -> Array:
         """Of tasks that belong to no step, their inputs in memory."""

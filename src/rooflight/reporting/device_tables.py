@@ -18,16 +18,16 @@ CONVENTIONS = (
 
 _UNITS = {
     "flops_per_s": (1e12, "TFLOP/s"), "bytes_per_s": (1e9, "GB/s"), "memory_bytes": (2**30, "GiB"),
-    "l2_bytes": (2**20, "MiB"), "context_bytes": (2**20, "MiB"), "clock_hz": (1e6, "MHz"), "tdp_w": (1, "W"),
-    "sms": (1, ""), "gpus_per_node": (1, ""),
+    "l2_bytes": (2**20, "MiB"), "cache_bytes": (2**20, "MiB"), "context_bytes": (2**20, "MiB"),
+    "clock_hz": (1e6, "MHz"), "tdp_w": (1, "W"), "sms": (1, ""), "gpus_per_node": (1, ""),
 }  # fmt: skip
 """How values are written, by the end of their key or of the table they stand in."""
 
 _WORDS = {
     "memory_bytes": "memory", "usable_memory_bytes": "memory that a process can have",
     "context_bytes": "CUDA context of a process", "bandwidth_bytes_per_s": "memory bandwidth",
-    "l2_bytes": "largest shared cache", "gpus_per_node": "GPUs in a node",
-    "clock_hz": "highest clock", "base_clock_hz": "base clock", "tdp_w": "power",
+    "l2_bytes": "largest shared cache", "memory_cache_bytes": "cache before the memory",
+    "gpus_per_node": "GPUs in a node", "clock_hz": "highest clock", "base_clock_hz": "base clock", "tdp_w": "power",
 }  # fmt: skip
 
 

@@ -143,8 +143,9 @@ def _attention(factor: float) -> Callable[[dict[str, Array], str, Speed], Array]
         flops = factor * 4 * c["batch"] * c["heads"] * pairs * c["head_dim"]
         blocks = np.ceil(c["length_q"] / 128) * c["batch"] * c["heads"]
         filled = blocks / (np.ceil(blocks / speed.units) * speed.units)
-        size = itemsize(precision)
-        nbytes = factor * 4 * c["batch"] * c["heads"] * c["length_q"] * c["head_dim"] * size
+        # Queries and results, keys and values: against a cache of keys the latter are nearly all there is.
+        rows = c["heads"] * c["length_q"] + c["heads_kv"] * c["length_kv"]
+        nbytes = factor * 2 * c["batch"] * rows * c["head_dim"] * itemsize(precision)
         return np.maximum(flops / (0.7 * speed.peak(precision) * filled), memory_seconds(nbytes, speed))
 
     return seconds
