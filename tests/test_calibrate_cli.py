@@ -38,7 +38,7 @@ def small(monkeypatch, one_thread):
     monkeypatch.setattr(run, "_MEGABYTES", {"cpu": 10})
     monkeypatch.setattr(run, "_CEILING_S", {"cpu": 0.02})
     monkeypatch.setattr(run, "_HOST_S", 0.1)
-    monkeypatch.setattr(run, "_clock", lambda bench: CpuClock(1 << 20, 32 << 20))
+    monkeypatch.setattr(run, "clock_for", lambda bench: CpuClock(1 << 20, 32 << 20))
     monkeypatch.setattr(host, "_LENGTH", 3)
     monkeypatch.setattr(host, "_LEAST_ROUNDS", 1)
 

@@ -671,11 +671,12 @@ def test_the_users_own_calibration_comes_before_the_shipped_one(tmp_path, monkey
 
 
 def test_what_a_calibration_notes_of_itself_is_told(tmp_path):
-    """The host's costs of the one that comes along are of another day than its kernels: nobody may take them for that."""
+    """Not all of the one that comes along is of one day and machine: nobody may take it for that."""
     shipped, mine = files.shipped("h200"), tmp_path / "mine.json.gz"
     mine.write_bytes(encode(msgspec.structs.replace(shipped, notes=("timed in a hurry",))))
     told = [rooflight.predict("mnist-cnn", on="h200", calibration=path).calibrations["h200"] for path in (None, mine)]
-    assert "host was timed anew" in told[0] and told[0].endswith(shipped.notes[0])
+    assert "host was timed anew" in told[0] and "KV cache was timed on" in told[0]
+    assert told[0].endswith("; ".join(shipped.notes))
     assert told[1].endswith(" timed points; timed in a hurry")
 
 

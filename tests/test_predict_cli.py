@@ -340,7 +340,7 @@ def test_what_a_training_step_keeps_cannot_fit(run, predicted):
         "llama3-8b", "--dtype", "bf16", "--step", "train", "--seq", 64, "--on", "rtx-4090", columns=200
     )
     assert code == 0, err
-    (line,) = [line for line in out.splitlines() if line.startswith("memory: ")]
+    line = next(line for line in out.splitlines() if line.startswith("memory: "))
     assert line.endswith("of 25.3 GB: does not fit")
     assert "what would take less memory" in out
     fits = predicted("llama3-8b", "--dtype", "bf16", "--seq", 64, "--on", "rtx-4090")

@@ -28,7 +28,7 @@ from rooflight.prediction import advice as advising
 from rooflight.prediction.api import predict
 from rooflight.prediction.asked import waited_much
 from rooflight.prediction.batches import PRIMES, DoesNotScale, Rescaled, check_scales, ledger_at, prime_for
-from rooflight.prediction.cache import USABLE, Touches
+from rooflight.prediction.cache import Touches
 from rooflight.prediction.calibrated.baseline import (
     LAUNCH_S,
     baseline_seconds,
@@ -261,9 +261,9 @@ def test_a_precision_of_another_width_than_was_timed_is_not_inside():
 # --- the cache ---
 
 
-def brute_force_shares(ops: list[Op], cache_bytes: float) -> list[float]:
+def brute_force_reads(ops: list[Op], cache_bytes: float) -> tuple[list[float], list[float]]:
     """Two steps one after the other; what was touched longer ago than the cache is large is cold."""
-    touched, last, shares = 0, {}, {}
+    touched, last, shares, colds = 0, {}, {}, {}
     for turn in range(2):
         for place, op in enumerate(ops):
             if op.kind != "compute":
@@ -282,10 +282,10 @@ def brute_force_shares(ops: list[Op], cache_bytes: float) -> list[float]:
                 last[storage] = touched
                 if storage in reads:
                     total += size
-                    cold += size * (since > USABLE * cache_bytes)
+                    cold += size * (since > cache_bytes)
             if turn:
-                shares[place] = cold / total if total else 0.0
-    return [shares.get(place, 0.0) for place in range(len(ops))]
+                shares[place], colds[place] = cold / total if total else 0.0, cold
+    return tuple([found.get(place, 0.0) for place in range(len(ops))] for found in (shares, colds))
 
 
 tensors = st.builds(
@@ -303,16 +303,18 @@ touching = st.builds(
 
 @given(st.lists(touching, min_size=1, max_size=12), st.floats(1, 2000))
 def test_shares_that_come_from_memory_are_those_of_walking_the_step_twice(ops, cache_bytes):
-    assert Touches(ops).reuse().cold_shares(cache_bytes).tolist() == pytest.approx(brute_force_shares(ops, cache_bytes))
+    found, expected = Touches(ops).reuse().cold_reads(cache_bytes), brute_force_reads(ops, cache_bytes)
+    for mine, walked in zip(found, expected, strict=True):
+        assert mine.tolist() == pytest.approx(walked)
 
 
 def test_what_was_just_written_is_warm_and_nothing_is_in_a_cache_of_nothing():
     ops = rooflight.estimate("resnet18", batch=4).ops
     touches = Touches(ops).reuse()
     reads = np.array([op.kind == "compute" and any(t.nbytes for t in op.inputs) for op in ops])
-    assert touches.cold_shares(1e15)[reads] == pytest.approx(0)
-    assert touches.cold_shares(0)[reads] == pytest.approx(1)
-    shares = [touches.cold_shares(size).sum() for size in (1e5, 1e6, 1e7, 1e8)]
+    assert touches.cold_reads(1e15)[0][reads] == pytest.approx(0)
+    assert touches.cold_reads(0)[0][reads] == pytest.approx(1)
+    shares = [touches.cold_reads(size)[0].sum() for size in (1e5, 1e6, 1e7, 1e8)]
     assert shares == sorted(shares, reverse=True)
 
 

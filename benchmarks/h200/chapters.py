@@ -1,10 +1,10 @@
 """Time some chapters of `rooflight calibrate` alone, and add their points to a calibration.
 
 usage: chapters.py OUT.json SECONDS WORD...               chapters with one of the words in their name (needs a GPU)
-       chapters.py --into CALIBRATION.json.gz OUT.json    their points into the file, at most MOST of a family
+       chapters.py --into CALIBRATION.json.gz OUT.json NOTE    their points into the file, at most MOST of a family
 
-A family that was added later need not wait for a calibration of everything else. The file notes which points are of
-another day.
+A family that was added later need not wait for a calibration of everything else. NOTE says which points are of another
+day: the file keeps it, and every page that uses it shows it.
 """
 
 import json
@@ -44,7 +44,7 @@ def timed(out: Path, seconds: float, words: list[str]) -> None:
     out.write_text(json.dumps(about | {"points": rows}) + "\n")
 
 
-def merged(path: Path, out: Path) -> None:
+def merged(path: Path, out: Path, note: str) -> None:
     calibration, added = read(path), json.loads(out.read_text())
     if (added["device"], added["torch"]) != (calibration.device, calibration.torch):
         sys.exit(f"{out} is of {added['device']}, torch {added['torch']}: not what {path} is of")
@@ -54,8 +54,6 @@ def merged(path: Path, out: Path) -> None:
         before = {tuple(row[:-3]): row for row in known.get((family, precision), [])}
         chosen = rows[:: -(-len(rows) // MOST)]
         known[family, precision] = [*(before | {tuple(row[:-3]): row for row in chosen}).values()]
-    chapters = ", ".join(dict.fromkeys(name.rpartition(" ")[0] for name in added["chapters"]))
-    note = f"of another run, on {added['made']}: {chapters}"
     found = msgspec.structs.replace(
         calibration, points=tuple(Points(*key, rows) for key, rows in sorted(known.items())),
         notes=tuple(dict.fromkeys((*calibration.notes, note))),
@@ -66,6 +64,6 @@ def merged(path: Path, out: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--into":
-        merged(Path(sys.argv[2]), Path(sys.argv[3]))
+        merged(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
     else:
         timed(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])

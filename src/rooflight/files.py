@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import gzip
 import os
+import re
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import msgspec
 
 from rooflight import recorded
 from rooflight.errors import BadFile
-from rooflight.ledger import FORMAT_VERSION, Ledger
+from rooflight.ledger import FORMAT_VERSION, Ledger, Op
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -111,7 +112,8 @@ def load(path: str | Path) -> Ledger:
     try:
         if version >= ONLY_ADDED_SINCE:
             found = msgspec.json.decode(content, type=Ledger)
-            return _checked(msgspec.structs.replace(found, format_version=FORMAT_VERSION))
+            ops = found.ops if version >= FORMAT_VERSION else tuple(map(_in_own_precision, found.ops))
+            return _checked(msgspec.structs.replace(found, format_version=FORMAT_VERSION, ops=ops))
         document = msgspec.json.decode(content)
         for step in range(version, FORMAT_VERSION):
             if step not in MIGRATIONS:
@@ -120,6 +122,17 @@ def load(path: str | Path) -> Ledger:
         return _checked(msgspec.convert(document, type=Ledger))
     except (msgspec.DecodeError, msgspec.ValidationError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise BadFile(f"{path} is no valid ledger: {_one_line(error)}; make it again, or take a copy") from error
+
+
+def _in_own_precision(op: Op) -> Op:
+    """Before format 3, backward of fused attention was filed under the type of the sums it keeps, which is fp32."""
+    first = next(op.inputs, None)
+    if op.precision != "fp32" or first is None or not _ATTENTION_BACKWARD.fullmatch(op.packet):
+        return op
+    return msgspec.structs.replace(op, precision=first.dtype)
+
+
+_ATTENTION_BACKWARD = re.compile(r"aten::_scaled_dot_product_\w+_attention_backward")
 
 
 def _checked(ledger: Ledger) -> Ledger:

@@ -53,10 +53,12 @@ class Cell:
         memory = float(seconds[(limits.memory_s > limits.compute_s)[kinds]].sum())
         bound: Bound = "host" if gpu_s < HOST_BOUND * wall_s else "memory" if memory > gpu_s / 2 else "compute"
         throughput, tokens = rates(self.step, wall_s)
+        floor_s = float(self.times.floor_s.sum())
         return Prediction(
             device=self.predictor.device.name, tier=self.predictor.tier, source=self.predictor.source,
-            batch=self.step.batch, time_s=wall_s, time_interval_s=Interval.around(wall_s, deviation),
-            gpu_time_s=gpu_s, gpu_time_interval_s=Interval.around(gpu_s, self.times.deviation_s),
+            batch=self.step.batch, time_s=wall_s, time_interval_s=Interval.around(wall_s, deviation, least=floor_s),
+            gpu_time_s=gpu_s,
+            gpu_time_interval_s=Interval.around(gpu_s, self.times.deviation_s, least=floor_s),
             host_time_s=self.host_s, throughput=throughput, tokens_per_s=tokens,
             flops=flops_of(self.step), mfu=float(limits.matrix_s[kinds].sum() / wall_s) if wall_s else None,
             bound=bound, percent_of_roof=_percent(limits, kinds, seconds), inside=self.times.inside,

@@ -75,7 +75,8 @@ def timed_by(predictor: Predictor, *, graphs: bool) -> Timed:
         busy = times.seconds + times.kernels * gap_of(predictor, graphs=graphs) * (times.seconds > 0)
         host = [0.0] * len(busy) if graphs else host_seconds(step.ledger, predictor.host).tolist()
         share = np.divide(times.seconds, busy, out=np.ones(len(busy)), where=busy > 0)
-        return TimedStep(ledger_of(step), busy.tolist(), host, predictor.tier, kernel_share=share.tolist())
+        return TimedStep(ledger_of(step), busy.tolist(), host, predictor.tier, kernel_share=share.tolist(),
+                         floor_s=times.floor_s.tolist())  # fmt: skip
 
     return timed
 

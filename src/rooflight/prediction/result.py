@@ -26,9 +26,9 @@ class Interval(msgspec.Struct, frozen=True):
     """Seconds."""
 
     @classmethod
-    def around(cls, value: float, deviation: float) -> Interval:
-        """Of a normal error with this standard deviation."""
-        return cls(max(0.0, value - 1.645 * deviation), value + 1.645 * deviation)
+    def around(cls, value: float, deviation: float, *, least: float = 0.0) -> Interval:
+        """Of a normal error with this standard deviation, but for what is below the `least` that physics allows."""
+        return cls(max(least, value - 1.645 * deviation), value + 1.645 * deviation)
 
 
 class CostlyOp(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +214,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     bound: Bound
     """What bounds the step."""
     percent_of_roof: float
-    """The least time that the roofs allow for all ops, over the device's time; none counts more than its own."""
+    """The least time that the roofs allow for all ops, over the device's time; above 100 only where a cache holds the
+    bytes of most of them."""
     inside: float | None = None
     """Part of the device's time in ops whose shapes lie among the calibrated ones."""
     kernels: int | None = None

@@ -39,7 +39,8 @@ _EXPLAINED = (
     "to the other)",
     _OF_GPUS[0],
     "MFU is useful matrix FLOPs (1 multiply-add = 2 FLOP) over what the units they run on could do in that time",
-    "% of roof is the least time that peaks and bandwidth allow every op, over the time predicted",
+    "% of roof is the least time that peaks and bandwidth allow every op, over the time predicted: above 100% a cache "
+    "holds what it reads",
     _OF_GPUS[1],
     "memory: allocated is what torch's allocator gives out, reserved what it holds of the device, in the first steps "
     "of a process that has just built the model; bytes are powers of 1,000",

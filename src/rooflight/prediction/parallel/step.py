@@ -28,10 +28,12 @@ class TimedStep:
     """Communication that the GPU waits for right after each op; empty: none."""
     kernel_share: Sequence[float] = ()
     """The part of each op's GPU seconds in which kernels run, the rest being the gaps between them; empty: all."""
+    floor_s: Sequence[float] = ()
+    """What each op cannot be faster than; empty: not known."""
 
     def __post_init__(self) -> None:
         ops = len(self.ledger.ops)
-        given = (self.wait_s, self.kernel_share)
+        given = (self.wait_s, self.kernel_share, self.floor_s)
         if len(self.gpu_s) != ops or len(self.host_s) != ops or any(len(row) not in (0, ops) for row in given):
             raise ValueError(f"{ops} ops, {len(self.gpu_s)} GPU times, {len(self.host_s)} host times")
 

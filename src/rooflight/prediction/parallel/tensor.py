@@ -98,7 +98,9 @@ def _seconds(step: TimedStep, parts: Parts, index: int, ranks: int, *, sms: int,
     op, axis = step.ledger.ops[index], parts.axis.get(index)
     if index in parts.inside and (axis or is_attention(op)):
         if retime is not None and (smaller := cut_op(op, axis, ranks)) is not None:
-            return min(retime(smaller), whole)
+            # All ranks together do no less than one would alone.
+            floor_s = step.floor_s[index] / ranks if step.floor_s else 0.0
+            return max(min(retime(smaller), whole), floor_s)
         if (gemm := gemm_of(op)) is not None:
             cut = cut_gemm(gemm, axis, ranks) if axis else gemm._replace(batch=-(-gemm.batch // ranks))
             return whole * min(cut.work(sms) / gemm.work(sms), 1.0)
