@@ -189,7 +189,7 @@ def firecaffe() -> tuple[Curve, Curve]:
             "strong",
             step_at,
             Layout(gpus_per_node=1),
-            fabric,
+            lambda _: fabric,
             batch=case["global_batch"],
             device=device,
             options=Options(overlap=overlap),

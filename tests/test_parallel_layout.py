@@ -109,3 +109,37 @@ def test_groups_have_their_ranks_and_fit_their_nodes(tensor: int, pipeline: int,
     ):
         assert group.ranks == ranks
         assert 1 <= group.per_node <= min(ranks, per_node) or ranks == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "most", "per_node", "nodes"),
+    [
+        (parse("ddp", gpus=64), 8, 8, 8),  # 64 H100 are eight boards of eight, no board of 64
+        (parse("ddp", gpus=8), 8, 8, 1),
+        (parse("ddp", gpus=4), 8, 8, 1),  # half a node: where it grows, it fills the other half first
+        (parse("ddp", gpus=12), 8, 6, 2),  # evenly: a ring is as fast as its slowest node
+        (parse("ddp", gpus=13), 8, 7, 2),
+        (parse("ddp", gpus=4, nodes=2), 8, 4, 2),  # nodes that were asked for stay
+        (parse("ddp", gpus=16, nodes=2), 8, 8, 4),  # if there are such
+        (parse("ddp", gpus=64), 72, 72, 1),  # one rack
+        (parse("ddp", gpus=144), 72, 72, 2),
+        (parse("4x1x5", gpus=20), 8, 8, 3),  # four neighbours stay in a node: 8, 8 and 4
+        (parse("16x1x1", gpus=16), 8, 8, 2),
+        (parse("ddp", gpus=3), 1, 1, 3),
+    ],
+)
+def test_more_gpus_than_a_node_holds_become_nodes(layout: Layout, most: int, per_node: int, nodes: int) -> None:
+    found = layout.in_nodes_of(most)
+    assert (found.gpus, found.gpus_per_node, found.nodes) == (layout.gpus, per_node, nodes)
+    assert found.name == layout.name
+
+
+@given(st.integers(1, 16), st.integers(1, 8), st.integers(1, 64), st.integers(1, 8), st.sampled_from([1, 2, 4, 8, 72]))
+def test_no_node_holds_more_than_it_can(tensor: int, pipeline: int, data: int, asked: int, most: int) -> None:
+    total = tensor * pipeline * data
+    layout = Layout(tensor, pipeline, data, gpus_per_node=-(-total // asked))
+    found = layout.in_nodes_of(most)
+    assert (found.tensor, found.pipeline, found.data, found.gpus) == (tensor, pipeline, data, total)
+    assert found.gpus_per_node <= most
+    assert found.nodes >= -(-total // most)
+    assert found.in_nodes_of(most) == found

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
+import msgspec
 import pytest
 
 import rooflight
+from rooflight.hardware.devices import find
+from rooflight.prediction.parallel.fabric import fabric_of
 from rooflight.prediction.parallel.layout import MODES
 from rooflight.prediction.result import Many, Prediction
 
@@ -134,3 +137,59 @@ def test_a_shared_optimizer_is_named_where_efficiency_is_above_100_percent() -> 
         "efficiency above 100%: every rank updates its own part of the weights only, one GPU alone all of them"
     ]
     assert not sharding_notes(many(seq=2048, gpus=4))
+
+
+# --- nodes ---
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "nodes", "expected"),
+    [
+        ("h100-sxm", 64, 1, (8, 8)),
+        ("h100-sxm", 8, 1, (1, 8)),
+        ("h100-sxm", 4, 4, (4, 4)),
+        ("h100-sxm", 16, 2, (4, 8)),
+        ("gh200", 8, 1, (2, 4)),
+        ("k80", 16, 1, (1, 16)),
+        ("k20x", 4, 1, (4, 1)),
+        ("rtx-4090", 9, 1, (2, 5)),
+    ],
+)
+def test_nodes_are_those_of_the_devices_file(device, gpus, nodes, expected):
+    found = rooflight.predict("mnist-cnn", step="train", batch=8, on=device, gpus=gpus, nodes=nodes, tier="spec")
+    many = found[0].many
+    assert (many.nodes, many.gpus_per_node, many.gpus) == (*expected, gpus * nodes)
+    said = [note for note in found.notes if "joined by a network" in note]
+    assert len(said) == (many.nodes != nodes)
+    assert all(str(many.nodes) in note and find(device).gpus_per_node.source in note for note in said)
+    assert any(line.startswith("between nodes:") for line in many.assumptions) is (many.nodes > 1)
+
+
+def test_64_gpus_are_no_board_of_64():
+    """The same as asking for eight nodes of eight; and slower than the links inside a node would be."""
+    asked = {"step": "train", "batch": 1, "on": "a100-sxm-80", "parallel": "ddp"}
+    one, eight = (rooflight.predict("gpt2", seq=64, gpus=gpus, nodes=nodes, **asked)[0] for gpus, nodes in
+                  ((64, 1), (8, 8)))  # fmt: skip
+    assert (one.time_s, one.many.exposed_s) == (eight.time_s, eight.many.exposed_s)
+    assert one.many.weak == eight.many.weak
+    board = fabric_of(find("a100-sxm-80")).inside.bytes_per_s
+    assert one.many.communication_s > 2 * 63 / 64 * one.many.gradient_bytes / board
+
+
+def test_a_device_whose_file_does_not_say_has_nodes_of_eight_and_says_so():
+    mine = msgspec.structs.replace(find("h100-sxm"), name="mine", gpus_per_node=None)
+    found = rooflight.predict("mnist-cnn", step="train", batch=8, on=mine, gpus=16, tier="spec")
+    assert found[0].many.nodes == 2
+    assert any("which is assumed: its file gives no gpus_per_node" in note for note in found.notes)
+
+
+def test_two_cards_have_a_bridge_that_eight_have_not():
+    """Also in the curves: the run of two talks over NVLink, that of eight over PCI Express."""
+    found = rooflight.predict("gpt2", seq=64, step="train", batch=1, on="h100-nvl", gpus=2, graphs=True)[0].many
+    bridge, slots = (fabric_of(find("h100-nvl"), gpus_per_node=n).inside.bytes_per_s for n in (2, 8))
+    two, eight = (next(point for point in found.weak if point.gpus == gpus) for gpus in (2, 8))
+    assert any("NVLink" in line for line in found.assumptions)
+    assert two.exposed_s == found.exposed_s
+    # A ring of eight moves 2 x 7/8 of the gradients over its link, and the step has too little to do to hide all that.
+    assert slots < bridge / 4
+    assert eight.time_s > 2 * 7 / 8 * found.gradient_bytes / slots > two.time_s

@@ -22,7 +22,6 @@ from rooflight.hardware.calibration import Points, encode, read
 from rooflight.hardware.devices import recognise_name
 from rooflight.measurement.machine.conditions import driver_version
 
-
 MOST = 2100
 """Points of a family and precision: what is quickly timed has thousands, which would only make prediction slower."""
 

@@ -47,8 +47,14 @@ if TYPE_CHECKING:
 @click.option("--epochs", type=int, help="With --dataset-size: the time of a whole training run.")
 @click.option("--dataset-size", type=int, help="Samples in an epoch.")
 @click.option("--price", type=float, help="What an hour of one device costs, in any currency.")
-@click.option("--gpus", type=int, default=1, show_default=True, help="GPUs in a node; the batch is then a replica's.")
-@click.option("--nodes", type=int, default=1, show_default=True, help="Nodes with so many GPUs each.")
+@click.option(
+    "--gpus",
+    type=int,
+    default=1,
+    show_default=True,
+    help="GPUs; more than a node of the device holds are in several. The batch is then a replica's.",
+)
+@click.option("--nodes", type=int, default=1, show_default=True, help="Nodes, with --gpus in each.")
 @click.option(
     "--parallel",
     metavar="HOW",

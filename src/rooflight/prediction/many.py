@@ -102,6 +102,31 @@ def retime_by(predictor: Predictor) -> Retime:
     return retime
 
 
+GPUS_PER_NODE = 8
+"""Where a device's file does not say."""
+
+
+def in_nodes(layout: Layout, device: Device) -> Layout:
+    """The GPUs that were asked for, in nodes that hold as many as nodes of this device do."""
+    return layout.in_nodes_of(_most(device))
+
+
+def _most(device: Device) -> int:
+    return GPUS_PER_NODE if device.gpus_per_node is None else round(device.gpus_per_node.value)
+
+
+def nodes_note(asked: Layout, device: Device) -> tuple[str, ...]:
+    """Where the nodes are other than those that were asked for: with one note a device."""
+    layout, figure = in_nodes(asked, device), device.gpus_per_node
+    if layout.nodes == asked.nodes:
+        return ()
+    why = f"a node holds {_most(device)} of {device.title}" + (
+        f" ({figure.source})" if figure is not None else ", which is assumed: its file gives no gpus_per_node"
+    )
+    each = "" if layout.gpus % layout.nodes else f" of {layout.gpus_per_node}"
+    return (f"{device.name}: {layout.gpus:,} GPUs are {layout.nodes:,} nodes{each}, joined by a network: {why}",)
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Equal nodes of one device, how the work is divided among them, and what tells how long one GPU takes."""
@@ -114,11 +139,14 @@ class Cluster:
 
     @cached_property
     def fabric(self) -> Fabric:
+        return self._fabric_of(self.layout)
+
+    def _fabric_of(self, layout: Layout) -> Fabric:
         if self.device.kind == "cpu":
             raise BadInput(
                 f"{self.device.name} is a CPU: many devices are predicted for GPUs only, leave --gpus and --nodes away"
             )
-        return fabric_of(self.device, gpus_per_node=self.layout.gpus_per_node)
+        return fabric_of(self.device, gpus_per_node=min(layout.gpus, layout.gpus_per_node))
 
     def spread(self, one: Prediction, step: Step, *, curves: bool, memories: Memories,
                timeline: bool = False) -> Prediction:  # fmt: skip
@@ -202,7 +230,7 @@ class Cluster:
 
     def _curve(self, kind: Kind, step_at: Callable[[int], TimedStep], batch: int,
                sizes: Sequence[int]) -> Curve:  # fmt: skip
-        return curve(kind, step_at, self.layout, self.fabric, batch=batch, device=self.device, retime=self.retime,
+        return curve(kind, step_at, self.layout, self._fabric_of, batch=batch, device=self.device, retime=self.retime,
                      options=self.options, replicas=sizes)  # fmt: skip
 
 
@@ -221,7 +249,8 @@ def _spread(one: Prediction, found: ParallelStep, of_memory: Sequence[str], alon
     curves = [row for row in (weak, strong) if row is not None]
     best = max([efficiency, *(point.efficiency for row in curves for point in row.points)])
     many = Many(
-        parallel=layout.name, gpus=layout.gpus, nodes=layout.nodes, tensor=layout.tensor, pipeline=layout.pipeline,
+        parallel=layout.name, gpus=layout.gpus, nodes=layout.nodes,
+        gpus_per_node=min(layout.gpus, layout.gpus_per_node), tensor=layout.tensor, pipeline=layout.pipeline,
         data=layout.data, batch=found.batch, global_batch=found.global_batch, micro_batches=found.micro_batches,
         one_gpu_time_s=alone_s, compute_s=found.compute_s, host_wait_s=found.host_wait_s, bubble_s=found.bubble_s,
         communication_s=found.communication_s, exposed_s=found.exposed_s, efficiency=efficiency,

@@ -119,10 +119,19 @@ def _who(found: Predictions) -> _Columns:
         return [
             *columns,
             (Column("GPUs", units.exact), lambda one: one.gpus),
+            *([(Column("nodes", units.exact, optional=5), _nodes)] if any(map(_spans, found)) else []),
             (Column("batch each", units.exact, optional=6, raw="batch"), lambda one: one.batch),
             (Column("global batch", units.exact, optional=2), _global_batch),
         ]
     return [*columns, (Column("batch", units.exact), lambda one: one.batch)]
+
+
+def _spans(one: Prediction) -> bool:
+    return one.many is not None and one.many.nodes > 1
+
+
+def _nodes(one: Prediction) -> int:
+    return one.many.nodes if one.many else 1
 
 
 def _global_batch(one: Prediction) -> int | None:
@@ -167,7 +176,8 @@ def csv_table(found: Predictions, *, epochs: int | None = None, dataset_size: in
     """All figures as they are, for spreadsheets."""
     names = ("device", "tier", "batch", "time_s", "gpu_time_s", "host_time_s", "throughput", "tokens_per_s", "flops",
              "mfu", "bound", "percent_of_roof", "inside", "kernels")  # fmt: skip
-    many = ("gpus", "parallel", "global_batch", "compute_s", "bubble_s", "communication_s", "exposed_s", "efficiency")
+    many = ("gpus", "nodes", "parallel", "global_batch", "compute_s", "bubble_s", "communication_s", "exposed_s",
+            "efficiency")  # fmt: skip
     columns: _Columns = [(Column(name), lambda one, name=name: getattr(one, name)) for name in names]  # type: ignore[misc]
     columns[4:4] = [
         (Column("time_low_s"), lambda one: one.time_interval_s.low),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rooflight.errors import BadInput
@@ -43,6 +43,17 @@ class Layout:
     @property
     def nodes(self) -> int:
         return -(-self.gpus // self.gpus_per_node)
+
+    def in_nodes_of(self, most: int) -> Layout:
+        """The same GPUs in nodes that hold at most so many: in as few and as evenly as can be, ranks of one tensor side
+        by side. Nodes that were asked for stay, if they hold so many; one node is what nobody asked for."""
+        if self.nodes > 1 and self.gpus_per_node <= most:
+            return self
+        if self.gpus <= most:
+            return replace(self, gpus_per_node=most)
+        each = -(-self.gpus // -(-self.gpus // most))
+        whole = -(-each // self.tensor) * self.tensor
+        return replace(self, gpus_per_node=whole if whole <= most else most)
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ a model that tensor and pipeline parallelism spread over several; speed-up and e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -38,6 +38,10 @@ class Point:
     paleo_speedup: dict[str, float]
 
 
+FabricOf = Callable[[Layout], Fabric]
+"""What joins the GPUs of a run: two cards may have a bridge that eight have not."""
+
+
 @dataclass(frozen=True)
 class Curve:
     kind: Kind
@@ -50,7 +54,7 @@ class Curve:
         return self.points[-1].step.assumptions
 
 
-def curve(kind: Kind, step_at: StepAt, layout: Layout, fabric: Fabric, *, batch: int, device: Device,
+def curve(kind: Kind, step_at: StepAt, layout: Layout, fabric_of: FabricOf, *, batch: int, device: Device,
           options: Options | None = None, retime: Retime | None = None,
           replicas: Sequence[int] | None = None) -> Curve:  # fmt: skip
     """Runs of 1, 2, 4, ... replicas, up to 4,096 GPUs unless `replicas` says which.
@@ -84,9 +88,9 @@ def curve(kind: Kind, step_at: StepAt, layout: Layout, fabric: Fabric, *, batch:
             cut = replace(options, micro_batches=None)
             notes.append(f"a batch of {size} cannot be cut into {options.micro_batches} micro-batches: that row of the "
                          f"{kind} curve is as without --micro-batches")  # fmt: skip
-        step = predict(
-            remembered, replace(layout, data=count), fabric, batch=size, device=device, options=cut, retime=retime
-        )
+        larger = replace(layout, data=count)
+        fabric = fabric_of(larger)
+        step = predict(remembered, larger, fabric, batch=size, device=device, options=cut, retime=retime)
         points.append(_point(step, points[0] if points else None, fabric))
     return Curve(kind, tuple(points), tuple(notes))
 
