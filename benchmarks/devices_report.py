@@ -24,6 +24,7 @@ KINDS = {
     "by analogy": ("as fp16", "as fp64", "as the ", "of the L40"),
     "a vendor's documentation, or a driver": (
         "rocm.docs.amd.com", "gpuopen.com", "reported by the driver", "that the driver gives it", "deviceQuery",
+        "docs.nvidia.com", "closed/NVIDIA/systems", "closed/AMD/systems",
     ),
     "a vendor's figure, as quoted elsewhere": ("as quoted",),
     "a page or paper that is not the vendor's": ("third party", "third parties", "arXiv"),
@@ -39,6 +40,7 @@ capability = 89                     # lets rooflight check peaks against SMs and
 memory_bytes = { value = 25_769_803_776, source = "datasheet, page 2", date = "2026-11-15" }
 bandwidth_bytes_per_s = { value = 864e9, source = "datasheet, page 2", date = "2026-11-15" }
 sms = { value = 142, source = "datasheet, page 1", date = "2026-11-15" }
+gpus_per_node = { value = 4, source = "the server's manual", date = "2026-11-16" }  # with --gpus; 8 where left out
 clock_hz = { value = 2520e6, source = "nvidia-smi -q -d CLOCK", date = "2026-11-15" }
 l2_bytes = { value = 96e6, source = "datasheet, page 2", date = "2026-11-15" }
 

@@ -122,33 +122,36 @@ def absurd() -> Calibration:
 
 
 @st.composite
-def steps(draw) -> Ledger:
-    kind, dtype = draw(st.sampled_from(["image", "text", "next", "linear"])), draw(st.sampled_from(["fp32", "fp16"]))
-    real = {"fp32": torch.float32, "fp16": torch.float16}[dtype]
-    training = draw(st.booleans())
-    options = {"step": "train", "loss": "sum", "optimizer": draw(st.sampled_from(["momentum", "adamw"])),
-               "foreach": draw(st.booleans())} if training else {}  # fmt: skip
+def models(draw) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """On meta, of any size."""
+    kind, dtype = (
+        draw(st.sampled_from(["image", "text", "next", "linear"])),
+        draw(st.sampled_from([torch.float32, torch.float16])),
+    )
     batch = draw(sizes)
     with torch.device("meta"):
         if kind == "image":
-            side = draw(st.sampled_from([16, 33, 64, 224]))
-            c = draw(st.sampled_from([3, 16, 64]))
-            return rooflight.estimate(
-                Convolutions(c, draw(widths)).to(real), torch.empty(batch, c, side, side, dtype=real), **options
-            )
+            side, c = draw(st.sampled_from([16, 33, 64, 224])), draw(st.sampled_from([3, 16, 64]))
+            return Convolutions(c, draw(widths)).to(dtype), (torch.empty(batch, c, side, side, dtype=dtype),)
         if kind == "text":
             heads = draw(st.sampled_from([1, 4, 12]))
-            model = Text(draw(st.sampled_from([100, 5000, 50257])), heads * draw(st.sampled_from([16, 64])), heads)
-            tokens = torch.empty(batch, draw(st.sampled_from([5, 128, 1000])), dtype=torch.long)
-            return rooflight.estimate(model.to(real), tokens, **options)
+            text = Text(draw(st.sampled_from([100, 5000, 50257])), heads * draw(st.sampled_from([16, 64])), heads)
+            return text.to(dtype), (torch.empty(batch, draw(st.sampled_from([5, 128, 1000])), dtype=torch.long),)
         if kind == "linear":
-            model = nn.Linear(8 * draw(widths), 8 * draw(widths), bias=draw(st.booleans()))
-            return rooflight.estimate(model.to(real), torch.empty(batch, model.in_features, dtype=real), **options)
+            linear = nn.Linear(8 * draw(widths), 8 * draw(widths), bias=draw(st.booleans()))
+            return linear.to(dtype), (torch.empty(batch, linear.in_features, dtype=dtype),)
         heads_kv, shared, size = draw(st.sampled_from([1, 4, 8])), draw(st.sampled_from([1, 4])), 64
-        shape = (batch, heads_kv, draw(st.sampled_from([16, 1000, 8192])), size)
-        q = torch.empty(batch, heads_kv * shared, 1, size, dtype=real)
-        k, v, new = (torch.empty(*one, dtype=real) for one in (shape, shape, (batch, heads_kv, 1, size)))
-        return rooflight.estimate(Next(), q, k, v, new)
+        keys = (batch, heads_kv, draw(st.sampled_from([16, 1000, 8192])), size)
+        shapes = ((batch, heads_kv * shared, 1, size), keys, keys, (batch, heads_kv, 1, size))
+        return Next(), tuple(torch.empty(shape, dtype=dtype) for shape in shapes)
+
+
+@st.composite
+def steps(draw) -> Ledger:
+    model, inputs = draw(models())
+    training = {"step": "train", "loss": "sum", "optimizer": draw(st.sampled_from(["momentum", "adamw"])),
+                "foreach": draw(st.booleans())}  # fmt: skip
+    return rooflight.estimate(model, *inputs, **(training if draw(st.booleans()) else {}))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -175,30 +178,29 @@ def test_no_op_on_any_device_is_faster_than_its_peak_and_its_memory(ledger: Ledg
 
 
 def test_what_a_step_takes_by_an_absurd_calibration_is_the_floor() -> None:
-    """Worked out by hand: 16 layers of llama3-8b's width read 16 x 32 MiB of weights, write next to nothing."""
+    """Worked out by hand: 16 layers of 4096 x 4096 in bf16 read 16 x 32 MiB of weights, and next to nothing else."""
     with torch.device("meta"):
         model = nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(16))).to(torch.bfloat16)
-        ledger = rooflight.estimate(model, torch.empty(1, 4096, dtype=torch.bfloat16))
+        x = torch.empty(1, 4096, dtype=torch.bfloat16)
+    ledger = rooflight.estimate(model, x)
     times = predictor(find("h200"), calibration=absurd()).op_times(PreparedTrace(ledger, None).at(None))
     assert times.seconds.sum() == pytest.approx(16 * 2**25 / 4.8e12, rel=0.001)
 
 
 def test_the_steps_above_hold_every_family() -> None:
     """What is tested is all there is: a family that is added needs a step here."""
-    seen = set()
     with torch.device("meta"):
         image, tokens = torch.empty(2, 3, 64, 64), torch.empty(2, 16, dtype=torch.long)
-        halves = [torch.empty(2, 2, n, 64, dtype=torch.float16) for n in (1, 9, 9, 1)]
+        cache = [torch.empty(2, 2, n, 64, dtype=torch.float16) for n in (1, 9, 9, 1)]
+        models = [(Convolutions(3, 8).to(dtype), Text(100, 128, 2).to(dtype), image.to(dtype))
+                  for dtype in (torch.float32, torch.float16)]  # fmt: skip
+    ledgers = [rooflight.estimate(Next(), *cache)]
+    for images, text, x in models:
+        ledgers.append(rooflight.estimate(images, x))
         for foreach in (True, False):
             train = {"step": "train", "loss": "sum", "foreach": foreach}
-            for dtype in (torch.float32, torch.float16):
-                ledgers = [
-                    rooflight.estimate(Convolutions(3, 8).to(dtype), image.to(dtype), **train),
-                    rooflight.estimate(Convolutions(3, 8).to(dtype), image.to(dtype)),
-                    rooflight.estimate(Text(100, 128, 2).to(dtype), tokens, **train, optimizer="adamw"),
-                ]
-                seen |= {task.family for ledger in ledgers for op in ledger.ops for task in tasks_of(op)}
-        seen |= {task.family for op in rooflight.estimate(Next(), *halves).ops for task in tasks_of(op)}
+            ledgers += [rooflight.estimate(images, x, **train), rooflight.estimate(text, tokens, **train)]
+    seen = {task.family for ledger in ledgers for op in ledger.ops for task in tasks_of(op)}
     flash = {family for family in FAMILIES if "flash" in family}  # what other generations make of cuDNN's
     native = {family for family in FAMILIES if family.startswith("batch-norm-native")}
     fused = {"fused-sgd", "fused-adam"}  # no step asks for them yet

@@ -875,7 +875,7 @@ def test_changed_tasks_are_those_of_the_model_that_was_changed():
 
     steps = {dtype: PreparedTrace(rooflight.estimate("resnet18", batch=4, step="train", dtype=dtype), None).at(None)
              for dtype in ("fp32", "bf16")}  # fmt: skip
-    changed = replace(steps["fp32"], tasks=tuple(map(advising.in_bf16, steps["fp32"].tasks)))
+    changed = advising.in_bf16(steps["fp32"])
     assert matrix(changed) == matrix(steps["bf16"])
     fused = advising.fused(steps["fp32"])
     assert [task.family for task in fused.tasks if "fused" in task.family or task.family == "foreach"] == ["fused-sgd"]

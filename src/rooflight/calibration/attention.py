@@ -53,10 +53,11 @@ def cached_cases(kernel: str, precision: str, peak: float, seed: int, longest_s:
         # The kernel of "efficient" takes as many heads of keys as of queries.
         shared = 1 if kernel == "efficient" else choice(u[2], ((3, 1), (1, 2), (3, 4), (1, 7), (2, 8)))
         batch, heads_kv = whole(u[0], 1, 128), whole(u[1], 1, 32 if shared == 1 else 12)
+        masked = u[6] < 0.15 and kernel != "flash"
         length_q = 1 if u[3] < 0.7 else whole((u[3] - 0.7) / 0.3, 2, 4096)
-        length_kv = whole(u[4], 16, _LONGEST_CACHE)
+        length_kv = whole(u[4], 16, _LONGEST_CACHE, 16 if masked else 1)  # torch copies the mask of an odd length
         head_dim = choice(u[5], ((1, 32), (5, 64), (1, 80), (1, 96), (5, 128)))
-        heads, bias = shared * heads_kv, int(u[6] < 0.15 and kernel != "flash" and batch * length_q * length_kv < 1e8)
+        heads, bias = shared * heads_kv, int(masked and batch * length_q * length_kv < 1e8)
         seconds = 4 * batch * heads * length_q * length_kv * head_dim / peak
         nbytes = 2 * batch * heads_kv * length_kv * head_dim * DTYPES[precision].itemsize
         if seconds > longest_s or nbytes > largest or batch * heads * length_q * head_dim > 1e8:

@@ -104,9 +104,9 @@ def _precisions(step: Step, predictor: Predictor, play: _Play) -> list[Change]:
     matrix = {task.precision for task in step.tasks if task.family.startswith(_MATRIX)}
     found = []
     if matrix & {"fp32", "tf32"} and predicted.timed_in_bf16(predictor):
-        found.append(play.change("bf16", "in bf16", predicted.changed(step, predicted.in_bf16)))
+        found.append(play.change("bf16", "in bf16", predicted.in_bf16(step)))
     if predicted.has_fp32_gemm(step) and "tf32" in predictor.device.tensor_flops_per_s:
-        found.append(play.change("TF32", "with TF32 in matmuls", predicted.changed(step, predicted.in_tf32)))
+        found.append(play.change("TF32", "with TF32 in matmuls", predicted.in_tf32(step)))
     return found
 
 

@@ -48,9 +48,9 @@ def _changes(step: Step, predictor: Predictor, *, graphs: bool,
     if larger is not None and fits(larger):
         found.append((f"batch {larger.batch} instead of {step.batch}", (larger, graphs)))
     if precisions & {"fp32", "tf32"} and timed_in_bf16(predictor):
-        found.append(("bf16 for the whole model (--dtype bf16)", (changed(step, in_bf16), graphs)))
+        found.append(("bf16 for the whole model (--dtype bf16)", (in_bf16(step), graphs)))
     if "fp32" in precisions and "tf32" in predictor.device.tensor_flops_per_s and has_fp32_gemm(step):
-        found.append(("TF32 in matmuls (--tf32)", (changed(step, in_tf32), graphs)))
+        found.append(("TF32 in matmuls (--tf32)", (in_tf32(step), graphs)))
     if not graphs and predictor.device.kind == "gpu":
         found.append(("one CUDA graph for the step (--graphs)", (step, True)))
     if any(family.startswith("conv-") for family in families) and not is_channels_last(step):
@@ -89,7 +89,16 @@ def changed(step: Step, change: Callable[[Task], Task]) -> Step:
     return replace(step, tasks=tuple(map(change, step.tasks)))
 
 
-def in_bf16(task: Task) -> Task:
+def in_bf16(step: Step) -> Step:
+    return replace(changed(step, _in_bf16), runs_in={"fp32": "bf16", "tf32": "bf16"})
+
+
+def in_tf32(step: Step) -> Step:
+    """In products: nothing else changes, but a floor may be too low for what does not."""
+    return replace(changed(step, _in_tf32), runs_in={"fp32": "tf32"})
+
+
+def _in_bf16(task: Task) -> Task:
     """Half the bytes, on tensor cores; fused attention in the kernel that bf16 has."""
     if task.precision not in ("fp32", "tf32"):
         return task
@@ -99,7 +108,7 @@ def in_bf16(task: Task) -> Task:
     return Task(family.replace("batch-norm-cudnn", "batch-norm-native"), "bf16", numbers)
 
 
-def in_tf32(task: Task) -> Task:
+def _in_tf32(task: Task) -> Task:
     return Task(task.family, "tf32", task.numbers) if task.family == "gemm" and task.precision == "fp32" else task
 
 

@@ -64,4 +64,5 @@ def floor_seconds(step: Step, device: Device) -> Array:
     shares, cold = step.cold_reads(cache)
     # An op may read a part of what it is given, as an embedding does, or some of it many times.
     moved = np.minimum(shares * read, cold) + np.maximum(written - cache, 0.0)
-    return np.maximum(limits_of(step, device).compute_s[kinds], moved / device.bandwidth_bytes_per_s.value)
+    least = np.maximum(limits_of(step, device).compute_s[kinds], moved / device.bandwidth_bytes_per_s.value)
+    return np.where(step.launches[kinds], least, 0.0)

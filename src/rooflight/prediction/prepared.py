@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, get_args
 
@@ -61,6 +61,8 @@ class Step:
     """What has been found out of the trace and holds for every batch."""
     larger: Callable[[int], Step] | None = None
     """The same step at another batch; `None`: it was traced with one batch only."""
+    runs_in: Mapping[str, str] = field(default_factory=dict)
+    """Precisions that stand for those of the trace, `{"fp32": "bf16"}`: what would be, told by tasks and demands."""
 
     def cold_reads(self, cache_bytes: float) -> tuple[Array, Array]:
         """For every op: the part of its input bytes that a cache of that size cannot hold, and how many they are."""
@@ -68,20 +70,31 @@ class Step:
 
     @cached_property
     def _reuse(self) -> Reuse:
-        return self.touches.reuse(self.nbytes)
+        narrower = self._narrower("fp32")
+        return self.touches.reuse(lambda nbytes: narrower * self.nbytes(nbytes))
+
+    def _narrower(self, precision: str) -> float:
+        """How many times the bytes of the trace its tensors have."""
+        return 0.5 if self.runs_in.get(precision) in ("bf16", "fp16") else 1.0
 
     @cached_property
     def demands(self) -> Demands:
         found = [(demand_of(op), op) for op in self.kinds]
-        precisions = list(dict.fromkeys(op.precision or "fp32" for _, op in found))
+        run = [self.runs_in.get(op.precision, op.precision) or "fp32" for op in self.kinds]
+        precisions = list(dict.fromkeys(run))
         rows = [
-            (demand.matrix_flops, demand.other_flops, (op.cost.flops or 0) if op.cost else 0, demand.bytes_read,
-             demand.bytes_written)
+            (demand.matrix_flops, demand.other_flops, (op.cost.flops or 0) if op.cost else 0,
+             self._narrower(op.precision) * demand.bytes_read, self._narrower(op.precision) * demand.bytes_written)
             if demand is not None else (0, 0, 0, 0, 0)
             for demand, op in found
         ]  # fmt: skip
-        of = np.array([precisions.index(op.precision or "fp32") for _, op in found], dtype=np.intp)
+        of = np.array([precisions.index(precision) for precision in run], dtype=np.intp)
         return Demands(tuple(precisions), of, *np.array(rows, dtype=np.float64).reshape(-1, 5).T)
+
+    @cached_property
+    def launches(self) -> npt.NDArray[np.bool_]:
+        """Of every kind: does it run anything? Views do not, nor ops whose work another one does."""
+        return np.bincount(self.task_kind, minlength=len(self.kinds)) > 0
 
     @property
     def phase_of(self) -> npt.NDArray[np.intp]:

@@ -1,0 +1,53 @@
+"""A live module on the GPU goes back whole: traced without data, really run, measured, or failed in the middle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_live_modules import Snapshot
+from test_live_restored import Configured, Fault, FrozenConfig, Net, insides
+from torch import Tensor, nn
+
+import rooflight
+from rooflight.errors import RooflightError
+
+pytestmark = pytest.mark.gpu
+
+
+def on_gpu() -> tuple[nn.Module, Tensor]:
+    return nn.Sequential(Configured(), Configured()).cuda(), torch.randn(3, 4, device="cuda")
+
+
+@pytest.mark.parametrize("step", ["infer", "train"])
+@pytest.mark.parametrize("options", [{"on": "meta"}, {"on": "fake"}, {"on": "cuda"}])
+def test_a_frozen_config_stays_as_it_is(step: str, options: dict[str, Any]) -> None:
+    model, x = on_gpu()
+    before = Snapshot(model)
+    assert rooflight.estimate(model, x, step=step, **options).ops
+    before.check(model)
+    assert all(dict(module.config) == {"scale": 2, "sizes": (4, 4)} for module in model)
+    assert isinstance(model[0].config, FrozenConfig)
+
+
+@pytest.mark.parametrize("step", ["infer", "train"])
+@pytest.mark.parametrize("graphs", [False, True])
+def test_it_is_measured_and_stays_as_it_is(step: str, graphs: bool) -> None:
+    model, x = on_gpu()
+    before = Snapshot(model)
+    assert rooflight.measure(model, x, step=step, counters="none", repeat=3, graphs=graphs).measurements
+    before.check(model)
+
+
+@pytest.mark.parametrize("step", ["infer", "train"])
+def test_a_failure_at_every_point_on_the_gpu(step: str) -> None:
+    x = torch.randn(3, 4, device="cuda")
+    for at in range(10 if step == "train" else 9):
+        fault = Fault(at, ValueError)
+        net = Net(["x"], fault).cuda()
+        before, nested = Snapshot(net), insides(net)
+        with pytest.raises(RooflightError):
+            rooflight.estimate(net, x, step=step, loss="sum", on="cuda")
+        before.check(net)
+        assert (insides(net), net.held) == (nested, ["x"])
