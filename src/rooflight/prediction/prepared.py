@@ -62,7 +62,8 @@ class Step:
     larger: Callable[[int], Step] | None = None
     """The same step at another batch; `None`: it was traced with one batch only."""
     runs_in: Mapping[str, str] = field(default_factory=dict)
-    """Precisions that stand for those of the trace, `{"fp32": "bf16"}`: what would be, told by tasks and demands."""
+    """Precisions that stand for those of the trace, `{"fp32": "bf16"}`: what would be, told by tasks and demands. What a
+    cache holds is still told by the bytes of the trace."""
 
     def cold_reads(self, cache_bytes: float) -> tuple[Array, Array]:
         """For every op: the part of its input bytes that a cache of that size cannot hold, and how many they are."""
@@ -70,8 +71,7 @@ class Step:
 
     @cached_property
     def _reuse(self) -> Reuse:
-        narrower = self._narrower("fp32")
-        return self.touches.reuse(lambda nbytes: narrower * self.nbytes(nbytes))
+        return self.touches.reuse(self.nbytes)
 
     def _narrower(self, precision: str) -> float:
         """How many times the bytes of the trace its tensors have."""
