@@ -188,7 +188,7 @@ def firecaffe() -> tuple[Curve, Curve]:
         return curve(
             "strong",
             step_at,
-            Layout(gpus_per_node=1),
+            lambda count: Layout(data=count, gpus_per_node=1),
             lambda _: fabric,
             batch=case["global_batch"],
             device=device,

@@ -4,11 +4,16 @@ Ctrl-C, not something that really cannot be put back."""
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
+import threading
+import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -193,7 +198,7 @@ def test_a_failure_at_every_point_of_the_step(step: str, on: str, error: type[Ba
         assert net.held == ["x"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
 def test_a_failure_while_it_is_put_back(error: type[BaseException]) -> None:
     """At every line of what puts a model back: it is done again. Ctrl-C is heard when all is done."""
     line = 0
@@ -205,13 +210,13 @@ def test_a_failure_while_it_is_put_back(error: type[BaseException]) -> None:
             with live.borrowed(net, training=True):
                 net(X.to("meta"))
                 fault.start()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             heard = True
         finally:
             fault.stop()
         if not fault.struck:
             break
-        assert heard is (error is KeyboardInterrupt)
+        assert heard is (error is not MemoryError)
         assert torch.is_grad_enabled()
         before.check(net)
         assert (insides(net), net.held) == (nested, ["x"])
@@ -233,8 +238,8 @@ class Lines:
         sys.settrace(None)
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
-        # The loops around them take no time of their own.
-        code, loops = frame.f_code, ("put_back_all", "_uninterrupted")
+        # What holds signals back and goes through the steps cannot be held back itself: see the next test.
+        code, loops = frame.f_code, ("put_back_all", "_signals_later")
         return self._line if code.co_filename in self._files and code.co_name not in loops else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -244,6 +249,44 @@ class Lines:
                 raise self.error
             self.left -= 1
         return self._line
+
+
+class Ended(BaseException):
+    """What a handler may raise: SystemExit, the end of a test's time."""
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, Ended),
+                                               (signal.SIGALRM, TimeoutError)])  # fmt: skip
+def test_a_signal_at_any_moment_of_putting_back(number: int, error: type[BaseException]) -> None:
+    """It is heard, once and afterwards. It comes at moments that cover all of it."""
+
+    def raised(*told: Any) -> None:
+        raise error
+
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(40)))
+    before = Snapshot(model)
+    handler = signal.signal(number, raised)
+    try:
+        for moment in range(60):
+            heard = False
+            try:
+                with live.borrowed(model, training=True):
+                    timer = threading.Timer(moment * 2e-4, os.kill, (os.getpid(), number))
+                    timer.start()
+                    if moment % 2:
+                        time.sleep(moment * 1e-4)
+                timer.join()
+                time.sleep(1e-3)
+            except error:
+                heard = True
+            finally:
+                timer.join()
+            assert heard
+            assert all(not tensor.is_meta for tensor in model.state_dict().values()), moment
+            assert signal.getsignal(number) is raised
+    finally:
+        signal.signal(number, handler)
+    before.check(model)
 
 
 class Unhashable:
@@ -321,6 +364,52 @@ def test_a_graph_of_before_still_goes_backward() -> None:
     assert net.scale.tolist() == [1.0] * 4
     loss.backward()
     assert weight.grad is not None
+
+
+class Refusing(Tensor):
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError("no function takes me")
+
+
+def test_odd_attributes_are_no_hindrance() -> None:
+    """What calls itself a dict and is none, and tensors that do not even say what they are."""
+    net = Net()
+    net.mock = Mock(spec=dict)
+    net.nested_tensor = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    net.uninitialized = [nn.parameter.UninitializedParameter()]
+    net.refusing = torch.ones(3).as_subclass(Refusing)
+    before = Snapshot(net)
+    assert rooflight.estimate(net, X).ops
+    before.check(net)
+
+
+def test_large_tensors_of_a_model_are_not_copied_but_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_MOST_KEPT", 100)
+    net = Net()
+    net.table = torch.ones(100)
+    assert rooflight.estimate(net, X).ops
+    net.__dict__["forward"] = lambda x: net.first(x) + net.table.mul_(2)[:4]
+    with pytest.raises(NotPutBack, match=r"a tensor of \(100,\) \(changed in place, and too large to have been kept\)"):
+        rooflight.estimate(net, X)
+
+
+def test_weights_that_stand_in_a_list_too_are_no_further_tensors() -> None:
+    lstm = nn.LSTM(4, 4)
+    assert live.KeptAttributes([lstm]).tensors == []
+    assert len(lstm._flat_weights) == 4
+
+
+def test_what_modules_share_is_walked_once() -> None:
+    shared = {"lists": [[number] for number in range(50)]}
+    layers = nn.Sequential(*(nn.Linear(2, 2) for _ in range(20)))
+    for layer in layers:
+        layer.shared = shared
+    walked = live.KeptAttributes(layers.modules())
+    shared["lists"][3].append("more")
+    walked.put_back()
+    assert shared["lists"][3] == [3]
+    assert len(walked._others) < 50 + 2 + 21 * 20  # the lists once, and what every module has of its own
 
 
 def test_tensors_without_memory_of_their_own_are_no_hindrance() -> None:

@@ -125,6 +125,7 @@ def test_groups_have_their_ranks_and_fit_their_nodes(tensor: int, pipeline: int,
         (parse("ddp", gpus=144), 72, 72, 2),
         (parse("4x1x5", gpus=20), 8, 8, 3),  # four neighbours stay in a node: 8, 8 and 4
         (parse("16x1x1", gpus=16), 8, 8, 2),
+        (parse("3x1x8", gpus=24), 8, 6, 4),  # groups of three: two in a node, none across
         (parse("ddp", gpus=3), 1, 1, 3),
     ],
 )
@@ -141,5 +142,7 @@ def test_no_node_holds_more_than_it_can(tensor: int, pipeline: int, data: int, a
     found = layout.in_nodes_of(most)
     assert (found.tensor, found.pipeline, found.data, found.gpus) == (tensor, pipeline, data, total)
     assert found.gpus_per_node <= most
+    if tensor <= most and total > most and found != layout:
+        assert found.gpus_per_node % tensor == 0
     assert found.nodes >= -(-total // most)
     assert found.in_nodes_of(most) == found

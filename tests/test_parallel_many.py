@@ -159,10 +159,29 @@ def test_nodes_are_those_of_the_devices_file(device, gpus, nodes, expected):
     found = rooflight.predict("mnist-cnn", step="train", batch=8, on=device, gpus=gpus, nodes=nodes, tier="spec")
     many = found[0].many
     assert (many.nodes, many.gpus_per_node, many.gpus) == (*expected, gpus * nodes)
-    said = [note for note in found.notes if "joined by a network" in note]
+    said = [note for note in many.notes if "joined by a network" in note]
     assert len(said) == (many.nodes != nodes)
     assert all(str(many.nodes) in note and find(device).gpus_per_node.source in note for note in said)
     assert any(line.startswith("between nodes:") for line in many.assumptions) is (many.nodes > 1)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "gpus", "words"),
+    [("ddp", 64, "64 GPUs are 8 nodes of 8,"), ("4x1x3", 12, "12 GPUs are 2 nodes of at most 8,"),
+     ("ddp", 12, "12 GPUs are 2 nodes of 6,"), ("ddp", 13, "13 GPUs are 2 nodes of at most 7,")],
+)  # fmt: skip
+def test_the_note_tells_the_nodes_as_they_are(parallel, gpus, words):
+    found = rooflight.predict("gpt2", seq=64, step="train", batch=1, on="h100-sxm", gpus=gpus, parallel=parallel,
+                              tier="spec")  # fmt: skip
+    assert any(words in note for note in found[0].many.notes)
+
+
+@pytest.mark.parametrize("gpus", [2, 12, 64])
+def test_every_run_of_a_curve_is_what_asking_for_it_gives(gpus):
+    asked = {"seq": 64, "step": "train", "batch": 1, "on": "h100-sxm", "graphs": True}
+    points = {point.gpus: point for point in rooflight.predict("gpt2", gpus=gpus, **asked)[0].many.weak}
+    for count in (2, 8, 64):
+        assert points[count].time_s == pytest.approx(rooflight.predict("gpt2", gpus=count, **asked)[0].time_s)
 
 
 def test_64_gpus_are_no_board_of_64():
@@ -180,7 +199,7 @@ def test_a_device_whose_file_does_not_say_has_nodes_of_eight_and_says_so():
     mine = msgspec.structs.replace(find("h100-sxm"), name="mine", gpus_per_node=None)
     found = rooflight.predict("mnist-cnn", step="train", batch=8, on=mine, gpus=16, tier="spec")
     assert found[0].many.nodes == 2
-    assert any("which is assumed: its file gives no gpus_per_node" in note for note in found.notes)
+    assert any("which is assumed: its file gives no gpus_per_node" in note for note in found[0].many.notes)
 
 
 def test_two_cards_have_a_bridge_that_eight_have_not():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,15 @@ def step_at(batch: int) -> TimedStep:
 
 
 def scaled(kind: Kind, fabric: Fabric = FREE, *, batch: int = 64, layout: Layout | None = None, **options) -> Curve:
-    return curve(kind, step_at, layout or Layout(), lambda _: fabric, batch=batch, device=device(), **options)
+    return curve(
+        kind,
+        step_at,
+        lambda count: replace(layout or Layout(), data=count),
+        lambda _: fabric,
+        batch=batch,
+        device=device(),
+        **options,
+    )
 
 
 def test_a_curve_doubles_up_to_thousands_of_gpus() -> None:
@@ -88,7 +97,7 @@ def test_no_curve_is_better_than_perfect(kind: Kind, speed: float, mode: DataMod
 
 def test_a_model_over_several_gpus_starts_at_one_replica() -> None:
     points = curve(
-        "weak", tiny_step, Layout(2, 2, gpus_per_node=8), lambda _: plain_fabric(), batch=8, device=device()
+        "weak", tiny_step, lambda count: Layout(2, 2, count), lambda _: plain_fabric(), batch=8, device=device()
     ).points
     assert [point.gpus for point in points][:3] == [4, 8, 16]
     assert points[-1].gpus == 4096
@@ -102,7 +111,7 @@ def test_each_batch_is_asked_for_once() -> None:
         asked.append(batch)
         return step_at(batch)
 
-    curve("weak", counting, Layout(), lambda _: FREE, batch=8, device=device())
+    curve("weak", counting, lambda count: Layout(data=count), lambda _: FREE, batch=8, device=device())
     assert asked == [8]
 
 

@@ -112,7 +112,7 @@ def load(path: str | Path) -> Ledger:
     try:
         if version >= ONLY_ADDED_SINCE:
             found = msgspec.json.decode(content, type=Ledger)
-            ops = found.ops if version >= FORMAT_VERSION else tuple(map(_in_own_precision, found.ops))
+            ops = found.ops if version >= 3 else tuple(map(_in_own_precision, found.ops))
             return _checked(msgspec.structs.replace(found, format_version=FORMAT_VERSION, ops=ops))
         document = msgspec.json.decode(content)
         for step in range(version, FORMAT_VERSION):

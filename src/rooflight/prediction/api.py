@@ -36,10 +36,8 @@ from rooflight.prediction.cells import Cell, cells_of, rates, spec_cell
 from rooflight.prediction.generations import Traced, by_generation, joined
 from rooflight.prediction.many import (
     Cluster,
-    in_nodes,
     layout_of,
     ledger_of,
-    nodes_note,
     retime_by,
     timed_by,
     timed_by_spec,
@@ -201,8 +199,7 @@ def _answered(work: _Work) -> Predictions:
     places = {device.name: place for place, device in enumerate(work.devices)}
     rows.sort(key=lambda row: places[row.device])
     timed = [one.device for one in predictors]
-    split = () if work.layout is None else [note for device in work.devices for note in nodes_note(work.layout, device)]
-    notes = (*split, *work.trace.notes, *work.ways.notes, *vendor_notes(predictors), *versions_notes(predictors),
+    notes = (*work.trace.notes, *work.ways.notes, *vendor_notes(predictors), *versions_notes(predictors),
              *assumed_notes(timed))  # fmt: skip
     steps = work.steps
     return Predictions(
@@ -327,11 +324,10 @@ class _Work:
     def _cluster(self, device: Device, used: Predictor | None) -> Cluster | None:
         if self.layout is None:
             return None
-        layout = in_nodes(self.layout, device)
         if used is None:
-            return Cluster(device, layout, timed_by_spec(device, self.ppp), None, self.micro_batches)
+            return Cluster(device, self.layout, timed_by_spec(device, self.ppp), None, self.micro_batches)
         timed = timed_by(used, graphs=self.graphs)
-        return Cluster(device, layout, timed, retime_by(used), self.micro_batches)
+        return Cluster(device, self.layout, timed, retime_by(used), self.micro_batches)
 
     def _spread(self, found: Prediction, step: Step, cluster: Cluster | None) -> Prediction:
         if cluster is None:

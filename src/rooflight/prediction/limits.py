@@ -19,11 +19,13 @@ from rooflight.prediction.prepared import Step
 from rooflight.prediction.roofs import roofs_of
 
 DEFAULT_CACHE_BYTES = 4e6
-"""Where a device's file says nothing of its cache."""
+"""Where a device's file says nothing of its cache: a small one, whose times are those of memory."""
+_LARGE_CACHE_BYTES = 256e6
+"""The same for a floor, which may only count what cannot be in a cache."""
 
 
 def cache_bytes(device: Device) -> float:
-    """Of the cache whose speed is known, or taken to be."""
+    """Of the cache that warm inputs are in."""
     return device.l2_bytes.value if device.l2_bytes is not None else DEFAULT_CACHE_BYTES
 
 
@@ -57,12 +59,26 @@ def limits_of(step: Step, device: Device) -> Limits:
 
 
 def floor_seconds(step: Step, device: Device) -> Array:
-    """For every op, the time that nothing beats."""
-    last = device.memory_cache_bytes
-    cache, kinds = cache_bytes(device) if last is None else last.value, step.kind_of
-    read, written = step.demands.read[kinds], step.demands.written[kinds]
-    shares, cold = step.cold_reads(cache)
-    # An op may read a part of what it is given, as an embedding does, or some of it many times.
-    moved = np.minimum(shares * read, cold) + np.maximum(written - cache, 0.0)
-    least = np.maximum(limits_of(step, device).compute_s[kinds], moved / device.bandwidth_bytes_per_s.value)
+    """For every op, the time that nothing beats. Of a CPU that is its peak alone: its bandwidth was measured by copies,
+    which reading beats, and its cores have caches of their own."""
+    kinds = step.kind_of
+    least = limits_of(step, device).compute_s[kinds]
+    if device.kind == "gpu":
+        least = np.maximum(least, _moved_bytes(step, _largest_cache(device)) / device.bandwidth_bytes_per_s.value)
     return np.where(step.launches[kinds], least, 0.0)
+
+
+def _moved_bytes(step: Step, cache: float) -> Array:
+    """What must pass between the memory and a cache of that size. An op may read a part of what it is given, as an
+    embedding does, or some of it many times."""
+    kinds = step.kind_of
+    read, written = step.demands.read[kinds], step.demands.written[kinds]
+    shares, cold = step.uncached_bytes(cache)
+    return np.minimum(shares * read, cold) + np.maximum(written - cache, 0.0)
+
+
+def _largest_cache(device: Device) -> float:
+    """Of all levels together; where nothing is known of them, what no device has more of."""
+    if device.l2_bytes is None:
+        return _LARGE_CACHE_BYTES
+    return device.l2_bytes.value + (device.memory_cache_bytes.value if device.memory_cache_bytes is not None else 0.0)

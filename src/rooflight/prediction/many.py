@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_in
 from functools import cached_property, partial
 
 import numpy as np
@@ -102,6 +103,8 @@ def retime_by(predictor: Predictor) -> Retime:
     return retime
 
 
+_ANY = 10**9
+"""GPUs in a node of whatever size."""
 GPUS_PER_NODE = 8
 """Where a device's file does not say."""
 
@@ -115,15 +118,16 @@ def _most(device: Device) -> int:
     return GPUS_PER_NODE if device.gpus_per_node is None else round(device.gpus_per_node.value)
 
 
-def nodes_note(asked: Layout, device: Device) -> tuple[str, ...]:
+def _nodes_note(asked: Layout, device: Device) -> tuple[str, ...]:
     """Where the nodes are other than those that were asked for: with one note a device."""
     layout, figure = in_nodes(asked, device), device.gpus_per_node
+    full = layout.gpus == layout.nodes * layout.gpus_per_node
     if layout.nodes == asked.nodes:
         return ()
     why = f"a node holds {_most(device)} of {device.title}" + (
         f" ({figure.source})" if figure is not None else ", which is assumed: its file gives no gpus_per_node"
     )
-    each = "" if layout.gpus % layout.nodes else f" of {layout.gpus_per_node}"
+    each = f" of {layout.gpus_per_node}" if full else f" of at most {layout.gpus_per_node}"
     return (f"{device.name}: {layout.gpus:,} GPUs are {layout.nodes:,} nodes{each}, joined by a network: {why}",)
 
 
@@ -132,10 +136,20 @@ class Cluster:
     """Equal nodes of one device, how the work is divided among them, and what tells how long one GPU takes."""
 
     device: Device
-    layout: Layout
+    asked: Layout
+    """Its nodes are those that were asked for; `layout` has those that there are."""
     timed: Timed
     retime: Retime | None = None
     micro_batches: int | None = None
+
+    @cached_property
+    def layout(self) -> Layout:
+        return in_nodes(self.asked, self.device)
+
+    def _layout_at(self, replicas: int) -> Layout:
+        """One node was not asked for, it is the default: more replicas fill it before they need another."""
+        asked = self.asked if self.asked.nodes > 1 else replace_in(self.asked, gpus_per_node=_ANY)
+        return in_nodes(replace_in(asked, data=replicas), self.device)
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -174,7 +188,10 @@ class Cluster:
         strong = self._curve("strong", step_at, found.global_batch, sizes) if divisible else None
         micro, rank = self._rank(partial(_at, step), batch, timed=step_at(batch // found.micro_batches))
         memory = memories.of(micro, self.device, timeline=timeline, change=rank)
-        return _spread(replace(one, memory=memory), found, rank.words(memory.stage or 0), alone.time_s, weak, strong)
+        spread = _spread(replace(one, memory=memory), found, rank.words(memory.stage or 0), alone.time_s, weak, strong)
+        assert spread.many is not None
+        notes = (*_nodes_note(self.asked, self.device), *spread.many.notes)
+        return replace(spread, many=replace(spread.many, notes=notes))
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -230,8 +247,8 @@ class Cluster:
 
     def _curve(self, kind: Kind, step_at: Callable[[int], TimedStep], batch: int,
                sizes: Sequence[int]) -> Curve:  # fmt: skip
-        return curve(kind, step_at, self.layout, self._fabric_of, batch=batch, device=self.device, retime=self.retime,
-                     options=self.options, replicas=sizes)  # fmt: skip
+        return curve(kind, step_at, self._layout_at, self._fabric_of, batch=batch, device=self.device,
+                     retime=self.retime, options=self.options, replicas=sizes)  # fmt: skip
 
 
 def _at(step: Step, size: int) -> Step:

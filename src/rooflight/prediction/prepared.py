@@ -62,12 +62,16 @@ class Step:
     larger: Callable[[int], Step] | None = None
     """The same step at another batch; `None`: it was traced with one batch only."""
     runs_in: Mapping[str, str] = field(default_factory=dict)
-    """Precisions that stand for those of the trace, `{"fp32": "bf16"}`: what would be, told by tasks and demands. What a
-    cache holds is still told by the bytes of the trace."""
+    """Precisions that stand for those of the trace, `{"fp32": "bf16"}`: what would be, told by tasks and demands. What
+    a cache holds is still told by the bytes of the trace."""
 
     def cold_reads(self, cache_bytes: float) -> tuple[Array, Array]:
-        """For every op: the part of its input bytes that a cache of that size cannot hold, and how many they are."""
+        """For every op: the part of its input bytes that a cache of that size has lost, and how many they are."""
         return self._reuse.cold_reads(cache_bytes)
+
+    def uncached_bytes(self, cache_bytes: float) -> tuple[Array, Array]:
+        """The same of those that it cannot have kept."""
+        return self._reuse.uncached_bytes(cache_bytes)
 
     @cached_property
     def _reuse(self) -> Reuse:

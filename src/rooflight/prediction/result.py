@@ -114,8 +114,8 @@ class Many(msgspec.Struct, frozen=True, kw_only=True):
     """All of them."""
     nodes: int
     """Machines they are in."""
-    gpus_per_node: int = 0
-    """In each of them; in the last one there may be fewer. 0: written by an earlier version, which did not say."""
+    gpus_per_node: int | None = None
+    """In each of them; in the last one there may be fewer. `None`: an earlier version, which did not say."""
     tensor: int
     """GPUs that share every layer."""
     pipeline: int

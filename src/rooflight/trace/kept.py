@@ -7,10 +7,15 @@ The copy is on the host: one on the GPU would count in what is measured there.
 
 from __future__ import annotations
 
+import math
 import random
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,36 +29,54 @@ Restoring = tuple[str, Callable[[], object]]
 def put_back_all(steps: Sequence[Restoring]) -> None:
     """Put everything back, whatever becomes of single things; what failed twice is said in the end.
 
-    Ctrl-C has to wait: what it breaks off is done again, and it is raised when all is done.
+    Ctrl-C and whatever else ends a program have to wait: what they break off is done again, and they are raised when
+    all is done.
     """
     failed: list[str] = []
-    stop: KeyboardInterrupt | None = None
-    for what, step in steps:
-        for last in (False, True):
-            try:
-                stop = _uninterrupted(step) or stop
-                break
-            except NotPutBack as error:  # of a step that is made of steps: each was tried twice
-                failed += error.what
-                break
-            except Exception as error:
-                if last:
-                    failed.append(f"{what} ({' '.join(str(error).split()) or type(error).__name__})")
+    stop: BaseException | None = None
+    with _signals_later():
+        for what, step in steps:
+            for last in (False, True):
+                try:
+                    step()
+                    break
+                except NotPutBack as error:  # of a step that is made of steps: each was tried twice
+                    failed += error.what
+                    break
+                except BaseException as error:
+                    stop = stop or (None if isinstance(error, Exception) else error)
+                    if last:
+                        failed.append(f"{what} ({' '.join(str(error).split()) or type(error).__name__})")
     if failed:
         raise NotPutBack(failed) from stop
     if stop is not None:
         raise stop
 
 
-def _uninterrupted(step: Callable[[], object]) -> KeyboardInterrupt | None:
-    """Done to its end, from its beginning if need be; and what came in between."""
-    stop = None
-    while True:
-        try:
-            step()
-            return stop
-        except KeyboardInterrupt as error:
-            stop = error
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+"""Those whose handlers may raise something in the middle of anything."""
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Signals are heard when it is over. Only the main thread hears them at all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[tuple[int, FrameType | None]] = []
+    handlers = {}
+    try:
+        for name in _SIGNALS:
+            number = getattr(signal, name, None)
+            if number is not None and callable(handler := signal.getsignal(number)):
+                handlers[number] = handler
+                signal.signal(number, lambda *told: heard.append(told))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number, frame in heard:
+            handlers[number](number, frame)
 
 
 class KeptValues:
@@ -63,32 +86,47 @@ class KeptValues:
     statistics are). The copies are no tensors: on the CPU they would count as the model's memory.
     """
 
-    def __init__(self, tracked: Iterable[torch.Tensor], others: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(self, tracked: Iterable[torch.Tensor], others: Iterable[torch.Tensor] = (), *,
+                 most_bytes: float = math.inf) -> None:  # fmt: skip
+        """Beyond `most_bytes` nothing is copied: a tensor that changes cannot be put back then, and is named."""
         self._blocks: list[_Block] = []
         seen: set[tuple[torch.device, int, int]] = set()
         for tensors, is_tracked in ((others, False), (tracked, True)):
             for tensor in tensors:
-                if not _has_memory(tensor):
+                if not has_memory(tensor):
                     continue
                 block = _Block(tensor, is_tracked=is_tracked)
                 if block.place not in seen:
                     seen.add(block.place)
-                    block.take()
+                    if self.nbytes + block.nbytes <= most_bytes:
+                        block.take()
                     self._blocks.append(block)
 
     @property
     def nbytes(self) -> int:
-        return sum(block.nbytes for block in self._blocks)
+        return sum(len(block.copy) for block in self._blocks)
 
     def put_back(self, *, everything: bool = False) -> None:
         """`everything`: also what torch did not see change; a replayed CUDA graph writes behind its back."""
         put_back_all([(block.name, partial(block.put_back, everything=everything)) for block in self._blocks])
 
 
-def _has_memory(tensor: torch.Tensor) -> bool:
-    """Is anything there that could be written? Tensors with a dispatch of their own have none, or hide it."""
-    own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    return not (own or tensor.is_inference() or tensor.layout is not torch.strided) and tensor.data_ptr() != 0
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Is anything there that could be written? Tensors with ways of their own have none, or hide it; some kinds do not
+    even say what they are."""
+    kind = type(tensor)
+    function = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or function not in _PLAIN:
+        return False
+    try:
+        plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_inference()
+        return plain and tensor.data_ptr() != 0
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        return False
+
+
+_PLAIN = (torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)
+"""What tensors and parameters do with functions, and subclasses that change nothing."""
 
 
 class _Block:
@@ -100,6 +138,7 @@ class _Block:
         """The memory that it has now: a model may give it another (`weight.data = ...`)."""
         self._is_tracked = is_tracked
         self._version = tensor._version
+        self.copy = bytearray()
         elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         self.nbytes = elements * tensor.element_size()
         self.place = (tensor.device, tensor.data_ptr(), self.nbytes)
@@ -109,8 +148,8 @@ class _Block:
         return f"the values of a tensor of {tuple(self._home.shape)}"
 
     def take(self) -> None:
-        self._copy = bytearray(self.nbytes)
-        torch.frombuffer(self._copy, dtype=torch.uint8).copy_(self._memory())
+        self.copy = bytearray(self.nbytes)
+        torch.frombuffer(self.copy, dtype=torch.uint8).copy_(self._memory())
 
     def _memory(self) -> torch.Tensor:
         memory = torch.empty(0, dtype=torch.uint8, device=self._home.device)
@@ -120,8 +159,11 @@ class _Block:
     def put_back(self, *, everything: bool) -> None:
         if not _is_at(self._tensor, self._home):
             self._tensor.data = self._home
-        if everything or not self._is_tracked or self._tensor._version != self._version:
-            self._memory().copy_(torch.frombuffer(self._copy, dtype=torch.uint8))
+        if not self.copy:
+            if self._tensor._version != self._version:
+                raise RuntimeError("changed in place, and too large to have been kept")
+        elif everything or not self._is_tracked or self._tensor._version != self._version:
+            self._memory().copy_(torch.frombuffer(self.copy, dtype=torch.uint8))
             self._version = self._tensor._version
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +17,10 @@ from torch.nn.parameter import is_lazy
 
 from rooflight.errors import TraceFailed
 from rooflight.trace.containers import Contents, contents, inside, put_back
-from rooflight.trace.kept import KeptRandomness, KeptValues, Restoring, put_back_all
+from rooflight.trace.kept import KeptRandomness, KeptValues, Restoring, has_memory, put_back_all
+
+_MOST_KEPT = 2**28
+"""Bytes of a model's own tensors, outside of parameters and buffers, that a trace without data copies for safety."""
 
 
 @contextmanager
@@ -33,16 +37,17 @@ def borrowed(model: nn.Module, *, training: bool, on: str = "meta") -> Iterator[
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise TraceFailed("the model is scripted, so its calls cannot be followed: pass the module it was made from")
     attributes = KeptAttributes(modules)
+    others = [tensor for tensor in attributes.tensors if has_memory(tensor)]
     really_run = on in ("cpu", "cuda")
     if really_run:
-        values = KeptValues(model.parameters(), [*model.buffers(), *attributes.tensors])
+        values = KeptValues(model.parameters(), [*model.buffers(), *others])
     else:
-        values = KeptValues(attributes.tensors)
+        values = KeptValues(others, most_bytes=_MOST_KEPT)
     # A graph that was made before, and goes backward later, must not see that values were away in between.
     unchanged = torch.autograd._unsafe_preserve_version_counter(
-        tuple(tensor for tensor in (*state, *attributes.tensors) if not tensor.is_inference())
+        tuple(tensor for tensor in (*state, *others) if not tensor.is_inference())
     )
-    wanted = [(tensor, tensor.requires_grad) for tensor in state]
+    wanted = [(tensor, tensor.requires_grad) for tensor in (*state, *others)]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     randomness = KeptRandomness(cuda=on == "cuda")
 
@@ -86,30 +91,44 @@ class KeptAttributes:
         self._kept: list[tuple[nn.Module, Contents]] = []
         self._state: list[Restoring] = []
         self._others: list[Restoring] = []
-        self.tensors: list[torch.Tensor] = []
-        """Those outside of parameters and buffers."""
+        self._found: dict[int, tuple[Any, list[Any], list[torch.Tensor]]] = {}
+        """What is in a value, which modules may share: by its id, and with the value, so that the id stays its own."""
+        self._seen: set[int] = set()
+        self._tensors: dict[int, torch.Tensor] = {}
+        modules = list(modules)
+        state = {id(tensor) for module in modules for held in (module._parameters, module._buffers)
+                 for tensor in held.values()}  # fmt: skip
         for module in modules:
             self._keep(module)
+        self.tensors = [tensor for key, tensor in self._tensors.items() if key not in state]
+        """Those outside of parameters and buffers."""
+
+    def _inside(self, value: Any) -> tuple[list[Any], list[torch.Tensor]]:
+        if id(value) not in self._found:
+            self._found[id(value)] = (value, *inside(value))
+        return self._found[id(value)][1:]
 
     def _keep(self, module: nn.Module) -> None:
         own = []
         for name, value in contents(module.__dict__):
-            containers, tensors = inside(value)
+            containers, tensors = self._inside(value)
             if name not in _STATE and tensors:
                 if self._but_tensors:
                     continue
-                self.tensors += tensors
+                self._tensors |= {id(tensor): tensor for tensor in tensors}
             own.append((name, value))
             steps = self._state if name in _STATE else self._others
             words = f"{type(module).__name__}.{name}"
-            steps += [(words, partial(put_back, held, contents(held))) for held in containers]
+            new = [held for held in containers if id(held) not in self._seen]
+            self._seen |= set(map(id, new))
+            steps += [(words, partial(put_back, held, contents(held))) for held in new]
         self._kept.append((module, tuple(own)))
 
     def put_back(self) -> None:
         """Parameters and buffers first: what else is lost can be made again."""
         own = [(f"the attributes of a {type(module).__name__}", partial(self._put_back, module, kept))
                for module, kept in self._kept]  # fmt: skip
-        put_back_all([*own, *self._state, *self._others])
+        put_back_all([*self._state, *own, *self._others])
 
     def _put_back(self, module: nn.Module, kept: Contents) -> None:
         own = dict(kept)

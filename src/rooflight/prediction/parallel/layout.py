@@ -51,9 +51,9 @@ class Layout:
             return self
         if self.gpus <= most:
             return replace(self, gpus_per_node=most)
-        each = -(-self.gpus // -(-self.gpus // most))
-        whole = -(-each // self.tensor) * self.tensor
-        return replace(self, gpus_per_node=whole if whole <= most else most)
+        used = most - most % self.tensor if self.tensor <= most else most
+        each = -(-self.gpus // -(-self.gpus // used))
+        return replace(self, gpus_per_node=min(used, -(-each // self.tensor) * self.tensor))
 
     @property
     def name(self) -> str:

@@ -38,6 +38,8 @@ class Point:
     paleo_speedup: dict[str, float]
 
 
+LayoutAt = Callable[[int], Layout]
+"""The layout of so many replicas: more of them may need more nodes."""
 FabricOf = Callable[[Layout], Fabric]
 """What joins the GPUs of a run: two cards may have a bridge that eight have not."""
 
@@ -54,12 +56,12 @@ class Curve:
         return self.points[-1].step.assumptions
 
 
-def curve(kind: Kind, step_at: StepAt, layout: Layout, fabric_of: FabricOf, *, batch: int, device: Device,
+def curve(kind: Kind, step_at: StepAt, layout_at: LayoutAt, fabric_of: FabricOf, *, batch: int, device: Device,
           options: Options | None = None, retime: Retime | None = None,
           replicas: Sequence[int] | None = None) -> Curve:  # fmt: skip
     """Runs of 1, 2, 4, ... replicas, up to 4,096 GPUs unless `replicas` says which.
 
-    `batch` is a replica's for weak scaling, the global one for strong. The layout's own number of replicas is not used.
+    `batch` is a replica's for weak scaling, the global one for strong.
     A replica whose batch cannot be cut into as many micro-batches as the options ask for is cut as by default.
     """
     options = options or Options()
@@ -70,7 +72,8 @@ def curve(kind: Kind, step_at: StepAt, layout: Layout, fabric_of: FabricOf, *, b
             known[size] = step_at(size)
         return known[size]
 
-    one = layout.tensor * layout.pipeline
+    alone = layout_at(1)
+    one = alone.tensor * alone.pipeline
     counts = list(replicas) if replicas is not None else _doubling(MOST_GPUS // one)
     if not counts or min(counts) < 1:
         raise BadInput(f"no runs of at least one replica of {one} GPUs each: give other numbers")
@@ -88,7 +91,7 @@ def curve(kind: Kind, step_at: StepAt, layout: Layout, fabric_of: FabricOf, *, b
             cut = replace(options, micro_batches=None)
             notes.append(f"a batch of {size} cannot be cut into {options.micro_batches} micro-batches: that row of the "
                          f"{kind} curve is as without --micro-batches")  # fmt: skip
-        larger = replace(layout, data=count)
+        larger = layout_at(count)
         fabric = fabric_of(larger)
         step = predict(remembered, larger, fabric, batch=size, device=device, options=cut, retime=retime)
         points.append(_point(step, points[0] if points else None, fabric))
