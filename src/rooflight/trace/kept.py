@@ -115,8 +115,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
     """Is anything there that could be written? Tensors with ways of their own have none, or hide it; some kinds do not
     even say what they are."""
     kind = type(tensor)
-    function = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
-    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or function not in _PLAIN:
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or _function_of(kind) not in _PLAIN:
         return False
     try:
         plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_inference()
@@ -125,7 +124,12 @@ def has_memory(tensor: torch.Tensor) -> bool:
         return False
 
 
-_PLAIN = (torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)
+def _function_of(kind: type[torch.Tensor]) -> object:
+    """The function itself, not bound to the class it was asked of."""
+    return getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
+
+
+_PLAIN = (_function_of(torch.Tensor), _function_of(torch.nn.Parameter))
 """What tensors and parameters do with functions, and subclasses that change nothing."""
 
 
