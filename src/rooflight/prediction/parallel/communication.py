@@ -98,7 +98,8 @@ def _bandwidth(group: Group, fabric: Fabric) -> float:
     """Bytes a second along the ring: the node's members of the group bring their network with them."""
     if group.nodes == 1:
         return fabric.inside.bytes_per_s
-    network = group.per_node * fabric.between.bytes_per_s
+    # Where nodes are not equally full, the emptiest has the fewest ways out.
+    network = max(group.ranks // group.nodes, 1) * fabric.between.bytes_per_s
     return min(fabric.inside.bytes_per_s, network) if group.per_node > 1 else network
 
 
