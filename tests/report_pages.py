@@ -37,7 +37,7 @@ def hostile_ledger() -> Ledger:
     model.add_module(MARKUP, nn.ReLU())
     ledger = rooflight.estimate(model, torch.zeros(2, 8))
     times = [
-        Measurement(scope="op", ops=(op.index,), quantities={"gpu_time_s": Value(1e-5, HOSTILE)})
+        Measurement(scope="op", ops=(op.index,), quantities={"kernel_time_s": Value(1e-5, HOSTILE)})
         for op in ledger.ops
         if op.kind == "compute"
     ]

@@ -42,7 +42,7 @@ def step_of(*names: str) -> Ledger:
         op(1, "forward", second, "aten::convolution", cost(480_000_000, 4_000_000, 800_000)),
         op(2, "forward", third, "aten::mm", cost(2_000_000, 1_000_000, 1_000_000)),
     )
-    counted = {"cuda_flops_fp32": 0, "cuda_flops_fp64": 0, "kernels": 1, "gpu_time_s": 10e-6}
+    counted = {"cuda_flops_fp32": 0, "cuda_flops_fp64": 0, "kernels": 1, "kernel_time_s": 10e-6}
     conv = values(**counted, tensor_flops_tf32=500_000_000, dram_bytes_read=2_000_000, dram_bytes_written=500_000)
     product = values(**counted, tensor_flops_tf32=2_000_000, dram_bytes_read=500_000, dram_bytes_written=500_000)
     rows = [Measurement(scope="op", ops=(i,), quantities=found) for i, found in enumerate((conv, conv, product))]

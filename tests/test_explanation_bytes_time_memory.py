@@ -297,10 +297,10 @@ def test_causes_of_time_do_not_look_at_how_long_the_op_took(seed):
     added = {}
 
     def change(index, values):
-        if index is None or "gpu_time_s" not in values:
+        if index is None or "kernel_time_s" not in values:
             return values
         added[index] = draw.uniform(-1e-3, 1e-3)
-        return {**values, "gpu_time_s": plus(values["gpu_time_s"], added[index])}
+        return {**values, "kernel_time_s": plus(values["kernel_time_s"], added[index])}
 
     after = explain_time(recounted(ledger(place), change))
     assert len(after) == len(time(place)) and added

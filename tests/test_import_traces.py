@@ -46,7 +46,7 @@ def test_nsys(tmp_path: Path) -> None:
     assert (first.grid, first.block, first.stream, second.stream) == ((4096, 1, 1), (256, 1, 1), 13, 14)
     assert copy.quantities["copied_bytes"].value == 4_194_000
     # The kernels overlap by 1 us: 0.5 + 3 + 2 + 2 - 1.
-    assert totals(ledger)["gpu_time_s"] == pytest.approx(7.5e-6)
+    assert totals(ledger)["kernel_time_s"] == pytest.approx(7.5e-6)
     assert totals(ledger)["gpu_busy_s"] == pytest.approx(6.5e-6)
     assert totals(ledger)["kernels"] == 2
     assert totals(ledger)["copied_bytes"] == 4_195_000
@@ -145,7 +145,7 @@ def test_an_nsys_row_that_lost_its_beginning_never_makes_a_wrong_sum(data: st.Da
     except BadFile:
         return
     assert len(ledger.kernels) == 4
-    assert totals(ledger)["gpu_time_s"] == pytest.approx(7.5e-6)
+    assert totals(ledger)["kernel_time_s"] == pytest.approx(7.5e-6)
 
 
 # Chrome traces ------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_a_recorded_training_step_of_an_h200() -> None:
     backward = [kernel for kernel in kernels if kernel.label == node]
     assert len(backward) == sum("convolution_backward" in kernel.label for kernel in kernels) == 171
     assert any("wgrad" in kernel.name for kernel in backward) and any("dgrad" in kernel.name for kernel in backward)
-    assert 0 < totals(ledger)["gpu_busy_s"] <= totals(ledger)["gpu_time_s"]
+    assert 0 < totals(ledger)["gpu_busy_s"] <= totals(ledger)["kernel_time_s"]
 
 
 def test_a_trace_of_the_cpu_alone(tmp_path: Path) -> None:

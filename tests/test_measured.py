@@ -131,7 +131,7 @@ def test_rows_always_sum_to_the_total(ledger, by):
     found = rows(measured, by)
     if by == "module":
         found = [row for row in found if row.name in ("", LOSS, OPTIMIZER, SEVERAL, NO_OP)]
-    for name in ("gpu_time_s", "kernels", "tensor_flops_tf32", "dram_bytes_read"):
+    for name in ("kernel_time_s", "kernels", "tensor_flops_tf32", "dram_bytes_read"):
         known = [row.sums.get(name) for row in found if row.sums.get(name) is not None]
         if known:
             assert sum(known) == near(measured.total.get(name))

@@ -134,7 +134,7 @@ def test_nothing_is_lost_and_nothing_counted_twice(counted, kernels):
 
 def test_times_and_rates_are_not_added(ledger):
     quantities = {
-        "gpu_time_s": Value(1e-6, "ncu"), "gpu__time_duration.sum": Value(1000, "ncu"), "sm__cycles_active.avg": Value(5, "ncu"),
+        "kernel_time_s": Value(1e-6, "ncu"), "gpu__time_duration.sum": Value(1000, "ncu"), "sm__cycles_active.avg": Value(5, "ncu"),
         "sm__throughput.avg.pct_of_peak_sustained_elapsed": Value(50, "ncu"), "tensor_flops_tf32": Value(7, "ncu"),
     }  # fmt: skip
     kernel = Kernel(name="k", label="rooflight:3", quantities=quantities)
@@ -143,7 +143,7 @@ def test_times_and_rates_are_not_added(ledger):
 
 
 def test_what_was_measured_before_stays(ledger, kernels):
-    timed = Measurement(scope="op", ops=(2,), quantities={"gpu_time_s": Value(5e-5, "kineto")})
+    timed = Measurement(scope="op", ops=(2,), quantities={"kernel_time_s": Value(5e-5, "kineto")})
     untouched = Measurement(scope="op", ops=(6,), quantities={"growth_bytes": Value(0, "allocator")})  # a view
     step = Measurement(scope="step", quantities={"wall_time_s": Value(1.0, "clock")})
     before = msgspec.structs.replace(ledger, measurements=(step, untouched, timed))
@@ -153,7 +153,7 @@ def test_what_was_measured_before_stays(ledger, kernels):
     rows = of_ops(found)
     assert list(rows) == sorted(rows)
     assert rows[6] == untouched.quantities
-    assert rows[2]["gpu_time_s"].value == 5e-5 and rows[2]["tensor_flops_tf32"].value == CONV2
+    assert rows[2]["kernel_time_s"].value == 5e-5 and rows[2]["tensor_flops_tf32"].value == CONV2
 
 
 def test_kernels_outside_of_ranges_are_told(ledger, kernels):

@@ -154,7 +154,7 @@ def test_merged_rows_have_ops_tiles_and_the_spread_of_the_plain_runs() -> None:
     for kernel, one, other in zip(kernels, PLAIN[0], PLAIN[1], strict=True):
         assert kernel.name == one.name == other.name
         assert kernel.time_s == pytest.approx((one.time_s + other.time_s) / 2)
-        time = kernel.quantities["gpu_time_s"]
+        time = kernel.quantities["kernel_time_s"]
         assert (time.low, time.high) == (min(one.time_s, other.time_s), max(one.time_s, other.time_s))
         assert time.origin == "kineto: kernel duration, median of 2 steps"
     # Of two runs the shorter is the lower median.
@@ -169,15 +169,15 @@ def test_merged_rows_have_ops_tiles_and_the_spread_of_the_plain_runs() -> None:
 def test_the_step_s_times_are_those_of_its_launches() -> None:
     _, step = merge(MARKED, PLAIN)
     sums = [sum(launch.time_s for launch in run) for run in PLAIN]
-    assert step.gpu_time_s.value == pytest.approx(sum(sums) / 2)
-    assert (step.gpu_time_s.low, step.gpu_time_s.high) == (min(sums), max(sums))
+    assert step.kernel_time_s.value == pytest.approx(sum(sums) / 2)
+    assert (step.kernel_time_s.low, step.kernel_time_s.high) == (min(sums), max(sums))
     # Hopper lets a kernel start while the one before it ends: busy is a little less than the sum, on one stream too.
     # Nine launches of one run begin 6.401 µs early in all, fourteen of the other 6.722 µs.
     early = [[max(0, one.end_s - other.start_s) for one, other in itertools.pairwise(run)] for run in PLAIN]
     assert [sum(time > 0 for time in times) for times in early] == [9, 14]
     assert [sum(times) for times in early] == [pytest.approx(6.401e-6, abs=1e-9), pytest.approx(6.722e-6, abs=1e-9)]
-    assert step.gpu_time_s.value - step.gpu_busy_s.value == pytest.approx((6.401e-6 + 6.722e-6) / 2, abs=1e-9)
-    assert set(step.quantities()) == {"gpu_busy_s", "gpu_time_s", "kernels"}
+    assert step.kernel_time_s.value - step.gpu_busy_s.value == pytest.approx((6.401e-6 + 6.722e-6) / 2, abs=1e-9)
+    assert set(step.quantities()) == {"gpu_busy_s", "kernel_time_s", "kernels"}
 
 
 def test_the_times_of_ops_add_up_to_the_kernels() -> None:
@@ -185,7 +185,7 @@ def test_the_times_of_ops_add_up_to_the_kernels() -> None:
     ops = per_op_time(kernels)
     assert set(ops) == {launch.op for launch in MARKED}
     assert sum(value.value for value in ops.values()) == pytest.approx(sum(kernel.time_s or 0 for kernel in kernels))
-    own = [kernel.quantities["gpu_time_s"] for kernel in kernels if kernel.ops == (0,)]
+    own = [kernel.quantities["kernel_time_s"] for kernel in kernels if kernel.ops == (0,)]
     assert len(own) == 4
     assert ops[0].low == pytest.approx(sum(value.low or 0 for value in own))
     assert ops[0].high == pytest.approx(sum(value.high or 0 for value in own))
@@ -193,7 +193,7 @@ def test_the_times_of_ops_add_up_to_the_kernels() -> None:
 
 
 def test_a_kernel_of_several_ops_or_of_none_is_no_op_s_time() -> None:
-    time = {"gpu_time_s": Value(1e-6, "kineto: kernel duration, 1 step")}
+    time = {"kernel_time_s": Value(1e-6, "kineto: kernel duration, 1 step")}
     kernels = [
         Kernel(name="a", ops=(0,), quantities=time),
         Kernel(name="b", ops=(0, 1), quantities=time),
@@ -205,7 +205,7 @@ def test_a_kernel_of_several_ops_or_of_none_is_no_op_s_time() -> None:
 def test_without_plain_runs_the_marked_one_gives_the_times_and_says_so() -> None:
     kernels, step = merge(MARKED, [])
     assert [kernel.time_s for kernel in kernels] == [launch.time_s for launch in MARKED]
-    assert kernels[0].quantities["gpu_time_s"] == Value(MARKED[0].time_s, "kineto: kernel duration, 1 marked step")
+    assert kernels[0].quantities["kernel_time_s"] == Value(MARKED[0].time_s, "kineto: kernel duration, 1 marked step")
     assert step.gpu_busy_s.origin == "kineto: union of kernel intervals, 1 marked step"
 
 
@@ -215,7 +215,7 @@ def test_a_graph_s_launches_share_one_call_and_belong_to_no_op() -> None:
     assert len({launch.correlation for launch in graph}) == 1
     kernels, step = merge(graph, [graph, graph, graph])
     assert all(kernel.ops == () for kernel in kernels)
-    assert step.outside_ops_s == replace_origin(step.gpu_time_s, step.outside_ops_s.origin)
+    assert step.outside_ops_s == replace_origin(step.kernel_time_s, step.outside_ops_s.origin)
     assert per_op_time(kernels) == {}
 
 

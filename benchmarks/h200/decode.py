@@ -64,8 +64,8 @@ def step(model, batch, past, dtype):
     found = {key: whole[key].value for key in ("wall_time_s", "gpu_busy_s", "gpu_time_s", "kernels")}
     by_op = defaultdict(float)
     for row in ledger.measurements:
-        if row.scope == "op" and "gpu_time_s" in row.quantities:
-            by_op[ledger.ops[row.ops[0]].packet] += row.quantities["gpu_time_s"].value
+        if row.scope == "op" and "kernel_time_s" in row.quantities:
+            by_op[ledger.ops[row.ops[0]].packet] += row.quantities["kernel_time_s"].value
     return found | {"by_op": dict(sorted(by_op.items(), key=lambda item: -item[1])[:8])}
 
 

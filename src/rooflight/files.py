@@ -15,13 +15,13 @@ import zlib
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from rooflight import recorded
 from rooflight.errors import BadFile
-from rooflight.ledger import FORMAT_VERSION, Ledger, Op
+from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -29,8 +29,8 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 MIGRATIONS: dict[int, Migration] = {}
 """From the version it is filed under to the next, where that is more than new fields."""
 ONLY_ADDED_SINCE = 1
-"""From this version on formats only gained fields (2: what measurements need; 3: when kernels were launched), so that
-an older file is read as it is."""
+"""From this version on formats only gained fields (2: what measurements need; 3: when kernels were launched; 4: how a
+step is run), or names changed that are put right after reading."""
 
 
 def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
@@ -113,6 +113,7 @@ def load(path: str | Path) -> Ledger:
         if version >= ONLY_ADDED_SINCE:
             found = msgspec.json.decode(content, type=Ledger)
             ops = found.ops if version >= 3 else tuple(map(_in_own_precision, found.ops))
+            found = found if version >= 4 else _with_kernel_time(found)
             return _checked(msgspec.structs.replace(found, format_version=FORMAT_VERSION, ops=ops))
         document = msgspec.json.decode(content)
         for step in range(version, FORMAT_VERSION):
@@ -132,6 +133,21 @@ def _in_own_precision(op: Op) -> Op:
     return msgspec.structs.replace(op, precision=first.dtype)
 
 
+def _with_kernel_time(ledger: Ledger) -> Ledger:
+    """Before format 4, the sum of kernels was called as GPU-busy time is in a prediction."""
+
+    def renamed(row: _Row) -> _Row:
+        if "gpu_time_s" not in row.quantities:
+            return row
+        quantities = {_RENAMED.get(name, name): value for name, value in row.quantities.items()}
+        return msgspec.structs.replace(row, quantities=quantities)
+
+    return msgspec.structs.replace(ledger, kernels=tuple(map(renamed, ledger.kernels)),
+                                   measurements=tuple(map(renamed, ledger.measurements)))  # fmt: skip
+
+
+_Row = TypeVar("_Row", Kernel, Measurement)
+_RENAMED = {"gpu_time_s": "kernel_time_s"}
 _ATTENTION_BACKWARD = re.compile(r"aten::_scaled_dot_product_\w+_attention_backward")
 
 

@@ -18,12 +18,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 Phase = Literal["forward", "backward", "optimizer"]
 Kind = Literal["compute", "view", "host"]
 StepKind = Literal["infer", "train", "decode"]
-Execution = Literal["eager", "compile", "graph"]
+Execution = Literal["eager", "compile", "graph", "compile+graph"]
 Category = Literal["parameter", "buffer", "gradient", "optimizer-state", "input", "output", "activation", "temporary"]
 
 LOSS = "<loss>"
@@ -349,6 +349,12 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Modules that run again in backward, as they were asked for."""
     execution: Execution = "eager"
     """How the step was run."""
+    channels_last: bool = False
+    """Was the model, and images with it, put into channels_last?"""
+    fused: bool = False
+    """Does the optimizer do a step's work in one kernel?"""
+    pad: bool = False
+    """Are odd sizes of products padded? Only in predictions: of what really ran, the shapes tell."""
     traced_on: str = "meta"
     """Where the trace ran: `meta` is on tensors without data."""
     inputs: tuple[tuple[str, Tensor], ...] = ()
@@ -371,6 +377,15 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Command line that makes it again."""
     notes: tuple[str, ...] = ()
     """What could not be measured and why, what was assumed."""
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.execution in ("compile", "compile+graph")
+
+    @property
+    def is_graph(self) -> bool:
+        """Is the whole step one CUDA graph?"""
+        return self.execution in ("graph", "compile+graph")
 
 
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -43,7 +43,7 @@ QUANTITIES: dict[str, Quantity] = {
         # Time. Each has a scope: they are never put in one ratio.
         Quantity("wall_time_s", "second", "a whole step by the host's clock, from still to still", additive=False),
         Quantity("gpu_busy_s", "second", "union of all kernel intervals", additive=False),
-        Quantity("gpu_time_s", "second", "durations of its kernels"),
+        Quantity("kernel_time_s", "second", "durations of its kernels"),
         Quantity("host_time_s", "second", "time of the call on the CPU, for a step that runs there"),
         Quantity("gpu_span_s", "second", "first to last work on the GPU, gaps included", additive=False),
         Quantity("kernels", "count", "kernel launches"),

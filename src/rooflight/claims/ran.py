@@ -269,7 +269,7 @@ ANSWERS: dict[str, Answering] = {
     "kernels": _one("kernels", "the number of kernels"),
     "wall_time": _of_step("wall_time_s", "wall time"),
     "gpu_busy": _busy,
-    "kernel_time": _one("gpu_time_s", "the time of the kernels"),
+    "kernel_time": _one("kernel_time_s", "the time of the kernels"),
     "throughput": _rate("samples_per_s", "throughput", "samples"),
     "tokens_per_s": _rate("tokens_per_s", "throughput", "tokens"),
     "performance": _rate("useful_flops_per_s", "performance", "useful FLOPs"),

@@ -153,7 +153,7 @@ class Comparison:
         lines = [
             self._line("wall time", "second", wall_s),
             self._line("GPU-busy", "second", busy_s),
-            self._line("sum of kernel times", "second", lambda side: side.total.get("gpu_time_s")),
+            self._line("sum of kernel times", "second", lambda side: side.total.get("kernel_time_s")),
             self._line("sum of op times", "second", lambda side: side.total.get("host_time_s")),
             self._line("kernels", "count", lambda side: side.total.get("kernels")),
             self._line("useful FLOPs", "flop", _useful),

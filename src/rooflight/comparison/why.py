@@ -156,7 +156,7 @@ class Reasons:
         wall, busy = wall_s(self._measured), busy_s(self._measured)
         if wall is None or busy is None:
             return found
-        kernels = self._measured.total.get("gpu_time_s")
+        kernels = self._measured.total.get("kernel_time_s")
         more = [CauseSum(HOST, wall - busy, found.ops, "the wall's clock less the union of all kernels", None)]
         if kernels is not None and abs(busy - kernels) > 1e-9:
             name = OVERLAP if busy < kernels else MEDIANS

@@ -141,7 +141,7 @@ class Outlook:
         faster kernels count in full."""
         header = self._measured.ledger.header
         busy = busy_s(self._measured)
-        if self._predictor is None or header.execution == "graph" or busy is None or self.wall_s is None:
+        if self._predictor is None or header.is_graph or busy is None or self.wall_s is None:
             return []
         waits = [] if self._step is None else self._step.waits.tolist()
         gaps = sum(one.kernels for one in self._all) * gap_of(self._predictor, graphs=True)
@@ -204,7 +204,7 @@ class Outlook:
         ledger = self._measured.ledger
         if self._predictor is None or self._step is None or self.wall_s is None:
             return None
-        graph = ledger.header.execution == "graph"
+        graph = ledger.header.is_graph
         device, kernels = np.zeros(len(ledger.ops)), np.zeros(len(ledger.ops))
         for one in self._all:
             device[self._place(one.ops)] += one.time_s
@@ -253,7 +253,7 @@ def _timed(group: Group) -> list[_Timed]:
     times: dict[Ops, float] = defaultdict(float)
     kernels: dict[Ops, float] = defaultdict(float)
     for fact in group.facts:
-        times[fact.ops] += fact.values.get("gpu_time_s", 0.0)
+        times[fact.ops] += fact.values.get("kernel_time_s", 0.0)
         kernels[fact.ops] += fact.values.get("kernels", 0)
     return [_Timed(ops, time, kernels[ops]) for ops, time in times.items() if time]
 

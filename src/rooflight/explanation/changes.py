@@ -58,13 +58,13 @@ class Change:
 def changes_of(measured: Measured, predictor: Predictor, step: Step) -> tuple[Change, ...]:
     """Those that apply to the step. What each of them gains, if anything, is another question."""
     ledger = measured.ledger
-    timed = {fact.ops for fact in measured.facts if fact.ops and fact.values.get("gpu_time_s")}
+    timed = {fact.ops for fact in measured.facts if fact.ops and fact.values.get("kernel_time_s")}
     if not timed:
         return ()
     play = _Play(step, predictor, timed)
     found = [*_precisions(step, predictor, play)]
     # The compiler pads by itself.
-    padding = None if ledger.header.execution == "compile" else _padding(step, play)
+    padding = None if ledger.header.is_compiled else _padding(step, play)
     layout = _layout(ledger, step, play)
     found += [one for one in (padding, layout) if one is not None]
     if any(task.family == "foreach" for task in step.tasks):

@@ -49,12 +49,12 @@ def judged_on(ledger: Ledger, on: Device | None) -> tuple[Device | None, str]:
 
 def with_predicted_times(ledger: Ledger, predictor: Predictor) -> Ledger:
     """An estimate with the times that its ops will take, as if they had been measured."""
-    graph = ledger.header.execution == "graph"
+    graph = ledger.header.is_graph
     cell = cells_of(PreparedTrace(ledger, None).at(None), [predictor], graphs=graph)[0]
     origin = f"predicted, {predictor.tier} on {predictor.device.name}"
     ops = [
         Measurement(scope="op", ops=(place,), quantities={
-            "gpu_time_s": Value(time_s, origin), "kernels": Value(round(kernels), origin)})
+            "kernel_time_s": Value(time_s, origin), "kernels": Value(round(kernels), origin)})
         for place, (time_s, kernels) in enumerate(zip(cell.times.seconds.tolist(), cell.times.kernels.tolist(),
                                                       strict=True))
         if time_s
@@ -77,7 +77,7 @@ def by_time(ledger: Ledger, devices: Sequence[Device]) -> list[DeviceTime]:
     """Devices by the predicted time of this step, the fastest first. How near to its ridge a step lies says nothing of
     which device is the better one."""
     step = PreparedTrace(ledger, None).at(None)
-    graph = ledger.header.execution == "graph"
+    graph = ledger.header.is_graph
     cells = cells_of(step, [predictor_of(device, None, None)[0] for device in devices], graphs=graph)
     found = [DeviceTime(cell.predictor.device.name, cell.wall_s, cell.gpu_s, cell.predictor.tier) for cell in cells]
     return sorted(found, key=lambda one: one.time_s)

@@ -53,14 +53,14 @@ def explain_time(ledger: Ledger) -> list[Explained]:
     found = []
     for op, values in zip(ledger.ops, op_values(ledger), strict=True):
         demand = demand_of(op)
-        if demand is None or "gpu_time_s" not in values:
+        if demand is None or "kernel_time_s" not in values:
             continue
         try:
             asked = demand.roof_s(roofs)
             causes = tuple(_causes(op, demand, kernels[op.index], roofs, hits.get(op.index, 0.0)))
         except BadInput:  # a precision that the device has no roof for
             continue
-        found.append(Explained(op, asked, values["gpu_time_s"].value, causes))
+        found.append(Explained(op, asked, values["kernel_time_s"].value, causes))
     return found
 
 

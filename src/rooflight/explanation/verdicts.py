@@ -214,7 +214,7 @@ class Judge:
             work = work_of(values, ops, self._roofs, flops_counted=whole.executed, bytes_counted=whole.dram)
         except Unknown as why:
             return replace(plain, reason=str(why))
-        return _placed(plain, work, plain.time_s, fused=self.measured.ledger.header.execution == "compile")
+        return _placed(plain, work, plain.time_s, fused=self.measured.ledger.header.is_compiled)
 
     def step(self) -> StepVerdict:
         return self._step
@@ -277,9 +277,9 @@ class Judge:
                     held[name] = held.get(name, 0) + value
         counted = self.measured.sums(self.measured.whole).whole
         return [
-            self.judged(Verdict(name="", time_s=_float(values["gpu_time_s"]), kernels=_int(values.get("kernels"))),
+            self.judged(Verdict(name="", time_s=_float(values["kernel_time_s"]), kernels=_int(values.get("kernels"))),
                          values, Group(ops, ()), counted)
-            for ops, values in sums.items() if values.get("gpu_time_s")
+            for ops, values in sums.items() if values.get("kernel_time_s")
         ]  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def _times(log: Log, launches: Sequence[Launch]) -> dict[str, Value]:
     found = {"kernels": Value(sum(launch.kind == "kernel" for launch in launches), f"launches in the {log.tool} log")}
     times = [launch.time_s for launch in launches if launch.time_s is not None]
     if len(times) == len(launches):
-        found["gpu_time_s"] = Value(math.fsum(times), f"{log.time_origin}, sum over {len(times):,} launches")
+        found["kernel_time_s"] = Value(math.fsum(times), f"{log.time_origin}, sum over {len(times):,} launches")
     spans = [
         (launch.start_s, launch.start_s + launch.time_s)
         for launch in launches

@@ -77,7 +77,7 @@ class Sums:
     @property
     def time_s(self) -> Number | None:
         """Kernel time, or time on the CPU for a step that runs there."""
-        time = self.get("gpu_time_s")
+        time = self.get("kernel_time_s")
         return self.get("host_time_s") if time is None else time
 
     @property
@@ -251,7 +251,7 @@ class Measured:
     def _time_on(self, ranks: frozenset[int], group: Group) -> Number | None:
         """Time of a row on some of the ranks. What nothing tells the op of has no rank either, unless there is one."""
         several = len(self.ranks) > 1
-        for name in ("gpu_time_s", "host_time_s"):
+        for name in ("kernel_time_s", "host_time_s"):
             times = [
                 fact.values[name]
                 for fact in group.facts
@@ -279,7 +279,7 @@ class Measured:
         """Kernel time by how many ops it belongs to: 0, 1 or 2 (which is several)."""
         found: dict[int, Number] = {0: 0.0, 1: 0.0, 2: 0.0}
         for fact in self.facts:
-            found[min(len(fact.ops), 2)] += fact.values.get("gpu_time_s", 0)
+            found[min(len(fact.ops), 2)] += fact.values.get("kernel_time_s", 0)
         return found
 
 

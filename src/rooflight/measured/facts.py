@@ -87,7 +87,7 @@ def facts(ledger: Ledger) -> list[Fact]:
         values: dict[str, Number] = {name: value.value for name, value in kernel.quantities.items()}
         values["kernels"] = 1
         if kernel.time_s is not None:
-            values["gpu_time_s"] = kernel.time_s
+            values["kernel_time_s"] = kernel.time_s
         known = told.get(frozenset(kernel.ops), set())
         if left := {name: value for name, value in values.items() if name not in known}:
             found.append(Fact(kernel.ops, left))
@@ -101,6 +101,6 @@ def _is_counted(name: str) -> bool:
 
 def _is_idle_view(ledger: Ledger, row: Measurement) -> bool:
     """A view took no time and launched nothing: that the allocator was asked around it makes no row."""
-    if any(name in row.quantities for name in ("gpu_time_s", "host_time_s", "kernels")):
+    if any(name in row.quantities for name in ("kernel_time_s", "host_time_s", "kernels")):
         return False
     return bool(row.ops) and all(ledger.ops[index].kind == "view" for index in row.ops)

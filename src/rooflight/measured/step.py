@@ -71,7 +71,7 @@ def time_parts(measured: Measured) -> list[TimePart]:
 
 
 def _time_parts(measured: Measured, wall: Number | None, busy: Number | None, ops: Number | None) -> list[TimePart]:
-    on_gpu = measured.total.get("gpu_time_s") is not None
+    on_gpu = measured.total.get("kernel_time_s") is not None
     parts: list[tuple[str, Number, bool]] = []
     if ops is not None:
         outside = measured.attributed[0] if on_gpu else 0

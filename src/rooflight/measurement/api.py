@@ -87,7 +87,7 @@ def measure(
     for the rest. What cannot be measured is missing, and a note says why.
 
         >>> ledger = rooflight.measure("resnet50", batch=16, step="train")
-        >>> ledger.to_pandas()[["op", "gpu_time_s", "dram_bytes_read"]]
+        >>> ledger.to_pandas()[["op", "kernel_time_s", "dram_bytes_read"]]
     """
     compile = compile or compile_mode is not None
     options = MeasureOptions(

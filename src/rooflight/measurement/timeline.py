@@ -117,15 +117,15 @@ class StepTimes:
 
     gpu_busy_s: Value
     """Union of all launches."""
-    gpu_time_s: Value
+    kernel_time_s: Value
     """Sum of all launches: more than busy where streams overlap."""
     kernels: Value
     outside_ops_s: Value
-    """The part of `gpu_time_s` that belongs to no op."""
+    """The part of `kernel_time_s` that belongs to no op."""
 
     def quantities(self) -> dict[str, Value]:
         """By the names that a measurement of the step has."""
-        return {"gpu_busy_s": self.gpu_busy_s, "gpu_time_s": self.gpu_time_s, "kernels": self.kernels}
+        return {"gpu_busy_s": self.gpu_busy_s, "kernel_time_s": self.kernel_time_s, "kernels": self.kernels}
 
 
 def merge(marked: list[Launch], plain: Sequence[list[Launch]]) -> tuple[tuple[Kernel, ...], StepTimes]:
@@ -147,7 +147,7 @@ def merge(marked: list[Launch], plain: Sequence[list[Launch]]) -> tuple[tuple[Ke
                 block=launch.block, tile=tile(launch.name) if launch.kind == "kernel" else None, stream=launch.stream,
                 start_s=launch.start_s, time_s=statistics.median(times), launch_s=launch.launch_s,
                 launch_time_s=launch.launch_time_s,
-                quantities={"gpu_time_s": median(times, origin)},
+                quantities={"kernel_time_s": median(times, origin)},
             )
         )  # fmt: skip
     return tuple(sorted(kernels, key=lambda kernel: kernel.start_s or 0.0)), _step_times(marked, matched, origin)
@@ -158,7 +158,7 @@ def _step_times(marked: list[Launch], matched: Sequence[list[Launch]], origin: s
     runs = origin.removeprefix(f"{_DURATIONS}, ")
     return StepTimes(
         gpu_busy_s=median([gpu_busy_s(run) for run in matched], f"kineto: union of kernel intervals, {runs}"),
-        gpu_time_s=median([_sum_s(run) for run in matched], f"kineto: sum of kernel durations, {runs}"),
+        kernel_time_s=median([_sum_s(run) for run in matched], f"kineto: sum of kernel durations, {runs}"),
         kernels=Value(len(marked), "kineto: launches"),
         outside_ops_s=median(
             [_sum_s(run[position] for position in outside) for run in matched],
@@ -168,13 +168,13 @@ def _step_times(marked: list[Launch], matched: Sequence[list[Launch]], origin: s
 
 
 def per_op_time(kernels: Iterable[Kernel]) -> dict[int, Value]:
-    """`gpu_time_s` of each op: the sum of its kernels' (their medians, so that rows add up; least and greatest too).
+    """`kernel_time_s` of each op: the sum of its kernels' (their medians, so that rows add up; least and greatest too).
 
     Kernels of several ops, or of none, are nobody's.
     """
     parts: dict[int, list[Value]] = defaultdict(list)
     for kernel in kernels:
-        time = kernel.quantities.get("gpu_time_s")
+        time = kernel.quantities.get("kernel_time_s")
         if len(kernel.ops) == 1 and time is not None:
             parts[kernel.ops[0]].append(time)
     return {op: _sum_of_values(times) for op, times in sorted(parts.items())}

@@ -70,7 +70,7 @@ class Times:
         times: dict[tuple[int, ...], float] = defaultdict(float)
         moved: dict[tuple[int, ...], float] = defaultdict(float)
         for fact in measured.facts:
-            time = fact.values.get("gpu_time_s", fact.values.get("host_time_s"))
+            time = fact.values.get("kernel_time_s", fact.values.get("host_time_s"))
             if time is not None:
                 times[fact.ops] += time
             # Reads without writes would look like all of the traffic.

@@ -35,7 +35,7 @@ _ROWS = {
     COPIED: "copied and filled",
     "wall_time_s": "wall time",
     "gpu_busy_s": "GPU busy",
-    "gpu_time_s": "sum of kernel times",
+    "kernel_time_s": "sum of kernel times",
     "flops_per_s": "rate",
 }
 _MOVED = (*DRAM_BYTES, "l2_bytes", "l1_bytes", COPIED)
@@ -84,7 +84,7 @@ def _columns(by: By, width: int, share: Callable[[Group], float | None]) -> list
         first.append(_Entry(Column("block", _size, optional=4), lambda g: g.shared(lambda kernel: kernel.block)))
     return [
         *first,
-        _Entry(Column("time", seconds, raw="gpu_time_s"), lambda g: g.time_s),
+        _Entry(Column("time", seconds, raw="kernel_time_s"), lambda g: g.time_s),
         _Entry(Column("share", units.percent, optional=6), share),
         _Entry(Column("tensor FLOPs", units.count, raw="tensor_flops"), lambda g: g.tensor_flops),
         _Entry(Column("CUDA FLOPs", units.count, raw="cuda_flops"), lambda g: g.cuda_flops),

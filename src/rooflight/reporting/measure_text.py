@@ -30,7 +30,7 @@ def conventions(measured: Measured) -> str:
     """What the columns that are shown mean."""
     sums = measured.total
     said = []
-    if sums.get("gpu_time_s") is not None:
+    if sums.get("kernel_time_s") is not None:
         said.append("GPU time is the duration of an op's kernels in runs without counters, share is of it")
     elif sums.get("host_time_s") is not None:
         said.append("CPU time is that of the call, share is of it")
@@ -211,7 +211,7 @@ def flop_count_line(measured: Measured) -> str:
 def coverage(measured: Measured) -> list[str]:
     """Which ops have no value of what others have; said even when there are none."""
     families = {
-        "time": ("gpu_time_s", "host_time_s"), "executed FLOPs": EXECUTED_FLOPS, "DRAM bytes": DRAM_BYTES,
+        "time": ("kernel_time_s", "host_time_s"), "executed FLOPs": EXECUTED_FLOPS, "DRAM bytes": DRAM_BYTES,
     }  # fmt: skip
     ran, lines, complete = len(measured.launched), [], []
     did = "compute" if measured.ledger.header.target == "cpu" else "launched something"

@@ -161,7 +161,7 @@ def _counted(op: Op, measured: Measured) -> dict[str, Any]:
 
 def _rate(quantities: dict[str, Value], names: Iterable[str]) -> float | None:
     """Their sum per second of the op's kernels (of its call, on a CPU)."""
-    time = quantities.get("gpu_time_s") or quantities.get("host_time_s")
+    time = quantities.get("kernel_time_s") or quantities.get("host_time_s")
     known = [quantities[name].value for name in names if name in quantities]
     return sum(known) / time.value if known and time is not None and time.value else None
 

@@ -138,7 +138,7 @@ def _judge(ledger: Ledger, on: Device | None) -> tuple[Judge, str]:
 
 
 def _of_step(judge: Judge) -> list[Mark]:
-    whole_s = sum(fact.values.get("gpu_time_s", 0) for fact in judge.measured.facts)
+    whole_s = sum(fact.values.get("kernel_time_s", 0) for fact in judge.measured.facts)
     ops = [_mark(judge, gathered, whole_s) for gathered in _merged_ops(judge)]
     modules = [_mark(judge, gathered, whole_s) for gathered in _merged_modules(judge)]
     return [*(mark for mark in (*ops, *modules) if mark is not None), *_whole(judge)]
@@ -177,7 +177,7 @@ def _merged_ops(judge: Judge) -> list[_Gathered]:
         for name, value in fact.values.items():
             if adds_up(name):
                 held[name] = held.get(name, 0) + value
-    timed = {ops: values for ops, values in sums.items() if values.get("gpu_time_s") and ops}
+    timed = {ops: values for ops, values in sums.items() if values.get("kernel_time_s") and ops}
     sets_with: dict[int, int] = defaultdict(int)
     for ops in timed:
         for index in ops:
@@ -214,7 +214,7 @@ def _merged_modules(judge: Judge) -> list[_Gathered]:
         leaf = row.estimate.depth > 0 and row.name not in parents
         if not (leaf or row.estimate.depth == 1 or row.name in (LOSS, OPTIMIZER)) or not row.sums.time_s:
             continue
-        if len({fact.ops for fact in row.group.facts if fact.values.get("gpu_time_s")}) < 2:
+        if len({fact.ops for fact in row.group.facts if fact.values.get("kernel_time_s")}) < 2:
             continue
         key = _like(row)
         if key not in found:
@@ -228,7 +228,7 @@ def _merged_modules(judge: Judge) -> list[_Gathered]:
 
 def _slowest_family(judge: Judge, row: MeasuredRow) -> str:
     """A batch norm that counts its batches is still one: what most of the time goes to."""
-    slowest = max(row.group.facts, key=lambda fact: fact.values.get("gpu_time_s", 0))
+    slowest = max(row.group.facts, key=lambda fact: fact.values.get("kernel_time_s", 0))
     return family_of_all([judge.measured.ledger.ops[index] for index in slowest.ops])
 
 
@@ -240,7 +240,7 @@ def _like(row: MeasuredRow) -> object:
 
 def _mark(judge: Judge, gathered: _Gathered, whole_s: float) -> Mark | None:
     """Judged by formula and, where something was counted, as counted."""
-    time_s = gathered.values.get("gpu_time_s")
+    time_s = gathered.values.get("kernel_time_s")
     if not time_s:
         return None
     plain = Verdict(name=gathered.name, time_s=float(time_s), kernels=round(gathered.values.get("kernels", 0)) or None)

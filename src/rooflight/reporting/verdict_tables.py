@@ -152,7 +152,7 @@ def _columns(judge: Judge, by: By, step: StepVerdict) -> _Columns:
     return [
         (Column("layer" if by == "module" else by, right=False), lambda row: _label(judge, row)),
         (Column("type", right=False, optional=9), lambda row: row.type),
-        (Column("GPU time", seconds, raw="gpu_time_s"), lambda row: row.time_s),
+        (Column("GPU time", seconds, raw="kernel_time_s"), lambda row: row.time_s),
         (Column("share", units.percent, optional=2), lambda row: row.share),
         (Column("FLOP/B", units.ratio, raw="intensity"), lambda row: row.intensity),
         (Column("by formula", units.ratio, optional=7, raw="estimated_intensity"), lambda row: row.estimated_intensity),

@@ -97,7 +97,7 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
                 sums = row.sums
                 values |= _named({
                     "flops": sums.matrix_executed, "executed": sums.executed_flops, "bytes": sums.dram_bytes,
-                    "intensity": ratio(sums.executed_flops, sums.dram_bytes), "gpu_time": sums.get("gpu_time_s"),
+                    "intensity": ratio(sums.executed_flops, sums.dram_bytes), "gpu_time": sums.get("kernel_time_s"),
                     "kernels": sums.get("kernels"),
                 }, "measured", row.name)  # fmt: skip
     facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", "bound.measured": _bound(ledger)}

@@ -95,7 +95,7 @@ def _kernels(stage: Stage, recording: Recording, options: MeasureOptions, execut
     if not execution.eager:
         findings.notes += execution.attribution_notes(kernels)
     for index, value in timeline.per_op_time(kernels).items():
-        findings.add(index, {"gpu_time_s": value})
+        findings.add(index, {"kernel_time_s": value})
     launched: dict[int, int] = {}
     for kernel in kernels:
         if len(kernel.ops) == 1:

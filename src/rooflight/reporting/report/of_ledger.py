@@ -190,7 +190,7 @@ def _sweep(told: Told) -> Section | None:
 
 def _as_what(ledger: Ledger) -> tuple[str, ...]:
     """How the step is predicted where that is not how it ran."""
-    if ledger.header.execution != "compile":
+    if not ledger.header.is_compiled:
         return ()
     return ("This step was compiled; predicted is the same step in eager mode, without fusion.",)
 

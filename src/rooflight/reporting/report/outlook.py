@@ -75,7 +75,7 @@ def outlook(ledger: Ledger, devices: Sequence[Device], again: Again | str) -> Ou
     asked = again.asked
     from rooflight.prediction.api import predict
 
-    graphs = ledger.header.execution == "graph"
+    graphs = ledger.header.is_graph
     plain = partial(predict, ledger.header.model, advice=False, find_savings=False, graphs=graphs, **asked)
     batch = ledger.header.batch or 1
     scaling = Part(missing="scaling is of training")
@@ -177,7 +177,7 @@ def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
     step = PreparedTrace(plain, None).at(None)
     found = [predictor_of(device, None, None) for device in devices]
     memories = Memories()
-    cells = cells_of(step, [one for one, _ in found], graphs=header.execution == "graph")
+    cells = cells_of(step, [one for one, _ in found], graphs=header.is_graph)
     rows = [
         replace(cell.prediction(), memory=memories.of(step, device))
         for cell, device in zip(cells, devices, strict=True)

@@ -170,7 +170,7 @@ def _estimated(judge: Judge) -> tuple[Sequence[_Made], Sequence[_Made]]:
 
 
 def _timed(judge: Judge, side: Side) -> Sequence[_Made]:
-    on_cpu = judge.measured.total.get("gpu_time_s") is None
+    on_cpu = judge.measured.total.get("kernel_time_s") is None
     what = "of the call on the CPU" if on_cpu else "of its kernels"
     said = f"time {what}" if side == "measurement" else f"time of its kernels, predicted for {judge.device_title}"
     return [
