@@ -85,13 +85,13 @@ def toy(**changes: object) -> Ledger:
     more before op 7.
     """
     measured = {
-        0: values(gpu_time_s=10e-6, kernels=1, tensor_flops_tf32=1200, cuda_flops_fp32=0, dram_bytes_read=50, dram_bytes_written=10, **allocated(256, 1256, 1)),
-        1: values(gpu_time_s=20e-6, kernels=2, tensor_flops_tf32=4000, cuda_flops_fp32=10, dram_bytes_read=90, dram_bytes_written=80, **allocated(512, 1768, 2), workspace_bytes=1024),
-        2: values(gpu_time_s=3e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=6, dram_bytes_read=30, dram_bytes_written=40, **allocated(512, 2280, 1)),
-        3: values(gpu_time_s=4e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=7, dram_bytes_read=100, dram_bytes_written=50, **allocated(256, 2024, 1)),
-        5: values(gpu_time_s=1e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=1, **allocated(512, 2536, 1)),
-        6: values(gpu_time_s=50e-6, kernels=3, tensor_flops_tf32=8800, cuda_flops_fp32=0, dram_bytes_read=150, dram_bytes_written=120, **allocated(-512, 1768, 3), workspace_bytes=4096),
-        7: values(gpu_time_s=2e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=4, dram_bytes_read=30, dram_bytes_written=30, **allocated(0, 1512, 0)),
+        0: values(kernel_time_s=10e-6, kernels=1, tensor_flops_tf32=1200, cuda_flops_fp32=0, dram_bytes_read=50, dram_bytes_written=10, **allocated(256, 1256, 1)),
+        1: values(kernel_time_s=20e-6, kernels=2, tensor_flops_tf32=4000, cuda_flops_fp32=10, dram_bytes_read=90, dram_bytes_written=80, **allocated(512, 1768, 2), workspace_bytes=1024),
+        2: values(kernel_time_s=3e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=6, dram_bytes_read=30, dram_bytes_written=40, **allocated(512, 2280, 1)),
+        3: values(kernel_time_s=4e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=7, dram_bytes_read=100, dram_bytes_written=50, **allocated(256, 2024, 1)),
+        5: values(kernel_time_s=1e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=1, **allocated(512, 2536, 1)),
+        6: values(kernel_time_s=50e-6, kernels=3, tensor_flops_tf32=8800, cuda_flops_fp32=0, dram_bytes_read=150, dram_bytes_written=120, **allocated(-512, 1768, 3), workspace_bytes=4096),
+        7: values(kernel_time_s=2e-6, kernels=1, tensor_flops_tf32=0, cuda_flops_fp32=4, dram_bytes_read=30, dram_bytes_written=30, **allocated(0, 1512, 0)),
     }  # fmt: skip
     for found in measured.values():
         found["cuda_flops_fp64"] = Value(0, COUNTERS)
@@ -142,7 +142,7 @@ def mnist(batch: int = 64) -> Ledger:
         alive += row.cost.bytes_written
         tensor = row.cost.flops if row.precision == "tf32" else 0
         found = values(
-            gpu_time_s=time, kernels=1, tensor_flops_tf32=tensor, cuda_flops_fp32=row.cost.flops - tensor + row.cost.other_flops,
+            kernel_time_s=time, kernels=1, tensor_flops_tf32=tensor, cuda_flops_fp32=row.cost.flops - tensor + row.cost.other_flops,
             dram_bytes_read=row.cost.bytes_read, dram_bytes_written=row.cost.bytes_written,
             cuda_flops_fp64=0, **allocated(row.cost.bytes_written, alive, 1),
         )  # fmt: skip

@@ -99,7 +99,7 @@ def test_ops_of_kernels_that_share_them_have_no_place_by_formula():
 def with_relu(**counted: float) -> Ledger:
     """And a ReLU of 48 MFLOP over 48 MB by formula in 10 µs: 100% of what 4.8 TB/s move in that time."""
     ledger = step_of()
-    found = values(tensor_flops_tf32=0, cuda_flops_fp32=0, cuda_flops_fp64=0, kernels=1, gpu_time_s=10e-6, **counted)
+    found = values(tensor_flops_tf32=0, cuda_flops_fp32=0, cuda_flops_fp64=0, kernels=1, kernel_time_s=10e-6, **counted)
     relu = op(3, "forward", "act", "aten::relu", cost(48_000_000, 24_000_000, 24_000_000), precision="fp32")
     rows = (Measurement(scope="op", ops=(3,), quantities=found), *ledger.measurements)
     return msgspec.structs.replace(ledger, ops=(*ledger.ops, relu), measurements=rows)
@@ -220,7 +220,7 @@ def test_the_frame_by_hand():
 def test_an_op_of_no_time_does_not_stretch_the_axes():
     ledger = step_of()
     tiny = op(3, "forward", "", "aten::add", cost(2, 400_000, 0))
-    quick = Measurement(scope="op", ops=(3,), quantities=values(gpu_time_s=1e-7, kernels=1))
+    quick = Measurement(scope="op", ops=(3,), quantities=values(kernel_time_s=1e-7, kernels=1))
     with_it = msgspec.structs.replace(ledger, ops=(*ledger.ops, tiny), measurements=(quick, *ledger.measurements))
     found = marks_of(with_it)
     assert frame_of(found).x == (1, 1000)

@@ -140,7 +140,7 @@ def chain(nbytes):
         for tensor, born in ((x, None), (y, 0), (z, 1), (u, None), (v, 2))
     )
     rows = tuple(
-        Measurement(scope="op", ops=(op.index,), quantities=values(gpu_time_s=1e-5, kernels=1, dram_bytes_read=1, dram_bytes_written=1))
+        Measurement(scope="op", ops=(op.index,), quantities=values(kernel_time_s=1e-5, kernels=1, dram_bytes_read=1, dram_bytes_written=1))
         for op in ops
     )  # fmt: skip
     kernels = tuple(Kernel(name="plain", ops=(op.index,), time_s=1e-5, grid=(100, 1, 1)) for op in ops)

@@ -170,7 +170,7 @@ def test_counters_of_a_kernel_count_where_its_op_was_not_counted():
     kernel = Kernel(name="loss", ops=(5,), time_s=1e-6, quantities=values(dram_bytes_read=7, cuda_flops_fp32=100))
     full = toy(kernels=(kernel,))
     bare = tuple(
-        msgspec.structs.replace(row, quantities=values(gpu_time_s=1e-6, kernels=1)) if row.ops == (5,) else row
+        msgspec.structs.replace(row, quantities=values(kernel_time_s=1e-6, kernels=1)) if row.ops == (5,) else row
         for row in full.measurements
     )
     measured = Measured(msgspec.structs.replace(full, measurements=bare))
@@ -494,7 +494,7 @@ def test_rates_are_by_the_wall(eager):
 
 
 def test_columns_that_nothing_was_measured_for_are_left_out(eager):
-    plain = toy(measurements=(Measurement(scope="op", ops=(0,), quantities=values(gpu_time_s=1e-6)),))
+    plain = toy(measurements=(Measurement(scope="op", ops=(0,), quantities=values(kernel_time_s=1e-6)),))
     names = [column.name for column in measure_tables.main_table(Measured(plain)).columns]
     assert names == ["layer", "type", "GPU time", "share", "useful", "compulsory", "TFLOP/s"]
     full = [column.name for column in measure_tables.main_table(eager).columns]
@@ -552,7 +552,7 @@ def layered(count=3):
         modules += [Module(path=f"layers.{n}", type="Block"), Module(path=f"layers.{n}.fc", type="Linear")]
         ops.append(op(n + 1, "forward", f"layers.{n}.fc", "aten::mm", cost(100)))
     measured = [
-        Measurement(scope="op", ops=(i,), quantities=values(gpu_time_s=i * US, kernels=1)) for i in range(count + 1)
+        Measurement(scope="op", ops=(i,), quantities=values(kernel_time_s=i * US, kernels=1)) for i in range(count + 1)
     ]
     return Ledger(
         format_version=FORMAT_VERSION,

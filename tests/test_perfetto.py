@@ -102,7 +102,7 @@ def resnet18() -> Ledger:
     ledger = rooflight.estimate("resnet18", batch=16, step="train", loss="mse", optimizer="momentum")
     kernels, _ = merge(marked, plain)
     times = per_op_time(kernels)
-    rows = [op(i, gpu_time_s=time.value, dram_bytes_read=1e6, dram_bytes_written=5e5) for i, time in times.items()]
+    rows = [op(i, kernel_time_s=time.value, dram_bytes_read=1e6, dram_bytes_written=5e5) for i, time in times.items()]
     return measured(ledger, kernels=kernels, rows=rows)
 
 
@@ -203,9 +203,9 @@ def test_rates_of_ops_and_gaps_between_them(mnist: Ledger) -> None:
         Kernel(name="d", ops=(2,), stream=7, start_s=11e-6, time_s=4e-6),
     ]
     rows = [
-        op(0, gpu_time_s=3e-6, dram_bytes_read=6e3, dram_bytes_written=3e3, tensor_flops_tf32=4e6, cuda_flops_fp32=2e6),
-        op(1, gpu_time_s=1e-6),
-        op(2, gpu_time_s=4e-6, dram_bytes_read=8e3, cuda_flops_fp32=8e6, allocated_bytes=70),
+        op(0, kernel_time_s=3e-6, dram_bytes_read=6e3, dram_bytes_written=3e3, tensor_flops_tf32=4e6, cuda_flops_fp32=2e6),
+        op(1, kernel_time_s=1e-6),
+        op(2, kernel_time_s=4e-6, dram_bytes_read=8e3, cuda_flops_fp32=8e6, allocated_bytes=70),
         op(3, allocated_bytes=60),
     ]
     events = events_of(measured(mnist, kernels=kernels, rows=rows))
@@ -284,7 +284,7 @@ def test_any_timeline_nests_and_keeps_its_durations(
         Kernel(name=str(n), ops=tuple(ops), stream=stream, start_s=start / 1e9, time_s=time / 1e9)
         for n, (ops, stream, start, time) in enumerate(rows)
     ]
-    events = events_of(measured(mnist, kernels=kernels, rows=[op(0, gpu_time_s=1e-6, dram_bytes_read=5.0)]))
+    events = events_of(measured(mnist, kernels=kernels, rows=[op(0, kernel_time_s=1e-6, dram_bytes_read=5.0)]))
     drawn = {event["name"]: ns(event["dur"]) for event in events if event["ph"] == "X" and event["pid"] == DEVICE}
     assert drawn == {str(n): time for n, (_, _, _, time) in enumerate(rows)}
 
