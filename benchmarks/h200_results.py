@@ -13,7 +13,7 @@ from rooflight import units
 from rooflight.comparison.sides import Comparison
 from rooflight.ledger import Ledger
 from rooflight.quantities import DRAM_BYTES
-from rooflight.reporting.written import quotient, seconds, signed_percent, whole_bytes
+from rooflight.units import quotient, seconds, signed_percent, whole_bytes
 
 VARIANTS = ("-compiled", "-graph")
 """What follows the name of an eager recording in those of the same step run otherwise."""

@@ -28,7 +28,7 @@ from rooflight.measured import Measured
 from rooflight.prediction.result import Predictions
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.report.of_ledger import STEPS
-from rooflight.reporting.written import seconds, whole_bytes, whole_count
+from rooflight.units import seconds, whole_bytes, whole_count
 
 MODEL, BATCH, DEVICES = "resnet50", 4, ["h200", "a100", "v100"]
 RECORDED = "recorded:h200/resnet50-train-fp32"

@@ -20,11 +20,11 @@ import rooflight
 from rooflight import summary
 from rooflight.errors import BadInput
 from rooflight.hardware import devices
+from rooflight.hardware.roofs import place, ridge, roofs_of
 from rooflight.ledger import Ledger, total
 from rooflight.measured.step import main_precision
 from rooflight.measurement.counters.op_counters import check_names
 from rooflight.prediction import paleo
-from rooflight.prediction.roofs import place, ridge, roofs_of
 from rooflight.prediction.sanity import Given, Judgement, judge, link_claim, roof_point
 from rooflight.prediction.sanity.ratios import compare, explain, memory_ratio
 

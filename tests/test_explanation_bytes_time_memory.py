@@ -17,9 +17,9 @@ from rooflight.explanation.memory import CONTEXT, FRAGMENTATION, LIBRARIES, ROUN
 from rooflight.explanation.timing import BESIDE, CACHED, LAUNCH, PADDED, SUSTAINED, WAVE, explain_time
 from rooflight.explanation.traffic import COPIES, EARLIER, HITS, LATER, PASSES, REREAD, USABLE, explain_traffic
 from rooflight.hardware.devices import find, recognise_name
+from rooflight.hardware.roofs import roofs_of
 from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op, Storage, Tensor
 from rooflight.prediction.asked import ceilings_of
-from rooflight.prediction.roofs import roofs_of
 from rooflight.quantities import DRAM_BYTES
 
 MB = 1_000_000

@@ -28,7 +28,8 @@ from rooflight.reporting.document import document
 from rooflight.reporting.kernel_groups import Group as KernelGroup
 from rooflight.reporting.measured_folding import fold_measured, members_of
 from rooflight.reporting.page import narrowed
-from rooflight.reporting.written import kernel_name, quotient, seconds, share, signed_percent
+from rooflight.reporting.written import kernel_name
+from rooflight.units import quotient, seconds, share, signed_percent
 
 US = 1e-6
 

@@ -13,9 +13,9 @@ import rooflight
 from rooflight import files
 from rooflight.errors import BadInput
 from rooflight.hardware import devices
+from rooflight.hardware.roofs import Demand, demand_of, is_unknown, roofs_of
 from rooflight.ledger import FORMAT_VERSION, Ledger, Measurement, Value, total
 from rooflight.prediction import paleo
-from rooflight.prediction.roofs import Demand, demand_of, is_unknown, roofs_of
 
 V100, A100, H200 = (devices.find(name) for name in ("v100-sxm2-16", "a100-sxm-40", "h200"))
 

@@ -12,10 +12,10 @@ import rooflight
 from rooflight import files, recorded
 from rooflight.errors import BadInput
 from rooflight.hardware import devices
+from rooflight.hardware.roofs import Ceilings, attainable, place, ridge, roofs_of
 from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Value
 from rooflight.prediction import paleo
 from rooflight.prediction.roofline import CONVENTIONS, NO_OP, Times, plain_roofline_s, ridges, roofline
-from rooflight.prediction.roofs import Ceilings, attainable, place, ridge, roofs_of
 
 A100, H200 = devices.find("a100-sxm-40"), devices.find("h200")
 RIDGE = 156e12 / 1555e9

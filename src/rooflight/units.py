@@ -60,6 +60,84 @@ def shape(dims: tuple[int, ...] | None) -> str:
     return "×".join(map(str, dims)) if dims else "1"
 
 
+_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def seconds(value: float | None) -> str:
+    """`22.9 ms`: three digits."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0 s"
+    size, unit = next(((size, unit) for size, unit in _STEPS if abs(value) >= size * 0.9995), _STEPS[-1])
+    scaled = value / size
+    magnitude = abs(scaled)
+    digits = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+    return f"{scaled:,.{digits}f} {unit}"
+
+
+def per_second(value: float | None) -> str:
+    """A count by the second: `1.29 k`, and what is under ten thousand with its digits."""
+    if value is None:
+        return "–"
+    return count(value) if abs(value) >= 10_000 else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def tera(value: float | None) -> str:
+    """FLOP/s as TFLOP/s, without the unit."""
+    return "–" if value is None else _short(value / 1e12)
+
+
+def peak_tera(value: float) -> str:
+    """A peak as its data sheet gives it: `494.5 TFLOP/s`."""
+    return f"{value / 1e12:,g} TFLOP/s"
+
+
+def giga(value: float | None) -> str:
+    """B/s as GB/s, without the unit."""
+    return "–" if value is None else _short(value / 1e9)
+
+
+def _short(value: float) -> str:
+    if value == 0:
+        return "0"
+    if abs(value) < 0.01:
+        return "<0.01"
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def whole_bytes(value: float | None) -> str:
+    return bytes_(None if value is None else round(value))
+
+
+def whole_count(value: float | None) -> str:
+    return count(round(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def quotient(value: float | None) -> str:
+    """A ratio with three digits: `1.00`, `12.3`, `1,234`."""
+    if value is None:
+        return "–"
+    magnitude = abs(value)
+    if 0 < magnitude < 0.01:
+        return f"{value:.2g}"
+    return f"{value:,.{2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0}f}"
+
+
+def share(value: float | None) -> str:
+    """A part of a whole; one that takes away from it has a minus."""
+    return percent(value) if value is None or value >= 0 else f"-{percent(-value)}"
+
+
+def signed_percent(value: float | None) -> str:
+    """A relative difference: exactly equal is `0`, and what is not never reads so."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    return f"{value:+.2%}" if abs(value) >= 0.0001 else f"{value:+.0e}"
+
+
 def _three_digits(value: float) -> str:
     magnitude = abs(value)
     return f"{value:.2f}" if magnitude < 10 else f"{value:.1f}" if magnitude < 100 else f"{value:.0f}"

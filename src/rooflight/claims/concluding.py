@@ -20,9 +20,9 @@ from rooflight.claims.result import Answer, Candidate, CannotTell, Judged
 from rooflight.claims.verdicts import Judging, unknown, wrong
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
+from rooflight.hardware.roofs import Side, roofs_of
 from rooflight.ledger import Ledger
 from rooflight.measured.step import main_precision
-from rooflight.prediction.roofs import Side, roofs_of
 from rooflight.prediction.sanity import Given, Judgement
 from rooflight.prediction.sanity import judge as judge_run
 from rooflight.prediction.sanity.checks import FAR

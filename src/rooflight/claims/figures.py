@@ -9,7 +9,7 @@ from rooflight.claims.claim import Claim
 from rooflight.claims.result import Answer, Candidate, CannotTell
 from rooflight.hardware import devices
 from rooflight.hardware.device import Device
-from rooflight.prediction.roofs import Roof, ridge, roofs_of, unit_name
+from rooflight.hardware.roofs import Roof, ridge, roofs_of, unit_name
 from rooflight.prediction.sanity import Given, judge, link_claim
 from rooflight.prediction.sanity.figures import SAME
 

@@ -19,11 +19,11 @@ from rooflight.explanation.memory import explain_memory
 from rooflight.explanation.timing import explain_time
 from rooflight.explanation.traffic import explain_traffic
 from rooflight.hardware.devices import recognise_name
+from rooflight.hardware.roofs import demand_of, roofs_of
 from rooflight.ledger import Ledger, total
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.facts import Number
 from rooflight.measured.step import busy_s, wall_s
-from rooflight.prediction.roofs import demand_of, roofs_of
 
 Quantity = Literal["FLOPs", "DRAM bytes", "time", "memory"]
 HOST = "host (launches)"

@@ -19,10 +19,10 @@ from rooflight.explanation.products import matched
 from rooflight.explanation.tiles import executed
 from rooflight.explanation.traffic import HITS, explain_traffic
 from rooflight.hardware.devices import recognise_name
+from rooflight.hardware.roofs import Demand, Roofs, demand_of, roofs_of
 from rooflight.ledger import Kernel, Ledger, Op
 from rooflight.measured.facts import op_values
 from rooflight.prediction.asked import ceilings_of
-from rooflight.prediction.roofs import Demand, Roofs, demand_of, roofs_of
 
 BESIDE = "kernels beside the product"
 PADDED = "tile padding"

@@ -19,6 +19,7 @@ from rooflight.explanation.advice import Advice, Outlook
 from rooflight.explanation.devices import judged_on, with_predicted_times
 from rooflight.explanation.roofed import Basis, UnitWork, Unknown, Work, work_of
 from rooflight.hardware.device import Device
+from rooflight.hardware.roofs import Roofs, Side, roofs_of
 from rooflight.ledger import Ledger, Measurement, total
 from rooflight.measured import Group, Measured, Whole, is_measured
 from rooflight.measured.facts import Number, adds_up
@@ -26,7 +27,6 @@ from rooflight.measured.rows import MeasuredRow, rows
 from rooflight.measured.step import busy_s, busy_share, executed, is_host_bound, moved, wall_s
 from rooflight.prediction.asked import predictor_of
 from rooflight.prediction.calibrated.baseline import LAUNCH_S
-from rooflight.prediction.roofs import Roofs, Side, roofs_of
 from rooflight.prediction.tiers import Predictor
 from rooflight.summary import By
 

@@ -14,6 +14,7 @@ from torch import nn
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
+from rooflight.hardware.roofs import is_unknown
 from rooflight.ledger import Op, StepKind
 from rooflight.memory.answer import Memories
 from rooflight.memory.convolutions.known import DeviceWorkspaces
@@ -47,7 +48,6 @@ from rooflight.prediction.parallel.layout import Layout
 from rooflight.prediction.prepared import Step
 from rooflight.prediction.result import Prediction, Predictions, Saving
 from rooflight.prediction.roofline import Times, roofline
-from rooflight.prediction.roofs import is_unknown
 from rooflight.prediction.steps import steps_of
 from rooflight.prediction.tasks import is_guess
 from rooflight.prediction.tiers import TIERS, Predictor, check_precision

@@ -12,10 +12,10 @@ from rooflight.hardware.calibration import Calibration, calibration_for, read
 from rooflight.hardware.device import Device, Figure
 from rooflight.hardware.devices import find, names, recognise_name
 from rooflight.hardware.recognise import CpuOutline, Recognised, this_device
+from rooflight.hardware.roofs import Ceilings
 from rooflight.hardware.workspace_points import WorkspacePoints
 from rooflight.prediction.calibrated.model import CalibratedModel
 from rooflight.prediction.limits import DEFAULT_CACHE_BYTES
-from rooflight.prediction.roofs import Ceilings
 from rooflight.prediction.tiers import Predictor, predictor, speed_of
 
 _WAITED = 10.0

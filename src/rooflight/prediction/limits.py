@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rooflight.hardware.device import Device
+from rooflight.hardware.roofs import roofs_of
 from rooflight.prediction.cache import Array
 from rooflight.prediction.prepared import Step
-from rooflight.prediction.roofs import roofs_of
 
 DEFAULT_CACHE_BYTES = 4e6
 """Where a device's file says nothing of its cache: a small one, whose times are those of memory."""

@@ -20,10 +20,10 @@ from typing import Literal
 from rooflight import summary
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
+from rooflight.hardware.roofs import Demand, Roofs, demand_of, is_unknown, roofs_of
 from rooflight.ledger import Ledger, Op
 from rooflight.measured import Measured
 from rooflight.measured.step import busy_s, wall_s
-from rooflight.prediction.roofs import Demand, Roofs, demand_of, is_unknown, roofs_of
 
 Form = Literal["bytes-and-flops", "flops"]
 """PALEO's own sum of read, compute and write, or the FLOPs alone."""

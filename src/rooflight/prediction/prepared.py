@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from rooflight.errors import BadInput
 from rooflight.estimation.costs import cost_of, signature
+from rooflight.hardware.roofs import demand_of
 from rooflight.hardware.tasks import Task
 from rooflight.ledger import Ledger, Op, Phase
 from rooflight.prediction.batches import Rescaled
 from rooflight.prediction.cache import Array, Reuse, Touches
-from rooflight.prediction.roofs import demand_of
 from rooflight.prediction.tasks import is_guess, tasks_of
 
 _MOST_BYTES = 2.0**62

@@ -17,10 +17,10 @@ from typing import Any, Literal
 from rooflight import units
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
+from rooflight.hardware.roofs import Ceilings, Demand, Roofs, Side, Unit, demand_of, is_unknown, ridge, roofs_of
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured, ratio
 from rooflight.measured.step import HOST_BOUND, busy_s, dram_bytes, wall_s
-from rooflight.prediction.roofs import Ceilings, Demand, Roofs, Side, Unit, demand_of, is_unknown, ridge, roofs_of
 from rooflight.quantities import DRAM_BYTES
 
 Bound = Literal["compute", "memory", "host"]

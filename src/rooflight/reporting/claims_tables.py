@@ -13,7 +13,7 @@ from rooflight.claims.result import WORDS, Candidate, Checked, Judged, Value
 from rooflight.reporting import text
 from rooflight.reporting.page import Page
 from rooflight.reporting.table import Column, Label, Table
-from rooflight.reporting.written import quotient, seconds
+from rooflight.units import quotient, seconds
 
 CONVENTIONS = (
     "A row is right when what is right rounds to the digits it states. A value that is not right is held against what "

@@ -10,7 +10,7 @@ from rooflight.ledger import Op
 from rooflight.measured import ratio
 from rooflight.reporting.memory_timeline import drawn
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import whole_bytes
+from rooflight.units import whole_bytes
 
 CONVENTIONS = (
     "Memory: growth is what is allocated after an op less what was after the op before it that both have, frees in "

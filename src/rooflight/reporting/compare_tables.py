@@ -20,8 +20,9 @@ from rooflight.reporting.measure_tables import NAME_WIDTH, total_row
 from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.page import Page
 from rooflight.reporting.table import Column, Label, Table
-from rooflight.reporting.written import cut, figure, quotient, seconds, whole_bytes, whole_count
+from rooflight.reporting.written import cut, figure
 from rooflight.summary import By
+from rooflight.units import quotient, seconds, whole_bytes, whole_count
 
 _WRITTEN: dict[str, Callable[[Any], str]] = {
     "flop": whole_count, "byte": whole_bytes, "second": seconds, "count": whole_count,

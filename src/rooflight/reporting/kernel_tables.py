@@ -13,7 +13,8 @@ from rooflight.ledger import Kernel, Ledger, Value
 from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS
 from rooflight.reporting.kernel_groups import COPIED, SEVERAL, By, Group, Number, groups
 from rooflight.reporting.table import Cell, Column, Label, Table
-from rooflight.reporting.written import kernel_name, seconds, whole_bytes
+from rooflight.reporting.written import kernel_name
+from rooflight.units import seconds, whole_bytes
 
 NAME_WIDTH = 46
 _FLOPS_SMALL_PRINT = (

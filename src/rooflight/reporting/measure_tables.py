@@ -14,8 +14,9 @@ from rooflight.measured import Measured, Sums
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, phases, rows
 from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.table import Column, Label, Table
-from rooflight.reporting.written import cut, giga, quotient, seconds, tera, whole_bytes, whole_count
+from rooflight.reporting.written import cut
 from rooflight.summary import By, Row
+from rooflight.units import giga, quotient, seconds, tera, whole_bytes, whole_count
 
 NAME_WIDTH = 40
 _Columns = list[tuple[Column, Callable[[MeasuredRow], object]]]

@@ -21,7 +21,7 @@ from rooflight.measured.step import (
     wall_s,
 )
 from rooflight.quantities import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
-from rooflight.reporting.written import peak_tera, per_second, seconds, whole_bytes, whole_count
+from rooflight.units import peak_tera, per_second, seconds, whole_bytes, whole_count
 
 _UNITS = {"tensor": "tensor cores", "cuda": "CUDA cores", "cpu": "the CPU"}
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from rooflight.measured import Measured
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import cut, whole_bytes
+from rooflight.reporting.written import cut
+from rooflight.units import whole_bytes
 
 WIDTH = 72
 _BLOCKS = "▁▂▃▄▅▆▇█"

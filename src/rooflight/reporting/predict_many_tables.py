@@ -8,7 +8,7 @@ from rooflight import units
 from rooflight.prediction.result import Many, Prediction, ScalingPoint
 from rooflight.reporting.predict_tables import rate
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import quotient, seconds, whole_bytes
+from rooflight.units import quotient, seconds, whole_bytes
 
 
 def time_table(one: Prediction, many: Many, of: str) -> Table:

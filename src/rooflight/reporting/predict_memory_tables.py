@@ -11,7 +11,7 @@ from rooflight.prediction.result import Limit, Prediction, Predictions, Saving
 from rooflight.reporting.memory_timeline import drawn
 from rooflight.reporting.predict_tables import rate
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import seconds, whole_bytes
+from rooflight.units import seconds, whole_bytes
 
 _MOST_STRETCHES = 9
 """With more phases than this, as many micro-batches have, their ends are not listed."""

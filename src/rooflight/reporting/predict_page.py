@@ -13,7 +13,7 @@ from rooflight.reporting import predict_tables as tables
 from rooflight.reporting.page import Page
 from rooflight.reporting.table import Table
 from rooflight.reporting.text import KINDS, in_precision
-from rooflight.reporting.written import peak_tera, seconds
+from rooflight.units import peak_tera, seconds
 
 DETAILED = 12
 """With more predictions than this, none of them is taken apart."""

@@ -9,7 +9,7 @@ from rooflight import units
 from rooflight.memory.result import Memory
 from rooflight.prediction.result import Interval, Prediction, Predictions
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import per_second, seconds
+from rooflight.units import per_second, seconds
 
 PIVOTED = 24
 """From so many rows on, devices stand side by side instead of below one another."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rooflight.prediction.roofs import Roof, Roofs, Slope, ridge, unit_name
+from rooflight.hardware.roofs import Roof, Roofs, Slope, ridge, unit_name
 from rooflight.reporting.roofline_marks import Basis, Mark, Marks
 
 _UNSEEN = 0.015

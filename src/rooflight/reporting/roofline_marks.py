@@ -18,12 +18,12 @@ from rooflight.errors import BadInput
 from rooflight.explanation.verdicts import NOT_COUNTED, Judge, Verdict
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
+from rooflight.hardware.roofs import Roof, Roofs, roofs_of, unit_name
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op
 from rooflight.measured import Group, is_measured
 from rooflight.measured.facts import Number, adds_up
 from rooflight.measured.rows import MeasuredRow
 from rooflight.prediction.asked import ceilings_of
-from rooflight.prediction.roofs import Roof, Roofs, roofs_of, unit_name
 from rooflight.reporting.op_families import OTHER, family_of_all
 
 Kind = Literal["op", "module", "region", "step"]

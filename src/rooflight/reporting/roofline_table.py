@@ -8,7 +8,7 @@ from typing import Any
 from rooflight import units
 from rooflight.reporting.roofline_marks import Mark
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import seconds, tera, whole_bytes, whole_count
+from rooflight.units import seconds, tera, whole_bytes, whole_count
 
 
 def marks_table(marks: Sequence[Mark]) -> Table:

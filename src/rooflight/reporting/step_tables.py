@@ -27,18 +27,8 @@ from rooflight.measured.step import (
 from rooflight.prediction.paleo import Scope, ppp_of_step
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.table import Column, Label, Table
-from rooflight.reporting.written import (
-    figure,
-    giga,
-    kernel_name,
-    peak_tera,
-    per_second,
-    seconds,
-    share,
-    signed_percent,
-    tera,
-    whole_bytes,
-)  # fmt: skip
+from rooflight.reporting.written import figure, kernel_name
+from rooflight.units import giga, peak_tera, per_second, seconds, share, signed_percent, tera, whole_bytes
 
 
 def time_table(measured: Measured) -> Table:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from rooflight import units
 from rooflight.reporting.table import Column, Label, Table
-from rooflight.reporting.written import cut, per_second, quotient, seconds, whole_bytes, whole_count
+from rooflight.reporting.written import cut
 from rooflight.study.cell import QUANTITIES, SIDES
 from rooflight.study.hypotheses.grid import written
 from rooflight.study.hypotheses.verdict import Compared, Judged, Point
+from rooflight.units import per_second, quotient, seconds, whole_bytes, whole_count
 
 _REASON_WIDTH = 40
 """Letters of a reason in the line of a claim; a table of its own has it whole."""

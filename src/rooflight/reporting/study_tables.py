@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rooflight import units
 from rooflight.reporting.page import Page
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import per_second, quotient, seconds, whole_bytes
 from rooflight.study.cell import SIDES, Row
+from rooflight.units import per_second, quotient, seconds, whole_bytes
 
 if TYPE_CHECKING:
     from rooflight.study.plan import Plan

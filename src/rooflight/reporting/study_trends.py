@@ -7,11 +7,11 @@ from typing import Any
 
 from rooflight import units
 from rooflight.reporting.table import Column, Label, Table
-from rooflight.reporting.written import per_second, quotient, seconds, whole_bytes, whole_count
 from rooflight.study.fitting import Fit
 from rooflight.study.hypotheses.grid import written
 from rooflight.study.side_by_side import Front, Ratios, Scaling
 from rooflight.study.trends import Gain, Trend, Trends
+from rooflight.units import per_second, quotient, seconds, whole_bytes, whole_count
 
 _WRITE: dict[str, Callable[[Any], str]] = {"time": seconds, "gpu_time": seconds, "memory": whole_bytes,
                                            "bytes": whole_bytes, "flops": whole_count}  # fmt: skip

@@ -10,8 +10,8 @@ from string import ascii_uppercase
 
 from rooflight import units
 from rooflight.hardware.device import Device
+from rooflight.hardware.roofs import ridge
 from rooflight.ledger import Ledger
-from rooflight.prediction.roofs import ridge
 from rooflight.reporting.roofline_frame import (
     Frame,
     Said,
@@ -24,7 +24,8 @@ from rooflight.reporting.roofline_frame import (
 )
 from rooflight.reporting.roofline_marks import Basis, Mark, Marks, NoRoofline, marks_of
 from rooflight.reporting.text import KINDS
-from rooflight.reporting.written import cut, seconds, tera
+from rooflight.reporting.written import cut
+from rooflight.units import seconds, tera
 
 _NAMED = 10
 _MARGIN = 7

@@ -17,8 +17,9 @@ from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.page import Page
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.verdict_text import CONVENTIONS, advised, place, step_advised, step_line
-from rooflight.reporting.written import cut, seconds, tera
+from rooflight.reporting.written import cut
 from rooflight.summary import By
+from rooflight.units import seconds, tera
 
 NAME_WIDTH = 40
 _ADVISED_ROWS = 8

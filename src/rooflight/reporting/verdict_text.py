@@ -7,7 +7,7 @@ from rooflight.explanation.advice import WORTH, Advice
 from rooflight.explanation.verdicts import LATENCY_PERCENT, SHORT_S, StepVerdict, Verdict
 from rooflight.measured.step import HOST_BOUND
 from rooflight.prediction.roofline import verdict as roof_verdict
-from rooflight.reporting.written import peak_tera, seconds, whole_bytes, whole_count
+from rooflight.units import peak_tera, seconds, whole_bytes, whole_count
 
 _NEAR_ROOF = 70.0
 """Percent of the roof from which on there is little left for any change."""

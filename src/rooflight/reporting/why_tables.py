@@ -9,7 +9,7 @@ from rooflight.comparison.sides import Comparison
 from rooflight.comparison.why import Reasons, Term, Why
 from rooflight.explanation.cause import Account, Explained
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import seconds, whole_bytes, whole_count
+from rooflight.units import seconds, whole_bytes, whole_count
 
 _WRITTEN: dict[str, Callable[[Any], str]] = {"flop": whole_count, "byte": whole_bytes, "second": seconds}
 SMALLEST = 0.0005

@@ -1,4 +1,4 @@
-"""How measured figures are written: times, rates, signed differences, and kernel names that fit a line."""
+"""How cells of tables are written that are more than a number: figures of mixed units, kernel names that fit a line."""
 
 from __future__ import annotations
 
@@ -6,86 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from rooflight import units
 from rooflight.reporting.kernel_names import short_name
 from rooflight.reporting.table import Label
-
-_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-
-
-def seconds(value: float | None) -> str:
-    """`22.9 ms`: three digits."""
-    if value is None:
-        return "–"
-    if value == 0:
-        return "0 s"
-    size, unit = next(((size, unit) for size, unit in _STEPS if abs(value) >= size * 0.9995), _STEPS[-1])
-    scaled = value / size
-    magnitude = abs(scaled)
-    digits = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
-    return f"{scaled:,.{digits}f} {unit}"
-
-
-def per_second(value: float | None) -> str:
-    """A count by the second: `1.29 k`, and what is under ten thousand with its digits."""
-    if value is None:
-        return "–"
-    return units.count(value) if abs(value) >= 10_000 else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
-
-
-def tera(value: float | None) -> str:
-    """FLOP/s as TFLOP/s, without the unit."""
-    return "–" if value is None else _short(value / 1e12)
-
-
-def peak_tera(value: float) -> str:
-    """A peak as its data sheet gives it: `494.5 TFLOP/s`."""
-    return f"{value / 1e12:,g} TFLOP/s"
-
-
-def giga(value: float | None) -> str:
-    """B/s as GB/s, without the unit."""
-    return "–" if value is None else _short(value / 1e9)
-
-
-def _short(value: float) -> str:
-    if value == 0:
-        return "0"
-    if abs(value) < 0.01:
-        return "<0.01"
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
-
-
-def whole_bytes(value: float | None) -> str:
-    return units.bytes_(None if value is None else round(value))
-
-
-def whole_count(value: float | None) -> str:
-    return units.count(round(value) if isinstance(value, float) and value.is_integer() else value)
-
-
-def quotient(value: float | None) -> str:
-    """A ratio with three digits: `1.00`, `12.3`, `1,234`."""
-    if value is None:
-        return "–"
-    magnitude = abs(value)
-    if 0 < magnitude < 0.01:
-        return f"{value:.2g}"
-    return f"{value:,.{2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0}f}"
-
-
-def share(value: float | None) -> str:
-    """A part of a whole; one that takes away from it has a minus."""
-    return units.percent(value) if value is None or value >= 0 else f"-{units.percent(-value)}"
-
-
-def signed_percent(value: float | None) -> str:
-    """A relative difference: exactly equal is `0`, and what is not never reads so."""
-    if value is None:
-        return "–"
-    if value == 0:
-        return "0"
-    return f"{value:+.2%}" if abs(value) >= 0.0001 else f"{value:+.0e}"
 
 
 def figure(value: float | None, write: Callable[[Any], str]) -> Label:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from rooflight import units
 from rooflight.hardware.device import Device
-from rooflight.prediction.roofs import attainable, roofs_of
+from rooflight.hardware.roofs import attainable, roofs_of
 from rooflight.prediction.sanity.given import Finding
 
 SAME = 0.005

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rooflight.hardware.device import Device
+from rooflight.hardware.roofs import Roof, Side, Slope
 from rooflight.prediction.roofline import verdict
-from rooflight.prediction.roofs import Roof, Side, Slope
 
 Counted = Literal["formula", "cuda-cores", "all-units"]
 """Where FLOPs are from: a formula, the counters of CUDA cores (FADD, FMUL, FFMA) alone, or those of every unit."""

@@ -14,9 +14,9 @@ from rooflight.reporting.charts.series import MOST, Series, series
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.study_trends import words
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import seconds, whole_bytes, whole_count
 from rooflight.study.cell import Row, Side
 from rooflight.study.series import grouped, shown, value, varying
+from rooflight.units import seconds, whole_bytes, whole_count
 
 _BAR, _GAP = 12, 10
 """Heights, in pixels."""

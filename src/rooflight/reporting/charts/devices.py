@@ -15,7 +15,7 @@ from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.predict_tables import between, rate, roof_percent
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import seconds
+from rooflight.units import seconds
 
 _ROW = 34
 """Height of a device, in pixels."""

@@ -18,7 +18,7 @@ from rooflight.reporting.charts.lanes_slices import LAUNCHES, MODULES, OPS, PHAS
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.op_families import FAMILIES
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import seconds
+from rooflight.units import seconds
 
 _LANE, _STRIP = 38, 34
 """Heights, in pixels."""

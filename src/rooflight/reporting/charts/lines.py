@@ -16,9 +16,9 @@ from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.series import MOST, series
 from rooflight.reporting.study_trends import words
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import per_second, seconds, whole_bytes
 from rooflight.study.cell import SIDES, Row
 from rooflight.study.series import grouped, shown, value, varying
+from rooflight.units import per_second, seconds, whole_bytes
 
 _HEIGHT = 260
 _MOST_CHARTS = 24

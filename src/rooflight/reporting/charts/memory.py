@@ -29,7 +29,8 @@ from rooflight.reporting.charts.memory_course import (
 )
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.table import Column, Label, Table
-from rooflight.reporting.written import cut, whole_bytes
+from rooflight.reporting.written import cut
+from rooflight.units import whole_bytes
 
 __all__ = ["memory_chart", "peak_tenants_table", "predicted_memory"]
 

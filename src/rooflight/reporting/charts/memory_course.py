@@ -13,7 +13,7 @@ from rooflight.memory.peak import WORDS
 from rooflight.memory.result import Memory, Tenant, Timeline
 from rooflight.memory.weight_copies import CATEGORY
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import whole_bytes
+from rooflight.units import whole_bytes
 
 MOST_PLACES = 300
 """Places on the axis of ops: of a longer step the fullest op of each stretch is drawn."""

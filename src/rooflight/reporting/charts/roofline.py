@@ -42,7 +42,7 @@ from rooflight.reporting.roofline_frame import Frame, frame_of, left_out
 from rooflight.reporting.roofline_marks import Basis, Mark, Marks, NoRoofline, marks_of
 from rooflight.reporting.roofline_table import marks_table
 from rooflight.reporting.text import KINDS
-from rooflight.reporting.written import seconds, whole_bytes, whole_count
+from rooflight.units import seconds, whole_bytes, whole_count
 
 MOST_POINTS = 2000
 """The slowest; whoever wants all of them has the ledger."""

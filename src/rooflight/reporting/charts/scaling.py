@@ -14,7 +14,7 @@ from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.series import MOST, Series, series
 from rooflight.reporting.predict_tables import rate
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import quotient, seconds
+from rooflight.units import quotient, seconds
 
 _PANEL, _HEIGHT = WIDTH // 2 - 75, 190
 _TITLES = {"weak": "weak scaling: every replica keeps its batch", "strong": "strong scaling: one batch is divided"}

@@ -16,7 +16,7 @@ from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import seconds, whole_bytes, whole_count
+from rooflight.units import seconds, whole_bytes, whole_count
 
 _MOST_TYPES = 10
 _BAR, _GAP = 12, 8

@@ -14,7 +14,7 @@ from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.series import MOST, Series, series
 from rooflight.reporting.predict_tables import between, rate
 from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import seconds
+from rooflight.units import seconds
 
 _PANEL, _HEIGHT = WIDTH // 2 - 75, 190
 _ALL = "all devices"

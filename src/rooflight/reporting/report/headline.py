@@ -12,7 +12,7 @@ from rooflight.prediction.result import Prediction
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.report.model import Fact
 from rooflight.reporting.report.told import Told
-from rooflight.reporting.written import per_second, quotient, seconds, whole_bytes, whole_count
+from rooflight.units import per_second, quotient, seconds, whole_bytes, whole_count
 
 
 def facts_of(told: Told) -> Iterator[Fact]:

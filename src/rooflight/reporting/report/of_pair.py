@@ -21,7 +21,7 @@ from rooflight.reporting.report.origins import origins_section
 from rooflight.reporting.report.tree import ColumnKind, Side, Tree, TreeColumn
 from rooflight.reporting.table import Column, Table
 from rooflight.reporting.why_tables import mainly
-from rooflight.reporting.written import quotient, seconds, whole_bytes, whole_count
+from rooflight.units import quotient, seconds, whole_bytes, whole_count
 
 _WRITTEN: dict[str, Callable[[Any], str]] = {"second": seconds, "byte": whole_bytes, "flop": whole_count}
 _FIRST = ("wall time", "GPU-busy", "useful FLOPs", "allocated at the peak")

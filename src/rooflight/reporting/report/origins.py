@@ -47,7 +47,7 @@ def _sources(measured: Measured) -> Table:
 
 def _peaks(devices: Sequence[Device]) -> Table:
     def rows() -> Iterator[tuple[str, str, str, str, str]]:
-        from rooflight.reporting.written import giga, peak_tera
+        from rooflight.units import giga, peak_tera
 
         for device in devices:
             bandwidth = device.bandwidth_bytes_per_s
