@@ -34,7 +34,7 @@ from rooflight.ledger import Kernel, Ledger
 from rooflight.measured import Measured
 from rooflight.measured.facts import Number, op_values
 from rooflight.measured.step import busy_s, rates, self_check, useful_flops, utilisation, wall_s
-from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS, cuda_is_known
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS, cuda_is_known
 from rooflight.reporting.written import kernel_name
 from rooflight.units import per_second, quotient, seconds, whole_bytes
 

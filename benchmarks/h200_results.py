@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from rooflight import units
 from rooflight.comparison.sides import Comparison
 from rooflight.ledger import Ledger
-from rooflight.quantities import DRAM_BYTES
+from rooflight.metrics import DRAM_BYTES
 from rooflight.units import quotient, seconds, signed_percent, whole_bytes
 
 VARIANTS = ("-compiled", "-graph")

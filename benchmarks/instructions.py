@@ -11,7 +11,7 @@ import msgspec
 import rooflight
 from rooflight.explanation.instructions import FOLDER, Table, point_of
 from rooflight.measured.facts import op_values
-from rooflight.quantities import CUDA_FLOPS
+from rooflight.metrics import CUDA_FLOPS
 
 LEDGERS = Path(__file__).parent / "h200" / "results" / "instructions"
 USED = ("others-fp32", "others-bf16", "attentions-fp32", "attentions-bf16")

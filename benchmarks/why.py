@@ -31,7 +31,7 @@ from rooflight.explanation.traffic import explain_traffic
 from rooflight.files import load, read_bytes
 from rooflight.ledger import Header, Ledger
 from rooflight.measured.facts import op_values
-from rooflight.quantities import CUDA_FLOPS
+from rooflight.metrics import CUDA_FLOPS
 from rooflight.recorded import PREFIX, names
 
 ROOT = Path(__file__).parents[1]

@@ -30,7 +30,7 @@ from rooflight.importing.counted import missing
 from rooflight.importing.log import Launch, Log, Reading
 from rooflight.ledger import Value
 from rooflight.measurement.counters import cupti
-from rooflight.quantities import CUDA_FLOPS, QUANTITIES, executed_is_known
+from rooflight.metrics import CUDA_FLOPS, QUANTITIES, executed_is_known
 
 
 def why_no_tables() -> str | None:

@@ -19,7 +19,7 @@ from rooflight import ledger
 from rooflight.estimation.registry import registered
 from rooflight.hardware.device import figures
 from rooflight.hardware.devices import known
-from rooflight.quantities import QUANTITIES
+from rooflight.metrics import QUANTITIES
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS / "_ext"))

@@ -35,7 +35,7 @@ from rooflight.explanation.tiles import executed
 from rooflight.files import read_bytes
 from rooflight.ledger import Value
 from rooflight.measured.facts import op_values
-from rooflight.quantities import CUDA_FLOPS, EXECUTED_FLOPS, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, EXECUTED_FLOPS, TENSOR_FLOPS
 
 VGG11_DEFAULT = "vgg-roofline/vgg11-b16-infer-fp32-h200-dfb4e346"
 VGG11_TF32 = "vgg-roofline/vgg11-b16-infer-fp32-h200-9c8bc4ed"

@@ -19,8 +19,8 @@ from rooflight.explanation.traffic import COPIES, EARLIER, HITS, LATER, PASSES, 
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.hardware.roofs import roofs_of
 from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op, Storage, Tensor
+from rooflight.metrics import DRAM_BYTES
 from rooflight.prediction.asked import ceilings_of
-from rooflight.quantities import DRAM_BYTES
 
 MB = 1_000_000
 

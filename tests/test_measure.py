@@ -24,7 +24,7 @@ from rooflight.measured.step import self_check
 from rooflight.measurement import api
 from rooflight.measurement.api import MeasurementStopped
 from rooflight.measurement.machine import Machine
-from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 
 MIB = 1024 * 1024
 

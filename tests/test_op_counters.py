@@ -21,7 +21,7 @@ from rooflight.measurement.counters import cupti, library, op_counters
 from rooflight.measurement.counters.op_counters import OpCounters, Plan, check_repeated
 from rooflight.measurement.counters.ranges import Range
 from rooflight.measurement.options import MeasureOptions
-from rooflight.quantities import executed_is_known
+from rooflight.metrics import executed_is_known
 from rooflight.trace.given import live_workload
 from rooflight.trace.stage import TraceOptions, staged
 

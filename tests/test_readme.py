@@ -29,7 +29,7 @@ from doc_blocks import LANGUAGES, PAGES, REASONS, ROOT, RUNNABLE, Block, Command
 from rooflight.claims.names import QUANTITIES as CLAIMED
 from rooflight.commands.main import cli
 from rooflight.counting.metrics import tensor_counters
-from rooflight.quantities import QUANTITIES
+from rooflight.metrics import QUANTITIES
 
 BLOCKS = {page: blocks(page) for page in PAGES}
 WITH_CODE = [page for page in PAGES if any(block.language in ("console", "python") for block in BLOCKS[page])]

@@ -25,7 +25,7 @@ from rooflight.explanation.flops import NOT_COUNTED, PADDING
 from rooflight.explanation.memory import explain_memory
 from rooflight.ledger import LOSS, OPTIMIZER, Value, is_inside
 from rooflight.measured.rows import NO_OP, SEVERAL
-from rooflight.quantities import EXECUTED_FLOPS, TENSOR_FLOPS
+from rooflight.metrics import EXECUTED_FLOPS, TENSOR_FLOPS
 from rooflight.reporting import compare_tables, why_tables
 from rooflight.reporting.page import narrowed
 from rooflight.reporting.table import fitting

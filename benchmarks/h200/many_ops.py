@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import rooflight
-from rooflight.quantities import DRAM_BYTES as DRAM
+from rooflight.metrics import DRAM_BYTES as DRAM
 
 OPS = int(sys.argv[2]) if len(sys.argv) > 2 else 20_000
 

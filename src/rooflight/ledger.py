@@ -292,7 +292,7 @@ class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Quantities over a set of ops: one op, a region, a compiled graph or the whole step. Modules are sums of ops.
 
-    The names of quantities are those of `rooflight.quantities`, or a counter's own.
+    The names of quantities are those of `rooflight.metrics`, or a counter's own.
     """
 
     scope: Scope
@@ -466,9 +466,14 @@ class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return Totals(**sums, ops=self.ops + other.ops, uncounted=_listed(missing))
 
     @property
+    def work_flops(self) -> int:
+        """All that must be computed: causal matrix work, recomputation and other arithmetic."""
+        return self.flops_causal + self.recompute_flops + self.other_flops
+
+    @property
     def intensity(self) -> float | None:
-        """All counted FLOPs per compulsory byte."""
-        return (self.flops + self.recompute_flops + self.other_flops) / self.bytes if self.bytes else None
+        """FLOPs that must be computed for every compulsory byte."""
+        return self.work_flops / self.bytes if self.bytes else None
 
 
 QUANTITIES = ("macs", "flops", "other_flops", "flops_causal", "recompute_flops", "bytes_read", "bytes_written")

@@ -17,7 +17,7 @@ from rooflight.measured.step import self_check
 from rooflight.measurement.api import MeasurementStopped, measure
 from rooflight.measurement.counters import op_counters
 from rooflight.measurement.counters.ranges import RangeProfiler
-from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 
 pytestmark = pytest.mark.gpu
 

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from rooflight.measurement.regions import region, regions, regions_ledger, settings, turns
+from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS
 from rooflight.models.architectures.mnist import MnistCnn
-from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS
 
 pytestmark = pytest.mark.gpu
 

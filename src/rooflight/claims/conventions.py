@@ -16,8 +16,8 @@ from rooflight.claims.case import Case, Trial
 from rooflight.claims.counts import whole
 from rooflight.claims.result import Candidate, CannotTell, Number
 from rooflight.ledger import Op
-from rooflight.measured import ratio
 from rooflight.measured.step import rates
+from rooflight.metrics import ratio
 
 ACTIVATIONS = ("relu", "relu_", "threshold", "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_")
 _TWICE = (*ACTIVATIONS, "add", "add_", "cudnn_batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training")

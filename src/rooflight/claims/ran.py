@@ -15,8 +15,8 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Op, Value
 from rooflight.measured import Group, Sums
 from rooflight.measured.step import busy_s, dram_bytes, executed_flops, rates, wall_s
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 from rooflight.prediction.roofline import Roofline, roofline
-from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 
 Answering = Callable[[Scope], Answer]
 SCOPES = {"wall_time": "the wall time", "gpu_busy": "the GPU-busy time", "kernel_time": "the sum of the kernels"}

@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from rooflight.ledger import Op
-from rooflight.measured import Measured, is_measured, ratio
+from rooflight.measured import Measured, is_measured
 from rooflight.measured.facts import Number, op_values
+from rooflight.metrics import ratio
 
 if TYPE_CHECKING:
     from rooflight.hardware.device import Device

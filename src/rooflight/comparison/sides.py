@@ -21,11 +21,11 @@ from rooflight.comparison.why import Quantity, Reasons, Why, why
 from rooflight.errors import BadInput
 from rooflight.explanation.cause import Account
 from rooflight.ledger import Ledger, total
-from rooflight.measured import Measured, is_measured, ratio
+from rooflight.measured import Measured, is_measured
 from rooflight.measured.facts import Number
 from rooflight.measured.rows import MeasuredRow, rows
 from rooflight.measured.step import busy_s, dram_bytes, executed_flops, wall_s
-from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS, Unit
+from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS, Unit, ratio
 from rooflight.summary import By
 
 Basis = Literal["executed", "matrix executed", "useful", "DRAM", "compulsory"]

@@ -16,7 +16,7 @@ from rooflight.explanation.tiles import Tiled, executed
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Ledger, Op, Value
 from rooflight.measured.facts import op_values
-from rooflight.quantities import CUDA_FLOPS, EXECUTED_FLOPS, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, EXECUTED_FLOPS, TENSOR_FLOPS
 
 PADDING = "tile padding"
 STRIDES = "zeros between strides"

@@ -13,7 +13,7 @@ from rooflight.errors import BadInput
 from rooflight.hardware.roofs import Demand, Roof, Roofs, Side, demand_of, unit_name
 from rooflight.ledger import Op
 from rooflight.measured.facts import Number
-from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 
 Basis = Literal["executed", "useful", "DRAM", "compulsory"]
 

@@ -19,7 +19,7 @@ from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Ledger, Op, Storage, Tensor
 from rooflight.measured.facts import op_values
-from rooflight.quantities import DRAM_BYTES
+from rooflight.metrics import DRAM_BYTES
 
 HITS = "L2 hits"
 LATER = "written back later"

@@ -11,7 +11,7 @@ from rooflight.counting.tiles import tile
 from rooflight.importing.counted import missing, quantities
 from rooflight.importing.log import Launch, Log
 from rooflight.ledger import FORMAT_VERSION, Header, Kernel, Ledger, Measurement, Value
-from rooflight.quantities import QUANTITIES
+from rooflight.metrics import QUANTITIES
 
 _ENDINGS = (".gz", ".csv", ".json", ".txt", ".log", ".ncu-rep", ".out", ".trace", ".pt")
 _COPIED = "copied_bytes"

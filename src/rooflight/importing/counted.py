@@ -39,7 +39,7 @@ FLOP_COUNT_SP = "flop_count_sp"
 
 
 def quantities(tool: str, metrics: Mapping[str, Reading]) -> dict[str, Value]:
-    """What one launch did, under the names of `rooflight.quantities`; every metric also stays under its own name."""
+    """What one launch did, under the names of `rooflight.metrics`; every metric also stays under its own name."""
     counted = _by_known_names(metrics)
     values = {name: reading.value for name, reading in counted.items()}
     found: dict[str, Value] = {}

@@ -14,7 +14,7 @@ from functools import cached_property
 from rooflight.ledger import Ledger, Op
 from rooflight.measured.facts import Fact, Number, adds_up, facts, op_values, step_values, steps_of_ranks
 from rooflight.measured.memory import Timeline, timeline
-from rooflight.quantities import (
+from rooflight.metrics import (
     CPU_FLOPS,
     CUDA_FLOPS,
     DRAM_BYTES,
@@ -22,6 +22,7 @@ from rooflight.quantities import (
     TENSOR_FLOPS,
     cuda_is_known,
     executed_is_known,
+    ratio,
 )
 
 _HALF_TYPES = ("fp16", "bf16")
@@ -117,10 +118,6 @@ class Sums:
     @property
     def dram_bytes_per_s(self) -> float | None:
         return ratio(self.dram_bytes, self.dram_time_s)
-
-
-def ratio(part: Number | None, whole: Number | None) -> float | None:
-    return part / whole if part is not None and whole else None
 
 
 def is_measured(ledger: Ledger) -> bool:

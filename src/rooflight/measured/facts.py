@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflight.ledger import Ledger, Measurement, Value
-from rooflight.quantities import COUNTED, QUANTITIES
+from rooflight.metrics import COUNTED, QUANTITIES
 
 Number = int | float
 

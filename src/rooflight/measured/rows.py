@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from rooflight import summary
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, total
-from rooflight.measured import Group, Measured, Sums, ratio
+from rooflight.measured import Group, Measured, Sums
 from rooflight.measured.facts import Fact
+from rooflight.metrics import ratio
 from rooflight.summary import By, Row
 
 NO_OP = "<no op>"

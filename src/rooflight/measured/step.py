@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from rooflight import summary
 from rooflight.ledger import Ledger, total
-from rooflight.measured import Measured, ratio
+from rooflight.measured import Measured
 from rooflight.measured.facts import Number, adds_up
 from rooflight.measured.peaks import Peak, peak, unit_peak
-from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES
+from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, ratio
 
 HOST_BOUND = 0.8
 """A GPU that is busy for less of the wall time than this waits for the host."""

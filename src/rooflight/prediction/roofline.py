@@ -19,9 +19,9 @@ from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.hardware.roofs import Ceilings, Demand, Roofs, Side, Unit, demand_of, is_unknown, ridge, roofs_of
 from rooflight.ledger import Ledger
-from rooflight.measured import Measured, is_measured, ratio
+from rooflight.measured import Measured, is_measured
 from rooflight.measured.step import HOST_BOUND, busy_s, dram_bytes, wall_s
-from rooflight.quantities import DRAM_BYTES
+from rooflight.metrics import DRAM_BYTES, ratio
 
 Bound = Literal["compute", "memory", "host"]
 NO_OP = "<no op>"

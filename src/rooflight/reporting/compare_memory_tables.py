@@ -7,7 +7,7 @@ from typing import Any
 from rooflight import units
 from rooflight.comparison.memory import ComparedMemory, JoinedMemory, SideMemory
 from rooflight.ledger import Op
-from rooflight.measured import ratio
+from rooflight.metrics import ratio
 from rooflight.reporting.memory_timeline import drawn
 from rooflight.reporting.table import Column, Table
 from rooflight.units import whole_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rooflight.ledger import Kernel, Ledger
-from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
 
 By = Literal["kernel", "launch", "range"]
 Number = int | float

@@ -10,7 +10,7 @@ import msgspec
 
 from rooflight import units
 from rooflight.ledger import Kernel, Ledger, Value
-from rooflight.quantities import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS
 from rooflight.reporting.kernel_groups import COPIED, SEVERAL, By, Group, Number, groups
 from rooflight.reporting.table import Cell, Column, Label, Table
 from rooflight.reporting.written import kernel_name

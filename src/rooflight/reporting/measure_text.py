@@ -20,7 +20,7 @@ from rooflight.measured.step import (
     utilisation,
     wall_s,
 )
-from rooflight.quantities import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
+from rooflight.metrics import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, TENSOR_FLOPS
 from rooflight.units import peak_tera, per_second, seconds, whole_bytes, whole_count
 
 _UNITS = {"tensor": "tensor cores", "cuda": "CUDA cores", "cpu": "the CPU"}

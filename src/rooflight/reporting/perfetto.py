@@ -19,7 +19,7 @@ import msgspec
 
 from rooflight.errors import BadInput
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Value
-from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS
+from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS
 from rooflight.reporting.lanes_layout import (
     Level,
     Measured,

@@ -9,7 +9,7 @@ import msgspec
 
 from rooflight import units
 from rooflight.ledger import Ledger, Measurement, Value
-from rooflight.quantities import EXECUTED_FLOPS
+from rooflight.metrics import EXECUTED_FLOPS
 from rooflight.reporting.measure_text import crowded
 from rooflight.reporting.table import Column, Table
 from rooflight.units import seconds, whole_bytes, whole_count

@@ -10,7 +10,7 @@ from rooflight import units
 from rooflight.errors import RooflightError
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Value
-from rooflight.measured import Measured, ratio
+from rooflight.measured import Measured
 from rooflight.measured.facts import Number
 from rooflight.measured.step import (
     Check,
@@ -24,6 +24,7 @@ from rooflight.measured.step import (
     time_parts,
     utilisation,
 )
+from rooflight.metrics import ratio
 from rooflight.prediction.paleo import Scope, ppp_of_step
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.table import Column, Label, Table

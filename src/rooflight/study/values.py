@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from rooflight import summary
 from rooflight.errors import RooflightError
 from rooflight.ledger import Ledger, Totals, is_inside, total
-from rooflight.measured import Measured, ratio
+from rooflight.measured import Measured
 from rooflight.measured import rows as measured_rows
 from rooflight.measured import step as measured_step
+from rooflight.metrics import ratio
 from rooflight.study.cell import Side
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from rooflight.claims import ran
 from rooflight.claims.case import Case, Trial
 from rooflight.claims.result import Candidate, Number
 from rooflight.ledger import Value
-from rooflight.quantities import CUDA_FLOPS, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, TENSOR_FLOPS
 
 _FMA = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
 

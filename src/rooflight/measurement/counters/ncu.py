@@ -28,7 +28,7 @@ from rooflight.ledger import Kernel, Ledger, Measurement, Op, Value
 from rooflight.measurement.counters.op_counters import tensor_types
 from rooflight.measurement.options import MeasureOptions
 from rooflight.measurement.profiled_step import RANGE
-from rooflight.quantities import QUANTITIES
+from rooflight.metrics import QUANTITIES
 
 _BASE = (
     "--profile-from-start", "off", "--target-processes", "all", "--nvtx", "--replay-mode", "kernel",

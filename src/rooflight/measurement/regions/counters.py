@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rooflight.counting import metrics
 from rooflight.ledger import Value
 from rooflight.measurement.counters import cupti, gpu, ranges
-from rooflight.quantities import DRAM_BYTES, EXECUTED_FLOPS, TENSOR_FLOPS
+from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS, TENSOR_FLOPS
 
 _SOURCE = "cupti"
 _RANGE = "region"

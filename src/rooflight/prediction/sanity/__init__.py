@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rooflight.hardware.roofs import Roof, attainable, ridge, roofs_of
-from rooflight.measured import ratio
+from rooflight.metrics import ratio
 from rooflight.prediction.paleo import flops_time_s, throughput
 from rooflight.prediction.sanity.checks import CHECKS, looks_like_macs
 from rooflight.prediction.sanity.figures import link_claim, roof_point

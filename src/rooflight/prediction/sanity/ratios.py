@@ -15,7 +15,7 @@ from itertools import product
 from rooflight import summary, units
 from rooflight.errors import BadInput
 from rooflight.ledger import Ledger
-from rooflight.measured import ratio
+from rooflight.metrics import ratio
 from rooflight.prediction.sanity import Finding, Judgement
 
 CONVENTIONS: Mapping[str, float] = {

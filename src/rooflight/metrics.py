@@ -1,0 +1,313 @@
+"""Every quantity that rooflight tells, once: its name, its unit, what it is in one sentence, and how it is written.
+
+What is derived from others is computed here and nowhere else: terminal, page, JSON, CSV, studies, claims and verdicts
+take it from these functions. A `Measurement` may also hold counters under their own names (`dram__bytes_read.sum`).
+Units stand in the names; `None` is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rooflight import units
+
+Number = int | float
+Unit = Literal["flop", "byte", "second", "count", "flop/byte", "flop/second", "byte/second", "1/second", "part",
+               "percent", "times", "word"]  # fmt: skip
+"""`part`: of a whole, 0.38; `percent`: the same times 100; `times`: how many times another."""
+Group = Literal["by formula", "counted", "time", "speed", "under the roofs", "advice", "memory", "many GPUs"]
+Bound = Literal["compute", "memory", "host"]
+Side = Literal["compute", "memory"]
+Fit = Literal["fits", "barely", "does not fit"]
+Origin = Literal["measured", "predicted", "recorded"]
+"""Where a step's times are from: a clock here, a prediction, or a recording that comes with rooflight."""
+
+HOST_BOUND = 0.8
+"""A GPU that is busy for less of the wall time than this waits for the host."""
+WORTH = 0.01
+"""A gain below this is not worth a sentence."""
+FAR_PERCENT = 25.0
+"""Under this percent of its roof, work waits for neither: kernels that share their time evenly between two roofs, and
+reach both, are still at half of each."""
+
+
+# How they are computed.
+
+
+def ratio(part: Number | None, whole: Number | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def intensity(flops: Number | None, nbytes: Number | None) -> float | None:
+    """FLOPs that are computed for every byte that is moved."""
+    return ratio(flops, nbytes)
+
+
+def busy_share(gpu_busy_s: Number | None, wall_time_s: Number | None) -> float | None:
+    """GPU-busy of wall. Above 1 when the two runs they come from differed by that much."""
+    return ratio(gpu_busy_s, wall_time_s)
+
+
+def is_host_bound(gpu_busy_s: Number | None, wall_time_s: Number | None) -> bool | None:
+    share = busy_share(gpu_busy_s, wall_time_s)
+    return None if share is None else share < HOST_BOUND
+
+
+def side(compute_s: float, memory_s: float) -> Side:
+    """The roof that work lies under: the one that asks for more time."""
+    return "compute" if compute_s > memory_s else "memory"
+
+
+def bound(compute_time_s: float, memory_time_s: float, *, host_bound: bool | None = None) -> Bound:
+    """Of a step: the host where the GPU waits for it, else the side on which more of the kernels' time is."""
+    return "host" if host_bound else "memory" if memory_time_s >= compute_time_s else "compute"
+
+
+def percent_of_roof(roof_time_s: float | None, time_s: float | None) -> float | None:
+    """Above 100 where a cache gave the bytes, or fused ops did not move theirs."""
+    found = ratio(roof_time_s, time_s)
+    return None if found is None else 100 * found
+
+
+def utilisation(peak_time_s: float | None, wall_time_s: Number | None) -> float | None:
+    """MFU and HFU: the time that the FLOPs would take at the peaks of the units they run on, of the time they took."""
+    return ratio(peak_time_s, wall_time_s)
+
+
+def throughput(samples: Number | None, wall_time_s: Number | None) -> float | None:
+    return ratio(samples, wall_time_s)
+
+
+def gain(wall_time_s: float, changed_s: float, *, samples: float = 1.0) -> float:
+    """Throughput with a change over throughput without, less 1; `samples`: how many times more are in the step then."""
+    return wall_time_s / changed_s * samples - 1 if changed_s else 0.0
+
+
+def fit(*, runs: bool, retries: int) -> Fit:
+    """`barely`: only because cached blocks are given back, which each time waits for the device."""
+    return "does not fit" if not runs else "barely" if retries else "fits"
+
+
+# How they are written.
+
+
+def fit_text(value: Fit | None) -> str:
+    return "–" if value is None else "fits, barely" if value == "barely" else value
+
+
+def percent_text(value: float | None) -> str:
+    """Of a roof: `28%`, `7.6%`."""
+    if value is None:
+        return "–"
+    return f"{value:.0f}%" if value >= 9.95 else f"{value:.1f}%" if value >= 0.05 or not value else "<0.1%"
+
+
+def gain_text(value: float | None) -> str:
+    """`+84%`: so much more throughput."""
+    return "–" if value is None else f"{value:+.0%}" if abs(value) >= 0.095 else f"{value:+.1%}"
+
+
+def _word(value: str | None) -> str:
+    return value or "–"
+
+
+_WRITE: dict[Unit, Callable[[Any], str]] = {
+    "flop": units.whole_count, "byte": units.whole_bytes, "second": units.seconds, "count": units.whole_count,
+    "flop/byte": units.ratio, "flop/second": lambda value: f"{units.whole_count(value)}FLOP/s",
+    "byte/second": lambda value: f"{units.whole_count(value)}B/s", "1/second": units.per_second,
+    "part": units.percent, "percent": percent_text, "times": units.quotient, "word": _word,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`additive`: the value of several ops is the sum of theirs."""
+
+    name: str
+    unit: Unit
+    title: str
+    """As a column is headed."""
+    about: str
+    """What it is, in one sentence."""
+    group: Group
+    additive: bool = False
+    write: Callable[[Any], str] | None = None
+
+    def text(self, value: Any) -> str:
+        return (self.write or _WRITE[self.unit])(value)
+
+
+TENSOR_PRECISIONS = ("tf32", "bf16", "fp16", "fp8", "fp4", "fp64", "int8", "int4", "int1")
+CUDA_PRECISIONS = ("fp32", "fp16", "fp64")
+CPU_PRECISIONS = ("fp32", "fp64", "bf16", "any")
+"""`any`: AMD's Zen 2 to 4 do not tell precisions apart; a machine never gives it beside the others."""
+
+
+def _named(metrics: Iterable[Metric]) -> dict[str, Metric]:
+    return {metric.name: metric for metric in metrics}
+
+
+def _formula(name: str, unit: Unit, title: str, about: str, *, additive: bool = True) -> Metric:
+    return Metric(name, unit, title, about, "by formula", additive)
+
+
+ESTIMATED: dict[str, Metric] = _named((
+    _formula("macs", "count", "MACs", "multiply-adds of matrix work (convolution, product, attention)"),
+    _formula("flops", "flop", "FLOPs", "useful FLOPs of matrix work, a multiply-add as 2; attention in full"),
+    _formula("flops_causal", "flop", "FLOPs, causal", "the same without the half that a causal mask leaves out"),
+    _formula("recompute_flops", "flop", "recomputed", "matrix FLOPs done again: by checkpointing, in fused attention's "
+             "backward"),
+    _formula("other_flops", "flop", "other FLOPs", "arithmetic outside matrix work, 1 for each result"),
+    _formula("bytes_read", "byte", "read", "compulsory bytes: every distinct input read once"),
+    _formula("bytes_written", "byte", "written", "compulsory bytes: every output written once"),
+    _formula("bytes", "byte", "bytes", "compulsory bytes, read and written, op by op, without reuse between ops"),
+    _formula("bytes_step_min", "byte", "least bytes", "parameters, inputs and outputs of the step once",
+             additive=False),
+    _formula("params", "count", "params", "parameters, each once"),
+    _formula("intensity", "flop/byte", "FLOP/B", "FLOPs that must be computed (causal matrix work, recomputation and "
+             "other arithmetic) for every compulsory byte", additive=False),
+))  # fmt: skip
+"""What the mathematics says of an op, a layer or a step."""
+
+
+def _counted(name: str, unit: Unit, about: str, *, additive: bool = True) -> Metric:
+    return Metric(name, unit, name.replace("_", " "), about, "counted", additive)
+
+
+def _memory(name: str, title: str, about: str, *, unit: Unit = "byte", additive: bool = False) -> Metric:
+    return Metric(name, unit, title, about, "memory", additive)
+
+
+def _time(name: str, title: str, about: str, *, additive: bool = False) -> Metric:
+    return Metric(name, "second", title, about, "time", additive)
+
+
+QUANTITIES: dict[str, Metric] = _named((
+    # Executed work: what the counters saw, an FMA as 2.
+    *(_counted(f"tensor_flops_{p}", "flop", f"tensor cores' operations on {p} values") for p in TENSOR_PRECISIONS),
+    *(_counted(f"cuda_flops_{p}", "flop", f"{p} add + mul + 2 x fma of the CUDA cores") for p in CUDA_PRECISIONS),
+    *(_counted(f"cpu_flops_{p}", "flop", f"{p} operations of the CPU's vector units") for p in CPU_PRECISIONS),
+    # Traffic.
+    _counted("dram_bytes_read", "byte", "read from device memory"),
+    _counted("dram_bytes_written", "byte", "written to device memory"),
+    _counted("l2_bytes", "byte", "through the L2 cache"),
+    _counted("l1_bytes", "byte", "through the L1 caches"),
+    _counted("kernels", "count", "kernel launches"),
+    _counted("executed_flops", "flop", "executed by all units together", additive=False),
+    # Three times, with three names: they are never put in one ratio unsaid.
+    _time("wall_time_s", "wall", "a whole step by the host's clock: one of many that follow one another"),
+    _time("gpu_busy_s", "GPU-busy", "the time in which the GPU works: the union of all kernel intervals"),
+    _time("kernel_time_s", "kernels", "the durations of its kernels, added up", additive=True),
+    _time("host_time_s", "host", "time of the call on the CPU, for a step that runs there", additive=True),
+    _time("gpu_span_s", "GPU span", "from the first to the last work on the GPU, gaps included: of a region"),
+    Metric("executions", "count", "executions", "how often a region was run", "time"),
+    Metric("timed_executions", "count", "timed", "how many of them its time is the median of", "time"),
+    # Memory, as torch's allocator sees it.
+    _memory("growth_bytes", "growth", "allocated after minus before, from op to op: no sum"),
+    _memory("allocations", "allocations", "calls of the allocator", unit="count", additive=True),
+    _memory("output_bytes", "outputs", "new storage that the results lie in, as the allocator rounds it",
+            additive=True),
+    _memory("workspace_bytes", "workspace", "most taken and given back inside an op: no sum"),
+    _memory("allocated_bytes", "allocated", "allocated when it was over: the timeline"),
+    _memory("peak_allocated_bytes", "allocated", "most bytes in tensors at one time"),
+    _memory("peak_reserved_bytes", "reserved", "most bytes the allocator held of the device"),
+    _memory("allocated_before_bytes", "before", "allocated when the step began"),
+    _memory("outside_bytes", "outside", "outside the allocator: CUDA context and libraries"),
+    _memory("resident_bytes", "resident", "memory of the process after the step"),
+    _memory("peak_resident_bytes", "peak resident", "most memory of the process; origin: since when"),
+))  # fmt: skip
+"""What a `Measurement` holds by name."""
+
+
+def _roofs(name: str, unit: Unit, title: str, about: str) -> Metric:
+    return Metric(name, unit, title, about, "under the roofs")
+
+
+def _speed(name: str, unit: Unit, title: str, about: str) -> Metric:
+    return Metric(name, unit, title, about, "speed")
+
+
+def _many(name: str, unit: Unit, title: str, about: str) -> Metric:
+    return Metric(name, unit, title, about, "many GPUs")
+
+
+DERIVED: dict[str, Metric] = _named((
+    Metric("matrix_executed_flops", "flop", "executed", "executed by the ops that have matrix work by formula",
+           "counted"),
+    Metric("executed_per_useful", "times", "executed / useful", "executed by useful FLOPs, over the ops that have "
+           "matrix work", "counted"),
+    Metric("dram_bytes", "byte", "DRAM", "read from and written to device memory", "counted"),
+    Metric("dram_per_compulsory", "times", "DRAM / compulsory", "DRAM bytes by compulsory bytes, of the ops whose "
+           "traffic was counted", "counted"),
+    Metric("dram_intensity", "flop/byte", "FLOP/B, DRAM", "executed FLOPs for every byte of DRAM traffic", "counted"),
+    Metric("unexplained", "part", "unexplained", "executed FLOPs that no cause explains, op by op without signs, as "
+           "part of the useful", "counted"),
+    Metric("share", "part", "share", "part of the step's useful FLOPs, or of its kernels' time where a table says so",
+           "by formula"),
+    Metric("busy_share", "part", "busy", "GPU-busy time as part of the wall time", "time"),
+    Metric("time_low", "second", "from", "lower end of the 90% interval of the wall time", "time"),
+    Metric("time_high", "second", "to", "upper end of the 90% interval of the wall time", "time"),
+    _speed("throughput", "1/second", "samples/s", "samples a second of wall time, of all GPUs and micro-batches"),
+    _speed("tokens_per_s", "1/second", "tokens/s", "tokens a second of wall time; decoding makes one a sample"),
+    _speed("flops_per_s", "flop/second", "FLOP/s", "FLOPs by time, of the scope that stands beside it"),
+    _speed("dram_bytes_per_s", "byte/second", "DRAM B/s", "DRAM bytes by time"),
+    _speed("mfu", "part", "MFU", "useful FLOPs, each at the peak of the precision it runs in, as part of the wall "
+           "time"),
+    _speed("mfu_causal", "part", "MFU, causal", "the same without the half of attention that a causal mask leaves "
+           "out"),
+    _speed("hfu", "part", "HFU", "executed FLOPs, each unit's at its own peak, as part of the wall time"),
+    _roofs("roof_time_s", "second", "at the roof", "the least time that the roofs allow: of every op, the longer of "
+           "its FLOPs at the peak and its bytes at the bandwidth, added up"),
+    _roofs("percent_of_roof", "percent", "% of roof", "the least time that the roofs allow for all ops, over the time "
+           "of the kernels; of a step, over its GPU-busy time"),
+    _roofs("bound", "word", "bound", "the roof that work lies under, compute or memory; of a step the side with more "
+           f"of the kernels' time, or host where the GPU is busy for less than {HOST_BOUND:.0%} of the wall time"),
+    _roofs("far", "word", "far because", f"why work is far from its roof: short kernels, the L2 cache gives the bytes, "
+           f"or under {FAR_PERCENT:.0f}% of it for neither reason"),
+    _roofs("ridge", "flop/byte", "ridge", "FLOPs per byte from which on the units and not the memory are the limit"),
+    _roofs("attainable_flops_per_s", "flop/second", "roof", "FLOPs over the least time that the roofs allow"),
+    Metric("gain", "part", "gain", "throughput with a change over throughput without, less 1", "advice",
+           write=gain_text),
+    Metric("saved_bytes", "byte", "saved", "memory of the device that a change saves", "advice"),
+    _memory("device_bytes", "memory", "what a tool outside the process sees in use: reserved, context and libraries"),
+    Metric("fit", "word", "fits", "does a step run in the device's memory: fits, barely (cached blocks are given "
+           "back, which waits for the device), or does not fit", "memory", write=fit_text),
+    _many("speedup", "times", "speed-up", "throughput over that of the first row of its curve"),
+    _many("efficiency", "part", "efficiency", "throughput of one GPU among many over that of one alone"),
+    _many("exposed_s", "second", "waiting", "what communication makes a step longer by"),
+))  # fmt: skip
+"""What follows from the others."""
+
+METRICS: dict[str, Metric] = {**ESTIMATED, **QUANTITIES, **DERIVED}
+
+
+def text(name: str, value: Any) -> str:
+    """A value as people read it."""
+    return METRICS[name].text(value)
+
+
+TENSOR_FLOPS = tuple(f"tensor_flops_{p}" for p in TENSOR_PRECISIONS)
+CUDA_FLOPS = tuple(f"cuda_flops_{p}" for p in CUDA_PRECISIONS)
+CPU_FLOPS = tuple(f"cpu_flops_{p}" for p in CPU_PRECISIONS)
+EXECUTED_FLOPS = (*TENSOR_FLOPS, *CUDA_FLOPS, *CPU_FLOPS)
+"""Their sum is what was executed. Integer tensor work counts as operations, as peaks do."""
+DRAM_BYTES = ("dram_bytes_read", "dram_bytes_written")
+COUNTED = frozenset((*EXECUTED_FLOPS, *DRAM_BYTES, "l2_bytes", "l1_bytes"))
+"""What only hardware counters tell."""
+
+
+def cuda_is_known(names: Container[str], *, half: bool) -> bool:
+    """Do these tell all FLOPs of the CUDA cores? Those on 16 bits are left out where no tensor has 16 (`half`)."""
+    needed = CUDA_FLOPS if half else [name for name in CUDA_FLOPS if name != "cuda_flops_fp16"]
+    return all(name in names for name in needed)
+
+
+def executed_is_known(names: Container[str], *, half: bool) -> bool:
+    """Do these tell all that was executed? A tensor pipe that stood still is there as 0, so one name of them is enough;
+    without the CUDA cores the sum would be that of a part.
+    """
+    if any(name in names for name in CPU_FLOPS):
+        return True
+    return any(name in names for name in TENSOR_FLOPS) and cuda_is_known(names, half=half)
