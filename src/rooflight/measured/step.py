@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
-from rooflight import summary
+from rooflight import metrics, summary, units
 from rooflight.ledger import Ledger, total
 from rooflight.measured import Measured
 from rooflight.measured.facts import Number, adds_up
 from rooflight.measured.peaks import Peak, peak, unit_peak
 from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS, QUANTITIES, ratio
-
-HOST_BOUND = 0.8
-"""A GPU that is busy for less of the wall time than this waits for the host."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +47,11 @@ def _time(name: str, measured: Measured, ranks: Container[int] | None) -> Number
 
 
 def busy_share(measured: Measured) -> float | None:
-    """GPU-busy of wall. Above 1 when the two runs they come from differed by that much."""
-    return ratio(busy_s(measured), wall_s(measured))
+    return metrics.busy_share(busy_s(measured), wall_s(measured))
 
 
 def is_host_bound(measured: Measured) -> bool | None:
-    share = busy_share(measured)
-    return None if share is None else share < HOST_BOUND
+    return metrics.is_host_bound(busy_s(measured), wall_s(measured))
 
 
 def time_parts(measured: Measured) -> list[TimePart]:
@@ -208,22 +204,14 @@ def useful_flops(ledger: Ledger) -> int | None:
     return total(ledger.ops).flops if any(op.cost is not None for op in ledger.ops) else None
 
 
-def causal_flops(ledger: Ledger) -> int | None:
-    """Useful FLOPs with only the half of attention that a causal mask keeps; `None` where no attention is causal."""
-    costs = [op.cost for op in ledger.ops if op.cost is not None and op.cost.flops is not None]
-    if all(cost.flops_causal in (None, cost.flops) for cost in costs):
-        return None
-    return sum((cost.flops if cost.flops_causal is None else cost.flops_causal) or 0 for cost in costs)
-
-
 def rates(measured: Measured, *, while_busy: bool = False) -> Rates:
     """Per second of wall time, or of the time in which the GPU was busy."""
     time_of = busy_s if while_busy else wall_s
     time, ledger = time_of(measured), measured.ledger
     done, traffic = executed(measured), moved(measured)
     return Rates(
-        samples_per_s=ratio(summary.samples(ledger), time),
-        tokens_per_s=ratio(summary.tokens(ledger), time),
+        samples_per_s=metrics.throughput(summary.samples(ledger), time),
+        tokens_per_s=metrics.throughput(summary.tokens(ledger), time),
         useful_flops_per_s=ratio(useful_flops(ledger), time),
         executed_flops_per_s=None if done is None else ratio(done.sum, time_of(measured, done.ranks)),
         dram_bytes_per_s=None if traffic is None else ratio(traffic.sum, time_of(measured, traffic.ranks)),
@@ -235,10 +223,11 @@ class Utilisation:
     """How much of what the device could have done the step used."""
 
     precision: str
-    """The one that most of the useful FLOPs run in: its roof is the peak."""
+    """The one that most of the useful FLOPs run in ..."""
     peak: Peak
+    """... and the most of it that the device does in a second."""
     mfu: float | None
-    """Useful FLOPs of what the peak could have done in that time."""
+    """Useful FLOPs at the peaks of the precisions they run in, of that time."""
     mfu_causal: float | None
     """The same without the half of attention that a causal mask leaves out; `None` where no attention is causal."""
     hfu: float | None
@@ -246,14 +235,27 @@ class Utilisation:
     other. Of the ranks that have counters."""
     roofs: Mapping[str, Peak]
     """The peaks that `hfu` is made with, by quantity."""
+    peaks: Mapping[str, Peak]
+    """Those that `mfu` is made with, by precision, the one of most FLOPs first."""
+
+    @property
+    def peaks_text(self) -> str:
+        """`494.5 TFLOP/s tf32`, of several precisions each."""
+        return ", ".join(f"{units.peak_tera(one.flops_per_s)} {name}" for name, one in self.peaks.items())
+
+
+def flops_by_precision(ledger: Ledger, *, causal: bool = False) -> Counter[str]:
+    """Useful FLOPs by the precision that ops run in; `causal`: without the half that a causal mask leaves out."""
+    flops: Counter[str] = Counter()
+    for op in ledger.ops:
+        if op.cost is not None and op.cost.flops:
+            flops[op.precision] += (op.cost.flops_causal if causal else None) or op.cost.flops
+    return flops
 
 
 def main_precision(ledger: Ledger) -> str | None:
     """The precision of most of the useful FLOPs."""
-    flops: Counter[str] = Counter()
-    for op in ledger.ops:
-        if op.cost is not None and op.cost.flops:
-            flops[op.precision] += op.cost.flops
+    flops = flops_by_precision(ledger)
     return flops.most_common(1)[0][0] if flops else None
 
 
@@ -261,27 +263,33 @@ def utilisation(
     measured: Measured, *, flops_per_s: float | None = None, while_busy: bool = False
 ) -> Utilisation | None:
     """MFU and HFU against the peaks of the ledger's device, or against one that is given; `None` without a peak."""
-    device, precision = measured.ledger.header.device, main_precision(measured.ledger)
-    if precision is None:
-        return None
-    best = peak(device, precision) if flops_per_s is None else Peak(flops_per_s, "given")
+    device, flops = measured.ledger.header.device, flops_by_precision(measured.ledger)
     time_of = busy_s if while_busy else wall_s
     time = time_of(measured)
-    if best is None or time is None:
+    if not flops or time is None:
         return None
-    could = best.flops_per_s * len(measured.ranks) * time
+    given = None if flops_per_s is None else Peak(flops_per_s, "given")
+    peaks = {name: one for name, _ in flops.most_common() if (one := given or peak(device, name)) is not None}
+    if len(peaks) < len(flops):
+        return None
     done = executed(measured)
-    used = {} if done is None else {name: flops for name, flops in done.values.items() if flops}
-    roofs = {name: roof for name in used if (roof := best if flops_per_s else unit_peak(device, name)) is not None}
+    used = {} if done is None else {name: count for name, count in done.values.items() if count}
+    roofs = {name: roof for name in used if (roof := given or unit_peak(device, name)) is not None}
     hfu = None
     if done is not None and len(roofs) == len(used):
-        needed = sum(flops / roofs[name].flops_per_s for name, flops in used.items())
-        hfu = ratio(needed, (time_of(measured, done.ranks) or 0) * len(done.ranks))
+        hfu = metrics.utilisation(_at_peak(used, roofs), (time_of(measured, done.ranks) or 0) * len(done.ranks))
+    causal, whole = flops_by_precision(measured.ledger, causal=True), time * len(measured.ranks)
     return Utilisation(
-        precision=precision,
-        peak=best,
-        mfu=ratio(useful_flops(measured.ledger), could),
-        mfu_causal=ratio(causal_flops(measured.ledger), could),
+        precision=next(iter(peaks)),
+        peak=next(iter(peaks.values())),
+        mfu=metrics.utilisation(_at_peak(flops, peaks), whole),
+        mfu_causal=None if causal == flops else metrics.utilisation(_at_peak(causal, peaks), whole),
         hfu=hfu,
         roofs=roofs,
+        peaks=peaks,
     )
+
+
+def _at_peak(flops: Mapping[str, Number], peaks: Mapping[str, Peak]) -> float:
+    """Seconds that all of it takes, one after the other."""
+    return math.fsum(done / peaks[name].flops_per_s for name, done in flops.items())

@@ -1,144 +1,118 @@
-"""What would help, and by how much: each change is predicted like the step itself, not recited."""
+"""What would help, and by how much: one engine for predicted and for measured steps.
+
+Each change is the same transformation of the step's one trace that `predict` makes when it is asked for by an option.
+What it makes of the time is told by whoever knows the step's times: a prediction predicts it, a measurement is scaled
+by the ratio of the predictions with and without it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
-import numpy as np
-
+from rooflight import metrics
 from rooflight.errors import RooflightError
-from rooflight.hardware.tasks import CONVOLUTION, FAMILIES, OUTPUT, Task
-from rooflight.prediction.cells import Cell, cells_of, rates
+from rooflight.prediction.cells import Cell, cells_of
+from rooflight.prediction.changes import COMPILE_ASSUMES, Change, changes_of
 from rooflight.prediction.prepared import Step
 from rooflight.prediction.result import Advice
-from rooflight.prediction.tiers import Predictor
 
-_WORTH = 0.03
-"""Gains below this are not worth a line."""
-_HALVED = ("bytes_read", "bytes_written")
+_LARGER = 4
+"""How many times larger a batch is looked at."""
 
 
-def advise(step: Step, predictor: Predictor, cell: Cell, *, graphs: bool,
-           fits: Callable[[Step], bool] = lambda _: True) -> tuple[Advice, ...]:  # fmt: skip
-    """The changes that gain something, best first. A larger batch is only advised where it fits."""
-    found = []
-    for change, made in _changes(step, predictor, graphs=graphs, fits=fits):
-        other, with_graphs = made
-        time_s = cells_of(other, [predictor], graphs=with_graphs)[0].wall_s
-        gain = _gain(step, cell.wall_s, other, time_s)
-        if gain >= _WORTH:
-            found.append(Advice(change=change, time_s=time_s, throughput=rates(other, time_s)[0], gain=gain))
-    return tuple(sorted(found, key=lambda one: -one.gain))
+class Timing(Protocol):
+    """A step whose times are known."""
+
+    @property
+    def wall_s(self) -> float | None: ...
+    @property
+    def kernel_s(self) -> float: ...
+    @property
+    def samples(self) -> int | None:
+        """In a step."""
+        ...
+
+    def with_change(self, change: Change) -> tuple[float | None, float, str]:
+        """Its wall and its kernels' time with a change, and how they were found."""
+        ...
 
 
-def _gain(step: Step, wall_s: float, other: Step, other_s: float) -> float:
-    if not other_s:
-        return 0.0
-    more = other.batch / step.batch if step.batch and other.batch else 1.0
-    return wall_s / other_s * more - 1
+class Predicted:
+    """Of a step that was predicted: what it takes with a change is predicted likewise."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self.wall_s, self.kernel_s = cell.wall_s, cell.gpu_s
+        header, batch = cell.step.ledger.header, cell.step.batch
+        self.samples = None if batch is None else batch * header.accumulate
+        self._origin = f"predicted, {cell.predictor.tier} on {cell.predictor.device.name}"
+
+    def with_change(self, change: Change) -> tuple[float | None, float, str]:
+        other = cells_of(change.step, [self._cell.predictor])[0]
+        return other.wall_s, other.gpu_s, self._origin
 
 
-def _changes(step: Step, predictor: Predictor, *, graphs: bool,
-             fits: Callable[[Step], bool]) -> list[tuple[str, tuple[Step, bool]]]:  # fmt: skip
-    families = {task.family for task in step.tasks}
-    precisions = {task.precision for task in step.tasks}
-    found: list[tuple[str, tuple[Step, bool]]] = []
-    larger = _larger(step)
-    if larger is not None and fits(larger):
-        found.append((f"batch {larger.batch} instead of {step.batch}", (larger, graphs)))
-    if precisions & {"fp32", "tf32"} and timed_in_bf16(predictor):
-        found.append(("bf16 for the whole model (--dtype bf16)", (in_bf16(step), graphs)))
-    if "fp32" in precisions and "tf32" in predictor.device.tensor_flops_per_s and has_fp32_gemm(step):
-        found.append(("TF32 in matmuls (--tf32)", (in_tf32(step), graphs)))
-    if not graphs and predictor.device.kind == "gpu":
-        found.append(("one CUDA graph for the step (--graphs)", (step, True)))
-    if any(family.startswith("conv-") for family in families) and not is_channels_last(step):
-        found.append(("channels_last for model and images", (changed(step, in_channels_last), graphs)))
-    if "foreach" in families and predictor.device.kind == "gpu":
-        found.append(("a fused optimizer (fused=True)", (fused(step), graphs)))
-    return found
+def advise(changes: Sequence[Change], timing: Timing) -> tuple[Advice, ...]:
+    """The changes that are worth it, best first. Where one makes kernels faster and the host keeps them waiting, both
+    together are looked at too."""
+    found = [(change, advice_of(change, timing)) for change in changes]
+    graph = next((advice for change, advice in found if change.key == "graph"), None)
+    kernels = [(change, advice) for change, advice in found if change.key != "graph" and advice.gain_of_kernels > 0]
+    if graph is not None and kernels:
+        best, _ = max(kernels, key=lambda one: one[1].gain_of_kernels)
+        both = best.and_graphs()
+        found.append((both, advice_of(both, timing)))
+    worth = [advice for _, advice in found if advice.gain >= metrics.WORTH]
+    return tuple(sorted(worth, key=lambda one: -one.gain))
 
 
-def _larger(step: Step) -> Step | None:
-    """The step at four times its batch; `None` where there is no such step: advice never spoils what was asked."""
+def advice_of(change: Change, timing: Timing) -> Advice:
+    """What one change makes of the whole step, worth it or not."""
+    wall_s, kernel_s, origin = timing.with_change(change)
+    of_kernels = 1 - kernel_s / timing.kernel_s if timing.kernel_s else 0.0
+    if wall_s is None or timing.wall_s is None:
+        gain = metrics.gain(timing.kernel_s, kernel_s)
+    else:
+        gain = metrics.gain(timing.wall_s, wall_s)
+    return Advice(
+        change=change.words, key=change.key, options=change.options, how=change.how, origin=origin, time_s=wall_s,
+        throughput=metrics.throughput(timing.samples, wall_s), gain=gain, wall_time_s=timing.wall_s,
+        kernel_time_s=timing.kernel_s, changed_kernel_time_s=kernel_s, gain_of_kernels=of_kernels,
+        assumption=COMPILE_ASSUMES if "compile" in change.key else "",
+    )  # fmt: skip
+
+
+def predicted_advice(cell: Cell, fits: Callable[[Step], bool] | None = None) -> tuple[Advice, ...]:
+    """Of a predicted step: its changes, and after them four times its batch where that can be had and fits."""
+    changes = tuple(changes_of(cell.step, cell.predictor))
+    return (*advise(changes, Predicted(cell)), *(_larger_batch(cell, fits) if fits is not None else ()))
+
+
+def _larger_batch(cell: Cell, fits: Callable[[Step], bool]) -> Iterator[Advice]:
+    step = cell.step
     if step.larger is None or step.batch is None:
-        return None
+        return
     try:
-        return step.larger(4 * step.batch)
-    except RooflightError:
-        return None
+        larger = step.larger(_LARGER * step.batch)
+    except RooflightError:  # advice never spoils what was asked
+        return
+    if not fits(larger):
+        return
+    yield from batch_advice(cell, cells_of(larger, [cell.predictor])[0])
 
 
-def timed_in_bf16(predictor: Predictor) -> bool:
-    """Has the device bf16, and the calibration products in it? A CPU's was made in fp32 only."""
-    timed = any(points.family == "gemm" and points.precision == "bf16" for points in predictor.calibration.points)
-    return timed and "bf16" in predictor.device.tensor_flops_per_s
-
-
-def has_fp32_gemm(step: Step) -> bool:
-    return any(task.family == "gemm" and task.precision == "fp32" for task in step.tasks)
-
-
-def is_channels_last(step: Step) -> bool:
-    layout = CONVOLUTION.index("channels_last")
-    return any(task.family.startswith("conv-") and task.numbers[layout] for task in step.tasks)
-
-
-def changed(step: Step, change: Callable[[Task], Task]) -> Step:
-    return replace(step, tasks=tuple(map(change, step.tasks)))
-
-
-def in_bf16(step: Step) -> Step:
-    return replace(changed(step, _in_bf16), runs_in={"fp32": "bf16", "tf32": "bf16"})
-
-
-def in_tf32(step: Step) -> Step:
-    """In products: nothing else changes, but a floor may be too low for what does not."""
-    return replace(changed(step, _in_tf32), runs_in={"fp32": "tf32"})
-
-
-def _in_bf16(task: Task) -> Task:
-    """Half the bytes, on tensor cores; fused attention in the kernel that bf16 has."""
-    if task.precision not in ("fp32", "tf32"):
-        return task
-    family = task.family.replace("-efficient-", "-cudnn-")
-    named = zip((*FAMILIES[family], *OUTPUT), task.numbers, strict=False)
-    numbers = tuple(value // 2 if name in _HALVED else value for name, value in named)
-    return Task(family.replace("batch-norm-cudnn", "batch-norm-native"), "bf16", numbers)
-
-
-def _in_tf32(task: Task) -> Task:
-    return Task(task.family, "tf32", task.numbers) if task.family == "gemm" and task.precision == "fp32" else task
-
-
-def in_channels_last(task: Task) -> Task:
-    """Convolutions need no change of layout any more; norms and pools follow theirs."""
-    names = FAMILIES[task.family]
-    if "channels_last" not in names:
-        return task
-    place = names.index("channels_last")
-    family = task.family.replace("batch-norm-cudnn", "batch-norm-native") if task.precision != "fp32" else task.family
-    return Task(family, task.precision, (*task.numbers[:place], 1, *task.numbers[place + 1 :]))
-
-
-def fused(step: Step) -> Step:
-    """All ops of the optimizer in one kernel: parameters, gradients and states read and written once."""
-    lists = [task for task in step.tasks if task.family == "foreach"]
-    widest = max(lists, key=lambda task: task.numbers[1])
-    tensors, elements = widest.numbers[:2]
-    size = 2 if widest.precision == "bf16" else 4
-    adam = "adam" in (step.ledger.header.optimizer or "")
-    reads, writes = (4, 3) if adam else (3, 2)
-    task = Task("fused-adam" if adam else "fused-sgd", widest.precision,
-                (tensors, elements, reads * elements * size, writes * elements * size))  # fmt: skip
-    optimizer_kinds = {kind for op, kind in zip(step.ledger.ops, step.kind_of.tolist(), strict=True)
-                       if op.phase == "optimizer"}  # fmt: skip
-    kept = [(task, kind) for task, kind in zip(step.tasks, step.task_kind.tolist(), strict=True)
-            if kind not in optimizer_kinds]  # fmt: skip
-    first = min(optimizer_kinds)
-    repeats = int((step.kind_of == first).sum())
-    if repeats != 1:
-        first = next((kind for kind in sorted(optimizer_kinds) if int((step.kind_of == kind).sum()) == 1), first)
-    kept.append((task, first))
-    return replace(step, tasks=tuple(task for task, _ in kept), task_kind=np.array([kind for _, kind in kept]))
+def batch_advice(cell: Cell, larger: Cell) -> Iterator[Advice]:
+    """What a larger batch, predicted, makes of the throughput."""
+    before, batch = cell.step.batch, larger.step.batch
+    assert before is not None and batch is not None
+    gain = metrics.gain(cell.wall_s, larger.wall_s, samples=batch / before)
+    if gain >= metrics.WORTH:
+        timing = Predicted(larger)
+        yield Advice(
+            change=f"batch {batch} instead of {before}", key="batch", options=f"--batch {batch}",
+            how=f"with a batch of {batch:,} instead of {before:,}", origin=f"predicted, {cell.predictor.tier} on "
+            f"{cell.predictor.device.name}", time_s=larger.wall_s, samples=batch / before,
+            throughput=metrics.throughput(timing.samples, larger.wall_s), gain=gain, wall_time_s=cell.wall_s,
+            kernel_time_s=cell.gpu_s, changed_kernel_time_s=larger.gpu_s,
+        )  # fmt: skip

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from rooflight import units
+from rooflight import metrics, units
 from rooflight.hardware.device import Device
 from rooflight.prediction.cache import Array
 from rooflight.prediction.clocks import simulate
@@ -21,8 +22,6 @@ from rooflight.prediction.prepared import PHASES, Step
 from rooflight.prediction.result import Bound, CostlyOp, Interval, Prediction
 from rooflight.prediction.tiers import OpTimes, Predictor
 
-HOST_BOUND = 0.8
-"""A device that works less than this part of the time waits for the host."""
 _HOST_DEVIATION = 0.25
 """One standard deviation of the host's time: two runs of one script on two machines of the same kind differed by 21% in
 the mean."""
@@ -50,8 +49,6 @@ class Cell:
         gpu_s, wall_s = self.gpu_s, self.wall_s
         host_deviation = _HOST_DEVIATION * self.host_s if self.host_s >= gpu_s else 0.0
         deviation = max(host_deviation, self.times.deviation_s * min(1.0, gpu_s / wall_s if wall_s else 1.0))
-        memory = float(seconds[(limits.memory_s > limits.compute_s)[kinds]].sum())
-        bound: Bound = "host" if gpu_s < HOST_BOUND * wall_s else "memory" if memory > gpu_s / 2 else "compute"
         throughput, tokens = rates(self.step, wall_s)
         floor_s = float(self.times.floor_s.sum())
         return Prediction(
@@ -60,17 +57,34 @@ class Cell:
             gpu_time_s=gpu_s,
             gpu_time_interval_s=Interval.around(gpu_s, self.times.deviation_s, least=floor_s),
             host_time_s=self.host_s, throughput=throughput, tokens_per_s=tokens,
-            flops=flops_of(self.step), mfu=float(limits.matrix_s[kinds].sum() / wall_s) if wall_s else None,
-            bound=bound, percent_of_roof=_percent(limits, kinds, seconds), inside=self.times.inside,
+            flops=flops_of(self.step), **_under_roofs(self.step, limits, seconds, wall_s), inside=self.times.inside,
             kernels=round(float(self.times.kernels.sum())), phases=phases_of(self.step, seconds),
             ops=costliest(self.step, seconds, limits, self.predictor.device), op_times_s=tuple(seconds.tolist()),
         )  # fmt: skip
 
 
-def _percent(limits: Limits, kinds: npt.NDArray[np.intp], seconds: Array) -> float:
-    """Above 100 where bytes come from a cache: the roof is that of the memory."""
-    whole = float(seconds.sum())
-    return 100 * float(limits.roof_s[kinds].sum()) / whole if whole else 0.0
+class _UnderRoofs(TypedDict):
+    mfu: float | None
+    bound: Bound
+    percent_of_roof: float
+    intensity: float | None
+
+
+def _under_roofs(step: Step, limits: Limits, seconds: Array, wall_s: float) -> _UnderRoofs:
+    """What the roofs say of a step whose ops take so long."""
+    kinds, gpu_s = step.kind_of, float(seconds.sum())
+    on_memory = limits.memory_s >= limits.compute_s
+    memory_s = float(seconds[on_memory[kinds]].sum())
+    host_bound = metrics.is_host_bound(gpu_s, wall_s)
+    demands = step.demands
+    flops, moved = (float(values[kinds].sum()) for values in (demands.matrix + demands.other,
+                                                              demands.read + demands.written))  # fmt: skip
+    return _UnderRoofs(
+        mfu=metrics.utilisation(float(limits.matrix_s[kinds].sum()), wall_s),
+        bound=metrics.bound(gpu_s - memory_s, memory_s, host_bound=host_bound),
+        percent_of_roof=metrics.percent_of_roof(float(limits.roof_s[kinds].sum()), gpu_s) or 0.0,
+        intensity=metrics.intensity(flops, moved),
+    )
 
 
 def flops_of(step: Step) -> int:
@@ -85,7 +99,7 @@ def rates(step: Step, wall_s: float) -> tuple[float | None, float | None]:
         return None, None
     samples = step.batch * header.accumulate
     length = 1 if header.step == "decode" else header.sequence
-    return samples / wall_s, None if length is None else samples * length / wall_s
+    return metrics.throughput(samples, wall_s), None if length is None else metrics.throughput(samples * length, wall_s)
 
 
 def phases_of(step: Step, seconds: Array) -> dict[str, float]:
@@ -111,8 +125,8 @@ def costliest(step: Step, seconds: Array, limits: Limits, device: Device) -> tup
                 module=traced.module or traced.phase,
                 precision="fp32" if op.precision == "tf32" and not has_tf32 else op.precision,
                 shapes=", ".join(units.shape(tensor.shape) for tensor in list(op.inputs)[:2]),
-                bound="memory" if limits.memory_s[kind] > limits.compute_s[kind] else "compute",
-                percent_of_roof=100 * roof_s / float(totals[kind]),
+                bound=metrics.side(limits.compute_s[kind], limits.memory_s[kind]),
+                percent_of_roof=metrics.percent_of_roof(roof_s, float(totals[kind])),
             )
         )  # fmt: skip
     return tuple(found)
@@ -127,15 +141,17 @@ def gap_of(predictor: Predictor, *, graphs: bool) -> float:
     return max(0.2e-6, float(whole.value) - predictor.model.shortest_s)
 
 
-def cells_of(step: Step, predictors: Sequence[Predictor], *, graphs: bool) -> list[Cell]:
+def cells_of(step: Step, predictors: Sequence[Predictor]) -> list[Cell]:
     """The step on every device."""
+    graphs = step.is_graph
     times = [one.op_times(step) for one in predictors]
     waits = step.waits
     cells = []
     for one, found in zip(predictors, times, strict=True):
-        host = step.shared.get(("host", id(one.calibration)))
+        key = ("host", id(one.calibration), *step.runs_in.items())
+        host = step.shared.get(key)
         if host is None:
-            host = step.shared["host", id(one.calibration)] = host_seconds(step.ledger, one.host)
+            host = step.shared[key] = host_seconds(step.ledger, one.host, step.runs_in)
         if one.device.kind == "cpu":
             # A CPU is its own host: what it spends on an op is in the op's time already.
             host = np.zeros(len(host))
@@ -161,15 +177,11 @@ def spec_cell(step: Step, device: Device, ppp: Ppp | None) -> Prediction:
     found, seconds = spec_seconds(step, device, ppp)
     limits = limits_of(step, device)
     low, high = found.interval_s
-    kinds = step.kind_of
-    memory = float(seconds[(limits.memory_s > limits.compute_s)[kinds]].sum())
     throughput, tokens = rates(step, found.time_s)
     return Prediction(
         device=device.name, tier="spec", source=found.text, batch=step.batch, time_s=found.time_s,
         time_interval_s=Interval(low, high), gpu_time_s=found.time_s, gpu_time_interval_s=Interval(low, high),
         throughput=throughput, tokens_per_s=tokens, flops=flops_of(step),
-        mfu=float(limits.matrix_s[kinds].sum() / found.time_s) if found.time_s else None,
-        bound="memory" if memory > found.time_s / 2 else "compute",
-        percent_of_roof=_percent(limits, kinds, seconds), phases=phases_of(step, seconds),
+        **_under_roofs(step, limits, seconds, found.time_s), phases=phases_of(step, seconds),
         ops=costliest(step, seconds, limits, device), op_times_s=tuple(seconds.tolist()),
     )  # fmt: skip

@@ -24,6 +24,7 @@ _INSIDE = 0.5
 """What an op calls inside itself costs about half as much as called from Python: the driver, not the interpreter."""
 
 
+_AS_TRACED: Mapping[str, str] = {}
 Parts = tuple[tuple[tuple[str, str], float], ...]
 
 
@@ -32,8 +33,9 @@ def host_class(task: Task) -> str:
     return next((name for start, name in _CLASSES if task.family.startswith(start)), "plain")
 
 
-def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
-    """One number an op. The optimizer's own work is spread over its ops."""
+def host_seconds(ledger: Ledger, costs: Mapping[str, Value], runs_in: Mapping[str, str] = _AS_TRACED) -> Array:
+    """One number an op. The optimizer's own work is spread over its ops. `runs_in`: precisions that stand for those of
+    the trace."""
     training = ledger.header.step == "train"
     known: dict[tuple[str, Parts], float] = {}
     seconds = np.zeros(len(ledger.ops))
@@ -43,7 +45,8 @@ def host_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> Array:
             optimizing.append(place)
             continue
         phase = op.phase if training else "infer"
-        parts = parts_of(op)
+        parts = tuple(((name, runs_in.get(precision, precision)), weight)
+                      for (name, precision), weight in parts_of(op))  # fmt: skip
         found = known.get((phase, parts))
         if found is None:
             mixed = _value(costs, f"mixed.{phase}") or 1.0

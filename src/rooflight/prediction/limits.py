@@ -64,7 +64,8 @@ def floor_seconds(step: Step, device: Device) -> Array:
     kinds = step.kind_of
     least = limits_of(step, device).compute_s[kinds]
     if device.kind == "gpu":
-        least = np.maximum(least, _moved_bytes(step, _largest_cache(device)) / device.bandwidth_bytes_per_s.value)
+        moved = _moved_bytes(step, _largest_cache(device)) * (step.moves if step.is_compiled else 1.0)
+        least = np.maximum(least, moved / device.bandwidth_bytes_per_s.value)
     return np.where(step.launches[kinds], least, 0.0)
 
 

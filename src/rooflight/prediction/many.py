@@ -17,7 +17,6 @@ from rooflight.memory.answer import Memories
 from rooflight.memory.limits import Fit
 from rooflight.memory.result import Memory
 from rooflight.memory.sharding.ranks import Groups, Rank, rank_of
-from rooflight.prediction.batches import ledger_at
 from rooflight.prediction.cells import gap_of, spec_seconds
 from rooflight.prediction.host import host_seconds
 from rooflight.prediction.paleo import Ppp
@@ -29,7 +28,7 @@ from rooflight.prediction.parallel.fabric import Fabric, fabric_of
 from rooflight.prediction.parallel.layout import Layout, parse
 from rooflight.prediction.parallel.scaling import Curve, Kind, curve
 from rooflight.prediction.parallel.step import Retime, TimedStep
-from rooflight.prediction.prepared import Step
+from rooflight.prediction.prepared import Step, ledger_of
 from rooflight.prediction.result import Interval, Many, Prediction, ScalingPoint, Traffic
 from rooflight.prediction.tasks import tasks_of
 from rooflight.prediction.tiers import Predictor
@@ -57,24 +56,13 @@ def layout_of(parallel: str | None, *, gpus: int, nodes: int) -> Layout | None:
     return parse(parallel or "ddp", gpus=gpus, nodes=nodes)
 
 
-def ledger_of(step: Step) -> Ledger:
-    """The whole ledger of a step at its own batch, every op with its cost."""
-    traced = step.ledger
-    prime = traced.header.batch
-    scaled = step.batch is not None and prime is not None and step.batch != prime
-    ledger = ledger_at(traced, prime, step.batch, lambda found: found) if scaled else traced  # type: ignore[arg-type]
-    return replace(ledger, ops=tuple(
-        replace(op, cost=step.kinds[kind].cost) for op, kind in zip(ledger.ops, step.kind_of.tolist(), strict=True)
-    ))  # fmt: skip
-
-
-def timed_by(predictor: Predictor, *, graphs: bool) -> Timed:
+def timed_by(predictor: Predictor) -> Timed:
     """Steps with the seconds of a calibrated or transferred prediction; the gaps between kernels are in them."""
 
     def timed(step: Step) -> TimedStep:
         times = predictor.op_times(step)
-        busy = times.seconds + times.kernels * gap_of(predictor, graphs=graphs) * (times.seconds > 0)
-        host = [0.0] * len(busy) if graphs else host_seconds(step.ledger, predictor.host).tolist()
+        busy = times.seconds + times.kernels * gap_of(predictor, graphs=step.is_graph) * (times.seconds > 0)
+        host = [0.0] * len(busy) if step.is_graph else host_seconds(step.ledger, predictor.host).tolist()
         share = np.divide(times.seconds, busy, out=np.ones(len(busy)), where=busy > 0)
         return TimedStep(ledger_of(step), busy.tolist(), host, predictor.tier, kernel_share=share.tolist(),
                          floor_s=times.floor_s.tolist())  # fmt: skip

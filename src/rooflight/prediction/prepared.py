@@ -15,9 +15,11 @@ from rooflight.errors import BadInput
 from rooflight.estimation.costs import cost_of, signature
 from rooflight.hardware.roofs import demand_of
 from rooflight.hardware.tasks import Task
-from rooflight.ledger import Ledger, Op, Phase
-from rooflight.prediction.batches import Rescaled
+from rooflight.ledger import Execution, Ledger, Op, Phase
+from rooflight.prediction.batches import Rescaled, ledger_at
 from rooflight.prediction.cache import Array, Reuse, Touches
+from rooflight.prediction.changes import as_asked
+from rooflight.prediction.fusion import fused_away
 from rooflight.prediction.tasks import is_guess, tasks_of
 
 _MOST_BYTES = 2.0**62
@@ -64,6 +66,25 @@ class Step:
     runs_in: Mapping[str, str] = field(default_factory=dict)
     """Precisions that stand for those of the trace, `{"fp32": "bf16"}`: what would be, told by tasks and demands. What
     a cache holds is still told by the bytes of the trace."""
+    execution: Execution = "eager"
+    """How it is run: what tells how long its ops take looks here."""
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.execution in ("compile", "compile+graph")
+
+    @property
+    def is_graph(self) -> bool:
+        """Is the whole step one CUDA graph?"""
+        return self.execution in ("graph", "compile+graph")
+
+    @cached_property
+    def moves(self) -> Array:
+        """Of every op: the part of its bytes that it moves when chains of ops run as one kernel."""
+        ledger, moved = ledger_of(self), np.ones(len(self.ledger.ops))
+        for index, spared in fused_away(ledger.ops, ledger.storages).items():
+            moved[index] = 1 - spared
+        return moved
 
     def cold_reads(self, cache_bytes: float) -> tuple[Array, Array]:
         """For every op: the part of its input bytes that a cache of that size has lost, and how many they are."""
@@ -221,12 +242,24 @@ class PreparedTrace:
             kinds.append(op)
             tasks += some
             task_kind += [place] * len(some)
-        return Step(
+        step = Step(
             ledger=self.ledger, batch=batch if batch is not None else self.ledger.header.batch, kinds=tuple(kinds),
             kind_of=self._kind_of, tasks=tuple(tasks), task_kind=np.array(task_kind, dtype=np.intp),
             nbytes=_Sized(prime, batch or 1), touches=self._touches,
-            larger=None if prime is None else self.at, shared=self.shared,
+            larger=None if prime is None else self.at, shared=self.shared, execution=self.ledger.header.execution,
         )  # fmt: skip
+        return as_asked(step)
+
+
+def ledger_of(step: Step) -> Ledger:
+    """The whole ledger of a step at its own batch, every op with its cost."""
+    traced = step.ledger
+    prime = traced.header.batch
+    scaled = step.batch is not None and prime is not None and step.batch != prime
+    ledger = ledger_at(traced, prime, step.batch, lambda found: found) if scaled else traced  # type: ignore[arg-type]
+    return replace(ledger, ops=tuple(
+        replace(op, cost=step.kinds[kind].cost) for op, kind in zip(ledger.ops, step.kind_of.tolist(), strict=True)
+    ))  # fmt: skip
 
 
 def spread(values: Sequence[float] | Array, step: Step) -> Array:

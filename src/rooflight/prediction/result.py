@@ -10,8 +10,8 @@ from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.ledger import Header
 from rooflight.memory.result import Memory
+from rooflight.metrics import Bound
 
-Bound = Literal["compute", "memory", "host"]
 
 _NAMED = 6
 """Of so many predictions it is said that they are there."""
@@ -55,16 +55,41 @@ class CostlyOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """A change, and what the same prediction says of the step with it."""
+    """A change, and what it makes of the step. Of a predicted step `time_s` is what `predict` with `options` says."""
 
     change: str
     """In words."""
-    time_s: float
-    """Of a step with it."""
-    throughput: float | None
+    key: str = ""
+    """Short."""
+    options: str = ""
+    """What to add to the command, or to change in it."""
+    how: str = ""
+    """How a sentence about it begins."""
+    origin: str = ""
+    """How its effect was found."""
+    time_s: float | None
+    """Of a step with it, by the wall; `None`: the wall was not measured."""
+    throughput: float | None = None
     """Samples a second with it; `None`: the batch is not known."""
     gain: float
-    """Throughput with it over throughput without, less 1."""
+    """Throughput with it over throughput without, less 1; of the kernels alone where no wall was measured."""
+    wall_time_s: float | None = None
+    """Of the step without it."""
+    kernel_time_s: float = 0.0
+    """Of the kernels that it is about, of a layer or of the step, without it ..."""
+    changed_kernel_time_s: float = 0.0
+    """... and with it."""
+    gain_of_kernels: float = 0.0
+    """What that saves, as part of the time of all kernels of the step."""
+    samples: float = 1.0
+    """So many times the samples are in the step then."""
+    assumption: str = ""
+    """What was taken for granted."""
+
+    @property
+    def saved_s(self) -> float:
+        """Of the kernels."""
+        return self.kernel_time_s - self.changed_kernel_time_s
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,6 +243,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     percent_of_roof: float
     """The least time that the roofs allow for all ops, over the device's time; above 100 only where a cache holds the
     bytes of most of them."""
+    intensity: float | None = None
+    """FLOPs that must be computed for every compulsory byte."""
     inside: float | None = None
     """Part of the device's time in ops whose shapes lie among the calibrated ones."""
     kernels: int | None = None
@@ -227,7 +254,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[CostlyOp, ...] = ()
     """The ten costliest kinds of ops."""
     advice: tuple[Advice, ...] = ()
-    """What would make it faster, the best first."""
+    """What would make it faster, the best first; then a larger batch, which is another step."""
+    advised: bool = False
+    """Was advice looked for?"""
     op_times_s: tuple[float, ...] = ()
     """Of every op of the step, in its order."""
     roofline: dict[str, Any] | None = None
@@ -242,6 +271,22 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """The run on several GPUs that `time_s`, `throughput` and `mfu` are then of. `gpu_time_s`, its interval (as wide,
     for its length, as one GPU's), `host_time_s` and `phases` are of one GPU of it, in a pipeline of the slowest stage;
     the rest is of one GPU alone with a replica's whole batch."""
+
+    @property
+    def wall_time_s(self) -> float:
+        """The same as `time_s`, by its full name."""
+        return self.time_s
+
+    @property
+    def gpu_busy_s(self) -> float:
+        """The same as `gpu_time_s`, by its full name: the time in which the device works, not the sum of kernels."""
+        return self.gpu_time_s
+
+    @property
+    def gain(self) -> float | None:
+        """What the best change of this very step gains; `None` where none was looked for, 0 where none is worth it. A
+        larger batch is another step."""
+        return max((one.gain for one in self.advice if one.samples == 1), default=0.0 if self.advised else None)
 
     @property
     def gpus(self) -> int:

@@ -20,8 +20,8 @@ from rooflight.hardware.device import Device
 from rooflight.hardware.roofs import Ceilings, Demand, Roofs, Side, Unit, demand_of, is_unknown, ridge, roofs_of
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
-from rooflight.measured.step import HOST_BOUND, busy_s, dram_bytes, wall_s
-from rooflight.metrics import DRAM_BYTES, ratio
+from rooflight.measured.step import busy_s, dram_bytes, wall_s
+from rooflight.metrics import DRAM_BYTES, HOST_BOUND, ratio
 
 Bound = Literal["compute", "memory", "host"]
 NO_OP = "<no op>"

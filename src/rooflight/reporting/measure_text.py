@@ -113,8 +113,7 @@ def speed(measured: Measured) -> str:
     if used is not None:
         causal = "" if used.mfu_causal is None else f" (causal half: {units.percent(used.mfu_causal)})"
         hfu = "" if used.hfu is None else f", HFU {units.percent(used.hfu)} of each unit's own peak"
-        roof = f"{peak_tera(used.peak.flops_per_s)} {used.precision}"
-        said.append(f"MFU {units.percent(used.mfu)}{causal} of {roof}{hfu}")
+        said.append(f"MFU {units.percent(used.mfu)}{causal} of {used.peaks_text}{hfu}")
     return "; ".join(said)
 
 
@@ -265,7 +264,8 @@ def provenance(measured: Measured) -> list[str]:
         lines.append(f"{collector}: {'; '.join(parts)}" if parts else collector)
     if (used := utilisation(measured)) is not None:
         peaks: dict[str, list[str]] = defaultdict(list)
-        peaks[used.peak.source].append(f"{peak_tera(used.peak.flops_per_s)} {used.precision} (MFU)")
+        for precision, roof in used.peaks.items():
+            peaks[roof.source].append(f"{peak_tera(roof.flops_per_s)} {precision} (MFU)")
         for name, roof in used.roofs.items():
             unit, _, precision = name.partition("_flops_")
             peaks[roof.source].append(f"{peak_tera(roof.flops_per_s)} {precision} on {_UNITS[unit]}")

@@ -29,7 +29,7 @@ from rooflight.prediction.paleo import Scope, ppp_of_step
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.written import figure, kernel_name
-from rooflight.units import giga, peak_tera, per_second, seconds, share, signed_percent, tera, whole_bytes
+from rooflight.units import giga, per_second, seconds, share, signed_percent, tera, whole_bytes
 
 
 def time_table(measured: Measured) -> Table:
@@ -73,8 +73,7 @@ def speed_table(measured: Measured) -> Table:
     line(f"DRAM GB/s{_of_ranks(measured, traffic)}", giga, speeds, "dram_bytes_per_s")
     used = [utilisation(measured, while_busy=busy) for busy in (False, True)]
     if used[0] is not None:
-        roof = f"{peak_tera(used[0].peak.flops_per_s)} {used[0].precision}"
-        line(f"MFU: useful, of {roof}", units.percent, used, "mfu")
+        line(f"MFU: useful, of {used[0].peaks_text}", units.percent, used, "mfu")
         line("MFU, causal attention as its half", units.percent, used, "mfu_causal")
         line(f"HFU: executed, by each unit's peak{_of_ranks(measured, done)}", units.percent, used, "hfu")
     ppps = _ppps(measured)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rooflight import units
 from rooflight.explanation.advice import WORTH, Advice
 from rooflight.explanation.verdicts import LATENCY_PERCENT, SHORT_S, StepVerdict, Verdict
-from rooflight.measured.step import HOST_BOUND
+from rooflight.metrics import HOST_BOUND
 from rooflight.prediction.roofline import verdict as roof_verdict
 from rooflight.units import peak_tera, seconds, whole_bytes, whole_count
 

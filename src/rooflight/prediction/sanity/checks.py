@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from rooflight import units
 from rooflight.errors import BadInput
 from rooflight.hardware.roofs import roofs_of, unit_name
-from rooflight.measured.step import HOST_BOUND
-from rooflight.metrics import ratio
+from rooflight.metrics import HOST_BOUND, ratio
 from rooflight.prediction.paleo import CUDNN, LEAST, check_ppp
 from rooflight.prediction.sanity.figures import SAME, directions, link_name, power_of_ten, same
 from rooflight.prediction.sanity.given import Finding, Given, Judgement

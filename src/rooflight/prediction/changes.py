@@ -1,0 +1,223 @@
+"""What a step becomes when it is run in another way: every change is a transformation of the one step that was traced.
+
+`predict --channels-last` and the advice to use channels_last are the same function of the same trace. What a header
+says of how its step is run (`channels_last`, `fused`, `pad`, `execution`) is applied when the step is prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rooflight.hardware.tasks import CONVOLUTION, FAMILIES, OUTPUT, Task
+from rooflight.ledger import Execution
+
+if TYPE_CHECKING:
+    from rooflight.prediction.prepared import Step
+    from rooflight.prediction.tiers import Predictor
+
+_HALVED = ("bytes_read", "bytes_written")
+_EVEN = 8
+"""Rows of so many elements begin at multiples of 16 bytes in 16 bits; fast kernels need that."""
+_PADDED = 64
+"""What a size is padded to."""
+_SIDES = ("m", "n", "k")
+
+COMPILE_ASSUMES = (
+    "torch.compile: chains of elementwise ops, reductions and norms as one kernel each, at the bytes a second that they "
+    "have in eager mode; convolutions in channels_last and odd products padded where that is faster; the host is taken "
+    "to be as slow as in eager mode"
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step as it would be run otherwise."""
+
+    key: str
+    """Short, for a column of a table."""
+    words: str
+    """What to do."""
+    options: str
+    """What to add to the command, or to change in it."""
+    how: str
+    """How a sentence about it begins."""
+    step: Step
+    """With the change."""
+
+    def and_graphs(self) -> Change:
+        """The same, captured as one CUDA graph."""
+        graph = as_graph(self.step)
+        return Change(f"graph + {self.key}", f"{graph.words}, and {self.words}", f"{graph.options} {self.options}",
+                      f"{graph.how} and {self.how}", graph.step)  # fmt: skip
+
+
+def changes_of(step: Step, predictor: Predictor) -> Iterator[Change]:
+    """Those that apply to the step on a device. What each of them gains, if anything, is another question."""
+    families = {task.family for task in step.tasks}
+    precisions = {task.precision for task in step.tasks}
+    on_gpu = predictor.device.kind == "gpu"
+    if precisions & {"fp32", "tf32"} and timed_in_bf16(predictor):
+        yield Change("bf16", "bf16 for the whole model", "--dtype bf16", "in bf16", in_bf16(step))
+    if has_fp32_gemm(step) and "tf32" in predictor.device.tensor_flops_per_s:
+        yield Change("TF32", "TF32 in matmuls", "--tf32", "with TF32 in matmuls", in_tf32(step))
+    if sizes := uneven_sizes(step):
+        named = " and ".join(f"{size:,} padded to {_up(size):,}" for size in sizes[:2])
+        more = f" and {len(sizes) - 2} more sizes" if len(sizes) > 2 else ""
+        yield Change("pad", f"{named}{more}", "--pad", f"with {named}{more}", padded(step))
+    if has_convolutions(step) and not is_channels_last(step):
+        words = "channels_last for model and images"
+        yield Change("channels_last", words, "--channels-last", "in channels_last", in_channels_last(step))
+    if "foreach" in families and on_gpu:
+        how = "with a fused optimizer (fused=True)"
+        yield Change("fused", "a fused optimizer (fused=True)", "--fused", how, fused(step))
+    if not step.is_compiled and on_gpu:
+        yield Change("compile", "torch.compile", "--compile", "under torch.compile", compiled(step))
+    if not step.is_graph and on_gpu:
+        yield as_graph(step)
+
+
+def as_graph(step: Step) -> Change:
+    # What asks the GPU for a value cannot be captured.
+    asks = sorted({op.packet.removeprefix("aten::") for op, waits in zip(step.ledger.ops, step.waits, strict=True)
+                   if waits})  # fmt: skip
+    but = f" (without {asks[0]}, which no graph can hold)" if asks else ""
+    made = replace(step, execution=_EXECUTIONS[step.is_compiled, True])
+    return Change("graph", f"one CUDA graph for the step{but}", "--graphs", f"as one CUDA graph{but}", made)
+
+
+_EXECUTIONS: dict[tuple[bool, bool], Execution] = {
+    (False, False): "eager", (True, False): "compile", (False, True): "graph", (True, True): "compile+graph",
+}  # fmt: skip
+
+
+def as_asked(step: Step) -> Step:
+    """As its header says that it is run: of a trace that is still the plain one."""
+    header = step.ledger.header
+    if header.channels_last and has_convolutions(step) and not is_channels_last(step):
+        step = in_channels_last(step)
+    if header.fused and any(task.family == "foreach" for task in step.tasks):
+        step = fused(step)
+    if header.pad and uneven_sizes(step):
+        step = padded(step)
+    return step
+
+
+def compiled(step: Step) -> Step:
+    return replace(step, execution=_EXECUTIONS[True, step.is_graph])
+
+
+def eager(step: Step) -> Step:
+    return replace(step, execution=_EXECUTIONS[False, step.is_graph])
+
+
+def timed_in_bf16(predictor: Predictor) -> bool:
+    """Has the device bf16, and the calibration products in it? A CPU's was made in fp32 only."""
+    timed = any(points.family == "gemm" and points.precision == "bf16" for points in predictor.calibration.points)
+    return timed and "bf16" in predictor.device.tensor_flops_per_s
+
+
+def has_fp32_gemm(step: Step) -> bool:
+    return any(task.family == "gemm" and task.precision == "fp32" for task in step.tasks)
+
+
+def has_convolutions(step: Step) -> bool:
+    return any(task.family.startswith("conv-") for task in step.tasks)
+
+
+def is_channels_last(step: Step) -> bool:
+    layout = CONVOLUTION.index("channels_last")
+    return any(task.family.startswith("conv-") and task.numbers[layout] for task in step.tasks)
+
+
+def _changed(step: Step, change: Callable[[Task], Task]) -> Step:
+    return replace(step, tasks=tuple(map(change, step.tasks)))
+
+
+def in_bf16(step: Step) -> Step:
+    return replace(_changed(step, _in_bf16), runs_in={"fp32": "bf16", "tf32": "bf16"})
+
+
+def _in_bf16(task: Task) -> Task:
+    """Half the bytes, on tensor cores; fused attention in the kernel that bf16 has."""
+    if task.precision not in ("fp32", "tf32"):
+        return task
+    family = task.family.replace("-efficient-", "-cudnn-")
+    named = zip((*FAMILIES[family], *OUTPUT), task.numbers, strict=False)
+    numbers = tuple(value // 2 if name in _HALVED else value for name, value in named)
+    return Task(family.replace("batch-norm-cudnn", "batch-norm-native"), "bf16", numbers)
+
+
+def in_tf32(step: Step) -> Step:
+    """In products: nothing else changes, but a floor may be too low for what does not."""
+    return replace(_changed(step, _in_tf32), runs_in={"fp32": "tf32"})
+
+
+def _in_tf32(task: Task) -> Task:
+    return Task(task.family, "tf32", task.numbers) if task.family == "gemm" and task.precision == "fp32" else task
+
+
+def in_channels_last(step: Step) -> Step:
+    """Convolutions need no change of layout any more; norms and pools follow theirs."""
+    return _changed(step, _in_channels_last)
+
+
+def _in_channels_last(task: Task) -> Task:
+    names = FAMILIES[task.family]
+    if "channels_last" not in names:
+        return task
+    place = names.index("channels_last")
+    family = task.family.replace("batch-norm-cudnn", "batch-norm-native") if task.precision != "fp32" else task.family
+    return Task(family, task.precision, (*task.numbers[:place], 1, *task.numbers[place + 1 :]))
+
+
+def uneven_sizes(step: Step) -> list[int]:
+    """Sizes of products that are odd, as a vocabulary of 50,257; the largest first."""
+    return sorted({size for task in step.tasks for size in _uneven(task)}, reverse=True)
+
+
+def _uneven(task: Task) -> Sequence[int]:
+    if task.family != "gemm":
+        return ()
+    sizes = (task.numbers[FAMILIES["gemm"].index(side)] for side in _SIDES)
+    return [size for size in sizes if size > _PADDED and size % _EVEN]
+
+
+def _up(size: int) -> int:
+    return -(-size // _PADDED) * _PADDED
+
+
+def padded(step: Step) -> Step:
+    return _changed(step, _in_padded)
+
+
+def _in_padded(task: Task) -> Task:
+    uneven = _uneven(task)
+    named = zip(FAMILIES[task.family], task.numbers, strict=False)
+    return task._replace(numbers=tuple(_up(size) if name in _SIDES and size in uneven else size
+                                       for name, size in named)) if uneven else task  # fmt: skip
+
+
+def fused(step: Step) -> Step:
+    """All ops of the optimizer in one kernel: parameters, gradients and states read and written once."""
+    lists = [task for task in step.tasks if task.family == "foreach"]
+    widest = max(lists, key=lambda task: task.numbers[1])
+    tensors, elements = widest.numbers[:2]
+    size = 2 if widest.precision == "bf16" else 4
+    adam = "adam" in (step.ledger.header.optimizer or "")
+    reads, writes = (4, 3) if adam else (3, 2)
+    task = Task("fused-adam" if adam else "fused-sgd", widest.precision,
+                (tensors, elements, reads * elements * size, writes * elements * size))  # fmt: skip
+    optimizer_kinds = {kind for op, kind in zip(step.ledger.ops, step.kind_of.tolist(), strict=True)
+                       if op.phase == "optimizer"}  # fmt: skip
+    kept = [(task, kind) for task, kind in zip(step.tasks, step.task_kind.tolist(), strict=True)
+            if kind not in optimizer_kinds]  # fmt: skip
+    first = min(optimizer_kinds)
+    repeats = int((step.kind_of == first).sum())
+    if repeats != 1:
+        first = next((kind for kind in sorted(optimizer_kinds) if int((step.kind_of == kind).sum()) == 1), first)
+    kept.append((task, first))
+    return replace(step, tasks=tuple(task for task, _ in kept), task_kind=np.array([kind for _, kind in kept]))
