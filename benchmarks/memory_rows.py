@@ -22,7 +22,7 @@ from rooflight.memory.result import Memory
 from rooflight.prediction.api import predict
 from rooflight.prediction.steps import steps_of
 from rooflight.trace import TraceOptions
-from rooflight.trace.checkpointed import as_written
+from rooflight.spec import module_names
 
 HELD_OUT = Path(__file__).parent / "h200" / "results" / "memory_rows.json"
 OPTIONS = ("seq", "dtype", "step", "optimizer", "autocast", "accumulate", "checkpoint", "past")
@@ -212,7 +212,7 @@ def reserved_as_measured(rows: Iterable[Measured], *, shared_process: bool) -> d
 def _played(rows: Sequence[Measured], *, shared_process: bool) -> Iterable[tuple[str, int]]:
     first = rows[0]
     traced = {name: value for name, value in first.options.items() if name in _TRACED}
-    traced["checkpoint"] = as_written(traced.get("checkpoint"))
+    traced["checkpoint"] = module_names(traced["checkpoint"]) if traced.get("checkpoint") else ()
     which = {"seq": None, "past": None, "dtype": None, "overrides": None, "input_shape": None, "download": False}
     which |= {name: value for name, value in first.options.items() if name not in _TRACED}
     options = TraceOptions(target="cuda", on="meta", **traced)

@@ -22,7 +22,8 @@ from rooflight.ledger import total
 from rooflight.prediction.parallel.blocks import model_of
 from rooflight.prediction.parallel.split import parts_of
 from rooflight.reporting.text import headline
-from rooflight.trace.checkpointed import Checkpoints, as_written, chosen_paths
+from rooflight.spec import module_names
+from rooflight.trace.checkpointed import Checkpoints, chosen_paths
 from rooflight.trace.given import live_workload
 from rooflight.trace.stage import TraceOptions, staged
 
@@ -170,12 +171,11 @@ def test_what_fits_nothing(model, written, message):
 
 
 def test_written_as_text_or_as_a_list():
-    assert as_written(None) == ()
-    assert as_written("h.*, layer1.0,h.*") == ("h.*", "layer1.0")
-    assert as_written(["h.*", "a,b"]) == ("h.*", "a", "b")
+    assert module_names("h.*, layer1.0,h.*") == ("h.*", "layer1.0")
+    assert module_names(["h.*", "a,b"]) == ("h.*", "a", "b")
     for nothing in ("", "a,,b", [], [""]):
-        with pytest.raises(BadInput, match="--checkpoint wants"):
-            as_written(nothing)
+        with pytest.raises(BadInput, match="checkpoint wants"):
+            module_names(nothing)
 
 
 # --- the model is borrowed ---
@@ -540,7 +540,7 @@ def test_a_module_that_is_never_called_is_told():
 
 def test_only_training_can_be_checkpointed():
     model, x = net_and_input()
-    with pytest.raises(BadInput, match="--checkpoint goes with --step train"):
+    with pytest.raises(BadInput, match='checkpoint goes with step="train"'):
         rooflight.estimate(model, x, checkpoint="blocks.*")
 
 

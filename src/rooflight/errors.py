@@ -2,15 +2,35 @@
 
 A `RooflightError` is something the user can mend: its message is one line that says what is wrong, where, and what
 to do next. The command line prints it and exits with `exit_code`; anything else that escapes is a bug in rooflight.
+
+An error is written once, and speaks the language of whoever reads it: its text names options as `--loss` and
+`--step=train`, which in Python become `loss` and `step="train"`, and on the command line `--loss` and `--step train`.
 """
 
 from collections.abc import Sequence
 
 
 class RooflightError(Exception):
-    """Base of every error a user may see; `str(error)` is the one line to print."""
+    """Base of every error a user may see; `str(error)` is the one line to print, in the words of Python."""
 
     exit_code = 2
+
+    @property
+    def text(self) -> str:
+        """As it is written: what wraps an error hands this on."""
+        return super().__str__()
+
+    @property
+    def on_command_line(self) -> str:
+        """The line in options."""
+        from rooflight.spec import as_options
+
+        return as_options(self.text)
+
+    def __str__(self) -> str:
+        from rooflight.spec import in_python
+
+        return in_python(self.text)
 
 
 class UnknownModel(RooflightError):

@@ -106,7 +106,8 @@ def _umask() -> int:
 
 def load(path: str | Path) -> Ledger:
     """Read a ledger, or the recording `recorded:NAME`; whatever is wrong with the file is said in one line."""
-    path = recorded.path(str(path)) if recorded.is_recorded(path) else Path(path)
+    recording = recorded.name_of(str(path)) if recorded.is_recorded(path) else ""
+    path = recorded.path(recording) if recording else Path(path)
     content = read_bytes(path, what="ledger")
     version = _version(content, path)
     try:
@@ -114,7 +115,8 @@ def load(path: str | Path) -> Ledger:
             found = msgspec.json.decode(content, type=Ledger)
             ops = found.ops if version >= 3 else tuple(map(_in_own_precision, found.ops))
             found = found if version >= 4 else _with_kernel_time(found)
-            return _checked(msgspec.structs.replace(found, format_version=FORMAT_VERSION, ops=ops))
+            header = msgspec.structs.replace(found.header, recording=recording) if recording else found.header
+            return _checked(msgspec.structs.replace(found, format_version=FORMAT_VERSION, ops=ops, header=header))
         document = msgspec.json.decode(content)
         for step in range(version, FORMAT_VERSION):
             if step not in MIGRATIONS:

@@ -333,8 +333,12 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Type the model was converted to."""
     math: MathModes | None
     """Whether fp32 work runs in TF32."""
+    tf32: bool | None = None
+    """As it was asked for, for convolutions and matrix products alike; `None`: as torch has it."""
     sequence: int | None = None
     """Length of the sequence, where the model has one."""
+    seq: int | None = None
+    """The same as it was asked for; `None`: as the model, its inputs or `input` have it."""
     past: int | None = None
     """Tokens that are in the cache already, for `decode`."""
     autocast: str | None = None
@@ -343,6 +347,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Loss of a training step."""
     optimizer: str | None = None
     """Optimizer of a training step."""
+    foreach: bool | None = None
+    """Was the optimizer to take all tensors at once? `None`: as torch chooses."""
     accumulate: Count = 1
     """Forward and backward passes before one optimizer step."""
     checkpoint: tuple[str, ...] = ()
@@ -355,6 +361,22 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Does the optimizer do a step's work in one kernel?"""
     pad: bool = False
     """Are odd sizes of products padded? Only in predictions: of what really ran, the shapes tell."""
+    settings: dict[str, str] = {}
+    """Constructor arguments that the model was built with, as `--set` gives them."""
+    input: str | None = None
+    """Shape of one sample, as `--input` gives it; `None`: the model's own."""
+    download: bool = False
+    """Might its configuration be downloaded?"""
+    live: bool = False
+    """Was it a live module of Python, which nobody can build by name?"""
+    gpus: Count = 1
+    """GPUs of a node that a prediction is for."""
+    nodes: Count = 1
+    """Nodes that a prediction is for."""
+    parallel: str | None = None
+    """How they work together."""
+    micro_batches: Count | None = None
+    """Parts of a replica's batch, in a pipeline."""
     traced_on: str = "meta"
     """Where the trace ran: `meta` is on tensors without data."""
     inputs: tuple[tuple[str, Tensor], ...] = ()
@@ -375,6 +397,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Clocks, power, throttling, other processes while it ran; empty for a trace without a device."""
     command: str = ""
     """Command line that makes it again."""
+    recording: str = ""
+    """Name of the recording that it is, of those that come with rooflight."""
     notes: tuple[str, ...] = ()
     """What could not be measured and why, what was assumed."""
 

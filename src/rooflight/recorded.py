@@ -21,9 +21,14 @@ def names() -> list[str]:
     return sorted(path.relative_to(_FOLDER).as_posix().removesuffix(_ENDING) for path in found)
 
 
+def name_of(name: str) -> str:
+    """Without the prefix."""
+    return name.removeprefix(PREFIX).removesuffix(_ENDING)
+
+
 def path(name: str) -> Path:
     """The file of a recording, with or without the prefix; a name that is not there is answered with those near it."""
-    wanted = name.removeprefix(PREFIX).removesuffix(_ENDING)
+    wanted = name_of(name)
     known = names()
     if wanted in known:
         return _FOLDER / f"{wanted}{_ENDING}"

@@ -20,9 +20,10 @@ from rooflight.claims.result import Answer, Candidate, CannotTell, Judged
 from rooflight.claims.verdicts import Judging, unknown, wrong
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
-from rooflight.hardware.roofs import Side, roofs_of
+from rooflight.hardware.roofs import roofs_of
 from rooflight.ledger import Ledger
 from rooflight.measured.step import main_precision
+from rooflight.metrics import Side
 from rooflight.prediction.sanity import Given, Judgement
 from rooflight.prediction.sanity import judge as judge_run
 from rooflight.prediction.sanity.checks import FAR
@@ -208,23 +209,15 @@ def _bound(judging: Judging, claim: Claim) -> Judged:
 def _bound_by_ledger(claim: Claim, said: str, scope: Scope, device: Device | None) -> Judged:
     answer = ran.bound(scope, device)
     own = placed.is_own(scope, device)
-    # Of a layer `latency` is what compare writes; of a step it is another word for waiting.
-    right = "host" if answer.value == "latency" else answer.value
-    if right == said:
+    if answer.value == said:
         return Judged(claim=claim, verdict="right", answer=answer)
-    kernels = placed.also_bound(scope, by_name=same_model(claim.layer, scope.ledger.header.model)) if own else ()
-    if ("latency" if said == "host" else said) in kernels:
-        value = "latency" if said == "host" else said
-        reason = f"of its kernels: the step as a whole is bound by {answer.value}"
-        return Judged(claim=claim, verdict="right", answer=replace(answer, value=value), reason=reason)
+    also = placed.also_bound(scope, by_name=same_model(claim.layer, scope.ledger.header.model)) if own else ()
+    if said in also:
+        reason = f"of its kernels: as a whole it is bound by {answer.value}"
+        return Judged(claim=claim, verdict="right", answer=replace(answer, value=said), reason=reason)
     if answer.value == "host":
         text = "no roof is the limit: most of the wall time the device waits for the host"
         return wrong(claim, answer, (Candidate("host-bound", text, answer.value),))
-    if own and answer.value in ("latency", "cache") and said in ("memory", "compute"):
-        side = placed.side(scope).value
-        text = f"it lies on the {side} side of its ridge, and far from that roof: the {answer.value} is its limit"
-        codes = "far-from-the-roof" if side == said else "wrong-side+far-from-the-roof"
-        return wrong(claim, answer, (Candidate(codes, text, answer.value),))
     text = f"most of its time goes to ops on the {answer.value} side of their ridge"
     return wrong(claim, answer, (Candidate("wrong-side", text, answer.value),))
 

@@ -57,7 +57,7 @@ def shares(scope: Scope) -> list[Answer]:
 
 
 def bound(scope: Scope) -> Answer:
-    """Of a step compute, memory or host; of a part compute, memory, cache or latency."""
+    """Of a step compute, memory or host; of a part the roof that it lies under, compute or memory."""
     row = placed(scope)[0]
     step = scope.book.roofs.step()
     if row is step.whole:
@@ -69,10 +69,15 @@ def bound(scope: Scope) -> Answer:
 
 
 def also_bound(scope: Scope, *, by_name: bool) -> tuple[str, ...]:
-    """What bounds the kernels of a step, whatever it waits for: `compare` shows it in the row of the model's name."""
+    """What else is true of it: why a part is far from its roof, and what `compare` shows in the row of the model's name
+    of the kernels of a step, whatever it waits for."""
     found = verdicts_on(scope)
-    waits = [row.bound for row in found[:1] if row.bound == "latency"]
-    return tuple(bound for bound in (*waits, *(row.bound for row in found[1:] if by_name)) if bound is not None)
+    far = [FAR_WORDS[row.far] for row in found[:1] if row.far]
+    return (*far, *(row.bound for row in found[1:] if by_name and row.bound is not None))
+
+
+FAR_WORDS = {"short kernels": "host", "neither roof": "host", "L2 cache": "cache"}
+"""What people call it: latency and launches are the words of `host`."""
 
 
 def sides_of_model(scope: Scope) -> tuple[str, ...]:

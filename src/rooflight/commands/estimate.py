@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rooflight.commands.form_options import check_form, form, form_options
-from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, step_options
+from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options
 from rooflight.commands.table_options import table_options
 from rooflight.commands.terminal import say
 from rooflight.errors import BadInput
+from rooflight.spec import StepSpec, shell
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="what a model costs by mathematics")
 @click.argument("model")
-@step_options
+@step_options("estimate")
 @click.option(
     "--target",
     default="cuda",
@@ -42,12 +43,13 @@ def command(**options: Any) -> None:
     MODEL is a built-in name (see `rooflight list models`), torchvision:NAME, timm:NAME, hf:NAME-or-folder,
     package.module:factory or path/to/file.py:factory.
     """
-    _check(options)
+    spec = step_of(options, "estimate")
+    _check(spec, options)
     output: Path | None = options["output"]
     if options["symbolic"]:
-        _symbolic(options)
+        _symbolic(spec, options)
         return
-    ledger = _estimate(options)
+    ledger = _estimate(spec, options)
     if options["explain"] is not None:
         _explain(ledger, options)
         if output is not None:
@@ -61,14 +63,13 @@ def command(**options: Any) -> None:
         _show(ledger, to, options)
 
 
-def _check(options: Mapping[str, Any]) -> None:
-    check_step(options)
+def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
     for name in ("epochs", "dataset_size"):
         check_positive(name, options[name])
     if bool(options["epochs"]) != bool(options["dataset_size"]):
         raise BadInput("--epochs and --dataset-size go together: both are needed for the cost of a run")
-    if options["epochs"] is not None and options["step"] != "train":
-        raise BadInput("--epochs goes with --step train: add it, or leave --epochs away")
+    if options["epochs"] is not None and spec.step != "train":
+        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs away")
     _check_forms(options)
     check_form(options)
     if options["latex"] and not (options["explain"] or options["symbolic"]):
@@ -92,14 +93,11 @@ def _check_forms(options: Mapping[str, Any]) -> None:
         raise BadInput("--symbolic prints text, --latex or --json, and writes a .json file with -o")
 
 
-def _estimate(options: Mapping[str, Any]) -> Ledger:
+def _estimate(spec: StepSpec, options: Mapping[str, Any]) -> Ledger:
     from rooflight.estimation.api import estimate
 
     with quiet_model():
-        return estimate(
-            options["model"], **step_arguments(options), target=options["target"],
-            command=shlex.join(["rooflight", *sys.argv[1:]]),
-        )  # fmt: skip
+        return estimate(spec, target=options["target"], command=shlex.join(["rooflight", *sys.argv[1:]]))
 
 
 def _show(ledger: Ledger, to: str, options: Mapping[str, Any], *, output: Path | None = None) -> None:
@@ -125,7 +123,7 @@ def _save(ledger: Ledger, output: Path, options: Mapping[str, Any]) -> bool:
     from rooflight.files import save
 
     save(ledger, output, force=options["force"])
-    say(f"wrote {output} ({len(ledger.ops):,} ops); see it again with: rooflight report {output}")
+    say(f"wrote {output} ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}")
     return True
 
 
@@ -138,7 +136,7 @@ def _explain(ledger: Ledger, options: Mapping[str, Any]) -> None:
     emit(derivation_latex(derivation) if options["latex"] else derivation_text(derivation))
 
 
-def _symbolic(options: Mapping[str, Any]) -> None:
+def _symbolic(spec: StepSpec, options: Mapping[str, Any]) -> None:
     """The closed form, checked at the batch and sequence that were asked for as well."""
     import json
 
@@ -147,12 +145,9 @@ def _symbolic(options: Mapping[str, Any]) -> None:
     from rooflight.files import write_atomically
     from rooflight.reporting.closed_form import to_json_dict, to_latex, to_text
 
-    length = options["past"] if options["step"] == "decode" else options["seq"]
-    arguments = step_arguments(options)
-    for name in ("batch", "seq", "past", "tf32"):  # the form holds for all of them
-        del arguments[name]
+    also = [(batch, spec.past if spec.step == "decode" else spec.seq) for batch in spec.batches]
     with quiet_model():
-        found = closed_form(options["model"], also=[(options["batch"], length)], target=options["target"], **arguments)
+        found = closed_form(spec, also=also, target=options["target"])
     if options["as_json"] or options["output"]:
         content = json.dumps(to_json_dict(found))
     else:

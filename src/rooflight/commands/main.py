@@ -180,7 +180,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return _usage(error), 2
     if isinstance(error, RooflightError):
-        return text, error.exit_code
+        return " ".join(error.on_command_line.split()), error.exit_code
     if isinstance(error, BrokenPipeError):
         # The reader (head, less) has seen enough; what is still buffered must not be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

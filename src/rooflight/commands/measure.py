@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rooflight.commands.form_options import check_form, form, form_options
-from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, step_options
+from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options
 from rooflight.commands.table_options import measured_options, table_options
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadFile, BadInput, CannotMeasure, RooflightError
+from rooflight.spec import StepSpec, shell
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="what the hardware does, per operation")
 @click.argument("model")
-@step_options
+@step_options("measure")
 @click.option("--on", "device", metavar="DEVICE", help="cuda, cuda:1 or cpu. Default: the GPU if there is one.")
 @click.option(
     "--counters", type=click.Choice(["auto", "cupti", "ncu", "none"]), default="auto", show_default=True,
@@ -41,11 +42,9 @@ if TYPE_CHECKING:
 @click.option("--per-kernel", is_flag=True, help="Counters for every kernel too, not only for every op.")
 @click.option("--spread", is_flag=True, help="Count the whole step three times, to know how far its counts lie apart.")
 @click.option("--repeat", type=int, default=20, show_default=True, help="Plain steps to take the time of.")
-@click.option("--compile", "compiled", is_flag=True, help="The step as torch.compile runs it.")
 @click.option(
     "--compile-mode", metavar="MODE", help="torch.compile's mode: reduce-overhead, max-autotune, ... Implies --compile."
 )
-@click.option("--graphs", is_flag=True, help="The step captured as a CUDA graph, and replayed.")
 @click.option(
     "--trace", "trace_file", type=click.Path(path_type=Path), metavar="FILE",
     help="Write a trace for ui.perfetto.dev or chrome://tracing.",
@@ -63,47 +62,44 @@ def command(**options: Any) -> None:
     On an NVIDIA GPU: FLOPs by unit and precision, DRAM bytes, time, memory, kernels. On a CPU: time and memory, and
     FLOPs where the machine lets them be counted. `rooflight doctor` says what can be measured here.
     """
-    if options["compile_mode"]:
-        options["compiled"] = True
-    _check(options)
+    spec = step_of({**options, "compile": options["compile"] or bool(options["compile_mode"])}, "measure")
+    _check(spec, options)
     if options["profile_op"] is not None:
-        _run_for_a_profiler(options)
+        _run_for_a_profiler(spec, options)
         return
     options["output"] = _of_rank(options["output"])
     options["trace_file"] = _of_rank(options["trace_file"])
     check_form(options)
     if options["ncu_command"] is not None:
-        _ncu_command(options)
+        _ncu_command(spec, options)
         return
     if options["trace_file"] is not None:
         from rooflight.files import check_writable
 
         check_writable(options["trace_file"], force=options["force"])
-    ledger, stopped = _measure(options)
+    ledger, stopped = _measure(spec, options)
     _give(ledger, options)
     if stopped:
         click.echo("rooflight: interrupted; what was measured before is shown, the rest is missing", err=True)
         sys.exit(130)  # click would swallow its own Exit
 
 
-def _check(options: Mapping[str, Any]) -> None:
-    check_step(options)
+def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
     check_positive("repeat", options["repeat"])
-    if options["compiled"] and options["graphs"]:
-        raise BadInput("choose one of --compile and --graphs (--compile-mode reduce-overhead uses graphs by itself)")
+    eager = spec.execution == "eager"
     wishes = [options[name] for name in ("metrics", "per_kernel", "levels", "spread")]
     if options["counters"] == "none" and any(wishes):
         raise BadInput("--metrics, --per-kernel, --level and --spread need counters: leave --counters none away")
-    if options["counters"] == "ncu" and (options["compiled"] or options["graphs"]):
+    if options["counters"] == "ncu" and not eager:
         raise BadInput("--counters ncu is for the eager step: use --counters cupti with --compile and --graphs")
     if options["counters"] == "ncu" and options["spread"]:
         raise BadInput("--spread repeats the step in this process: use --counters cupti with it")
-    if options["ncu_command"] is not None and (options["compiled"] or options["graphs"]):
+    if options["ncu_command"] is not None and not eager:
         raise BadInput("--ncu-command opens an op of the eager step: leave --compile and --graphs away")
     trace_file = options["trace_file"]
     if trace_file is not None and trace_file == options["output"]:
         raise BadInput("--trace and -o name the same file: give them different names")
-    if trace_file is not None and options["compiled"] and not _on_gpu(options["device"]):
+    if trace_file is not None and spec.compile and not _on_gpu(options["device"]):
         raise BadInput(
             "--trace draws ops and kernels by their time, and a compiled step on the CPU has neither: leave "
             "--compile or --trace away"
@@ -112,7 +108,7 @@ def _check(options: Mapping[str, Any]) -> None:
         raise BadInput(f"--trace {trace_file}: the name must end in .json")
 
 
-def _measure(options: Mapping[str, Any]) -> tuple[Ledger, bool]:
+def _measure(spec: StepSpec, options: Mapping[str, Any]) -> tuple[Ledger, bool]:
     """The ledger, and whether Ctrl-C ended the measurement early."""
     from rooflight.measurement.api import MeasurementStopped, measure
 
@@ -122,19 +118,17 @@ def _measure(options: Mapping[str, Any]) -> tuple[Ledger, bool]:
     try:
         with quiet_model(), _progress() as show, _heard_once():
             ledger = measure(
-                options["model"], **step_arguments(options), device=options["device"],
-                counters="none" if backend == "ncu" else backend, levels=options["levels"] or ("dram",),
+                spec, device=options["device"], counters="none" if backend == "ncu" else backend, levels=options["levels"] or ("dram",),
                 metrics=() if backend == "ncu" else options["metrics"],
                 per_kernel=options["per_kernel"] and backend != "ncu", repeat=options["repeat"],
-                spread=options["spread"],
-                compile=options["compiled"], compile_mode=options["compile_mode"], graphs=options["graphs"],
-                progress=show, command=shlex.join(["rooflight", *sys.argv[1:]]),
+                spread=options["spread"], compile_mode=options["compile_mode"], progress=show,
+                command=shlex.join(["rooflight", *sys.argv[1:]]),
             )  # fmt: skip
             if backend != "ncu":
                 return ledger, False
             show("counters: ncu replays every kernel", 0, 1)
             try:
-                return _with_ncu(ledger, options), False
+                return _with_ncu(ledger, spec, options), False
             except KeyboardInterrupt:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 return _noted(ledger, "interrupted while ncu counted: counters are missing"), True
@@ -194,16 +188,16 @@ def _noted(ledger: Ledger, note: str) -> Ledger:
     return msgspec.structs.replace(ledger, header=header)
 
 
-def _with_ncu(ledger: Ledger, options: Mapping[str, Any]) -> Ledger:
+def _with_ncu(ledger: Ledger, spec: StepSpec, options: Mapping[str, Any]) -> Ledger:
     from rooflight.measurement.counters import ncu
     from rooflight.measurement.options import MeasureOptions
 
     _release_gpu()
     wanted = MeasureOptions(counters="ncu", levels=options["levels"] or ("dram",), metrics=options["metrics"])
     try:
-        return ncu.count(ledger, [*_this_step(options), "--profile-op", "all"], wanted)
+        return ncu.count(ledger, [sys.executable, "-m", *_this_step(spec, options), "--profile-op", "all"], wanted)
     except CannotMeasure as error:  # what was measured before stays
-        return _noted(ledger, f"counters not measured: {error}")
+        return _noted(ledger, f"counters not measured: {error.on_command_line}")
 
 
 def _release_gpu() -> None:
@@ -217,48 +211,29 @@ def _release_gpu() -> None:
         torch.cuda.empty_cache()
 
 
-def _this_step(options: Mapping[str, Any]) -> list[str]:
-    """A command line that runs the same step."""
-    line = [sys.executable, "-m", "rooflight", "measure", options["model"]]
-    usual = {"step": "infer", "dtype": "fp32", "accumulate": 1}
-    for name in ("batch", "seq", "past", "step", "dtype", "autocast", "loss", "optimizer", "accumulate", "checkpoint"):
-        if options[name] is not None and options[name] != usual.get(name):
-            line += [f"--{name}", str(options[name])]
-    for name in ("foreach", "tf32"):
-        if options[name] is not None:
-            line.append(f"--{name}" if options[name] else f"--no-{name}")
-    for name, flag in (("input_shape", "--input"), ("settings", "--set")):
-        for value in options[name]:
-            line += [flag, value]
-    if options["download"]:
-        line.append("--download")
-    if options["device"]:
-        line += ["--on", options["device"]]
-    return line
+def _this_step(spec: StepSpec, options: Mapping[str, Any]) -> list[str]:
+    """The words that run the same step, for `python -m`."""
+    return spec.words("measure", on=options["device"])
 
 
-def _run_for_a_profiler(options: Mapping[str, Any]) -> None:
+def _run_for_a_profiler(spec: StepSpec, options: Mapping[str, Any]) -> None:
     from rooflight.measurement.api import profiled_step
 
     wanted = options["profile_op"]
     with quiet_model():
-        profiled_step(
-            options["model"], **step_arguments(options), device=options["device"],
-            only=None if wanted == "all" else wanted,
-        )  # fmt: skip
+        profiled_step(spec, device=options["device"], only=None if wanted == "all" else wanted)
 
 
-def _ncu_command(options: Mapping[str, Any]) -> None:
+def _ncu_command(spec: StepSpec, options: Mapping[str, Any]) -> None:
     from rooflight.commands.output import emit
     from rooflight.estimation.api import estimate
     from rooflight.measurement.counters.ncu import find_op, open_op_command
 
     with quiet_model():
-        ledger = estimate(options["model"], **step_arguments(options))
+        ledger = estimate(spec)
     op = find_op(ledger.ops, options["ncu_command"])
-    line = _this_step(options)
-    line[0] = "python"
-    where = op.module or options["model"]
+    line = ["python", "-m", *_this_step(spec, options)]
+    where = op.module or spec.model
     emit(f"# {op.name} in {where}, {op.phase}, op {op.index} of {len(ledger.ops)}")
     emit(open_op_command(line, op))
 
@@ -290,7 +265,7 @@ def _saved(ledger: Ledger, output: Path, options: Mapping[str, Any], choices: Ma
     try:
         if name.endswith((".json", ".json.gz")):
             save(ledger, output, force=options["force"])
-            say(f"wrote {output} ({len(ledger.ops):,} ops); see it again with: rooflight report {output}")
+            say(f"wrote {output} ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}")
         else:
             show_measure(
                 ledger, to=name.rpartition(".")[2], output=output, force=options["force"],
@@ -310,7 +285,7 @@ def _write_trace(ledger: Ledger, options: Mapping[str, Any]) -> None:
     try:
         write_atomically(options["trace_file"], to_perfetto(ledger), force=options["force"])
     except RooflightError as error:
-        click.echo(f"rooflight: no trace written: {error}", err=True)
+        click.echo(f"rooflight: no trace written: {error.on_command_line}", err=True)
     else:
         say(f"wrote {options['trace_file']}; open it at https://ui.perfetto.dev")
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rooflight.commands.form_options import check_form, form
-from rooflight.commands.step_options import check_positive, check_step, quiet_model, step_arguments, steps_options
+from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
+from rooflight.spec import StepSpec
 
 if TYPE_CHECKING:
     from rooflight.prediction.paleo import Ppp
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="time and memory of a step on a device, or on many, here or elsewhere")
 @click.argument("model")
-@steps_options
+@step_options("predict")
 @click.option(
     "--on",
     "devices",
@@ -43,24 +44,9 @@ if TYPE_CHECKING:
     help="Platform percent of peak, PALEO's constant (asks for --tier spec); of a ledger, what was measured.",
 )
 @click.option("--calibration", type=click.Path(path_type=Path), help="A file of `rooflight calibrate`.")
-@click.option("--graphs", is_flag=True, help="The step as one CUDA graph.")
 @click.option("--epochs", type=int, help="With --dataset-size: the time of a whole training run.")
 @click.option("--dataset-size", type=int, help="Samples in an epoch.")
 @click.option("--price", type=float, help="What an hour of one device costs, in any currency.")
-@click.option(
-    "--gpus",
-    type=int,
-    default=1,
-    show_default=True,
-    help="GPUs; more than a node of the device holds are in several. The batch is then a replica's.",
-)
-@click.option("--nodes", type=int, default=1, show_default=True, help="Nodes, with --gpus in each.")
-@click.option(
-    "--parallel",
-    metavar="HOW",
-    help="ddp (default), fsdp, zero1, zero2, zero3, tp, pp, or tensor x pipeline x data as 8x4x2.",
-)
-@click.option("--micro-batches", type=int, help="Of a replica's batch. Default: 4 a pipeline stage.")
 @click.option("--memory", is_flag=True, help="Memory through the step, what is alive at its highest, what would save.")
 @click.option("--max-batch", is_flag=True, help="The largest batch that fits each device; with --gpus, of a replica.")
 @click.option("--max-seq", is_flag=True, help="The longest sequence that fits each device, at the first batch.")
@@ -82,8 +68,9 @@ def command(**options: Any) -> None:
     an interval, and with how it was found: from the device's own calibration, from another's carried over, or from its
     data sheet.
     """
-    _check(options)
-    found = _predict(options)
+    spec = step_of(options, "predict")
+    _check(spec, options)
+    found = _predict(spec, options)
     output: Path | None = options["output"]
     to = form(options)
     if output is not None:
@@ -99,14 +86,13 @@ def command(**options: Any) -> None:
             emit(_content(found, to, options))
 
 
-def _check(options: Mapping[str, Any]) -> None:
-    check_step(options)
-    for name in ("epochs", "dataset_size", "gpus", "nodes", "micro_batches"):
+def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
+    for name in ("epochs", "dataset_size"):
         check_positive(name, options[name])
     if bool(options["epochs"]) != bool(options["dataset_size"]):
         raise BadInput("--epochs and --dataset-size go together: both are needed for the time of a run")
-    if options["epochs"] is not None and options["step"] != "train":
-        raise BadInput("--epochs goes with --step train: add it, or leave --epochs away")
+    if options["epochs"] is not None and spec.step != "train":
+        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs away")
     price = options["price"]
     if price is not None and not (math.isfinite(price) and price > 0):
         raise BadInput(f"--price must be above 0, got {price:g}: what one device costs an hour")
@@ -142,17 +128,14 @@ def _ppp(text: str | None) -> Ppp | None:
     return ppp_of_step(ledger, device)
 
 
-def _predict(options: Mapping[str, Any]) -> Predictions:
+def _predict(spec: StepSpec, options: Mapping[str, Any]) -> Predictions:
     from rooflight.prediction.api import predict
 
-    arguments = step_arguments(options)
-    with quiet_model(), progress(f"predicting {options['model']} on {options['devices']}"):
+    with quiet_model(), progress(f"predicting {spec.model} on {options['devices']}"):
         return predict(
-            options["model"], **arguments, on=options["devices"], tier=options["tier"],
-            ppp=_ppp(options["ppp"]), graphs=options["graphs"], calibration=options["calibration"],
-            roofline=options["roofline"], gpus=options["gpus"], nodes=options["nodes"], parallel=options["parallel"],
-            micro_batches=options["micro_batches"], memory=options["memory"], max_batch=options["max_batch"],
-            max_seq=options["max_seq"], allocator=options["allocator"],
+            spec, on=options["devices"], tier=options["tier"], ppp=_ppp(options["ppp"]),
+            calibration=options["calibration"], roofline=options["roofline"], memory=options["memory"],
+            max_batch=options["max_batch"], max_seq=options["max_seq"], allocator=options["allocator"],
             command=shlex.join(["rooflight", *sys.argv[1:]]),
         )  # fmt: skip
 

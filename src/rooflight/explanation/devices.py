@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import Ledger, Measurement, Value
+from rooflight.ledger import Ledger, Value
 from rooflight.measured import is_measured
+from rooflight.measured.facts import Fact, StepTimes
 from rooflight.prediction.asked import predictor_of
-from rooflight.prediction.cells import cells_of
+from rooflight.prediction.cells import Cell, cells_of
 from rooflight.prediction.prepared import PreparedTrace
-from rooflight.prediction.tiers import Predictor
 
 
 def judged_on(ledger: Ledger, on: Device | None) -> tuple[Device | None, str]:
@@ -47,20 +45,17 @@ def judged_on(ledger: Ledger, on: Device | None) -> tuple[Device | None, str]:
     return device, ""
 
 
-def with_predicted_times(ledger: Ledger, predictor: Predictor) -> Ledger:
-    """An estimate with the times that its ops will take, as if they had been measured."""
-    graph = ledger.header.is_graph
-    cell = cells_of(PreparedTrace(ledger, None).at(None), [predictor], graphs=graph)[0]
-    origin = f"predicted, {predictor.tier} on {predictor.device.name}"
-    ops = [
-        Measurement(scope="op", ops=(place,), quantities={
-            "kernel_time_s": Value(time_s, origin), "kernels": Value(round(kernels), origin)})
-        for place, (time_s, kernels) in enumerate(zip(cell.times.seconds.tolist(), cell.times.kernels.tolist(),
-                                                      strict=True))
+def predicted_times(cell: Cell) -> StepTimes:
+    """The times that the ops of a step will take."""
+    how = f"{cell.predictor.tier} on {cell.predictor.device.name}"
+    origin, times = f"predicted, {how}", cell.times
+    ops = tuple(
+        Fact((place,), {"kernel_time_s": time_s, "kernels": round(kernels)})
+        for place, (time_s, kernels) in enumerate(zip(times.seconds.tolist(), times.kernels.tolist(), strict=True))
         if time_s
-    ]  # fmt: skip
+    )
     step = {"wall_time_s": Value(cell.wall_s, origin), "gpu_busy_s": Value(cell.gpu_s, origin)}
-    return replace(ledger, measurements=(*ops, Measurement(scope="step", quantities=step)))
+    return StepTimes("predicted", how, ops, {cell.step.ledger.header.rank: step})
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,6 @@ def by_time(ledger: Ledger, devices: Sequence[Device]) -> list[DeviceTime]:
     """Devices by the predicted time of this step, the fastest first. How near to its ridge a step lies says nothing of
     which device is the better one."""
     step = PreparedTrace(ledger, None).at(None)
-    graph = ledger.header.is_graph
-    cells = cells_of(step, [predictor_of(device, None, None)[0] for device in devices], graphs=graph)
+    cells = cells_of(step, [predictor_of(device, None, None)[0] for device in devices])
     found = [DeviceTime(cell.predictor.device.name, cell.wall_s, cell.gpu_s, cell.predictor.tier) for cell in cells]
     return sorted(found, key=lambda one: one.time_s)

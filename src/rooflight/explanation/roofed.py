@@ -9,11 +9,12 @@ from typing import Literal
 
 import msgspec
 
+from rooflight import metrics
 from rooflight.errors import BadInput
-from rooflight.hardware.roofs import Demand, Roof, Roofs, Side, demand_of, unit_name
+from rooflight.hardware.roofs import Demand, Roof, Roofs, demand_of, unit_name
 from rooflight.ledger import Op
 from rooflight.measured.facts import Number
-from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS, Side
 
 Basis = Literal["executed", "useful", "DRAM", "compulsory"]
 
@@ -44,21 +45,19 @@ class Work:
     compute_s: float
     """The units one after the other, each at its own peak. By formula, the units of an op side by side."""
     memory_s: float
+    roof_s: float
+    """The longer of the two; of several ops by formula, op by op and added up."""
     bandwidth_bytes_per_s: float
     plain_peak_flops_per_s: float
     """Of the cores in fp32: what work without FLOPs is held against."""
 
     @property
-    def roof_s(self) -> float:
-        return max(self.compute_s, self.memory_s)
-
-    @property
     def side(self) -> Side:
-        return "compute" if self.compute_s > self.memory_s else "memory"
+        return metrics.side(self.compute_s, self.memory_s)
 
     @property
     def intensity(self) -> float | None:
-        return self.flops / self.bytes if self.bytes else None
+        return metrics.intensity(self.flops, self.bytes)
 
     @property
     def ridge(self) -> float:
@@ -90,11 +89,13 @@ def work_of(values: Mapping[str, Number], ops: Iterable[Op], roofs: Roofs, *, fl
     if not moved and not compute_s:
         raise Unknown("it computed nothing and moved too few bytes to tell")
     bandwidth = roofs.slope().bytes_per_s
+    memory_s = moved / bandwidth
+    roof_s = max(compute_s, memory_s) if executed is not None or dram else sum(one.roof_s(roofs) for one in demands)
     return Work(
         flops=sum(one.flops for one in units), flops_basis="executed" if executed is not None else "useful",
         bytes=moved, bytes_basis="DRAM" if dram else "compulsory",
         compulsory_bytes=sum(demand.bytes for demand in demands) if demands else None, units=units,
-        compute_s=compute_s, memory_s=moved / bandwidth, bandwidth_bytes_per_s=bandwidth,
+        compute_s=compute_s, memory_s=memory_s, roof_s=roof_s, bandwidth_bytes_per_s=bandwidth,
         plain_peak_flops_per_s=roofs.other("fp32").flops_per_s,
     )  # fmt: skip
 

@@ -9,33 +9,36 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from rooflight.explanation.advice import Advice, Outlook
-from rooflight.explanation.devices import judged_on, with_predicted_times
+from rooflight import metrics
+from rooflight.explanation.advice import Advisor
+from rooflight.explanation.devices import judged_on, predicted_times
 from rooflight.explanation.roofed import Basis, UnitWork, Unknown, Work, work_of
 from rooflight.hardware.device import Device
-from rooflight.hardware.roofs import Roofs, Side, roofs_of
+from rooflight.hardware.roofs import Roofs, roofs_of
 from rooflight.ledger import Ledger, Measurement, total
 from rooflight.measured import Group, Measured, Whole, is_measured
 from rooflight.measured.facts import Number, adds_up
 from rooflight.measured.rows import MeasuredRow, rows
 from rooflight.measured.step import busy_s, busy_share, executed, is_host_bound, moved, wall_s
+from rooflight.metrics import Bound, Origin, Side
 from rooflight.prediction.asked import predictor_of
 from rooflight.prediction.calibrated.baseline import LAUNCH_S
+from rooflight.prediction.cells import Cell, cells_of
+from rooflight.prediction.prepared import PreparedTrace
+from rooflight.prediction.result import Advice
 from rooflight.prediction.tiers import Predictor
 from rooflight.summary import By
 
-Bound = Literal["compute", "memory", "cache", "latency"]
-StepBound = Literal["compute", "memory", "host"]
+Far = Literal["", "short kernels", "L2 cache", "neither roof"]
+"""Why work is far from its roof; empty where it is not."""
 
-LATENCY_PERCENT = 25.0
-"""Under this part of its roof, work waits for neither: kernels that share their time evenly between two roofs, and
-reach both, are still at half of each."""
 SHORT_S = 2 * LAUNCH_S
 """Of a kernel shorter than this, half or more is its own start."""
 TOTAL = "total"
@@ -70,12 +73,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     roof_time_s: float | None = None
     """The least time that the roofs allow."""
     percent_of_roof: float | None = None
+    """`roof_time_s` over its time; of several sets of ops, those of each added up."""
     percent_of_compute: float | None = None
     percent_of_memory: float | None = None
     percent_of_cache: float | None = None
     """Its compulsory bytes over those that the memory could have moved in its time, where DRAM bytes were counted: the
     cache gave what is more than `percent_of_memory`. `None` of fused ops, which do not move what is between them."""
-    bound: Bound | None = None
+    bound: Side | None = None
+    """The roof that it lies under; of several sets of ops, the one with more of their time."""
+    far: Far = ""
+    """Why it is far from that roof, where it is."""
+    parts: int = 1
+    """Sets of ops that kernels belong to."""
     advice: Advice | None = None
     host_bound: bool | None = None
     """Does the whole step wait for the host?"""
@@ -104,23 +113,35 @@ class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What bounds the step, and what would help. Everything under the roofs is of the time in which the GPU works."""
 
     device: str | None
-    times: Literal["measured", "predicted"]
-    bound: StepBound | None
+    times: Origin
+    bound: Bound | None
     whole: Verdict
     wall_s: float | None = None
     busy_s: float | None = None
     busy_share: float | None = None
     sides: dict[Side, float] = {}
     """Parts of the kernels' time under each roof."""
-    bounds: dict[Bound, float] = {}
-    """Parts of the kernels' time by what bounds each of them."""
-    percent_of_op_roofs: float | None = None
-    """The least time of every set of ops under its own roof, one after the other, over their time."""
+    far: dict[Far, float] = {}
+    """Parts of the kernels' time that are far from their roof, by why."""
+    percent_of_roof: float | None = None
+    """The least time of every set of ops under its own roof, one after the other, over the time the GPU is busy."""
+    intensity: float | None = None
+    """FLOPs that must be computed for every compulsory byte, by formula."""
     advice: tuple[Advice, ...] = ()
-    """For the whole step, best first."""
+    """For the whole step, best first; then a larger batch, which is another step."""
     predictor: str = ""
     """What predicts the gains."""
     reason: str = ""
+
+    @property
+    def gain(self) -> float | None:
+        """What the best change of this very step gains; `None` without a verdict."""
+        return None if self.bound is None else max((one.gain for one in self.advice if one.samples == 1), default=0.0)
+
+    @property
+    def percent_of_op_roofs(self) -> float | None:
+        """As `percent_of_roof` was called."""
+        return self.percent_of_roof
 
     @property
     def sentence(self) -> str:
@@ -144,11 +165,13 @@ class Judge:
     """A step on its device, looked at once for many questions."""
 
     def __init__(self, ledger: Ledger, *, on: Device | None = None) -> None:
-        self.times: Literal["measured", "predicted"] = "measured" if is_measured(ledger) else "predicted"
         self.device, self.reason = judged_on(ledger, on)
-        self.measured = Measured(ledger)
-        if self.times == "predicted" and self.predictor is not None:
-            self.measured = Measured(with_predicted_times(ledger, self.predictor))
+        self.cell: Cell | None = None
+        """The prediction that its times are of, where they are predicted."""
+        if not is_measured(ledger) and self.predictor is not None:
+            self.cell = cells_of(PreparedTrace(ledger, None).at(None), [self.predictor])[0]
+        self.measured = Measured(ledger, None if self.cell is None else predicted_times(self.cell))
+        self.times: Origin = self.measured.origin if is_measured(ledger) else "predicted"
 
     @cached_property
     def predictor(self) -> Predictor | None:
@@ -159,8 +182,8 @@ class Judge:
         return "" if self.device is None else self.device.title
 
     @cached_property
-    def outlook(self) -> Outlook:
-        return Outlook(self.measured, self.predictor)
+    def advisor(self) -> Advisor:
+        return Advisor(self.measured, self.predictor, self.cell)
 
     @cached_property
     def _roofs(self) -> Roofs | None:
@@ -185,7 +208,7 @@ class Judge:
         """Verdicts on rows, folded ones too; without advice they cost far less."""
         advice: Sequence[Advice | None] = [None] * len(found)
         if advised and self.device is not None:
-            advice = self.outlook.rows([row.group for row in found])
+            advice = self.advisor.rows([row.group for row in found])
         return [self._row(row, one) for row, one in zip(found, advice, strict=True)]
 
     def _row(self, row: MeasuredRow, advice: Advice | None) -> Verdict:
@@ -209,12 +232,35 @@ class Judge:
             return replace(plain, reason=self.reason)
         if not plain.time_s:
             return replace(plain, reason="no kernel ran for it, or none that was timed")
-        ops = [self.measured.ledger.ops[index] for index in group.ops]
         try:
-            work = work_of(values, ops, self._roofs, flops_counted=whole.executed, bytes_counted=whole.dram)
+            work = self._work(values, group.ops, whole)
         except Unknown as why:
             return replace(plain, reason=str(why))
-        return _placed(plain, work, plain.time_s, fused=self.measured.ledger.header.is_compiled)
+        parts = self._parts(group, whole)
+        return _placed(plain, work, parts, plain.time_s, fused=self.measured.ledger.header.is_compiled)
+
+    def _work(self, values: Mapping[str, Number], ops: Sequence[int], whole: Whole) -> Work:
+        assert self._roofs is not None
+        found = [self.measured.ledger.ops[index] for index in ops]
+        return work_of(values, found, self._roofs, flops_counted=whole.executed, bytes_counted=whole.dram)
+
+    def _parts(self, group: Group, whole: Whole) -> list[_Part]:
+        """Every set of ops that kernels belong to, under its own roof; those of which nothing is known are left out."""
+        sums: dict[tuple[int, ...], dict[str, Number]] = defaultdict(dict)
+        for fact in group.facts:
+            held = sums[fact.ops]
+            for name, value in fact.values.items():
+                if adds_up(name):
+                    held[name] = held.get(name, 0) + value
+        found = []
+        for ops, values in sums.items():
+            if values.get("kernel_time_s"):
+                try:
+                    found.append(_Part(self._work(values, ops, whole), float(values["kernel_time_s"]),
+                                       int(values.get("kernels", 0))))  # fmt: skip
+                except Unknown:
+                    continue
+        return found
 
     def step(self) -> StepVerdict:
         return self._step
@@ -233,7 +279,11 @@ class Judge:
         values = {**measured.total.values, **({} if done is None else done.values)}
         values |= {} if traffic is None else traffic.values
         counted = Whole(executed=done is not None, cuda=done is not None, dram=traffic is not None)
-        return self.judged(plain, values, measured.whole, NOT_COUNTED if by_formula else counted)
+        whole = NOT_COUNTED if by_formula else counted
+        if whole is counted and not by_formula and not measured.sums(measured.whole).whole.executed:
+            # Only the step as a whole was counted: its ops are under their roofs by formula.
+            return self.judged(plain, values, Group(measured.whole.ops, ()), whole)
+        return self.judged(plain, values, measured.whole, whole)
 
     @cached_property
     def _step(self) -> StepVerdict:
@@ -248,62 +298,71 @@ class Judge:
         return found if reason else self._with_bounds(found)
 
     def _with_bounds(self, found: StepVerdict) -> StepVerdict:
-        parts = self._parts()
-        whole_s = sum(part.time_s or 0.0 for part in parts)
+        ledger, counted = self.measured.ledger, self.measured.sums(self.measured.whole).whole
+        parts = self._parts(self.measured.whole, counted)
+        whole_s = sum(part.time_s for part in parts)
         sides: dict[Side, float] = defaultdict(float)
-        bounds: dict[Bound, float] = defaultdict(float)
+        far: dict[Far, float] = defaultdict(float)
         for part in parts:
-            if part.side is not None and part.bound is not None and part.time_s:
-                sides[part.side] += part.time_s / whole_s
-                bounds[part.bound] += part.time_s / whole_s
-        bound: StepBound = "memory" if sides["memory"] > sides["compute"] else "compute"
-        if not whole_s and found.whole.side is not None:  # nothing is known of its ops
+            sides[part.work.side] += part.time_s / whole_s
+            why = part.far(fused=ledger.header.is_compiled)
+            far[why] += part.time_s / whole_s if why else 0.0
+        bound = metrics.bound(sides["compute"], sides["memory"], host_bound=self._host_bound)
+        if not whole_s and found.whole.side is not None and not self._host_bound:  # nothing is known of its ops
             bound = found.whole.side
-        least = sum(min(part.roof_time_s or 0.0, part.time_s or 0.0) for part in parts)
-        predictor = self.predictor
+        predictor, roof_s = self.predictor, sum(part.work.roof_s for part in parts)
+        percent = metrics.percent_of_roof(roof_s, found.whole.time_s) if parts else found.whole.percent_of_roof
         return replace(
-            found, bound="host" if self._host_bound else bound, sides=dict(sides), bounds=dict(bounds),
-            percent_of_op_roofs=100 * least / whole_s if whole_s else None, advice=self.outlook.step(),
+            found, bound=bound, sides=dict(sides), far={why: share for why, share in far.items() if share},
+            whole=replace(found.whole, bound=found.whole.side if bound == "host" else bound, percent_of_roof=percent),
+            percent_of_roof=percent, intensity=found.whole.estimated_intensity, advice=self.advisor.step(),
             predictor="" if predictor is None else f"{predictor.tier}: {predictor.source}",
         )  # fmt: skip
 
-    def _parts(self) -> list[Verdict]:
-        """Verdicts on every set of ops that kernels belong to."""
-        sums: dict[tuple[int, ...], dict[str, Number]] = defaultdict(dict)
-        for fact in self.measured.facts:
-            held = sums[fact.ops]
-            for name, value in fact.values.items():
-                if adds_up(name):
-                    held[name] = held.get(name, 0) + value
-        counted = self.measured.sums(self.measured.whole).whole
-        return [
-            self.judged(Verdict(name="", time_s=_float(values["kernel_time_s"]), kernels=_int(values.get("kernels"))),
-                         values, Group(ops, ()), counted)
-            for ops, values in sums.items() if values.get("kernel_time_s")
-        ]  # fmt: skip
+
+@dataclass(frozen=True)
+class _Part:
+    """A set of ops that ran in kernels of their own."""
+
+    work: Work
+    time_s: float
+    kernels: int
+
+    def far(self, *, fused: bool) -> Far:
+        return _far(self.work, self.time_s, self.kernels, fused=fused)
 
 
-def _placed(plain: Verdict, work: Work, time_s: float, *, fused: bool) -> Verdict:
-    percent = 100 * work.roof_s / time_s
-    cache = None
-    if work.bytes_basis == "DRAM" and work.compulsory_bytes is not None and not fused:
-        cache = 100 * work.compulsory_bytes / work.bandwidth_bytes_per_s / time_s
+def _placed(plain: Verdict, work: Work, parts: Sequence[_Part], time_s: float, *, fused: bool) -> Verdict:
+    roof_s, side = work.roof_s, work.side
+    if len(parts) > 1:
+        # Each under its own roof: what they add up to is what a plan for all of them could reach.
+        roof_s = sum(part.work.roof_s for part in parts)
+        of_memory = sum(part.time_s for part in parts if part.work.side == "memory")
+        side = "memory" if 2 * of_memory >= sum(part.time_s for part in parts) else "compute"
     return replace(
         plain, flops=work.flops, flops_basis=work.flops_basis, bytes=work.bytes, bytes_basis=work.bytes_basis,
-        units=work.units, intensity=work.intensity, ridge=work.ridge, side=work.side,
-        attainable_flops_per_s=work.attainable_flops_per_s, flops_per_s=work.flops / time_s, roof_time_s=work.roof_s,
-        percent_of_roof=percent, percent_of_compute=100 * work.compute_s / time_s,
-        percent_of_memory=100 * work.memory_s / time_s, percent_of_cache=cache,
-        bound=_bound(work.side, percent, cache, None if not plain.kernels else time_s / plain.kernels),
+        units=work.units, intensity=work.intensity, ridge=work.ridge, side=side, parts=max(len(parts), 1),
+        attainable_flops_per_s=work.flops / roof_s if roof_s else 0.0, flops_per_s=work.flops / time_s,
+        roof_time_s=roof_s, percent_of_roof=metrics.percent_of_roof(roof_s, time_s),
+        percent_of_compute=metrics.percent_of_roof(work.compute_s, time_s),
+        percent_of_memory=metrics.percent_of_roof(work.memory_s, time_s),
+        percent_of_cache=_cache_percent(work, time_s, fused=fused), bound=side,
+        far=_far(work, time_s, plain.kernels, fused=fused, roof_s=roof_s),
     )  # fmt: skip
 
 
-def _bound(side: Side, percent: float, cache: float | None, kernel_s: float | None) -> Bound:
-    if kernel_s is not None and kernel_s < SHORT_S:
-        return "latency"
-    if percent >= LATENCY_PERCENT:
-        return side
-    return "cache" if cache is not None and cache >= LATENCY_PERCENT else "latency"
+def _cache_percent(work: Work, time_s: float, *, fused: bool) -> float | None:
+    if work.bytes_basis != "DRAM" or work.compulsory_bytes is None or fused:
+        return None
+    return metrics.percent_of_roof(work.compulsory_bytes / work.bandwidth_bytes_per_s, time_s)
+
+
+def _far(work: Work, time_s: float, kernels: int | None, *, fused: bool, roof_s: float | None = None) -> Far:
+    if kernels and time_s / kernels < SHORT_S:
+        return "short kernels"
+    if 100 * (work.roof_s if roof_s is None else roof_s) >= metrics.FAR_PERCENT * time_s:
+        return ""
+    return "L2 cache" if (_cache_percent(work, time_s, fused=fused) or 0) >= metrics.FAR_PERCENT else "neither roof"
 
 
 def _float(value: Number | None) -> float | None:

@@ -15,10 +15,10 @@ from typing import Literal
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import Op
+from rooflight.metrics import Side
 
 Unit = Literal["core", "tensor"]
 Level = Literal["dram", "l2"]
-Side = Literal["compute", "memory"]
 
 _UNIT_NAMES: Mapping[str, dict[Unit, str]] = {
     "cpu": {"core": "vector units", "tensor": "matrix units"},

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rooflight.ledger import Ledger, Op
-from rooflight.measured.facts import Fact, Number, adds_up, facts, op_values, step_values, steps_of_ranks
+from rooflight.measured.facts import Fact, Number, StepTimes, adds_up, op_values, step_values, times_of
 from rooflight.measured.memory import Timeline, timeline
 from rooflight.metrics import (
     CPU_FLOPS,
@@ -125,12 +125,15 @@ def is_measured(ledger: Ledger) -> bool:
 
 
 class Measured:
-    """A ledger whose measurements are indexed once, for many questions."""
+    """A ledger whose measurements are indexed once, for many questions; or a step with times from elsewhere."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, times: StepTimes | None = None) -> None:
         self.ledger = ledger
-        self.facts = facts(ledger)
-        self.steps = steps_of_ranks(ledger)
+        times = times_of(ledger) if times is None else times
+        self.origin = times.origin
+        """Where its times are from: never say measured of what was not."""
+        self.facts = times.facts
+        self.steps = times.step
         self.step = step_values(self.steps)
         self.known = frozenset(name for fact in self.facts for name in fact.values)
         """Every quantity that some op has."""

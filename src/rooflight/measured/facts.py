@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflight.ledger import Ledger, Measurement, Value
-from rooflight.metrics import COUNTED, QUANTITIES
+from rooflight.metrics import COUNTED, QUANTITIES, Origin
 
 Number = int | float
 
@@ -25,6 +25,26 @@ class Fact:
 
     ops: tuple[int, ...]
     values: Mapping[str, Number]
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """How long a step and its ops take, and where that is known from."""
+
+    origin: Origin
+    how: str
+    """In words: by which clock, or by which prediction."""
+    facts: tuple[Fact, ...]
+    """Of sets of ops: `kernel_time_s` and `kernels`, and what else was found of them."""
+    step: Mapping[int, Mapping[str, Value]]
+    """Of the whole step, by rank."""
+
+
+def times_of(ledger: Ledger) -> StepTimes:
+    """What a ledger holds: a measurement made somewhere, or a recording that comes with rooflight."""
+    recording = ledger.header.recording
+    how = f"recorded:{recording}" if recording else f"on {ledger.header.device}" if ledger.header.device else ""
+    return StepTimes("recorded" if recording else "measured", how, tuple(facts(ledger)), steps_of_ranks(ledger))
 
 
 def adds_up(name: str) -> bool:

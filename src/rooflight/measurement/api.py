@@ -8,19 +8,19 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from rooflight import units
 from rooflight.counting.metrics import Level
 from rooflight.errors import BadInput, CannotMeasure, RooflightError
 from rooflight.estimation.costs import fill_costs
-from rooflight.ledger import FORMAT_VERSION, Ledger, StepKind
+from rooflight.ledger import FORMAT_VERSION, Ledger
 from rooflight.measurement.counters.op_counters import check_names
 from rooflight.measurement.counters.ranges import probe
 from rooflight.measurement.cpu import collect as on_cpu
@@ -34,8 +34,9 @@ from rooflight.measurement.machine.conditions import Conditions, cuda_version, d
 from rooflight.measurement.options import CounterBackend, MeasureOptions
 from rooflight.measurement.ranks import place
 from rooflight.models.workload import Workload
-from rooflight.trace.checkpointed import as_written
-from rooflight.trace.given import given_workload
+from rooflight.spec import StepKeywords, StepSpec, takes_step
+from rooflight.trace.arguments import TensorKind
+from rooflight.trace.given import workload_of
 from rooflight.trace.stage import Recording, Stage, TraceOptions, staged
 from rooflight.trace.tracer import header_of
 
@@ -48,25 +49,11 @@ class MeasurementStopped(KeyboardInterrupt):
         self.ledger = ledger
 
 
+@takes_step("measure")
 def measure(
-    model: str | nn.Module,
+    model: str | nn.Module | StepSpec,
     *inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
-    step: StepKind = "infer",
-    batch: int | None = None,
-    seq: int | None = None,
-    past: int | None = None,
-    dtype: str | None = None,
-    autocast: str | None = None,
-    tf32: bool | None = None,
-    loss: str | None = None,
-    optimizer: str | None = None,
-    foreach: bool | None = None,
-    accumulate: int = 1,
-    checkpoint: str | Sequence[str] | None = None,
-    overrides: Mapping[str, str] | None = None,
-    input_shape: Sequence[int] | None = None,
-    download: bool = False,
     device: str | None = None,
     counters: CounterBackend = "auto",
     levels: Sequence[Level] = ("dram",),
@@ -74,11 +61,10 @@ def measure(
     per_kernel: bool = False,
     spread: bool = False,
     repeat: int = 20,
-    compile: bool = False,
     compile_mode: str | None = None,
-    graphs: bool = False,
     progress: Progress = silent,
     command: str = "",
+    **step: Unpack[StepKeywords],
 ) -> Ledger:
     """Run one step for real and measure it: time, memory, kernels, and what the hardware counted, for every op.
 
@@ -89,57 +75,61 @@ def measure(
         >>> ledger = rooflight.measure("resnet50", batch=16, step="train")
         >>> ledger.to_pandas()[["op", "kernel_time_s", "dram_bytes_read"]]
     """
-    compile = compile or compile_mode is not None
+    spec = StepSpec.given(model, step, verb="measure")
+    spec = msgspec.structs.replace(spec, compile=spec.compile or compile_mode is not None)
+    if spec.compile and spec.graphs:
+        raise BadInput("a compiled step is not captured as one CUDA graph here: choose one of --compile and --graphs "
+                       "(--compile-mode=reduce-overhead uses graphs by itself)")  # fmt: skip
     options = MeasureOptions(
         counters=counters, levels=tuple(levels), metrics=tuple(metrics), per_kernel=per_kernel, spread=spread,
-        repeat=repeat, execution="graph" if graphs else "compile" if compile else "eager", compile_mode=compile_mode,
+        repeat=repeat, execution=spec.execution, compile_mode=compile_mode,
     )  # fmt: skip
-    if graphs and compile:
-        raise BadInput("choose one of compile and graphs")
     if counters == "ncu":
-        raise BadInput("ncu needs a process of its own: use the command line, rooflight measure --counters ncu")
+        raise BadInput("ncu needs a process of its own: use the command line, `rooflight measure --counters ncu`")
     where = _device(model, (inputs, kwargs), device)
-    if autocast not in (None, "bf16", "fp16"):
-        raise BadInput(f"autocast takes bf16 or fp16, not {autocast!r}")
     if where.type != "cuda":
-        _refuse_what_needs_a_gpu(options, graphs=graphs)
-    if isinstance(model, str):
-        _refuse_what_cannot_fit(
-            where, training=step == "train", optimizer=optimizer,
-            workload=given_workload(
-                model, inputs, kwargs, step=step, batch=batch, seq=seq, past=past, dtype=dtype, overrides=overrides,
-                input_shape=input_shape, download=download, device="meta",
-            ),
-        )  # fmt: skip
+        _refuse_what_needs_a_gpu(options, graphs=spec.graphs)
+    if not isinstance(model, nn.Module):
+        _refuse_what_cannot_fit(where, spec, workload_of(spec, model, inputs, kwargs, device="meta"))
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
-        workload = given_workload(
-            model, inputs, kwargs, step=step, batch=batch, seq=seq, past=past, dtype=dtype, overrides=overrides,
-            input_shape=input_shape, download=download, device=where.type,
-        )  # fmt: skip
-        if is_compiled(workload.model) and not graphs:
+        workload = _placed(spec, model, inputs, kwargs, where)
+        if is_compiled(workload.model) and not spec.graphs:
             options = replace(options, execution="compile")
-        trace_options = TraceOptions(
-            target=_target(where), autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
-            accumulate=accumulate, checkpoint=as_written(checkpoint), capturable=graphs,
-            on="cuda" if where.type == "cuda" else "cpu", rank=place().rank, command=command,
-        )  # fmt: skip
-        return measure_workload(workload, trace_options, options, progress)
+        return measure_workload(workload, _trace_options(spec, where, command), options, progress)
 
 
-def profiled_step(model: str, *, device: str | None, only: str | None, step: StepKind, autocast: str | None,
-                  tf32: bool | None, loss: str | None, optimizer: str | None, foreach: bool | None, accumulate: int,
-                  checkpoint: str | Sequence[str] | None = None, **which: Any) -> None:  # fmt: skip
+def _placed(spec: StepSpec, model: str | nn.Module | StepSpec, inputs: tuple[Any, ...],
+            kwargs: Mapping[str, Any] | None, where: torch.device) -> Workload:  # fmt: skip
+    """The workload on the device, in the memory format that was asked for."""
+    workload = workload_of(spec, model, inputs, kwargs, device=where.type)
+    if not spec.channels_last:
+        return workload
+    if isinstance(model, nn.Module):
+        raise BadInput("--channels-last is for a model by name: a live module is left as it is; put it and its inputs "
+                       "into it yourself with .to(memory_format=torch.channels_last)")  # fmt: skip
+
+    def laid_out(leaf: Any) -> Any:
+        is_image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4
+        return leaf.contiguous(memory_format=torch.channels_last) if is_image else leaf
+
+    # torch's own spelling for mypy is of a single tensor
+    model_ = workload.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return replace(workload, model=model_, args=tree_map(laid_out, workload.args),
+                   kwargs=tree_map(laid_out, workload.kwargs))  # fmt: skip
+
+
+def _trace_options(spec: StepSpec, where: torch.device, command: str = "") -> TraceOptions:
+    on: TensorKind = "cuda" if where.type == "cuda" else "cpu"
+    return TraceOptions.of(spec, on=on, target=_target(where), rank=place().rank, command=command)
+
+
+def profiled_step(spec: StepSpec, *, device: str | None, only: str | None) -> None:
     """Run the step of a model by name for an outer profiler, such as ncu."""
     from rooflight.measurement.profiled_step import run_profiled_step
 
-    where = _device(model, (), device)
+    where = _device(spec.model, (), device)
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
-        workload = given_workload(model, (), None, step=step, device=where.type, **which)
-        options = TraceOptions(
-            target=_target(where), autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
-            accumulate=accumulate, checkpoint=as_written(checkpoint), on="cuda" if where.type == "cuda" else "cpu",
-        )  # fmt: skip
-        run_profiled_step(workload, options, only=only)
+        run_profiled_step(_placed(spec, spec, (), None, where), _trace_options(spec, where), only=only)
 
 
 def measure_workload(workload: Workload, trace_options: TraceOptions, options: MeasureOptions,
@@ -223,7 +213,7 @@ def _ledger(stage: Stage, findings: Findings, conditions: Conditions, options: M
     )  # fmt: skip
 
 
-def _device(model: str | nn.Module, inputs: Any, asked: str | None) -> torch.device:
+def _device(model: str | nn.Module | StepSpec, inputs: Any, asked: str | None) -> torch.device:
     """The device the step runs on: where a live module is; as asked, or the GPU if there is one."""
     if isinstance(model, nn.Module):
         places = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
@@ -262,12 +252,13 @@ def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
         )
 
 
-def _refuse_what_cannot_fit(where: torch.device, *, training: bool, optimizer: str | None, workload: Workload) -> None:
+def _refuse_what_cannot_fit(where: torch.device, spec: StepSpec, workload: Workload) -> None:
     """Before memory for the weights is taken: a machine that runs out of it kills without a word."""
     weights = sum(
         tensor.numel() * tensor.element_size() for tensor in workload.model.parameters() if not is_lazy(tensor)
     )
-    states = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}.get(optimizer or workload.optimizer, 0)
+    training = spec.step == "train"
+    states = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}.get(spec.optimizer or workload.optimizer, 0)
     needed = {where: weights * (2 + states) if training else weights}
     # The copy to restore from lies on the host, whatever the device.
     host = torch.device("cpu")

@@ -7,6 +7,7 @@ the source that a name belongs to.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from rooflight.errors import BadInput, UnknownModel
@@ -38,7 +39,7 @@ def build(
     dtype: str = "fp32",
     step: str = "infer",
     overrides: Mapping[str, str] = MappingProxyType({}),
-    input_shape: Sequence[int] | InputShape | None = None,
+    input_shape: Sequence[int] | InputShape | str | None = None,
     download: bool = False,
     device: str = "meta",
 ) -> Workload:
@@ -52,7 +53,7 @@ def build(
     """
     for option, number in (("--batch", batch), ("--seq", seq), ("--past", past)):
         if number is not None and number > 10**9:
-            raise BadInput(f"{option} {number} is more than torch can count the elements of: give at most 1000000000")
+            raise BadInput(f"{option}={number} is more than torch can count the elements of: give at most 1000000000")
         if number is not None and number < 1:
             raise BadInput(f"{option} must be at least 1, got {number}")
     if dtype not in DTYPES:
@@ -62,11 +63,11 @@ def build(
         raise BadInput(f"unknown --step {step!r}; choose one of {', '.join(STEPS)}")
     if past is not None and step != "decode":
         raise BadInput(
-            f"--past {past} is for --step decode; this step is {step!r}: add --step decode, or leave --past away"
+            f"--past={past} is for --step=decode; this step is {step!r}: add --step=decode, or leave --past away"
         )
     shape = _checked_shape(input_shape)
     if seq is not None and shape is not None and shape.kind == "int" and shape.dims != (seq,):
-        raise BadInput(f"--seq {seq} and --input {shape} name two lengths: give one of them")
+        raise BadInput(f"--seq={seq} and --input={shape} name two lengths: give one of them")
     request = Request(
         spec=spec,
         batch=batch,
@@ -79,15 +80,18 @@ def build(
         download=download,
         device=device,
     )
-    return _load(request)
+    asked = None if shape is None else str(shape)
+    return replace(_load(request), seq=seq, settings=request.overrides, input=asked, download=download)
 
 
-def _checked_shape(shape: Sequence[int] | InputShape | None) -> InputShape | None:
+def _checked_shape(shape: Sequence[int] | InputShape | str | None) -> InputShape | None:
     if shape is None or isinstance(shape, InputShape):
         return shape
+    if isinstance(shape, str):
+        return parse_input(shape)
     dims = tuple(shape)
     if not dims or any(size < 1 for size in dims):
-        raise BadInput(f"--input {'x'.join(map(str, dims))}: give at least one size, each at least 1")
+        raise BadInput(f"--input={'x'.join(map(str, dims))}: give at least one size, each at least 1")
     return InputShape(dims)
 
 

@@ -6,7 +6,7 @@ Nothing here imports torch, so that names and options can be checked before the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from rooflight.errors import BadInput
@@ -46,6 +46,15 @@ class Workload:
     loss: Loss
     optimizer: Optimizer
     notes: tuple[str, ...] = ()
+    seq: int | None = None
+    """The length as it was asked for; `None`: the model's or its inputs' own."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Constructor arguments that the model was built with."""
+    input: str | None = None
+    """The shape of one sample, where it was asked for."""
+    download: bool = False
+    live: bool = False
+    """A module of the caller's, which nobody can build by name."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +104,14 @@ def parse_input(text: str) -> InputShape:
     if ":" in body:
         prefix, body = body.split(":", 1)
         if prefix not in ("int", "float"):
-            raise BadInput(f"--input {text}: {prefix!r} is no kind of input; use int:128 for tokens or 3x224x224")
+            raise BadInput(f"--input={text}: {prefix!r} is no kind of input; use int:128 for tokens or 3x224x224")
         kind = "int" if prefix == "int" else "float"
     parts = body.split("x")
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise BadInput(f"--input {text!r} is no shape; write the sizes without the batch, as in 3x224x224 or int:128")
     dims = tuple(int(part) for part in parts)
     if 0 in dims:
-        raise BadInput(f"--input {text}: every size must be at least 1")
+        raise BadInput(f"--input={text}: every size must be at least 1")
     return InputShape(dims, kind)
 
 

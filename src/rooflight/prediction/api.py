@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from dataclasses import replace as replace_option
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 from torch import nn
@@ -15,12 +14,12 @@ from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
 from rooflight.hardware.roofs import is_unknown
-from rooflight.ledger import Op, StepKind
+from rooflight.ledger import Op
 from rooflight.memory.answer import Memories
 from rooflight.memory.convolutions.known import DeviceWorkspaces
 from rooflight.memory.limits import MOST
 from rooflight.memory.result import Memory
-from rooflight.prediction.advice import advise
+from rooflight.prediction.advice import predicted_advice
 from rooflight.prediction.asked import (
     assumed_notes,
     ceilings_of,
@@ -34,18 +33,18 @@ from rooflight.prediction.asked import (
     versions_notes,
 )
 from rooflight.prediction.cells import Cell, cells_of, rates, spec_cell
+from rooflight.prediction.changes import COMPILE_ASSUMES
 from rooflight.prediction.generations import Traced, by_generation, joined
 from rooflight.prediction.many import (
     Cluster,
     layout_of,
-    ledger_of,
     retime_by,
     timed_by,
     timed_by_spec,
 )
 from rooflight.prediction.paleo import Ppp, given_ppp
 from rooflight.prediction.parallel.layout import Layout
-from rooflight.prediction.prepared import Step
+from rooflight.prediction.prepared import Step, ledger_of
 from rooflight.prediction.result import Prediction, Predictions, Saving
 from rooflight.prediction.roofline import Times, roofline
 from rooflight.prediction.steps import steps_of
@@ -63,8 +62,8 @@ from rooflight.prediction.what_fits import (
     too_large,
     with_limits,
 )
+from rooflight.spec import PredictKeywords, StepSpec, takes_step
 from rooflight.trace import TraceOptions
-from rooflight.trace.checkpointed import as_written
 
 ADVISED_CELLS = 12
 """With more of them, advice would take longer than everything else: ask for fewer to get it."""
@@ -72,51 +71,34 @@ CURVED_CELLS = 4
 """With more of them, no curves of scaling are drawn."""
 
 
+@takes_step("predict")
 def predict(
-    model: str | nn.Module,
+    model: str | nn.Module | StepSpec,
     *inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     on: str | Device | Sequence[str | Device] = "h200",
-    step: StepKind = "infer",
-    batch: int | Sequence[int] | None = None,
-    seq: int | None = None,
-    past: int | None = None,
-    dtype: str | None = None,
-    autocast: str | None = None,
-    tf32: bool | None = None,
-    loss: str | None = None,
-    optimizer: str | None = None,
-    foreach: bool | None = None,
-    accumulate: int = 1,
-    checkpoint: str | Sequence[str] | None = None,
-    overrides: Mapping[str, str] | None = None,
-    input_shape: Sequence[int] | None = None,
-    download: bool = False,
     tier: str | None = None,
     ppp: float | Ppp | None = None,
-    graphs: bool = False,
     calibration: Calibration | str | Path | None = None,
     advice: bool = True,
     find_savings: bool = True,
     roofline: bool = False,
-    gpus: int = 1,
-    nodes: int = 1,
-    parallel: str | None = None,
-    micro_batches: int | None = None,
     memory: bool = False,
     max_batch: bool = False,
     max_seq: bool = False,
     allocator: str | None = None,
     command: str = "",
+    **step: Unpack[PredictKeywords],
 ) -> Predictions:
     """The time of one step on every device in `on` at every batch, without any of them.
 
     `model` and its options are those of `rooflight.estimate`. `on`: names of the database, .toml files, or `here`;
     several in a list, or with commas between them.
     `tier`: `calibrated`, `transferred` or `spec`; the best there is for each device where it is not given (`ppp` asks
-    for `spec`). `calibration`: a file of `rooflight calibrate`. `graphs`: the step as one CUDA graph. `roofline`: roofs
-    and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`,
-    `tp`, `pp`, `8x4x2`, ...): the batch is then that of one replica, cut into `micro_batches`.
+    for `spec`). `calibration`: a file of `rooflight calibrate`. `graphs`: the step as one CUDA graph. `compile`,
+    `fused`, `channels_last` and `pad` are changes of the traced step. `roofline`: roofs and points beside every
+    prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`, `tp`, `pp`, `8x4x2`,
+    ...): the batch is then that of one replica, cut into `micro_batches`.
     `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction.
     `find_savings`: look for what would take less where a step does not fit. `max_batch`, `max_seq`: the largest batch
     and the longest sequence that fit, of a model by name. `allocator`: settings of torch's CUDA allocator as in
@@ -124,23 +106,22 @@ def predict(
 
         >>> rooflight.predict("resnet50", on=["a100", "h200"], batch=[1, 8, 64], step="train")
     """
+    spec = StepSpec.given(model, step, verb="predict")
+    _check_devices(on)
     given = read_calibration(calibration)
     devices = devices_of(on, given)
-    batches = _batches(model, batch)
-    layout = layout_of(parallel, gpus=gpus, nodes=nodes)
+    batches, live = _batches(spec, model), model if isinstance(model, nn.Module) else spec.model
+    graphs, micro_batches = spec.graphs, spec.micro_batches
+    layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
     ppp = given_ppp(ppp) if isinstance(ppp, (int, float)) else ppp
-    tier = _tier(devices, tier=tier, ppp=ppp, dtype=autocast or dtype or "fp32")
+    tier = _tier(devices, tier=tier, ppp=ppp, dtype=spec.autocast or spec.dtype)
     _check_together(devices, tier, layout, graphs=graphs, roofline=roofline, micro_batches=micro_batches)
-    options = TraceOptions(autocast=autocast, tf32=tf32, loss=loss, optimizer=optimizer, foreach=foreach,
-                           accumulate=accumulate, checkpoint=as_written(checkpoint), on="meta",
-                           command=command)  # fmt: skip
-    which = {"step": step, "seq": seq, "past": past, "dtype": dtype, "overrides": overrides,
-             "input_shape": input_shape, "download": download}  # fmt: skip
 
     def traced(target: str) -> Traced:
-        asked = Asked(model, inputs, kwargs, replace_option(options, target=target), which, allocator or "")
-        return Traced(asked, *steps_of(model, inputs, kwargs, batches, asked.options, scaled=layout is not None,
-                                       **which))  # fmt: skip
+        asked = Asked(live, inputs, kwargs, TraceOptions.of(spec, target=target, command=command), spec.build,
+                      allocator or "")  # fmt: skip
+        return Traced(asked, *steps_of(live, inputs, kwargs, batches, asked.options, scaled=layout is not None,
+                                       **spec.build))  # fmt: skip
 
     cells = len(batches or [1]) * len(devices)
     parts = by_generation(devices, traced, many=cells > ADVISED_CELLS)
@@ -148,7 +129,7 @@ def predict(
     own = own_workspaces([one for way in ways for one in way.predictors])
     memories = Memories(settings_given(allocator), DeviceWorkspaces(own), many=cells > ADVISED_CELLS)
     works = [
-        _Work(trace, some, way, graphs=graphs, ppp=ppp, advice=advice and cells <= ADVISED_CELLS, roofline=roofline,
+        _Work(trace, some, way, ppp=ppp, advice=advice and cells <= ADVISED_CELLS, roofline=roofline,
               layout=layout, micro_batches=micro_batches, memories=memories, timeline=memory,
               curves=cells <= CURVED_CELLS)
         for (trace, some), way in zip(parts, ways, strict=True)
@@ -199,14 +180,15 @@ def _answered(work: _Work) -> Predictions:
     places = {device.name: place for place, device in enumerate(work.devices)}
     rows.sort(key=lambda row: places[row.device])
     timed = [one.device for one in predictors]
-    notes = (*work.trace.notes, *work.ways.notes, *vendor_notes(predictors), *versions_notes(predictors),
+    assumed = (COMPILE_ASSUMES,) if work.steps[0].is_compiled and predictors else ()
+    notes = (*assumed, *work.trace.notes, *work.ways.notes, *vendor_notes(predictors), *versions_notes(predictors),
              *assumed_notes(timed))  # fmt: skip
     steps = work.steps
     return Predictions(
         header=_header(steps), predictions=tuple(rows),
         notes=(*too_large(rows), *barely(rows), *steps[0].ledger.header.notes, *notes,
                *_guesses(steps, {row.tier for row in rows}), *memory_notes(rows), *_alike_gpus(work)),
-        devices=tuple(work.devices), graphs=work.graphs, precisions=_precisions(steps[0]),
+        devices=tuple(work.devices), graphs=steps[0].is_graph, precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
     )  # fmt: skip
 
@@ -224,17 +206,21 @@ def _savings(works: Sequence[_Work], found: Predictions) -> tuple[Saving, ...]:
     return work.savings(about)
 
 
-def _batches(model: str | nn.Module, batch: int | Sequence[int] | None) -> list[int]:
-    found = [] if batch is None else [batch] if isinstance(batch, int) else list(batch)
-    if any(one < 1 for one in found):
-        raise BadInput(f"a batch must be at least 1, got {min(found)}")
+def _batches(spec: StepSpec, model: str | nn.Module | StepSpec) -> list[int]:
+    found = list(spec.batches)
     if any(one > MOST for one in found):
-        raise BadInput(f"a batch of {max(found):,} is more than any device takes: give at most {MOST:,}")
-    if not found and isinstance(model, str):
-        found = [1]
-    if len(found) > 1 and not isinstance(model, str):
+        raise BadInput(f"--batch={max(found)} is more than any device takes: give at most {MOST:,}")
+    if len(found) > 1 and isinstance(model, nn.Module):
         raise BadInput("a live module is predicted with the inputs you pass: one batch at a time")
+    if not isinstance(model, (str, nn.Module, StepSpec)):
+        raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
     return found
+
+
+def _check_devices(on: object) -> None:
+    several = on if isinstance(on, Sequence) and not isinstance(on, str) else [on]
+    if wrong := [one for one in several if not isinstance(one, (str, Device))]:
+        raise BadInput(f"--on must name devices (see `rooflight list devices`), got {wrong[0]!r}")
 
 
 def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout | None, *, graphs: bool,
@@ -273,7 +259,6 @@ class _Work:
     devices: Sequence[Device]
     ways: _Ways
     _: KW_ONLY
-    graphs: bool
     ppp: Ppp | None
     advice: bool
     roofline: bool
@@ -300,15 +285,15 @@ class _Work:
         tasks = [task for step in self.steps for task in step.tasks]
         for one in predictors:
             one.task_times(tasks)  # all at once is faster than step by step
-        cells: list[list[Cell]] = [cells_of(step, predictors, graphs=self.graphs) for step in self.steps]
+        cells: list[list[Cell]] = [cells_of(step, predictors) for step in self.steps]
         advised = self.advice and self.layout is None
         rows = []
         for number, one in enumerate(predictors):
             for step, row in zip(self.steps, cells, strict=True):
                 found = replace(row[number].prediction(), memory=self._memory(step, one.device))
                 if advised:
-                    found = replace(found, advice=advise(step, one, row[number], graphs=self.graphs,
-                                                         fits=self._fits_on(one.device)))  # fmt: skip
+                    found = replace(found, advised=True,
+                                    advice=predicted_advice(row[number], self._fits_on(one.device)))  # fmt: skip
                 if self.roofline:
                     found = _with_roofline(found, step, one.device, one)
                 rows.append(self._spread(found, step, self._cluster(one.device, one)))
@@ -326,7 +311,7 @@ class _Work:
             return None
         if used is None:
             return Cluster(device, self.layout, timed_by_spec(device, self.ppp), None, self.micro_batches)
-        timed = timed_by(used, graphs=self.graphs)
+        timed = timed_by(used)
         return Cluster(device, self.layout, timed, retime_by(used), self.micro_batches)
 
     def _spread(self, found: Prediction, step: Step, cluster: Cluster | None) -> Prediction:
@@ -352,7 +337,7 @@ class _Work:
             if used is None:
                 found = spec_cell(step, device, self.ppp)
                 return found.time_s, found.throughput
-            time_s = cells_of(step, [used], graphs=self.graphs)[0].wall_s
+            time_s = cells_of(step, [used])[0].wall_s
             return time_s, rates(step, time_s)[0]
 
         return timed

@@ -8,18 +8,18 @@ from functools import cached_property
 from typing import TypedDict
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from rooflight import metrics, units
 from rooflight.hardware.device import Device
+from rooflight.metrics import Bound
 from rooflight.prediction.cache import Array
 from rooflight.prediction.clocks import simulate
 from rooflight.prediction.host import host_seconds
 from rooflight.prediction.limits import Limits, limits_of
 from rooflight.prediction.paleo import Ppp, SpecTime, spec_time
 from rooflight.prediction.prepared import PHASES, Step
-from rooflight.prediction.result import Bound, CostlyOp, Interval, Prediction
+from rooflight.prediction.result import CostlyOp, Interval, Prediction
 from rooflight.prediction.tiers import OpTimes, Predictor
 
 _HOST_DEVIATION = 0.25
@@ -45,7 +45,7 @@ class Cell:
         return limits_of(self.step, self.predictor.device)
 
     def prediction(self) -> Prediction:
-        limits, seconds, kinds = self.limits, self.times.seconds, self.step.kind_of
+        limits, seconds = self.limits, self.times.seconds
         gpu_s, wall_s = self.gpu_s, self.wall_s
         host_deviation = _HOST_DEVIATION * self.host_s if self.host_s >= gpu_s else 0.0
         deviation = max(host_deviation, self.times.deviation_s * min(1.0, gpu_s / wall_s if wall_s else 1.0))

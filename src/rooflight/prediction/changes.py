@@ -27,9 +27,9 @@ _PADDED = 64
 _SIDES = ("m", "n", "k")
 
 COMPILE_ASSUMES = (
-    "torch.compile: chains of elementwise ops, reductions and norms as one kernel each, at the bytes a second that they "
-    "have in eager mode; convolutions in channels_last and odd products padded where that is faster; the host is taken "
-    "to be as slow as in eager mode"
+    "torch.compile is taken to run chains of elementwise ops, reductions and norms as one kernel each, at the bytes a "
+    "second that they have in eager mode, convolutions in channels_last and odd products padded where that is faster, "
+    "and to leave the host as slow as in eager mode"
 )
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
-from rooflight.ledger import Ledger, Op
+from rooflight.ledger import Op
 from rooflight.memory.answer import Memories
 from rooflight.memory.limits import Fit
 from rooflight.memory.result import Memory

@@ -12,7 +12,6 @@ from rooflight.ledger import Header
 from rooflight.memory.result import Memory
 from rooflight.metrics import Bound
 
-
 _NAMED = 6
 """Of so many predictions it is said that they are there."""
 

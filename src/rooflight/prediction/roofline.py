@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from rooflight import units
+from rooflight import metrics, units
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
-from rooflight.hardware.roofs import Ceilings, Demand, Roofs, Side, Unit, demand_of, is_unknown, ridge, roofs_of
+from rooflight.hardware.roofs import Ceilings, Demand, Roofs, Unit, demand_of, is_unknown, ridge, roofs_of
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.step import busy_s, dram_bytes, wall_s
-from rooflight.metrics import DRAM_BYTES, HOST_BOUND, ratio
+from rooflight.metrics import DRAM_BYTES, HOST_BOUND, Bound, Side, intensity, percent_of_roof, ratio
 
-Bound = Literal["compute", "memory", "host"]
 NO_OP = "<no op>"
 
 CONVENTIONS = (
@@ -303,14 +302,13 @@ def _point(
     compute_s = sum(demand.compute_s(roofs) for demand in demands)
     slope = roofs.slope()
     peak = flops / compute_s
-    roof_s = max(compute_s, moved / slope.bytes_per_s)
+    roof_s = sum(demand.roof_s(roofs) for demand in demands)
     main = max(demands, key=lambda demand: demand.compute_s(roofs))
     roof = roofs.matrix(main.precision) if main.matrix_flops else roofs.other(main.precision)
     sustained = None
     if any(roof.measured for roof in roofs.compute):
         units_s = sum(demand.compute_s(roofs, measured=True) for demand in demands)
         sustained = max(units_s, moved / roofs.slope(measured=True).bytes_per_s)
-    intensity = flops / moved if moved else None
     return Point(
         *names,
         ops=ops,
@@ -318,19 +316,19 @@ def _point(
         unit=roof.unit,
         flops=flops,
         bytes=moved,
-        intensity=intensity,
+        intensity=intensity(flops, moved),
         ridge=peak / slope.bytes_per_s,
-        side="compute" if roof_s == compute_s else "memory",
+        side=metrics.side(compute_s, moved / slope.bytes_per_s),
         attainable_flops_per_s=flops / roof_s,
         roof_time_s=roof_s,
         time_s=time_s,
         flops_per_s=ratio(flops, time_s),
-        percent_of_roof=_percent(roof_s, time_s),
+        percent_of_roof=percent_of_roof(roof_s, time_s),
         dram_bytes=dram,
         dram_intensity=flops / dram if dram else None,
-        percent_of_dram_roof=_percent(max(compute_s, dram / slope.bytes_per_s), time_s) if dram else None,
+        percent_of_dram_roof=percent_of_roof(max(compute_s, dram / slope.bytes_per_s), time_s) if dram else None,
         sustained_time_s=sustained,
-        percent_of_sustained=_percent(sustained, time_s),
+        percent_of_sustained=percent_of_roof(sustained, time_s),
     )
 
 
@@ -340,7 +338,7 @@ def _idle(
     known = bool(demands) and not any(is_unknown(ledger.ops[index]) for index in group)
     moved = sum(demand.bytes for demand in demands) if known else None
     roof_s = None if moved is None else moved / roofs.slope().bytes_per_s
-    return Idle(*_names(ledger, group), group, moved, time_s, roof_s, _percent(roof_s, time_s))
+    return Idle(*_names(ledger, group), group, moved, time_s, roof_s, percent_of_roof(roof_s, time_s))
 
 
 def _step(ledger: Ledger, roofs: Roofs, times: Times, points: Sequence[Point], idle: Sequence[Idle]) -> Step:
@@ -353,16 +351,15 @@ def _step(ledger: Ledger, roofs: Roofs, times: Times, points: Sequence[Point], i
     op_roofs_s = sum(row.roof_time_s for row in points) + sum(row.roof_time_s or 0 for row in idle)
     compute = sum(_time(row) for row in points if row.side == "compute")
     memory = sum(_time(row) for row in points if row.side == "memory") + sum(_time(row) for row in idle)
-    share = ratio(busy, times.wall_s)
-    bound: Bound = "memory" if memory > compute else "compute"
+    share = metrics.busy_share(busy, times.wall_s)
     return Step(
         point=point,
-        bound="host" if share is not None and share < HOST_BOUND else bound,
+        bound=metrics.bound(compute, memory, host_bound=metrics.is_host_bound(busy, times.wall_s)),
         gpu_busy_s=busy,
         wall_s=times.wall_s,
         busy_share=share,
         op_roofs_time_s=op_roofs_s,
-        percent_of_op_roofs=_percent(op_roofs_s, time),
+        percent_of_op_roofs=percent_of_roof(op_roofs_s, time),
         memory_share=memory / (memory + compute),
         unknown=tuple(sorted({op.name for op in ledger.ops if is_unknown(op)})),
     )
@@ -370,7 +367,3 @@ def _step(ledger: Ledger, roofs: Roofs, times: Times, points: Sequence[Point], i
 
 def _time(row: Point | Idle) -> float:
     return row.time_s if row.time_s is not None else row.roof_time_s or 0
-
-
-def _percent(part: float | None, whole: float | None) -> float | None:
-    return 100 * part / whole if part is not None and whole else None

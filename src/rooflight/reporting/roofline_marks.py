@@ -23,6 +23,7 @@ from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op
 from rooflight.measured import Group, is_measured
 from rooflight.measured.facts import Number, adds_up
 from rooflight.measured.rows import MeasuredRow
+from rooflight.metrics import Origin
 from rooflight.prediction.asked import ceilings_of
 from rooflight.reporting.op_families import OTHER, family_of_all
 
@@ -73,7 +74,7 @@ class Marks:
     roofs: Roofs
     used: tuple[Roof, ...]
     """Theoretical roofs of the units that the step's work runs on, the one most of the time goes to first."""
-    times: Literal["measured", "predicted"]
+    times: Origin
     how: str
     """Where times and sustained roofs are from, in sentences."""
     bases: tuple[Basis, ...]

@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from rooflight import units
-from rooflight.explanation.advice import Advice
 from rooflight.explanation.verdicts import TOTAL, Judge, StepVerdict, Verdict
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger
 from rooflight.measured.rows import NO_OP, SEVERAL
+from rooflight.measured.step import rates
+from rooflight.metrics import METRICS, percent_text
+from rooflight.prediction.result import Advice
 from rooflight.reporting import text
 from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.page import Page
@@ -19,7 +21,7 @@ from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.verdict_text import CONVENTIONS, advised, place, step_advised, step_line
 from rooflight.reporting.written import cut
 from rooflight.summary import By
-from rooflight.units import seconds, tera
+from rooflight.units import per_second, seconds, tera
 
 NAME_WIDTH = 40
 _ADVISED_ROWS = 8
@@ -44,7 +46,7 @@ def advice_lines(of: Ledger | Judge, by: By = "module", *, depth: int | None = N
     judge = _judge(of)
     found = [row for row in _rows(judge, by, depth, folded=folded) if row.advice is not None]
     found = [row for row in found if not any(_is_inside(other, row) for other in found)]
-    found.sort(key=lambda row: -row.advice.gain_s if row.advice else 0.0)
+    found.sort(key=lambda row: -row.advice.saved_s if row.advice else 0.0)
     return [f"{_label(judge, row).full}: {advised(row)}" for row in found[:top]]
 
 
@@ -52,21 +54,21 @@ def step_table(of: Ledger | Judge) -> Table:
     """Changes of the whole step, best first."""
     judge = _judge(of)
     step = judge.step()
+    gain = METRICS["gain"]
     columns = (
-        Column("the step", right=False), Column("kernels", seconds, raw="kernels_s"),
-        Column("wall", seconds, raw="wall_s"), Column("gain", units.percent, raw="gain_of_step"),
+        Column("the step", right=False), Column("options", right=False, optional=2),
+        Column("kernels", seconds, raw="kernel_time_s"), Column("wall", seconds, raw="wall_time_s"),
+        Column("samples/s", per_second, raw="throughput"), Column(gain.title, gain.text, raw="gain"),
         Column("found by", right=False, optional=1),
     )  # fmt: skip
-    now = ("as it is", step.whole.time_s, step.wall_s, None, step.times)
+    speed = rates(judge.measured).samples_per_s
+    now = ("as it is", "", step.whole.time_s, step.wall_s, speed, None, step.times)
     return Table("", columns, (now, *(_change(one) for one in step.advice)) if step.bound else ())
 
 
 def _change(advice: Advice) -> tuple[Any, ...]:
-    return advice.how, advice.after_s, advice.wall_s, _gain(advice), advice.origin
-
-
-def _gain(advice: Advice) -> float:
-    return advice.gain_of_kernels if advice.gain_of_step is None else advice.gain_of_step
+    return (advice.how, advice.options, advice.changed_kernel_time_s, advice.time_s, advice.throughput, advice.gain,
+            advice.origin)  # fmt: skip
 
 
 def verdict_page(of: Ledger | Judge, *, by: By = "module", depth: int | None = 3, folded: bool = True) -> Page:
@@ -85,8 +87,8 @@ def verdict_page(of: Ledger | Judge, *, by: By = "module", depth: int | None = 3
 
 def _notes(judge: Judge, step: StepVerdict) -> list[str]:
     notes = [f"times are {step.times}; gains are predicted ({step.predictor})"] if step.predictor else []
-    if step.bound is not None and judge.outlook.reason:
-        notes.append(f"no gains are predicted: {judge.outlook.reason}")
+    if step.bound is not None and judge.advisor.reason:
+        notes.append(f"no gains are predicted: {judge.advisor.reason}")
     bases = {basis for row in judge.verdicts("op") for basis in (row.flops_basis, row.bytes_basis)}
     if bases & {"useful", "compulsory"}:
         notes.append("some FLOPs or bytes were not counted: there they are by formula, and what comes from a cache is "
@@ -100,8 +102,9 @@ def document(of: Ledger | Judge, by: By = "module") -> dict[str, Any]:
     step = judge.step()
     return {
         "step": {
-            **msgspec.to_builtins(step), "whole": _plain(step.whole), "sentence": step_line(step),
-            "advice": [{**_advice(one), "sentence": step_advised(one, step.wall_s)} for one in step.advice],
+            **msgspec.to_builtins(step), "whole": _plain(step.whole), "sentence": step_line(step), "gain": step.gain,
+            "percent_of_op_roofs": step.percent_of_op_roofs,
+            "advice": [{**_advice(one), "sentence": step_advised(one)} for one in step.advice],
         },
         "rows": [_plain(row) for row in judge.verdicts(by)],
         "conventions": [CONVENTIONS],
@@ -116,7 +119,7 @@ def _plain(row: Verdict) -> dict[str, Any]:
 
 
 def _advice(advice: Advice) -> dict[str, Any]:
-    return {**msgspec.to_builtins(advice), "gain_s": advice.gain_s}
+    return {**msgspec.to_builtins(advice), "saved_s": advice.saved_s}
 
 
 def _judge(of: Ledger | Judge) -> Judge:
@@ -148,12 +151,12 @@ def _columns(judge: Judge, by: By, step: StepVerdict) -> _Columns:
         return (step.bound if row is step.whole else row.bound) or "–"
 
     def helps(row: Verdict) -> str:
-        return row.advice.change if row.advice is not None else ""
+        return row.advice.key if row.advice is not None else ""
 
     return [
         (Column("layer" if by == "module" else by, right=False), lambda row: _label(judge, row)),
         (Column("type", right=False, optional=9), lambda row: row.type),
-        (Column("GPU time", seconds, raw="kernel_time_s"), lambda row: row.time_s),
+        (Column("kernels", seconds, raw="kernel_time_s"), lambda row: row.time_s),
         (Column("share", units.percent, optional=2), lambda row: row.share),
         (Column("FLOP/B", units.ratio, raw="intensity"), lambda row: row.intensity),
         (Column("by formula", units.ratio, optional=7, raw="estimated_intensity"), lambda row: row.estimated_intensity),
@@ -161,15 +164,12 @@ def _columns(judge: Judge, by: By, step: StepVerdict) -> _Columns:
         (Column("side", right=False, whole=True, optional=3), lambda row: _SIDES[row.side]),
         (Column("TFLOP/s", tera, optional=8, raw="flops_per_s"), lambda row: row.flops_per_s),
         (Column("roof", tera, optional=5, raw="attainable_flops_per_s"), lambda row: row.attainable_flops_per_s),
-        (Column("% of roof", _percent, raw="percent_of_roof"), lambda row: row.percent_of_roof),
+        (Column("% of roof", percent_text, raw="percent_of_roof"), lambda row: row.percent_of_roof),
         (Column("bound", right=False, whole=True), bound),
+        (Column("far because", right=False, whole=True, optional=6, raw="far"), lambda row: row.far),
         (Column("would help", right=False, whole=True, optional=1), helps),
-        (Column("gains", _seconds, optional=1, raw="gain_s"), lambda row: row.advice.gain_s if row.advice else None),
+        (Column("saves", _seconds, optional=1, raw="saved_s"), lambda row: row.advice.saved_s if row.advice else None),
     ]  # fmt: skip
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}" if value >= 0.05 else "<0.1"
 
 
 def _seconds(value: float | None) -> str:

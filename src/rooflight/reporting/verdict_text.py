@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from rooflight import units
-from rooflight.explanation.advice import WORTH, Advice
-from rooflight.explanation.verdicts import LATENCY_PERCENT, SHORT_S, StepVerdict, Verdict
-from rooflight.metrics import HOST_BOUND
+from rooflight.explanation.verdicts import SHORT_S, StepVerdict, Verdict
+from rooflight.metrics import METRICS, WORTH, gain_text, percent_text
+from rooflight.prediction.result import Advice
 from rooflight.prediction.roofline import verdict as roof_verdict
 from rooflight.units import peak_tera, seconds, whole_bytes, whole_count
 
+_Name = TypeVar("_Name", bound=str)
 _NEAR_ROOF = 70.0
 """Percent of the roof from which on there is little left for any change."""
 _REACHES = 0.5
@@ -17,11 +21,9 @@ _REACHES = 0.5
 CONVENTIONS = (
     "FLOPs are executed ones, a multiply-add as 2, each unit's under its own peak in the precision it ran in; bytes "
     "are those of the DRAM; where they were not counted, both are by formula. FLOP/B left of the ridge: the memory's "
-    "roof; right of it: the compute roof. % of roof is of what is attainable there, by the time of the kernels. "
-    f"latency: under {LATENCY_PERCENT:.0f}% of the roof, or kernels of less than {seconds(SHORT_S)}: it waits for "
-    "neither; cache: far from it because the L2 cache gives what the memory need not. "
-    f"host-bound, of a step: the GPU is busy for less than {HOST_BOUND:.0%} of the wall time. Gains under "
-    f"{WORTH:.0%} of the kernels' time are left out; those of several changes do not add up."
+    f"roof; right of it: the compute roof. % of roof: {METRICS['percent_of_roof'].about}. bound: "
+    f"{METRICS['bound'].about}. far because: {METRICS['far'].about} (short: less than {seconds(SHORT_S)}). "
+    f"gain: {METRICS['gain'].about}; under {WORTH:.0%} it is left out, and gains of several changes do not add up."
 )
 
 
@@ -33,7 +35,7 @@ def evidence(verdict: Verdict) -> str:
                       for one in verdict.units) or "no FLOPs"  # fmt: skip
     kernels = f" in {verdict.kernels:,} kernel{'s' if verdict.kernels > 1 else ''}" if verdict.kernels else ""
     cache = ""
-    if verdict.bound == "cache":
+    if verdict.far == "L2 cache":
         cache = f" (its compulsory bytes are {verdict.percent_of_cache:.0f}% of what the memory could have moved)"
     return (f"{verdict.flops_basis}: {done}; {whole_bytes(verdict.bytes)} {verdict.bytes_basis} bytes{cache}; "
             f"{seconds(verdict.time_s)}{kernels}, the roofs allow {seconds(verdict.roof_time_s)}")  # fmt: skip
@@ -44,7 +46,11 @@ def place(verdict: Verdict) -> str:
     if verdict.reason or verdict.ridge is None or verdict.attainable_flops_per_s is None:
         return verdict.reason
     if not verdict.flops:
-        return f"memory side: no FLOPs; {verdict.percent_of_roof:.3g}% of the memory's bandwidth"
+        return f"memory side: no FLOPs; {percent_text(verdict.percent_of_roof)} of the memory's bandwidth"
+    if verdict.parts > 1:
+        return (f"{units.ratio(verdict.intensity)} FLOP/byte, where the ridge of its mix of units is at "
+                f"{units.ratio(verdict.ridge)}; more of its time on the {verdict.side} side; "
+                f"{percent_text(verdict.percent_of_roof)} of the roofs of its ops")  # fmt: skip
     return roof_verdict(verdict.intensity, verdict.ridge, verdict.attainable_flops_per_s, verdict.percent_of_roof)
 
 
@@ -53,17 +59,18 @@ def advised(verdict: Verdict) -> str:
     advice = verdict.advice
     if advice is None:
         return _nothing(verdict)
-    found = "measured" if advice.origin.startswith("measured") else "predicted"
-    said = (f"{advice.how} its kernels would take {seconds(advice.after_s)} instead of {seconds(advice.before_s)} "
-            f"({found})")  # fmt: skip
+    found = "predicted" if advice.origin.startswith("predicted") else advice.origin.partition(":")[0]
+    said = (f"{advice.how} its kernels would take {seconds(advice.changed_kernel_time_s)} instead of "
+            f"{seconds(advice.kernel_time_s)} ({found})")  # fmt: skip
     gained = units.percent(advice.gain_of_kernels)
-    if advice.gain_of_step is None or advice.wall_gain_s is None:
+    if advice.time_s is None or advice.wall_time_s is None:
         return f"{said}: {gained} of the kernels' time"
-    if advice.wall_gain_s >= _REACHES * advice.gain_s:
-        return f"{said}: {seconds(advice.wall_gain_s)} or {units.percent(advice.gain_of_step)} of the step"
-    less = f"{units.percent(advice.gain_of_step)}" if advice.gain_of_step >= WORTH else "none"
+    saved_s = advice.wall_time_s - advice.time_s
+    if saved_s >= _REACHES * advice.saved_s:
+        return f"{said}: {seconds(saved_s)} of the step, a gain of {gain_text(advice.gain)}"
+    less = f"a gain of {gain_text(advice.gain)}" if advice.gain >= WORTH else "none"
     why = "is host-bound" if verdict.host_bound else "would then be host-bound"
-    return f"{said}: {gained} of the GPU's time, {less} of the step's, which {why}"
+    return f"{said}: {gained} of the GPU's time, {less} for the step, which {why}"
 
 
 def _nothing(verdict: Verdict) -> str:
@@ -71,48 +78,48 @@ def _nothing(verdict: Verdict) -> str:
         return verdict.reason
     if verdict.share is not None and verdict.share < WORTH:
         return f"nothing to gain here: {units.percent(verdict.share)} of the kernels' time"
+    percent = percent_text(verdict.percent_of_roof)
     if verdict.percent_of_roof is not None and verdict.percent_of_roof >= _NEAR_ROOF:
-        return f"nothing to gain here: {verdict.percent_of_roof:.0f}% of the roof"
-    return f"no known change gains {WORTH:.0%} of the kernels' time here: {verdict.percent_of_roof:.0f}% of the roof"
+        return f"nothing to gain here: {percent} of the roof"
+    return f"no known change gains {WORTH:.0%} of the kernels' time here: {percent} of the roof"
 
 
 def step_line(verdict: StepVerdict) -> str:
     """What bounds the step, how far it is from the roof, and the best change."""
     if verdict.bound is None:
         return f"no verdict: {verdict.reason}"
-    parts = ", ".join(f"{share:.0%} {name}" for name, share in sorted(verdict.bounds.items(), key=lambda one: -one[1]))
     said = []
-    if verdict.percent_of_op_roofs is not None:
-        said.append(f"{verdict.percent_of_op_roofs:.0f}% of the roofs of its ops while the GPU works ({parts})")
     if verdict.busy_share is None:
         said.append("whether it waits for the host is not known without its wall time")
     else:
-        said.insert(0, f"the GPU is busy for {min(verdict.busy_share, 1):.0%} of the wall time")
+        said.append(f"the GPU is busy for {min(verdict.busy_share, 1):.0%} of the wall time")
+    if verdict.percent_of_roof is not None:
+        parts = ", ".join(f"{share:.0%} of it {name}-bound" for name, share in _sorted(verdict.sides))
+        said.append(f"{percent_text(verdict.percent_of_roof)} of the attainable roof while it works"
+                    f"{f' ({parts})' if parts else ''}")  # fmt: skip
+    if verdict.far:
+        said.append(f"{far_text(verdict)} of the kernels' time is far from its roof")
     if verdict.advice:
-        said.append(f"best: {step_advised(verdict.advice[0], verdict.wall_s)}")
-    return f"{_bound(verdict)}: {'; '.join(said)}" if said else _bound(verdict)
+        said.append(f"best: {step_advised(verdict.advice[0])}")
+    return f"{verdict.bound}-bound: {'; '.join(said)}"
 
 
-def _bound(verdict: StepVerdict) -> str:
-    """`memory-bound` is not said of kernels that are far from every roof."""
-    if verdict.bound == "host":
-        return "host-bound"
-    if not verdict.bounds and verdict.whole.side is not None:  # no kernel is known, only the step
-        side = verdict.whole.side
-        far = verdict.whole.bound == "latency"
-        return f"far from both roofs (latency), as a whole on the {side} side" if far else f"as a whole {side}-bound"
-    if verdict.bounds.get("latency", 0.0) <= 0.5:
-        return f"{verdict.bound}-bound"
-    return f"far from both roofs (latency), more of its time on the {verdict.bound} side"
+def far_text(verdict: StepVerdict) -> str:
+    """`61% (short kernels 40%, neither roof 21%)`."""
+    parts = ", ".join(f"{why} {share:.0%}" for why, share in _sorted(verdict.far))
+    return f"{sum(verdict.far.values()):.0%} ({parts})"
 
 
-def step_advised(advice: Advice, wall_s: float | None) -> str:
+def _sorted(shares: Mapping[_Name, float]) -> list[tuple[_Name, float]]:
+    return sorted(((name, share) for name, share in shares.items() if share), key=lambda one: -one[1])
+
+
+def step_advised(advice: Advice) -> str:
     """One change of the whole step."""
-    if advice.wall_s is None or advice.gain_of_step is None:
-        return (f"{advice.how} the kernels take {seconds(advice.after_s)} instead of {seconds(advice.before_s)} "
-                f"(predicted), {units.percent(advice.gain_of_kernels)} less")  # fmt: skip
-    if advice.samples > 1:
-        return (f"{advice.how} a step takes about the same {seconds(wall_s)} (predicted), "
-                f"{units.percent(advice.gain_of_step)} less for a sample")  # fmt: skip
-    return (f"{advice.how} a step takes {seconds(advice.wall_s)} instead of {seconds(wall_s)} (predicted), "
-            f"{units.percent(advice.gain_of_step)} less")  # fmt: skip
+    gained = f"a gain of {gain_text(advice.gain)}"
+    if advice.time_s is None or advice.wall_time_s is None:
+        return (f"{advice.how} the kernels take {seconds(advice.changed_kernel_time_s)} instead of "
+                f"{seconds(advice.kernel_time_s)} (predicted), {gained}")  # fmt: skip
+    more = " for more samples" if advice.samples > 1 else ""
+    return (f"{advice.how} a step takes {seconds(advice.time_s)} instead of {seconds(advice.wall_time_s)}{more} "
+            f"(predicted), {gained}")  # fmt: skip

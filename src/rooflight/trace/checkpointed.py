@@ -31,16 +31,6 @@ _NAMED = 4
 Opening = Callable[[], AbstractContextManager[Any]]
 
 
-def as_written(wanted: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Paths and patterns one by one: they may come as a list, or with commas between them."""
-    if wanted is None:
-        return ()
-    parts = [part.strip() for text in ([wanted] if isinstance(wanted, str) else wanted) for part in text.split(",")]
-    if not all(parts) or not parts:
-        raise BadInput("--checkpoint wants paths of modules such as layer1.0 or h.*, or the word blocks")
-    return tuple(dict.fromkeys(parts))
-
-
 def chosen_paths(model: nn.Module, written: Iterable[str]) -> tuple[str, ...]:
     """The modules that are meant, in the model's order; of nested ones only the outermost.
 
@@ -56,15 +46,15 @@ def _matching(one: str, modules: dict[str, nn.Module], model: nn.Module) -> list
     if one == BLOCKS:
         found = _blocks(modules)
         if not found:
-            raise BadInput(f"--checkpoint {BLOCKS}: {_name(model)} has no repeated blocks{_instead(modules)}")
+            raise BadInput(f"--checkpoint={BLOCKS}: {_name(model)} has no repeated blocks{_instead(modules)}")
         return found
     found = [path for path in modules if path and _fits(path, one)]
     if not found:
-        raise BadInput(f"--checkpoint {one}: {_name(model)} has no such module{_instead(modules)}")
+        raise BadInput(f"--checkpoint={one}: {_name(model)} has no such module{_instead(modules)}")
     called = [path for path in found if _has_forward(modules[path])]
     if not called:
         kind = _name(modules[found[0]])
-        raise BadInput(f"--checkpoint {one}: a {kind} is not called itself; its members are {one}.*")
+        raise BadInput(f"--checkpoint={one}: a {kind} is not called itself; its members are {one}.*")
     return called
 
 

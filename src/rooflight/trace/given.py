@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,28 +13,39 @@ from rooflight.errors import BadInput
 from rooflight.ledger import StepKind
 from rooflight.models import build
 from rooflight.models.workload import STEPS, Task, Workload, loss_for
+from rooflight.spec import StepSpec
 from rooflight.trace.precision import DTYPE_NAMES
+
+
+def workload_of(spec: StepSpec, model: str | nn.Module | StepSpec, inputs: tuple[Any, ...],
+                kwargs: Mapping[str, Any] | None, *, device: str) -> Workload:  # fmt: skip
+    """The workload of a described step: built by its name, or the live module that it describes."""
+    if len(spec.batches) > 1:
+        raise BadInput(f"--batch must be one size here, got {', '.join(map(str, spec.batches))}")
+    one = spec.batches[0] if spec.batches else None
+    live = model if isinstance(model, nn.Module) else spec.model
+    if not isinstance(model, (str, nn.Module, StepSpec)):
+        raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
+    return given_workload(live, inputs, kwargs, batch=one, device=device, **spec.build)
 
 
 def given_workload(model: str | nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None, *, step: StepKind,
                    batch: int | None, seq: int | None, past: int | None, dtype: str | None,
-                   overrides: Mapping[str, str] | None, input_shape: Sequence[int] | None, download: bool,
+                   overrides: Mapping[str, str] | None, input_shape: Any, download: bool,
                    device: str) -> Workload:  # fmt: skip
     """Check that the arguments go together, and make the workload."""
     if step not in STEPS:
         raise BadInput(f"unknown step {step!r}; known: {', '.join(STEPS)}")
     if isinstance(model, str):
         if inputs or kwargs:
-            raise BadInput(
-                "inputs go with a live module; a model by name gets its own (use batch=, seq=, input_shape=)"
-            )
+            raise BadInput("inputs go with a live module; a model by name gets its own (use --batch, --seq, --input)")
         return build(
             model, batch=1 if batch is None else batch, seq=seq, past=past, dtype=dtype or "fp32", step=step,
             overrides=overrides or {}, input_shape=input_shape, download=download, device=device,
         )  # fmt: skip
     if not isinstance(model, nn.Module):
         raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
-    given = {"past": past, "dtype": dtype, "overrides": overrides, "input_shape": input_shape}
+    given = {"--past": past, "--dtype": dtype, "--set": overrides, "--input": input_shape}
     if wrong := [name for name, value in given.items() if value is not None]:
         raise BadInput(
             f"{', '.join(wrong)}: only for a model by name; a live module is traced with the inputs you pass"
@@ -65,6 +76,8 @@ def live_workload(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, A
         task=task,
         loss=loss_for(task),
         optimizer="momentum" if task == "classification" else "adamw",
+        seq=seq,
+        live=True,
     )
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from types import NoneType
 from typing import Any
@@ -21,6 +21,7 @@ from torch import nn
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import MathModes, Module, Op, Storage, Tensor
 from rooflight.models.workload import Workload
+from rooflight.spec import FIELDS, StepSpec
 from rooflight.trace.arguments import TensorKind, fresh_caches, is_cache, prepare, tensor_leaves
 from rooflight.trace.autocast import autocast_as_cuda, autocast_on_cpu
 from rooflight.trace.checkpointed import Checkpoints
@@ -49,14 +50,39 @@ class TraceOptions:
     optimizer: str | None = None
     foreach: bool | None = None
     """`None`: as torch chooses on the target (on for CUDA, off for the CPU)."""
+    fused: bool = False
+    """Here and below: of a trace without data only the header tells, and the ops are those of the plain step."""
     accumulate: int = 1
     checkpoint: tuple[str, ...] = ()
     """Modules whose inside is not kept for backward but run again: paths, patterns (`h.*`), or `blocks`."""
-    capturable: bool = False
-    """An optimizer that a CUDA graph can hold: its step counts live on the device."""
+    channels_last: bool = False
+    compile: bool = False
+    graphs: bool = False
+    pad: bool = False
+    gpus: int = 1
+    nodes: int = 1
+    parallel: str | None = None
+    micro_batches: int | None = None
     on: TensorKind = "meta"
     rank: int = 0
     command: str = ""
+
+    @classmethod
+    def of(cls, spec: StepSpec, *, on: TensorKind = "meta", target: str = "cuda", rank: int = 0,
+           command: str = "") -> TraceOptions:  # fmt: skip
+        """As the step's description says."""
+        shared = {one.name: getattr(spec, one.name) for one in fields(cls) if one.name in FIELDS}
+        return cls(**shared, on=on, target=target, rank=rank, command=command)
+
+    @property
+    def runs(self) -> bool:
+        """Does the step really run, on data?"""
+        return self.on in ("cpu", "cuda")
+
+    @property
+    def capturable(self) -> bool:
+        """Must the optimizer be one that a CUDA graph can hold, with step counts that live on the device?"""
+        return self.graphs and self.runs
 
 
 class WatchedAnotherWay(TraceFailed):
@@ -261,12 +287,17 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         loss=options.loss or workload.loss,
         optimizer=options.optimizer or workload.optimizer,
         foreach=target.kind == "cuda" if options.foreach is None else options.foreach,
+        fused=options.fused and options.runs,
         accumulate=options.accumulate,
         capturable=options.capturable,
     )
     training = workload.step == "train"
     if options.checkpoint and not training:
-        raise BadInput("--checkpoint goes with --step train")
+        raise BadInput("--checkpoint goes with --step=train")
+    if options.channels_last and not any(
+        tensor.dim() == 4 for tensor in _input_tensors((workload.args, workload.kwargs))
+    ):
+        raise BadInput(f"--channels-last is for images: no input of {workload.name} has four dimensions")
     # A generator's state cannot be read while a CUDA graph is captured.
     keep_randomness = options.on in ("cpu", "cuda") and not options.capturable
     checkpoints = Checkpoints(workload.model, options.checkpoint, keep_randomness=keep_randomness)

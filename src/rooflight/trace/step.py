@@ -32,6 +32,7 @@ class Training:
     loss: str = "cross-entropy"
     optimizer: str = "momentum"
     foreach: bool = True
+    fused: bool = False
     accumulate: int = 1
     """Micro-batches (forward and backward) before the optimizer steps once."""
     capturable: bool = False
@@ -51,13 +52,14 @@ def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimize
     if not parameters:
         return None
     optimizer: torch.optim.Optimizer
+    fused = training.fused or None
+    foreach = None if fused else training.foreach  # torch takes one of them
     if training.optimizer in ("sgd", "momentum"):
         momentum = 0.9 if training.optimizer == "momentum" else 0.0
-        optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=momentum, foreach=training.foreach)
-    elif training.optimizer == "adam":
-        optimizer = torch.optim.Adam(parameters, lr=1e-4, foreach=training.foreach, capturable=training.capturable)
+        optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=momentum, foreach=foreach, fused=fused)
     else:
-        optimizer = torch.optim.AdamW(parameters, lr=1e-4, foreach=training.foreach, capturable=training.capturable)
+        kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
+        optimizer = kind(parameters, lr=1e-4, foreach=foreach, fused=fused, capturable=training.capturable)
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
@@ -198,7 +200,7 @@ def _loss(output: Any, name: str, notes: StepNotes, labels: Labels) -> torch.Ten
         return value.sum()
     if value.dim() < 2:
         raise BadInput(
-            f"cross-entropy needs class scores, but the model's output has shape {tuple(value.shape)}: use --loss mse"
+            f"cross-entropy needs class scores, but the model's output has shape {tuple(value.shape)}: use --loss=mse"
         )
     if value.dim() <= 3:
         value = value.reshape(-1, value.shape[-1])

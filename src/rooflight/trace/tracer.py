@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -11,7 +12,7 @@ from rooflight._version import __version__
 from rooflight.errors import NotPutBack, RooflightError, TraceFailed
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, Op
 from rooflight.models.workload import Workload
-from rooflight.trace.arguments import TensorKind
+from rooflight.spec import execution
 from rooflight.trace.stage import Recording, Stage, TraceOptions, staged
 from rooflight.trace.step import OWN_LOSS
 
@@ -29,7 +30,7 @@ def trace(workload: Workload, options: TraceOptions = _DEFAULTS) -> Ledger:
         log = logging.getLogger("torch._subclasses.fake_tensor")
         try:
             log.disabled = True  # it prints every failure; ours to tell is the first
-            return _trace(workload, _with(options, on="fake"))
+            return _trace(workload, replace(options, on="fake"))
         except NotPutBack:
             raise
         except RooflightError:
@@ -39,10 +40,6 @@ def trace(workload: Workload, options: TraceOptions = _DEFAULTS) -> Ledger:
 
 
 _FUSED_LAYERS = {"aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd"}
-
-
-def _with(options: TraceOptions, *, on: TensorKind) -> TraceOptions:
-    return TraceOptions(**{**options.__dict__, "on": on})
 
 
 def _trace(workload: Workload, options: TraceOptions) -> Ledger:
@@ -83,12 +80,16 @@ def header_of(stage: Stage, recording: Recording) -> Header:
     training = stage.training
     return Header(
         rooflight=__version__, torch=str(torch.__version__), model=workload.name, step=workload.step,
-        target=stage.target.name, batch=workload.batch, dtype=workload.dtype, math=stage.modes,
-        sequence=workload.sequence, past=workload.past, autocast=options.autocast,
+        target=stage.target.name, batch=workload.batch, dtype=workload.dtype, math=stage.modes, tf32=options.tf32,
+        sequence=workload.sequence, seq=workload.seq, past=workload.past, autocast=options.autocast,
         loss=(OWN_LOSS if recording.own_loss else choices.loss) if training else None,
         optimizer=choices.optimizer if training else None,
-        accumulate=choices.accumulate if training else 1, checkpoint=options.checkpoint, traced_on=options.on,
-        inputs=recording.inputs, outputs=recording.outputs, rank=options.rank, command=options.command,
+        foreach=options.foreach, fused=options.fused, accumulate=choices.accumulate if training else 1,
+        checkpoint=options.checkpoint, channels_last=options.channels_last,
+        execution=execution(compile=options.compile, graphs=options.graphs), pad=options.pad,
+        settings=dict(workload.settings), input=workload.input, download=workload.download, live=workload.live,
+        gpus=options.gpus, nodes=options.nodes, parallel=options.parallel, micro_batches=options.micro_batches,
+        traced_on=options.on, inputs=recording.inputs, outputs=recording.outputs, rank=options.rank, command=options.command,
         notes=(*notes_of(stage, recording.ops), *_unused_loss(stage, recording),
                *_never_checkpointed(stage, recording)),
     )  # fmt: skip
@@ -96,7 +97,7 @@ def header_of(stage: Stage, recording: Recording) -> Header:
 
 def _unused_loss(stage: Stage, recording: Recording) -> tuple[str, ...]:
     asked = stage.options.loss
-    return (f"--loss {asked} has no effect: the model computes its own",) if asked and recording.own_loss else ()
+    return (f"loss {asked} has no effect: the model computes its own",) if asked and recording.own_loss else ()
 
 
 def _never_checkpointed(stage: Stage, recording: Recording) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeVar, Unpack
+
+from msgspec.structs import replace as changed
 
 from rooflight.errors import BadInput
 from rooflight.estimation.api import estimate
@@ -22,6 +24,7 @@ from rooflight.estimation.symbolic.polynomial import ZERO, Grid, Point, Polynomi
 from rooflight.estimation.symbolic.samples import COSTS, PHASES, TOTAL, LedgerAt, Quantity, Samples, sample
 from rooflight.estimation.symbolic.terms import limits_of, terms_of
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Phase, StepKind, total
+from rooflight.spec import StepKeywords, StepSpec
 
 _T = TypeVar("_T")
 Costs = Mapping[Quantity, Fit]
@@ -92,22 +95,12 @@ class ClosedForm:
 
 
 def closed_form(
-    model: str | LedgerAt,
+    model: str | StepSpec | LedgerAt,
     *,
-    step: StepKind = "infer",
     sequence: bool | None = None,
     also: Sequence[Point] = (),
-    dtype: str | None = None,
-    autocast: str | None = None,
     target: str = "cuda",
-    loss: str | None = None,
-    optimizer: str | None = None,
-    foreach: bool | None = None,
-    accumulate: int = 1,
-    checkpoint: str | Sequence[str] | None = None,
-    overrides: Mapping[str, str] | None = None,
-    input_shape: Sequence[int] | None = None,
-    download: bool = False,
+    **step: Unpack[StepKeywords],
 ) -> ClosedForm:
     """The closed form of a model by name, or of whatever a function of batch and sequence traces.
 
@@ -121,12 +114,10 @@ def closed_form(
     if callable(model):
         return _closed_form(sample(model, sequence=True if sequence is None else sequence), also)
 
+    spec = StepSpec.given(model, step, verb="estimate")
+
     def ledger_at(batch: int, length: int | None) -> Ledger:
-        return estimate(
-            model, step=step, batch=batch, seq=length, dtype=dtype, autocast=autocast, target=target, loss=loss,
-            optimizer=optimizer, foreach=foreach, accumulate=accumulate, checkpoint=checkpoint, overrides=overrides,
-            input_shape=input_shape, download=download,
-        )  # fmt: skip
+        return estimate(changed(spec, batch=batch, seq=length, past=None), target=target)
 
     return _closed_form(sample(ledger_at, sequence=sequence), also)
 

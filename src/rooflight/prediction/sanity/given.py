@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rooflight.hardware.device import Device
-from rooflight.hardware.roofs import Roof, Side, Slope
+from rooflight.hardware.roofs import Roof, Slope
+from rooflight.metrics import Side
 from rooflight.prediction.roofline import verdict
 
 Counted = Literal["formula", "cuda-cores", "all-units"]

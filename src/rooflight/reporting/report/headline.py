@@ -8,10 +8,12 @@ from rooflight import summary, units
 from rooflight.errors import RooflightError
 from rooflight.ledger import total
 from rooflight.measured.step import busy_s, rates, utilisation, wall_s
+from rooflight.metrics import gain_text, percent_text
 from rooflight.prediction.result import Prediction
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.report.model import Fact
 from rooflight.reporting.report.told import Told
+from rooflight.reporting.verdict_text import far_text
 from rooflight.units import per_second, quotient, seconds, whole_bytes, whole_count
 
 
@@ -91,11 +93,10 @@ def _bound(told: Told) -> Iterator[Fact]:
     parts = []
     if step.busy_share is not None:
         parts.append(f"the GPU is busy {min(step.busy_share, 1):.0%} of the time")
-    if step.percent_of_op_roofs is not None:
-        parts.append(f"{step.percent_of_op_roofs:.0f}% of the roofs of its ops while it works")
-    far = step.bound != "host" and step.bounds.get("latency", 0.0) > 0.5
-    parts += [f"far from both roofs, more of its time on the {step.bound} side"] if far else []
-    yield Fact(f"bound by{_there(told)}", "latency" if far else step.bound, " · ".join(parts))
+    if step.percent_of_roof is not None:
+        parts.append(f"{percent_text(step.percent_of_roof)} of the attainable roof while it works")
+    parts += [f"{far_text(step)} of the kernels' time is far from its roof"] if step.far else []
+    yield Fact(f"bound by{_there(told)}", step.bound, " · ".join(parts))
 
 
 def _there(told: Told) -> str:
@@ -124,7 +125,7 @@ def _to_do(told: Told) -> Iterator[Fact]:
     if not step.advice:
         return
     best = step.advice[0]
-    gain = best.gain_of_kernels if best.gain_of_step is None else best.gain_of_step
-    after = best.after_s if best.wall_s is None else best.wall_s
-    detail = f"{seconds(after)} predicted, instead of {seconds(step.wall_s or best.before_s)} {step.times}"
-    yield Fact(f"what would help most{_there(told)}", best.how, f"{units.percent(gain)} less time · {detail}")
+    after = best.changed_kernel_time_s if best.time_s is None else best.time_s
+    before = best.kernel_time_s if best.time_s is None else best.wall_time_s
+    detail = f"{seconds(after)} predicted, instead of {seconds(before)} {step.times}"
+    yield Fact(f"what would help most{_there(told)}", best.how, f"{gain_text(best.gain)} throughput · {detail}")

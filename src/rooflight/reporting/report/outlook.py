@@ -177,7 +177,7 @@ def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
     step = PreparedTrace(plain, None).at(None)
     found = [predictor_of(device, None, None) for device in devices]
     memories = Memories()
-    cells = cells_of(step, [one for one, _ in found], graphs=header.is_graph)
+    cells = cells_of(step, [one for one, _ in found])
     rows = [
         replace(cell.prediction(), memory=memories.of(step, device))
         for cell, device in zip(cells, devices, strict=True)
