@@ -97,6 +97,14 @@ def fit_text(value: Fit | None) -> str:
     return "–" if value is None else "fits, barely" if value == "barely" else value
 
 
+FIT_WORDS: dict[Fit, str] = {"fits": "yes", "barely": "barely", "does not fit": "no"}
+"""In a column that is headed `fits`, and in a study."""
+
+
+def fits_word(value: Fit | None) -> str:
+    return "–" if value is None else FIT_WORDS[value]
+
+
 def percent_text(value: float | None) -> str:
     """Of a roof: `28%`, `7.6%`."""
     if value is None:
@@ -273,7 +281,7 @@ DERIVED: dict[str, Metric] = _named((
     Metric("saved_bytes", "byte", "saved", "memory of the device that a change saves", "advice"),
     _memory("device_bytes", "memory", "what a tool outside the process sees in use: reserved, context and libraries"),
     Metric("fit", "word", "fits", "does a step run in the device's memory: fits, barely (cached blocks are given "
-           "back, which waits for the device), or does not fit", "memory", write=fit_text),
+           "back, which waits for the device), or does not fit", "memory", write=fits_word),
     _many("speedup", "times", "speed-up", "throughput over that of the first row of its curve"),
     _many("efficiency", "part", "efficiency", "throughput of one GPU among many over that of one alone"),
     _many("exposed_s", "second", "waiting", "what communication makes a step longer by"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from rooflight import metrics
+from rooflight.metrics import Fit
+
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     """A storage, or several that are alike, alive at the peak."""
@@ -79,6 +82,11 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Of many GPUs, the stage of the pipeline whose ranks are the fullest, counted from nought."""
     notes: tuple[str, ...] = ()
     """What a reader should know of it."""
+
+    @property
+    def fit(self) -> Fit:
+        """`fits`, `barely` or `does not fit`: the one answer, wherever it is said."""
+        return metrics.fit(runs=self.fits, retries=self.retries)
 
     @property
     def device_bytes(self) -> int:

@@ -10,7 +10,7 @@ from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.ledger import Header
 from rooflight.memory.result import Memory
-from rooflight.metrics import Bound
+from rooflight.metrics import Bound, Fit
 
 _NAMED = 6
 """Of so many predictions it is said that they are there."""
@@ -127,6 +127,8 @@ class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
     """`speedup` by how many times more GPUs there are."""
     paleo_speedup: dict[str, float]
     """By PALEO's own models of communication, with the same computation."""
+    fit: Fit | None = None
+    """Does the fullest of its GPUs have the memory? `None`: not looked for."""
 
 
 class Many(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,6 +274,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     the rest is of one GPU alone with a replica's whole batch."""
 
     @property
+    def fit(self) -> Fit | None:
+        """Does it fit? `None`: its memory is not known."""
+        return None if self.memory is None else self.memory.fit
+
+    @property
     def wall_time_s(self) -> float:
         """The same as `time_s`, by its full name."""
         return self.time_s
@@ -329,6 +336,8 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     """Of the device's."""
     fits: bool
     """Would it run then?"""
+    fit: Fit | None = None
+    """The same, and whether barely."""
     time_s: float | None = None
     """Of a step with it; `None`: not predicted."""
     throughput: float | None = None

@@ -219,7 +219,7 @@ def savings(asked: Asked, step: Step, device: Device, memories: Memories, timed:
             continue
         found.append(Saving(
             device=device.name, batch=step.batch, change=change.words, options=change.options, saved_bytes=saved,
-            fits=memory.fits,
+            fits=memory.fits, fit=memory.fit,
             peak_allocated_bytes=memory.peak_allocated_bytes, peak_reserved_bytes=memory.peak_reserved_bytes,
             device_bytes=memory.device_bytes, time_s=time_s, throughput=throughput,
         ))  # fmt: skip

@@ -59,9 +59,12 @@ def _row(one: Prediction, *, op_times: bool) -> dict[str, Any]:
         row["peak_reserved_bytes"] = one.memory.peak_reserved_bytes
         row["device_bytes"] = one.memory.device_bytes
         row["fits"] = one.memory.fits
+        row["fit"] = one.memory.fit
         row["memory"]["device_bytes"] = one.memory.device_bytes
         row["memory"]["fragmentation"] = one.memory.fragmentation
         if one.memory.timeline is None:
             del row["memory"]["timeline"]
     row["gpus"] = one.gpus
+    # By their full names, beside the short ones.
+    row["wall_time_s"], row["gpu_busy_s"], row["gain"] = one.wall_time_s, one.gpu_busy_s, one.gain
     return row

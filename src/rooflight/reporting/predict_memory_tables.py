@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rooflight import units
 from rooflight.memory.peak import WORDS
 from rooflight.memory.result import Memory, Timeline
+from rooflight.metrics import fit_text, fits_word
 from rooflight.prediction.result import Limit, Prediction, Predictions, Saving
 from rooflight.reporting.memory_timeline import drawn
 from rooflight.reporting.predict_tables import rate
@@ -89,21 +90,17 @@ def _phase_of_every_op(timeline: Timeline) -> list[str]:
 def saving_table(savings: Sequence[Saving], title: str) -> Table:
     columns = (
         Column("with", right=False, whole=True), Column("of the device", whole_bytes),
-        Column("fits", _yes, right=False), Column("saved", whole_bytes, optional=1),
+        Column("fits", fits_word, right=False), Column("saved", whole_bytes, optional=1),
         Column("time/step", seconds, optional=2, raw="time_s"),
         Column("samples/s", rate, optional=3, raw="samples_per_s"),
         Column("allocated", whole_bytes, optional=4), Column("what it is", right=False, optional=5, raw="change"),
     )  # fmt: skip
     rows = tuple(
-        (one.options, one.device_bytes, one.fits, one.saved_bytes, one.time_s, one.throughput,
+        (one.options, one.device_bytes, one.fit, one.saved_bytes, one.time_s, one.throughput,
          one.peak_allocated_bytes, one.change)
         for one in savings
     )  # fmt: skip
     return Table(title, columns, rows)
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def limit_line(limit: Limit, *, several: bool, many: bool = False, decoding: bool = False) -> str:
@@ -131,9 +128,9 @@ def limit_line(limit: Limit, *, several: bool, many: bool = False, decoding: boo
 
 def memory_line(memory: Memory, *, each: bool) -> str:
     """The three numbers, and whether it fits."""
-    verdict = "fits" if memory.fits else "does not fit"
-    if memory.retries:
-        verdict += ", barely: cached blocks are given back, which waits for the GPU"
+    verdict = fit_text(memory.fit)
+    if memory.fit == "barely":
+        verdict += ": cached blocks are given back, which waits for the GPU"
     has = units.bytes_(memory.usable_bytes)
     if memory.peak_reserved_bytes is None:
         return f"memory: {units.bytes_(memory.peak_allocated_bytes)} allocated at its peak, of {has}: {verdict}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rooflight import units
 from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import Header
+from rooflight.metrics import busy_share, fit_text, percent_text
 from rooflight.prediction.asked import DOES_NOT_FIT
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting import predict_many_tables as many_tables
@@ -89,7 +90,7 @@ def describe(found: Predictions) -> str:
 def _in_memory(one: Prediction) -> str:
     if one.memory is None:
         return ""
-    return f", {units.bytes_(one.memory.device_bytes)} of memory" + ("" if one.memory.fits else ": does not fit")
+    return f", {units.bytes_(one.memory.device_bytes)} of memory: {fit_text(one.fit)}"
 
 
 def chosen(found: Predictions) -> Prediction:
@@ -144,7 +145,7 @@ def _place(one: Prediction) -> str:
 
 def _summary(found: Predictions, one: Prediction) -> list[str]:
     if len(found) > 1:
-        running = [row for row in found if row.memory is None or row.memory.fits]
+        running = [row for row in found if row.fit != "does not fit"]
         if not running:
             return ["none of these fits", *_limits(found), *_warnings(found)]
         best = max(running, key=lambda row: row.throughput or 0.0)
@@ -185,13 +186,13 @@ def _warnings(found: Predictions) -> list[str]:
 
 
 def _verdict(one: Prediction, header: Header) -> str:
-    roof = f"{tables.roof_percent(one.percent_of_roof)} of the attainable roof"
+    roof = f"{percent_text(one.percent_of_roof)} of the attainable roof"
     if one.many is not None:
         return (f"{units.percent(one.many.efficiency)} of {one.gpus:,} times one GPU's throughput; "
                 f"{seconds(one.many.compute_s)} of it computing")  # fmt: skip
     if one.tier == "spec" or header.target == "cpu":
         return f"{one.bound}-bound, {roof}"
-    share = min(one.gpu_time_s / one.time_s, 1.0)
+    share = min(busy_share(one.gpu_busy_s, one.wall_time_s) or 0.0, 1.0)
     return f"the GPU works for {seconds(one.gpu_time_s)} of it, {share:.0%}: {one.bound}-bound, {roof} while it works"
 
 

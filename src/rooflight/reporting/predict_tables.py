@@ -7,8 +7,9 @@ from typing import Any
 
 from rooflight import units
 from rooflight.memory.result import Memory
+from rooflight.metrics import fit_text, percent_text
 from rooflight.prediction.result import Interval, Prediction, Predictions
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Column, Table, metric_column
 from rooflight.units import per_second, seconds
 
 PIVOTED = 24
@@ -51,10 +52,6 @@ def money(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:,.2f}" if value >= 1 else f"{value:.3g}"
 
 
-def roof_percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f}%" if value >= 10 else f"{value:.1f}%"
-
-
 def spread(one: Prediction) -> str:
     """How far off it may be, nine times in ten: `12%`, or both sides where they differ."""
     low, high = (abs(end / one.time_s - 1) if one.time_s else 0.0
@@ -78,29 +75,32 @@ def main_table(found: Predictions, *, price: float | None = None) -> Table:
     """Every prediction in a row. However narrow the terminal: its tier, its time and how sure that is, and what was
     asked for."""
     if any(one.many is not None for one in found):
-        columns = _who(found) + _many_columns() + _rates(found, price) + [_memory_column()]
+        columns = _who(found) + _many_columns() + _rates(found, price) + _memory_columns()
         return _drawn("", columns, found.predictions)
     columns = [*_time()]
     if not all(one.tier == "spec" for one in found) and found.header.target != "cpu":
         columns.append((Column("GPU-busy", seconds, optional=3, raw="gpu_time_s"), lambda one: one.gpu_time_s))
     columns += _rates(found, price)
-    columns.append(_memory_column())
+    columns += _memory_columns()
     columns += [
-        (Column("bound", right=False, optional=2), lambda one: one.bound),
-        (Column("% of roof", roof_percent, optional=4, raw="percent_of_roof"), lambda one: one.percent_of_roof),
+        (metric_column("bound", optional=2), lambda one: one.bound),
+        (metric_column("percent_of_roof", optional=4), lambda one: one.percent_of_roof),
     ]
     return _drawn("", _who(found) + columns, found.predictions)
 
 
-def _memory_column() -> tuple[Column, Callable[[Prediction], Any]]:
-    """Of the device, with context and libraries."""
-    return Column("memory", _memory, optional=2, raw="device_bytes"), lambda one: one.memory
+def _memory_columns() -> _Columns:
+    """Of the device, with context and libraries, and whether it fits."""
+    return [
+        (metric_column("device_bytes", optional=2), lambda one: one.memory and one.memory.device_bytes),
+        (metric_column("fit"), lambda one: one.fit),
+    ]
 
 
 def _memory(memory: Memory | None) -> str:
     if memory is None:
         return "–"
-    return units.bytes_(memory.device_bytes) + ("" if memory.fits else ": does not fit")
+    return units.bytes_(memory.device_bytes) + ("" if memory.fit == "fits" else f": {fit_text(memory.fit)}")
 
 
 def _time() -> _Columns:
@@ -158,7 +158,7 @@ def _rates(found: Predictions, price: float | None) -> _Columns:
     columns: _Columns = [(Column("samples/s", rate, optional=1, raw="samples_per_s"), lambda one: one.throughput)]
     if any(one.tokens_per_s is not None for one in found):
         columns.append((Column("tokens/s", rate, optional=5, raw="tokens_per_s"), lambda one: one.tokens_per_s))
-    columns.append((Column("MFU", units.percent, optional=6, raw="mfu"), lambda one: one.mfu))
+    columns.append((metric_column("mfu", optional=6), lambda one: one.mfu))
     if price is not None:
         # It was asked for, and stands nowhere else.
         columns.append((Column("cost of 1 M", money, raw="cost_of_million_samples"),
@@ -175,7 +175,7 @@ def csv_table(found: Predictions, *, epochs: int | None = None, dataset_size: in
               price: float | None = None) -> Table:  # fmt: skip
     """All figures as they are, for spreadsheets."""
     names = ("device", "tier", "batch", "time_s", "gpu_time_s", "host_time_s", "throughput", "tokens_per_s", "flops",
-             "mfu", "bound", "percent_of_roof", "inside", "kernels")  # fmt: skip
+             "mfu", "bound", "percent_of_roof", "intensity", "inside", "kernels", "wall_time_s", "gpu_busy_s", "gain")  # fmt: skip
     many = ("gpus", "nodes", "parallel", "global_batch", "compute_s", "bubble_s", "communication_s", "exposed_s",
             "efficiency")  # fmt: skip
     columns: _Columns = [(Column(name), lambda one, name=name: getattr(one, name)) for name in names]  # type: ignore[misc]
@@ -185,7 +185,7 @@ def csv_table(found: Predictions, *, epochs: int | None = None, dataset_size: in
     ]
     columns += [
         (Column(name), lambda one, name=name: getattr(one.memory, name, None))  # type: ignore[misc]
-        for name in ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "usable_bytes", "fits")
+        for name in ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "usable_bytes", "fits", "fit")
     ]
     columns += [
         (Column(name), lambda one, name=name: getattr(one, name))  # type: ignore[misc]
@@ -223,7 +223,7 @@ def pivot_tables(found: Predictions, *, price: float | None = None) -> tuple[Tab
 
 
 def _bound(cell: tuple[str, float]) -> str:
-    return f"{cell[0]} {cell[1]:.0f}%"
+    return f"{cell[0]} {percent_text(cell[1])}"
 
 
 def _pivot(found: Predictions, title: str, value: Callable[[Prediction], Any], write: Callable[[Any], str]) -> Table:
@@ -245,7 +245,7 @@ def op_table(one: Prediction, title: str) -> Table:
         Column("op", right=False), Column("calls", units.exact, optional=1), Column("first in", right=False),
         Column("shapes", right=False, optional=2), Column("in", right=False, optional=3),
         Column("time", seconds, raw="time_s"), Column("share", units.percent),
-        Column("bound", right=False, optional=4), Column("% of roof", roof_percent, raw="percent_of_roof"),
+        metric_column("bound", optional=4), metric_column("percent_of_roof"),
     )  # fmt: skip
     rows = tuple(
         (_short_op(op.name), op.calls, op.module, op.shapes, op.precision, op.time_s, op.share, op.bound,
@@ -269,15 +269,13 @@ def phase_table(one: Prediction, title: str) -> Table:
 
 def advice_table(one: Prediction, title: str) -> Table:
     columns = (
-        Column("change", right=False), Column("time/step", seconds, raw="time_s"),
-        Column("samples/s", rate, raw="samples_per_s"), Column("throughput", _factor, raw="throughput_factor"),
+        Column("change", right=False), Column("options", right=False, optional=1),
+        Column("time/step", seconds, raw="time_s"), Column("samples/s", rate, raw="samples_per_s"),
+        metric_column("gain"),
     )  # fmt: skip
-    rows = tuple((advice.change, advice.time_s, advice.throughput, 1 + advice.gain) for advice in one.advice)
+    rows = tuple((advice.change, advice.options, advice.time_s, advice.throughput, advice.gain)
+                 for advice in one.advice)  # fmt: skip
     return Table(title, columns, rows)
-
-
-def _factor(value: float) -> str:
-    return f"× {value:.2f}"
 
 
 def run_table(found: Predictions, *, epochs: int, dataset_size: int, price: float | None) -> Table:

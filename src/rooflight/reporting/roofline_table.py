@@ -7,7 +7,7 @@ from typing import Any
 
 from rooflight import units
 from rooflight.reporting.roofline_marks import Mark
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Column, Table, metric_column
 from rooflight.units import seconds, tera, whole_bytes, whole_count
 
 
@@ -18,9 +18,8 @@ def marks_table(marks: Sequence[Mark]) -> Table:
         Column("phase", right=False, optional=3), Column("count", units.exact, optional=4),
         Column("time", seconds, raw="time_s"), Column("share", units.percent, optional=1),
         Column("basis", right=False, whole=True), Column("FLOPs", whole_count, optional=2, raw="flops"),
-        Column("bytes", whole_bytes, optional=2), Column("FLOP/B", units.ratio, raw="intensity"),
-        Column("TFLOP/s", tera, raw="flops_per_s"), Column("% of roof", _percent, raw="percent_of_roof"),
-        Column("bound", right=False, whole=True),
+        Column("bytes", whole_bytes, optional=2), metric_column("intensity"),
+        Column("TFLOP/s", tera, raw="flops_per_s"), metric_column("percent_of_roof"), metric_column("bound"),
     )  # fmt: skip
     rows = tuple(_row(mark) for mark in marks)
     return Table("", columns, rows, frozenset(i for i, mark in enumerate(marks) if mark.kind == "step"))
@@ -30,8 +29,4 @@ def _row(mark: Mark) -> tuple[Any, ...]:
     told = mark.told
     what = "whole step" if mark.kind == "step" else mark.kind
     return (what, mark.name, mark.module, mark.phase, mark.count, mark.time_s, mark.share, mark.basis, told.flops,
-            told.bytes, told.intensity, told.flops_per_s, told.percent_of_roof, told.bound or "–")  # fmt: skip
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}" if value >= 0.05 else "<0.1"
+            told.bytes, told.intensity, told.flops_per_s, told.percent_of_roof, told.bound)  # fmt: skip

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rooflight.metrics import METRICS
+
 Cell = Any
 _LEAST = 12
 """Letters that are left of a name on a narrow terminal."""
@@ -35,6 +37,13 @@ class Column:
     def cuttable(self) -> bool:
         """May its text be cut short where there is no room?"""
         return not self.right and not self.whole
+
+
+def metric_column(name: str, *, optional: int = 0, heading: str = "") -> Column:
+    """A column of one of the metrics: its title, how it is written and what it is called in files come from there."""
+    metric = METRICS[name]
+    word = metric.unit == "word"
+    return Column(heading or metric.title, metric.text, right=not word, optional=optional, whole=word, raw=name)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from rooflight.explanation.verdicts import TOTAL, Judge, StepVerdict, Verdict
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger
 from rooflight.measured.rows import NO_OP, SEVERAL
 from rooflight.measured.step import rates
-from rooflight.metrics import METRICS, percent_text
 from rooflight.prediction.result import Advice
 from rooflight.reporting import text
 from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.page import Page
-from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.table import Column, Label, Table, metric_column
 from rooflight.reporting.verdict_text import CONVENTIONS, advised, place, step_advised, step_line
 from rooflight.reporting.written import cut
 from rooflight.summary import By
@@ -54,11 +53,10 @@ def step_table(of: Ledger | Judge) -> Table:
     """Changes of the whole step, best first."""
     judge = _judge(of)
     step = judge.step()
-    gain = METRICS["gain"]
     columns = (
         Column("the step", right=False), Column("options", right=False, optional=2),
         Column("kernels", seconds, raw="kernel_time_s"), Column("wall", seconds, raw="wall_time_s"),
-        Column("samples/s", per_second, raw="throughput"), Column(gain.title, gain.text, raw="gain"),
+        Column("samples/s", per_second, raw="throughput"), metric_column("gain"),
         Column("found by", right=False, optional=1),
     )  # fmt: skip
     speed = rates(judge.measured).samples_per_s
@@ -148,7 +146,7 @@ _Columns = list[tuple[Column, Callable[[Verdict], Any]]]
 
 def _columns(judge: Judge, by: By, step: StepVerdict) -> _Columns:
     def bound(row: Verdict) -> str:
-        return (step.bound if row is step.whole else row.bound) or "–"
+        return (step.bound if row is step.whole else row.bound) or ""
 
     def helps(row: Verdict) -> str:
         return row.advice.key if row.advice is not None else ""
@@ -158,15 +156,15 @@ def _columns(judge: Judge, by: By, step: StepVerdict) -> _Columns:
         (Column("type", right=False, optional=9), lambda row: row.type),
         (Column("kernels", seconds, raw="kernel_time_s"), lambda row: row.time_s),
         (Column("share", units.percent, optional=2), lambda row: row.share),
-        (Column("FLOP/B", units.ratio, raw="intensity"), lambda row: row.intensity),
+        (metric_column("intensity"), lambda row: row.intensity),
         (Column("by formula", units.ratio, optional=7, raw="estimated_intensity"), lambda row: row.estimated_intensity),
         (Column("ridge", units.ratio, optional=4), lambda row: row.ridge),
         (Column("side", right=False, whole=True, optional=3), lambda row: _SIDES[row.side]),
         (Column("TFLOP/s", tera, optional=8, raw="flops_per_s"), lambda row: row.flops_per_s),
         (Column("roof", tera, optional=5, raw="attainable_flops_per_s"), lambda row: row.attainable_flops_per_s),
-        (Column("% of roof", percent_text, raw="percent_of_roof"), lambda row: row.percent_of_roof),
-        (Column("bound", right=False, whole=True), bound),
-        (Column("far because", right=False, whole=True, optional=6, raw="far"), lambda row: row.far),
+        (metric_column("percent_of_roof"), lambda row: row.percent_of_roof),
+        (metric_column("bound"), bound),
+        (metric_column("far", optional=6), lambda row: row.far),
         (Column("would help", right=False, whole=True, optional=1), helps),
         (Column("saves", _seconds, optional=1, raw="saved_s"), lambda row: row.advice.saved_s if row.advice else None),
     ]  # fmt: skip

@@ -9,12 +9,13 @@ import altair as alt
 
 from rooflight import units
 from rooflight.explanation.devices import DeviceTime
+from rooflight.metrics import fit_text
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting.charts.axes import PLACE_WIDTH, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.theme import COLOURS
-from rooflight.reporting.predict_tables import between, rate, roof_percent
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.predict_tables import between, percent_text, rate
+from rooflight.reporting.table import Column, Table, metric_column
 from rooflight.units import seconds
 
 _ROW = 34
@@ -57,7 +58,7 @@ def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int
 def _at_one_batch(predictions: Predictions, batch: int | None) -> list[Prediction]:
     every = [one.batch for one in predictions if one.batch is not None]
     if batch is None and every:
-        tight = {one.batch for one in predictions if one.memory is not None and not one.memory.fits}
+        tight = {one.batch for one in predictions if one.fit == "does not fit"}
         batch = max((size for size in every if size not in tight), default=min(every))
     return [one for one in predictions if one.batch in (None, batch)]
 
@@ -66,7 +67,7 @@ def _row(one: Prediction) -> Row:
     memory = one.memory
     what = f"{one.bound}-bound"
     if one.many is None:
-        what += f", {roof_percent(one.percent_of_roof)} of roof"
+        what += f", {percent_text(one.percent_of_roof)} of roof"
     row: Row = {
         "device": one.device, "time": one.time_s, "low": one.time_interval_s.low, "high": one.time_interval_s.high,
         "bound": one.bound, "text": f"{seconds(one.time_s)}, {what}", "time_text": seconds(one.time_s),
@@ -76,7 +77,7 @@ def _row(one: Prediction) -> Row:
         row |= {
             "memory": memory.device_bytes, "capacity": memory.usable_bytes, "fits": memory.fits,
             "memory_text": f"{units.bytes_(memory.device_bytes)} of {units.bytes_(memory.usable_bytes)}"
-                           f"{'' if memory.fits else ': does not fit'}",
+                           f"{'' if memory.fit == 'fits' else f': {fit_text(memory.fit)}'}",
         }  # fmt: skip
     return row
 
@@ -156,12 +157,12 @@ def _table(found: Sequence[Prediction]) -> Table:
         (Column("time/step", seconds, raw="time_s"), lambda one: one.time_s),
         (Column("nine times in ten", optional=1), lambda one: between(one.time_interval_s)),
         (Column("samples/s", rate, raw="samples_per_s"), lambda one: one.throughput),
-        (Column("bound", right=False), lambda one: one.bound),
-        (Column("% of roof", roof_percent, raw="percent_of_roof"),
+        (metric_column("bound"), lambda one: one.bound),
+        (metric_column("percent_of_roof"),
          lambda one: None if one.many is not None else one.percent_of_roof),
         (Column("memory", units.bytes_, raw="device_bytes"), lambda one: one.memory and one.memory.device_bytes),
         (Column("has", units.bytes_, raw="usable_bytes"), lambda one: one.memory and one.memory.usable_bytes),
-        (Column("fits", right=False), lambda one: "–" if one.memory is None else "yes" if one.memory.fits else "no"),
+        (metric_column("fit"), lambda one: one.fit),
     ]  # fmt: skip
     order = sorted(found, key=lambda one: one.time_s)
     rows = tuple(tuple(value(one) for _, value in cells) for one in order)

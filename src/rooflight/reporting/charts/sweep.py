@@ -13,7 +13,7 @@ from rooflight.reporting.charts.axes import log_scale, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.series import MOST, Series, series
 from rooflight.reporting.predict_tables import between, rate
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Column, Table, metric_column
 from rooflight.units import seconds
 
 _PANEL, _HEIGHT = WIDTH // 2 - 75, 190
@@ -51,7 +51,7 @@ def _row(one: Prediction) -> Row:
         "throughput": one.throughput,
         "memory": None if memory is None else memory.device_bytes,
         "capacity": None if memory is None else memory.usable_bytes,
-        "fits": "fits" if memory is None or memory.fits else "does not fit",
+        "fits": "fits" if memory is None else memory.fit,
         "flops_text": units.count(one.flops), "time_text": seconds(one.time_s),
         "between": between(one.time_interval_s), "rate": rate(one.throughput),
         "memory_text": "–" if memory is None else units.bytes_(memory.device_bytes), "tier": one.tier,
@@ -82,7 +82,7 @@ def _line(rows: Sequence[Row], x: alt.X, y: alt.Y, lines: Series, tips: list[alt
     chart = alt.Chart(alt.InlineData(values=list(rows)))
     drawn = [chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint())]
     for fits in (True, False):
-        some = chart.transform_filter(f"(datum.fits == 'fits') == {str(fits).lower()}")
+        some = chart.transform_filter(f"(datum.fits != 'does not fit') == {str(fits).lower()}")
         points = some.mark_point(size=42 if fits else 60, filled=fits, strokeWidth=1.6)
         drawn.append(points.encode(x=x, y=y, color=lines.color, shape=lines.shape, tooltip=tips, opacity=lines.faint()))
     return drawn
@@ -163,7 +163,7 @@ def _table(found: Sequence[Prediction]) -> Table:
         (Column("batch", units.exact), lambda one: one.batch),
         (Column("FLOPs", units.count, raw="flops"), lambda one: one.flops),
         (Column("memory", units.bytes_, raw="device_bytes"), lambda one: one.memory and one.memory.device_bytes),
-        (Column("fits", right=False), _fits),
+        (metric_column("fit"), lambda one: one.fit),
         (Column("time/step", seconds, raw="time_s"), lambda one: one.time_s),
         (Column("nine times in ten", optional=2), lambda one: between(one.time_interval_s)),
         (Column("samples/s", rate, raw="samples_per_s"), lambda one: one.throughput),
@@ -171,7 +171,3 @@ def _table(found: Sequence[Prediction]) -> Table:
     ]
     rows = tuple(tuple(value(one) for _, value in cells) for one in found)
     return Table("", tuple(column for column, _ in cells), rows)
-
-
-def _fits(one: Prediction) -> str:
-    return "–" if one.memory is None else "yes" if one.memory.fits else "no"

@@ -8,7 +8,7 @@ from rooflight import summary, units
 from rooflight.errors import RooflightError
 from rooflight.ledger import total
 from rooflight.measured.step import busy_s, rates, utilisation, wall_s
-from rooflight.metrics import gain_text, percent_text
+from rooflight.metrics import fit_text, gain_text, percent_text
 from rooflight.prediction.result import Prediction
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.report.model import Fact
@@ -109,7 +109,7 @@ def _memory(told: Told) -> Iterator[Fact]:
     peak = told.measured.step.get("peak_allocated_bytes") if told.is_measured else None
     found = told.outlook.devices.found
     fits = [one for one in found or () if one.memory is not None]
-    said = [f"{'fits' if one.memory and one.memory.fits else 'does not fit'} on {one.device}" for one in fits]
+    said = [f"{one.device}: {fit_text(one.fit)}" for one in fits]
     own = fits[0].memory if fits else None
     if peak is not None and told.ledger.header.target != "cpu":
         reserved = told.measured.step.get("peak_reserved_bytes")

@@ -14,6 +14,7 @@ from rooflight.comparison.why import Reasons
 from rooflight.explanation.verdicts import Judge, Verdict
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, innermost, op_rows
+from rooflight.metrics import METRICS
 from rooflight.reporting.why_tables import mainly
 
 RowKind = Literal["module", "op", "fused"]
@@ -152,7 +153,7 @@ def _estimated(judge: Judge) -> tuple[Sequence[_Made], Sequence[_Made]]:
          lambda one: one.row.estimate.totals.flops),
         ("bytes", "bytes", "bytes", "estimate", "compulsory: each input read once, each output written once",
          lambda one: one.row.estimate.totals.bytes),
-        ("intensity", "FLOP/B", "ratio", "estimate", "all FLOPs per compulsory byte",
+        ("intensity", "FLOP/B", "ratio", "estimate", METRICS["intensity"].about,
          lambda one: one.row.estimate.totals.intensity),
     ]  # fmt: skip
     last: Sequence[_Made] = [
@@ -200,8 +201,8 @@ def _counted(reasons: Reasons | None) -> Sequence[_Made]:
 
 def _judged(side: Side) -> Sequence[_Made]:
     return [
-        ("roof", "% of roof", "percent", side, "of what is attainable at its FLOPs per byte",
+        ("roof", "% of roof", "percent", side, METRICS["percent_of_roof"].about,
          lambda one: one.verdict.percent_of_roof),
-        ("bound", "bound", "text", side, "what its time goes to: compute, memory, cache or latency",
+        ("bound", "bound", "text", side, METRICS["bound"].about,
          lambda one: one.verdict.bound),
     ]  # fmt: skip
