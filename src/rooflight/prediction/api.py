@@ -96,8 +96,9 @@ def predict(
     several in a list, or with commas between them.
     `tier`: `calibrated`, `transferred` or `spec`; the best there is for each device where it is not given (`ppp` asks
     for `spec`). `calibration`: a file of `rooflight calibrate`. `graphs`: the step as one CUDA graph. `compile`,
-    `fused`, `channels_last` and `pad` are changes of the traced step. `roofline`: roofs and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`,
-    `tp`, `pp`, `8x4x2`, ...): the batch is then that of one replica, cut into `micro_batches`.
+    `fused`, `channels_last` and `pad` are changes of the traced step. `roofline`: roofs and points beside every
+    prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`, `tp`, `pp`, `8x4x2`,
+    ...): the batch is then that of one replica, cut into `micro_batches`.
     `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction.
     `find_savings`: look for what would take less where a step does not fit. `max_batch`, `max_seq`: the largest batch
     and the longest sequence that fit, of a model by name. `allocator`: settings of torch's CUDA allocator as in

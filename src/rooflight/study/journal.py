@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from rooflight.errors import BadFile
 from rooflight.study.cell import Cell, Side
@@ -52,7 +51,7 @@ Key = tuple[str, Side]
 
 def step_of(cell: Cell) -> Cell:
     """The cell without its device: what is estimated."""
-    return replace(cell, on=None, gpus=1, parallel=None)
+    return cell.alone
 
 
 def key_of(cell: Cell, side: Side) -> Key:

@@ -98,7 +98,7 @@ class Store(Journal):
 
     def is_measurable(self, cell: Cell) -> bool:
         """Could some machine measure it?"""
-        return self.plan.measure is not False and cell.on is not None and cell.gpus == 1
+        return self.plan.measure is not False and cell.is_on_one_device
 
     def row(self, cell: Cell) -> Row:
         values: dict[str, int | float] = {}

@@ -27,7 +27,7 @@ from rooflight.study.commands import measure_command
 from rooflight.study.machine import is_here, place_of
 from rooflight.study.plan import is_of_this_machine
 from rooflight.study.store import Entry, Store, StoreBroken, done, failed, key_of, lock_of, open_study, step_of
-from rooflight.study.traced import Traced, estimated, traced_once, which
+from rooflight.study.traced import Traced, estimated, traced_once
 
 if TYPE_CHECKING:
     from rooflight.prediction.result import Predictions
@@ -160,11 +160,9 @@ def _predicted(store: Store, cells: Sequence[Cell]) -> list[Entry]:
 
     began, first, layers = time.perf_counter(), cells[0], store.plan.layers
     assert first.on is not None
-    found = predict(first.model, on=[first.on], batch=[cell.batch for cell in cells], **which(first),
-                    autocast=first.autocast, tf32=first.tf32, loss=first.loss, optimizer=first.optimizer,
-                    gpus=first.gpus, parallel=first.parallel, advice=False, find_savings=False)  # fmt: skip
+    found = predict(first.at([cell.batch for cell in cells]), on=[first.on], advice=False, find_savings=False)
     # The peak that a step's MFU is of is that of its ops' precision, and only the database has it by that.
-    has_peak = first.gpus == 1 and _is_in_database(found.devices[0])
+    has_peak = first.gpus == first.nodes == 1 and _is_in_database(found.devices[0])
     traced = _ops_of(store, first, found) if layers or has_peak else None
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []
@@ -243,9 +241,7 @@ def _measured(cell: Cell, repeat: int) -> Ledger:
     from rooflight.measurement.api import measure
 
     where = place_of(cell.on)
-    return measure(cell.model, batch=cell.batch, **which(cell), autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss,
-                   optimizer=cell.optimizer, device=where, repeat=repeat,
-                   command=measure_command(cell, where))  # fmt: skip
+    return measure(cell, device=where, repeat=repeat, command=measure_command(cell, where))
 
 
 def _check_device(cell: Cell, ran_on: str | None) -> None:
