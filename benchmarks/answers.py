@@ -52,17 +52,20 @@ DROPPED: tuple[tuple[str, str, str], ...] = (
     ("measure", "*.rates.*", "by this CPU's wall time"),
     ("measure", "*.measured.time[].part", "what lies between ops and wall is named after which was longer this time"),
     ("measure", "*resident_bytes*", "of the whole process, and the operating system's to give"),
+    ("measure", "*.doubt", "times are doubted where others kept the cores busy"),
     ("run", "*header.device", "the CPU of this machine"),
     ("run", "*header.conditions*", "this machine's CPU, clock, load and memory at the moment"),
     ("run", "*time*_s*", "times of this CPU"),
+    ("run", "*.doubt", "times are doubted where others kept the cores busy"),
     ("run", "*resident_bytes*", "of the whole process, and the operating system's to give"),
     ("run", "*.peak_bytes", "the same resident memory"),
     ("run", "*growth_bytes*", "how far the same resident memory grew"),
     ("report", "stdout.rows[].seconds*", "how long a cell of a study took to compute here"),
 )
-"""Their places stay, with DROP in them: that a field is there, that it is null and where it comes from (its `origin`) are
-answers too."""
+"""Their places stay, with DROP in them: that a field is there, and where it comes from (its `origin`), are answers too."""
 DROP = "(dropped)"
+NOTHING = 1e-14
+"""What a difference of equal times leaves in the last places: no gain of so many seconds is one."""
 INDEX = re.compile(r"\[\d+\]")
 
 FIRST = """
@@ -307,7 +310,7 @@ def without(value: Any, path: str, patterns: Sequence[re.Pattern[str]]) -> Any:
         return {name: without(part, f"{path}.{name}", patterns) for name, part in value.items()}
     if isinstance(value, list):
         return [without(part, f"{path}[]", patterns) for part in value]
-    if value is None or path.endswith(".origin"):
+    if path.endswith(".origin"):
         return value
     return DROP if any(pattern.fullmatch(path) for pattern in patterns) else value
 
@@ -373,7 +376,7 @@ def differences(old: Any, new: Any, tolerance: float, path: str = "") -> Iterato
 def same(old: Any, new: Any, tolerance: float) -> bool:
     """Whole numbers are counts, and exact."""
     if is_number(old) and is_number(new) and float in (type(old), type(new)):
-        return math.isclose(old, new, rel_tol=tolerance, abs_tol=0.0)
+        return math.isclose(old, new, rel_tol=tolerance, abs_tol=NOTHING if tolerance else 0.0)
     return old is new or (type(old) is type(new) and bool(old == new))
 
 

@@ -21,8 +21,8 @@ from rooflight.memory.replay import Run
 from rooflight.memory.result import Memory
 from rooflight.prediction.api import predict
 from rooflight.prediction.steps import steps_of
-from rooflight.trace import TraceOptions
 from rooflight.spec import module_names
+from rooflight.trace import TraceOptions
 
 HELD_OUT = Path(__file__).parent / "h200" / "results" / "memory_rows.json"
 OPTIONS = ("seq", "dtype", "step", "optimizer", "autocast", "accumulate", "checkpoint", "past")

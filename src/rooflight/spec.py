@@ -36,7 +36,7 @@ _NOTHING: tuple[Any, ...] = (None, (), {})
 """What in Python stands for a field that is not given."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Field:
     """One field of a step. What stands in the class below is in the first group, the rest is read off it."""
 
@@ -151,10 +151,8 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     accumulate: Annotated[int, Field("Micro-batches before the optimizer steps.", step="train")] = 1
     checkpoint: Annotated[
         tuple[str, ...],
-        Field(
-            "Modules that run again in backward instead of keeping what they make: h.*, or blocks for all repeated ones.",
-            metavar="MODULES", step="train", kind="modules",
-        ),
+        Field("Modules that run again in backward instead of keeping what they make: h.*, or blocks for all repeated "
+              "ones.", metavar="MODULES", step="train", kind="modules"),
     ] = ()  # fmt: skip
     channels_last: Annotated[bool, Field("Model and images in channels_last (NHWC).")] = False
     compile: Annotated[bool, Field("The step as torch.compile runs it.")] = False
@@ -404,21 +402,34 @@ def _speaks_of(command: str, model: str) -> bool:
     """Is it a command of rooflight that runs a step of that very model?"""
     try:
         words = shlex.split(command)
-        return (
-            len(words) > 2
-            and words[0] == "rooflight"
-            and words[1] in _EVERY
-            and model in words
-            and bool(parse(command))
-        )
+        parse(command)
     except (ValueError, BadInput):
         return False
+    return len(words) > 2 and words[0] == "rooflight" and words[1] in _EVERY and model in words
 
 
-def repeat(header: Header, verb: Verb = "estimate", **more: Any) -> str:
-    """What makes the step of a ledger again: a command, or for a live module the call."""
+def repeat(header: Header, *, measured: bool) -> str:
+    """What makes a ledger again: the command, with what else its own asked of a measurement, or for a live module the
+    call."""
     spec = StepSpec.of(header)
-    return spec.python_call(verb) if is_live(header) else spec.command(verb, **more)
+    verb: Verb = "measure" if measured else "estimate"
+    if is_live(header):
+        return spec.python_call(verb)
+    if not measured:
+        return spec.command(verb, target=None if header.target == "cuda" else header.target)
+    if not _speaks_of(header.command, header.model) or header.command.split()[1] != verb:
+        return spec.command(verb, on=header.target.partition(":")[0])
+    return shlex.join([*spec.words(verb), *_but_output(header.model, parse(header.command)[1])])
+
+
+def _but_output(model: str, rest: Sequence[str]) -> Iterator[str]:
+    """Where the result went is no part of how it was made."""
+    words = iter(rest)
+    for word in words:
+        if word in ("-o", "--output"):
+            next(words, None)
+        elif word not in (model, "--force", "--json", "--csv", "--md"):
+            yield word
 
 
 def is_live(header: Header) -> bool:
@@ -469,7 +480,7 @@ def in_python(text: str) -> str:
             return _KEYWORDS[name]
         if name == "set":
             return f"overrides={settings_of(value)!r}"
-        return f"{_KEYWORDS[name]}={value if value.isdigit() else _python(value)}"
+        return f"{_KEYWORDS[name]}={value if value.isdigit() else _python(value.strip(chr(39)))}"
 
     return _NAMED.sub(spoken, text)
 
@@ -521,14 +532,16 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def takes_step(verb: Verb) -> Callable[[_Function], _Function]:
-    """Shows Python's help, and whoever asks for the signature, the keywords behind `**step`."""
+    """Shows Python's help, and whoever asks for the signature, the keywords behind `**step`; of a study, the axes."""
     types = PredictKeywords.__annotations__ | StepKeywords.__annotations__
+    names = {field.name: field.key if verb == "study" else field.keyword for field in fields_for(verb)}
 
     def shown(function: _Function) -> _Function:
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        step = [inspect.Parameter(field.keyword, inspect.Parameter.KEYWORD_ONLY, default=field.default or None,
-                                  annotation=getattr(types[field.keyword], "__forward_arg__", types[field.keyword]))
+        step = [inspect.Parameter(names[field.name], inspect.Parameter.KEYWORD_ONLY,
+                                  default=None if field.default in _NOTHING else field.default,
+                                  annotation=types[field.keyword].__forward_arg__)
                 for field in fields_for(verb)]  # fmt: skip
         cast(Any, function).__signature__ = signature.replace(parameters=[*own, *step])
         return function

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
+
+from msgspec import structs
 
 from rooflight.claims import retrace
 from rooflight.claims.claim import Claim, StepName
@@ -16,6 +19,7 @@ from rooflight.hardware import devices
 from rooflight.hardware.device import Device
 from rooflight.ledger import DTYPE_BYTES, Ledger, Op
 from rooflight.measured import Measured, is_measured
+from rooflight.spec import FIELDS, StepSpec, Verb, is_live
 
 _ANY_BATCH = ("params", "trainable_params", "param_bytes", "model_bytes", "layers", "gradient_bytes", "optimizer_bytes",
               "batch", "output_size", "input_features", "share")  # fmt: skip
@@ -54,15 +58,18 @@ class Book:
     def dtype_bytes(self) -> int:
         return DTYPE_BYTES.get(self.ledger.header.dtype or "", 4)
 
-    def estimate_command(self, *, model: str = "", batch: int | None = None, step: str = "") -> str:
-        """What makes the ledger that is missing."""
+    def command(self, verb: Verb = "estimate", *, metrics: str | None = None, **changed: Any) -> str:
+        """What makes the ledger that is missing: of this very step but for what is `changed`."""
         header = self.ledger.header
-        parts = [f"rooflight estimate {model or header.model}"]
-        if batch is not None or header.batch is not None:
-            parts.append(f"--batch {batch if batch is not None else header.batch}")
-        if (kind := step or header.step) is not None:
-            parts.append(f"--step {kind}")
-        return " ".join([*parts, "-o run.json"])
+        if is_live(header) and "model" not in changed:
+            return StepSpec.of(header).python_call(verb)
+        spec = StepSpec.of(header)
+        if "model" in changed:  # the settings of one model are nothing to another
+            spec = StepSpec(model=header.model, batch=spec.batch, step=spec.step)
+        if changed.get("step", spec.step) != spec.step:
+            others = [field for field in FIELDS.values() if field.step not in (None, changed["step"])]
+            changed |= {field.name: field.default for field in others}
+        return structs.replace(spec, **changed).command(verb, metrics=metrics, output="run.json")
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class Scope:
             own = self.ledger.header.batch
             raise CannotTell(
                 f"{self.name} is not proportional to the batch: the ledger is of {own}, the row of {self.batch}",
-                self.book.estimate_command(batch=self.batch),
+                self.book.command(batch=self.batch),
             )
         return replace(self, book=Book(found), place=place_of(found, self.place.name))
 
@@ -136,7 +143,9 @@ def scope_of(book: Book, claim: Claim, name: str, *, metric: str = "", per_sampl
         if claim.precision not in (dtype, "tf32" if dtype == "fp32" else dtype):
             raise CannotTell(
                 f"the ledger is in {dtype}, the row in {claim.precision}",
-                f"{book.estimate_command()} --dtype {claim.precision}",
+                book.command(dtype=claim.precision, autocast=None)
+                if claim.precision in FIELDS["dtype"].choices
+                else f"a ledger in {claim.precision}",
             )
     return Scope(book, name, place, claim.step, batch, metric)
 
@@ -144,14 +153,14 @@ def scope_of(book: Book, claim: Claim, name: str, *, metric: str = "", per_sampl
 def check_model(book: Book, model: str) -> None:
     own = book.ledger.header.model
     if model and not same_model(model, own):
-        raise CannotTell(f"the ledger is of {own}, the row of {model}", book.estimate_command(model=model.lower()))
+        raise CannotTell(f"the ledger is of {own}, the row of {model}", book.command(model=model.lower()))
 
 
 def _check_step(book: Book, step: StepName | None) -> None:
     own = book.ledger.header.step
     needs_training = step in ("training", "backward", "optimizer")
     if needs_training and own not in ("train", None):
-        raise CannotTell(f"the ledger is of an inference, the row of {step}", book.estimate_command(step="train"))
+        raise CannotTell(f"the ledger is of an inference, the row of {step}", book.command(step="train"))
 
 
 def is_any_batch(name: str) -> bool:
@@ -172,4 +181,4 @@ def find_device(text: str) -> tuple[int, Device]:
     try:
         return count, devices.find(" ".join(words))
     except BadInput as error:
-        raise CannotTell(str(error)) from None
+        raise CannotTell(error.on_command_line) from None

@@ -122,7 +122,7 @@ def at_its_own_batch(scope: Scope, what: str) -> None:
         own = scope.ledger.header.batch
         raise CannotTell(
             f"{what} is not proportional to the batch: the ledger is of batch {own}, the row of {scope.batch}",
-            scope.book.estimate_command(batch=scope.batch),
+            scope.book.command(batch=scope.batch),
         )
 
 

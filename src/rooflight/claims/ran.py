@@ -29,7 +29,7 @@ def check_run(book: Book, claim: Claim, device: Device | None) -> None:
         on = f" on {claim.device}" if claim.device else ""
         raise CannotTell(
             "the ledger is an estimate: nothing was measured" + on,
-            f"{book.estimate_command().replace('estimate', 'measure', 1)}{on}",
+            f"{book.command('measure')}{on}",
         )
     if device is not None and book.device is not device:
         raise CannotTell(
@@ -40,7 +40,7 @@ def check_run(book: Book, claim: Claim, device: Device | None) -> None:
         raise CannotTell(
             f"the ledger was measured at batch {header.batch}, the row is of {claim.batch}, and measured values do not "
             "scale",
-            f"{book.estimate_command(batch=claim.batch).replace('estimate', 'measure', 1)}",
+            book.command("measure", batch=claim.batch),
         )
 
 
@@ -163,13 +163,11 @@ def _kept(name: str, what: str) -> Answering:
 
     def answer(scope: Scope) -> Answer:
         if scope.ledger.header.step != "train":
-            raise CannotTell(f"an inference keeps no {what}", scope.book.estimate_command(step="train"))
+            raise CannotTell(f"an inference keeps no {what}", scope.book.command(step="train"))
         if scope.place.kind != "total":
             raise CannotTell(f"{what} are known of the whole step, not of {scope.place.name}", "a row of the total")
         if scope.scale != 1 and name == "kept_for_backward_bytes":
-            raise CannotTell(
-                f"{what} at another batch need a trace of it", scope.book.estimate_command(batch=scope.batch)
-            )
+            raise CannotTell(f"{what} at another batch need a trace of it", scope.book.command(batch=scope.batch))
         found = getattr(summary.sizes(scope.ledger), name)
         return Answer(found, f"{what} by the trace, at their most", "the storages of the trace")
 
@@ -206,7 +204,7 @@ def picture(book: Book, device: Device | None) -> Roofline:
     try:
         return roofline(book.ledger, found)
     except BadInput as error:
-        raise CannotTell(str(error)) from None
+        raise CannotTell(error.on_command_line) from None
 
 
 def bound(scope: Scope, device: Device | None) -> Answer:
@@ -232,7 +230,7 @@ def counter(scope: Scope) -> Answer:
         known = f"{base}.sum"
         hint = f"; it has {known}" if rest != "sum" and Part(scope).value(known) is not None else ""
         raise CannotTell(
-            f"the ledger has no counter {scope.metric}{hint}", f"rooflight measure --metric {scope.metric}"
+            f"the ledger has no counter {scope.metric}{hint}", scope.book.command("measure", metrics=scope.metric)
         )
     return Answer(found.value, f"{scope.metric} {found.value:,}", found.origin, found.low, found.high)
 

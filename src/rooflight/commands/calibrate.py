@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput, CannotMeasure
+from rooflight.spec import StepSpec
 
 if TYPE_CHECKING:
     from rooflight.calibration.run import Bench
@@ -143,5 +143,5 @@ def _summary(calibration: Calibration, path: Path, name: str) -> None:
             continue
         unit = "FLOP/s" if key.startswith("gemm") else "B/s"
         emit(f"  {key:12} {units.count(value.value) + unit:>14}   {value.origin}")
-    where = "" if path == _default_path(name) else f" --calibration {shlex.quote(str(path))}"
-    emit(f"wrote {path}; use it with: rooflight predict resnet50 --on {name}{where}")
+    where = None if path == _default_path(name) else path
+    emit(f"wrote {path}; use it with: {StepSpec(model='resnet50').command('predict', on=name, calibration=where)}")

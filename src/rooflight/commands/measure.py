@@ -118,7 +118,8 @@ def _measure(spec: StepSpec, options: Mapping[str, Any]) -> tuple[Ledger, bool]:
     try:
         with quiet_model(), _progress() as show, _heard_once():
             ledger = measure(
-                spec, device=options["device"], counters="none" if backend == "ncu" else backend, levels=options["levels"] or ("dram",),
+                spec, device=options["device"], counters="none" if backend == "ncu" else backend,
+                levels=options["levels"] or ("dram",),
                 metrics=() if backend == "ncu" else options["metrics"],
                 per_kernel=options["per_kernel"] and backend != "ncu", repeat=options["repeat"],
                 spread=options["spread"], compile_mode=options["compile_mode"], progress=show,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import time
@@ -15,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.step_options import one_shape, step_options, whole_numbers
 from rooflight.commands.terminal import Bar, is_quiet, progress, say, shows_bars
 from rooflight.errors import BadInput
+from rooflight.spec import Field, fields_for, settings_of, shell
 
 if TYPE_CHECKING:
     from rooflight.study.launch import Launcher, Progress
@@ -26,28 +27,14 @@ _MOST_LINES = 40
 """Of a study's progress and of its end; the report has all of them."""
 _LINE_S = 5.0
 """Between two lines of progress, where there are many."""
-_NUMBERS = ("batch", "seq", "past", "gpus")
-_TEXTS = ("input", "step", "dtype", "autocast", "loss", "optimizer", "on", "parallel")
 
 
 @click.command(short_help="a grid of models, batches, precisions and devices")
 @click.argument("what", metavar="STUDY.toml|MODEL,...|FOLDER")
-@click.option("--batch", metavar="N,...", help="Samples in a step: 1,8,64. Default: 1.")
-@click.option("--seq", metavar="N,...", help="Sequence lengths, for models that have one.")
-@click.option("--input", metavar="SHAPE,...", help="Of one sample, for a model that brings no inputs: 3x224x224.")
-@click.option("--past", metavar="N,...", help="Tokens in the KV cache, for --step decode.")
-@click.option("--step", metavar="STEP,...", help="infer, train, decode. Default: infer.")
-@click.option("--dtype", metavar="DTYPE,...", help="fp32, bf16, fp16, fp64. Default: fp32.")
-@click.option("--autocast", metavar="DTYPE,...", help="bf16, fp16: under autocast, the model as it is.")
-@click.option("--tf32/--no-tf32", default=None, help="TF32 for fp32 convolutions and matmuls.")
-@click.option("--loss", metavar="LOSS,...", help="cross-entropy, mse, sum.")
-@click.option("--optimizer", metavar="NAME,...", help="sgd, momentum, adam, adamw.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A model's own setting. Repeatable.")
+@step_options("study")
 @click.option(
     "--on", metavar="DEVICE,...", help="Devices to predict on; measured where they are here. `here`: this one."
 )
-@click.option("--gpus", metavar="N,...", help="So many of each device, each with the batch.")
-@click.option("--parallel", metavar="HOW,...", help="With --gpus: ddp, fsdp, tp, pp, 2x1x4, ...")
 @click.option("--layers", metavar="LAYER,...", help="Keep values of these layers too.")
 @click.option("--measure/--no-measure", default=None, help="Default: where a device is here.")
 @click.option("--repeat", type=int, help="Plain steps that a measured time is the median of. Default: 20.")
@@ -104,19 +91,15 @@ def command(what: str, **options: Any) -> None:
 def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict[str, Any]]:
     """A file, a folder, or models with their axes."""
     axes: dict[str, Any] = {}
-    for name in _NUMBERS:
-        if options[name] is not None:
-            axes[name] = _whole_numbers(name, options[name])
-    for name in (*_TEXTS, "layers"):
+    for field in fields_for("study"):
+        if options[field.name] not in (None, (), False) or (field.kind == "switch" and options[field.name] is False):
+            axes[field.key] = _axis(field, options[field.name])
+    for name in ("on", "layers"):
         if options[name] is not None:
             axes[name] = _words(name, options[name])
-    for name in ("tf32", "measure", "repeat", "timeout_s"):
+    for name in ("measure", "repeat", "timeout_s"):
         if options[name] is not None:
             axes[name] = options[name]
-    if options["settings"]:
-        from rooflight.commands.step_options import overrides
-
-        axes["set"] = overrides(options)
     if what.endswith(".toml") or Path(what).is_dir():
         if axes:
             raise BadInput(f"{what} has its own plan: leave --{next(iter(axes)).removesuffix('_s')} away")
@@ -124,18 +107,22 @@ def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict
     return _words("MODEL", what), axes
 
 
+def _axis(field: Field, value: Any) -> Any:
+    """The values of one axis: with commas between them, but for settings and modules, which have their own."""
+    if field.kind == "number":
+        return whole_numbers(field, value)
+    if field.kind == "settings":
+        return settings_of(value)
+    if field.kind == "shape":
+        return _words(field.key, one_shape(value))
+    return value if field.kind in ("flag", "switch", "modules") else _words(field.key, value)
+
+
 def _words(name: str, text: str) -> list[str]:
     found = [part.strip() for part in text.split(",")]
     if not all(found):
         raise BadInput(f"{name}: an empty name in {text!r}, write names with one comma between them")
     return found
-
-
-def _whole_numbers(name: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise BadInput(f"--{name} wants whole numbers such as 8 or 1,8,64, got {text!r}") from None
 
 
 _OF_SLURM = ("partition", "gres", "time", "account", "qos", "constraint", "nodelist", "max_parallel", "slurm", "setup",
@@ -181,7 +168,7 @@ def _heard(store: Store, launcher: Launcher) -> Iterator[None]:
     except KeyboardInterrupt:
         signal.setitimer(signal.ITIMER_REAL, 0)  # heard: no need to say it again
         told = getattr(launcher, "when_interrupted", None)
-        how = f"go on with: rooflight study {store.folder}" if told is None else told(store.folder)
+        how = f"go on with: {shell('study', store.folder)}" if told is None else told(store.folder)
         _say(f"rooflight: interrupted; what was finished is kept, {how}")
         sys.stderr.flush()
         os._exit(130)
@@ -234,7 +221,7 @@ def _on_bar(bar: Bar, total: int, finished: int) -> Progress:
 def _again(store: Store, launcher: Launcher) -> str:
     """The command line that goes on with the study, as it was launched."""
     asked = getattr(launcher, "options", None)
-    return shlex.join(["rooflight", "study", str(store.folder)]) if asked is None else str(asked.command(store.folder))
+    return shell("study", store.folder) if asked is None else str(asked.command(store.folder))
 
 
 def _show(store: Store, launcher: Launcher) -> None:
@@ -250,7 +237,7 @@ def _show(store: Store, launcher: Launcher) -> None:
         judged = claims(plan.claim, rows)
         page = replace(page, summary=(*page.summary, counted(judged)), tables=(claim_table(judged), *page.tables))
     show_page(page)
-    say(f"wrote {store.folder}; all of it with: rooflight report {store.folder}")
+    say(f"wrote {store.folder}; all of it with: {shell('report', store.folder)}")
     if any(row.state == "failed" for row in rows):
         _say(f"try again what failed with: {_again(store, launcher)} --retry")
     if any(row.state == "waiting" for row in rows):

@@ -57,10 +57,10 @@ def build(
         if number is not None and number < 1:
             raise BadInput(f"{option} must be at least 1, got {number}")
     if dtype not in DTYPES:
-        raise BadInput(f"unknown --dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+        raise BadInput(f"unknown --dtype={dtype!r}; choose one of {', '.join(DTYPES)}")
     known_step = next((known for known in STEPS if known == step), None)
     if known_step is None:
-        raise BadInput(f"unknown --step {step!r}; choose one of {', '.join(STEPS)}")
+        raise BadInput(f"unknown --step={step!r}; choose one of {', '.join(STEPS)}")
     if past is not None and step != "decode":
         raise BadInput(
             f"--past={past} is for --step=decode; this step is {step!r}: add --step=decode, or leave --past away"

@@ -46,7 +46,7 @@ def parse(overrides: Mapping[str, str], types_by_name: Mapping[str, Any], *, own
         try:
             values[name] = read(text, types_by_name[name])
         except _NotReadable as wanted:
-            raise BadInput(f"--set {name}={text}: {owner} wants {wanted} for {name}") from None
+            raise BadInput(f"--set={name}={text}: {owner} wants {wanted} for {name}") from None
     return values
 
 

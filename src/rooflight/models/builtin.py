@@ -60,7 +60,7 @@ def _arguments(entry: Builtin, network: type[nn.Module], *, request: Request) ->
     for name, value in given.items():
         sizes = value if isinstance(value, tuple) else (value,)
         if any(type(size) is int and size < 1 for size in sizes):
-            raise BadInput(f"--set {name}={request.overrides[name]}: {entry.name} wants {name} of at least 1")
+            raise BadInput(f"--set={name}={request.overrides[name]}: {entry.name} wants {name} of at least 1")
     return {**entry.arguments, **given}
 
 
@@ -76,15 +76,15 @@ def _lengths(entry: Builtin, request: Request, *, limit: int | None) -> tuple[in
     """Tokens of a sequence in this step, and tokens in the cache; None where the model or step has no such thing."""
     if entry.inputs == "image":
         if request.seq is not None:
-            raise BadInput(f"{entry.name} takes images, not sequences; drop --seq, or give --input 3x224x224")
+            raise BadInput(f"{entry.name} takes images, not sequences; drop --seq, or give --input=3x224x224")
         return None, None
     seq = request.seq if request.seq is not None else _sequence_from_shape(entry, request)
     wanted = seq or min(entry.shape[0], limit or entry.shape[0])
     if request.step == "decode":
         past = request.past or seq or min(wanted, (limit or wanted + 1) - 1)
-        _check_positions(entry, past + 1, limit=limit, option=f"--past {past} and the new token")
+        _check_positions(entry, past + 1, limit=limit, option=f"--past={past} and the new token")
         return 1, past
-    _check_positions(entry, wanted, limit=limit, option=f"--seq {wanted}")
+    _check_positions(entry, wanted, limit=limit, option=f"--seq={wanted}")
     return wanted, None
 
 
@@ -93,7 +93,7 @@ def _sequence_from_shape(entry: Builtin, request: Request) -> int | None:
     if shape is None:
         return None
     if len(shape.dims) != len(entry.shape) or (shape.kind == "int") > (entry.inputs != "features"):
-        raise BadInput(f"--input {shape}: {entry.name} takes {entry.default_input}; set the length with --seq")
+        raise BadInput(f"--input={shape}: {entry.name} takes {entry.default_input}; set the length with --seq")
     return shape.dims[0]
 
 
@@ -101,7 +101,7 @@ def _check_positions(entry: Builtin, wanted: int, *, limit: int | None, option: 
     if limit is not None and wanted > limit:
         raise BadInput(
             f"{entry.name} has {limit} positions, {option} needs {wanted}; "
-            f"shorten it or add --set {entry.positions}={wanted}"
+            f"shorten it or add --set={entry.positions}={wanted}"
         )
 
 
@@ -119,7 +119,7 @@ def _step_inputs(
     shape = request.input_shape.dims if request.input_shape is not None else default
     if entry.inputs == "image":
         if len(shape) != 3 or (request.input_shape is not None and request.input_shape.kind == "int"):
-            raise BadInput(f"--input {request.input_shape}: {entry.name} takes images, as in --input 3x224x224")
+            raise BadInput(f"--input={request.input_shape}: {entry.name} takes images, as in --input=3x224x224")
         return (inputs.floats(shape, request, device=device),), {}
     assert sequence is not None
     if entry.inputs == "features":

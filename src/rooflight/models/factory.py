@@ -38,7 +38,7 @@ class _Made:
 def load(place: str, name: str, *, request: Request) -> Workload:
     """Import the factory, call it, and complete what it returned with inputs."""
     if request.step == "decode":
-        raise BadInput(f"{request.spec} cannot decode: write the cache into your factory's inputs and use --step infer")
+        raise BadInput(f"{request.spec} cannot decode: write the cache into your factory's inputs and use --step=infer")
     found = _find(_imported(place), name, spec=request.spec)
     device = inputs.device_of(request)
     values = _call_arguments(found, request)
@@ -156,7 +156,7 @@ def _call_arguments(found: Any, request: Request) -> dict[str, Any]:
     parameters = inspect.signature(found).parameters if known else {}
     missing = [name for name in known if name not in values and parameters[name].default is inspect.Parameter.empty]
     if missing:
-        raise BadInput(f"{request.spec} needs {', '.join(missing)}; add --set {missing[0]}=VALUE")
+        raise BadInput(f"{request.spec} needs {', '.join(missing)}; add --set={missing[0]}=VALUE")
     return values
 
 
@@ -231,7 +231,7 @@ def _step_inputs(
         return (inputs.from_shape(request.input_shape, model, request=request, device=device),), {}
     if made.args is None:
         raise BadInput(
-            f"{request.spec} brings no inputs; add --input 3x224x224 (or int:128 for tokens), "
+            f"{request.spec} brings no inputs; add --input=3x224x224 (or int:128 for tokens), "
             f"or let the factory return (module, inputs)"
         )
 

@@ -210,7 +210,7 @@ def _lengths(config: Any, request: Request, *, task: Task, main: str) -> tuple[i
     given = request.seq or (shape.dims[0] if shape is not None and shape.kind == "int" else None)
     if request.step == "decode":
         if task != "language-model" or config.is_encoder_decoder:
-            raise BadInput(f"{request.spec} cannot decode: it is no causal language model; use --step infer")
+            raise BadInput(f"{request.spec} cannot decode: it is no causal language model; use --step=infer")
         past = request.past or given or min(DEFAULT_SEQUENCE, (limit or DEFAULT_SEQUENCE + 1) - 1)
         _check_limit(request, past + 1, limit=limit)
         return 1, past
@@ -238,9 +238,9 @@ def _main_input(
         shape = InputShape((int(getattr(config, "num_channels", 3)), int(height), int(width)))
         return inputs.from_shape(shape, model, request=request, device=device)
     if sequence is None:
-        raise BadInput(f"{request.spec} takes {main}; give its shape, as in --input 80x3000")
+        raise BadInput(f"{request.spec} takes {main}; give its shape, as in --input=80x3000")
     if request.input_shape is not None and (request.input_shape.kind == "float" or len(request.input_shape.dims) > 1):
-        raise BadInput(f"--input {request.input_shape}: {request.spec} takes tokens; set their number with --seq")
+        raise BadInput(f"--input={request.input_shape}: {request.spec} takes tokens; set their number with --seq")
     return inputs.tokens((request.batch, sequence), model, device=device)
 
 
@@ -252,8 +252,8 @@ def _prefilled(model: nn.Module, past: int, *, request: Request, device: torch.d
         cache = getattr(model(input_ids=prompt, use_cache=True), "past_key_values", None)
     except Exception as error:
         raise BadInput(
-            f"{request.spec} fails on the prompt before the decoding step: {one_line(error)}; try --step infer"
+            f"{request.spec} fails on the prompt before the decoding step: {one_line(error)}; try --step=infer"
         ) from error
     if cache is None:
-        raise BadInput(f"{request.spec} keeps no key-value cache, so it cannot decode here; use --step infer")
+        raise BadInput(f"{request.spec} keeps no key-value cache, so it cannot decode here; use --step=infer")
     return cache

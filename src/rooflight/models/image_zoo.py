@@ -25,9 +25,9 @@ _OTHER_INPUTS = ("detection", "optical_flow", "quantization")
 def load(source: Zoo, name: str, *, request: Request) -> Workload:
     """Build a network of the zoo by its name there."""
     if request.step == "decode":
-        raise BadInput(f"{request.spec} is an image network and cannot decode; use --step infer or train")
+        raise BadInput(f"{request.spec} is an image network and cannot decode; use --step=infer or train")
     if request.seq is not None:
-        raise BadInput(f"{request.spec} takes images, not sequences; drop --seq, or give --input 3x224x224")
+        raise BadInput(f"{request.spec} takes images, not sequences; drop --seq, or give --input=3x224x224")
     make, default = (_torchvision if source == "torchvision" else _timm)(name)
     device = inputs.device_of(request)
     model = inputs.make_ready(_constructed(make, request, device=device), request)

@@ -114,7 +114,7 @@ def _mismatch(module: nn.Module, x: Tensor | None) -> str | None:
     if isinstance(module, nn.GroupNorm) and x.dim() > 1 and x.shape[1] != module.num_channels:
         return f"{module.num_channels} channels, got {x.shape[1]}"
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and x.dtype.is_floating_point:
-        return f"whole token numbers (as --input int:128 gives), got {str(x.dtype).removeprefix('torch.')}"
+        return f"whole token numbers (as --input=int:128 gives), got {str(x.dtype).removeprefix('torch.')}"
     if isinstance(module, nn.Transformer):
         return _features(module.d_model, x)
     if isinstance(module, nn.MultiheadAttention):

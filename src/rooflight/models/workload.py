@@ -108,7 +108,7 @@ def parse_input(text: str) -> InputShape:
         kind = "int" if prefix == "int" else "float"
     parts = body.split("x")
     if not all(part.isascii() and part.isdigit() for part in parts):
-        raise BadInput(f"--input {text!r} is no shape; write the sizes without the batch, as in 3x224x224 or int:128")
+        raise BadInput(f"--input={text!r} is no shape; write the sizes without the batch, as in 3x224x224 or int:128")
     dims = tuple(int(part) for part in parts)
     if 0 in dims:
         raise BadInput(f"--input={text}: every size must be at least 1")

@@ -97,7 +97,7 @@ def marks_of(ledger: Ledger, *, on: Device | None = None) -> Marks:
     try:
         judge, how = _judge(ledger, on)
     except BadInput as error:
-        raise NoRoofline(str(error)) from None
+        raise NoRoofline(error.text) from None
     device = judge.device
     if device is None:
         raise NoRoofline(judge.reason)

@@ -155,7 +155,7 @@ def both(compared: Compared) -> tuple[str, str]:
 def _of_parts(compared: Compared) -> bool:
     """Shares, utilisations: read in percent."""
     names = [name.partition(".")[0] for name in compared.sides]
-    return bool(names) and all(name in QUANTITIES and QUANTITIES[name].unit == "ratio" for name in names)
+    return bool(names) and all(name in QUANTITIES and QUANTITIES[name].unit == "part" for name in names)
 
 
 def amount(value: int | float | str, unit: str) -> str:

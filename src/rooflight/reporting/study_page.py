@@ -11,6 +11,7 @@ from rooflight.reporting.study_claims import claim_table, counted, counter_table
 from rooflight.reporting.study_tables import cell_table, headline, unreliable
 from rooflight.reporting.study_trends import trend_tables
 from rooflight.reporting.table import Column, Table
+from rooflight.spec import shell
 from rooflight.study.cell import Row
 from rooflight.study.hypotheses import claims
 from rooflight.study.trends import trends
@@ -75,8 +76,9 @@ def failure_table(rows: Sequence[Row]) -> Table:
 def replication(folder: str | None) -> str:
     """How to do the same again."""
     where = folder or "FOLDER"
-    return (f"to replicate: rooflight study {where}/study.toml -o ANOTHER-FOLDER; to see this again: rooflight report "
-            f"{where}; every number is in {where}/ledgers, or in one table with --csv")  # fmt: skip
+    again, shown = shell("study", f"{where}/study.toml", output="ANOTHER-FOLDER"), shell("report", where)
+    return (f"to replicate: {again}; to see this again: {shown}; every number is in {where}/ledgers, or in one table "
+            "with --csv")  # fmt: skip
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:

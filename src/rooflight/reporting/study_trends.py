@@ -13,10 +13,10 @@ from rooflight.study.side_by_side import Front, Ratios, Scaling
 from rooflight.study.trends import Gain, Trend, Trends
 from rooflight.units import per_second, quotient, seconds, whole_bytes, whole_count
 
-_WRITE: dict[str, Callable[[Any], str]] = {"time": seconds, "gpu_time": seconds, "memory": whole_bytes,
+_WRITE: dict[str, Callable[[Any], str]] = {"time": seconds, "gpu_busy": seconds, "memory": whole_bytes,
                                            "bytes": whole_bytes, "flops": whole_count}  # fmt: skip
 _SHOWN = ("time", "memory", "flops")
-_NAMES = {"time": "time", "memory": "memory", "flops": "FLOPs", "gpu_time": "GPU-busy", "bytes": "bytes"}
+_NAMES = {"time": "time", "memory": "memory", "flops": "FLOPs", "gpu_busy": "GPU-busy", "bytes": "bytes"}
 _LINES = 48
 """Of one table; the document has all."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from rooflight.errors import BadInput
+from rooflight.spec import takes_step
 from rooflight.study.cell import HERE, Row
 from rooflight.study.launch import Launcher, Progress, wanted_here
 from rooflight.study.machine import gpu
@@ -60,24 +61,12 @@ class Study:
         return f"Study({str(self.folder)!r}: {len(self.rows)} cells, {told})"
 
 
+@takes_step("study")
 def study(
     plan: Asked,
     *,
     folder: str | Path | None = None,
-    batch: OneOrMore[int] | None = None,
-    seq: OneOrMore[int] | None = None,
-    past: OneOrMore[int] | None = None,
-    input: OneOrMore[str] | None = None,
-    step: OneOrMore[str] | None = None,
-    dtype: OneOrMore[str] | None = None,
-    autocast: OneOrMore[str] | None = None,
-    tf32: OneOrMore[bool] | None = None,
-    loss: OneOrMore[str] | None = None,
-    optimizer: OneOrMore[str] | None = None,
-    set: OneOrMore[Mapping[str, Any]] | None = None,
     on: OneOrMore[str] | None = None,
-    gpus: OneOrMore[int] | None = None,
-    parallel: OneOrMore[str] | None = None,
     layers: Sequence[str] | None = None,
     measure: Measure | None = None,
     repeat: int | None = None,
@@ -85,6 +74,7 @@ def study(
     retry: bool = False,
     launcher: Launcher | None = None,
     progress: Progress = lambda entry: None,
+    **axes: Any,
 ) -> Study:
     """Run a study, or go on with one that was interrupted.
 
@@ -94,10 +84,7 @@ def study(
         >>> found = rooflight.study("resnet50", batch=[1, 8, 64], on=["a100", "h200"], folder="found")
         >>> found.to_pandas()
     """
-    given = {"batch": batch, "seq": seq, "past": past, "input": input, "step": step,
-             "dtype": dtype, "autocast": autocast, "tf32": tf32,
-             "loss": loss, "optimizer": optimizer, "set": set, "on": on, "gpus": gpus, "parallel": parallel,
-             "layers": layers, "measure": measure, "repeat": repeat, "timeout_s": timeout_s}  # fmt: skip
+    given = {**axes, "on": on, "layers": layers, "measure": measure, "repeat": repeat, "timeout_s": timeout_s}
     store = prepare(plan, folder, {name: value for name, value in given.items() if value is not None})
     try:
         make_ready(store, retry=retry)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from rooflight.ledger import StepKind
+from rooflight.metrics import METRICS
+from rooflight.spec import StepSpec, fields_for
 
 Side = Literal["estimated", "predicted", "measured"]
 SIDES: tuple[Side, ...] = ("estimated", "predicted", "measured")
@@ -16,62 +18,63 @@ HERE = "here"
 """The device of this machine: its GPU, or its processor where there is none."""
 
 
-class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A step and a device. What is left away is as `rooflight estimate` takes it."""
+class Cell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A step and a device."""
 
-    model: str
-    """As `rooflight estimate` takes it."""
     batch: int = 1
     """Samples of a step."""
-    seq: int | None = None
-    """Length of the sequence."""
-    past: int | None = None
-    """Tokens in the cache already, for `decode`."""
-    step: StepKind = "infer"
-    """`infer`, `train` or `decode`."""
-    dtype: str = "fp32"
-    """Type the model is converted to."""
-    autocast: str | None = None
-    """Type of autocast; `None`: without."""
-    tf32: bool | None = None
-    """May fp32 work run in TF32? `None`: as torch has it."""
-    loss: str | None = None
-    """Of a training step; `None`: the usual one of the model."""
-    optimizer: str | None = None
-    """Of a training step; `None`: the usual one of the model."""
-    set: dict[str, str] = {}
-    """A built-in model's own settings, as `--set` gives them."""
-    input: str | None = None
-    """The shape of one sample, as `--input 3x224x224`, for a model that brings no inputs."""
     on: str | None = None
     """A device of the database, or `here`; `None`: only estimated."""
-    gpus: int = 1
-    """So many of the device, each with the cell's batch."""
-    parallel: str | None = None
-    """How several GPUs work together."""
 
     @property
     def id(self) -> str:
         """Stable over processes and versions: what is as usual is not part of it."""
         # Values are compared: `omit_defaults` leaves a text away only where it is the very same object.
-        usual = Cell(model=self.model)
-        given = {name: getattr(self, name) for name in self.__struct_fields__
-                 if name == "model" or getattr(self, name) != getattr(usual, name)}  # fmt: skip
+        given = {"model": self.model} | {field.key: getattr(self, field.name) for field in fields_for("study")
+                                         if field.is_given(getattr(self, field.name))}  # fmt: skip
+        given |= {} if self.on is None else {"on": self.on}
         return f"{self.slug}-{hashlib.sha256(msgspec.json.encode(given, order='deterministic')).hexdigest()[:8]}"
 
     @property
     def slug(self) -> str:
         """For people: `resnet50-b16-train-bf16-h200`."""
+        flags = [field.key for field in fields_for("study") if field.kind == "flag" and getattr(self, field.name)]
         parts = [self.model, f"b{self.batch}", f"s{self.seq}" if self.seq else "", self.step, self.dtype,
-                 f"autocast-{self.autocast}" if self.autocast else "", *self.set.values(), self.on or "",
-                 f"x{self.gpus}" if self.gpus > 1 else ""]  # fmt: skip
+                 f"autocast-{self.autocast}" if self.autocast else "", *flags, *self.settings.values(), self.on or "",
+                 f"x{self.gpus * self.nodes}" if self.gpus * self.nodes > 1 else ""]  # fmt: skip
         return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(part for part in parts if part)).strip("-")[:80]
 
     @property
     def coordinates(self) -> dict[str, str | int | bool]:
         """All that tells one cell from another, those that are given or have a usual value."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__ if name != "set"}
-        return {name: value for name, value in {**given, **self.set}.items() if value is not None}
+        found: dict[str, str | int | bool] = {"model": self.model}
+        for field in fields_for("study"):
+            value = getattr(self, field.name)
+            if field.name == "gpus" and self.on is not None:
+                found["on"] = self.on
+            if field.kind != "settings" and (field.name in _ALWAYS or field.is_given(value)):
+                found[field.key] = ",".join(value) if isinstance(value, tuple) else value
+        return found | self.settings
+
+    @property
+    def is_on_one_device(self) -> bool:
+        """Can it be measured, where that device is?"""
+        return self.on is not None and self.gpus == self.nodes == 1 and not self.pad
+
+    @property
+    def alone(self) -> Cell:
+        """The cell without its device: what is estimated."""
+        only_predicted = {field.name: field.default for field in fields_for("study") if "estimate" not in field.verbs}
+        return msgspec.structs.replace(self, on=None, **only_predicted)
+
+    def at(self, batches: Sequence[int]) -> StepSpec:
+        """The step at several batches, without the device."""
+        given = {name: getattr(self, name) for name in StepSpec.__struct_fields__}
+        return StepSpec(**{**given, "batch": tuple(batches)})
+
+
+_ALWAYS = ("batch", "step", "dtype", "gpus")
+"""Coordinates that are told of every cell."""
 
 
 State = Literal["done", "failed", "waiting"]
@@ -103,39 +106,63 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """A name that values have, its unit, what it is on each side that knows it."""
+    """A name that values have, and the metric that it is on each side that knows it."""
 
     name: str
-    unit: Literal["flop", "byte", "second", "count", "1/second", "ratio", "flop/byte"]
     sides: dict[Side, str]
 
+    @property
+    def unit(self) -> str:
+        return METRICS[next(iter(self.sides.values()))].unit
 
-QUANTITIES: dict[str, Quantity] = {
-    quantity.name: quantity
-    for quantity in (
-        Quantity("flops", "flop", {
-            "estimated": "useful matrix FLOPs of the step", "measured": "executed by the ops that have matrix work"}),
-        Quantity("macs", "count", {"estimated": "half of the useful FLOPs"}),
-        Quantity("other_flops", "flop", {"estimated": "arithmetic outside matrix work"}),
-        Quantity("executed", "flop", {"measured": "all FLOPs of all units"}),
-        Quantity("params", "count", {"estimated": "parameters"}),
-        Quantity("bytes", "byte", {
-            "estimated": "compulsory, no reuse between ops", "measured": "DRAM, read + written"}),
-        Quantity("intensity", "flop/byte", {
-            "estimated": "useful FLOPs for every compulsory byte", "measured": "executed FLOPs for every DRAM byte"}),
-        Quantity("time", "second", {"predicted": "wall time of a step", "measured": "wall time of a step, median"}),
-        Quantity("time_low", "second", {"predicted": "nine times in ten a step takes longer than this, ..."}),
-        Quantity("time_high", "second", {"predicted": "... and less than this"}),
-        Quantity("gpu_time", "second", {"predicted": "GPU busy in a step", "measured": "GPU busy in a step"}),
-        Quantity("throughput", "1/second", {"predicted": "samples a second", "measured": "samples a second"}),
-        Quantity("tokens", "1/second", {"predicted": "tokens a second", "measured": "tokens a second"}),
-        Quantity("memory", "byte", {"predicted": "allocated at the peak", "measured": "allocated at the peak"}),
-        Quantity("reserved", "byte", {"predicted": "reserved at the peak", "measured": "reserved at the peak"}),
-        Quantity("mfu", "ratio", {
-            "predicted": "useful FLOPs by time and peak", "measured": "useful FLOPs by time and peak"}),
-        Quantity("kernels", "count", {"measured": "kernel launches"}),
-        Quantity("unexplained", "ratio", {
-            "measured": "executed FLOPs no cause explains, op by op without signs, as part of the useful"}),
-        Quantity("share", "ratio", {"estimated": "share.TYPE: of a layer type in the useful FLOPs, as share.Conv2d"}),
-    )
-}  # fmt: skip
+    def about(self, side: Side) -> str:
+        return METRICS[self.sides[side]].about
+
+
+def _on(metric: str, *sides: Side) -> dict[Side, str]:
+    return dict.fromkeys(sides, metric)
+
+
+_METRICS: dict[str, dict[Side, str]] = {
+    "flops": {"estimated": "flops", "measured": "matrix_executed_flops"},
+    "macs": _on("macs", "estimated"),
+    "other_flops": _on("other_flops", "estimated"),
+    "executed": _on("executed_flops", "measured"),
+    "params": _on("params", "estimated"),
+    "bytes": {"estimated": "bytes", "measured": "dram_bytes"},
+    "intensity": {"estimated": "intensity", "measured": "dram_intensity"},
+    "time": _on("wall_time_s", "predicted", "measured"),
+    "time_low": _on("time_low", "predicted"),
+    "time_high": _on("time_high", "predicted"),
+    "gpu_busy": _on("gpu_busy_s", "predicted", "measured"),
+    "kernel_time": _on("kernel_time_s", "predicted", "measured"),
+    "throughput": _on("throughput", "predicted", "measured"),
+    "tokens": _on("tokens_per_s", "predicted", "measured"),
+    "memory": _on("peak_allocated_bytes", "predicted", "measured"),
+    "reserved": _on("peak_reserved_bytes", "predicted", "measured"),
+    "mfu": _on("mfu", "predicted", "measured"),
+    "hfu": _on("hfu", "measured"),
+    "percent_of_roof": _on("percent_of_roof", "predicted", "measured"),
+    "gain": _on("gain", "predicted", "measured"),
+    "kernels": _on("kernels", "predicted", "measured"),
+    "unexplained": _on("unexplained", "measured"),
+    "share": _on("share", "estimated"),
+}
+QUANTITIES: dict[str, Quantity] = {name: Quantity(name, sides) for name, sides in _METRICS.items()}
+
+_LAYERS_TIME, _STEPS_TIME = "kernel_time", "gpu_busy"
+OLD_NAMES = {"gpu_time": (_STEPS_TIME, _LAYERS_TIME)}
+"""What rows of earlier versions call a quantity: of a step, and of a layer, where it was the sum of its kernels."""
+
+
+def values_now(values: Mapping[str, int | float]) -> dict[str, int | float]:
+    """Values by the names of this version: `gpu_busy.measured`, `conv2/kernel_time.measured`."""
+    return {_named_now(name): value for name, value in values.items()}
+
+
+def _named_now(value: str) -> str:
+    layer, slash, name = value.rpartition("/")
+    quantity, dot, side = name.partition(".")
+    if quantity not in OLD_NAMES:
+        return value
+    return f"{layer}{slash}{OLD_NAMES[quantity][bool(slash)]}{dot}{side}"

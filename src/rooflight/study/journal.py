@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from rooflight.errors import BadFile
-from rooflight.study.cell import Cell, Side
+from rooflight.study.cell import Cell, Side, values_now
 
 JOURNAL = "journal"
 
@@ -52,7 +51,7 @@ Key = tuple[str, Side]
 
 def step_of(cell: Cell) -> Cell:
     """The cell without its device: what is estimated."""
-    return replace(cell, on=None, gpus=1, parallel=None)
+    return cell.alone
 
 
 def key_of(cell: Cell, side: Side) -> Key:
@@ -118,7 +117,8 @@ class Journal:
         found = []
         for line in whole.splitlines():
             try:
-                found.append(_DECODER.decode(line))
+                entry = _DECODER.decode(line)
+                found.append(msgspec.structs.replace(entry, values=values_now(entry.values)))
             except (msgspec.DecodeError, msgspec.ValidationError) as error:
                 raise BadFile(f"{path} is damaged, or of another version of rooflight ({error}): remove it, and what "
                               "it told will be found again") from None  # fmt: skip

@@ -80,7 +80,7 @@ class LocalLauncher:
     def dry_run(self, folder: Path, waiting: list[Cell]) -> str:
         """The processes that would be started."""
         lines = [f"up to {self.workers} processes that compute: {worker_command(folder)}"]
-        here = [cell for cell in waiting if is_here(cell.on) and cell.gpus == 1]
+        here = [cell for cell in waiting if is_here(cell.on) and cell.is_on_one_device]
         for slot in dict.fromkeys(slot for slots, _ in _by_places(here) for slot in slots):
             prefix = "".join(f"{name}={value} " for name, value in slot.environment.items())
             lines.append(f"one process for every measurement: {prefix}{worker_command(folder)}")

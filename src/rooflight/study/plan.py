@@ -8,17 +8,16 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import msgspec
 from msgspec.structs import replace
 
 from rooflight.errors import BadFile, BadInput, RooflightError
-from rooflight.ledger import StepKind
+from rooflight.spec import FIELDS, Field, fields_for
 from rooflight.study.cell import HERE, Cell, Row
 from rooflight.study.toml import written
 
@@ -30,39 +29,31 @@ PROCESSOR = "cpu"
 Setting = str | int | float | bool
 
 
-class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Every field is an axis: one value, or several."""
+def _axis(field: Field) -> tuple[str, Any, Any]:
+    """One value, or several; as a file spells it."""
+    kinds: dict[str, Any] = {"number": int, "flag": bool, "switch": bool, "settings": dict[str, Setting]}
+    one: Any = kinds.get(field.kind or "", str)
+    default = None if field.kind in ("settings", "modules") else field.default
+    return field.key, Union[one, list[one], None] if default is None else Union[one, list[one]], default  # noqa: UP007
 
-    model: str | list[str]
-    """Names, as `rooflight estimate` takes them."""
-    batch: int | list[int] = 1
-    """Samples of a step."""
-    seq: int | list[int] | None = None
-    """Lengths of the sequence."""
-    past: int | list[int] | None = None
-    """Tokens in the cache already, for `decode`."""
-    step: str | list[str] = "infer"
-    """`infer`, `train` or `decode`."""
-    dtype: str | list[str] = "fp32"
-    """Types the model is converted to."""
-    autocast: str | list[str] | None = None
-    """Types of autocast."""
-    tf32: bool | list[bool] | None = None
-    """May fp32 work run in TF32?"""
-    loss: str | list[str] | None = None
-    """Of training steps."""
-    optimizer: str | list[str] | None = None
-    """Of training steps."""
-    set: dict[str, Setting] | list[dict[str, Setting]] | None = None
-    """Settings of a built-in model, as `--set` gives them."""
-    input: str | list[str] | None = None
-    """Shape of one sample, as `3x224x224`, for a model that brings no inputs."""
-    on: str | list[str] | None = None
-    """Devices of the database, `.toml` files, or `here`."""
-    gpus: int | list[int] = 1
-    """How many of the device, each with the batch."""
-    parallel: str | list[str] | None = None
-    """How they work together."""
+
+_ON = Field("Devices of the database, `.toml` files, or `here`.", name="on", key="on", kind="text")
+_FIELDS = {field.key: field for field in (FIELDS["model"], *fields_for("study"), _ON)}
+AXES = tuple(_FIELDS)
+
+if TYPE_CHECKING:
+
+    class Grid(msgspec.Struct, frozen=True):
+        """Every field is an axis: one value, or several."""
+
+        model: str | list[str]
+        on: str | list[str] | None = None
+
+else:
+    Grid = msgspec.defstruct(
+        "Grid", [("model", str | list[str]), *map(_axis, (*fields_for("study"), _ON))], module=__name__, frozen=True,
+        forbid_unknown_fields=True, omit_defaults=True, kw_only=True,
+    )  # fmt: skip
 
 
 class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -117,18 +108,6 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     timeout_s: int | float = 3600.0
     repeat: int = 20
     claim: Claim | list[Claim] = []
-
-
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "step": get_args(StepKind),
-    "dtype": ("fp32", "bf16", "fp16", "fp64"),
-    "autocast": ("bf16", "fp16"),
-    "loss": ("cross-entropy", "mse", "sum"),
-    "optimizer": ("sgd", "momentum", "adam", "adamw"),
-}
-AXES = tuple(Grid.__struct_fields__)
-_SHAPE = re.compile(r"(int:)?[1-9]\d{0,8}(x[1-9]\d{0,8}){0,7}")
-_ONLY_TRAINED = ("loss", "optimizer")
 
 
 def read_plan(path: Path) -> tuple[Plan, str]:
@@ -225,23 +204,24 @@ def _check_grid(grid: Grid, where: str) -> None:
                 f"{where}: {axis} is an empty list, so the grid has no cells: give a value, or leave {axis} away"
             )
         _check_once(axis, values, where)
-    for axis in ("batch", "seq", "past", "gpus"):
-        for value in _values(grid, axis):
-            if value is not None and not 1 <= value <= MOST_BATCH:
-                raise BadInput(f"{where}: {axis} must be from 1 to {MOST_BATCH:,}, got {value:,}")
-    for shape in _values(grid, "input"):
-        if shape is not None and not _SHAPE.fullmatch(shape):
-            raise BadInput(f"{where}: input {shape!r} is no shape: write the sizes of one sample, as 3x224x224")
-    for axis, known in _CHOICES.items():
-        for value in _values(grid, axis):
-            if value is not None and value not in known:
-                raise BadInput(f"{where}: {axis} {value!r} is not known; there are {', '.join(known)}")
-    for axis, step in (*((name, "train") for name in _ONLY_TRAINED), ("past", "decode")):
-        if getattr(grid, axis) is not None and step not in _values(grid, "step"):
-            raise BadInput(f'{where}: {axis} goes with step = "{step}"')
+    for axis, field in _FIELDS.items():
+        given = [value for value in _values(grid, axis) if field.is_given(value) and value is not None]
+        for value in given:
+            _check_value(field, value, where)
+        if given and field.step not in (None, *_values(grid, "step")):
+            raise BadInput(f'{where}: {axis} goes with step = "{field.step}"')
     for model in _values(grid, "model"):
         _check_model(model, where)
     _check_devices(grid, where)
+
+
+def _check_value(field: Field, value: Any, where: str) -> None:
+    if field.kind == "number" and not 1 <= value <= MOST_BATCH:
+        raise BadInput(f"{where}: {field.key} must be from 1 to {MOST_BATCH:,}, got {value:,}")
+    try:
+        field.read(value)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
 
 
 def _check_model(model: str, where: str) -> None:
@@ -274,7 +254,9 @@ def _check_devices(grid: Grid, where: str) -> None:
     for how in _values(grid, "parallel"):
         if how is None:
             continue
-        counts = [gpus for gpus in _values(grid, "gpus") if gpus > 1]
+        counts = [
+            gpus * nodes for gpus in _values(grid, "gpus") for nodes in _values(grid, "nodes") if gpus * nodes > 1
+        ]
         if not counts:
             raise BadInput(f"{where}: parallel goes with gpus above 1")
         errors = []
@@ -284,9 +266,10 @@ def _check_devices(grid: Grid, where: str) -> None:
             except RooflightError as error:
                 errors.append(error)
         if len(errors) == len(counts):
-            raise BadInput(f"{where}: {_one_line(errors[0]).replace('--', '')}")
-    if grid.on is None and _values(grid, "gpus") != [1]:
-        raise BadInput(f"{where}: gpus goes with on: name the device")
+            raise BadInput(f"{where}: {_one_line(errors[0])}")
+    for axis in ("gpus", "nodes"):
+        if grid.on is None and _values(grid, axis) != [1]:
+            raise BadInput(f"{where}: {axis} goes with on: name the device")
 
 
 def is_of_this_machine(device: str) -> bool:
@@ -317,23 +300,20 @@ def _cells(plan: Plan) -> list[Cell]:
 
 
 def _cells_of(grid: Grid) -> Iterator[Cell]:
-    order = ("model", "set", "input", "step", "dtype", "autocast", "tf32", "loss", "optimizer", "seq", "past", "on",
-             "gpus", "parallel", "batch")  # fmt: skip
+    order = sorted(AXES, key=_ORDER.index)
     for values in itertools.product(*(_values(grid, axis) for axis in order)):
-        given = dict(zip(order, values, strict=True))
-        if given["step"] != "train":
-            given.update(dict.fromkeys(_ONLY_TRAINED))
-        if given["step"] != "decode":
-            given["past"] = None
-        if given["gpus"] == 1:
-            given["parallel"] = None
-        settings = given.pop("set") or {}
-        yield Cell(set={name: _written(value) for name, value in settings.items()}, **given)
+        given = {_FIELDS[axis]: value for axis, value in zip(order, values, strict=True) if value is not None}
+        step = given.get(FIELDS["step"], "infer")
+        found = {field.name: field.read(value) for field, value in given.items() if field.step in (None, step)}
+        if found.get("gpus", 1) * found.get("nodes", 1) == 1:
+            found = {name: value for name, value in found.items() if name not in ("parallel", "micro_batches")}
+        yield Cell(**found)
 
 
-def _written(value: Setting) -> str:
-    """As `--set NAME=VALUE` has it."""
-    return str(value)
+_ORDER = ("model", "set", "input", *(axis for axis in AXES if axis not in (
+    "model", "set", "input", "batch", "seq", "past", "on", "gpus", "nodes", "parallel", "micro_batches",
+)), "seq", "past", "on", "gpus", "nodes", "parallel", "micro_batches", "batch")  # fmt: skip
+"""Of the cells: the batch changes first, the model last."""
 
 
 def merged(old: Plan, new: Plan, where: str) -> Plan:

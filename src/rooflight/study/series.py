@@ -9,7 +9,7 @@ from rooflight.study.cell import Row, Side
 Place = tuple[tuple[str, str | int | bool], ...]
 """Coordinates that can be a key."""
 At = dict[str, str | int | bool]
-OF_THE_DEVICE = ("on", "gpus", "parallel")
+OF_THE_DEVICE = ("on", "gpus", "nodes", "parallel", "micro_batches", "pad")
 """What an estimate does not depend on."""
 
 

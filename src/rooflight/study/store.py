@@ -23,7 +23,7 @@ import msgspec
 from rooflight.errors import BadFile
 from rooflight.files import write_atomically
 from rooflight.ledger import Ledger
-from rooflight.study.cell import SIDES, Cell, Row, Side, State
+from rooflight.study.cell import SIDES, Cell, Row, Side, State, values_now
 from rooflight.study.journal import (
     JOURNAL,
     Entry,
@@ -98,7 +98,7 @@ class Store(Journal):
 
     def is_measurable(self, cell: Cell) -> bool:
         """Could some machine measure it?"""
-        return self.plan.measure is not False and cell.on is not None and cell.gpus == 1
+        return self.plan.measure is not False and cell.is_on_one_device
 
     def row(self, cell: Cell) -> Row:
         values: dict[str, int | float] = {}
@@ -214,7 +214,7 @@ def _rows_in(path: Path) -> list[Row]:
             f"{path} has format {found.format_version}, and this rooflight reads {INDEX_VERSION}: use the "
             "rooflight that wrote it"
         )
-    return found.rows
+    return [msgspec.structs.replace(row, values=values_now(row.values)) for row in found.rows]
 
 
 def open_study(folder: Path) -> Store:

@@ -7,7 +7,6 @@ found in this way: some models skip a sum over the batch there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,7 +14,6 @@ from rooflight.errors import BadInput, TraceFailed
 from rooflight.estimation.api import estimate
 from rooflight.estimation.costs import cost_of, signature
 from rooflight.ledger import Ledger
-from rooflight.models.workload import parse_input
 from rooflight.prediction.batches import DoesNotScale, check_scales, ledger_at, prime_for
 from rooflight.study.cell import Cell
 from rooflight.study.commands import estimate_command
@@ -52,11 +50,9 @@ class Traced:
 def traced_once(cells: Sequence[Cell]) -> Traced:
     """One trace for all of these; raises `DoesNotScale` where that cannot be."""
     cell, prime = cells[0], prime_for([cell.batch for cell in cells])
-    options = TraceOptions(target="cuda", autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss,
-                           optimizer=cell.optimizer, on="meta")  # fmt: skip
     try:
-        workload = given_workload(cell.model, (), None, batch=prime, device="meta", **which(cell))
-        ledger = trace(workload, options)
+        workload = given_workload(cell.model, (), None, batch=prime, device="meta", **cell.build)
+        ledger = trace(workload, TraceOptions.of(cell))
     except (BadInput, TraceFailed):
         raise DoesNotScale(f"the model does not take a batch of {prime}") from None
     sizes = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
@@ -71,12 +67,4 @@ def traced_once(cells: Sequence[Cell]) -> Traced:
 
 def estimated(cell: Cell, target: str = "cuda") -> Ledger:
     """One cell for itself."""
-    return estimate(cell.model, batch=cell.batch, **which(cell), autocast=cell.autocast, tf32=cell.tf32,
-                    loss=cell.loss, optimizer=cell.optimizer, target=target,
-                    command=estimate_command(cell))  # fmt: skip
-
-
-def which(cell: Cell) -> dict[str, Any]:
-    """The step but for its batch, as `rooflight.estimate`, `predict` and `measure` take it."""
-    return {"step": cell.step, "seq": cell.seq, "past": cell.past, "dtype": cell.dtype, "overrides": cell.set or None,
-            "input_shape": parse_input(cell.input) if cell.input else None, "download": False}  # fmt: skip
+    return estimate(cell, target=target, command=estimate_command(cell))

@@ -14,7 +14,7 @@ from rooflight.study.fitting import Fit, Knee, fit, knee
 from rooflight.study.series import OF_THE_DEVICE, At, grouped, shown, value, varying
 from rooflight.study.side_by_side import Front, Ratios, Scaling, fronts, ratios, scaling
 
-_FITTED = ("time", "gpu_time", "memory", "flops", "bytes")
+_FITTED = ("time", "gpu_busy", "memory", "flops", "bytes")
 ENOUGH = 0.95
 """Of the best throughput: beyond the batch that has so much nothing is gained."""
 _ALONGSIDE = ("on", "dtype", "autocast", "tf32")
@@ -106,7 +106,7 @@ def _trend(at: At, quantity: str, side: Side, points: tuple[tuple[int, int | flo
     made = fit(points)
     if isinstance(made, str):
         return Trend(at=at, quantity=quantity, side=side, points=points, fit=None, no_fit=made)
-    bend = knee(made, points) if quantity in ("time", "gpu_time") else ""
+    bend = knee(made, points) if quantity in ("time", "gpu_busy") else ""
     told = (bend, "") if isinstance(bend, Knee) else (None, bend)
     return Trend(at=at, quantity=quantity, side=side, points=points, fit=made, knee=told[0], no_knee=told[1])
 

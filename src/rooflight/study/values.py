@@ -11,10 +11,11 @@ from rooflight.ledger import Ledger, Totals, is_inside, total
 from rooflight.measured import Measured
 from rooflight.measured import rows as measured_rows
 from rooflight.measured import step as measured_step
-from rooflight.metrics import ratio
+from rooflight.metrics import FIT_WORDS, intensity, ratio
 from rooflight.study.cell import Side
 
 if TYPE_CHECKING:
+    from rooflight.explanation.verdicts import StepVerdict
     from rooflight.prediction.result import Prediction
 
 Number = int | float
@@ -47,9 +48,10 @@ def predicted(found: Prediction, traced: Ledger | None = None,
     """The numbers of a prediction, and what it says in words. `traced`: the same ops, at any batch, to tell layers."""
     memory = found.memory
     values = _named({
-        "time": found.time_s, "time_low": found.time_interval_s.low, "time_high": found.time_interval_s.high,
-        "gpu_time": found.gpu_time_s, "throughput": found.throughput,
-        "tokens": found.tokens_per_s, "mfu": _mfu(found, traced),
+        "time": found.wall_time_s, "time_low": found.time_interval_s.low, "time_high": found.time_interval_s.high,
+        "gpu_busy": found.gpu_busy_s, "throughput": found.throughput, "tokens": found.tokens_per_s, "mfu": found.mfu,
+        "percent_of_roof": found.percent_of_roof if found.many is None else None, "gain": found.gain,
+        "kernels": found.kernels if found.many is None else None,
         "memory": None if memory is None else memory.peak_allocated_bytes,
         "reserved": None if memory is None else memory.peak_reserved_bytes,
     }, "predicted")  # fmt: skip
@@ -57,25 +59,11 @@ def predicted(found: Prediction, traced: Ledger | None = None,
     if traced is not None and len(traced.ops) == len(times):
         for layer in layers:
             inside = [time for op, time in zip(traced.ops, times, strict=True) if is_inside(op.module, layer)]
-            values |= _named({"gpu_time": sum(inside) if inside else None}, "predicted", layer)
+            values |= _named({"kernel_time": sum(inside) if inside else None}, "predicted", layer)
     facts = {"device.predicted": found.device, "tier": found.tier, "bound.predicted": found.bound}
-    if memory is not None:
-        facts["fits"] = "yes" if memory.fits else "no"
+    if found.fit is not None:
+        facts["fits"] = FIT_WORDS[found.fit]
     return values, facts
-
-
-def _mfu(found: Prediction, traced: Ledger | None) -> float | None:
-    """As of a measured step: against the peak of the precision that most FLOPs are in, so that the two compare."""
-    from rooflight.hardware.devices import find
-
-    precision = measured_step.main_precision(traced) if traced is not None else None
-    try:
-        figure = find(found.device).peak(precision) if precision is not None else None
-    except RooflightError:  # a device of the user's own
-        figure = None
-    if figure is None or not found.time_s:
-        return found.mfu
-    return found.flops / (found.time_s * figure.value)
 
 
 def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[str, str]]:
@@ -83,12 +71,16 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
     found = Measured(ledger)
     executed, moved = measured_step.executed_flops(found), measured_step.dram_bytes(found)
     rates, used = measured_step.rates(found), measured_step.utilisation(found)
+    verdict = _verdict(ledger)
     values = _named({
-        "flops": found.total.matrix_executed, "executed": executed, "bytes": moved, "intensity": ratio(executed, moved),
-        "time": measured_step.wall_s(found), "gpu_time": measured_step.busy_s(found),
+        "flops": found.total.matrix_executed, "executed": executed, "bytes": moved, "intensity": intensity(executed, moved),
+        "time": measured_step.wall_s(found), "gpu_busy": measured_step.busy_s(found),
+        "kernel_time": found.total.get("kernel_time_s"),
         "throughput": rates.samples_per_s, "tokens": rates.tokens_per_s,
         "memory": _of_step(found, "peak_allocated_bytes"), "reserved": _of_step(found, "peak_reserved_bytes"),
-        "mfu": None if used is None else used.mfu, "kernels": found.total.get("kernels"),
+        "mfu": None if used is None else used.mfu, "hfu": None if used is None else used.hfu,
+        "percent_of_roof": None if verdict is None else verdict.percent_of_roof,
+        "gain": None if verdict is None else verdict.gain, "kernels": found.total.get("kernels"),
         "unexplained": _unexplained(ledger),
     }, "measured")  # fmt: skip
     if layers:
@@ -98,10 +90,11 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
                 sums = row.sums
                 values |= _named({
                     "flops": sums.matrix_executed, "executed": sums.executed_flops, "bytes": sums.dram_bytes,
-                    "intensity": ratio(sums.executed_flops, sums.dram_bytes), "gpu_time": sums.get("kernel_time_s"),
+                    "intensity": intensity(sums.executed_flops, sums.dram_bytes), "kernel_time": sums.get("kernel_time_s"),
                     "kernels": sums.get("kernels"),
                 }, "measured", row.name)  # fmt: skip
-    facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", "bound.measured": _bound(ledger)}
+    bound = "" if verdict is None else verdict.bound or ""
+    facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", "bound.measured": bound}
     return values, {name: text for name, text in facts.items() if text}
 
 
@@ -114,22 +107,22 @@ def _unexplained(ledger: Ledger) -> float | None:
     return ratio(account(rows).unexplained_gross, account(rows).asked) if rows else None
 
 
-def _bound(ledger: Ledger) -> str:
-    """The verdict that `rooflight compare` gives; nothing where the device is not in the database."""
+def _verdict(ledger: Ledger) -> StepVerdict | None:
+    """What `rooflight compare` says of it; nothing where the device is not in the database."""
     from rooflight.explanation.verdicts import step_verdict
     from rooflight.hardware.devices import recognise_name
 
     if recognise_name(ledger.header.device) is None:
-        return ""
+        return None
     try:
-        return step_verdict(ledger).bound or ""
+        return step_verdict(ledger)
     except RooflightError:
-        return ""
+        return None
 
 
 def _of_totals(sums: Totals) -> dict[str, Number | None]:
     return {"flops": sums.flops, "macs": sums.macs, "other_flops": sums.other_flops, "bytes": sums.bytes,
-            "intensity": ratio(sums.flops, sums.bytes)}  # fmt: skip
+            "intensity": sums.intensity}  # fmt: skip
 
 
 def _rows_of(ledger: Ledger, layers: Sequence[str]) -> Iterable[summary.Row]:

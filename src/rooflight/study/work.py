@@ -17,7 +17,6 @@ import torch
 
 from rooflight.errors import BadInput, OutOfMemory, RooflightError
 from rooflight.files import load
-from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.ledger import Ledger
 from rooflight.measured.step import main_precision
@@ -27,7 +26,7 @@ from rooflight.study.commands import measure_command
 from rooflight.study.machine import is_here, place_of
 from rooflight.study.plan import is_of_this_machine
 from rooflight.study.store import Entry, Store, StoreBroken, done, failed, key_of, lock_of, open_study, step_of
-from rooflight.study.traced import Traced, estimated, traced_once, which
+from rooflight.study.traced import Traced, estimated, traced_once
 
 if TYPE_CHECKING:
     from rooflight.prediction.result import Predictions
@@ -160,12 +159,8 @@ def _predicted(store: Store, cells: Sequence[Cell]) -> list[Entry]:
 
     began, first, layers = time.perf_counter(), cells[0], store.plan.layers
     assert first.on is not None
-    found = predict(first.model, on=[first.on], batch=[cell.batch for cell in cells], **which(first),
-                    autocast=first.autocast, tf32=first.tf32, loss=first.loss, optimizer=first.optimizer,
-                    gpus=first.gpus, parallel=first.parallel, advice=False, find_savings=False)  # fmt: skip
-    # The peak that a step's MFU is of is that of its ops' precision, and only the database has it by that.
-    has_peak = first.gpus == 1 and _is_in_database(found.devices[0])
-    traced = _ops_of(store, first, found) if layers or has_peak else None
+    found = predict(first.at([cell.batch for cell in cells]), on=[first.on], find_savings=False)
+    traced = _ops_of(store, first, found) if layers else None
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []
     for cell, row in zip(cells, found, strict=True):
@@ -174,13 +169,6 @@ def _predicted(store: Store, cells: Sequence[Cell]) -> list[Entry]:
         notes = () if row.memory is None or row.memory.fits else (_too_large(row),)
         entries.append(done(cell, "predicted", values=numbers, facts=facts, notes=notes, seconds=seconds))
     return entries
-
-
-def _is_in_database(device: Device) -> bool:
-    try:
-        return find(device.name) == device
-    except RooflightError:
-        return False
 
 
 def _ops_of(store: Store, cell: Cell, found: Predictions) -> Ledger:
@@ -243,9 +231,7 @@ def _measured(cell: Cell, repeat: int) -> Ledger:
     from rooflight.measurement.api import measure
 
     where = place_of(cell.on)
-    return measure(cell.model, batch=cell.batch, **which(cell), autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss,
-                   optimizer=cell.optimizer, device=where, repeat=repeat,
-                   command=measure_command(cell, where))  # fmt: skip
+    return measure(cell, device=where, repeat=repeat, command=measure_command(cell, where))
 
 
 def _check_device(cell: Cell, ran_on: str | None) -> None:

@@ -294,9 +294,8 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
     training = workload.step == "train"
     if options.checkpoint and not training:
         raise BadInput("--checkpoint goes with --step=train")
-    if options.channels_last and not any(
-        tensor.dim() == 4 for tensor in _input_tensors((workload.args, workload.kwargs))
-    ):
+    images = [tensor for tensor in _input_tensors((workload.args, workload.kwargs)) if tensor.dim() == 4]
+    if options.channels_last and not images:
         raise BadInput(f"--channels-last is for images: no input of {workload.name} has four dimensions")
     # A generator's state cannot be read while a CUDA graph is captured.
     keep_randomness = options.on in ("cpu", "cuda") and not options.capturable

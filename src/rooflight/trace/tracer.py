@@ -89,7 +89,8 @@ def header_of(stage: Stage, recording: Recording) -> Header:
         execution=execution(compile=options.compile, graphs=options.graphs), pad=options.pad,
         settings=dict(workload.settings), input=workload.input, download=workload.download, live=workload.live,
         gpus=options.gpus, nodes=options.nodes, parallel=options.parallel, micro_batches=options.micro_batches,
-        traced_on=options.on, inputs=recording.inputs, outputs=recording.outputs, rank=options.rank, command=options.command,
+        traced_on=options.on, inputs=recording.inputs, outputs=recording.outputs, rank=options.rank,
+        command=options.command,
         notes=(*notes_of(stage, recording.ops), *_unused_loss(stage, recording),
                *_never_checkpointed(stage, recording)),
     )  # fmt: skip

@@ -42,7 +42,7 @@ REMEDIES: dict[int, str] = {
     "lie beside libcupti.so?",
     23: "another CUPTI user in this process has switched profiling off: measure without it",
     26: _BUSY,
-    27: "the counters of this GPU or system cannot be read by CUPTI: measure with --counters none",
+    27: "the counters of this GPU or system cannot be read by CUPTI: measure with --counters=none",
     33: "this is a virtual GPU whose counters cannot be read: measure on a whole GPU",
     35: _RESTRICTED,
     36: "an old CUPTI profiler is active in this process (nvprof's interface): run without it",

@@ -81,7 +81,7 @@ def check_can_count(target: str) -> None:
     if target == "cpu":
         raise BadInput("ncu: only on an NVIDIA GPU, and the step is measured on the CPU; leave --counters ncu away")
     if find_ncu() is None:
-        raise CannotMeasure("ncu is not on PATH: install Nsight Compute, or measure with --counters cupti")
+        raise CannotMeasure("ncu is not on PATH: install Nsight Compute, or measure with --counters=cupti")
     chip_of(target)
 
 

@@ -9,12 +9,12 @@ import altair as alt
 
 from rooflight import units
 from rooflight.explanation.devices import DeviceTime
-from rooflight.metrics import fit_text
+from rooflight.metrics import fit_text, percent_text
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting.charts.axes import PLACE_WIDTH, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.theme import COLOURS
-from rooflight.reporting.predict_tables import between, percent_text, rate
+from rooflight.reporting.predict_tables import between, rate
 from rooflight.reporting.table import Column, Table, metric_column
 from rooflight.units import seconds
 

@@ -47,7 +47,7 @@ def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say
         try:
             found = section(told)
         except RooflightError as error:  # one that cannot be made must not take the others with it
-            found = Section(name, title, missing=str(error))
+            found = Section(name, title, missing=error.on_command_line)
         if found is not None:
             sections.append(replace_section(found, name=name, title=title))
     say("headline")
@@ -80,7 +80,7 @@ def _roofline(told: Told) -> Section | None:
     try:
         marks = marks_of(told.elsewhere, on=told.roofed.device)
     except NoRoofline as error:
-        return Section(missing=str(error))
+        return Section(missing=error.on_command_line)
     return Section(charts=(chart_of(marks, told.elsewhere),))
 
 
@@ -180,9 +180,10 @@ def _shares(told: Told) -> Section | None:
 def _sweep(told: Told) -> Section | None:
     from rooflight.reporting.charts.sweep import sweep_chart
 
-    found, missing = told.outlook.sweep.found, told.outlook.sweep.missing
+    part = told.outlook.sweep
+    found = part.found
     if found is None:
-        return Section(missing=missing)
+        return Section(missing=part.missing, commands=(part.command,) if part.command else ())
     tables = [Titled(table.title, table) for table in predict_tables.pivot_tables(found)]
     said = ("Predicted, each batch on each device, before anything ran there.", *_as_what(told.ledger))
     return Section(charts=_charts(sweep_chart(found)), tables=_filled(tables), lines=said)  # fmt: skip
@@ -216,10 +217,11 @@ def _scaling(told: Told) -> Section | None:
 
     if told.ledger.header.step != "train":
         return None
-    found, missing = told.outlook.scaling.found, told.outlook.scaling.missing
+    part = told.outlook.scaling
+    found = part.found
     many = None if found is None else found[0].many
     if found is None or many is None:
-        return Section(missing=missing)
+        return Section(missing=part.missing, commands=(part.command,) if part.command else ())
     tables = [Titled("Weak scaling: each GPU keeps its batch", predict_many_tables.scaling_table("weak", many.weak)),
               Titled("Strong scaling: the whole batch is divided",
                      predict_many_tables.scaling_table("strong", many.strong))]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from rooflight.reporting.report.origins import origins_section
 from rooflight.reporting.report.tree import ColumnKind, Side, Tree, TreeColumn
 from rooflight.reporting.table import Column, Table
 from rooflight.reporting.why_tables import mainly
+from rooflight.spec import shell
 from rooflight.units import quotient, seconds, whole_bytes, whole_count
 
 _WRITTEN: dict[str, Callable[[Any], str]] = {"second": seconds, "byte": whole_bytes, "flop": whole_count}
@@ -42,10 +44,9 @@ def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequ
         *(_origin(name, side.ledger, source)
           for name, side, source in zip("AB", (comparison.a, comparison.b), sources, strict=True)),
     ]  # fmt: skip
-    both = " ".join(sources)
-    again = Section("repeat", "How to repeat it", small_print=page.small_print,
-                    commands=() if not all(sources) else (f"rooflight report {both} -o report.html",
-                              f"rooflight compare {both}"))  # fmt: skip
+    both = shlex.split(" ".join(sources))
+    commands = (shell("report", *both, output="report.html"), shell("compare", *both)) if all(sources) else ()
+    again = Section("repeat", "How to repeat it", small_print=page.small_print, commands=commands)
     return Report(
         title=f"{title}: A against B", subtitle=f"A: {text.headline(a)} | B: {text.headline(b)}",
         facts=tuple(_facts(comparison)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -10,6 +9,7 @@ from rooflight.reporting.charts.lines import study_charts
 from rooflight.reporting.report.model import Fact, Report, Section, Titled
 from rooflight.reporting.report.of_page import sections_of
 from rooflight.reporting.study_page import study_page
+from rooflight.spec import shell
 from rooflight.study.cell import Row
 from rooflight.study.hypotheses import claims
 from rooflight.study.plan import Plan
@@ -23,10 +23,9 @@ def study_report(rows: Sequence[Row], plan: Plan, *, folder: str) -> Report:
     charts = tuple(study_charts(rows))
     title = "Charts of the cells" if all(chart.name == "cells" for chart in charts) else "Against the batch"
     drawn = [Section("charts", title, charts=charts)] if charts else []
-    where = shlex.quote(folder)
     again = Section("replicate", "How to repeat it", commands=(
-        f"rooflight study {where}/study.toml -o ANOTHER-FOLDER", f"rooflight report {where}",
-        f"rooflight report {where} -o report.html",
+        shell("study", f"{folder}/study.toml", output="ANOTHER-FOLDER"), shell("report", folder),
+        shell("report", folder, output="report.html"),
     ))  # fmt: skip
     name = plan.title or folder.rpartition("/")[2]
     return Report(title=name, subtitle=page.headline, facts=tuple(_facts(rows, plan)),

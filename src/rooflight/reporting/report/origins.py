@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from rooflight.hardware.device import Device
@@ -10,6 +11,7 @@ from rooflight.measured import Measured, is_measured
 from rooflight.reporting import measure_text, text
 from rooflight.reporting.report.model import Section, Titled
 from rooflight.reporting.table import Column, Table
+from rooflight.spec import repeat, shell
 
 
 def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Sequence[Device]) -> Section:
@@ -62,11 +64,14 @@ def _peaks(devices: Sequence[Device]) -> Table:
 
 
 def _commands(ledger: Ledger, source: str) -> Iterator[str]:
-    """What made it, and what shows it again; `source` as a command line takes it."""
-    if ledger.header.command:
+    """What makes it again, and what shows it; `source` as a command line takes it."""
+    if ledger.ops and ledger.header.step is not None:
+        yield repeat(ledger.header, measured=is_measured(ledger))
+    elif ledger.header.command:
         yield ledger.header.command
-    if not source:
+    sources = shlex.split(source)
+    if not sources:
         return
-    yield f"rooflight report {source} -o report.html"
-    if is_measured(ledger) and ledger.ops and " " not in source:
-        yield f"rooflight compare {source}"
+    yield shell("report", *sources, output="report.html")
+    if is_measured(ledger) and ledger.ops and len(sources) == 1:
+        yield shell("compare", *sources)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger, total
 from rooflight.measured import is_measured
 from rooflight.prediction.result import Predictions
+from rooflight.spec import StepSpec, is_live
 
 _OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):([A-Za-z][\w.-]*)")
 """Names of architectures; a folder of that name is none."""
@@ -37,6 +37,8 @@ class Part:
 
     found: Predictions | None = None
     missing: str = ""
+    command: str = ""
+    """What would answer it, where a report does not ask by itself."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,7 @@ class Outlook:
 class Again:
     """The step of a ledger, asked for once more by name."""
 
-    asked: dict[str, Any]
-    """The options that name it."""
+    spec: StepSpec
     ledger: Ledger
     """Its estimate, as a GPU would run it."""
 
@@ -69,25 +70,36 @@ def outlook(ledger: Ledger, devices: Sequence[Device], again: Again | str) -> Ou
     if not devices:
         nothing = Part(missing="none of the devices can run this step: name others with --on")
         return Outlook(nothing, nothing, nothing)
+    large = len(ledger.ops) >= _LARGE
+    batch = ledger.header.batch or 1
+    sizes = {"batch": tuple(_batches(batch, _SIZES_OF_LARGE if large else _SIZES))}
+    cluster = {"gpus": _GPUS_PER_NODE, "nodes": _NODES}
+    only_training = Part(missing="scaling is of training")
+    training = ledger.header.step == "train"
     if isinstance(again, str):
-        nothing = Part(missing=again)
-        return Outlook(_tried(lambda: _from_ledger(ledger, devices)), nothing, nothing)
-    asked = again.asked
+        where = [device.name for device in devices]
+        return Outlook(_tried(lambda: _from_ledger(ledger, devices)), _by_hand(ledger, again, where, sizes),
+                       _by_hand(ledger, again, where[:1], cluster) if training else only_training)  # fmt: skip
     from rooflight.prediction.api import predict
 
-    graphs = ledger.header.is_graph
-    plain = partial(predict, ledger.header.model, advice=False, find_savings=False, graphs=graphs, **asked)
-    batch = ledger.header.batch or 1
-    scaling = Part(missing="scaling is of training")
-    if ledger.header.step == "train":
-        scaling = _tried(lambda: plain(on=devices[0], batch=batch, gpus=_GPUS_PER_NODE, nodes=_NODES))
-    large = len(ledger.ops) >= _LARGE
-    sweep = _tried(lambda: plain(on=devices, batch=_batches(batch, _SIZES_OF_LARGE if large else _SIZES)))
+    def plain(on: Any, **changed: Any) -> Predictions:
+        return predict(replace(again.spec, **changed), on=on, advice=False, find_savings=False)
+
+    scaling = _tried(lambda: plain(devices[0], **cluster)) if training else only_training
+    sweep = _tried(lambda: plain(devices, **sizes))
     if large and sweep.found is not None:
         here = Part(replace(sweep.found, predictions=tuple(row for row in sweep.found if row.batch == batch)))
     else:
-        here = _tried(lambda: plain(on=devices, batch=batch))
+        here = _tried(lambda: plain(devices))
     return Outlook(here, sweep, scaling)
+
+
+def _by_hand(ledger: Ledger, why: str, on: Sequence[str], changed: dict[str, Any]) -> Part:
+    """The command that answers what a report does not ask by itself."""
+    if is_live(ledger.header) or ledger.header.batch is None:
+        return Part(missing=why)
+    command = replace(StepSpec.of(ledger.header), **changed).command("predict", on=on)
+    return Part(missing=f"{why}; the command below predicts it", command=command)
 
 
 def _tried(ask: Callable[[], Predictions]) -> Part:
@@ -95,7 +107,7 @@ def _tried(ask: Callable[[], Predictions]) -> Part:
     try:
         return Part(ask())
     except RooflightError as error:
-        return Part(missing=str(error))
+        return Part(missing=error.on_command_line)
 
 
 def _batches(own: int, sizes: int) -> list[int]:
@@ -116,7 +128,7 @@ def usable(ledger: Ledger, devices: Sequence[Device]) -> tuple[list[Device], tup
             check_precision(header.autocast or header.dtype or "fp32", [device])
             found.append(device)
         except BadInput as error:
-            left_out.append(str(error))
+            left_out.append(error.on_command_line)
     return found, tuple(left_out)
 
 
@@ -125,30 +137,21 @@ def again(ledger: Ledger) -> Again | str:
     try:
         return _built_again(ledger)
     except RooflightError as error:
-        return str(error)
+        return error.on_command_line
 
 
 def _built_again(ledger: Ledger) -> Again:
     header = ledger.header
     if header.batch is None or not _is_known(header.model):
-        raise BadInput(f"{header.model} is not built again for a report: other batches need `rooflight predict "
-                       f"{header.model} --batch 1,8,64 --on h200`")  # fmt: skip
-    modes = header.math
-    both = None if modes is None or modes.tf32_conv != modes.tf32_matmul else modes.tf32_conv
-    if header.target == "cpu":
-        both = None  # a CPU has no TF32: elsewhere it runs as GPUs do by default
-    asked: dict[str, Any] = {
-        "step": header.step, "seq": header.sequence if header.step != "decode" else None, "past": header.past,
-        "dtype": header.dtype, "autocast": header.autocast, "tf32": both, "loss": header.loss,
-        "optimizer": header.optimizer, "accumulate": header.accumulate, "checkpoint": header.checkpoint or None,
-    }  # fmt: skip
+        raise BadInput(f"{header.model} is not built again for a report")
     from rooflight.estimation.api import estimate
 
-    same = estimate(header.model, batch=header.batch, target="cuda", **asked)
+    spec = StepSpec.of(header)
+    same = estimate(spec, target="cuda")
     if _identity(same) != _identity(ledger):
         raise BadInput(f"{header.model} as it is built now is not what this ledger was made from (other sizes or "
-                       "options), so other batches are not predicted")  # fmt: skip
-    return Again(asked, same)
+                       "options)")  # fmt: skip
+    return Again(spec, same)
 
 
 def _is_known(model: str) -> bool:

@@ -34,7 +34,7 @@ FLOP = Dimension(flop=1)
 BYTE = Dimension(byte=1)
 SECOND = Dimension(second=1)
 OF_UNITS: dict[str, Dimension] = {
-    "flop": FLOP, "byte": BYTE, "second": SECOND, "count": PLAIN, "ratio": PLAIN,
+    "flop": FLOP, "byte": BYTE, "second": SECOND, "count": PLAIN, "part": PLAIN, "percent": PLAIN, "times": PLAIN,
     "1/second": Dimension(second=-1), "flop/byte": Dimension(flop=1, byte=-1),
 }  # fmt: skip
 """By the unit that a quantity of a study has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflight.metrics import FIT_WORDS
 from rooflight.study.cell import Side
 
 
@@ -19,6 +20,6 @@ FACTS: dict[str, Fact] = {
     "bound": Fact({"measured": "bound.measured", "predicted": "bound.predicted"}, ("compute", "memory", "host")),
     "device": Fact({"measured": "device", "predicted": "device.predicted"}),
     "tier": Fact({"predicted": "tier"}, ("calibrated", "transferred", "spec")),
-    "fits": Fact({"predicted": "fits"}, ("yes", "no")),
+    "fits": Fact({"predicted": "fits"}, tuple(FIT_WORDS.values())),
     "torch": Fact({"measured": "torch"}),
 }

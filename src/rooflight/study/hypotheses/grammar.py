@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable
 from typing import Literal, cast
 
-from rooflight.study.cell import QUANTITIES, SIDES, Side
+from rooflight.study.cell import OLD_NAMES, QUANTITIES, SIDES, Side
 from rooflight.study.hypotheses.checks import Wrong, check
 from rooflight.study.hypotheses.dimensions import OF_UNITS
 from rooflight.study.hypotheses.facts import FACTS
@@ -225,6 +225,8 @@ class _Parser:
                     reader.expected("')' or ','")
         if name == "share" and layer is None:
             reader.fail("a share is that of a layer type or of a layer: write share.Conv2d or share(layer=NAME)", start)
+        if name in OLD_NAMES:
+            name = OLD_NAMES[name][layer is not None]
         quantity = QUANTITIES.get(name.partition(".")[0])
         dimension = None if quantity is None else OF_UNITS[quantity.unit]
         return Term(name, dimension, side, layer, tuple(filters), reader.since(start))
@@ -233,7 +235,9 @@ class _Parser:
         """The name of a quantity or a fact, and its side."""
         reader = self.reader
         first, *more = written.split(".")
-        if first not in QUANTITIES and first not in FACTS:
+        # Which of two an old name means, the layer tells, which comes later: they have the same sides.
+        now = OLD_NAMES[first][0] if first in OLD_NAMES else first
+        if now not in QUANTITIES and now not in FACTS:
             near = difflib.get_close_matches(first, [*QUANTITIES, *FACTS], n=1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join([*QUANTITIES, *FACTS])}"
             shown = first if len(first) <= 30 else f"{first[:29]}…"
@@ -241,7 +245,7 @@ class _Parser:
         name = first
         if first == "share" and more and more[0] not in SIDES:
             name = f"share.{more.pop(0)}"
-        known: tuple[Side, ...] = tuple(QUANTITIES[first].sides if first in QUANTITIES else FACTS[first].keys)
+        known: tuple[Side, ...] = tuple(QUANTITIES[now].sides if now in QUANTITIES else FACTS[now].keys)
         if len(more) > 1 or (more and more[0] not in known):
             reader.fail(f"{name} has no side {'.'.join(more)!r}: it is {' or '.join(known)}")
         return name, cast(Side, more[0]) if more else None
