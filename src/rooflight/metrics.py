@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rooflight import units
 
@@ -288,6 +288,7 @@ DERIVED: dict[str, Metric] = _named((
 ))  # fmt: skip
 """What follows from the others."""
 
+GROUPS: tuple[Group, ...] = get_args(Group)
 METRICS: dict[str, Metric] = {**ESTIMATED, **QUANTITIES, **DERIVED}
 
 

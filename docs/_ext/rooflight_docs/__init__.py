@@ -25,6 +25,7 @@ REFERENCE = {
     "file-format": "rooflight_docs.format_page",
     "formulas": "rooflight_docs.formulas_page",
     "devices": "rooflight_docs.devices_page",
+    "metrics": "rooflight_docs.metrics_page",
 }
 """Names of generated pages, and the modules that write them."""
 _GENERATED = re.compile(r"<!-- generated: ([\w-]+) -->\n(?:.*\n)*?<!-- end -->\n")

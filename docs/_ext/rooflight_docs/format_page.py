@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import get_args
 
-from rooflight import files, ledger, quantities
+from rooflight import files, ledger, metrics
 from rooflight_docs.documented import fields, words_below
 from rooflight_docs.markdown import cell, code, table
 
@@ -31,7 +31,7 @@ def page() -> str:
     parts += [_struct(one) for one in STRUCTS]
     parts += ["## Words\n", "`Size` is a whole number from 0, `Count` one from 1. The others are one of a few words:\n"]
     parts += [table(("type", "one of"), ((code(name), cell(_choices(name))) for name in ALIASES))]
-    parts += ["## Quantities\n", f"{_prose(inspect.getdoc(quantities) or '')}\n", _quantities()]
+    parts += ["## Quantities\n", f"{_prose(inspect.getdoc(metrics) or '')}\n", _quantities()]
     parts += ["## Versions\n", _versions()]
     return "\n".join(parts)
 
@@ -77,7 +77,7 @@ def _choices(name: str) -> str:
 def _quantities() -> str:
     rows = [
         (code(one.name), _UNITS[one.unit], cell(one.about), "sum" if one.additive else "–")
-        for one in quantities.QUANTITIES.values()
+        for one in metrics.QUANTITIES.values()
     ]
     return table(("name", "unit", "what it is", "of several ops"), rows)
 

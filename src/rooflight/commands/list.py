@@ -1,4 +1,4 @@
-"""`rooflight list WHAT`: models, formulas, recordings, devices."""
+"""`rooflight list WHAT`: models, formulas, recordings, devices, metrics."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 import click
 
 
-@click.command(short_help="models, formulas, recordings, devices")
-@click.argument("what", type=click.Choice(["models", "formulas", "recordings", "devices"]))
+@click.command(short_help="models, formulas, recordings, devices, metrics")
+@click.argument("what", type=click.Choice(["models", "formulas", "recordings", "devices", "metrics"]))
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(what: str, name: str | None, as_json: bool) -> None:
-    """List the built-in models, the operators that have a formula, the measurements that come along, or the devices.
+    """List the built-in models, the operators that have a formula, the measurements that come along, the devices, or
+    every metric with its definition.
 
     `rooflight list devices NAME` shows every value of one device with its source; NAME is what `rooflight predict --on`
     takes: a name, a .toml file, or `here`.
@@ -22,6 +23,9 @@ def command(what: str, name: str | None, as_json: bool) -> None:
         return
     if name is not None:
         raise click.UsageError(f"`rooflight list {what}` takes no name; only `rooflight list devices` does")
+    if what == "metrics":
+        _metrics(as_json)
+        return
     rows = _rows(what)
     if as_json:
         click.echo(json.dumps([{"name": name, "description": text} if text else {"name": name} for name, text in rows]))
@@ -46,6 +50,24 @@ def _rows(what: str) -> list[tuple[str, str]]:
     from rooflight.estimation.registry import registered
 
     return [(name, "") for name in registered()]
+
+
+def _metrics(as_json: bool) -> None:
+    from rooflight.commands.output import emit
+    from rooflight.commands.terminal import make_console
+    from rooflight.metrics import GROUPS, METRICS
+    from rooflight.reporting.table import Column, Table, to_rich
+
+    if as_json:
+        emit(json.dumps([{"name": one.name, "title": one.title, "unit": one.unit, "group": one.group,
+                          "definition": one.about} for one in METRICS.values()], ensure_ascii=False))  # fmt: skip
+        return
+    console = make_console()
+    columns = (Column("name", right=False, whole=True), Column("on the screen", right=False, optional=1),
+               Column("unit", right=False, whole=True), Column("what it is", right=False))  # fmt: skip
+    for group in GROUPS:
+        rows = tuple((one.name, one.title, one.unit, one.about) for one in METRICS.values() if one.group == group)
+        console.print(to_rich(Table(group, columns, rows), width=console.width))
 
 
 def _devices(name: str | None, as_json: bool) -> None:
