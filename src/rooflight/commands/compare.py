@@ -12,6 +12,7 @@ from rooflight.commands.table_options import table_options
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
+    from rooflight.hardware.device import Device
     from rooflight.summary import By
 
 _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
@@ -28,15 +29,17 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
 )
 @click.option("--strict", is_flag=True, help="With --claims: what is right only under another convention is wrong.")
 @table_options
+@click.option("--on", metavar="DEVICE", help="Where the times of an estimate are predicted: of A alone, or of B.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document: both headers, totals, rows, memory.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
 @click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json, .csv or .md.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, depth: int | None, unfold: bool,
-            as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None, force: bool) -> None:  # fmt: skip
+            on: str | None, as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None, force: bool) -> None:  # fmt: skip
     """Put two saved ledgers side by side and say why they differ: estimate and measurement, eager and compiled, two
-    precisions, two batches. Without B, a measured A beside what the mathematics says of the same step.
+    precisions, two batches. Without B, a measured A beside what the mathematics says of the same step; an estimate
+    beside what is predicted of it with --on.
 
     The gap of every quantity is split into causes with their evidence (tile padding, layout kernels, a fast algorithm,
     L2 hits, launches, ...) and what none of them explains. What was measured gets a verdict and advice.
@@ -69,13 +72,23 @@ def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, 
     from rooflight.comparison.sides import Comparison, with_its_estimate
     from rooflight.files import load
 
-    comparison = with_its_estimate(load(a), str(a)) if b is None else Comparison(load(a), load(b))
+    device = None if on is None else _device(on)
+    comparison = with_its_estimate(load(a), str(a), on=device) if b is None else Comparison(load(a), load(b), on=device)
     if depth is None and to in ("text", "md"):
         depth = 3
     show_comparison(comparison, by=by, depth=depth, to=to, folded=not unfold and to != "csv", output=output,
                     force=force)  # fmt: skip
     if output is not None:
         say(f"wrote {output}")
+
+
+def _device(name: str) -> Device:
+    from rooflight.prediction.asked import devices_of
+
+    found = devices_of(name, None)
+    if len(found) != 1 or found[0].kind != "gpu":
+        raise BadInput("--on names one GPU here (see `rooflight list devices`)")
+    return found[0]
 
 
 def _form(*, as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None) -> str:

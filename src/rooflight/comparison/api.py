@@ -6,16 +6,22 @@ from pathlib import Path
 
 from rooflight.comparison.sides import Comparison, with_its_estimate
 from rooflight.files import load
+from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
+from rooflight.prediction.asked import device_of
 
 
-def compare(a: Ledger | str | Path, b: Ledger | str | Path | None = None) -> Comparison:
-    """Two ledgers or their files; of a measured one alone, beside what the mathematics says of the same step.
+def compare(a: Ledger | str | Path, b: Ledger | str | Path | None = None, *,
+            on: str | Device | None = None) -> Comparison:  # fmt: skip
+    """Two ledgers or their files; of a measured one alone, beside what the mathematics says of the same step; of an
+    estimate alone, beside what is predicted of it on the device `on`.
 
     >>> found = rooflight.compare("recorded:h200/vgg19-infer-fp32")
     >>> [(cause.name, cause.b) for why in found.whys for cause in why.causes]
     """
+    device = device_of(on) if isinstance(on, str) else on
     first = a if isinstance(a, Ledger) else load(a)
     if b is None:
-        return with_its_estimate(first, first.header.model if isinstance(a, Ledger) else str(a))
-    return Comparison(first, b if isinstance(b, Ledger) else load(b))
+        return with_its_estimate(first, first.header.model if isinstance(a, Ledger) else str(a),
+                                 on=device)  # fmt: skip
+    return Comparison(first, b if isinstance(b, Ledger) else load(b), on=device)

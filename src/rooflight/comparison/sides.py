@@ -20,6 +20,9 @@ from rooflight.comparison.memory import ComparedMemory, SideMemory, compare_memo
 from rooflight.comparison.why import Quantity, Reasons, Why, why
 from rooflight.errors import BadInput
 from rooflight.explanation.cause import Account
+from rooflight.explanation.verdicts import Judge
+from rooflight.hardware.device import Device
+from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, total
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.facts import Number
@@ -103,8 +106,13 @@ class Difference:
 class Comparison:
     """Ledger A against ledger B."""
 
-    def __init__(self, a: Ledger, b: Ledger) -> None:
-        self.a, self.b = Measured(a), Measured(b)
+    def __init__(self, a: Ledger, b: Ledger, *, on: Device | None = None) -> None:
+        """`on`: where the times of a B that nobody measured are predicted."""
+        self.judge = _judge(a, b, on)
+        self.a, self.b = (
+            self.judge[1].measured if self.judge is not None and self.judge[0] == name else Measured(one)
+            for name, one in (("A", a), ("B", b))
+        )
         self._sides = (self.a, self.b)
         self.flops_basis = _bases(self._sides, EXECUTED_FLOPS, ("executed", "matrix executed", "useful"))
         self.bytes_basis = _bases(self._sides, DRAM_BYTES, ("DRAM", "DRAM", "compulsory"))
@@ -277,11 +285,23 @@ class Comparison:
         return found
 
 
-def with_its_estimate(ledger: Ledger, name: str) -> Comparison:
-    """A measured step against what the mathematics says of the same ops: both are in one ledger."""
+def _judge(a: Ledger, b: Ledger, on: Device | None) -> tuple[str, Judge] | None:
+    """The side that gets a verdict: measured on a device that is known, B where both are; else B as predicted."""
+    for name, side in (("B", b), ("A", a)):
+        if is_measured(side) and recognise_name(side.header.device) is not None:
+            return name, Judge(side)
+    return ("B", Judge(b, on=on)) if on is not None and not is_measured(b) else None
+
+
+def with_its_estimate(ledger: Ledger, name: str, *, on: Device | None = None) -> Comparison:
+    """A measured step against what the mathematics says of the same ops: both are in one ledger. An estimate against
+    what is predicted of it."""
+    if on is not None and ledger.ops and not is_measured(ledger):
+        return Comparison(ledger, ledger, on=on)
     if not is_measured(ledger) or not any(op.cost is not None for op in ledger.ops):
         what = "holds no ops" if is_measured(ledger) else "is an estimate"
-        raise BadInput(f"compare {name} with what? It {what}: give a second ledger, or a table of claims with --claims")
+        raise BadInput(f"compare {name} with what? It {what}: give a second ledger, a device with --on, or a table of "
+                       "claims with --claims")  # fmt: skip
     header = replace_fields(ledger.header, device=None, conditions={}, cuda=None, driver=None, notes=())
     return Comparison(replace_fields(ledger, header=header, kernels=(), measurements=()), ledger)
 

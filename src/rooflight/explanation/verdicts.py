@@ -26,13 +26,14 @@ from rooflight.ledger import Ledger, Measurement, total
 from rooflight.measured import Group, Measured, Whole, is_measured
 from rooflight.measured.facts import Number, adds_up
 from rooflight.measured.rows import MeasuredRow, rows
-from rooflight.measured.step import busy_s, busy_share, executed, is_host_bound, moved, wall_s
-from rooflight.metrics import Bound, Origin, Side
+from rooflight.measured.step import busy_s, busy_share, executed, is_host_bound, moved, utilisation, wall_s
+from rooflight.memory.answer import Memories
+from rooflight.metrics import Bound, Fit, Origin, Side
 from rooflight.prediction.asked import predictor_of
 from rooflight.prediction.calibrated.baseline import LAUNCH_S
 from rooflight.prediction.cells import Cell, cells_of
 from rooflight.prediction.prepared import PreparedTrace
-from rooflight.prediction.result import Advice
+from rooflight.prediction.result import Advice, Prediction
 from rooflight.prediction.tiers import Predictor
 from rooflight.summary import By
 
@@ -127,6 +128,7 @@ class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The least time of every set of ops under its own roof, one after the other, over the time the GPU is busy."""
     intensity: float | None = None
     """FLOPs that must be computed for every compulsory byte, by formula."""
+    mfu: float | None = None
     advice: tuple[Advice, ...] = ()
     """For the whole step, best first; then a larger batch, which is another step."""
     predictor: str = ""
@@ -180,6 +182,25 @@ class Judge:
     @property
     def device_title(self) -> str:
         return "" if self.device is None else self.device.title
+
+    @cached_property
+    def prediction(self) -> Prediction | None:
+        """Of a step that was not measured: what `rooflight predict` says of it, without advice and memory."""
+        return None if self.cell is None else self.cell.prediction()
+
+    @cached_property
+    def fit(self) -> Fit | None:
+        """What was measured ran; of a predicted step the memory is played through."""
+        if self.cell is not None and self.device is not None:
+            return Memories().of(self.cell.step, self.device).fit
+        return "fits" if is_measured(self.measured.ledger) else None
+
+    @cached_property
+    def mfu(self) -> float | None:
+        if self.prediction is not None:
+            return self.prediction.mfu
+        used = utilisation(self.measured)
+        return None if used is None else used.mfu
 
     @cached_property
     def advisor(self) -> Advisor:
@@ -315,7 +336,7 @@ class Judge:
         return replace(
             found, bound=bound, sides=dict(sides), far={why: share for why, share in far.items() if share},
             whole=replace(found.whole, bound=found.whole.side if bound == "host" else bound, percent_of_roof=percent),
-            percent_of_roof=percent, intensity=found.whole.estimated_intensity, advice=self.advisor.step(),
+            percent_of_roof=percent, intensity=found.whole.estimated_intensity, mfu=self.mfu, advice=self.advisor.step(),
             predictor="" if predictor is None else f"{predictor.tier}: {predictor.source}",
         )  # fmt: skip
 

@@ -10,11 +10,10 @@ import msgspec
 
 from rooflight import units
 from rooflight.comparison.sides import Comparison, Figures, PairRow, attributed
-from rooflight.explanation.verdicts import Judge
-from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import LOSS, OPTIMIZER, total
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, rows
+from rooflight.metrics import fit_text
 from rooflight.reporting import compare_memory_tables, measure_text, text, verdict_tables, verdict_text, why_tables
 from rooflight.reporting.measure_tables import NAME_WIDTH, total_row
 from rooflight.reporting.measured_folding import fold_measured
@@ -145,7 +144,7 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
         summary += [f"   {line}" for line in measure_text.headlines(side)] if is_measured(side.ledger) else []
     tables = [totals_table(comparison), row_table(comparison, by, depth=depth, folded=folded)]
     tables += [why_tables.why_table(one) for one in comparison.whys]
-    judged = _judged(comparison)
+    judged = comparison.judge
     if judged is not None:
         tables.append(verdict_tables.verdict_table(judged[1], by, depth=depth, folded=folded))
     tables.append(unmatched_table(comparison))
@@ -157,6 +156,8 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
         summary.append(f"why: {'; '.join(why_tables.why_lines(comparison))}")
     if judged is not None:
         summary.append(f"verdict on {judged[0]}: {verdict_text.step_line(judged[1].step())}")
+        if judged[1].cell is not None:
+            summary.append(f"memory of {judged[0]}: {fit_text(judged[1].fit)}")
     differences = [f"{found.name} {found.a} | {found.b}" for found in comparison.differences()]
     if differences:
         summary.append(f"not the same (A | B): {'; '.join(differences)}")
@@ -189,24 +190,23 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
                 (*small, CONVENTIONS))  # fmt: skip
 
 
+def _how(comparison: Comparison) -> str:
+    judge = None if comparison.judge is None else comparison.judge[1]
+    return "" if judge is None or judge.predictor is None else f"{judge.step().predictor}, on {judge.device_title}"
+
+
 def _uncounted(comparison: Comparison) -> list[str]:
     """What a reader would take for counted, and is not."""
     found = []
     for name, side, flops in zip("AB", (comparison.a, comparison.b), comparison.flops_basis, strict=True):
-        if not is_measured(side.ledger):
+        if side.origin == "predicted":
+            found.append(f"{name} is predicted: {_how(comparison)}")
+        elif not is_measured(side.ledger):
             found.append(f"{name} is an estimate: what the mathematics says")
         elif flops == "useful" and side.ledger.ops:
             found.append(f"{name}: nothing counted FLOPs or bytes there: those of its rows are by formula, as an "
                          "estimate's; only times and memory were measured")  # fmt: skip
     return found
-
-
-def _judged(comparison: Comparison) -> tuple[str, Judge] | None:
-    """The measured side whose device is known: B where both are."""
-    for name, side in reversed(_named(comparison)):
-        if is_measured(side.ledger) and recognise_name(side.ledger.header.device) is not None:
-            return name, Judge(side.ledger)
-    return None
 
 
 def _named(comparison: Comparison) -> tuple[tuple[str, Measured], tuple[str, Measured]]:
@@ -215,7 +215,7 @@ def _named(comparison: Comparison) -> tuple[tuple[str, Measured], tuple[str, Mea
 
 def document(comparison: Comparison, by: By = "module") -> dict[str, Any]:
     """Raw numbers; unknown is null; ratios are B by A."""
-    judged = _judged(comparison)
+    judged = comparison.judge
     return {
         **{name.lower(): _side(side) for name, side in _named(comparison)},
         "differences": {found.name: {"a": found.a, "b": found.b} for found in comparison.differences()},
@@ -233,7 +233,7 @@ def document(comparison: Comparison, by: By = "module") -> dict[str, Any]:
         },
         "memory": compare_memory_tables.memory_document(comparison.memory),
         "why": why_tables.document(comparison),
-        "verdicts": None if judged is None else {"of": judged[0].lower(), **verdict_tables.document(judged[1], by)},
+        "verdicts": None if judged is None else {"of": judged[0].lower(), "fit": judged[1].fit, **verdict_tables.document(judged[1], by)},
     }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflight import units
+from rooflight import metrics, units
 from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import Header
 from rooflight.metrics import busy_share, fit_text, percent_text
@@ -158,7 +158,8 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
     time = f"{seconds(one.time_s)} a step{sure}"
     rates = [f"{tables.rate(one.throughput)} samples/s"] if one.throughput else []
     rates += [f"{tables.rate(one.tokens_per_s)} tokens/s"] if one.tokens_per_s else []
-    rates += [f"MFU {units.percent(one.mfu)}"] if one.mfu is not None else []
+    rates += [f"MFU {metrics.text('mfu', one.mfu)}"] if one.mfu is not None else []
+    rates += [f"{metrics.text('intensity', one.intensity)} FLOP/byte"] if one.intensity is not None else []
     lines = [f"{time}; {_verdict(one, found.header)}", "; ".join(rates)]
     if one.memory is not None:
         lines.append(memory_tables.memory_line(one.memory, each=one.many is not None))

@@ -97,6 +97,10 @@ def step_line(verdict: StepVerdict) -> str:
         parts = ", ".join(f"{share:.0%} of it {name}-bound" for name, share in _sorted(verdict.sides))
         said.append(f"{percent_text(verdict.percent_of_roof)} of the attainable roof while it works"
                     f"{f' ({parts})' if parts else ''}")  # fmt: skip
+    if verdict.intensity is not None:
+        said.append(f"{units.ratio(verdict.intensity)} FLOP/byte by formula")
+    if verdict.mfu is not None:
+        said.append(f"MFU {units.percent(verdict.mfu)}")
     if verdict.far:
         said.append(f"{far_text(verdict)} of the kernels' time is far from its roof")
     if verdict.advice:

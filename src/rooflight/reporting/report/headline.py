@@ -8,7 +8,7 @@ from rooflight import summary, units
 from rooflight.errors import RooflightError
 from rooflight.ledger import total
 from rooflight.measured.step import busy_s, rates, utilisation, wall_s
-from rooflight.metrics import fit_text, gain_text, percent_text
+from rooflight.metrics import fit_text, gain_text, percent_text, text
 from rooflight.prediction.result import Prediction
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.report.model import Fact
@@ -82,7 +82,8 @@ def _predicted_time(told: Told) -> Iterator[Fact]:
 
     yield Fact(
         f"time of a step, predicted on {one.device}", seconds(one.time_s),
-        f"nine times in ten {between(one.time_interval_s)} · {rate(one.throughput)} samples/s · {one.tier}",
+        f"90% interval {between(one.time_interval_s)} · {rate(one.throughput)} samples/s · MFU {text('mfu', one.mfu)} · "
+        f"{text('intensity', one.intensity)} FLOP/byte · {one.tier}",
     )  # fmt: skip
 
 
