@@ -157,6 +157,9 @@ class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     """Names of arguments written in place."""
     recompute: bool = False
     """Run again during backward (checkpointing)."""
+    attention: int = 0
+    """Which call of attention that runs as plain matrix products it is a part of, counted from 1; negative in its
+    backward."""
     cost: Cost | None = None
     """What the mathematics says; `None`: no formula is known."""
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from rooflight import metrics
 from rooflight.errors import RooflightError
 from rooflight.prediction.cells import Cell, cells_of
-from rooflight.prediction.changes import COMPILE_ASSUMES, Change, changes_of
+from rooflight.prediction.changes import Change, changes_of
 from rooflight.prediction.prepared import Step
 from rooflight.prediction.result import Advice
 
@@ -79,7 +79,7 @@ def advice_of(change: Change, timing: Timing) -> Advice:
         change=change.words, key=change.key, options=change.options, how=change.how, origin=origin, time_s=wall_s,
         throughput=metrics.throughput(timing.samples, wall_s), gain=gain, wall_time_s=timing.wall_s,
         kernel_time_s=timing.kernel_s, changed_kernel_time_s=kernel_s, gain_of_kernels=of_kernels,
-        assumption=COMPILE_ASSUMES if "compile" in change.key else "",
+        assumption=change.assumption,
     )  # fmt: skip
 
 

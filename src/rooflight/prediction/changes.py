@@ -33,6 +33,12 @@ COMPILE_ASSUMES = (
 )
 
 
+BF16_ASSUMES = (
+    "bf16 is told from this trace: casts that a model makes only in 16 bits are not in it, and --dtype bf16, which is "
+    "traced for itself, may differ by some percent"
+)
+
+
 @dataclass(frozen=True)
 class Change:
     """A step as it would be run otherwise."""
@@ -47,12 +53,14 @@ class Change:
     """How a sentence about it begins."""
     step: Step
     """With the change."""
+    assumption: str = ""
+    """What is taken for granted, in a sentence."""
 
     def and_graphs(self) -> Change:
         """The same, captured as one CUDA graph."""
         graph = as_graph(self.step)
         return Change(f"graph + {self.key}", f"{graph.words}, and {self.words}", f"{graph.options} {self.options}",
-                      f"{graph.how} and {self.how}", graph.step)  # fmt: skip
+                      f"{graph.how} and {self.how}", graph.step, self.assumption)  # fmt: skip
 
 
 def changes_of(step: Step, predictor: Predictor) -> Iterator[Change]:
@@ -61,7 +69,7 @@ def changes_of(step: Step, predictor: Predictor) -> Iterator[Change]:
     precisions = {task.precision for task in step.tasks}
     on_gpu = predictor.device.kind == "gpu"
     if precisions & {"fp32", "tf32"} and timed_in_bf16(predictor):
-        yield Change("bf16", "bf16 for the whole model", "--dtype bf16", "in bf16", in_bf16(step))
+        yield Change("bf16", "bf16 for the whole model", "--dtype bf16", "in bf16", in_bf16(step), BF16_ASSUMES)
     if has_fp32_gemm(step) and "tf32" in predictor.device.tensor_flops_per_s:
         yield Change("TF32", "TF32 in matmuls", "--tf32", "with TF32 in matmuls", in_tf32(step))
     if sizes := uneven_sizes(step):
@@ -75,7 +83,7 @@ def changes_of(step: Step, predictor: Predictor) -> Iterator[Change]:
         how = "with a fused optimizer (fused=True)"
         yield Change("fused", "a fused optimizer (fused=True)", "--fused", how, fused(step))
     if not step.is_compiled and on_gpu:
-        yield Change("compile", "torch.compile", "--compile", "under torch.compile", compiled(step))
+        yield Change("compile", "torch.compile", "--compile", "under torch.compile", compiled(step), COMPILE_ASSUMES)
     if not step.is_graph and on_gpu:
         yield as_graph(step)
 
@@ -138,6 +146,7 @@ def _changed(step: Step, change: Callable[[Task], Task]) -> Step:
 
 
 def in_bf16(step: Step) -> Step:
+    step = step.fused_attention("bf16")
     return replace(_changed(step, _in_bf16), runs_in={"fp32": "bf16", "tf32": "bf16"})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_step
 from functools import cached_property
 from typing import Any, get_args
 
@@ -20,6 +21,7 @@ from rooflight.prediction.batches import Rescaled, ledger_at
 from rooflight.prediction.cache import Array, Reuse, Touches
 from rooflight.prediction.changes import as_asked
 from rooflight.prediction.fusion import fused_away
+from rooflight.prediction.narrow import with_fused_attention
 from rooflight.prediction.tasks import is_guess, tasks_of
 
 _MOST_BYTES = 2.0**62
@@ -77,6 +79,15 @@ class Step:
     def is_graph(self) -> bool:
         """Is the whole step one CUDA graph?"""
         return self.execution in ("graph", "compile+graph")
+
+    def fused_attention(self, dtype: str) -> Step:
+        """The step with a fused kernel for each attention that has one in that type, and none as it was traced."""
+        ledger = with_fused_attention(self.ledger, dtype)
+        if ledger is self.ledger:
+            return self
+        prime = None if self.batch == self.ledger.header.batch else self.ledger.header.batch
+        made = PreparedTrace(ledger, prime).at(None if prime is None else self.batch)
+        return replace_step(made, execution=self.execution)
 
     @cached_property
     def moves(self) -> Array:

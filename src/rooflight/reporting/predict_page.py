@@ -213,6 +213,8 @@ def _details(found: Predictions, one: Prediction) -> list[Table]:
 
 def _notes(found: Predictions, one: Prediction, *, few: bool, price: float | None) -> list[str]:
     said = [f"note: {note}" for note in dict.fromkeys(found.notes) if not note.startswith(DOES_NOT_FIT)]
+    assumed = dict.fromkeys(advice.assumption for advice in one.advice if advice.assumption)
+    said += [f"advice: {words}" for words in assumed if one.many is None]
     inside = [row.inside for row in found if row.inside is not None]
     if inside:
         least = min(inside)

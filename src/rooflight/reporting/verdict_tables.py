@@ -85,6 +85,7 @@ def verdict_page(of: Ledger | Judge, *, by: By = "module", depth: int | None = 3
 
 def _notes(judge: Judge, step: StepVerdict) -> list[str]:
     notes = [f"times are {step.times}; gains are predicted ({step.predictor})"] if step.predictor else []
+    notes += dict.fromkeys(advice.assumption for advice in step.advice if advice.assumption)
     if step.bound is not None and judge.advisor.reason:
         notes.append(f"no gains are predicted: {judge.advisor.reason}")
     bases = {basis for row in judge.verdicts("op") for basis in (row.flops_basis, row.bytes_basis)}

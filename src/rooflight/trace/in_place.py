@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 import torch
 
+from rooflight.trace import plain_attention
 from rooflight.trace.interception import below_autograd
 from rooflight.trace.storages import storage_address
 
@@ -44,18 +43,6 @@ _MAY_BE_IN_PLACE = {
     *(function for own in _IN_THIS_NODE.values() for function in own),
 }  # fmt: skip
 _is_dense = aten.is_non_overlapping_and_dense.default
-_adding_a_mask = False
-
-
-@contextmanager
-def plain_attention() -> Iterator[None]:
-    """Around attention as matrix products, which adds the mask to the scores."""
-    global _adding_a_mask
-    before, _adding_a_mask = _adding_a_mask, True
-    try:
-        yield
-    finally:
-        _adding_a_mask = before
 
 
 class InPlace:
@@ -73,7 +60,7 @@ class InPlace:
     def plainly(self, call: Call, node: Any) -> Call:
         """The call that the plain step makes in its place; `node` runs in backward, `None` in forward."""
         function, args, kwargs = call
-        if _adding_a_mask and function is _ADD:
+        if function is _ADD and plain_attention.is_inside():
             scores, mask = args[:2]
             fits = torch.broadcast_shapes(scores.shape, mask.shape) == scores.shape
             return (_ADD_IN_PLACE, args, kwargs) if fits else call

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.utils.backend_registration as backends
 
-from rooflight.trace.in_place import plain_attention
+from rooflight.trace.plain_attention import calls_followed, plain_attention
 from rooflight.trace.precision import dtype_name
 from rooflight.trace.stand_ins import channels_last
 from rooflight.trace.target import AttentionCall, Target, attention_kernel
@@ -41,7 +41,7 @@ def kernels_of(target: Target, *, device: str = "meta") -> Iterator[list[str]]:
     Gives a list that fills with what a reader of the trace should know.
     """
     notes: list[str] = []
-    with _lock:
+    with _lock, calls_followed():
         library = torch.library.Library("aten", "IMPL")
         device_name = backends._privateuse1_backend_name
         try:

@@ -20,6 +20,7 @@ from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tenso
 from rooflight.trace.in_place import InPlace
 from rooflight.trace.interception import Interception, below_autograd
 from rooflight.trace.modules import ModuleTracker
+from rooflight.trace.plain_attention import call_of
 from rooflight.trace.precision import DTYPE_NAMES, effective_precision
 from rooflight.trace.shortcuts import Shortcuts
 from rooflight.trace.storages import Storages
@@ -183,7 +184,7 @@ class Recorder:
                 index=len(self.ops), phase=phase, module=module, call=call, name=name, ordinal=ordinal,
                 rank=self._rank, kind=self._kind(signature, inputs, outputs),
                 precision=effective_precision(signature.packet, inputs or outputs, self._modes),
-                args=described, outputs=outputs, mutates=signature.mutated, recompute=recompute,
+                args=described, outputs=outputs, mutates=signature.mutated, recompute=recompute, attention=call_of(node),
             )
         )  # fmt: skip
 

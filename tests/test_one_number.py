@@ -1,0 +1,175 @@
+"""One step, one answer: bound, percent of roof, MFU, intensity, gain and fits are the same wherever they are told.
+
+Six steps on an H200, five of them predicted and one recorded; the terminal, the page, JSON, `compare` and a study.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+import sys
+
+import pytest
+
+from rooflight import metrics
+from rooflight.commands.main import main
+
+UNET = """
+import torch
+from torch import nn
+
+class Block(nn.Sequential):
+    def __init__(self, i, o):
+        super().__init__(nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(8, o), nn.SiLU(), nn.Conv2d(o, o, 3, padding=1))
+
+class UNet(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.a, self.b, self.c = Block(3, width), Block(width, 2 * width), Block(3 * width, width)
+        self.down, self.up, self.out = nn.MaxPool2d(2), nn.Upsample(scale_factor=2), nn.Conv2d(width, 3, 1)
+
+    def forward(self, x):
+        a = self.a(x)
+        return self.out(self.c(torch.cat([a, self.up(self.b(self.down(a)))], 1)))
+
+def make(width=64):
+    return UNet(width)
+"""
+STEPS = {
+    "resnet50": "resnet50 --batch 16 --step train",
+    "gpt2": "gpt2 --seq 1024 --batch 4 --step train --dtype bf16",
+    "llama3-8b": "llama3-8b --step decode",
+    "unet": "unet.py:make --input 3x64x64 --batch 8 --step train --loss mse --autocast bf16",
+    "mnist-cnn": "mnist-cnn --batch 64",
+}
+RECORDING = "recorded:h200/resnet50-train-fp32"
+NAMES = ("bound", "percent_of_roof", "mfu", "intensity", "gain", "fit")
+
+
+@pytest.fixture
+def rooflight(monkeypatch, capfd, tmp_path):
+    """Run a command in this process, in a folder of its own that holds somebody's model."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "unet", raising=False)
+    (tmp_path / "unet.py").write_text(UNET)
+
+    def run(command: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["rooflight", *shlex.split(command)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capfd.readouterr()
+        assert not code, err
+        return out
+
+    return run
+
+
+def same(one: dict, other: dict) -> None:
+    for name in one.keys() & other.keys():
+        assert other[name] == (pytest.approx(one[name], rel=1e-9) if isinstance(one[name], float) else one[name]), name
+
+
+def written(values: dict) -> dict[str, str]:
+    """As people read them."""
+    texts = {name: metrics.text(name, values[name]) for name in NAMES if name in values}
+    return texts | {"fit": metrics.fit_text(values["fit"])}
+
+
+def of_prediction(row: dict) -> dict:
+    return {name: row[name] for name in NAMES}
+
+
+def plain(page: str) -> str:
+    """The text of a page, tags and scripts apart."""
+    page = re.sub(r"<script.*?</script>|<style.*?</style>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_predicted_step_is_the_same_everywhere(name: str, rooflight, tmp_path) -> None:
+    step = STEPS[name]
+    (row,) = json.loads(rooflight(f"predict {step} --on h200 --json"))["predictions"]
+    told = of_prediction(row)
+    assert all(value is not None for value in told.values())
+    texts = written(told)
+
+    terminal = rooflight(f"predict {step} --on h200")
+    assert f"{texts['bound']}-bound, {texts['percent_of_roof']} of the attainable roof" in terminal
+    assert f"MFU {texts['mfu']}; {texts['intensity']} FLOP/byte" in terminal
+    assert f": {texts['fit']}" in terminal and (not told["gain"] or texts["gain"] in terminal)
+
+    rooflight(f"estimate {step} -o step.json.gz")
+    judged = json.loads(rooflight("compare step.json.gz --on h200 --json"))["verdicts"]
+    same(told, {**judged["step"], "fit": judged["fit"]})
+    compared = rooflight("compare step.json.gz --on h200")
+    assert f"verdict on B: {texts['bound']}-bound" in compared and f"MFU {texts['mfu']}" in compared
+    assert f"{texts['percent_of_roof']} of the attainable roof" in compared
+    assert f"{texts['intensity']} FLOP/byte" in compared and f"memory of B: {texts['fit']}" in compared
+
+    rooflight("report step.json.gz --on h200 -o page.html")
+    page = plain((tmp_path / "page.html").read_text())
+    assert f"bound by, predicted on NVIDIA H200 SXM 141 GB {texts['bound']}" in page
+    assert f"{texts['percent_of_roof']} of the attainable roof" in page and f"MFU {texts['mfu']}" in page
+    assert f"{texts['intensity']} FLOP/byte" in page and f"h200: {texts['fit']}" in page
+    assert not told["gain"] or f"{texts['gain']} throughput" in page
+    assert "as measured" not in page and "at the measured rate" not in page
+
+    options = dict(re.findall(r"--(\S+) (\S+)", step))
+    lines = [f"{'seq' if key == 'seq' else key} = {value if value.isdigit() else json.dumps(value)}"
+             for key, value in options.items() if key != "batch"]  # fmt: skip
+    model, batch = step.split()[0], options.get("batch", "1")
+    (tmp_path / "study.toml").write_text(
+        f'title = "one"\n[[grid]]\nmodel = ["{model}"]\nbatch = [{batch}]\non = ["h200"]\n'
+        + "\n".join(re.sub(r"= (.*)", r"= \1", line) for line in lines)
+    )
+    rooflight("study study.toml -o folder")
+    (cell,) = json.loads(rooflight("report folder --json"))["rows"]
+    values, facts = cell["values"], cell["facts"]
+    study = {name: values[f"{name}.predicted"] for name in ("percent_of_roof", "mfu", "gain")}
+    study |= {"bound": facts["bound.predicted"], "intensity": values["intensity.estimated"]}
+    same(told, study)
+    assert facts["fits"] == metrics.FIT_WORDS[told["fit"]]
+
+
+def test_a_recorded_step_is_the_same_everywhere(rooflight, tmp_path) -> None:
+    judged = json.loads(rooflight(f"compare {RECORDING} --json"))["verdicts"]
+    step = judged["step"]
+    told = {name: step[name] for name in NAMES if name != "fit"} | {"fit": judged["fit"]}
+    texts = written(told)
+    assert step["times"] == "recorded"
+
+    compared = " ".join(rooflight(f"compare {RECORDING}").split())
+    assert f"verdict on B: {texts['bound']}-bound" in compared and f"MFU {texts['mfu']}" in compared
+    assert f"{texts['percent_of_roof']} of the attainable roof" in compared and f"a gain of {texts['gain']}" in compared
+    assert f"{texts['intensity']} FLOP/byte" in compared
+
+    rooflight(f"report {RECORDING} -o page.html")
+    page = plain((tmp_path / "page.html").read_text())
+    assert f"bound by {texts['bound']}" in page and f"{texts['percent_of_roof']} of the attainable roof" in page
+    assert f"MFU {texts['mfu']}" in page and f"{texts['gain']} throughput" in page and "h200: fits" in page
+    assert f"{texts['intensity']} FLOP/byte" in page
+
+    written_json = json.loads(rooflight(f"report {RECORDING} --json"))
+    assert json.dumps(written_json).count(f"{texts['percent_of_roof']} of the attainable roof") >= 1
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_advice_is_an_option_that_gives_its_figure(name: str, rooflight) -> None:
+    (row,) = json.loads(rooflight(f"predict {STEPS[name]} --on h200 --json"))["predictions"]
+    assert row["advice"], "this step has none, and the test shows nothing"
+    for advice in row["advice"]:
+        (other,) = json.loads(rooflight(f"predict {STEPS[name]} {advice['options']} --on h200 --json"))["predictions"]
+        # A bf16 trace has casts that an fp32 one has not: what it says of bf16 is said to be about right.
+        near = 0.1 if "dtype" in advice["options"] else 1e-9
+        assert ("dtype" in advice["options"]) == ("traced for itself" in advice["assumption"])
+        assert other["time_s"] == pytest.approx(advice["time_s"], rel=near), advice["options"]
+        gain = other["throughput"] / row["throughput"] - 1
+        assert gain == pytest.approx(advice["gain"], rel=2 * near, abs=2 * near), advice["options"]
+        assert advice["gain"] >= metrics.WORTH
