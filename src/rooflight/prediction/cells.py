@@ -152,6 +152,9 @@ def cells_of(step: Step, predictors: Sequence[Predictor]) -> list[Cell]:
         host = step.shared.get(key)
         if host is None:
             host = step.shared[key] = host_seconds(step.ledger, one.host, step.runs_in)
+        if step.spared:
+            host = host.copy()
+            host[list(step.spared)] = 0.0
         if one.device.kind == "cpu":
             # A CPU is its own host: what it spends on an op is in the op's time already.
             host = np.zeros(len(host))

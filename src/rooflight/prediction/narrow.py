@@ -15,8 +15,9 @@ from rooflight.ledger import Ledger, Op, Tensor
 from rooflight.trace.target import AttentionCall, attention_kernel, parse_target
 
 
-def with_fused_attention(ledger: Ledger, dtype: str) -> Ledger:
-    """The ledger with one op for each call of plain attention that is one kernel in `dtype`; the same where none is."""
+def with_fused_attention(ledger: Ledger, dtype: str) -> tuple[Ledger, frozenset[int]]:
+    """The ledger with one op for each call of plain attention that is one kernel in `dtype`, and the ops that it spares:
+    they keep their places, and do nothing."""
     calls: dict[int, list[Op]] = defaultdict(list)
     for op in ledger.ops:
         if op.attention:
@@ -25,15 +26,12 @@ def with_fused_attention(ledger: Ledger, dtype: str) -> Ledger:
     for number, ops in calls.items():
         if number > 0 and (made := _fused(ops, calls.get(-number, ()), ledger, dtype)) is not None:
             fused |= made
-    if not fused:
-        return ledger
-    gone = {op.index for ops in calls.values() for op in ops if _is_of(op, fused, calls)}
-    kept = [fused.get(op.index, op) for op in ledger.ops if op.index in fused or op.index not in gone]
-    return replace(ledger, ops=tuple(replace(op, index=place) for place, op in enumerate(kept)))
-
-
-def _is_of(op: Op, fused: dict[int, Op], calls: dict[int, list[Op]]) -> bool:
-    return calls[abs(op.attention)][-1].index in fused
+    spared = frozenset(
+        op.index for ops in calls.values() for op in ops
+        if calls[abs(op.attention)][-1].index in fused and op.index not in fused
+    )  # fmt: skip
+    ops = (replace(op, kind="view") if op.index in spared else fused.get(op.index, op) for op in ledger.ops)
+    return (replace(ledger, ops=tuple(ops)) if fused else ledger), spared
 
 
 def _fused(forward: Sequence[Op], backward: Sequence[Op], ledger: Ledger, dtype: str) -> dict[int, Op] | None:

@@ -70,6 +70,8 @@ class Step:
     a cache holds is still told by the bytes of the trace."""
     execution: Execution = "eager"
     """How it is run: what tells how long its ops take looks here."""
+    spared: frozenset[int] = frozenset()
+    """Ops that it has not, in their places: the host does nothing for them."""
 
     @property
     def is_compiled(self) -> bool:
@@ -82,12 +84,12 @@ class Step:
 
     def fused_attention(self, dtype: str) -> Step:
         """The step with a fused kernel for each attention that has one in that type, and none as it was traced."""
-        ledger = with_fused_attention(self.ledger, dtype)
-        if ledger is self.ledger:
+        ledger, spared = with_fused_attention(self.ledger, dtype)
+        if not spared:
             return self
         prime = None if self.batch == self.ledger.header.batch else self.ledger.header.batch
         made = PreparedTrace(ledger, prime).at(None if prime is None else self.batch)
-        return replace_step(made, execution=self.execution)
+        return replace_step(made, execution=self.execution, spared=spared)
 
     @cached_property
     def moves(self) -> Array:
