@@ -30,8 +30,8 @@ def with_fused_attention(ledger: Ledger, dtype: str) -> tuple[Ledger, frozenset[
         op.index for ops in calls.values() for op in ops
         if calls[abs(op.attention)][-1].index in fused and op.index not in fused
     )  # fmt: skip
-    ops = (replace(op, kind="view") if op.index in spared else fused.get(op.index, op) for op in ledger.ops)
-    return (replace(ledger, ops=tuple(ops)) if fused else ledger), spared
+    changed = (replace(op, kind="view") if op.index in spared else fused.get(op.index, op) for op in ledger.ops)
+    return (replace(ledger, ops=tuple(changed)) if fused else ledger), spared
 
 
 def _fused(forward: Sequence[Op], backward: Sequence[Op], ledger: Ledger, dtype: str) -> dict[int, Op] | None:
