@@ -77,7 +77,7 @@ def test_ledgers_over_batches_are_those_of_estimate(tmp_path, grid):
         saved = rooflight.load(store.folder / row.ledgers["estimated"])
         found = rooflight.estimate(
             cell.model, batch=cell.batch, seq=cell.seq, past=cell.past, step=cell.step, dtype=cell.dtype,
-            autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss, optimizer=cell.optimizer, overrides=cell.set,
+            autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss, optimizer=cell.optimizer, overrides=cell.settings,
             command=saved.header.command,
         )  # fmt: skip
         assert saved == found
