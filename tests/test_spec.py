@@ -196,7 +196,15 @@ IDS = [  # computed by the code of 85513bf: names of files in studies of today
         "resnet50-b16-train-bf16-h200-bb95f30c",
     ),
     (
-        {"model": "gpt2", "batch": 4, "seq": 1024, "step": "train", "dtype": "bf16", "optimizer": "adamw", "on": "a100"},
+        {
+            "model": "gpt2",
+            "batch": 4,
+            "seq": 1024,
+            "step": "train",
+            "dtype": "bf16",
+            "optimizer": "adamw",
+            "on": "a100",
+        },
         "gpt2-b4-s1024-train-bf16-a100-395901ad",
     ),
     (
@@ -204,7 +212,13 @@ IDS = [  # computed by the code of 85513bf: names of files in studies of today
         "gpt2-b1-decode-fp32-autocast-fp16-d172a0a3",
     ),
     (
-        {"model": "net.py:make", "input": "3x64x64", "set": {"width": "64", "depth": "3"}, "loss": "mse", "step": "train"},
+        {
+            "model": "net.py:make",
+            "input": "3x64x64",
+            "set": {"width": "64", "depth": "3"},
+            "loss": "mse",
+            "step": "train",
+        },
         "net.py-make-b1-train-fp32-64-3-f558120f",
     ),
     ({"model": "mnist-cnn", "tf32": False, "on": "here"}, "mnist-cnn-b1-infer-fp32-here-6735c4ec"),
@@ -226,7 +240,15 @@ IDS = [  # computed by the code of 85513bf: names of files in studies of today
         "mnist-cnn-b1-train-fp32-32-64-a85284d8",
     ),
     (
-        {"model": "llama3-8b", "step": "decode", "past": 4096, "dtype": "bf16", "on": "h200", "gpus": 2, "parallel": "tp"},
+        {
+            "model": "llama3-8b",
+            "step": "decode",
+            "past": 4096,
+            "dtype": "bf16",
+            "on": "h200",
+            "gpus": 2,
+            "parallel": "tp",
+        },
         "llama3-8b-b1-decode-bf16-h200-x2-a70ee099",
     ),
 ]
@@ -241,7 +263,9 @@ def test_cells_keep_their_names(cell: dict[str, Any], expected: str) -> None:
 
 def test_new_axes_make_other_cells() -> None:
     plain = Cell(model="resnet50", step="train")
-    others = [msgspec.structs.replace(plain, **{name: True}) for name in ("fused", "channels_last", "compile", "graphs")]
+    others = [
+        msgspec.structs.replace(plain, **{name: True}) for name in ("fused", "channels_last", "compile", "graphs")
+    ]
     others += [msgspec.structs.replace(plain, accumulate=2), msgspec.structs.replace(plain, checkpoint=("blocks",))]
     assert len({cell.id for cell in [plain, *others]}) == len(others) + 1
     assert plain.coordinates == {"model": "resnet50", "batch": 1, "step": "train", "dtype": "fp32", "gpus": 1}
@@ -341,14 +365,18 @@ def test_messages_in_two_languages() -> None:
         'micro_batches goes with gpus=2; foreach=False, input_shape="int:128". `rooflight measure x --loss mse` stays'
     )
     assert as_options(text) == text.replace("=", " ")
-    assert in_python("ncu --target-processes all --cap-add=SYS_ADMIN") == "ncu --target-processes all --cap-add=SYS_ADMIN"
+    assert (
+        in_python("ncu --target-processes all --cap-add=SYS_ADMIN") == "ncu --target-processes all --cap-add=SYS_ADMIN"
+    )
 
 
 # --- what measuring does with them ---
 
 
 def test_measure_does_what_the_options_say() -> None:
-    ledger = rooflight.measure("mnist-cnn", batch=2, step="train", device="cpu", repeat=1, fused=True, channels_last=True)
+    ledger = rooflight.measure(
+        "mnist-cnn", batch=2, step="train", device="cpu", repeat=1, fused=True, channels_last=True
+    )
     assert any(op.packet.startswith("aten::_fused_sgd") for op in ledger.ops if op.phase == "optimizer")
     first = next(op for op in ledger.ops if op.packet == "aten::convolution" and op.module == "conv2")
     assert first.tensor("input").channels_last and first.tensor("weight").channels_last

@@ -49,7 +49,10 @@ def test_a_cell_that_two_grids_ask_for_is_there_once():
 
 def test_set_is_one_axis_of_tables():
     found = plan({"model": "mnist-cnn", "set": [{"channels": "32,64"}, {"channels": "64,128", "kernel_size": 5}]})
-    assert [cell.settings for cell in found.cells] == [{"channels": "32,64"}, {"channels": "64,128", "kernel_size": "5"}]
+    assert [cell.settings for cell in found.cells] == [
+        {"channels": "32,64"},
+        {"channels": "64,128", "kernel_size": "5"},
+    ]
 
 
 def test_what_only_some_steps_have_is_not_given_to_the_others():

@@ -55,7 +55,7 @@ else:
     Grid = msgspec.defstruct(
         "Grid", [("model", str | list[str]), *map(_axis, (*fields_for("study"), _ON))], module=__name__, frozen=True,
         forbid_unknown_fields=True, omit_defaults=True, kw_only=True,
-        namespace={"__doc__": "Every field is an axis, one value or several: all that describes a step, and its device."},
+        namespace={"__doc__": "All that describes a step, and its device: each an axis, one value or several."},
     )  # fmt: skip
 
 
