@@ -22,7 +22,7 @@ from rooflight.ledger import total
 from rooflight.prediction.parallel.blocks import model_of
 from rooflight.prediction.parallel.split import parts_of
 from rooflight.reporting.text import headline
-from rooflight.spec import module_names
+from rooflight.spec import StepSpec, module_names
 from rooflight.trace.checkpointed import Checkpoints, chosen_paths
 from rooflight.trace.given import live_workload
 from rooflight.trace.stage import TraceOptions, staged
@@ -575,7 +575,5 @@ def test_the_command_line(monkeypatch, capfd):
 
 
 def test_a_step_for_another_process_is_checkpointed_too():
-    names = ("batch", "seq", "past", "step", "dtype", "autocast", "loss", "optimizer", "accumulate", "foreach", "tf32",
-             "device", "download")  # fmt: skip
-    options = dict.fromkeys(names) | {"model": "gpt2", "input_shape": (), "settings": (), "checkpoint": "h.*"}
-    assert _this_step(options)[-2:] == ["--checkpoint", "h.*"]
+    spec = StepSpec(model="gpt2", step="train", checkpoint=("h.*",))
+    assert _this_step(spec, {"device": None})[-2:] == ["--checkpoint", "h.*"]

@@ -433,7 +433,7 @@ def test_a_model_that_cannot_be_built_again_is_not_guessed() -> None:
     changed = rooflight.estimate("mnist-cnn", batch=4, overrides={"channels": "20,40"})
     row = one(changed, "total", "bytes", 5, batch=1)
     assert row.verdict == "unknown" and "not proportional to the batch" in row.reason
-    assert row.needs == "rooflight estimate mnist-cnn --batch 1 --step infer -o run.json"
+    assert row.needs == "rooflight estimate mnist-cnn --set channels=20,40 -o run.json"
     assert one(changed, "conv2", "flops", 8294400, batch=1).verdict == "right"
 
 

@@ -99,7 +99,7 @@ def failure(spec: str, **options: Any) -> str:
     with pytest.raises(RooflightError) as caught:
         build(spec, **options)
     assert "\n" not in str(caught.value)
-    return f"{type(caught.value).__name__}: {caught.value}"
+    return f"{type(caught.value).__name__}: {caught.value.on_command_line}"
 
 
 @pytest.mark.parametrize("spec", ["", " ", ":", "a:", ":b", "a:b:c", "torchvision:", "hf:"])

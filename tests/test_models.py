@@ -232,7 +232,7 @@ def test_bad_overrides(name: str, setting: str, message: str) -> None:
     key, value = setting.split("=")
     with pytest.raises(BadInput) as caught:
         build(name, overrides={key: value})
-    assert message in str(caught.value)
+    assert message in caught.value.on_command_line
     assert "\n" not in str(caught.value)
 
 
@@ -258,7 +258,7 @@ BAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [
 def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         build(name, **options)
-    assert message in str(caught.value)
+    assert message in caught.value.on_command_line
     assert "\n" not in str(caught.value)
 
 
@@ -267,7 +267,7 @@ def test_input_shapes_as_text() -> None:
     assert str(parse_input("int:128")) == "int:128"
     assert parse_input("int:128").kind == "int"
     for text in ("", "3x", "x", "axb", "3x-1", "3,4", "int:", "bool:3", "3x0"):
-        with pytest.raises(BadInput, match="--input"):
+        with pytest.raises(BadInput, match="input_shape"):
             parse_input(text)
 
 

@@ -273,7 +273,7 @@ def test_another_vendors_times_are_called_a_guess(predicted):
 def test_a_batch_that_no_device_takes(run):
     code, _, err = run("mnist-cnn", "--batch", 10**9)
     assert code == 2
-    assert "a batch of 1,000,000,000 is more than any device takes: give at most 16,777,216" in err
+    assert "--batch 1000000000 is more than any device takes: give at most 16,777,216" in err
 
 
 def test_graphs_take_the_host_away(predicted):

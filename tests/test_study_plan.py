@@ -49,7 +49,10 @@ def test_a_cell_that_two_grids_ask_for_is_there_once():
 
 def test_set_is_one_axis_of_tables():
     found = plan({"model": "mnist-cnn", "set": [{"channels": "32,64"}, {"channels": "64,128", "kernel_size": 5}]})
-    assert [cell.set for cell in found.cells] == [{"channels": "32,64"}, {"channels": "64,128", "kernel_size": "5"}]
+    assert [cell.settings for cell in found.cells] == [
+        {"channels": "32,64"},
+        {"channels": "64,128", "kernel_size": "5"},
+    ]
 
 
 def test_what_only_some_steps_have_is_not_given_to_the_others():
@@ -86,8 +89,8 @@ WRONG = [
     ({"grid": {"model": "mnist-cnn", "on": "h2000"}}, "did you mean h200"),
     ({"grid": {"model": "mnist-cnn", "on": ["v100", "v100-sxm2-16"]}}, "the same device"),
     ({"grid": {"model": "mnist-cnn", "on": "missing.toml"}}, "missing.toml"),
-    ({"grid": {"model": "mnist-cnn", "dtype": "fp31"}}, "dtype 'fp31' is not known; there are fp32"),
-    ({"grid": {"model": "mnist-cnn", "step": "trian"}}, "step 'trian'"),
+    ({"grid": {"model": "mnist-cnn", "dtype": "fp31"}}, "dtype must be one of fp32, bf16, fp16, fp64, got 'fp31'"),
+    ({"grid": {"model": "mnist-cnn", "step": "trian"}}, "step must be one of infer, train, decode, got 'trian'"),
     ({"grid": {"model": "mnist-cnn", "autocast": "fp32"}}, "autocast"),
     ({"grid": {"model": "mnist-cnn", "loss": "mse"}}, 'loss goes with step = "train"'),
     ({"grid": {"model": "gpt2", "past": 8}}, 'past goes with step = "decode"'),
@@ -248,4 +251,4 @@ def test_an_input_has_a_shape(shape):
 def test_the_input_of_a_model_without_one_is_given_to_every_verb():
     (cell,) = plan_of({"grid": {"model": "mine.py:Net", "input": "3x32x32"}}, "plan.toml").cells
     assert cell.input == "3x32x32"
-    assert estimate_command(cell) == "rooflight estimate mine.py:Net --batch 1 --input 3x32x32"
+    assert estimate_command(cell) == "rooflight estimate mine.py:Net --input 3x32x32"

@@ -77,7 +77,7 @@ def test_ledgers_over_batches_are_those_of_estimate(tmp_path, grid):
         saved = rooflight.load(store.folder / row.ledgers["estimated"])
         found = rooflight.estimate(
             cell.model, batch=cell.batch, seq=cell.seq, past=cell.past, step=cell.step, dtype=cell.dtype,
-            autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss, optimizer=cell.optimizer, overrides=cell.set,
+            autocast=cell.autocast, tf32=cell.tf32, loss=cell.loss, optimizer=cell.optimizer, overrides=cell.settings,
             command=saved.header.command,
         )  # fmt: skip
         assert saved == found
@@ -440,7 +440,7 @@ def test_what_would_be_run(tmp_path, monkeypatch):
     line = ["study", "mnist-cnn", "--batch", "1,2,4", "--on", "v100,cpu", "--dtype", "bf16", "--dry-run"]
     shown = CliRunner().invoke(cli, line).output
     for said in ("6 cells into FOLDER", "3 steps to be estimated, with 1 traces", "3 on v100", "3 measurements here",
-                 "rooflight estimate mnist-cnn --batch 1 --dtype bf16", "python -m rooflight.study.worker"):  # fmt: skip
+                 "rooflight estimate mnist-cnn --dtype bf16", "python -m rooflight.study.worker"):  # fmt: skip
         assert said in shown
     assert list(tmp_path.iterdir()) == []
     ran(tmp_path / "s", {"model": "mnist-cnn", "batch": 2})

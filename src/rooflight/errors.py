@@ -7,6 +7,8 @@ An error is written once, and speaks the language of whoever reads it: its text 
 `--step=train`, which in Python become `loss` and `step="train"`, and on the command line `--loss` and `--step train`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 

@@ -407,6 +407,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def is_compiled(self) -> bool:
+        """Does torch.compile run it?"""
         return self.execution in ("compile", "compile+graph")
 
     @property

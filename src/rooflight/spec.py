@@ -256,7 +256,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
                 "dtype": self.dtype if FIELDS["dtype"].is_given(self.dtype) else None,
                 "overrides": self.settings or None, "input_shape": self.input, "download": self.download}  # fmt: skip
 
-    def given_fields(self, verb: Verb) -> Iterator[tuple[Field, Any]]:
+    def _given(self, verb: Verb) -> Iterator[tuple[Field, Any]]:
         """All that is not as usual, of what the verb takes."""
         for field in fields_for(verb):
             value = getattr(self, field.name)
@@ -265,7 +265,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     def words(self, verb: Verb = "estimate", **more: Any) -> list[str]:
         """`command` word by word."""
-        return [*_words(verb, self.model), *(word for field, value in self.given_fields(verb)
+        return [*_words(verb, self.model), *(word for field, value in self._given(verb)
                                              for word in field.words(value)), *_options(more)]  # fmt: skip
 
     def command(self, verb: Verb = "estimate", **more: Any) -> str:
@@ -278,7 +278,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     def python_call(self, verb: Verb = "estimate", **more: Any) -> str:
         """The same for a live module, which no command can build: what it is called with is yours to give."""
-        given = {field.keyword: value for field, value in self.given_fields(verb)
+        given = {field.keyword: value for field, value in self._given(verb)
                  if not field.by_name and field.name not in ("batch", "seq")}  # fmt: skip
         said = [f"{name}={_python(value)}" for name, value in {**given, **more}.items() if value is not None]
         return f"rooflight.{verb}({', '.join(['model', 'x', *said])})"
@@ -463,7 +463,7 @@ _OTHER_KEYWORDS = {"on": "on", "target": "target", "tier": "tier", "ppp": "ppp",
 """Options of single verbs that are keywords too."""
 _KEYWORDS = {field.option[2:]: field.keyword for field in FIELDS.values()} | _OTHER_KEYWORDS
 _NAMED = re.compile(r"`[^`]*`|\brooflight [a-z]+ [^`]*|--(no-)?(" + "|".join(sorted(_KEYWORDS, key=len, reverse=True))
-                    + r")(?![\w-])(?:=(.+?)(?=[\s;,)]|[.:]?$|[.:]\s))?")  # fmt: skip
+                    + r")(?![\w-])(?:=(.+?)(?=[\s;)]|[.:,]?$|[.:,]\s))?")  # fmt: skip
 """An option in a message, with `=` before its value. Whole commands stay as they are."""
 
 

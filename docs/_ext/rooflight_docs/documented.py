@@ -45,7 +45,8 @@ def fields(cls: type) -> list[Field]:
             if name.startswith("_") or "ClassVar" in ast.unparse(statement.annotation) or name == "_":
                 continue
             default = None if statement.value is None else _default(statement.value)
-            found[name] = Field(name, ast.unparse(statement.annotation), default, _text(below))
+            type_, about = _defined(statement.annotation)
+            found[name] = Field(name, ast.unparse(type_), default, _text(below) or about)
     return list(found.values())
 
 
@@ -117,6 +118,14 @@ def _text(statement: ast.stmt | None) -> str:
     is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     held = statement.value.value if is_text else ""  # type: ignore[union-attr]
     return inspect.cleandoc(held) if isinstance(held, str) else ""
+
+
+def _defined(annotation: ast.expr) -> tuple[ast.expr, str]:
+    """The type and the words of a field that is an option too: `Annotated[int, Field("Samples in a step.")]`."""
+    match annotation:
+        case ast.Subscript(value=ast.Name("Annotated"), slice=ast.Tuple([type_, ast.Call(args=[ast.Constant(help)])])):
+            return type_, str(help)
+    return annotation, ""
 
 
 def _default(value: ast.expr) -> str:

@@ -10,6 +10,7 @@ import click
 from rooflight.commands.table_options import measured_options, table_options
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
+from rooflight.spec import shell
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
@@ -56,7 +57,7 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
     """
     form = _form(to, flags, output)
     if form == "text" and claims is not None:
-        raise BadInput(f"in the terminal a table is checked by `rooflight compare {paths[0]} --claims {claims}`; here "
+        raise BadInput(f"in the terminal a table is checked by `{shell('compare', paths[0], claims=claims)}`; here "
                        "it becomes a part of a file: add -o report.html")  # fmt: skip
     if form == "text" and (sections or chart or dark):
         raise BadInput("--section, --chart and --dark are of a file: name one, such as -o report.html or -o "

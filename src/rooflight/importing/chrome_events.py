@@ -16,6 +16,7 @@ import msgspec
 from rooflight.errors import BadFile
 from rooflight.importing.source import Source
 from rooflight.ledger import KernelKind
+from rooflight.spec import shell
 
 KINDS: dict[str, KernelKind] = {
     "kernel": "kernel", "gpu_memcpy": "copy", "memcpy": "copy", "gpu_memset": "set", "memset": "set",
@@ -192,7 +193,7 @@ def _document(source: Source) -> _Document:
         return msgspec.json.decode(content, type=_Document)
     except msgspec.ValidationError as error:
         if '"format_version"' in source.text[:200]:
-            raise BadFile(f"{source.name} is a ledger already: show it with: rooflight report {source.name}") from None
+            raise BadFile(f"{source.name} is a ledger already: show it with: {shell('report', source.name)}") from None
         raise BadFile(f"{source.name} is JSON, but no Chrome trace of PyTorch's profiler: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         place = re.search(r"byte (\d+)", str(error))

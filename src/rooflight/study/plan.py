@@ -44,15 +44,18 @@ AXES = tuple(_FIELDS)
 if TYPE_CHECKING:
 
     class Grid(msgspec.Struct, frozen=True):
-        """Every field is an axis: one value, or several."""
+        """All that describes a step, and its device."""
 
         model: str | list[str]
+        """Names, as `rooflight estimate` takes them."""
         on: str | list[str] | None = None
+        """Devices of the database, `.toml` files, or `here`."""
 
 else:
     Grid = msgspec.defstruct(
         "Grid", [("model", str | list[str]), *map(_axis, (*fields_for("study"), _ON))], module=__name__, frozen=True,
         forbid_unknown_fields=True, omit_defaults=True, kw_only=True,
+        namespace={"__doc__": "All that describes a step, and its device: each an axis, one value or several."},
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ import msgspec
 from rooflight.errors import BadFile
 from rooflight.files import write_atomically
 from rooflight.ledger import Ledger
+from rooflight.spec import shell
 from rooflight.study.cell import SIDES, Cell, Row, Side, State, values_now
 from rooflight.study.journal import (
     JOURNAL,
@@ -217,20 +218,23 @@ def _rows_in(path: Path) -> list[Row]:
     return [msgspec.structs.replace(row, values=values_now(row.values)) for row in found.rows]
 
 
+def _begun(folder: Path) -> str:
+    return shell("study", "STUDY.toml", output=folder)
+
+
 def open_study(folder: Path) -> Store:
     """A study's folder that is there already, and can be gone on with."""
     if not folder.exists():
-        raise BadFile(f"{folder} does not exist: a study is begun with `rooflight study STUDY.toml -o {folder}`")
+        raise BadFile(f"{folder} does not exist: a study is begun with `{_begun(folder)}`")
     if not folder.is_dir():
         raise BadFile(f"{folder} is a file, no study's folder: give the folder, or a .toml file")
     if not is_study(folder):
         raise BadFile(
-            f"{folder} is no study's folder: it has no {PLAN} and {JOURNAL}/; one is begun with "
-            f"`rooflight study STUDY.toml -o {folder}`"
+            f"{folder} is no study's folder: it has no {PLAN} and {JOURNAL}/; one is begun with `{_begun(folder)}`"
         )
     if not (folder / JOURNAL).is_dir():
-        raise BadFile(f"{folder} holds results without their journal: `rooflight report` shows them, and `rooflight "
-                      f"study {folder / PLAN} -o NEW` finds them anew")  # fmt: skip
+        raise BadFile(f"{folder} holds results without their journal: `rooflight report` shows them, and "
+                      f"`{shell('study', folder / PLAN, output='NEW')}` finds them anew")  # fmt: skip
     return Store(folder, _plan_in(folder))
 
 
