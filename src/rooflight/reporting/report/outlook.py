@@ -10,17 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware.device import Device
-from rooflight.ledger import Ledger, total
+from rooflight.ledger import Ledger, Module, Op, total
 from rooflight.measured import is_measured
 from rooflight.prediction.result import Predictions
+
+if TYPE_CHECKING:
+    from rooflight.prediction.prepared import Step
+    from rooflight.prediction.what_fits import Asked
 
 _OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):([A-Za-z][\w.-]*)")
 """Names of architectures; a folder of that name is none."""
@@ -49,12 +53,20 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Again:
-    """The step of a ledger, asked for once more by name."""
+    """The step of a ledger, asked for once more by name. What was traced of it serves all questions."""
 
-    asked: dict[str, Any]
-    """The options that name it."""
-    ledger: Ledger
-    """Its estimate, as a GPU would run it."""
+    asked: Asked
+    step: Step
+    """As a GPU would run it."""
+    scaled: bool
+    """Does one trace serve its own batch and all others?"""
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Its estimate."""
+        from rooflight.prediction.many import ledger_of
+
+        return ledger_of(self.step)
 
 
 def outlook(ledger: Ledger, devices: Sequence[Device], again: Again | str) -> Outlook:
@@ -72,21 +84,21 @@ def outlook(ledger: Ledger, devices: Sequence[Device], again: Again | str) -> Ou
     if isinstance(again, str):
         nothing = Part(missing=again)
         return Outlook(_tried(lambda: _from_ledger(ledger, devices)), nothing, nothing)
-    asked = again.asked
-    from rooflight.prediction.api import predict
+    from rooflight.prediction.api import answer
+    from rooflight.prediction.many import layout_of
 
-    graphs = ledger.header.is_graph
-    plain = partial(predict, ledger.header.model, advice=False, find_savings=False, graphs=graphs, **asked)
+    plain = partial(answer, again.asked, advice=False, find_savings=False, graphs=ledger.header.is_graph)
     batch = ledger.header.batch or 1
     scaling = Part(missing="scaling is of training")
     if ledger.header.step == "train":
-        scaling = _tried(lambda: plain(on=devices[0], batch=batch, gpus=_GPUS_PER_NODE, nodes=_NODES))
+        many = layout_of(None, gpus=_GPUS_PER_NODE, nodes=_NODES)
+        scaling = _tried(lambda: plain(devices[:1], [batch], layout=many))
     large = len(ledger.ops) >= _LARGE
-    sweep = _tried(lambda: plain(on=devices, batch=_batches(batch, _SIZES_OF_LARGE if large else _SIZES)))
+    sweep = _tried(lambda: plain(devices, _batches(batch, _SIZES_OF_LARGE if large else _SIZES)))
     if large and sweep.found is not None:
         here = Part(replace(sweep.found, predictions=tuple(row for row in sweep.found if row.batch == batch)))
     else:
-        here = _tried(lambda: plain(on=devices, batch=batch))
+        here = _tried(lambda: plain(devices, [batch], scaled=again.scaled))
     return Outlook(here, sweep, scaling)
 
 
@@ -137,18 +149,21 @@ def _built_again(ledger: Ledger) -> Again:
     both = None if modes is None or modes.tf32_conv != modes.tf32_matmul else modes.tf32_conv
     if header.target == "cpu":
         both = None  # a CPU has no TF32: elsewhere it runs as GPUs do by default
-    asked: dict[str, Any] = {
-        "step": header.step, "seq": header.sequence if header.step != "decode" else None, "past": header.past,
-        "dtype": header.dtype, "autocast": header.autocast, "tf32": both, "loss": header.loss,
-        "optimizer": header.optimizer, "accumulate": header.accumulate, "checkpoint": header.checkpoint or None,
-    }  # fmt: skip
-    from rooflight.estimation.api import estimate
+    from rooflight.prediction.steps import Traces
+    from rooflight.prediction.what_fits import Asked
+    from rooflight.trace import TraceOptions
 
-    same = estimate(header.model, batch=header.batch, target="cuda", **asked)
-    if _identity(same) != _identity(ledger):
+    traces = Traces(header.model, step=header.step, seq=header.sequence if header.step != "decode" else None,
+                    past=header.past, dtype=header.dtype, overrides=None, input_shape=None, download=False)  # fmt: skip
+    options = TraceOptions(autocast=header.autocast, tf32=both, loss=header.loss, optimizer=header.optimizer,
+                           accumulate=header.accumulate, checkpoint=header.checkpoint)  # fmt: skip
+    # The trace that other batches need serves this one, too. A batch of 1 is apart: some models skip a sum over it.
+    several = header.batch > 1
+    (step,), notes = traces.steps([header.batch], options, scaled=several)
+    if _identity(step.ledger.modules, step.ops_with_cost) != _identity(ledger.modules, ledger.ops):
         raise BadInput(f"{header.model} as it is built now is not what this ledger was made from (other sizes or "
                        "options), so other batches are not predicted")  # fmt: skip
-    return Again(asked, same)
+    return Again(Asked(traces, options), step, scaled=several and not notes)
 
 
 def _is_known(model: str) -> bool:
@@ -160,9 +175,9 @@ def _is_known(model: str) -> bool:
     return found is not None and not Path(found[1]).exists()
 
 
-def _identity(ledger: Ledger) -> tuple[Any, ...]:
-    sums = total(ledger.ops)
-    return [(module.path, module.type, module.params) for module in ledger.modules], sums.flops, sums.recompute_flops
+def _identity(modules: Sequence[Module], ops: Sequence[Op]) -> tuple[Any, ...]:
+    sums = total(ops)
+    return [(module.path, module.type, module.params) for module in modules], sums.flops, sums.recompute_flops
 
 
 def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
