@@ -203,14 +203,7 @@ def test_rates_of_ops_and_gaps_between_them(mnist: Ledger) -> None:
         Kernel(name="d", ops=(2,), stream=7, start_s=11e-6, time_s=4e-6),
     ]
     rows = [
-        op(
-            0,
-            kernel_time_s=3e-6,
-            dram_bytes_read=6e3,
-            dram_bytes_written=3e3,
-            tensor_flops_tf32=4e6,
-            cuda_flops_fp32=2e6,
-        ),
+        op(0, kernel_time_s=3e-6, dram_bytes_read=6e3, dram_bytes_written=3e3, tensor_flops_tf32=4e6, cuda_flops_fp32=2e6),
         op(1, kernel_time_s=1e-6),
         op(2, kernel_time_s=4e-6, dram_bytes_read=8e3, cuda_flops_fp32=8e6, allocated_bytes=70),
         op(3, allocated_bytes=60),

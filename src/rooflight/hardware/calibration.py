@@ -72,8 +72,10 @@ def _of_this_version(text: bytes, source: str) -> Calibration:
 
 def _check_version(version: object, source: str) -> None:
     if version != FORMAT_VERSION:
-        raise BadInput(f"{source}: calibration format {version!r}, this rooflight reads {FORMAT_VERSION}; make it again "
-                       "with: rooflight calibrate")  # fmt: skip
+        raise BadInput(
+            f"{source}: calibration format {version!r}, this rooflight reads {FORMAT_VERSION}; make it again with: "
+            "rooflight calibrate"
+        )
 
 
 def decode(content: bytes, source: str) -> Calibration:
