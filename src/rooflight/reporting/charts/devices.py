@@ -12,6 +12,7 @@ from rooflight.explanation.devices import DeviceTime
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting.charts.axes import PLACE_WIDTH, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.predict_tables import between, rate, roof_percent
 from rooflight.reporting.table import Column, Table
@@ -26,6 +27,7 @@ _UNKNOWN = COLOURS[4]
 Row = dict[str, Any]
 
 
+@unchecked
 def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int | None = None) -> Chart | None:
     """`batch`: which of several; else the largest that fits every device."""
     if isinstance(predictions, Predictions):
@@ -91,7 +93,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
     most = max(row[end] for row in rows) * (2.3 if end == "high" else 1.2)  # room for what stands behind a bar
     x = alt.X("time:Q", axis=si_axis("time of a step", "s", ticks=5), scale=alt.Scale(domain=[0, most], nice=False))
     y = _y(order)
-    data = alt.InlineData(values=list(rows))
+    data = inline(rows)
     names = [name for name in _BOUNDS if any(row.get("bound") == name for row in rows)]
     tips = [("device", "device"), ("time_text", "time of a step"), ("between", "nine times in ten"),
             ("rate", "samples a second"), ("what", "it is"), ("tier", "tier")]  # fmt: skip
@@ -124,7 +126,7 @@ def _memory(rows: Sequence[Row], order: Sequence[str]) -> Any:
     scale = alt.Scale(domain=[0, 1.1 * most], nice=False)
     axis = si_axis("memory of the device", "B", ticks=4)
     y = _y(order)
-    data = alt.InlineData(values=list(rows))
+    data = inline(rows)
     tips = [alt.Tooltip("device:N"), alt.Tooltip("memory_text:N", title="memory")]
     has = alt.Chart(data).mark_bar(style="soft", opacity=0.22, height={"band": 0.8}).encode(
         x=alt.X("capacity:Q", scale=scale, axis=axis), y=y, tooltip=tips

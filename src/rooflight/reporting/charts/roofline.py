@@ -15,6 +15,7 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.prediction.asked import device_of
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import unchecked
 from rooflight.reporting.charts.roofline_layers import (
     ALL_ROOFS,
     AREAS,
@@ -65,6 +66,7 @@ def roofline_of(ledger: Ledger, on: str | None) -> Chart:
     return chart_of(marks_of(ledger, on=None if on is None else device_of(on)), ledger)
 
 
+@unchecked
 def chart_of(marks: Marks, ledger: Ledger) -> Chart:
     frame = frame_of(marks)
     kept = _kept(marks)

@@ -11,6 +11,7 @@ import altair as alt
 
 from rooflight import units
 from rooflight.reporting.charts.chart import WIDTH
+from rooflight.reporting.charts.drawing import inline
 from rooflight.reporting.charts.label_places import Box, Point, placed
 from rooflight.reporting.roofline_frame import Frame, decades, lines_of, roof_labels, slope_labels
 from rooflight.reporting.roofline_marks import Marks
@@ -37,7 +38,7 @@ Row = dict[str, Any]
 
 def chart(rows: list[Row]) -> Any:
     """Its methods hand back what Altair's types do not tell."""
-    return alt.Chart(alt.InlineData(values=rows))
+    return alt.Chart(inline(rows))
 
 
 @cache
