@@ -133,7 +133,7 @@ def _panel(bars: Sequence[_Bar], one: _Quantity, lines: Series, *, sides: Sequen
     if lines.has_legend:  # the selection stands in one panel; the other listens
         blocks = blocks.add_params(lines.picked)
     said = alt.Chart(data).mark_text(align="left", dx=4, fontSize=9.5).encode(
-        x=x, y=y, yOffset=offset, text="text:N", opacity=lines.faint()
+        x=x, y=y, yOffset=offset, text=alt.Text("text:N"), opacity=lines.faint()
     )  # fmt: skip
     width, groups = WIDTH // 2 - _LABELS - 24, len({bar.group for bar in bars})
     return alt.layer(blocks, said).properties(width=width, height=groups * (_BAR * len(places) + _GAP))

@@ -105,11 +105,11 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
             "bound:N", title="bound by", sort=names, legend=alt.Legend(orient="top"),
             scale=alt.Scale(domain=names, range=[_BOUNDS[name] for name in names])))  # fmt: skip
     else:
-        bars = bars.encode(color=alt.value(_UNKNOWN))
+        bars = bars.encode(color=alt.ColorValue(_UNKNOWN))
     layers: list[Any] = [bars]
     if "low" in rows[0]:
         spread = alt.Chart(data).mark_rule(style="ink", strokeWidth=1.4).encode(
-            x=alt.X("low:Q", scale=x["scale"], axis=x["axis"]), x2="high:Q", y=y
+            x=alt.X("low:Q", scale=x["scale"], axis=x["axis"]), x2=alt.X2("high:Q"), y=y
         )  # fmt: skip
         ends = [alt.Chart(data).mark_tick(style="ink", size=9, thickness=1.4).encode(
             x=alt.X(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y) for end in ("low", "high")]  # fmt: skip
@@ -117,7 +117,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
     said = alt.Chart(data).transform_calculate(said=f"{PLACE_WIDTH} > 560 ? datum.text : datum.time_text")
     layers.append(said.mark_text(align="left", dx=7, fontSize=11).encode(
         x=alt.X(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y,
-        text="said:N"))  # fmt: skip
+        text=alt.Text("said:N")))  # fmt: skip
     return alt.layer(*layers).properties(width=width, height=_ROW * len(order))
 
 
@@ -133,10 +133,10 @@ def _memory(rows: Sequence[Row], order: Sequence[str]) -> Any:
     )  # fmt: skip
     needs = alt.Chart(data).mark_bar(height={"band": 0.3}, color=COLOURS[2]).encode(
         x=alt.X("memory:Q", scale=scale, axis=axis), y=y, tooltip=tips,
-        color=alt.when("datum.fits").then(alt.value(COLOURS[2])).otherwise(alt.value(COLOURS[1])),
+        color=alt.ColorValue(**alt.when("datum.fits").then(alt.value(COLOURS[2])).otherwise(alt.value(COLOURS[1]))),
     )  # fmt: skip
     text = alt.Chart(data).mark_text(align="left", dx=3, dy=-8, fontSize=10).encode(
-        x=alt.value(0), y=y, text="memory_text:N"
+        x=alt.XValue(0), y=y, text=alt.Text("memory_text:N")
     )  # fmt: skip
     return alt.layer(has, needs, text).properties(width=WIDTH // 2 - 190, height=_ROW * len(order))
 

@@ -1,4 +1,8 @@
-"""What makes drawing with Altair quick: data that it does not copy, and definitions that it does not check twice."""
+"""What makes drawing with Altair quick: data that it does not copy, and definitions that it does not check twice.
+
+Beside that, encodings are given as what they are (`alt.Text("name:N")`, `alt.OpacityValue(**condition)`): for a string
+or a dict Altair goes through all of its classes to find the one that is meant, 4 ms each.
+"""
 
 from __future__ import annotations
 

@@ -68,11 +68,12 @@ def _around(lanes: Lanes, x: alt.X, y: alt.Y, width: int) -> list[Any]:
     data = inline(rows)
     tips = [alt.Tooltip("name:N"), alt.Tooltip("phase:N"), alt.Tooltip("time:N")]
     blocks = alt.Chart(data).mark_rect(style="soft", clip=True).encode(
-        x=x, x2="end:Q", y=y, opacity=alt.Opacity("shade:Q", scale=None, legend=None), tooltip=tips
+        x=x, x2=alt.X2("end:Q"), y=y, opacity=alt.Opacity("shade:Q", scale=None, legend=None), tooltip=tips
     )  # fmt: skip
     has_room = alt.when(f"datum.needs <= {PLACE_WIDTH}")
     names = alt.Chart(data).mark_text(align="left", dx=3, fontSize=10, clip=True).encode(
-        x=x, y=y, text="text:N", tooltip=tips, opacity=has_room.then(alt.value(1)).otherwise(alt.value(0))
+        x=x, y=y, text=alt.Text("text:N"), tooltip=tips,
+        opacity=alt.OpacityValue(**has_room.then(alt.value(1)).otherwise(alt.value(0))),
     )  # fmt: skip
     return [blocks, names]
 
@@ -99,8 +100,8 @@ def _work(lanes: Lanes, x: alt.X, y: alt.Y) -> list[Any]:
     names = {"name": "name", "family": "family", "op": "op", "module": "module", "phase": "phase", "time": "time",
              "from": "begins at"}  # fmt: skip
     blocks = alt.Chart(inline(rows)).mark_rect(clip=True).encode(
-        x=x, x2="end:Q", y=y, color=colour,
-        opacity=alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.07)),
+        x=x, x2=alt.X2("end:Q"), y=y, color=colour,
+        opacity=alt.OpacityValue(**alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.07))),
         tooltip=[alt.Tooltip(f"{field}:N", title=title) for field, title in names.items()],
     ).add_params(picked)  # fmt: skip
     return [blocks]
@@ -125,7 +126,7 @@ def _overview(lanes: Lanes, window: alt.Parameter, width: int) -> Any:
     ]
     layers: list[Any] = [
         alt.Chart(inline(phases)).mark_rect(style="soft").encode(
-            x=x, x2="end:Q", opacity=alt.Opacity("shade:Q", scale=None, legend=None)
+            x=x, x2=alt.X2("end:Q"), opacity=alt.Opacity("shade:Q", scale=None, legend=None)
         )
     ]  # fmt: skip
     wide = lanes.span_ns / 1e9 / max(1, len(lanes.busy))

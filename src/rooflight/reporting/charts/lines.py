@@ -137,7 +137,7 @@ def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: 
     tips = [alt.Tooltip("series:N"), alt.Tooltip("side:N", title="it was"), alt.Tooltip("batch:Q", format=",d"),
             alt.Tooltip("text:N", title=charted.name)]  # fmt: skip
     line = chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash, opacity=found.faint(),
-                                                   detail="series:N").add_params(found.picked)  # fmt: skip
+                                                   detail=alt.Detail("series:N")).add_params(found.picked)  # fmt: skip
     drawn = [line]
     for measured in (True, False):
         some = chart.transform_filter(f"(datum.side == 'measured') == {str(measured).lower()}")

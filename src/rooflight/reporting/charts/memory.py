@@ -113,7 +113,8 @@ def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
         .transform_calculate(**texts, total=written("datum.all", "B"))
         .mark_rect(style="soft")
         .encode(
-            x=_x(count), x2="end:Q", opacity=alt.when(hover).then(alt.value(0.25)).otherwise(alt.value(0)),
+            x=_x(count), x2=alt.X2("end:Q"),
+            opacity=alt.OpacityValue(**alt.when(hover).then(alt.value(0.25)).otherwise(alt.value(0))),
             tooltip=[alt.Tooltip("name:N", title="op"), alt.Tooltip("phase:N"),
                      alt.Tooltip("total:N", title="allocated"),
                      *(alt.Tooltip(f"w{number}:N", title=name) for number, name in reversed([*enumerate(shown)]))],
@@ -124,9 +125,11 @@ def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
         alt.Chart(inline(_labels(course, shown)))
         .mark_text(fontSize=11)
         .encode(
-            x=_x(count), y=_y(), text="text:N",
+            x=_x(count), y=_y(), text=alt.Text("text:N"),
             # A category alone lies elsewhere.
-            opacity=alt.when("length(data('memory_category_store')) == 0").then(alt.value(1)).otherwise(alt.value(0)),
+            opacity=alt.OpacityValue(
+                **alt.when("length(data('memory_category_store')) == 0").then(alt.value(1)).otherwise(alt.value(0))
+            ),
         )
     )  # fmt: skip
     return [areas, labels, columns]
@@ -157,10 +160,11 @@ def _peak(memory: Memory, ledger: Ledger, count: int) -> list[Any]:
     data = inline([{"op": peak.op, "bytes": memory.peak_allocated_bytes, "text": text}])
     right = peak.op > count / 2
     point = alt.Chart(data).mark_point(shape="triangle-down", style="ink", size=70, yOffset=-6, filled=False,
-                                       strokeWidth=1.6).encode(x=_x(count), y=_y(), tooltip="text:N")  # fmt: skip
+                                       strokeWidth=1.6).encode(x=_x(count), y=_y(),
+                                                               tooltip=alt.Tooltip("text:N"))  # fmt: skip
     label = alt.Chart(data).mark_text(
         align="right" if right else "left", dx=-9 if right else 9, dy=-8, limit=alt.ExprRef(f"0.36 * {PLACE_WIDTH}")
-    ).encode(x=_x(count), y=_y(), text="text:N")  # fmt: skip
+    ).encode(x=_x(count), y=_y(), text=alt.Text("text:N"))  # fmt: skip
     return [point, label]
 
 
@@ -186,13 +190,13 @@ def _phases(ledger: Ledger, count: int) -> list[Any]:
         row |= {"text": row["phase"] if wide > 7 * len(row["phase"]) else "", "shade": 0.18 + 0.16 * (number % 2)}
     data = inline(rows[:MOST_PLACES])
     strip = alt.Chart(data).mark_rect(style="soft").encode(
-        x=_x(count), x2="end:Q", y=alt.value(_STRIP[0]), y2=alt.value(_STRIP[1]),
-        opacity=alt.Opacity("shade:Q", scale=None), tooltip="phase:N",
+        x=_x(count), x2=alt.X2("end:Q"), y=alt.YValue(_STRIP[0]), y2=alt.Y2Value(_STRIP[1]),
+        opacity=alt.Opacity("shade:Q", scale=None), tooltip=alt.Tooltip("phase:N"),
     )  # fmt: skip
     names = (
         alt.Chart(data)
         .mark_text(align="left", dx=4, fontSize=10)
-        .encode(x=_x(count), y=alt.value(sum(_STRIP) / 2), text="text:N")
+        .encode(x=_x(count), y=alt.YValue(sum(_STRIP) / 2), text=alt.Text("text:N"))
     )
     return [strip, names]
 

@@ -172,6 +172,7 @@ def _points(rows: list[Row], frame: Frame) -> Any:
     kinds = [kind for kind in _KINDS if any(row["kind"] == kind for row in rows)]
     shapes = {"op": "circle", "module": "diamond", "region": "square"}
     largest = largest_share(rows)
+    is_module = "datum.kind == 'module'"
     colours = alt.Scale(domain=families, range=[COLOURS[FAMILIES.index(family)] for family in families])
     legend = alt.Legend(orient="bottom", columns=alt.ExprRef(f"{NARROW} ? 2 : 8"), symbolType="circle")
     grey: Any = {"orient": "top", "direction": "horizontal", "symbolFillColor": COLOURS[-1],
@@ -191,8 +192,8 @@ def _points(rows: list[Row], frame: Frame) -> Any:
                           scale=alt.Scale(type="linear", domain=[0, largest], range=list(AREAS), clamp=True),
                           legend=None if kinds == ["region"] else
                           alt.Legend(**grey, format=".0%", values=_sizes(largest), symbolType="circle")),
-            fillOpacity=alt.condition("datum.kind == 'module'", alt.value(0.05), alt.value(0.6)),
-            strokeOpacity=alt.condition("datum.kind == 'module'", alt.value(0.7), alt.value(1)),
+            fillOpacity=alt.FillOpacityValue(**alt.condition(is_module, alt.value(0.05), alt.value(0.6))),
+            strokeOpacity=alt.StrokeOpacityValue(**alt.condition(is_module, alt.value(0.7), alt.value(1))),
             tooltip=tooltip(),
         )
     )  # fmt: skip

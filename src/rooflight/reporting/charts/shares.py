@@ -124,7 +124,7 @@ def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence
     legend = alt.Legend(orient="top", symbolType="square", columns=on_phone(2, 4))
     colours = alt.Scale(domain=names, range=[one.colour for one in shown])
     colour = alt.Color("quantity:N", title=None, sort=names, legend=legend, scale=colours)
-    opacity = alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.12))
+    opacity = alt.OpacityValue(**alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.12)))
     most = max(row["share"] for row in rows)
     ticks = [step / 10 for step in range(0, 11, 1 if most < 0.5 else 2) if step / 10 <= 1.1 * most]
     x = alt.X("share:Q", axis=alt.Axis(title="share of the step", format="%", values=ticks),
@@ -137,7 +137,7 @@ def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence
     ).add_params(picked)  # fmt: skip
     wide = f"{PLACE_WIDTH} > 560 || !datum.said ? datum.said : datum.text"
     text = alt.Chart(data).transform_calculate(shown=wide).mark_text(align="left", dx=4, fontSize=10).encode(
-        x=x, y=y, yOffset=offset, text="shown:N", opacity=opacity
+        x=x, y=y, yOffset=offset, text=alt.Text("shown:N"), opacity=opacity
     )  # fmt: skip
     return alt.layer(bars, text).properties(width=WIDTH, height=len(types) * (_BAR * len(names) + _GAP))
 

@@ -120,9 +120,9 @@ def _memory(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     ]
     chart = alt.Chart(inline(capacities))
     layers.append(chart.mark_rule(strokeDash=[6, 4], strokeWidth=1.4).encode(
-        y=y, color=lines.color, opacity=lines.faint(), tooltip="text:N"))  # fmt: skip
+        y=y, color=lines.color, opacity=lines.faint(), tooltip=alt.Tooltip("text:N")))  # fmt: skip
     layers.append(chart.mark_text(align="left", dx=2, dy=-5, fontSize=9).encode(
-        x=x, y=y, text="text:N", opacity=lines.faint()))  # fmt: skip
+        x=x, y=y, text=alt.Text("text:N"), opacity=lines.faint()))  # fmt: skip
     return _panel(layers)
 
 
@@ -130,7 +130,7 @@ def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     x = _batch_axis(batches)
     y = _y("time", "time of a step", "s", (row[name] for row in rows for name in ("low", "high", "time")))
     band = alt.Chart(inline(rows)).mark_area().encode(
-        x=x, y=alt.Y("low:Q", scale=y["scale"], axis=y["axis"]), y2="high:Q", color=lines.color,
+        x=x, y=alt.Y("low:Q", scale=y["scale"], axis=y["axis"]), y2=alt.Y2("high:Q"), color=lines.color,
         opacity=lines.faint(0.16)
     )  # fmt: skip
     tips = _tips(
