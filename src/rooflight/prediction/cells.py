@@ -127,15 +127,22 @@ def gap_of(predictor: Predictor, *, graphs: bool) -> float:
     return max(0.2e-6, float(whole.value) - predictor.model.shortest_s)
 
 
+def host_of(step: Step, predictor: Predictor) -> Array:
+    """Seconds of the host for every op, whatever the batch."""
+    key = "host", id(predictor.calibration)
+    found: Array | None = step.shared.get(key)
+    if found is None:
+        found = step.shared[key] = host_seconds(step.ledger, predictor.host)
+    return found
+
+
 def cells_of(step: Step, predictors: Sequence[Predictor], *, graphs: bool) -> list[Cell]:
     """The step on every device."""
     times = [one.op_times(step) for one in predictors]
     waits = step.waits
     cells = []
     for one, found in zip(predictors, times, strict=True):
-        host = step.shared.get(("host", id(one.calibration)))
-        if host is None:
-            host = step.shared["host", id(one.calibration)] = host_seconds(step.ledger, one.host)
+        host = host_of(step, one)
         if one.device.kind == "cpu":
             # A CPU is its own host: what it spends on an op is in the op's time already.
             host = np.zeros(len(host))

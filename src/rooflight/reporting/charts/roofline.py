@@ -48,7 +48,7 @@ from rooflight.reporting.written import seconds, whole_bytes, whole_count
 MOST_POINTS = 2000
 """The slowest; whoever wants all of them has the ledger."""
 _POINTS = "points"
-"""The data of all points has a name: Altair copies what stands in a layer again and again."""
+"""The name of the data of all points."""
 _KINDS = ("op", "module", "region")
 
 
@@ -72,8 +72,10 @@ def chart_of(marks: Marks, ledger: Ledger) -> Chart:
     kept = _kept(marks)
     kind = KINDS.get(ledger.header.step or "", "")
     title = f"Roofline of {marks.title}{', ' if kind else ''}{kind} on {marks.device.title}: times {marks.times}"
-    return Chart("roofline", title, _caption(marks, frame, kept), _definition(marks, frame, kept), marks_table(kept),
-                 hint=_hint(marks))  # fmt: skip
+    rows = [row for mark in kept for row in _rows(mark, marks, frame)]
+    points = [row for row in rows if row["kind"] != "step"]
+    return Chart("roofline", title, _caption(marks, frame, kept), _definition(marks, frame, rows), marks_table(kept),
+                 hint=_hint(marks), datasets={_POINTS: points})  # fmt: skip
 
 
 def _kept(marks: Marks) -> list[Mark]:
@@ -106,7 +108,7 @@ def _hint(marks: Marks) -> str:
             "see all again.")  # fmt: skip
 
 
-def _definition(marks: Marks, frame: Frame, kept: list[Mark]) -> alt.LayerChart:
+def _definition(marks: Marks, frame: Frame, rows: list[Row]) -> alt.LayerChart:
     several = (
         alt.binding_radio(options=list(marks.bases), name="FLOPs and bytes ") if len(marks.bases) > 1 else alt.Undefined
     )
@@ -114,7 +116,6 @@ def _definition(marks: Marks, frame: Frame, kept: list[Mark]) -> alt.LayerChart:
     every = alt.param(name=ALL_ROOFS, value=False, bind=alt.binding_checkbox(name="all roofs of the device "))
     family = alt.selection_point(name="family", fields=["family"], bind="legend")
     kind = alt.selection_point(name="kind", fields=["kind"], bind="legend")
-    rows = [row for mark in kept for row in _rows(mark, marks, frame)]
     named = label_rows(rows, marks, frame)
     step, others = ([row for row in rows if (row["kind"] == "step") == whole] for whole in (True, False))
     of_step, of_others = ([row for row in named if (row["kind"] == "step") == whole] for whole in (True, False))
@@ -122,9 +123,7 @@ def _definition(marks: Marks, frame: Frame, kept: list[Mark]) -> alt.LayerChart:
     filtered = [layer.transform_filter(family).transform_filter(kind) for layer in (points, labels(of_others, frame))]
     layers = [roof_lines(marks, frame), ridges(marks, frame), filtered[0], star(step, of_step, frame), filtered[1],
               *roof_texts(marks, frame), slope_text(marks, frame)]  # fmt: skip
-    drawn: Any = (
-        alt.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT, datasets={_POINTS: others})
-    )
+    drawn: Any = alt.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT)
     return cast("alt.LayerChart", drawn)
 
 

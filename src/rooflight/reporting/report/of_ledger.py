@@ -146,13 +146,14 @@ def _advice(told: Told) -> Section | None:
 
 def _memory(told: Told) -> Section | None:
     from rooflight.reporting.charts.memory import memory_chart
-    from rooflight.reporting.charts.memory_course import peak_tenants_table
+    from rooflight.reporting.charts.memory_course import peak_tenants_table, predicted_memory
 
     if not told.ledger.ops:
         return None
     on = told.devices[0] if told.devices else None
-    chart = memory_chart(told.ledger, on=on)
-    tables = [Titled("Who lives in memory at the peak", peak_tenants_table(told.ledger, on=on))]
+    memory = predicted_memory(told.ledger, on)
+    chart = memory_chart(told.ledger, on=on, memory=memory)
+    tables = [Titled("Who lives in memory at the peak", peak_tenants_table(told.ledger, on=on, memory=memory))]
     if told.is_measured:
         tables.append(Titled("As measured", step_tables.memory_table(told.measured)))
     return Section(charts=_charts(chart), tables=_filled(tables))
