@@ -136,7 +136,7 @@ def _memory(rows: Sequence[Row], order: Sequence[str]) -> Any:
         color=alt.ColorValue(**alt.when("datum.fits").then(alt.value(COLOURS[2])).otherwise(alt.value(COLOURS[1]))),
     )  # fmt: skip
     text = alt.Chart(data).mark_text(align="left", dx=3, dy=-8, fontSize=10).encode(
-        x=alt.XValue(0), y=y, text=alt.Text("memory_text:N")
+        x=alt.value(0), y=y, text=alt.Text("memory_text:N")
     )  # fmt: skip
     return alt.layer(has, needs, text).properties(width=WIDTH // 2 - 190, height=_ROW * len(order))
 

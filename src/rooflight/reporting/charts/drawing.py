@@ -20,7 +20,7 @@ _R = TypeVar("_R")
 def inline(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
     """Rows as the data of a chart. Altair copies lists, row by row, whenever charts are laid over one another; a tuple
     it leaves as it is."""
-    return alt.InlineData(values=tuple(rows))  # type: ignore[arg-type]  # its stub has lists alone
+    return alt.InlineData(values=tuple(rows))
 
 
 def unchecked(draw: Callable[_P, _R]) -> Callable[_P, _R]:

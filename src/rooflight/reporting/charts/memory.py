@@ -190,13 +190,13 @@ def _phases(ledger: Ledger, count: int) -> list[Any]:
         row |= {"text": row["phase"] if wide > 7 * len(row["phase"]) else "", "shade": 0.18 + 0.16 * (number % 2)}
     data = inline(rows[:MOST_PLACES])
     strip = alt.Chart(data).mark_rect(style="soft").encode(
-        x=_x(count), x2=alt.X2("end:Q"), y=alt.YValue(_STRIP[0]), y2=alt.Y2Value(_STRIP[1]),
+        x=_x(count), x2=alt.X2("end:Q"), y=alt.value(_STRIP[0]), y2=alt.value(_STRIP[1]),
         opacity=alt.Opacity("shade:Q", scale=None), tooltip=alt.Tooltip("phase:N"),
     )  # fmt: skip
     names = (
         alt.Chart(data)
         .mark_text(align="left", dx=4, fontSize=10)
-        .encode(x=_x(count), y=alt.YValue(sum(_STRIP) / 2), text=alt.Text("text:N"))
+        .encode(x=_x(count), y=alt.value(sum(_STRIP) / 2), text=alt.Text("text:N"))
     )
     return [strip, names]
 

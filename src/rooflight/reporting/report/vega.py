@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from rooflight.errors import RooflightError
@@ -33,7 +34,7 @@ def vega_bundle() -> str:
 def _kept_at() -> Path:
     import vl_convert
 
-    versions = (vl_convert.__version__, vl_convert.get_vega_version(), vl_convert.get_vegalite_versions()[-1],
+    versions = (version("vl-convert-python"), vl_convert.get_vega_version(), vl_convert.get_vegalite_versions()[-1],
                 vl_convert.get_vega_embed_version())  # fmt: skip
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "rooflight" / f"vega-{'-'.join(versions)}.js"
