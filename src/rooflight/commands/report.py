@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.garbage import rarely_collected
 from rooflight.commands.table_options import measured_options, table_options
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
@@ -151,7 +152,7 @@ def _made(ledgers: list[Ledger], names: list[str], form: str, *, chart: str | No
     from rooflight.reporting.report.api import named_report
     from rooflight.reporting.report.of_ledger import STEPS
 
-    with progress("reading", count="{task.completed:g} of {task.total:g}") as bar:
+    with rarely_collected(), progress("reading", count="{task.completed:g} of {task.total:g}") as bar:
         done = count()
         made = named_report(ledgers, names, on=on, claims=claims, say=lambda doing: bar.show(doing, next(done), STEPS))
         bar.show("writing", STEPS, STEPS)

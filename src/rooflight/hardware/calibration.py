@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -57,16 +58,29 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     notes: tuple[str, ...] = ()
 
 
+def _of_this_version(text: bytes, source: str) -> Calibration:
+    """Read in one go. Only what does not fit is read again: that it is of another version is said first."""
+    try:
+        calibration = msgspec.json.decode(text, type=Calibration)
+    except msgspec.ValidationError:
+        found = msgspec.json.decode(text)
+        _check_version(found.get("format_version") if isinstance(found, dict) else None, source)
+        raise
+    _check_version(calibration.format_version, source)
+    return calibration
+
+
+def _check_version(version: object, source: str) -> None:
+    if version != FORMAT_VERSION:
+        raise BadInput(
+            f"{source}: calibration format {version!r}, this rooflight reads {FORMAT_VERSION}; make it again with: "
+            "rooflight calibrate"
+        )
+
+
 def decode(content: bytes, source: str) -> Calibration:
     try:
-        found = msgspec.json.decode(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-        version = found.get("format_version") if isinstance(found, dict) else None
-        if version != FORMAT_VERSION:
-            raise BadInput(
-                f"{source}: calibration format {version!r}, this rooflight reads {FORMAT_VERSION}; make it again with: "
-                "rooflight calibrate"
-            )
-        calibration = msgspec.convert(found, Calibration)
+        calibration = _of_this_version(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content, source)
     except (msgspec.MsgspecError, OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise BadInput(f"{source} is no calibration file: {error}; make one with: rooflight calibrate") from None
     for points in calibration.points:
@@ -112,7 +126,8 @@ def calibration_for(device: str) -> tuple[Calibration, str] | None:
     return None if found is None else (found, "comes with rooflight")
 
 
+@lru_cache(maxsize=8)
 def shipped(device: str) -> Calibration | None:
-    """The calibration that comes with rooflight for a device of the database."""
+    """The calibration that comes with rooflight for a device of the database: read once, it does not change."""
     file: Any = resources.files("rooflight.hardware") / FOLDER / f"{device}.json.gz"
     return decode(file.read_bytes(), f"the shipped calibration of {device}") if file.is_file() else None

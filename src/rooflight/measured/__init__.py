@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from rooflight.ledger import Ledger, Op
 from rooflight.measured.facts import Fact, Number, StepTimes, adds_up, op_values, step_values, times_of
@@ -24,6 +25,9 @@ from rooflight.metrics import (
     executed_is_known,
     ratio,
 )
+
+if TYPE_CHECKING:
+    from rooflight.measured.rows import MeasuredRow
 
 _HALF_TYPES = ("fp16", "bf16")
 _MOST = frozenset({"workspace_bytes"})
@@ -273,6 +277,13 @@ class Measured:
         only = {name: value.value for name, value in self.step.items() if name not in self.known and adds_up(name)}
         values = {**only, **sums.values}
         return replace(sums, values=values, whole=self._whole(self.known | only.keys()))
+
+    @cached_property
+    def module_rows(self) -> tuple[MeasuredRow, ...]:
+        """The summary by module: most of what is shown of a step asks for it."""
+        from rooflight.measured.rows import module_rows  # which is made of this
+
+        return tuple(module_rows(self))
 
     @cached_property
     def attributed(self) -> dict[int, Number]:

@@ -45,7 +45,7 @@ class MeasuredRow:
 def rows(measured: Measured, by: By = "module") -> list[MeasuredRow]:
     """The summary's rows: modules in the order of the model, types and ops the slowest first."""
     if by == "module":
-        return _module_rows(measured)
+        return list(measured.module_rows)
     key = summary.type_of(measured.ledger) if by == "type" else summary.name_of
     groups = _fused(measured, key)
     made = [_row(measured, _estimated(measured.ledger, name, group), group) for name, group in groups.items()]
@@ -121,7 +121,8 @@ class _Gathered:
         return {name: self.group(name) for name in (*self._ops, *(n for n in self._facts if n not in self._ops))}
 
 
-def _module_rows(measured: Measured) -> list[MeasuredRow]:
+def module_rows(measured: Measured) -> list[MeasuredRow]:
+    """Asked for by `Measured.module_rows`, which keeps them."""
     inside, own = _Gathered(), _Gathered()
     for op in _counted(measured):
         own.add_op(op.module, op)

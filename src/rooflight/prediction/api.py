@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from dataclasses import replace as replace_option
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -47,7 +48,7 @@ from rooflight.prediction.parallel.layout import Layout
 from rooflight.prediction.prepared import Step, ledger_of
 from rooflight.prediction.result import Prediction, Predictions, Saving
 from rooflight.prediction.roofline import Times, roofline
-from rooflight.prediction.steps import steps_of
+from rooflight.prediction.steps import Traces
 from rooflight.prediction.tasks import is_guess
 from rooflight.prediction.tiers import TIERS, Predictor, check_precision
 from rooflight.prediction.what_fits import (
@@ -116,21 +117,34 @@ def predict(
     ppp = given_ppp(ppp) if isinstance(ppp, (int, float)) else ppp
     tier = _tier(devices, tier=tier, ppp=ppp, dtype=spec.autocast or spec.dtype)
     _check_together(devices, tier, layout, graphs=graphs, roofline=roofline, micro_batches=micro_batches)
+    traces = Traces(live, inputs, kwargs, **spec.build)
+    asked = Asked(traces, TraceOptions.of(spec, command=command), allocator or "")
+    return answer(asked, devices, batches, tier=tier, ppp=ppp, given=given, advice=advice, find_savings=find_savings,
+                  roofline=roofline, layout=layout, micro_batches=micro_batches, timeline=memory, max_batch=max_batch,
+                  max_seq=max_seq)  # fmt: skip
+
+
+def answer(asked: Asked, devices: Sequence[Device], batches: Sequence[int], *, tier: str | None = None,
+           ppp: Ppp | None = None, given: Calibration | None = None, advice: bool = True, find_savings: bool = True,
+           roofline: bool = False, layout: Layout | None = None, micro_batches: int | None = None,
+           timeline: bool = False, max_batch: bool = False, max_seq: bool = False,
+           scaled: bool = False) -> Predictions:  # fmt: skip
+    """`predict` of a step whose traces are shared by several questions. `scaled`: its batches come from one trace that
+    serves every batch, however few are asked for."""
 
     def traced(target: str) -> Traced:
-        asked = Asked(live, inputs, kwargs, TraceOptions.of(spec, target=target, command=command), spec.build,
-                      allocator or "")  # fmt: skip
-        return Traced(asked, *steps_of(live, inputs, kwargs, batches, asked.options, scaled=layout is not None,
-                                       **spec.build))  # fmt: skip
+        one = replace_option(asked, options=replace_option(asked.options, target=target))
+        steps, notes = one.traces.steps(batches, one.options, scaled=scaled or layout is not None)
+        return Traced(one, steps, notes)
 
     cells = len(batches or [1]) * len(devices)
     parts = by_generation(devices, traced, many=cells > ADVISED_CELLS)
     ways = [_ways(some, tier, given) for _, some in parts]
     own = own_workspaces([one for way in ways for one in way.predictors])
-    memories = Memories(settings_given(allocator), DeviceWorkspaces(own), many=cells > ADVISED_CELLS)
+    memories = Memories(settings_given(asked.allocator), DeviceWorkspaces(own), many=cells > ADVISED_CELLS)
     works = [
         _Work(trace, some, way, ppp=ppp, advice=advice and cells <= ADVISED_CELLS, roofline=roofline,
-              layout=layout, micro_batches=micro_batches, memories=memories, timeline=memory,
+              layout=layout, micro_batches=micro_batches, memories=memories, timeline=timeline,
               curves=cells <= CURVED_CELLS)
         for (trace, some), way in zip(parts, ways, strict=True)
     ]  # fmt: skip

@@ -141,6 +141,18 @@ def gap_of(predictor: Predictor, *, graphs: bool) -> float:
     return max(0.2e-6, float(whole.value) - predictor.model.shortest_s)
 
 
+def host_of(step: Step, predictor: Predictor) -> Array:
+    """Seconds of the host for every op, whatever the batch."""
+    key = ("host", id(predictor.calibration), *step.runs_in.items())
+    found: Array | None = step.shared.get(key)
+    if found is None:
+        found = step.shared[key] = host_seconds(step.ledger, predictor.host, step.runs_in)
+    if step.spared:
+        found = found.copy()
+        found[list(step.spared)] = 0.0
+    return found
+
+
 def cells_of(step: Step, predictors: Sequence[Predictor]) -> list[Cell]:
     """The step on every device."""
     graphs = step.is_graph
@@ -148,13 +160,7 @@ def cells_of(step: Step, predictors: Sequence[Predictor]) -> list[Cell]:
     waits = step.waits
     cells = []
     for one, found in zip(predictors, times, strict=True):
-        key = ("host", id(one.calibration), *step.runs_in.items())
-        host = step.shared.get(key)
-        if host is None:
-            host = step.shared[key] = host_seconds(step.ledger, one.host, step.runs_in)
-        if step.spared:
-            host = host.copy()
-            host[list(step.spared)] = 0.0
+        host = host_of(step, one)
         if one.device.kind == "cpu":
             # A CPU is its own host: what it spends on an op is in the op's time already.
             host = np.zeros(len(host))

@@ -17,8 +17,7 @@ from rooflight.memory.answer import Memories
 from rooflight.memory.limits import Fit
 from rooflight.memory.result import Memory
 from rooflight.memory.sharding.ranks import Groups, Rank, rank_of
-from rooflight.prediction.cells import gap_of, spec_seconds
-from rooflight.prediction.host import host_seconds
+from rooflight.prediction.cells import gap_of, host_of, spec_seconds
 from rooflight.prediction.paleo import Ppp
 from rooflight.prediction.parallel import pipeline, tensor
 from rooflight.prediction.parallel.blocks import model_of
@@ -62,7 +61,7 @@ def timed_by(predictor: Predictor) -> Timed:
     def timed(step: Step) -> TimedStep:
         times = predictor.op_times(step)
         busy = times.seconds + times.kernels * gap_of(predictor, graphs=step.is_graph) * (times.seconds > 0)
-        host = [0.0] * len(busy) if step.is_graph else host_seconds(step.ledger, predictor.host).tolist()
+        host = [0.0] * len(busy) if step.is_graph else host_of(step, predictor).tolist()
         share = np.divide(times.seconds, busy, out=np.ones(len(busy)), where=busy > 0)
         return TimedStep(ledger_of(step), busy.tolist(), host, predictor.tier, kernel_share=share.tolist(),
                          floor_s=times.floor_s.tolist())  # fmt: skip

@@ -233,9 +233,15 @@ class PreparedTrace:
         self.shared: dict[object, Any] = {}
         """What has been found out of the trace and holds for every batch."""
         self._touches = Touches(ledger.ops)
+        self._steps: dict[int | None, Step] = {}
 
     def at(self, batch: int | None) -> Step:
-        """The step of a batch; `None`: of the batch that was traced."""
+        """The step of a batch, made once; `None`: of the batch that was traced."""
+        if batch not in self._steps:
+            self._steps[batch] = self._made(batch)
+        return self._steps[batch]
+
+    def _made(self, batch: int | None) -> Step:
         prime = self.prime if batch is not None else None
         scaled = None if prime is None or batch is None else Rescaled(prime, batch)
         kinds, tasks, task_kind = [], [], []

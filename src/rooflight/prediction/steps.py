@@ -1,10 +1,9 @@
-"""The steps to be predicted: one trace where one is enough, whatever the number of batches."""
+"""The steps to be predicted: one trace where one is enough, whatever the number of batches and of questions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from torch import nn
@@ -21,41 +20,76 @@ _FEW = 2
 """Up to so many batches are traced each for itself."""
 
 
+class Traces:
+    """Of a model and a kind of step. Each batch and each way to run it is traced once, however often it is asked for;
+    a live module has the batch of its inputs, and is traced each time: it is the caller's, who may change it."""
+
+    def __init__(self, model: str | nn.Module, inputs: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None,
+                 **which: Any) -> None:  # fmt: skip
+        self.model = model
+        self.which: Mapping[str, Any] = which
+        """What else names the step: `step`, `seq`, `dtype`, ..."""
+        self._inputs, self._kwargs = inputs, kwargs
+        self._single: dict[tuple[TraceOptions, int], Step] = {}
+        self._scaled: dict[tuple[TraceOptions, int], PreparedTrace | DoesNotScale] = {}
+
+    def changed(self, **changes: Any) -> Traces:
+        """Those of the step with some of what names it changed."""
+        if not changes:
+            return self
+        return Traces(self.model, self._inputs, self._kwargs, **{**self.which, **changes})
+
+    def steps(self, batches: Sequence[int], options: TraceOptions, *,
+              scaled: bool = False) -> tuple[list[Step], tuple[str, ...]]:  # fmt: skip
+        """The step at every batch, and what must be said about how they were found. `scaled`: more batches will be
+        asked for, so one trace for all is worth it."""
+        if not isinstance(self.model, str):
+            workload = given_workload(self.model, self._inputs, self._kwargs, batch=batches[0] if batches else None,
+                                      device="meta", **self.which)  # fmt: skip
+            return [PreparedTrace(trace(workload, options), None).at(None)], ()
+        if scaled or len(set(batches)) > _FEW:
+            prepared = self._one_for_all(options, prime_for(batches))
+            if isinstance(prepared, DoesNotScale):
+                note = f"every batch was traced for itself: {prepared}"
+                return [self._at(options, batch) for batch in batches], (note,)
+            note = "batch 1 is taken as any other: some models skip a sum over the batch there" if 1 in batches else ""
+            return [prepared.at(batch) for batch in batches], (note,) if note else ()
+        return [self._at(options, batch) for batch in batches], ()
+
+    def _at(self, options: TraceOptions, batch: int) -> Step:
+        key = options, batch
+        if key not in self._single:
+            step = PreparedTrace(self._traced(options, batch)[0], None).at(None)
+            self._single[key] = replace(step, larger=lambda other: self._at(options, other))
+        return self._single[key]
+
+    def _one_for_all(self, options: TraceOptions, prime: int) -> PreparedTrace | DoesNotScale:
+        key = options, prime
+        if key not in self._scaled:
+            try:
+                self._scaled[key] = self._from_one(options, prime)
+            except DoesNotScale as found:
+                self._scaled[key] = found
+        return self._scaled[key]
+
+    def _from_one(self, options: TraceOptions, prime: int) -> PreparedTrace:
+        try:
+            ledger, workload = self._traced(options, prime)
+        except (BadInput, TraceFailed):
+            # As a model that takes its batch in pairs. What is wrong with any batch will be said of the one that was
+            # asked.
+            raise DoesNotScale(f"the model does not take a batch of {prime}") from None
+        sizes = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
+        check_scales(ledger, prime, sizes)
+        return PreparedTrace(ledger, prime)
+
+    def _traced(self, options: TraceOptions, batch: int) -> tuple[Ledger, Workload]:
+        workload = given_workload(self.model, (), None, batch=batch, device="meta", **self.which)
+        return trace(workload, options), workload
+
+
 def steps_of(model: str | nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None,
              batches: Sequence[int], options: TraceOptions, *, scaled: bool = False,
              **which: Any) -> tuple[list[Step], tuple[str, ...]]:  # fmt: skip
-    """The step at every batch, and what must be said about how they were found. A live module has the batch of its
-    inputs. `scaled`: more batches will be asked for, so one trace for all is worth it."""
-    if not isinstance(model, str):
-        workload = given_workload(model, inputs, kwargs, batch=batches[0] if batches else None, device="meta", **which)
-        return [PreparedTrace(trace(workload, options), None).at(None)], ()
-
-    def traced(batch: int) -> tuple[Ledger, Workload]:
-        workload = given_workload(model, (), None, batch=batch, device="meta", **which)
-        return trace(workload, options), workload
-
-    @cache
-    def at(batch: int) -> Step:
-        return replace(PreparedTrace(traced(batch)[0], None).at(None), larger=at)
-
-    if scaled or len(set(batches)) > _FEW:
-        try:
-            return _from_one(traced, batches)
-        except DoesNotScale as found:
-            note = f"every batch was traced for itself: {found}"
-            return [at(batch) for batch in batches], (note,)
-    return [at(batch) for batch in batches], ()
-
-
-def _from_one(traced: Any, batches: Sequence[int]) -> tuple[list[Step], tuple[str, ...]]:
-    prime = prime_for(batches)
-    try:
-        ledger, workload = traced(prime)
-    except (BadInput, TraceFailed):
-        # As a model that takes its batch in pairs. What is wrong with any batch will be said of the one that was asked.
-        raise DoesNotScale(f"the model does not take a batch of {prime}") from None
-    sizes = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
-    check_scales(ledger, prime, sizes)
-    prepared = PreparedTrace(ledger, prime)
-    note = "batch 1 is taken as any other: some models skip a sum over the batch there" if 1 in batches else ""
-    return [prepared.at(batch) for batch in batches], (note,) if note else ()
+    """`Traces.steps` for one question."""
+    return Traces(model, inputs, kwargs, **which).steps(batches, options, scaled=scaled)

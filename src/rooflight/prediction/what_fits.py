@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec import structs
-from torch import nn
 
 from rooflight import units
 from rooflight.errors import BadInput, NotPutBack, RooflightError
@@ -24,7 +23,7 @@ from rooflight.prediction.parallel.combined import Options
 from rooflight.prediction.parallel.layout import DataMode, Layout
 from rooflight.prediction.prepared import Step
 from rooflight.prediction.result import Limit, Prediction, Predictions, Saving
-from rooflight.prediction.steps import steps_of
+from rooflight.prediction.steps import Traces
 from rooflight.trace import TraceOptions
 
 Timed = Callable[[Step], tuple[float, float | None]]
@@ -38,14 +37,14 @@ _ONE_PERCENT = 100
 class Asked:
     """The step that was asked for, to be asked for again with a change."""
 
-    model: str | nn.Module
-    inputs: tuple[Any, ...]
-    kwargs: Mapping[str, Any] | None
+    traces: Traces
     options: TraceOptions
-    which: Mapping[str, Any]
-    """What else names it: `step`, `seq`, `dtype`, ..."""
     allocator: str = ""
     """Settings of torch's allocator."""
+
+    @property
+    def which(self) -> Mapping[str, Any]:
+        return self.traces.which
 
     @property
     def expandable(self) -> str:
@@ -53,14 +52,13 @@ class Asked:
         return f"{self.allocator},expandable_segments:True" if self.allocator else "expandable_segments:True"
 
     def at(self, batch: int, *, scaled: bool = False, options: TraceOptions | None = None, **changed: Any) -> Step:
-        batches = [batch] if isinstance(self.model, str) else []
-        steps, _ = steps_of(self.model, self.inputs, self.kwargs, batches, options or self.options, scaled=scaled,
-                            **{**self.which, **changed})  # fmt: skip
+        batches = [batch] if self.by_name else []
+        steps, _ = self.traces.changed(**changed).steps(batches, options or self.options, scaled=scaled)
         return steps[0]
 
     @property
     def by_name(self) -> bool:
-        return isinstance(self.model, str)
+        return isinstance(self.traces.model, str)
 
 
 class Place(Protocol):
@@ -108,8 +106,7 @@ class _AnyBatch:
         if not asked.by_name:
             raise BadInput("--max-batch needs a model by name: a live module has the batch of its inputs; give "
                            '"file.py:NAME"')  # fmt: skip
-        traced = cache(asked.at)
-        return cls(asked.at(near or 1, scaled=True).larger or traced, traced)
+        return cls(asked.at(near or 1, scaled=True).larger or asked.at, asked.at)
 
     def largest(self, place: Place, memories: Memories, *, near: int | None) -> Limit:
         first, *others = place.units

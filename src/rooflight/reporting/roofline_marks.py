@@ -91,11 +91,12 @@ class Marks:
         return next((mark for mark in self.marks if mark.kind == "step"), None)
 
 
-def marks_of(ledger: Ledger, *, on: Device | None = None) -> Marks:
+def marks_of(ledger: Ledger, *, on: Device | None = None, judge: Judge | None = None) -> Marks:
     """A measured GPU step on its own device, an estimate with times predicted for `on`, and so a step that ran on a
-    CPU, which has no roof of its own. `NoRoofline` where there is none."""
+    CPU, which has no roof of its own. `judge`: of this ledger on that device, where there is one already. `NoRoofline`
+    where there is nothing to draw."""
     try:
-        judge, how = _judge(ledger, on)
+        judge, how = _judge(ledger, on, judge)
     except BadInput as error:
         raise NoRoofline(error.text) from None
     device = judge.device
@@ -124,7 +125,7 @@ def marks_of(ledger: Ledger, *, on: Device | None = None) -> Marks:
     )  # fmt: skip
 
 
-def _judge(ledger: Ledger, on: Device | None) -> tuple[Judge, str]:
+def _judge(ledger: Ledger, on: Device | None, known_judge: Judge | None) -> tuple[Judge, str]:
     known = recognise_name(ledger.header.device)
     ran_on_cpu = is_measured(ledger) and (ledger.header.target == "cpu" or (known is not None and known.kind == "cpu"))
     if ran_on_cpu and on is not None:
@@ -132,8 +133,8 @@ def _judge(ledger: Ledger, on: Device | None) -> tuple[Judge, str]:
         said = f"The step ran on a CPU: times are predicted for {on.title}, of the ops that the CPU ran."
         return Judge(plain, on=on), said
     if is_measured(ledger):
-        return Judge(ledger, on=None if known is not None else on), ""
-    judge = Judge(ledger, on=on)
+        return known_judge or Judge(ledger, on=None if known is not None else on), ""
+    judge = known_judge or Judge(ledger, on=on)
     used = judge.predictor
     return judge, "" if used is None else f"Times are predicted for {used.device.title} ({used.tier}: {used.source})."
 

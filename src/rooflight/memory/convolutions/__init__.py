@@ -30,22 +30,23 @@ class ConvolutionWorkspaces:
     def __init__(self, points: Mapping[str, Rows]) -> None:
         self._points = points
         self._recorded: dict[str, Recorded | None] = {}
+        self._known: dict[Task, int] = {}
 
     def bytes_of(self, task: Task) -> int:
         return self.bytes_of_many([task])[0]
 
     def bytes_of_many(self, tasks: Iterable[Task]) -> list[int]:
-        """Each task's bytes, in their order; nought where nothing was recorded for a family and precision."""
-        found: dict[Task, int] = {}
-        by_precision: dict[str, list[Task]] = defaultdict(list)
+        """Each task's bytes, in their order; nought where nothing was recorded for a family and precision. A task is
+        looked up once, however many devices and batches ask for it."""
         asked = list(tasks)
+        by_precision: dict[str, list[Task]] = defaultdict(list)
         for task in dict.fromkeys(asked):
-            by_precision[_STANDS_FOR.get(task.precision, task.precision)].append(task)
+            if task not in self._known:
+                by_precision[_STANDS_FOR.get(task.precision, task.precision)].append(task)
         for precision, some in by_precision.items():
             recorded = self._in(precision)
-            if recorded is not None:
-                found |= _found(recorded, some)
-        return [found.get(task, 0) for task in asked]
+            self._known |= dict.fromkeys(some, 0) if recorded is None else _found(recorded, some)
+        return [self._known[task] for task in asked]
 
     def _in(self, precision: str) -> Recorded | None:
         if precision not in self._recorded:

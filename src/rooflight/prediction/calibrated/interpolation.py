@@ -32,6 +32,18 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Near:
+    """The points nearest to each query, and what each of them has to say of it: the same for all values there."""
+
+    nearest: npt.NDArray[np.intp]
+    distance: Array
+    along: Array
+    ones: Array
+    unknown: Array
+    """How much of the spread of the values is left open."""
+
+
+@dataclass(frozen=True)
 class Field:
     """Values at points, to be known in between. `reach`: how far a point's word carries; `noise`: how much of what
     two points far apart differ by, they also differ by when they are close."""
@@ -43,36 +55,44 @@ class Field:
 
     def at(self, queries: Array) -> Found:
         """The value at every query."""
-        return self._among(queries, _squares(queries, self.points))
+        return self.said(self.near(queries))
 
     def without(self, places: npt.NDArray[np.intp]) -> Array:
         """What the other points say of some of them: how well the field knows what it has not seen."""
-        queries = self.points[places]
-        squares = _squares(queries, self.points)
+        squares = _squares(self.points[places], self.points)
         squares[np.arange(len(places)), places] = np.inf
-        return self._among(queries, squares).value
+        return self.said(self._among(squares)).value
 
-    def _among(self, queries: Array, squares: Array) -> Found:
+    def near(self, queries: Array) -> Near:
+        """Serves every field that has these points."""
+        return self._among(_squares(queries, self.points))
+
+    def said(self, near: Near) -> Found:
+        """The value at the queries that these are near to."""
+        values = _tamed(self.values[near.nearest])
+        mean = (near.ones * values).sum(1) / near.ones.sum(1)
+        value = mean + (near.along * (values - mean[:, None])).sum(1)
+        # A few points that happen to agree prove little.
+        spread = np.maximum(values.std(1), 0.02 if values.shape[1] >= _FEW else 0.3)
+        closest = np.argsort(near.distance, axis=1)[:, :_CLOSEST]
+        return Found(
+            value, spread * np.sqrt(np.clip(near.unknown, 0.0, None)), near.distance.min(1),
+            np.take_along_axis(near.nearest, closest, axis=1),
+        )  # fmt: skip
+
+    def _among(self, squares: Array) -> Near:
         count = min(_NEIGHBOURS, len(self.points))
         nearest = np.argpartition(squares, count - 1, axis=1)[:, :count]
         distance = np.sqrt(np.take_along_axis(squares, nearest, axis=1))
-        near, values = self.points[nearest], _tamed(self.values[nearest])
+        near = self.points[nearest]
         between = np.sqrt(((near[:, :, None, :] - near[:, None, :, :]) ** 2).sum(-1))
         alike = np.exp(-between / self.reach)
         alike[:, np.arange(count), np.arange(count)] += self.noise
         to_query = np.exp(-distance / self.reach)
         solved = np.linalg.solve(alike, np.stack([to_query, np.ones_like(to_query)], axis=2))
         along, ones = solved[:, :, 0], solved[:, :, 1]
-        mean = (ones * values).sum(1) / ones.sum(1)
-        value = mean + (along * (values - mean[:, None])).sum(1)
-        # A few points that happen to agree prove little.
-        spread = np.maximum(values.std(1), 0.02 if count >= _FEW else 0.3)
         unknown = 1 + self.noise - (along * to_query).sum(1) + (1 - along.sum(1)) ** 2 / ones.sum(1)
-        closest = np.argsort(distance, axis=1)[:, :_CLOSEST]
-        return Found(
-            value, spread * np.sqrt(np.clip(unknown, 0.0, None)), distance.min(1),
-            np.take_along_axis(nearest, closest, axis=1),
-        )  # fmt: skip
+        return Near(nearest, distance, along, ones, unknown)
 
 
 def _tamed(values: Array) -> Array:

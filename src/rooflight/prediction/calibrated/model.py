@@ -123,7 +123,8 @@ class _Family:
             ones = np.ones(len(numbers))
             return np.stack([base, base, _UNKNOWN * ones, np.inf * ones, ones])
         queries = features(self.family, self.precision, numbers)
-        warm, cold = self.warm.at(queries), self.cold.at(queries)
+        near = self.warm.near(queries)
+        warm, cold = self.warm.said(near), self.cold.said(near)
         nearest = warm.nearest
         least = least_seconds(self.family, precision, numbers, speed)
         deviation, distance = warm.deviation, warm.distance

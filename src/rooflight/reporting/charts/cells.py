@@ -10,6 +10,7 @@ import altair as alt
 
 from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.series import MOST, Series, series
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.study_trends import words
@@ -55,6 +56,7 @@ class _Bar:
     amount: float
 
 
+@unchecked
 def cells_chart(rows: Sequence[Row]) -> Chart | None:
     """`None` where nothing is known of any cell. Of a study without times and memory: what it costs by formula."""
     for quantities in (_RUN, _COST):
@@ -114,7 +116,7 @@ def _panel(bars: Sequence[_Bar], one: _Quantity, lines: Series, *, sides: Sequen
                             labelExpr=_WRAPPED, labelLineHeight=11),
               scale=alt.Scale(paddingInner=_GAP / (_GAP + _BAR * len(places)), paddingOuter=0.1))  # fmt: skip
     offset = alt.YOffset("place:N", sort=places, scale=alt.Scale(domain=places))
-    data = alt.InlineData(values=rows)
+    data = inline(rows)
     legend = None
     if lines.has_legend and len(sides) > 1:
         legend = alt.Legend(orient="top", symbolType="square", symbolFillColor="transparent", symbolSize=90,
@@ -131,7 +133,7 @@ def _panel(bars: Sequence[_Bar], one: _Quantity, lines: Series, *, sides: Sequen
     if lines.has_legend:  # the selection stands in one panel; the other listens
         blocks = blocks.add_params(lines.picked)
     said = alt.Chart(data).mark_text(align="left", dx=4, fontSize=9.5).encode(
-        x=x, y=y, yOffset=offset, text="text:N", opacity=lines.faint()
+        x=x, y=y, yOffset=offset, text=alt.Text("text:N"), opacity=lines.faint()
     )  # fmt: skip
     width, groups = WIDTH // 2 - _LABELS - 24, len({bar.group for bar in bars})
     return alt.layer(blocks, said).properties(width=width, height=groups * (_BAR * len(places) + _GAP))

@@ -13,6 +13,7 @@ from rooflight.metrics import fit_text, percent_text
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting.charts.axes import PLACE_WIDTH, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.predict_tables import between, rate
 from rooflight.reporting.table import Column, Table, metric_column
@@ -27,6 +28,7 @@ _UNKNOWN = COLOURS[4]
 Row = dict[str, Any]
 
 
+@unchecked
 def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int | None = None) -> Chart | None:
     """`batch`: which of several; else the largest that fits every device."""
     if isinstance(predictions, Predictions):
@@ -92,7 +94,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
     most = max(row[end] for row in rows) * (2.3 if end == "high" else 1.2)  # room for what stands behind a bar
     x = alt.X("time:Q", axis=si_axis("time of a step", "s", ticks=5), scale=alt.Scale(domain=[0, most], nice=False))
     y = _y(order)
-    data = alt.InlineData(values=list(rows))
+    data = inline(rows)
     names = [name for name in _BOUNDS if any(row.get("bound") == name for row in rows)]
     tips = [("device", "device"), ("time_text", "time of a step"), ("between", "nine times in ten"),
             ("rate", "samples a second"), ("what", "it is"), ("tier", "tier")]  # fmt: skip
@@ -104,11 +106,11 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
             "bound:N", title="bound by", sort=names, legend=alt.Legend(orient="top"),
             scale=alt.Scale(domain=names, range=[_BOUNDS[name] for name in names])))  # fmt: skip
     else:
-        bars = bars.encode(color=alt.value(_UNKNOWN))
+        bars = bars.encode(color=alt.ColorValue(_UNKNOWN))
     layers: list[Any] = [bars]
     if "low" in rows[0]:
         spread = alt.Chart(data).mark_rule(style="ink", strokeWidth=1.4).encode(
-            x=alt.X("low:Q", scale=x["scale"], axis=x["axis"]), x2="high:Q", y=y
+            x=alt.X("low:Q", scale=x["scale"], axis=x["axis"]), x2=alt.X2("high:Q"), y=y
         )  # fmt: skip
         ends = [alt.Chart(data).mark_tick(style="ink", size=9, thickness=1.4).encode(
             x=alt.X(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y) for end in ("low", "high")]  # fmt: skip
@@ -116,7 +118,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
     said = alt.Chart(data).transform_calculate(said=f"{PLACE_WIDTH} > 560 ? datum.text : datum.time_text")
     layers.append(said.mark_text(align="left", dx=7, fontSize=11).encode(
         x=alt.X(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y,
-        text="said:N"))  # fmt: skip
+        text=alt.Text("said:N")))  # fmt: skip
     return alt.layer(*layers).properties(width=width, height=_ROW * len(order))
 
 
@@ -125,17 +127,17 @@ def _memory(rows: Sequence[Row], order: Sequence[str]) -> Any:
     scale = alt.Scale(domain=[0, 1.1 * most], nice=False)
     axis = si_axis("memory of the device", "B", ticks=4)
     y = _y(order)
-    data = alt.InlineData(values=list(rows))
+    data = inline(rows)
     tips = [alt.Tooltip("device:N"), alt.Tooltip("memory_text:N", title="memory")]
     has = alt.Chart(data).mark_bar(style="soft", opacity=0.22, height={"band": 0.8}).encode(
         x=alt.X("capacity:Q", scale=scale, axis=axis), y=y, tooltip=tips
     )  # fmt: skip
     needs = alt.Chart(data).mark_bar(height={"band": 0.3}, color=COLOURS[2]).encode(
         x=alt.X("memory:Q", scale=scale, axis=axis), y=y, tooltip=tips,
-        color=alt.when("datum.fits").then(alt.value(COLOURS[2])).otherwise(alt.value(COLOURS[1])),
+        color=alt.ColorValue(**alt.when("datum.fits").then(alt.value(COLOURS[2])).otherwise(alt.value(COLOURS[1]))),
     )  # fmt: skip
     text = alt.Chart(data).mark_text(align="left", dx=3, dy=-8, fontSize=10).encode(
-        x=alt.value(0), y=y, text="memory_text:N"
+        x=alt.value(0), y=y, text=alt.Text("memory_text:N")
     )  # fmt: skip
     return alt.layer(has, needs, text).properties(width=WIDTH // 2 - 190, height=_ROW * len(order))
 

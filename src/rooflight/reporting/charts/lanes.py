@@ -14,6 +14,7 @@ from rooflight.measured import Measured
 from rooflight.measured.step import wall_s
 from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.lanes_slices import LAUNCHES, MODULES, OPS, PHASES, Lanes, Slice, lanes_of
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.op_families import FAMILIES
@@ -29,6 +30,7 @@ _ROOM = 6.4
 """Pixels of a letter."""
 
 
+@unchecked
 def lanes_chart(ledger: Ledger) -> Chart | None:
     lanes = lanes_of(ledger, pixels=WIDTH)
     if lanes is None or not lanes.span_ns:
@@ -63,14 +65,15 @@ def _around(lanes: Lanes, x: alt.X, y: alt.Y, width: int) -> list[Any]:
             "phase": one.phase, "time": seconds((one.end_ns - one.start_ns) / 1e9), "text": text,
             "needs": round(_needed(text) / part) + WIDTH - width, "shade": 0.2 + 0.18 * (turn[one.lane] % 2),
         })  # fmt: skip
-    data = alt.InlineData(values=rows)
+    data = inline(rows)
     tips = [alt.Tooltip("name:N"), alt.Tooltip("phase:N"), alt.Tooltip("time:N")]
     blocks = alt.Chart(data).mark_rect(style="soft", clip=True).encode(
-        x=x, x2="end:Q", y=y, opacity=alt.Opacity("shade:Q", scale=None, legend=None), tooltip=tips
+        x=x, x2=alt.X2("end:Q"), y=y, opacity=alt.Opacity("shade:Q", scale=None, legend=None), tooltip=tips
     )  # fmt: skip
     has_room = alt.when(f"datum.needs <= {PLACE_WIDTH}")
     names = alt.Chart(data).mark_text(align="left", dx=3, fontSize=10, clip=True).encode(
-        x=x, y=y, text="text:N", tooltip=tips, opacity=has_room.then(alt.value(1)).otherwise(alt.value(0))
+        x=x, y=y, text=alt.Text("text:N"), tooltip=tips,
+        opacity=alt.OpacityValue(**has_room.then(alt.value(1)).otherwise(alt.value(0))),
     )  # fmt: skip
     return [blocks, names]
 
@@ -96,9 +99,9 @@ def _work(lanes: Lanes, x: alt.X, y: alt.Y) -> list[Any]:
                        scale=alt.Scale(domain=shown, range=[_COLOURS[name] for name in shown]))  # fmt: skip
     names = {"name": "name", "family": "family", "op": "op", "module": "module", "phase": "phase", "time": "time",
              "from": "begins at"}  # fmt: skip
-    blocks = alt.Chart(alt.InlineData(values=rows)).mark_rect(clip=True).encode(
-        x=x, x2="end:Q", y=y, color=colour,
-        opacity=alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.07)),
+    blocks = alt.Chart(inline(rows)).mark_rect(clip=True).encode(
+        x=x, x2=alt.X2("end:Q"), y=y, color=colour,
+        opacity=alt.OpacityValue(**alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.07))),
         tooltip=[alt.Tooltip(f"{field}:N", title=title) for field, title in names.items()],
     ).add_params(picked)  # fmt: skip
     return [blocks]
@@ -122,8 +125,8 @@ def _overview(lanes: Lanes, window: alt.Parameter, width: int) -> Any:
         for number, one in enumerate(one for one in lanes.slices if one.lane == PHASES)
     ]
     layers: list[Any] = [
-        alt.Chart(alt.InlineData(values=phases)).mark_rect(style="soft").encode(
-            x=x, x2="end:Q", opacity=alt.Opacity("shade:Q", scale=None, legend=None)
+        alt.Chart(inline(phases)).mark_rect(style="soft").encode(
+            x=x, x2=alt.X2("end:Q"), opacity=alt.Opacity("shade:Q", scale=None, legend=None)
         )
     ]  # fmt: skip
     wide = lanes.span_ns / 1e9 / max(1, len(lanes.busy))
@@ -132,7 +135,7 @@ def _overview(lanes: Lanes, window: alt.Parameter, width: int) -> Any:
     axis = alt.Axis(title=None, values=[0, 1], labelExpr=label, grid=False, labelBaseline="middle")
     if busy:
         busy.append({"start": lanes.span_ns / 1e9, "busy": lanes.busy[-1]})  # so that the last one has a width, too
-        layers.append(alt.Chart(alt.InlineData(values=busy))
+        layers.append(alt.Chart(inline(busy))
                       .mark_area(style="soft", interpolate="step-after", opacity=0.75)
                       .encode(x=x, y=alt.Y("busy:Q", axis=axis, scale=alt.Scale(domain=[0, 1]))))  # fmt: skip
     layers[-1] = layers[-1].add_params(window)

@@ -13,6 +13,7 @@ from rooflight import units
 from rooflight.reporting.charts.axes import log_scale, si_axis
 from rooflight.reporting.charts.cells import cells_chart
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.series import MOST, series
 from rooflight.reporting.study_trends import words
 from rooflight.reporting.table import Column, Table
@@ -51,6 +52,7 @@ class Line:
     """Batch and value, all above 0."""
 
 
+@unchecked
 def study_charts(rows: Sequence[Row]) -> list[Chart]:
     """Time, throughput and memory against the batch; for every model those that have a line to draw. The cells of
     models that have none, as those with one batch, side by side. The last caption says what was left out."""
@@ -131,11 +133,11 @@ def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: 
     colour, shape = found.color, found.shape
     if list(every) == [_ALONE]:  # nothing to tell apart
         colour, shape = colour.legend(None), shape.legend(None)
-    chart = alt.Chart(alt.InlineData(values=list(rows)))
+    chart = alt.Chart(inline(rows))
     tips = [alt.Tooltip("series:N"), alt.Tooltip("side:N", title="it was"), alt.Tooltip("batch:Q", format=",d"),
             alt.Tooltip("text:N", title=charted.name)]  # fmt: skip
     line = chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash, opacity=found.faint(),
-                                                   detail="series:N").add_params(found.picked)  # fmt: skip
+                                                   detail=alt.Detail("series:N")).add_params(found.picked)  # fmt: skip
     drawn = [line]
     for measured in (True, False):
         some = chart.transform_filter(f"(datum.side == 'measured') == {str(measured).lower()}")

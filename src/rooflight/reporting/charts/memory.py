@@ -14,6 +14,7 @@ from rooflight.measured import Measured, is_measured
 from rooflight.memory.result import Memory
 from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis, written
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.memory_course import (
     LAYERS,
     MOST_PLACES,
@@ -43,6 +44,7 @@ _HINT = "Click a category in the legend to see it alone, shift-click for several
 _COLOURS = dict(zip(LAYERS, (COLOURS[place] for place in (0, 6, 1, 7, 2, 5, 4, 3)), strict=True))
 
 
+@unchecked
 def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | None = None) -> Chart | None:
     """`on`: which device it is predicted for, where the ledger names none. `memory`: as it was predicted for that, with
     its timeline, where that is known already."""
@@ -96,7 +98,7 @@ def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
                        scale=alt.Scale(domain=shown, range=[_COLOURS[name] for name in shown]),
                        legend=alt.Legend(orient="top", columns=on_phone(2, 4), symbolType="square"))  # fmt: skip
     areas = (
-        alt.Chart(alt.InlineData(values=rows))
+        alt.Chart(inline(rows))
         .transform_fold([*shown], as_=["category", "bytes"])
         .transform_filter(picked)
         .transform_calculate(rank=f"indexof([{listed}], datum.category)")
@@ -108,11 +110,12 @@ def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
     hover = alt.selection_point(on="pointerover", clear="pointerout", fields=["op"], empty=False, name="memory_op")
     texts = {f"w{number}": written(f"datum['{name}']", "B") for number, name in enumerate(shown)}
     columns = (
-        alt.Chart(alt.InlineData(values=rows))
+        alt.Chart(inline(rows))
         .transform_calculate(**texts, total=written("datum.all", "B"))
         .mark_rect(style="soft")
         .encode(
-            x=_x(count), x2="end:Q", opacity=alt.when(hover).then(alt.value(0.25)).otherwise(alt.value(0)),
+            x=_x(count), x2=alt.X2("end:Q"),
+            opacity=alt.OpacityValue(**alt.when(hover).then(alt.value(0.25)).otherwise(alt.value(0))),
             tooltip=[alt.Tooltip("name:N", title="op"), alt.Tooltip("phase:N"),
                      alt.Tooltip("total:N", title="allocated"),
                      *(alt.Tooltip(f"w{number}:N", title=name) for number, name in reversed([*enumerate(shown)]))],
@@ -120,12 +123,14 @@ def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
         .add_params(hover)
     )  # fmt: skip
     labels = (
-        alt.Chart(alt.InlineData(values=_labels(course, shown)))
+        alt.Chart(inline(_labels(course, shown)))
         .mark_text(fontSize=11)
         .encode(
-            x=_x(count), y=_y(), text="text:N",
+            x=_x(count), y=_y(), text=alt.Text("text:N"),
             # A category alone lies elsewhere.
-            opacity=alt.when("length(data('memory_category_store')) == 0").then(alt.value(1)).otherwise(alt.value(0)),
+            opacity=alt.OpacityValue(
+                **alt.when("length(data('memory_category_store')) == 0").then(alt.value(1)).otherwise(alt.value(0))
+            ),
         )
     )  # fmt: skip
     return [areas, labels, columns]
@@ -153,20 +158,21 @@ def _labels(course: Sequence[Row], shown: Sequence[str]) -> list[Row]:
 def _peak(memory: Memory, ledger: Ledger, count: int) -> list[Any]:
     peak = memory.peak
     text = f"peak {whole_bytes(memory.peak_allocated_bytes)}: {_named(ledger, peak.op)}"
-    data = alt.InlineData(values=[{"op": peak.op, "bytes": memory.peak_allocated_bytes, "text": text}])
+    data = inline([{"op": peak.op, "bytes": memory.peak_allocated_bytes, "text": text}])
     right = peak.op > count / 2
     point = alt.Chart(data).mark_point(shape="triangle-down", style="ink", size=70, yOffset=-6, filled=False,
-                                       strokeWidth=1.6).encode(x=_x(count), y=_y(), tooltip="text:N")  # fmt: skip
+                                       strokeWidth=1.6).encode(x=_x(count), y=_y(),
+                                                               tooltip=alt.Tooltip("text:N"))  # fmt: skip
     label = alt.Chart(data).mark_text(
         align="right" if right else "left", dx=-9 if right else 9, dy=-8, limit=alt.ExprRef(f"0.36 * {PLACE_WIDTH}")
-    ).encode(x=_x(count), y=_y(), text="text:N")  # fmt: skip
+    ).encode(x=_x(count), y=_y(), text=alt.Text("text:N"))  # fmt: skip
     return [point, label]
 
 
 def _line(line: Sequence[Row], count: int) -> list[Any]:
     rows = [{"op": row["op"], "bytes": row["measured"], "side": "measured"} for row in line]
     legend = alt.Legend(orient="top", title=None, symbolType="stroke", symbolSize=300)
-    steps = alt.Chart(alt.InlineData(values=rows)).mark_line(
+    steps = alt.Chart(inline(rows)).mark_line(
         interpolate="step-after", style="ink", strokeWidth=1.4
     ).encode(x=_x(count), y=_y(), strokeDash=alt.StrokeDash("side:N", legend=legend))  # fmt: skip
     return [steps]
@@ -183,15 +189,15 @@ def _phases(ledger: Ledger, count: int) -> list[Any]:
     for number, row in enumerate(rows):
         wide = (row["end"] - row["op"]) / count * WIDTH
         row |= {"text": row["phase"] if wide > 7 * len(row["phase"]) else "", "shade": 0.18 + 0.16 * (number % 2)}
-    data = alt.InlineData(values=rows[:MOST_PLACES])
+    data = inline(rows[:MOST_PLACES])
     strip = alt.Chart(data).mark_rect(style="soft").encode(
-        x=_x(count), x2="end:Q", y=alt.value(_STRIP[0]), y2=alt.value(_STRIP[1]),
-        opacity=alt.Opacity("shade:Q", scale=None), tooltip="phase:N",
+        x=_x(count), x2=alt.X2("end:Q"), y=alt.value(_STRIP[0]), y2=alt.value(_STRIP[1]),
+        opacity=alt.Opacity("shade:Q", scale=None), tooltip=alt.Tooltip("phase:N"),
     )  # fmt: skip
     names = (
         alt.Chart(data)
         .mark_text(align="left", dx=4, fontSize=10)
-        .encode(x=_x(count), y=alt.value(sum(_STRIP) / 2), text="text:N")
+        .encode(x=_x(count), y=alt.value(sum(_STRIP) / 2), text=alt.Text("text:N"))
     )
     return [strip, names]
 

@@ -15,6 +15,7 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.prediction.asked import device_of
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import unchecked
 from rooflight.reporting.charts.roofline_layers import (
     ALL_ROOFS,
     AREAS,
@@ -47,7 +48,7 @@ from rooflight.units import seconds, whole_bytes, whole_count
 MOST_POINTS = 2000
 """The slowest; whoever wants all of them has the ledger."""
 _POINTS = "points"
-"""The data of all points has a name: Altair copies what stands in a layer again and again."""
+"""The name of the data of all points."""
 _KINDS = ("op", "module", "region")
 
 
@@ -65,13 +66,16 @@ def roofline_of(ledger: Ledger, on: str | None) -> Chart:
     return chart_of(marks_of(ledger, on=None if on is None else device_of(on)), ledger)
 
 
+@unchecked
 def chart_of(marks: Marks, ledger: Ledger) -> Chart:
     frame = frame_of(marks)
     kept = _kept(marks)
     kind = KINDS.get(ledger.header.step or "", "")
     title = f"Roofline of {marks.title}{', ' if kind else ''}{kind} on {marks.device.title}: times {marks.times}"
-    return Chart("roofline", title, _caption(marks, frame, kept), _definition(marks, frame, kept), marks_table(kept),
-                 hint=_hint(marks))  # fmt: skip
+    rows = [row for mark in kept for row in _rows(mark, marks, frame)]
+    points = [row for row in rows if row["kind"] != "step"]
+    return Chart("roofline", title, _caption(marks, frame, kept), _definition(marks, frame, rows), marks_table(kept),
+                 hint=_hint(marks), datasets={_POINTS: points})  # fmt: skip
 
 
 def _kept(marks: Marks) -> list[Mark]:
@@ -104,7 +108,7 @@ def _hint(marks: Marks) -> str:
             "see all again.")  # fmt: skip
 
 
-def _definition(marks: Marks, frame: Frame, kept: list[Mark]) -> alt.LayerChart:
+def _definition(marks: Marks, frame: Frame, rows: list[Row]) -> alt.LayerChart:
     several = (
         alt.binding_radio(options=list(marks.bases), name="FLOPs and bytes ") if len(marks.bases) > 1 else alt.Undefined
     )
@@ -112,7 +116,6 @@ def _definition(marks: Marks, frame: Frame, kept: list[Mark]) -> alt.LayerChart:
     every = alt.param(name=ALL_ROOFS, value=False, bind=alt.binding_checkbox(name="all roofs of the device "))
     family = alt.selection_point(name="family", fields=["family"], bind="legend")
     kind = alt.selection_point(name="kind", fields=["kind"], bind="legend")
-    rows = [row for mark in kept for row in _rows(mark, marks, frame)]
     named = label_rows(rows, marks, frame)
     step, others = ([row for row in rows if (row["kind"] == "step") == whole] for whole in (True, False))
     of_step, of_others = ([row for row in named if (row["kind"] == "step") == whole] for whole in (True, False))
@@ -120,9 +123,7 @@ def _definition(marks: Marks, frame: Frame, kept: list[Mark]) -> alt.LayerChart:
     filtered = [layer.transform_filter(family).transform_filter(kind) for layer in (points, labels(of_others, frame))]
     layers = [roof_lines(marks, frame), ridges(marks, frame), filtered[0], star(step, of_step, frame), filtered[1],
               *roof_texts(marks, frame), slope_text(marks, frame)]  # fmt: skip
-    drawn: Any = (
-        alt.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT, datasets={_POINTS: others})
-    )
+    drawn: Any = alt.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT)
     return cast("alt.LayerChart", drawn)
 
 
@@ -170,6 +171,7 @@ def _points(rows: list[Row], frame: Frame) -> Any:
     kinds = [kind for kind in _KINDS if any(row["kind"] == kind for row in rows)]
     shapes = {"op": "circle", "module": "diamond", "region": "square"}
     largest = largest_share(rows)
+    is_module = "datum.kind == 'module'"
     colours = alt.Scale(domain=families, range=[COLOURS[FAMILIES.index(family)] for family in families])
     legend = alt.Legend(orient="bottom", columns=alt.ExprRef(f"{NARROW} ? 2 : 8"), symbolType="circle")
     grey: Any = {"orient": "top", "direction": "horizontal", "symbolFillColor": COLOURS[-1],
@@ -189,8 +191,8 @@ def _points(rows: list[Row], frame: Frame) -> Any:
                           scale=alt.Scale(type="linear", domain=[0, largest], range=list(AREAS), clamp=True),
                           legend=None if kinds == ["region"] else
                           alt.Legend(**grey, format=".0%", values=_sizes(largest), symbolType="circle")),
-            fillOpacity=alt.condition("datum.kind == 'module'", alt.value(0.05), alt.value(0.6)),
-            strokeOpacity=alt.condition("datum.kind == 'module'", alt.value(0.7), alt.value(1)),
+            fillOpacity=alt.FillOpacityValue(**alt.condition(is_module, alt.value(0.05), alt.value(0.6))),
+            strokeOpacity=alt.StrokeOpacityValue(**alt.condition(is_module, alt.value(0.7), alt.value(1))),
             tooltip=tooltip(),
         )
     )  # fmt: skip

@@ -11,6 +11,7 @@ import altair as alt
 
 from rooflight import units
 from rooflight.reporting.charts.chart import WIDTH
+from rooflight.reporting.charts.drawing import inline
 from rooflight.reporting.charts.label_places import Box, Point, placed
 from rooflight.reporting.roofline_frame import Frame, decades, lines_of, roof_labels, slope_labels
 from rooflight.reporting.roofline_marks import Marks
@@ -37,7 +38,7 @@ Row = dict[str, Any]
 
 def chart(rows: list[Row]) -> Any:
     """Its methods hand back what Altair's types do not tell."""
-    return alt.Chart(alt.InlineData(values=rows))
+    return alt.Chart(inline(rows))
 
 
 @cache
@@ -74,10 +75,10 @@ def roof_lines(marks: Marks, frame: Frame) -> Any:
         .mark_rule(clip=True)
         .transform_filter(f"datum.used || {ALL_ROOFS}")
         .encode(
-            x=x_axis(frame), y=y_axis(frame), x2="x2:Q", y2="y2:Q",
-            strokeDash=alt.condition(sustained, alt.value([5, 4]), alt.value([1, 0])),
-            strokeWidth=alt.condition(sustained, alt.value(1.2), alt.value(2)),
-            opacity=alt.condition("datum.used", alt.value(0.95), alt.value(0.4)),
+            x=x_axis(frame), y=y_axis(frame), x2=alt.X2("x2:Q"), y2=alt.Y2("y2:Q"),
+            strokeDash=alt.StrokeDashValue(**alt.condition(sustained, alt.value([5, 4]), alt.value([1, 0]))),
+            strokeWidth=alt.StrokeWidthValue(**alt.condition(sustained, alt.value(1.2), alt.value(2))),
+            opacity=alt.OpacityValue(**alt.condition("datum.used", alt.value(0.95), alt.value(0.4))),
             tooltip=[alt.Tooltip("name:N", title="roof"), alt.Tooltip("figure:N", title="at most"),
                      alt.Tooltip("how:N", title="is a"), alt.Tooltip("source:N", title="from")],
         )
@@ -94,12 +95,12 @@ def ridges(marks: Marks, frame: Frame) -> Any:
             for row, roof in enumerate({roof.flops_per_s: roof for roof in reversed(marks.used)}.values())]  # fmt: skip
     data = chart(rows)
     down = data.mark_rule(clip=True, strokeDash=[1, 4], opacity=0.8).encode(
-        x=x_axis(frame), y=y_axis(frame), y2="y2:Q", tooltip=[alt.Tooltip("name:N", title="what")]
+        x=x_axis(frame), y=y_axis(frame), y2=alt.Y2("y2:Q"), tooltip=[alt.Tooltip("name:N", title="what")]
     )
     # One above the other: ridges may be near to each other.
     texts = [
         chart([row]).mark_text(align="left", dx=4, dy=-8 - 13 * row["row"], fontSize=10, style=["text", "soft"])
-        .encode(x=x_axis(frame), y=y_axis(frame, "y2"), text="said:N")
+        .encode(x=x_axis(frame), y=y_axis(frame, "y2"), text=alt.Text("said:N"))
         for row in rows
     ]  # fmt: skip
     return alt.layer(down, *texts)
@@ -117,7 +118,7 @@ def roof_texts(marks: Marks, frame: Frame) -> list[Any]:
         axes = {"x": x_axis(frame), "y": y_axis(frame)}
         behind = shown.transform_filter(f"!({NARROW})").mark_text(align="left", baseline="middle", dx=5, fontSize=10.5)
         above = shown.transform_filter(NARROW).mark_text(align="right", baseline="bottom", dy=-2, fontSize=9.5)
-        drawn += [behind.encode(**axes, text="full:N"), above.encode(**axes, text="short:N")]
+        drawn += [behind.encode(**axes, text=alt.Text("full:N")), above.encode(**axes, text=alt.Text("short:N"))]
     return drawn
 
 
@@ -132,7 +133,7 @@ def slope_text(marks: Marks, frame: Frame) -> Any:
         align="right", baseline="bottom", lineHeight=_LINE, dx=-4, dy=-_LINE * (len(said) - 1) - 2, fontSize=10.5
     )
     short = shown.transform_filter(NARROW).mark_text(align="right", baseline="bottom", dx=-3, fontSize=9.5)
-    return alt.layer(full.encode(**axes, text="said:N"), short.encode(**axes, text="short:N"))
+    return alt.layer(full.encode(**axes, text=alt.Text("said:N")), short.encode(**axes, text=alt.Text("short:N")))
 
 
 def _slope_place(marks: Marks, frame: Frame) -> tuple[float, float]:
@@ -149,7 +150,7 @@ def star(rows: list[Row], named: list[Row], frame: Frame) -> Any:
     name = chart(named).mark_text(fontSize=11, fontWeight="bold", baseline="middle")
     return alt.layer(
         shape.transform_filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), tooltip=tooltip(step=True)),
-        name.transform_filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), text="said:N"),
+        name.transform_filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), text=alt.Text("said:N")),
     )
 
 
@@ -168,7 +169,7 @@ def labels(named: list[Row], frame: Frame) -> Any:
         chart(named)
         .mark_text(fontSize=10, baseline="middle", opacity=0.85)
         .transform_filter(f"{_SHOWN} && !({NARROW})")
-        .encode(x=x_axis(frame), y=y_axis(frame), text="said:N")
+        .encode(x=x_axis(frame), y=y_axis(frame), text=alt.Text("said:N"))
     )
 
 

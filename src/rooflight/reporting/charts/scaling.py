@@ -11,6 +11,7 @@ from rooflight import units
 from rooflight.prediction.result import Prediction, Predictions, ScalingPoint
 from rooflight.reporting.charts.axes import log_scale, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.series import MOST, Series, series
 from rooflight.reporting.predict_tables import rate
 from rooflight.reporting.table import Column, Table
@@ -24,6 +25,7 @@ _MOST_TICKS = 7
 Row = dict[str, Any]
 
 
+@unchecked
 def scaling_chart(predictions: Predictions) -> Chart | None:
     """`None` where nothing was predicted for many GPUs, or no curves were asked for."""
     found = [one for one in predictions if one.many is not None and (one.many.weak or one.many.strong)]
@@ -79,7 +81,7 @@ def _tips() -> list[alt.Tooltip]:
 
 
 def _line(rows: Sequence[Row], x: alt.X, y: alt.Y, lines: Series) -> list[Any]:
-    chart = alt.Chart(alt.InlineData(values=list(rows)))
+    chart = alt.Chart(inline(rows))
     return [
         chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint()),
         chart.mark_point(size=42, filled=True).encode(
@@ -93,7 +95,7 @@ def _throughput(rows: Sequence[Row], lines: Series, kind: str) -> Any:
     scale, ticks = log_scale(value for row in rows for value in (row["throughput"], row["ideal"]))
     axis = si_axis("samples a second", "", values=ticks)
     y = alt.Y("throughput:Q", axis=axis, scale=scale)
-    ideal = alt.Chart(alt.InlineData(values=list(rows))).mark_line(strokeDash=[5, 4], strokeWidth=1.1).encode(
+    ideal = alt.Chart(inline(rows)).mark_line(strokeDash=[5, 4], strokeWidth=1.1).encode(
         x=x, y=alt.Y("ideal:Q", axis=axis, scale=scale), color=lines.color, opacity=lines.faint(0.75)
     )  # fmt: skip
     if lines.has_legend:
@@ -108,7 +110,7 @@ def _efficiency(rows: Sequence[Row], lines: Series) -> Any:
     axis = alt.Axis(title="efficiency", format="%", values=[0, 0.25, 0.5, 0.75, 1])
     most = max(1.0, *(row["efficiency"] for row in rows))
     y = alt.Y("efficiency:Q", axis=axis, scale=alt.Scale(domain=[0, 1.05 * most], nice=False))
-    ideal = alt.Chart(alt.InlineData(values=[{"efficiency": 1}])).mark_rule(strokeDash=[5, 4]).encode(y=y)
+    ideal = alt.Chart(inline([{"efficiency": 1}])).mark_rule(strokeDash=[5, 4]).encode(y=y)
     return alt.layer(ideal, *_line(rows, x, y, lines)).properties(width=_PANEL, height=_HEIGHT)
 
 

@@ -51,7 +51,7 @@ class Series:
 
     def faint(self, opacity: float = 1.0) -> Any:
         """Lines that were not picked in the legend step back."""
-        return alt.when(self.picked).then(alt.value(opacity)).otherwise(alt.value(opacity * 0.1))
+        return alt.OpacityValue(**alt.when(self.picked).then(alt.value(opacity)).otherwise(alt.value(opacity * 0.1)))
 
 
 def series(field: str, names: Sequence[str], *, chart: str) -> Series:

@@ -14,6 +14,7 @@ from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import rows as measured_rows
 from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.table import Column, Table
 from rooflight.units import seconds, whole_bytes, whole_count
@@ -44,6 +45,7 @@ Amounts = dict[str, dict[str, Number]]
 """By type, then by quantity; unknown ones are absent."""
 
 
+@unchecked
 def shares_chart(ledger: Ledger) -> Chart | None:
     amounts, quantities = _amounts(ledger)
     totals = {one.name: sum(row.get(one.name, 0) for row in amounts.values()) for one in quantities}
@@ -122,12 +124,12 @@ def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence
     legend = alt.Legend(orient="top", symbolType="square", columns=on_phone(2, 4))
     colours = alt.Scale(domain=names, range=[one.colour for one in shown])
     colour = alt.Color("quantity:N", title=None, sort=names, legend=legend, scale=colours)
-    opacity = alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.12))
+    opacity = alt.OpacityValue(**alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.12)))
     most = max(row["share"] for row in rows)
     ticks = [step / 10 for step in range(0, 11, 1 if most < 0.5 else 2) if step / 10 <= 1.1 * most]
     x = alt.X("share:Q", axis=alt.Axis(title="share of the step", format="%", values=ticks),
               scale=alt.Scale(domain=[0, 1.25 * most], nice=False))  # fmt: skip
-    data = alt.InlineData(values=list(rows))
+    data = inline(rows)
     tips = [alt.Tooltip("whole:N", title="type"), alt.Tooltip("quantity:N"), alt.Tooltip("text:N", title="share"),
             alt.Tooltip("amount:N", title="of it")]  # fmt: skip
     bars = alt.Chart(data).mark_bar(cornerRadiusEnd=1.5).encode(
@@ -135,7 +137,7 @@ def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence
     ).add_params(picked)  # fmt: skip
     wide = f"{PLACE_WIDTH} > 560 || !datum.said ? datum.said : datum.text"
     text = alt.Chart(data).transform_calculate(shown=wide).mark_text(align="left", dx=4, fontSize=10).encode(
-        x=x, y=y, yOffset=offset, text="shown:N", opacity=opacity
+        x=x, y=y, yOffset=offset, text=alt.Text("shown:N"), opacity=opacity
     )  # fmt: skip
     return alt.layer(bars, text).properties(width=WIDTH, height=len(types) * (_BAR * len(names) + _GAP))
 

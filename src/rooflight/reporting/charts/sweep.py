@@ -11,6 +11,7 @@ from rooflight import units
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting.charts.axes import log_scale, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.series import MOST, Series, series
 from rooflight.reporting.predict_tables import between, rate
 from rooflight.reporting.table import Column, Table, metric_column
@@ -23,6 +24,7 @@ _HINT = "Hollow points do not fit. Click a device in the legend to see it alone.
 Row = dict[str, Any]
 
 
+@unchecked
 def sweep_chart(predictions: Predictions) -> Chart | None:
     """`None` where there is only one batch."""
     found = [one for one in predictions if one.batch is not None]
@@ -79,7 +81,7 @@ def _tips(*fields: tuple[str, str]) -> list[alt.Tooltip]:
 
 def _line(rows: Sequence[Row], x: alt.X, y: alt.Y, lines: Series, tips: list[alt.Tooltip]) -> list[Any]:
     """Points are hollow where it does not fit."""
-    chart = alt.Chart(alt.InlineData(values=list(rows)))
+    chart = alt.Chart(inline(rows))
     drawn = [chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint())]
     for fits in (True, False):
         some = chart.transform_filter(f"(datum.fits != 'does not fit') == {str(fits).lower()}")
@@ -98,7 +100,7 @@ def _flops(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     tips = _tips(("flops_text", "FLOPs"))
     if all(len({row["flops"] for row in rows if row["batch"] == batch}) == 1 for batch in batches):
         once = [{**row, "device": _ALL} for row in rows if row["device"] == rows[0]["device"]]
-        chart = alt.Chart(alt.InlineData(values=once))
+        chart = alt.Chart(inline(once))
         return alt.layer(
             chart.mark_line(style="ink", strokeWidth=1.8).encode(x=x, y=y),
             chart.mark_point(style="ink", size=30, filled=True).encode(x=x, y=y, tooltip=tips),
@@ -116,19 +118,19 @@ def _memory(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
         {"device": device, "memory": capacity, "batch": batches[0], "text": f"{device} has {units.bytes_(capacity)}"}
         for device, capacity in dict.fromkeys((row["device"], row["capacity"]) for row in known)
     ]
-    chart = alt.Chart(alt.InlineData(values=capacities))
+    chart = alt.Chart(inline(capacities))
     layers.append(chart.mark_rule(strokeDash=[6, 4], strokeWidth=1.4).encode(
-        y=y, color=lines.color, opacity=lines.faint(), tooltip="text:N"))  # fmt: skip
+        y=y, color=lines.color, opacity=lines.faint(), tooltip=alt.Tooltip("text:N")))  # fmt: skip
     layers.append(chart.mark_text(align="left", dx=2, dy=-5, fontSize=9).encode(
-        x=x, y=y, text="text:N", opacity=lines.faint()))  # fmt: skip
+        x=x, y=y, text=alt.Text("text:N"), opacity=lines.faint()))  # fmt: skip
     return _panel(layers)
 
 
 def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     x = _batch_axis(batches)
     y = _y("time", "time of a step", "s", (row[name] for row in rows for name in ("low", "high", "time")))
-    band = alt.Chart(alt.InlineData(values=list(rows))).mark_area().encode(
-        x=x, y=alt.Y("low:Q", scale=y["scale"], axis=y["axis"]), y2="high:Q", color=lines.color,
+    band = alt.Chart(inline(rows)).mark_area().encode(
+        x=x, y=alt.Y("low:Q", scale=y["scale"], axis=y["axis"]), y2=alt.Y2("high:Q"), color=lines.color,
         opacity=lines.faint(0.16)
     )  # fmt: skip
     tips = _tips(

@@ -66,7 +66,7 @@ def _lines(told: Told) -> Iterator[str]:
         where = "" if told.roofed is told.judge else f"on {step.device}, predicted: "
         yield where + verdict_text.step_line(step)
     if told.is_measured and any(op.cost is not None for op in told.ledger.ops):
-        lines = why_tables.why_lines(with_its_estimate(told.ledger, told.source))
+        lines = why_tables.why_lines(told.with_estimate)
         if lines:
             yield f"why estimate and measurement differ: {'; '.join(lines)}"
 
@@ -78,7 +78,7 @@ def _roofline(told: Told) -> Section | None:
     if not told.ledger.ops:
         return None
     try:
-        marks = marks_of(told.elsewhere, on=told.roofed.device)
+        marks = marks_of(told.elsewhere, on=told.roofed.device, judge=told.roofed)
     except NoRoofline as error:
         return Section(missing=error.on_command_line)
     return Section(charts=(chart_of(marks, told.elsewhere),))
@@ -103,7 +103,7 @@ def _why(told: Told) -> Section | None:
         return None
     if all(op.cost is None for op in told.ledger.ops):
         return Section(missing="no op of this step has a formula, so there is nothing to compare with")
-    whys = with_its_estimate(told.ledger, told.source)
+    whys = told.with_estimate
     if not whys.whys:
         return _why_elsewhere(told.ledger)
     return Section(lines=tuple(why_tables.why_lines(whys)), tables=_why_tables(whys),
@@ -146,13 +146,14 @@ def _advice(told: Told) -> Section | None:
 
 def _memory(told: Told) -> Section | None:
     from rooflight.reporting.charts.memory import memory_chart
-    from rooflight.reporting.charts.memory_course import peak_tenants_table
+    from rooflight.reporting.charts.memory_course import peak_tenants_table, predicted_memory
 
     if not told.ledger.ops:
         return None
     on = told.devices[0] if told.devices else None
-    chart = memory_chart(told.ledger, on=on)
-    tables = [Titled("Who lives in memory at the peak", peak_tenants_table(told.ledger, on=on))]
+    memory = predicted_memory(told.ledger, on)
+    chart = memory_chart(told.ledger, on=on, memory=memory)
+    tables = [Titled("Who lives in memory at the peak", peak_tenants_table(told.ledger, on=on, memory=memory))]
     if told.is_measured:
         tables.append(Titled("As measured", step_tables.memory_table(told.measured)))
     return Section(charts=_charts(chart), tables=_filled(tables))

@@ -10,17 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware.device import Device
-from rooflight.ledger import Ledger, total
+from rooflight.ledger import Ledger, Module, Op, total
 from rooflight.measured import is_measured
 from rooflight.prediction.result import Predictions
 from rooflight.spec import StepSpec, is_live
+
+if TYPE_CHECKING:
+    from rooflight.prediction.prepared import Step
+    from rooflight.prediction.what_fits import Asked
 
 _OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):([A-Za-z][\w.-]*)")
 """Names of architectures; a folder of that name is none."""
@@ -51,11 +56,20 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Again:
-    """The step of a ledger, asked for once more by name."""
+    """The step of a ledger, asked for once more by name. What was traced of it serves all questions."""
 
-    spec: StepSpec
-    ledger: Ledger
-    """Its estimate, as a GPU would run it."""
+    asked: Asked
+    step: Step
+    """As a GPU would run it."""
+    scaled: bool
+    """Does one trace serve its own batch and all others?"""
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Its estimate."""
+        from rooflight.prediction.prepared import ledger_of
+
+        return ledger_of(self.step)
 
 
 def outlook(ledger: Ledger, devices: Sequence[Device], again: Again | str) -> Outlook:
@@ -80,17 +94,17 @@ def outlook(ledger: Ledger, devices: Sequence[Device], again: Again | str) -> Ou
         where = [device.name for device in devices]
         return Outlook(_tried(lambda: _from_ledger(ledger, devices)), _by_hand(ledger, again, where, sizes),
                        _by_hand(ledger, again, where[:1], cluster) if training else only_training)  # fmt: skip
-    from rooflight.prediction.api import predict
+    from rooflight.prediction.api import answer
+    from rooflight.prediction.many import layout_of
 
-    def plain(on: Any, **changed: Any) -> Predictions:
-        return predict(replace(again.spec, **changed), on=on, advice=False, find_savings=False)
-
-    scaling = _tried(lambda: plain(devices[0], **cluster)) if training else only_training
-    sweep = _tried(lambda: plain(devices, **sizes))
+    plain = partial(answer, again.asked, advice=False, find_savings=False)
+    many = layout_of(None, **cluster)
+    scaling = _tried(lambda: plain(devices[:1], [batch], layout=many)) if training else only_training
+    sweep = _tried(lambda: plain(devices, list(sizes["batch"])))
     if large and sweep.found is not None:
         here = Part(replace(sweep.found, predictions=tuple(row for row in sweep.found if row.batch == batch)))
     else:
-        here = _tried(lambda: plain(devices))
+        here = _tried(lambda: plain(devices, [batch], scaled=again.scaled))
     return Outlook(here, sweep, scaling)
 
 
@@ -144,14 +158,19 @@ def _built_again(ledger: Ledger) -> Again:
     header = ledger.header
     if header.batch is None or not _is_known(header.model):
         raise BadInput(f"{header.model} is not built again for a report")
-    from rooflight.estimation.api import estimate
+    from rooflight.prediction.steps import Traces
+    from rooflight.prediction.what_fits import Asked
+    from rooflight.trace import TraceOptions
 
     spec = StepSpec.of(header)
-    same = estimate(spec, target="cuda")
-    if _identity(same) != _identity(ledger):
+    traces, options = Traces(spec.model, **spec.build), TraceOptions.of(spec)
+    # The trace that other batches need serves this one, too. A batch of 1 is apart: some models skip a sum over it.
+    several = header.batch > 1
+    (step,), notes = traces.steps([header.batch], options, scaled=several)
+    if _identity(step.ledger.modules, step.ops_with_cost) != _identity(ledger.modules, ledger.ops):
         raise BadInput(f"{header.model} as it is built now is not what this ledger was made from (other sizes or "
                        "options)")  # fmt: skip
-    return Again(spec, same)
+    return Again(Asked(traces, options), step, scaled=several and not notes)
 
 
 def _is_known(model: str) -> bool:
@@ -163,9 +182,9 @@ def _is_known(model: str) -> bool:
     return found is not None and not Path(found[1]).exists()
 
 
-def _identity(ledger: Ledger) -> tuple[Any, ...]:
-    sums = total(ledger.ops)
-    return [(module.path, module.type, module.params) for module in ledger.modules], sums.flops, sums.recompute_flops
+def _identity(modules: Sequence[Module], ops: Sequence[Op]) -> tuple[Any, ...]:
+    sums = total(ops)
+    return [(module.path, module.type, module.params) for module in modules], sums.flops, sums.recompute_flops
 
 
 def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:

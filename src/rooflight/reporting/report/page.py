@@ -18,6 +18,7 @@ from rooflight.reporting.charts.theme import config
 from rooflight.reporting.report.claims_cells import Lines, folded, has_claims
 from rooflight.reporting.report.model import Report
 from rooflight.reporting.report.tree import Tree, TreeColumn
+from rooflight.reporting.report.vega import vega_bundle
 from rooflight.reporting.table import Label, Table
 
 _MOST_ROWS = 400
@@ -45,7 +46,7 @@ def to_page(report: Report) -> str:
     environment.keep_trailing_newline = True
     return environment.from_string(_asset("page.html")).render(
         report=report, version=__version__, css=Markup(_asset("page.css")), script=Markup(_asset("page.js")),
-        vega=Markup(_inside_script(_vega())) if any(report.charts) else Markup(""),
+        vega=Markup(_inside_script(vega_bundle())) if any(report.charts) else Markup(""),
         data=Markup(safe_json(_data(report))),
     )  # fmt: skip
 
@@ -66,14 +67,6 @@ def _inside_script(code: str) -> str:
 @cache
 def _asset(name: str) -> str:
     return (files("rooflight.reporting.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-@cache
-def _vega() -> str:
-    import vl_convert
-
-    bundle: str = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]  # its stub forgets the default
-    return bundle
 
 
 def _data(report: Report) -> dict[str, Any]:

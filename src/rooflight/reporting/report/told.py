@@ -8,6 +8,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from rooflight.comparison.sides import Comparison, with_its_estimate
 from rooflight.comparison.why import Reasons
 from rooflight.explanation.verdicts import Judge
 from rooflight.hardware.device import Device
@@ -31,8 +32,12 @@ class Told:
     left_out: tuple[str, ...] = ()
     """Devices that were named and cannot run it, and why."""
 
-    @cached_property
+    @property
     def measured(self) -> Measured:
+        return self.judge.measured if self.is_measured else self._estimated
+
+    @cached_property
+    def _estimated(self) -> Measured:
         return Measured(self.ledger)
 
     @property
@@ -70,8 +75,14 @@ class Told:
         return Judge(self.elsewhere, on=self.devices[0])
 
     @cached_property
+    def with_estimate(self) -> Comparison:
+        """A measured step against what the mathematics says of its ops."""
+        return with_its_estimate(self.ledger, self.source)
+
+    @cached_property
     def reasons(self) -> Reasons:
-        return Reasons(self.measured)
+        has_estimate = any(op.cost is not None for op in self.ledger.ops)
+        return self.with_estimate.reasons[1] if self.is_measured and has_estimate else Reasons(self.measured)
 
     @cached_property
     def tree(self) -> Tree:
