@@ -1,0 +1,58 @@
+"""How long reports take to be made, here and in another tree, one after the other in the same minutes.
+
+    python benchmarks/report_speed.py OTHER/src [ROUNDS]
+
+Each is made on one core; what counts is the least CPU time (user and system) of the rounds, and the ratio of the two:
+other work on the machine makes both longer. The first round of each tree is not counted: it fills Python's and Vega's
+caches.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[1] / "src"
+GPT2 = ["estimate", "gpt2", "--seq", "1024", "--batch", "4", "--step", "train"]
+REPORTS = {
+    "ResNet-50 training, measured, page": ["recorded:h200/resnet50-train-fp32", "-o", "report.html"],
+    "ResNet-50 training, measured, Markdown": ["recorded:h200/resnet50-train-fp32", "-o", "report.md"],
+    "GPT-2 training, estimated, page": ["gpt2.json.gz", "--on", "h200,a100", "-o", "report.html"],
+}
+
+
+def main() -> None:
+    trees = (Path(sys.argv[1]).resolve(), HERE)
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    print("| report | before | now | ratio |\n|---|---:|---:|---:|")
+    with tempfile.TemporaryDirectory() as folder:
+        for what, line in REPORTS.items():
+            seconds: tuple[list[float], list[float]] = ([], [])
+            for _ in range(rounds + 1):
+                for tree, found in zip(trees, seconds, strict=True):
+                    if line[0].startswith("gpt2"):
+                        cpu_s([*GPT2, "-o", line[0], "--force"], tree, folder)  # a ledger of its own format
+                    found.append(cpu_s(["report", *line, "--force"], tree, folder))
+            before, now = (min(found[1:]) for found in seconds)
+            print(f"| {what} | {before:.2f} s | {now:.2f} s | {before / now:.2f} |", flush=True)
+
+
+def cpu_s(line: list[str], tree: Path, folder: str) -> float:
+    def used() -> float:
+        found = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return found.ru_utime + found.ru_stime
+
+    began = used()
+    subprocess.run([sys.executable, "-m", "rooflight", *line], check=True, capture_output=True, cwd=folder,
+                   env={**os.environ, "PYTHONPATH": str(tree)})  # fmt: skip
+    return used() - began
+
+
+if __name__ == "__main__":
+    main()
