@@ -816,7 +816,7 @@ def test_pandas_has_a_column_for_every_measured_quantity():
     assert frame.tensor_flops_tf32.sum() == 14_000
     assert str(frame.tensor_flops_tf32.dtype) == "Int64"
     assert frame.dram_bytes_read.isna().tolist() == [False, False, False, False, True, True, False, False]
-    assert frame.gpu_time_s.sum() == near(90 * US)
+    assert frame.kernel_time_s.sum() == near(90 * US)
 
 
 def test_a_notebook_shows_the_measurement_harmlessly():

@@ -18,6 +18,7 @@ from small_models import First
 from torch import nn
 
 import rooflight
+from rooflight import metrics
 from rooflight.errors import BadInput
 from rooflight.estimation.costs import fill_costs
 from rooflight.hardware.calibration import Calibration, Points, shipped
@@ -25,6 +26,7 @@ from rooflight.hardware.devices import find, names
 from rooflight.hardware.tasks import FAMILIES, Task
 from rooflight.ledger import Ledger, Op, Tensor, Value
 from rooflight.prediction import advice as advising
+from rooflight.prediction import changes
 from rooflight.prediction.api import predict
 from rooflight.prediction.asked import waited_much
 from rooflight.prediction.batches import PRIMES, DoesNotScale, Rescaled, check_scales, ledger_at, prime_for
@@ -779,11 +781,11 @@ def test_every_gpu_of_the_database_can_be_carried_over_to(name):
 
 
 def test_a_precision_that_the_device_lacks_is_one_clear_line():
-    with pytest.raises(BadInput, match=r"V100.* has no bf16: it has .*choose with --dtype"):
+    with pytest.raises(BadInput, match=r"V100.* has no bf16: it has .*choose with dtype"):
         predict("resnet18", on="v100", batch=1, dtype="bf16")
     with pytest.raises(BadInput, match="has no fp16"):
         check_precision("fp16", [find("k80")])
-    with pytest.raises(BadInput, match=r"V100.*K80.*or leave v100-sxm2-16,k80 out of --on"):
+    with pytest.raises(BadInput, match=r"V100.*K80.*or leave v100-sxm2-16,k80 out of on"):
         predict("resnet18", on=["a100", "v100", "k80"], batch=1, dtype="bf16")
 
 
@@ -835,18 +837,20 @@ def trained():
 
 def advice_for(step, device="h200", *, graphs=False, **options):
     one_ = predictor(find(device), **options)
-    (cell,) = cells_of(step, [one_], graphs=graphs)
-    return cell, advising.advise(step, one_, cell, graphs=graphs)
+    (cell,) = cells_of(changes.as_graph(step).step if graphs else step, [one_])
+    return cell, advising.predicted_advice(cell, lambda _: True)
 
 
 def test_what_helps_is_listed_by_how_much(trained):
     cell, found = advice_for(trained.at(2))
     assert found
-    assert [one_.gain for one_ in found] == sorted((one_.gain for one_ in found), reverse=True)
-    assert all(one_.gain >= 0.03 for one_ in found)
+    gains = [one_.gain for one_ in found if one_.samples == 1]
+    assert gains == sorted(gains, reverse=True) and [one_.key for one_ in found[len(gains) :]] == ["batch"]
+    assert all(one_.gain >= metrics.WORTH for one_ in found)
     assert len({one_.change for one_ in found}) == len(found)
-    graphs = next(one_ for one_ in found if "graph" in one_.change)
-    assert graphs.time_s == pytest.approx(cells_of(trained.at(2), [predictor(find("h200"))], graphs=True)[0].wall_s)
+    graphs = next(one_ for one_ in found if one_.key == "graph")
+    graph = changes.as_graph(trained.at(2)).step
+    assert graphs.time_s == pytest.approx(cells_of(graph, [predictor(find("h200"))])[0].wall_s)
     assert graphs.gain == pytest.approx(cell.wall_s / graphs.time_s - 1)
 
 
@@ -854,17 +858,17 @@ def test_every_change_is_another_prediction(trained):
     """The time that is given is that of the changed step, and each change changes the tasks it should."""
     step = trained.at(64)
     one_ = predictor(find("h200"))
-    (cell,) = cells_of(step, [one_], graphs=False)
-    changes = dict(advising._changes(step, one_, graphs=False, fits=lambda _: True))
-    assert len(changes) >= 5
-    for change, (other, with_graphs) in changes.items():
-        (after,) = cells_of(other, [one_], graphs=with_graphs)
+    (cell,) = cells_of(step, [one_])
+    possible = {change.key: change.step for change in changes.changes_of(step, one_)}
+    assert {*possible} >= {"bf16", "channels_last", "fused", "compile", "graph"}
+    for key, other in possible.items():
+        (after,) = cells_of(other, [one_])
         assert after.wall_s > 0
-        assert after.wall_s != cell.wall_s, change
-    told = {one_.change: one_.time_s for one_ in advising.advise(step, one_, cell, graphs=False)}
-    for change, time_s in told.items():
-        other, with_graphs = changes[change]
-        assert time_s == pytest.approx(cells_of(other, [one_], graphs=with_graphs)[0].wall_s)
+        assert after.wall_s != cell.wall_s or after.gpu_s != cell.gpu_s, key
+    for told in advising.predicted_advice(cell):
+        other = possible[told.key.removeprefix("graph + ")]
+        other = changes.as_graph(other).step if told.key.startswith("graph + ") else other
+        assert told.time_s == pytest.approx(cells_of(other, [one_])[0].wall_s)
 
 
 def test_changed_tasks_are_those_of_the_model_that_was_changed():
@@ -875,13 +879,11 @@ def test_changed_tasks_are_those_of_the_model_that_was_changed():
 
     steps = {dtype: PreparedTrace(rooflight.estimate("resnet18", batch=4, step="train", dtype=dtype), None).at(None)
              for dtype in ("fp32", "bf16")}  # fmt: skip
-    changed = advising.in_bf16(steps["fp32"])
+    changed = changes.in_bf16(steps["fp32"])
     assert matrix(changed) == matrix(steps["bf16"])
-    fused = advising.fused(steps["fp32"])
+    fused = changes.fused(steps["fp32"])
     assert [task.family for task in fused.tasks if "fused" in task.family or task.family == "foreach"] == ["fused-sgd"]
-    assert all(
-        task.numbers[-1] for task in map(advising.in_channels_last, changed.tasks) if task.family.startswith("conv")
-    )
+    assert all(task.numbers[-1] for task in changes.in_channels_last(changed).tasks if task.family.startswith("conv"))
 
 
 def test_what_is_done_already_is_not_advised(trained):

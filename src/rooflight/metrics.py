@@ -57,12 +57,12 @@ def is_host_bound(gpu_busy_s: Number | None, wall_time_s: Number | None) -> bool
 
 def side(compute_s: float, memory_s: float) -> Side:
     """The roof that work lies under: the one that asks for more time."""
-    return "compute" if compute_s > memory_s else "memory"
+    return "memory" if memory_s > compute_s else "compute"
 
 
 def bound(compute_time_s: float, memory_time_s: float, *, host_bound: bool | None = None) -> Bound:
     """Of a step: the host where the GPU waits for it, else the side on which more of the kernels' time is."""
-    return "host" if host_bound else "memory" if memory_time_s >= compute_time_s else "compute"
+    return "host" if host_bound else "memory" if memory_time_s > compute_time_s else "compute"
 
 
 def percent_of_roof(roof_time_s: float | None, time_s: float | None) -> float | None:

@@ -210,7 +210,8 @@ def _bound_by_ledger(claim: Claim, said: str, scope: Scope, device: Device | Non
     answer = ran.bound(scope, device)
     own = placed.is_own(scope, device)
     if answer.value == said:
-        return Judged(claim=claim, verdict="right", answer=answer)
+        # A verdict without the distance to the roof says little: it is said.
+        return Judged(claim=claim, verdict="right", answer=answer, reason=placed.distance(scope) if own else "")
     also = placed.also_bound(scope, by_name=same_model(claim.layer, scope.ledger.header.model)) if own else ()
     if said in also:
         reason = f"of its kernels: as a whole it is bound by {answer.value}"

@@ -12,6 +12,7 @@ from rooflight.claims.result import Answer, CannotTell
 from rooflight.explanation.verdicts import Verdict
 from rooflight.hardware.device import Device
 from rooflight.measured.rows import phases
+from rooflight.metrics import percent_text
 from rooflight.reporting.verdict_text import place as place_text
 from rooflight.summary import By
 
@@ -74,6 +75,14 @@ def also_bound(scope: Scope, *, by_name: bool) -> tuple[str, ...]:
     found = verdicts_on(scope)
     far = [FAR_WORDS[row.far] for row in found[:1] if row.far]
     return (*far, *(row.bound for row in found[1:] if by_name and row.bound is not None))
+
+
+def distance(scope: Scope) -> str:
+    """How far a part is from the roof that it lies under, where that is far."""
+    found = verdicts_on(scope)
+    if not found or not found[0].far or found[0] is scope.book.roofs.step().whole:
+        return ""
+    return f"but at {percent_text(found[0].percent_of_roof)} of that roof: {found[0].far}"
 
 
 FAR_WORDS = {"short kernels": "host", "neither roof": "host", "L2 cache": "cache"}

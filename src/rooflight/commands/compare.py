@@ -36,7 +36,8 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json, .csv or .md.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, depth: int | None, unfold: bool,
-            on: str | None, as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None, force: bool) -> None:  # fmt: skip
+            on: str | None, as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None,
+            force: bool) -> None:  # fmt: skip
     """Put two saved ledgers side by side and say why they differ: estimate and measurement, eager and compiled, two
     precisions, two batches. Without B, a measured A beside what the mathematics says of the same step; an estimate
     beside what is predicted of it with --on.

@@ -102,8 +102,27 @@ class Advisor:
 
     def step(self) -> tuple[Advice, ...]:
         """Every change of the whole step that is worth it, best first; then a larger batch."""
-        larger = self._larger_batch()
-        return (*advise(self.changes, self._timing), *(() if larger is None else (larger,)))
+        others = (None if self.changes else self._graph_alone(), self._larger_batch())
+        return (*advise(self.changes, self._timing), *(one for one in others if one is not None))
+
+    def _graph_alone(self) -> Advice | None:
+        """Of a measured step whose ops prediction knows nothing of: the host launches once."""
+        busy = busy_s(self._measured)
+        if self._predictor is None or self._measured.ledger.header.is_graph or busy is None or self.wall_s is None:
+            return None
+        wall, gain = self._in_graph(busy), metrics.gain(self.wall_s, self._in_graph(busy))
+        if gain < metrics.WORTH:
+            return None
+        return Advice(
+            change="one CUDA graph for the step", key="graph", options="--graphs", how="as one CUDA graph",
+            origin=f"GPU-busy as {self._measured.origin}, with a graph's gaps", time_s=wall, gain=gain,
+            throughput=metrics.throughput(self.samples, wall), wall_time_s=self.wall_s, kernel_time_s=self.kernel_s,
+            changed_kernel_time_s=self.kernel_s,
+        )  # fmt: skip
+
+    def _in_graph(self, busy: float) -> float:
+        """What is left of the wall in a graph: the GPU's work and the gaps between its kernels."""
+        return busy + sum(one.kernels for one in self._all) * gap_of(self._known_predictor, graphs=True)
 
     @cached_property
     def _timing(self) -> Timing:
@@ -161,10 +180,7 @@ class Advisor:
         after, busy = self._after(self._all, change), busy_s(self._measured)
         if not change.step.is_graph or self._step is None or self._step.is_graph:
             return self._walls([(self._all, change)])[0], after, self._origin(change)
-        # The host launches once: what is left is the GPU's work and the gaps between kernels in a graph.
-        assert self._predictor is not None
-        gaps = sum(one.kernels for one in self._all) * gap_of(self._predictor, graphs=True)
-        wall = None if busy is None or self.wall_s is None else busy * after / self.kernel_s + gaps
+        wall = None if busy is None or self.wall_s is None else self._in_graph(busy * after / self.kernel_s)
         origin = f"GPU-busy as {self._measured.origin}, with a graph's gaps"
         return wall, after, origin if change.key == "graph" else f"{origin}; kernels: {self._origin(change)}"
 

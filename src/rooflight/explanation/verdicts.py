@@ -336,8 +336,8 @@ class Judge:
         return replace(
             found, bound=bound, sides=dict(sides), far={why: share for why, share in far.items() if share},
             whole=replace(found.whole, bound=found.whole.side if bound == "host" else bound, percent_of_roof=percent),
-            percent_of_roof=percent, intensity=found.whole.estimated_intensity, mfu=self.mfu, advice=self.advisor.step(),
-            predictor="" if predictor is None else f"{predictor.tier}: {predictor.source}",
+            percent_of_roof=percent, intensity=found.whole.estimated_intensity, mfu=self.mfu,
+            advice=self.advisor.step(), predictor="" if predictor is None else f"{predictor.tier}: {predictor.source}",
         )  # fmt: skip
 
 
@@ -359,7 +359,7 @@ def _placed(plain: Verdict, work: Work, parts: Sequence[_Part], time_s: float, *
         # Each under its own roof: what they add up to is what a plan for all of them could reach.
         roof_s = sum(part.work.roof_s for part in parts)
         of_memory = sum(part.time_s for part in parts if part.work.side == "memory")
-        side = "memory" if 2 * of_memory >= sum(part.time_s for part in parts) else "compute"
+        side = metrics.side(sum(part.time_s for part in parts) - of_memory, of_memory)
     return replace(
         plain, flops=work.flops, flops_basis=work.flops_basis, bytes=work.bytes, bytes_basis=work.bytes_basis,
         units=work.units, intensity=work.intensity, ridge=work.ridge, side=side, parts=max(len(parts), 1),

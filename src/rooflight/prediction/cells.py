@@ -73,7 +73,7 @@ class _UnderRoofs(TypedDict):
 def _under_roofs(step: Step, limits: Limits, seconds: Array, wall_s: float) -> _UnderRoofs:
     """What the roofs say of a step whose ops take so long."""
     kinds, gpu_s = step.kind_of, float(seconds.sum())
-    on_memory = limits.memory_s >= limits.compute_s
+    on_memory = limits.memory_s > limits.compute_s
     memory_s = float(seconds[on_memory[kinds]].sum())
     host_bound = metrics.is_host_bound(gpu_s, wall_s)
     demands = step.demands

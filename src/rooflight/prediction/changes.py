@@ -72,7 +72,7 @@ def changes_of(step: Step, predictor: Predictor) -> Iterator[Change]:
         yield Change("bf16", "bf16 for the whole model", "--dtype bf16", "in bf16", in_bf16(step), BF16_ASSUMES)
     if has_fp32_gemm(step) and "tf32" in predictor.device.tensor_flops_per_s:
         yield Change("TF32", "TF32 in matmuls", "--tf32", "with TF32 in matmuls", in_tf32(step))
-    if sizes := uneven_sizes(step):
+    if (sizes := uneven_sizes(step)) and not step.is_compiled:  # the compiler pads by itself
         named = " and ".join(f"{size:,} padded to {_up(size):,}" for size in sizes[:2])
         more = f" and {len(sizes) - 2} more sizes" if len(sizes) > 2 else ""
         yield Change("pad", f"{named}{more}", "--pad", f"with {named}{more}", padded(step))

@@ -1,4 +1,4 @@
-"""A step as it would be traced in another precision, where that runs other ops: attention that has a fused kernel there.
+"""A step as it would be traced in another precision, where other ops run: attention that has a fused kernel there.
 
 In fp32, grouped queries have no fused kernel, and attention runs as plain matrix products; in 16 bits one kernel does
 all of it.
@@ -16,8 +16,8 @@ from rooflight.trace.target import AttentionCall, attention_kernel, parse_target
 
 
 def with_fused_attention(ledger: Ledger, dtype: str) -> tuple[Ledger, frozenset[int]]:
-    """The ledger with one op for each call of plain attention that is one kernel in `dtype`, and the ops that it spares:
-    they keep their places, and do nothing."""
+    """The ledger with one op for each call of plain attention that is one kernel in `dtype`, and the ops that it
+    spares: they keep their places, and do nothing."""
     calls: dict[int, list[Op]] = defaultdict(list)
     for op in ledger.ops:
         if op.attention:

@@ -77,7 +77,7 @@ class Times:
                 moved[fact.ops] += sum(fact.values[name] for name in DRAM_BYTES)
         on_cpu = ledger.header.target == "cpu"
         return cls(
-            "measured",
+            measured.origin,
             dict(times),
             dict(moved),
             gpu_busy_s=None if on_cpu else busy_s(measured),

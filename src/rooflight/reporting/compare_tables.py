@@ -233,8 +233,12 @@ def document(comparison: Comparison, by: By = "module") -> dict[str, Any]:
         },
         "memory": compare_memory_tables.memory_document(comparison.memory),
         "why": why_tables.document(comparison),
-        "verdicts": None if judged is None else {"of": judged[0].lower(), "fit": judged[1].fit, **verdict_tables.document(judged[1], by)},
+        "verdicts": None if judged is None else _verdicts(*judged, by),
     }  # fmt: skip
+
+
+def _verdicts(name: str, judge: Judge, by: By) -> dict[str, Any]:
+    return {"of": name.lower(), "fit": judge.fit, **verdict_tables.document(judge, by)}
 
 
 def _side(side: Measured) -> dict[str, Any]:

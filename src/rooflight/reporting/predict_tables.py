@@ -175,7 +175,8 @@ def csv_table(found: Predictions, *, epochs: int | None = None, dataset_size: in
               price: float | None = None) -> Table:  # fmt: skip
     """All figures as they are, for spreadsheets."""
     names = ("device", "tier", "batch", "time_s", "gpu_time_s", "host_time_s", "throughput", "tokens_per_s", "flops",
-             "mfu", "bound", "percent_of_roof", "intensity", "inside", "kernels", "wall_time_s", "gpu_busy_s", "gain")  # fmt: skip
+             "mfu", "bound", "percent_of_roof", "intensity", "inside", "kernels", "wall_time_s", "gpu_busy_s",
+             "gain")  # fmt: skip
     many = ("gpus", "nodes", "parallel", "global_batch", "compute_s", "bubble_s", "communication_s", "exposed_s",
             "efficiency")  # fmt: skip
     columns: _Columns = [(Column(name), lambda one, name=name: getattr(one, name)) for name in names]  # type: ignore[misc]
