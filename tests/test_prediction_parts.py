@@ -779,11 +779,11 @@ def test_every_gpu_of_the_database_can_be_carried_over_to(name):
 
 
 def test_a_precision_that_the_device_lacks_is_one_clear_line():
-    with pytest.raises(BadInput, match=r"V100.* has no bf16: it has .*choose with --dtype"):
+    with pytest.raises(BadInput, match=r"V100.* has no bf16: it has .*choose with dtype"):
         predict("resnet18", on="v100", batch=1, dtype="bf16")
     with pytest.raises(BadInput, match="has no fp16"):
         check_precision("fp16", [find("k80")])
-    with pytest.raises(BadInput, match=r"V100.*K80.*or leave v100-sxm2-16,k80 out of --on"):
+    with pytest.raises(BadInput, match=r"V100.*K80.*or leave v100-sxm2-16,k80 out of on"):
         predict("resnet18", on=["a100", "v100", "k80"], batch=1, dtype="bf16")
 
 
