@@ -119,7 +119,7 @@ def test_quantities_are_those_of_the_ledger() -> None:
 
 def test_an_unknown_chip_is_named_and_case_does_not_matter() -> None:
     assert tensor_counters("gh100") == tensor_counters("GH100")
-    with pytest.raises(CannotMeasure, match='chip XY999.*counters="none"'):
+    with pytest.raises(CannotMeasure, match=r'chip XY999.*counters="none"'):
         tensor_counters("XY999")
 
 
