@@ -119,7 +119,7 @@ def test_quantities_are_those_of_the_ledger() -> None:
 
 def test_an_unknown_chip_is_named_and_case_does_not_matter() -> None:
     assert tensor_counters("gh100") == tensor_counters("GH100")
-    with pytest.raises(CannotMeasure, match=r"chip XY999.*--counters none"):
+    with pytest.raises(CannotMeasure, match=r'chip XY999.*counters="none"'):
         tensor_counters("XY999")
 
 
@@ -149,7 +149,7 @@ def test_every_kind_of_chip_has_a_capability() -> None:
 def test_xavier_has_no_counters_and_is_told_by_name() -> None:
     with pytest.raises(CannotMeasure, match="NOT_SUPPORTED"):
         cupti.Host("GV11B")
-    with pytest.raises(CannotMeasure, match=r"compute capability 7\.2 \(Jetson Xavier.*GV11B.*\): .*--counters none"):
+    with pytest.raises(CannotMeasure, match=r'compute capability 7\.2 \(Jetson Xavier.*GV11B.*\): .*counters="none"'):
         chip_of("7.2")
 
 

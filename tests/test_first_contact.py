@@ -93,7 +93,7 @@ MISTAKES = {
     "estimate mnist-cnn --set channels": "NAME=VALUE such as",
     "estimate mnist-cnn --epochs 3 --dataset-size 9": "add it, or leave --epochs away",
     "estimate mnist-cnn --loss mse": "add it, or leave --loss away",
-    "estimate mnist-cnn --past 4": "add --step decode, or leave --past away",
+    "estimate mnist-cnn --past 4": "--past goes with --step decode: add it, or leave --past away",
     "estimate mnist-cnn -o taken.json": "to replace it, or give another name",
     "estimate mnist-cnn -o folder": "the name must end in .json",
     "estimate mnist-cnn -o run.pickle": "must end in .json, .json.gz, .csv or .md",

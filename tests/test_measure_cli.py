@@ -287,7 +287,7 @@ def test_ctrl_c_before_anything_was_measured(tmp_path):
 
 
 def test_ctrl_c_while_ncu_counts_keeps_the_rest(run, monkeypatch):
-    def interrupted(ledger, options):
+    def interrupted(ledger, spec, options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "_with_ncu", interrupted)

@@ -391,7 +391,7 @@ def test_a_length_that_the_model_does_not_follow(tmp_path: Path) -> None:
         "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.e = nn.Embedding(10, 4)\n    def forward(self, x):\n        return self.e(x)\n"
     )
-    with pytest.raises(BadInput, match="the length is that of --input"):
+    with pytest.raises(BadInput, match="the length is that of input_shape"):
         ask(f"{tmp_path / 'own.py'}:Net", input_shape=parse_input("int:16"), max_seq=True)
 
 
@@ -493,5 +493,5 @@ def test_a_model_of_its_own_length_has_no_longest_sequence(tmp_path: Path) -> No
     (tmp_path / "own.py").write_text(
         "import torch\ndef made(batch=1):\n    return torch.nn.Embedding(9, 4), torch.zeros(batch, 8, dtype=torch.long)\n"
     )
-    with pytest.raises(BadInput, match="takes no --seq"):
+    with pytest.raises(BadInput, match="takes no seq"):
         ask(f"{tmp_path / 'own.py'}:made", max_seq=True)

@@ -334,7 +334,7 @@ def test_an_ncu_that_counts_nothing_is_one_line(ledger, pretend, tmp_path, text)
 
 def test_without_ncu_the_way_out_is_said(ledger, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(CannotMeasure, match=r"ncu is not on PATH.*--counters cupti"):
+    with pytest.raises(CannotMeasure, match=r'ncu is not on PATH.*counters="cupti"'):
         ncu.count(ledger, ["step"], MeasureOptions(counters="ncu"))
 
 

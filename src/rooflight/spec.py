@@ -461,9 +461,12 @@ _OTHER_KEYWORDS = {"on": "on", "target": "target", "tier": "tier", "ppp": "ppp",
                    "per-kernel": "per_kernel", "spread": "spread", "repeat": "repeat",
                    "compile-mode": "compile_mode"}  # fmt: skip
 """Options of single verbs that are keywords too."""
+_VERBS = "estimate|measure|run|predict|calibrate|compare|study|import|doctor|report|list"
 _KEYWORDS = {field.option[2:]: field.keyword for field in FIELDS.values()} | _OTHER_KEYWORDS
-_NAMED = re.compile(r"`[^`]*`|\brooflight [a-z]+ [^`]*|--(no-)?(" + "|".join(sorted(_KEYWORDS, key=len, reverse=True))
-                    + r")(?![\w-])(?:=(.+?)(?=[\s;)]|[.:,]?$|[.:,]\s))?")  # fmt: skip
+_NAMED = re.compile(
+    rf"`[^`]*`|\brooflight (?:{_VERBS}) [^`]*|--(no-)?({'|'.join(sorted(_KEYWORDS, key=len, reverse=True))})(?![\w-])"
+    r"(?:=(.+?)(?=[\s;)]|[.:,]?$|[.:,]\s))?"
+)
 """An option in a message, with `=` before its value. Whole commands stay as they are."""
 
 
