@@ -21,6 +21,7 @@ from textwrap import fill
 import rooflight
 from rooflight.explanation.verdicts import Judge
 from rooflight.measured.step import wall_s
+from rooflight.metrics import gain, gain_text
 from rooflight.reporting.table import to_markdown
 from rooflight.reporting.verdict_tables import advice_lines, step_table, verdict_table
 
@@ -60,16 +61,19 @@ def judged(name: str) -> Judge:
 
 def pair(before: str, change: str, after: str) -> Pair:
     judge, real = judged(before), judged(after)
-    outlook, now = judge.outlook, judge.measured.total.time_s
+    advisor, now = judge.advisor, judge.measured.total.time_s
     walls = (wall_s(judge.measured), wall_s(real.measured))
     if change == "graph":
-        (found,) = [one for one in outlook.step() if one.change == "graph"]
+        (found,) = [one for one in advisor.step() if one.key == "graph"]
         return Pair(
-            before, change, (now, found.after_s, real.measured.total.time_s), (walls[0], found.wall_s, walls[1])
+            before,
+            change,
+            (now, found.changed_kernel_time_s, real.measured.total.time_s),
+            (walls[0], found.time_s, walls[1]),
         )
-    found = outlook.of_change(change)
+    found = advisor.of_change(change)
     layers = tuple(layer_times(judge, real, change)) if change == "bf16" else ()
-    return Pair(before, change, (now, found.after_s, real.measured.total.time_s), (walls[0], found.wall_s, walls[1]),
+    return Pair(before, change, (now, found.changed_kernel_time_s, real.measured.total.time_s), (walls[0], found.time_s, walls[1]),
                 layers)  # fmt: skip
 
 
@@ -80,13 +84,9 @@ def layer_times(judge: Judge, real: Judge, change: str) -> list[tuple[str, float
     for row in judge.rows():
         leaf = row.name and not any(name.startswith(f"{row.name}.") for name in names)
         if leaf and (row.share or 0) >= 0.01 and measured.get(row.name):
-            after = judge.outlook.of_change(change, row.group).after_s
+            after = judge.advisor.of_change(change, row.group).changed_kernel_time_s
             found.append((row.name, row.sums.time_s, after, measured[row.name]))
     return found
-
-
-def gain(before: float, after: float) -> float:
-    return 1 - after / before
 
 
 def pair_table(pairs: list[Pair]) -> str:
@@ -99,7 +99,7 @@ def pair_table(pairs: list[Pair]) -> str:
         cells = [one.before, one.change]
         for now, predicted, measured in (one.kernels_s, one.wall_s):
             cells += [f"{time * 1e3:.2f} ms" for time in (now, predicted, measured)]
-            cells += [f"{round(100 * gain(now, time)):d}%".replace("-", "−") for time in (predicted, measured)]
+            cells += [gain_text(gain(now, time)).replace("-", "−") for time in (predicted, measured)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

