@@ -476,7 +476,7 @@ def test_commands_stay_in_their_block():
     fence = next(line for line in lines if line.endswith("console"))
     assert fence == "`````console"
     inside = lines[lines.index(fence) + 1 : lines.index("`````")]
-    assert inside[0] == "$ rooflight estimate '# a ``` # loose <img src=x> ````' --batch 2"
+    assert inside[0].startswith("$ rooflight predict '# a ``` # loose <img src=x> ````' --batch 1,2,4")
     assert lines[0].startswith("# \\# a ")
 
 
