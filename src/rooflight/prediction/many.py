@@ -10,6 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 from msgspec.structs import replace
 
+from rooflight import metrics
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.ledger import Op
@@ -175,10 +176,26 @@ class Cluster:
         strong = self._curve("strong", step_at, found.global_batch, sizes) if divisible else None
         micro, rank = self._rank(partial(_at, step), batch, timed=step_at(batch // found.micro_batches))
         memory = memories.of(micro, self.device, timeline=timeline, change=rank)
-        spread = _spread(replace(one, memory=memory), found, rank.words(memory.stage or 0), alone.time_s, weak, strong)
+        of_weak, of_strong = (_points(row, self._fits_along(row, step, memories)) for row in (weak, strong))
+        curves_made = [row for row in (weak, strong) if row is not None]
+        spread = _spread(replace(one, memory=memory), found, rank.words(memory.stage or 0), alone.time_s, of_weak,
+                         of_strong, curves_made)  # fmt: skip
         assert spread.many is not None
         notes = (*_nodes_note(self.asked, self.device), *spread.many.notes)
         return replace(spread, many=replace(spread.many, notes=notes))
+
+    def _fits_along(self, found: Curve | None, step: Step, memories: Memories) -> list[metrics.Fit]:
+        """Of every run of a curve. From the second on, more replicas take no more of each GPU: where one fits, so do
+        all after it."""
+        fits: list[metrics.Fit] = []
+        for number, point in enumerate(found.points if found is not None else ()):
+            if number > 1 and fits[-1] == "fits":
+                fits.append("fits")
+                continue
+            batch, cut = point.step.batch, self.micro_batches
+            run = replace_in(self, asked=point.step.layout, micro_batches=None if cut and batch % cut else cut)
+            fits.append(run.memory(partial(_at, step), batch, memories).fit)
+        return fits
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -246,11 +263,11 @@ def _at(step: Step, size: int) -> Step:
     return step.larger(size)
 
 
-def _spread(one: Prediction, found: ParallelStep, of_memory: Sequence[str], alone_s: float, weak: Curve | None,
-            strong: Curve | None) -> Prediction:  # fmt: skip
+def _spread(one: Prediction, found: ParallelStep, of_memory: Sequence[str], alone_s: float,
+            weak: tuple[ScalingPoint, ...], strong: tuple[ScalingPoint, ...],
+            curves: Sequence[Curve]) -> Prediction:  # fmt: skip
     layout, memory = found.layout, found.memory
     efficiency = found.throughput / layout.gpus * alone_s / found.batch
-    curves = [row for row in (weak, strong) if row is not None]
     best = max([efficiency, *(point.efficiency for row in curves for point in row.points)])
     many = Many(
         parallel=layout.name, gpus=layout.gpus, nodes=layout.nodes,
@@ -262,7 +279,7 @@ def _spread(one: Prediction, found: ParallelStep, of_memory: Sequence[str], alon
         optimizer_bytes=memory.optimizer_bytes, assumptions=(*found.assumptions, *of_memory),
         traffic=tuple(Traffic(what=row.what, calls=row.calls, bytes=row.nbytes, time_s=row.time_s, how=row.how)
                       for row in found.exchanges),
-        weak=_points(weak), strong=_points(strong),
+        weak=weak, strong=strong,
         notes=(*_host_note(found), *_sharding_note(found, best),
                *dict.fromkeys(note for row in curves for note in row.notes)),
     )  # fmt: skip
@@ -304,11 +321,11 @@ def _interval(one: Prediction, found: ParallelStep) -> Interval:
     return Interval(max(0.0, found.time_s - low - sent), found.time_s + high + sent)
 
 
-def _points(found: Curve | None) -> tuple[ScalingPoint, ...]:
+def _points(found: Curve | None, fits: Sequence[metrics.Fit]) -> tuple[ScalingPoint, ...]:
     rows: Sequence[ScalingPoint] = () if found is None else [
         ScalingPoint(gpus=row.gpus, batch=row.step.batch, global_batch=row.step.global_batch, time_s=row.step.time_s,
                      throughput=row.step.throughput, exposed_s=row.step.exposed_s, speedup=row.speedup,
-                     efficiency=row.efficiency, paleo_speedup=row.paleo_speedup)
-        for row in found.points
+                     efficiency=row.efficiency, paleo_speedup=row.paleo_speedup, fit=fit)
+        for row, fit in zip(found.points, fits, strict=True)
     ]  # fmt: skip
     return tuple(rows)

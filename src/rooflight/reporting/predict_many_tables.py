@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rooflight import units
 from rooflight.prediction.result import Many, Prediction, ScalingPoint
 from rooflight.reporting.predict_tables import rate
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Column, Table, metric_column
 from rooflight.units import quotient, seconds, whole_bytes
 
 
@@ -48,12 +48,12 @@ def scaling_table(kind: str, points: Sequence[ScalingPoint]) -> Table:
         Column("global batch", units.exact, optional=1),
         Column("time/step", seconds, raw="time_s"), Column("exposed", seconds, optional=2, raw="exposed_s"),
         Column("samples/s", rate, raw="samples_per_s"), Column("speed-up", quotient),
-        Column("efficiency", units.percent), Column("PALEO tree", quotient, optional=4),
+        Column("efficiency", units.percent), metric_column("fit"), Column("PALEO tree", quotient, optional=4),
         Column("butterfly", quotient, optional=6), Column("one-to-all", quotient, optional=5),
     )  # fmt: skip
     rows = tuple(
         (point.gpus, point.batch, point.global_batch, point.time_s, point.exposed_s, point.throughput, point.speedup,
-         point.efficiency, *(point.paleo_speedup.get(name) for name in ("tree", "butterfly", "one-to-all")))
+         point.efficiency, point.fit, *(point.paleo_speedup.get(name) for name in ("tree", "butterfly", "one-to-all")))
         for point in points
     )  # fmt: skip
     titles = {"weak": "weak scaling: every replica keeps its batch",
