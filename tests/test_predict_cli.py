@@ -88,7 +88,7 @@ def test_page_says_time_bound_ops_advice_and_sources(run):
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0].startswith("resnet18 · training step · batch 8 · fp32 (TF32 in convolutions, not in matmuls)")
-    assert " a step, nine times in ten " in lines[1] and "of the attainable roof" in lines[1]
+    assert " a step, 90% interval " in lines[1] and "of the attainable roof" in lines[1]
     assert "samples/s" in lines[2] and "MFU" in lines[2]
     for words in ("costliest ops by GPU time", "convolution_backward", "GPU time by phase", "optimizer", "calibrated",
                   "what would help", "batch 32 instead of 8", "shapes: ", "494.5 TFLOP/s tf32", "comes with rooflight",

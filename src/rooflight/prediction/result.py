@@ -17,7 +17,7 @@ _NAMED = 6
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """Nine times out of ten between these, if errors are as they are among the calibrated points."""
+    """The 90% interval, if errors are as they are among the calibrated points."""
 
     low: float
     """Seconds."""

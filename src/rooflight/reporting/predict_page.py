@@ -36,7 +36,7 @@ _OF_GPUS = ("GPU-busy is the time in which kernels run", "host-bound: the GPU wo
 _EXPLAINED = (
     "time/step is that of one step among many that follow one another, by the clock on the wall: the later of host and "
     "device",
-    "± holds nine times in ten, if errors are as they are among the calibrated points (spec: from one bound of the PPP "
+    "± is a 90% interval, if errors are as they are among the calibrated points (spec: from one bound of the PPP "
     "to the other)",
     _OF_GPUS[0],
     "MFU is useful matrix FLOPs (1 multiply-add = 2 FLOP) over what the units they run on could do in that time",
@@ -153,7 +153,7 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
         of_those = "" if len(running) == len(found) else " of those that fit"
         return [f"the most samples a second{of_those}: {most}", *_limits(found), *_warnings(found)]
     ends = one.time_interval_s
-    often = "between the bounds of its PPP" if one.tier == "spec" else "nine times in ten"
+    often = "between the bounds of its PPP" if one.tier == "spec" else "90% interval"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
     time = f"{seconds(one.time_s)} a step{sure}"
     rates = [f"{tables.rate(one.throughput)} samples/s"] if one.throughput else []

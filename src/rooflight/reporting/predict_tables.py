@@ -53,7 +53,7 @@ def money(value: float | None) -> str:
 
 
 def spread(one: Prediction) -> str:
-    """How far off it may be, nine times in ten: `12%`, or both sides where they differ."""
+    """How far its 90% interval reaches: `12%`, or both sides where they differ."""
     low, high = (abs(end / one.time_s - 1) if one.time_s else 0.0
                  for end in (one.time_interval_s.low, one.time_interval_s.high))  # fmt: skip
     if not low and not high:
@@ -284,7 +284,7 @@ def run_table(found: Predictions, *, epochs: int, dataset_size: int, price: floa
     columns = [
         Column("device", right=False), Column("GPUs" if any(one.many for one in found) else "batch", units.exact),
         Column("steps", units.exact), Column("time", duration, raw="time_s"),
-        Column("9 times in 10", optional=1),
+        Column("90% interval", optional=1),
     ]  # fmt: skip
     columns += [Column("cost", money)] if price is not None else []
     rows = []

@@ -113,7 +113,7 @@ def to_rich(table: Table, *, width: int) -> Any:
     table = fitting(table, width)
     drawn = RichTable(
         title=table.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
-        caption=f"columns without room here: {', '.join(table.left_out)}" if table.left_out else None,
+        caption=f"hidden columns: {', '.join(table.left_out)}" if table.left_out else None,
         caption_justify="left",
     )  # fmt: skip
     texts = [[column.name for column in table.columns], *table.written()]

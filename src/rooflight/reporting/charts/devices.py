@@ -96,7 +96,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
     y = _y(order)
     data = inline(rows)
     names = [name for name in _BOUNDS if any(row.get("bound") == name for row in rows)]
-    tips = [("device", "device"), ("time_text", "time of a step"), ("between", "nine times in ten"),
+    tips = [("device", "device"), ("time_text", "time of a step"), ("between", "90% interval"),
             ("rate", "samples a second"), ("what", "it is"), ("tier", "tier")]  # fmt: skip
     bars = alt.Chart(data).mark_bar(height={"band": 0.62}).encode(
         x=x, y=y, tooltip=[alt.Tooltip(f"{field}:N", title=title) for field, title in tips if field in rows[0]]
@@ -147,7 +147,7 @@ def _caption(found: Sequence[Prediction]) -> str:
     many = "; each bar is a run on many GPUs, each with that batch" if any(one.many for one in found) else ""
     more = f" The fastest {_MOST} of {len(found)} are drawn." if len(found) > _MOST else ""
     return (f"Predicted for the same step{at}{many}. Bars: time of a step, the fastest first; the line through a bar's "
-            "end: nine times in ten the time lies there. % of roof: the least time that the device's roofs allow, over "
+            "end: its 90% interval. % of roof: the least time that the device's roofs allow, over "
             "the time that its GPU works. Memory: what the step takes of the device, with context and libraries, in "
             f"front of what a process can have of it.{more}")  # fmt: skip
 
@@ -157,7 +157,7 @@ def _table(found: Sequence[Prediction]) -> Table:
         (Column("device", right=False), lambda one: one.device),
         (Column("tier", right=False, optional=2), lambda one: one.tier),
         (Column("time/step", seconds, raw="time_s"), lambda one: one.time_s),
-        (Column("nine times in ten", optional=1), lambda one: between(one.time_interval_s)),
+        (Column("90% interval", optional=1), lambda one: between(one.time_interval_s)),
         (Column("samples/s", rate, raw="samples_per_s"), lambda one: one.throughput),
         (metric_column("bound"), lambda one: one.bound),
         (metric_column("percent_of_roof"),

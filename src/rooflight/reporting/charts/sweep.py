@@ -133,9 +133,7 @@ def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
         x=x, y=alt.Y("low:Q", scale=y["scale"], axis=y["axis"]), y2=alt.Y2("high:Q"), color=lines.color,
         opacity=lines.faint(0.16)
     )  # fmt: skip
-    tips = _tips(
-        ("time_text", "time of a step"), ("between", "nine times in ten"), ("tier", "tier"), ("bound", "bound")
-    )
+    tips = _tips(("time_text", "time of a step"), ("between", "90% interval"), ("tier", "tier"), ("bound", "bound"))
     # The selection stands here alone; all panels listen to it.
     return _panel([band.add_params(lines.picked), *_line(rows, x, y, lines, tips)])
 
@@ -149,7 +147,7 @@ def _throughput(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> A
 
 def _caption(drawn: Sequence[Prediction], devices: int) -> str:
     parts = [
-        "Predicted before anything has run; both axes are logarithmic. Shaded: nine times in ten the time lies there. "
+        "Predicted before anything has run; both axes are logarithmic. Shaded: the 90% interval. "
         "Memory is that of the device with context and libraries; dashed: what each device has."
     ]
     if any(one.many is not None for one in drawn):
@@ -167,7 +165,7 @@ def _table(found: Sequence[Prediction]) -> Table:
         (Column("memory", units.bytes_, raw="device_bytes"), lambda one: one.memory and one.memory.device_bytes),
         (metric_column("fit"), lambda one: one.fit),
         (Column("time/step", seconds, raw="time_s"), lambda one: one.time_s),
-        (Column("nine times in ten", optional=2), lambda one: between(one.time_interval_s)),
+        (Column("90% interval", optional=2), lambda one: between(one.time_interval_s)),
         (Column("samples/s", rate, raw="samples_per_s"), lambda one: one.throughput),
         (Column("tier", right=False, optional=1), lambda one: one.tier),
     ]

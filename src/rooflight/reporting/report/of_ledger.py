@@ -11,6 +11,7 @@ from rooflight.errors import RooflightError
 from rooflight.files import load
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
+from rooflight.prediction.changes import COMPILE_ASSUMES
 from rooflight.reporting import (
     estimate_tables,
     measure_tables,
@@ -194,7 +195,7 @@ def _as_what(ledger: Ledger) -> tuple[str, ...]:
     """How the step is predicted where that is not how it ran."""
     if not ledger.header.is_compiled:
         return ()
-    return ("This step was compiled; predicted is the same step in eager mode, without fusion.",)
+    return (f"Predicted as compiled: {COMPILE_ASSUMES}.",)
 
 
 def _devices(told: Told) -> Section | None:
