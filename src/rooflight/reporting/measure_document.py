@@ -17,10 +17,10 @@ from rooflight.reporting.measure_text import doubt
 
 def values(quantities: Mapping[str, Value]) -> dict[str, Any]:
     """Each with its origin, and the least and greatest of the repeats where there were several."""
-    return {
+    return with_old_names({
         name: {"value": value.value, "origin": value.origin, "low": value.low, "high": value.high}
         for name, value in quantities.items()
-    }
+    })  # fmt: skip
 
 
 def ops(measured: Measured) -> list[dict[str, Any] | None]:
@@ -28,17 +28,23 @@ def ops(measured: Measured) -> list[dict[str, Any] | None]:
     return [values(quantities) if quantities else None for quantities in op_values(measured.ledger)]
 
 
+def with_old_names(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The sum of kernels also by the name that it had, for who reads that."""
+    old = {"gpu_time_s": found["kernel_time_s"]} if "kernel_time_s" in found else {}
+    return {**found, **old}
+
+
 def modules(measured: Measured) -> dict[str, dict[str, Any]]:
     """Sums by module path, with what belongs to no single module under its own name."""
     return {
-        row.name: {**sums(row.sums), "share_of_time": row.share, "self": dict(row.own_sums.values)}
+        row.name: {**sums(row.sums), "share_of_time": row.share, "self": with_old_names(row.own_sums.values)}
         for row in rows(measured)
     }
 
 
 def sums(found: Sums) -> dict[str, Any]:
     return {
-        "values": dict(found.values),
+        "values": with_old_names(found.values),
         "time_s": found.time_s,
         "executed_flops": found.executed_flops,
         "tensor_flops": found.tensor_flops,

@@ -143,7 +143,8 @@ def region_document(ledger: Ledger, *, exit_code: int | None = None) -> dict[str
 def _region(row: Measurement) -> dict[str, Any]:
     return {
         "name": row.name, "executions": _value(row, "executions") or 0, "time_s": _value(row, "wall_time_s"),
-        "gpu_time_s": _value(row, "gpu_span_s"), "flops": _value(row, "executed_flops"),
+        "gpu_time_s": _value(row, "gpu_span_s"), "gpu_span_s": _value(row, "gpu_span_s"),
+        "flops": _value(row, "executed_flops"),
         "bytes_read": _value(row, "dram_bytes_read"), "bytes_written": _value(row, "dram_bytes_written"),
         "intensity": intensity(row), "growth_bytes": _value(row, "growth_bytes"), "peak_bytes": peak_bytes(row),
         "quantities": {name: msgspec.to_builtins(value) for name, value in row.quantities.items()},

@@ -110,9 +110,14 @@ class Region:
         return self._value("wall_time_s")
 
     @property
-    def gpu_time_s(self) -> float | None:
+    def gpu_span_s(self) -> float | None:
         """From the first to the last of its work on the GPU's current stream, gaps included; `None` on a CPU."""
         return self._value("gpu_span_s")
+
+    @property
+    def gpu_time_s(self) -> float | None:
+        """The same as `gpu_span_s`, by the name it had before."""
+        return self.gpu_span_s
 
     @property
     def growth_bytes(self) -> int | float | None:
