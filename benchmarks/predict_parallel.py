@@ -69,7 +69,7 @@ def retime_on(device: Device, scale: float = 1.0) -> Retime:
 @cache
 def _one_gpu(model: str, batch: int, dtype: str, device: str) -> TimedStep:
     step = PreparedTrace(_traced(model, batch, dtype), None).at(None)
-    return timed_by(predictor_on(device), graphs=False)(step)
+    return timed_by(predictor_on(device))(step)
 
 
 def timed(model: str, batch: int, dtype: str, device: Device, *, forward_backward_s: float | None = None) -> TimedStep:

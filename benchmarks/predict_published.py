@@ -50,7 +50,7 @@ def predicted_seconds(ledger: Ledger, device_name: str, mode: str) -> float:
     device = _device(device_name)
     assert device is not None
     step = PreparedTrace(ledger, None).at(None)
-    (cell,) = cells_of(step, [predictor(device)], graphs=False)
+    (cell,) = cells_of(step, [predictor(device)])
     return cell.gpu_s + gap_of(cell.predictor, graphs=False) * float(cell.times.kernels.sum())
 
 

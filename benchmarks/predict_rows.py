@@ -159,7 +159,7 @@ def wrong_families(row: dict[str, Any], calibration: Calibration | None = None) 
     except rooflight.RooflightError:
         return "", []
     step = PreparedTrace(ledger, None).at(None)
-    predicted = cells_of(step, [predictor(find(DEVICE), None, calibration)], graphs=False)[0].times.seconds.tolist()
+    predicted = cells_of(step, [predictor(find(DEVICE), None, calibration)])[0].times.seconds.tolist()
     times = Times.of_measured(ledger)
     families, apart = family_of_ops(step), defaultdict(float)
     for ops, measured_s in times.ops.items():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tracing import infer, names, train
 
 import rooflight
-from rooflight.errors import BadInput, RooflightError, TraceFailed
+from rooflight.errors import RooflightError, TraceFailed
 from rooflight.ledger import total
 
 STEPS = ["infer", "train"]
@@ -425,6 +425,6 @@ def test_a_recurrent_layer_has_its_batch_second() -> None:
     assert infer(nn.LSTM(8, 8), torch.randn(35, 4, 8)).header.batch == 4
 
 
-def test_decoding_needs_a_model_by_name() -> None:
-    with pytest.raises(BadInput, match='step="decode" needs a model by name'):
-        rooflight.estimate(nn.Linear(4, 4), torch.randn(2, 4), step="decode")
+def test_decoding_with_a_live_module_can_be_shown() -> None:
+    ledger = rooflight.estimate(nn.Linear(4, 4), torch.randn(2, 4), step="decode")
+    assert "decoding one token" in repr(ledger)

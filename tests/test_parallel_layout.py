@@ -80,7 +80,8 @@ def test_any_text_is_a_layout_or_one_line(text: str) -> None:
 def test_impossible_layouts(text: str, gpus: int, nodes: int, line: str) -> None:
     with pytest.raises(BadInput) as error:
         parse(text, gpus=gpus, nodes=nodes)
-    assert str(error.value) == line
+    assert error.value.on_command_line == line
+    assert not str(error.value).startswith("--")
 
 
 def test_tensor_parallel_ranks_are_neighbours_then_data_then_stages() -> None:

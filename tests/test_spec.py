@@ -285,14 +285,19 @@ def test_python_keywords_are_the_fields() -> None:
         rooflight.estimate("resnet50", batches=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize(("name", "value", "step"), [("loss", "mse", "train"), ("past", 4, "decode")])
+def test_what_python_once_left_aside_is_left_aside_with_a_word(name: str, value: Any, step: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f'{name} goes with step="{step}"'):
+        ledger = rooflight.estimate("mnist-cnn", **{name: value})
+    assert ledger == rooflight.estimate("mnist-cnn")
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"batch": 0}, "batch must be at least 1, got 0"),
     ({"batch": "x"}, "batch must be a whole number, got 'x'"),
     ({"batch": True}, "batch must be a whole number, got True"),
-    ({"loss": "mse"}, 'loss goes with step="train": add it, or leave loss away'),
     ({"fused": True}, 'fused goes with step="train": add it, or leave fused away'),
     ({"accumulate": 1.5, "step": "train"}, "accumulate must be a whole number, got 1.5"),
-    ({"past": 4}, 'past goes with step="decode": add it, or leave past away'),
     ({"dtype": "int3"}, "dtype must be one of fp32, bf16, fp16, fp64, got 'int3'"),
     ({"autocast": torch.float32}, "autocast must be one of bf16, fp16, got 'fp32'"),
     ({"tf32": "yes"}, "tf32 is True or False, not 'yes'"),

@@ -11,6 +11,7 @@ import inspect
 import operator
 import re
 import shlex
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType, UnionType
@@ -205,11 +206,9 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             return model.check()
         values = {field.name: field.read(value, several=verb == "predict" and field.name == "batch")
                   for field, value in given.items()}  # fmt: skip
+        values = _without_ignored(values)
         if isinstance(model, str):
             return cls(model=model, **values).check()
-        if values.get("step") == "decode":
-            raise BadInput("--step=decode needs a model by name, whose cache is made here: run a live module with its "
-                           "cache among the inputs you pass, as --step=infer")  # fmt: skip
         if own := [field.option for field in given if field.by_name]:
             raise BadInput(f"{', '.join(own)}: only for a model by name; a live module is traced with the inputs you "
                            "pass")  # fmt: skip
@@ -282,6 +281,20 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
                  if not field.by_name and field.name not in ("batch", "seq")}  # fmt: skip
         said = [f"{name}={_python(value)}" for name, value in {**given, **more}.items() if value is not None]
         return f"rooflight.{verb}({', '.join(['model', 'x', *said])})"
+
+
+_ONCE_IGNORED = ("past", "loss", "optimizer", "foreach", "accumulate")
+"""What Python took with any step, and left aside where it does not belong."""
+
+
+def _without_ignored(values: dict[str, Any]) -> dict[str, Any]:
+    kept = dict(values)
+    for name in _ONCE_IGNORED:
+        field = FIELDS[name]
+        if name in kept and field.step not in (None, values.get("step", "infer")) and field.is_given(kept.pop(name)):
+            warnings.warn(in_python(f"{field.option} goes with --step={field.step}: it is left aside here, and will be "
+                                    "refused"), DeprecationWarning, stacklevel=4)  # fmt: skip
+    return kept
 
 
 def execution(*, compile: bool, graphs: bool) -> Execution:
@@ -464,7 +477,8 @@ _OTHER_KEYWORDS = {"on": "on", "target": "target", "tier": "tier", "ppp": "ppp",
 _VERBS = "estimate|measure|run|predict|calibrate|compare|study|import|doctor|report|list"
 _KEYWORDS = {field.option[2:]: field.keyword for field in FIELDS.values()} | _OTHER_KEYWORDS
 _NAMED = re.compile(
-    rf"`[^`]*`|\brooflight (?:{_VERBS}) [^`]*|--(no-)?({'|'.join(sorted(_KEYWORDS, key=len, reverse=True))})(?![\w-])"
+    rf"`[^`]*`|\b(?:rooflight (?:{_VERBS})|docker run) [^`]*|"
+    rf"--(no-)?({'|'.join(sorted(_KEYWORDS, key=len, reverse=True))})(?![\w-])"
     r"(?:=(.+?)(?=[\s;)]|[.:,]?$|[.:,]\s))?"
 )
 """An option in a message, with `=` before its value. Whole commands stay as they are."""

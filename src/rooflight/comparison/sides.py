@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace as replace_fields
 
@@ -20,7 +20,6 @@ from rooflight.comparison.memory import ComparedMemory, SideMemory, compare_memo
 from rooflight.comparison.why import Quantity, Reasons, Why, why
 from rooflight.errors import BadInput
 from rooflight.explanation.cause import Account
-from rooflight.explanation.verdicts import Judge
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, total
@@ -32,6 +31,9 @@ from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS, Unit, ratio
 from rooflight.summary import By
 
 Basis = Literal["executed", "matrix executed", "useful", "DRAM", "compulsory"]
+
+if TYPE_CHECKING:
+    from rooflight.explanation.verdicts import Judge
 
 
 @dataclass(frozen=True)
@@ -108,11 +110,10 @@ class Comparison:
 
     def __init__(self, a: Ledger, b: Ledger, *, on: Device | None = None) -> None:
         """`on`: where the times of a B that nobody measured are predicted."""
-        self.judge = _judge(a, b, on)
-        self.a, self.b = (
-            self.judge[1].measured if self.judge is not None and self.judge[0] == name else Measured(one)
-            for name, one in (("A", a), ("B", b))
-        )
+        self._on = on
+        self.a, self.b = Measured(a), Measured(b)
+        if on is not None and not is_measured(b) and self.judge is not None and self.judge[0] == "B":
+            self.b = self.judge[1].measured
         self._sides = (self.a, self.b)
         self.flops_basis = _bases(self._sides, EXECUTED_FLOPS, ("executed", "matrix executed", "useful"))
         self.bytes_basis = _bases(self._sides, DRAM_BYTES, ("DRAM", "DRAM", "compulsory"))
@@ -175,6 +176,17 @@ class Comparison:
             *self._memory_lines(),
         ]
         return [line for line in lines if line.a or line.b]
+
+    @cached_property
+    def judge(self) -> tuple[str, Judge] | None:
+        """The side that gets a verdict: measured on a device that is known, B where both are; else B as predicted."""
+        from rooflight.explanation.verdicts import Judge
+
+        for name, side in (("B", self.b.ledger), ("A", self.a.ledger)):
+            if is_measured(side) and recognise_name(side.header.device) is not None:
+                return name, Judge(side)
+        predicted = self._on is not None and not is_measured(self.b.ledger)
+        return ("B", Judge(self.b.ledger, on=self._on)) if predicted else None
 
     @cached_property
     def memory(self) -> ComparedMemory:
@@ -283,14 +295,6 @@ class Comparison:
             for op in ops:
                 found.setdefault(op.module, (Counter(), Counter()))[side][op.name] += 1
         return found
-
-
-def _judge(a: Ledger, b: Ledger, on: Device | None) -> tuple[str, Judge] | None:
-    """The side that gets a verdict: measured on a device that is known, B where both are; else B as predicted."""
-    for name, side in (("B", b), ("A", a)):
-        if is_measured(side) and recognise_name(side.header.device) is not None:
-            return name, Judge(side)
-    return ("B", Judge(b, on=on)) if on is not None and not is_measured(b) else None
 
 
 def with_its_estimate(ledger: Ledger, name: str, *, on: Device | None = None) -> Comparison:

@@ -50,7 +50,7 @@ StepAt = Callable[[int], Step]
 def layout_of(parallel: str | None, *, gpus: int, nodes: int) -> Layout | None:
     """`None`: one GPU. Without a word on how, several GPUs are data parallel."""
     if gpus < 1 or nodes < 1:
-        raise BadInput(f"--gpus {gpus} --nodes {nodes}: give at least 1 of each")
+        raise BadInput(f"--gpus={gpus} --nodes={nodes}: give at least 1 of each")
     if parallel is None and gpus * nodes == 1:
         return None
     return parse(parallel or "ddp", gpus=gpus, nodes=nodes)
