@@ -332,8 +332,6 @@ def test_predict_is_as_strict(keywords: dict[str, Any], said: str) -> None:
 
 def test_a_live_module_takes_what_it_has() -> None:
     model, x = nn.Linear(4, 4), torch.zeros(2, 4)
-    with pytest.raises(BadInput, match='step="decode" needs a model by name'):
-        rooflight.estimate(model, x, step="decode")
     with pytest.raises(BadInput, match="dtype, overrides: only for a model by name"):
         rooflight.estimate(model, x, dtype="bf16", overrides={"a": "1"})
     with pytest.raises(BadInput, match="channels_last is for images: no input of Linear has four dimensions"):

@@ -107,7 +107,7 @@ def _umask() -> int:
 def load(path: str | Path) -> Ledger:
     """Read a ledger, or the recording `recorded:NAME`; whatever is wrong with the file is said in one line."""
     recording = recorded.name_of(str(path)) if recorded.is_recorded(path) else ""
-    path = recorded.path(recording) if recording else Path(path)
+    path = recorded.path(str(path)) if recorded.is_recorded(path) else Path(path)
     content = read_bytes(path, what="ledger")
     version = _version(content, path)
     try:

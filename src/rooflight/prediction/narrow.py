@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from rooflight.ledger import Ledger, Op, Tensor
-from rooflight.trace.target import AttentionCall, attention_kernel, parse_target
 
 
 def with_fused_attention(ledger: Ledger, dtype: str) -> tuple[Ledger, frozenset[int]]:
@@ -36,6 +35,8 @@ def with_fused_attention(ledger: Ledger, dtype: str) -> tuple[Ledger, frozenset[
 
 def _fused(forward: Sequence[Op], backward: Sequence[Op], ledger: Ledger, dtype: str) -> dict[int, Op] | None:
     """By the index of the op that it stands in the place of: one for forward and, where there is one, for backward."""
+    from rooflight.trace.target import AttentionCall, attention_kernel, parse_target  # its room imports torch
+
     given = _given(forward)
     if len(given) < 3 or any(len(tensor.shape) != 4 for tensor in given[:3]):
         return None
