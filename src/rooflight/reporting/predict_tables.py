@@ -106,7 +106,7 @@ def _memory(memory: Memory | None) -> str:
 def _time() -> _Columns:
     return [
         (Column("time/step", seconds, raw="time_s"), lambda one: one.time_s),
-        (Column("±", spread), lambda one: one),
+        (Column("±"), spread),
     ]
 
 
