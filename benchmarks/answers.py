@@ -37,10 +37,52 @@ WORKERS = 2
 _GONE: Any = object()
 """In the place of a value that one side does not have; null is a value."""
 
-REASONS: dict[str, str] = {}
+REASONS: dict[str, str] = {
+    "*header.*": "a header holds all that its step was asked for with (StepSpec), and which recording it is",
+    "*intensity": "FLOPs that must be computed: without the half of attention that a causal mask leaves out",
+    "estimate: stdout[].FLOP/B": "FLOPs that must be computed: without the half that a causal mask leaves out",
+    "*.gpu_time_s": "the sum of kernels is kernel_time_s; in predictions GPU-busy time keeps the name",
+    "*kernel_time_s*": "the sum of kernels has a name of its own",
+    "*gpu_span_s": "the time of a region on the GPU by its own name, beside the old one",
+    "*advice*": "one engine: gain is of throughput, options ask for it, changes of measured steps for predicted ones too",
+    "*.gain": "what the best change of this very step gains",
+    "*.fit": "fits, barely or does not fit, beside the old yes and no",
+    "*.fits": "fits is said by one column, `fit`",
+    "*wall_time_s": "the clear name beside time_s",
+    "*gpu_busy_s": "the clear name beside gpu_time_s",
+    "*mfu*": "each op against the peak of the precision it runs in, as predictions had it; in studies and measurements",
+    "*percent_of_roof*": "the roofs of the ops one after the other over GPU-busy time: the mix could not be reached",
+    "*percent_of_op_roofs*": "no op is cut off at its roof any more, and the time is GPU-busy time",
+    "*roof_time_s": "the roofs of the ops one after the other, for several of them",
+    "*attainable_flops_per_s": "FLOPs over the roofs of the ops one after the other",
+    "*bound*": "compute, memory or host: latency and cache are said beside it, as why work is far from its roof",
+    "*far": "why work is far from its roof, which was a bound",
+    "*parts": "how many sets of ops the roofs of a row are of",
+    "*side*": "of several ops the side with more of their time, and what ties lies on the compute side",
+    "*.place": "in the words of the new percent of roof",
+    "*.evidence": "in the words of the new roofs",
+    "*sentence": "in the words of the new gain and bound",
+    "*.verdict": "the step's percent of roof is that of its ops",
+    "*conventions*": "definitions are those of the catalogue of metrics",
+    "*.times": "recorded is not measured here",
+    "*origin": "recorded is not measured here; quantities by their new names",
+    "*headline*": "intensity and MFU beside the time, gain of throughput, bounds without latency",
+    "report: stdout.report.lines[]": "the verdict in the words of the new gain and bound",
+    "*nine times in ten*": "called a 90% interval",
+    "*90% interval*": "was called nine times in ten",
+    "*stdout[]": "hidden columns were columns without room",
+    "*.±": "the text of the interval; it was Python's repr of the prediction",
+    "*device_bytes": "the number; it was Python's repr of the memory",
+    "*.notes[]": "in the words of the new verdicts",
+    "*.commands[]": "every command is made by the step's description, and loses nothing",
+    "*sections.*": "tables and sentences of the report follow the answers above",
+    "study: *": "values by the names of the catalogue",
+    "*.advised": "whether advice was looked for",
+    "report: stdout.rows[]*": "values of a study by the names of the catalogue",
+    "*.units.*": "units of a study's values are those of the catalogue",
+}
 """Why an answer is another one now: pattern of `verb: path` -> one sentence. `*` is anything; indices of lists are `[]`,
-as `compare` prints them: "predict: stdout.predictions[].mfu". The refactor fills it; empty, every difference is one too
-many."""
+as `compare` prints them: "predict: stdout.predictions[].mfu". These are of 85513bf and of the commit that brought `metrics.py`."""
 
 DROPPED: tuple[tuple[str, str, str], ...] = (
     # verb, pattern of the path, why it may differ between two runs of the same code

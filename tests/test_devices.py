@@ -519,7 +519,7 @@ def test_devices_are_listed(run):
     code, out, _ = run("list", "devices", columns="80")
     assert (
         max(len(line) for line in out.splitlines()) <= 80
-        and "columns without room here: title, FP64 (tensor), 16 bit" in out
+        and "hidden columns: title, FP64 (tensor), 16 bit" in out
     )
 
 

@@ -149,7 +149,7 @@ def test_a_narrow_terminal_says_which_columns_it_has_no_room_for(gpt2):
         console.print(to_rich(estimate_tables.main_table(gpt2, depth=1), width=width))
         return " ".join(console.file.getvalue().split())
 
-    assert "columns without room here: type, output" in drawn(60)
+    assert "hidden columns: type, output" in drawn(60)
     assert "no room" not in drawn(200)
 
 
@@ -244,6 +244,6 @@ def test_numbers_are_never_cut_on_a_narrow_terminal(width):
     assert max(map(len, shown.splitlines())) <= width
     for column, cell in zip(columns, table.rows[0], strict=True):
         if column.right:
-            assert (cell in shown) == (column.name in shown.partition("columns without room")[0])
-    kept = [column.name for column in columns if column.name in shown.partition("columns without room")[0]]
+            assert (cell in shown) == (column.name in shown.partition("hidden columns")[0])
+    kept = [column.name for column in columns if column.name in shown.partition("hidden columns")[0]]
     assert kept == [column.name for column in columns][: len(kept)]

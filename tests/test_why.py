@@ -316,7 +316,7 @@ def test_the_text(run, sides):
 def test_the_text_on_a_narrow_terminal(run, sides, width):
     code, out, err = run("compare", *sides, width=width)
     assert (code, err) == (0, "")
-    assert "unexplained" in out and "columns without room here:" in out
+    assert "unexplained" in out and "hidden columns:" in out
 
 
 def test_markdown(run, sides):
