@@ -173,3 +173,9 @@ def test_every_advice_is_an_option_that_gives_its_figure(name: str, rooflight) -
         gain = other["throughput"] / row["throughput"] - 1
         assert gain == pytest.approx(advice["gain"], rel=2 * near, abs=2 * near), advice["options"]
         assert advice["gain"] >= metrics.WORTH
+
+
+def test_the_layers_of_a_recorded_step_are_not_called_predicted(rooflight, tmp_path) -> None:
+    rooflight(f"report {RECORDING} -o page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "time of its kernels, predicted for" not in page and "time of a step, recorded" in page

@@ -58,7 +58,7 @@ def _measured(told: Told) -> Iterator[Fact]:
         parts += [f"{per_second(speed.samples_per_s)} samples/s"] if speed.samples_per_s is not None else []
         parts += [f"MFU {units.percent(used.mfu)}"] if used is not None else []
         doubtful = " (unreliable, see below)" if doubt(measured) else ""
-        yield Fact(f"time of a step, measured{doubtful}", seconds(wall), " · ".join(parts))
+        yield Fact(f"time of a step, {measured.origin}{doubtful}", seconds(wall), " · ".join(parts))
     sums = measured.total
     if sums.executed_flops is not None:
         over = sums.executed_per_useful
@@ -115,7 +115,7 @@ def _memory(told: Told) -> Iterator[Fact]:
     if peak is not None and told.ledger.header.target != "cpu":
         reserved = told.measured.step.get("peak_reserved_bytes")
         parts = [f"{whole_bytes(reserved.value)} reserved"] if reserved is not None else []
-        yield Fact("memory at the peak, measured", whole_bytes(peak.value), " · ".join([*parts, *said]))
+        yield Fact(f"memory at the peak, {told.measured.origin}", whole_bytes(peak.value), " · ".join([*parts, *said]))
     elif own is not None:
         yield Fact(f"memory at the peak, predicted on {fits[0].device}", whole_bytes(own.peak_allocated_bytes),
                    " · ".join([f"{whole_bytes(own.device_bytes)} of the device", *said]))  # fmt: skip

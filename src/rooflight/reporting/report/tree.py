@@ -127,7 +127,7 @@ _Made = tuple[str, str, ColumnKind, Side, str, Callable[[_Found], Any]]
 
 
 def _columns(judge: Judge, reasons: Reasons | None) -> Sequence[_Made]:
-    timed: Side = "measurement" if judge.times == "measured" else "prediction"
+    timed: Side = "prediction" if judge.times == "predicted" else "measurement"
     counted = judge.measured.total.executed_flops is not None
     first, last = _estimated(judge)
     return [*first, *_timed(judge, timed), *(_counted(reasons) if counted else []), *_judged(timed), *last]
