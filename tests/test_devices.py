@@ -517,10 +517,7 @@ def test_devices_are_listed(run):
     assert rows["k80"].split()[-8:] == "4.368 – – 1.456 240 12 18.2 –".split()
     assert "peaks are dense, in TFLOP/s" in out
     code, out, _ = run("list", "devices", columns="80")
-    assert (
-        max(len(line) for line in out.splitlines()) <= 80
-        and "hidden columns: title, FP64 (tensor), 16 bit" in out
-    )
+    assert max(len(line) for line in out.splitlines()) <= 80 and "hidden columns: title, FP64 (tensor), 16 bit" in out
 
 
 def test_devices_are_listed_for_programs(run):

@@ -300,11 +300,12 @@ class Judge:
         values = {**measured.total.values, **({} if done is None else done.values)}
         values |= {} if traffic is None else traffic.values
         counted = Whole(executed=done is not None, cuda=done is not None, dram=traffic is not None)
-        whole = NOT_COUNTED if by_formula else counted
-        if whole is counted and not by_formula and not measured.sums(measured.whole).whole.executed:
-            # Only the step as a whole was counted: its ops are under their roofs by formula.
-            return self.judged(plain, values, Group(measured.whole.ops, ()), whole)
-        return self.judged(plain, values, measured.whole, whole)
+        if by_formula:
+            return self.judged(plain, values, measured.whole, NOT_COUNTED)
+        of_ops = measured.sums(measured.whole).whole
+        as_one = (counted.executed and not of_ops.executed) or (counted.dram and not of_ops.dram)
+        # Where only the step as a whole was counted, nothing tells what its ops have of that.
+        return self.judged(plain, values, Group(measured.whole.ops, ()) if as_one else measured.whole, counted)
 
     @cached_property
     def _step(self) -> StepVerdict:
