@@ -77,6 +77,8 @@ REASONS: dict[str, str] = {
     "*.commands[]": "every command is made by the step's description, and loses nothing",
     "*sections.*": "tables and sentences of the report follow the answers above",
     "study: *": "values by the names of the catalogue",
+    "*utilisation.peaks": "the peaks that MFU is made with, by precision",
+    "*trends.*": "quantities by the names of the catalogue",
     "*.advised": "whether advice was looked for",
     "report: stdout.rows[]*": "values of a study by the names of the catalogue",
     "*.units.*": "units of a study's values are those of the catalogue",

@@ -70,7 +70,7 @@ class _Search:
             try:
                 fits, held, self._room = self._fit_at(size)
             except (BadInput, TraceFailed) as error:
-                self._why[size] = error.text
+                self._why[size] = error.on_command_line
                 self._known[size] = False
                 return False
             self._points.append((size, held))
