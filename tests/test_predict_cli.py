@@ -609,3 +609,12 @@ def test_a_calibration_of_a_cpu_is_none_of_a_gpu(run, tmp_path):
     file.write_bytes(encode(cpu_calibration()))
     code, _, err = run("mnist-cnn", "--on", "h200", "--calibration", file)
     assert code == 2 and "was made on a CPU (a processor)" in err
+
+
+@pytest.mark.parametrize("option", ["--compile", "--channels-last", "--fused", "--pad"])
+def test_what_changes_kernels_is_refused_where_none_are_known(run, option):
+    code, _, err = run("mnist-cnn", "--step", "train", option, "--tier", "spec")
+    assert code == 2
+    assert (
+        err == f"rooflight: the spec tier knows no kernels, and {option} changes those of a GPU: leave {option} away\n"
+    )

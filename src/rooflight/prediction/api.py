@@ -63,7 +63,7 @@ from rooflight.prediction.what_fits import (
     too_large,
     with_limits,
 )
-from rooflight.spec import PredictKeywords, StepSpec, takes_step
+from rooflight.spec import FIELDS, PredictKeywords, StepSpec, takes_step
 from rooflight.trace import TraceOptions
 
 ADVISED_CELLS = 12
@@ -112,16 +112,15 @@ def predict(
     given = read_calibration(calibration)
     devices = devices_of(on, given)
     batches, live = _batches(spec, model), model if isinstance(model, nn.Module) else spec.model
-    graphs, micro_batches = spec.graphs, spec.micro_batches
     layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
     ppp = given_ppp(ppp) if isinstance(ppp, (int, float)) else ppp
     tier = _tier(devices, tier=tier, ppp=ppp, dtype=spec.autocast or spec.dtype)
-    _check_together(devices, tier, layout, graphs=graphs, roofline=roofline, micro_batches=micro_batches)
+    _check_together(devices, tier, layout, spec, roofline=roofline)
     traces = Traces(live, inputs, kwargs, **spec.build)
     asked = Asked(traces, TraceOptions.of(spec, command=command), allocator or "")
     return answer(asked, devices, batches, tier=tier, ppp=ppp, given=given, advice=advice, find_savings=find_savings,
-                  roofline=roofline, layout=layout, micro_batches=micro_batches, timeline=memory, max_batch=max_batch,
-                  max_seq=max_seq)  # fmt: skip
+                  roofline=roofline, layout=layout, micro_batches=spec.micro_batches, timeline=memory,
+                  max_batch=max_batch, max_seq=max_seq)  # fmt: skip
 
 
 def answer(asked: Asked, devices: Sequence[Device], batches: Sequence[int], *, tier: str | None = None,
@@ -237,10 +236,15 @@ def _check_devices(on: object) -> None:
         raise BadInput(f"--on must name devices (see `rooflight list devices`), got {wrong[0]!r}")
 
 
-def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout | None, *, graphs: bool,
-                    roofline: bool, micro_batches: int | None) -> None:  # fmt: skip
+_CHANGES = ("compile", "channels_last", "fused", "pad")
+"""Ways to run a step that change its kernels."""
+
+
+def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout | None, spec: StepSpec, *,
+                    roofline: bool) -> None:  # fmt: skip
     """One line for what cannot be asked for at once."""
-    if micro_batches is not None and layout is None:
+    graphs, changes = spec.graphs, [FIELDS[name].option for name in _CHANGES if getattr(spec, name)]
+    if spec.micro_batches is not None and layout is None:
         raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
     if layout is not None and roofline:
         raise BadInput("a roofline is of one device: leave --roofline or --gpus away")
@@ -249,6 +253,9 @@ def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout 
                        "spec and --ppp")  # fmt: skip
     if devices[0].kind == "cpu" and graphs:
         raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs, leave --graphs away")
+    if changes and (tier == "spec" or devices[0].kind == "cpu"):
+        who = f"{devices[0].name} is a CPU" if devices[0].kind == "cpu" else "the spec tier knows no kernels"
+        raise BadInput(f"{who}, and {changes[0]} changes those of a GPU: leave {changes[0]} away")
 
 
 def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None, dtype: str) -> str | None:
