@@ -207,7 +207,7 @@ QUANTITIES: dict[str, Metric] = _named((
     # Three times, with three names: they are never put in one ratio unsaid.
     _time("wall_time_s", "wall", "a whole step by the host's clock: one of many that follow one another"),
     _time("gpu_busy_s", "GPU-busy", "the time in which the GPU works: the union of all kernel intervals"),
-    _time("kernel_time_s", "kernels", "the durations of its kernels, added up", additive=True),
+    _time("kernel_time_s", "kernel time", "the durations of its kernels, added up", additive=True),
     _time("host_time_s", "host", "time of the call on the CPU, for a step that runs there", additive=True),
     _time("gpu_span_s", "GPU span", "from the first to the last work on the GPU, gaps included: of a region"),
     Metric("executions", "count", "executions", "how often a region was run", "time"),

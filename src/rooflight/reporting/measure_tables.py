@@ -79,7 +79,7 @@ def _figures(measured: Measured) -> _Columns:
     partly = not counted and measured.total.tensor_flops is not None
     rate, write = _rate(measured.ledger)
     return [
-        *_quantity("GPU time", "kernel_time_s", seconds),
+        *_quantity("kernel time", "kernel_time_s", seconds),
         *_quantity("CPU time", "host_time_s", seconds),
         (Column("share", units.percent, optional=3), lambda row: row.share),
         (Column("useful", units.count, raw="flops"), _useful),

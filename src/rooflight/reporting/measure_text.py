@@ -31,7 +31,9 @@ def conventions(measured: Measured) -> str:
     sums = measured.total
     said = []
     if sums.get("kernel_time_s") is not None:
-        said.append("GPU time is the duration of an op's kernels in runs without counters, share is of it")
+        said.append(
+            "kernel time is the duration of an op's kernels, added up, in runs without counters, share is of it"
+        )
     elif sums.get("host_time_s") is not None:
         said.append("CPU time is that of the call, share is of it")
     said.append("useful = matrix work by formula, 1 multiply-add = 2 FLOP")

@@ -13,7 +13,7 @@ from rooflight.reporting import predict_memory_tables as memory_tables
 from rooflight.reporting import predict_tables as tables
 from rooflight.reporting.page import Page
 from rooflight.reporting.table import Table
-from rooflight.reporting.text import KINDS, in_precision
+from rooflight.reporting.text import KINDS, in_precision, run_as
 from rooflight.units import peak_tera, seconds
 
 DETAILED = 12
@@ -117,7 +117,7 @@ def headline(found: Predictions) -> str:
         parts.append(f"{header.loss} loss, {header.optimizer}")
     if header.checkpoint:
         parts.append(f"checkpointed: {', '.join(header.checkpoint)}")
-    parts += ["one CUDA graph"] if found.graphs else []
+    parts += run_as(header)
     many = found[0].many
     if many is not None:
         nodes = f" in {many.nodes:,} nodes" if many.nodes > 1 else ""
@@ -202,10 +202,10 @@ def _details(found: Predictions, one: Prediction) -> list[Table]:
     of = "" if len(found) == 1 else f" · {_place(one)}"
     if one.many is not None:
         return [*many_tables.tables(one, of), *memory_tables.tables(found, one, of)]
-    device = "CPU" if found.header.target == "cpu" else "GPU"
-    made = [tables.op_table(one, f"costliest ops by {device} time{of}")]
+    timed = "CPU time" if found.header.target == "cpu" else "kernel time"
+    made = [tables.op_table(one, f"costliest ops by {timed}{of}")]
     if len(one.phases) > 1:
-        made.append(tables.phase_table(one, f"{device} time by phase"))
+        made.append(tables.phase_table(one, f"{timed} by phase"))
     made.append(tables.advice_table(one, f"what would help, predicted in the same way{of}"))
     made += memory_tables.tables(found, one, of)
     return made

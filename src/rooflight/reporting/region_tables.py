@@ -16,7 +16,7 @@ from rooflight.units import seconds, whole_bytes, whole_count
 
 CONVENTIONS = (
     "values are those of one execution; time is by the host's clock, the GPU waited for, the median of `timed` "
-    "executions without counters; GPU time is from the first to the last of its work there; FLOPs are executed "
+    "executions without counters; GPU span is from the first to the last of its work there; FLOPs are executed "
     "ones, by unit, a multiply-add as 2, fp16 of CUDA cores only beside 16-bit tensor work or under autocast; "
     "FLOP/B is executed FLOPs for every byte of DRAM traffic; growth is memory after minus before: of torch's "
     "allocator on a GPU, of the whole process (resident) without one, which says little of one region."
@@ -61,7 +61,7 @@ def _columns(rows: Sequence[Measurement]) -> list[_ColumnOf]:
         (Column("time", seconds, raw="wall_time_s"), lambda row: _value(row, "wall_time_s")),
         (Column("least", seconds, optional=3, raw="wall_time_s_least"), lambda row: _time(row).low),
         (Column("most", seconds, optional=3, raw="wall_time_s_most"), lambda row: _time(row).high),
-        (Column("GPU time", seconds, optional=1, raw="gpu_span_s"), lambda row: _value(row, "gpu_span_s")),
+        (Column("GPU span", seconds, optional=1, raw="gpu_span_s"), lambda row: _value(row, "gpu_span_s")),
     ]
     used = [name for name in EXECUTED_FLOPS if any(_in_total(row, name) for row in rows)]
     columns += [_unit(name) for name in used]

@@ -186,7 +186,7 @@ def kernel_table(measured: Measured, *, limit: int = 10) -> Table:
     of_cpu = any(kernel.kind == "primitive" for kernel in measured.ledger.kernels)
     columns = (
         Column("oneDNN primitive" if of_cpu else "kernel", right=False), Column("calls", units.exact),
-        Column("time" if of_cpu else "GPU time", seconds), Column("share", units.percent, optional=1),
+        Column("time" if of_cpu else "kernel time", seconds), Column("share", units.percent, optional=1),
         Column("of", right=False, optional=2),
     )  # fmt: skip
     return Table("", columns, tuple(shown))

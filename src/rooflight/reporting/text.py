@@ -18,7 +18,6 @@ CONVENTIONS = (
 
 
 KINDS = {"infer": "inference", "train": "training step", "decode": "decoding one token"}
-_EXECUTIONS = {"compile": "compiled", "graph": "CUDA graph"}
 
 
 def headline(ledger: Ledger) -> str:
@@ -41,11 +40,17 @@ def headline(ledger: Ledger) -> str:
         parts.append(f"{header.loss} loss, {header.optimizer}")
     if header.checkpoint:
         parts.append(f"checkpointed: {', '.join(header.checkpoint)}")
-    if header.execution != "eager":
-        parts.append(_EXECUTIONS[header.execution])
+    parts += run_as(header)
     if header.device is not None:
         parts.append(header.device)
     return " · ".join(parts)
+
+
+def run_as(header: Header) -> list[str]:
+    """How a step is run, where that is not plainly."""
+    said = {"channels_last": header.channels_last, "fused optimizer": header.fused, "padded products": header.pad,
+            "compiled": header.is_compiled, "CUDA graph": header.is_graph}  # fmt: skip
+    return [words for words, given in said.items() if given]
 
 
 def _precision(ledger: Ledger) -> str:

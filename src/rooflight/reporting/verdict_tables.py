@@ -55,7 +55,7 @@ def step_table(of: Ledger | Judge) -> Table:
     step = judge.step()
     columns = (
         Column("the step", right=False), Column("options", right=False, optional=2),
-        Column("kernels", seconds, raw="kernel_time_s"), Column("wall", seconds, raw="wall_time_s"),
+        metric_column("kernel_time_s"), Column("wall", seconds, raw="wall_time_s"),
         Column("samples/s", per_second, raw="throughput"), metric_column("gain"),
         Column("found by", right=False, optional=1),
     )  # fmt: skip
@@ -155,7 +155,7 @@ def _columns(judge: Judge, by: By, step: StepVerdict) -> _Columns:
     return [
         (Column("layer" if by == "module" else by, right=False), lambda row: _label(judge, row)),
         (Column("type", right=False, optional=9), lambda row: row.type),
-        (Column("kernels", seconds, raw="kernel_time_s"), lambda row: row.time_s),
+        (metric_column("kernel_time_s"), lambda row: row.time_s),
         (Column("share", units.percent, optional=2), lambda row: row.share),
         (metric_column("intensity"), lambda row: row.intensity),
         (Column("by formula", units.ratio, optional=7, raw="estimated_intensity"), lambda row: row.estimated_intensity),

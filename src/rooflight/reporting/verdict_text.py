@@ -70,7 +70,7 @@ def advised(verdict: Verdict) -> str:
         return f"{said}: {seconds(saved_s)} of the step, a gain of {gain_text(advice.gain)}"
     less = f"a gain of {gain_text(advice.gain)}" if advice.gain >= WORTH else "none"
     why = "is host-bound" if verdict.host_bound else "would then be host-bound"
-    return f"{said}: {gained} of the GPU's time, {less} for the step, which {why}"
+    return f"{said}: {gained} of the kernels' time, {less} for the step, which {why}"
 
 
 def _nothing(verdict: Verdict) -> str:

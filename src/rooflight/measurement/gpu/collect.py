@@ -104,7 +104,7 @@ def _kernels(stage: Stage, recording: Recording, options: MeasureOptions, execut
         findings.add(index, {"kernels": Value(count, "kineto: launches")})
     if times.outside_ops_s.value and execution.eager:
         findings.notes.append(
-            f"{times.outside_ops_s.value * 1e6:.1f} µs of GPU time are no op's: copies and library calls between ops"
+            f"{times.outside_ops_s.value * 1e6:.1f} µs of kernel time are no op's: copies and library calls between ops"
         )
 
 
