@@ -497,7 +497,7 @@ def test_rates_are_by_the_wall(eager):
 def test_columns_that_nothing_was_measured_for_are_left_out(eager):
     plain = toy(measurements=(Measurement(scope="op", ops=(0,), quantities=values(kernel_time_s=1e-6)),))
     names = [column.name for column in measure_tables.main_table(Measured(plain)).columns]
-    assert names == ["layer", "type", "GPU time", "share", "useful", "compulsory", "TFLOP/s"]
+    assert names == ["layer", "type", "kernel time", "share", "useful", "compulsory", "TFLOP/s"]
     full = [column.name for column in measure_tables.main_table(eager).columns]
     assert {
         "tensor",
@@ -525,7 +525,7 @@ def test_tables_fit_a_terminal(step, width, by):
         texts = [[column.name for column in narrow.columns], *narrow.written()]
         assert sum(max(len(row[i]) for row in texts) + 3 for i in range(len(narrow.columns))) <= width
     shown = {column.name for column in narrowed(tables[0], width).columns}
-    assert {"GPU time", "useful", "tensor", "DRAM read", "written"} <= shown
+    assert {"kernel time", "useful", "tensor", "DRAM read", "written"} <= shown
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
@@ -865,7 +865,7 @@ def test_report_writes_every_form(run, saved):
     code, out, _ = run("report", saved["toy"], "--to", "json")
     assert json.loads(out)["totals"]["measured"]["tensor_flops"] == 14_000
     code, out, _ = run("report", saved["compiled"], "--to", "md")
-    assert code == 0 and "| layer | type | GPU time |" in out and "to several that were fused" in out
+    assert code == 0 and "| layer | type | kernel time |" in out and "to several that were fused" in out
 
 
 @pytest.mark.parametrize("form", ["text", "md", "csv", "json"])

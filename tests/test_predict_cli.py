@@ -90,7 +90,7 @@ def test_page_says_time_bound_ops_advice_and_sources(run):
     assert lines[0].startswith("resnet18 · training step · batch 8 · fp32 (TF32 in convolutions, not in matmuls)")
     assert " a step, 90% interval " in lines[1] and "of the attainable roof" in lines[1]
     assert "samples/s" in lines[2] and "MFU" in lines[2]
-    for words in ("costliest ops by GPU time", "convolution_backward", "GPU time by phase", "optimizer", "calibrated",
+    for words in ("costliest ops by kernel time", "convolution_backward", "kernel time by phase", "optimizer", "calibrated",
                   "what would help", "batch 32 instead of 8", "shapes: ", "494.5 TFLOP/s tf32", "comes with rooflight",
                   "NVIDIA H200 product page", "1 multiply-add = 2 FLOP", "one trace of"):  # fmt: skip
         assert words in out, words
@@ -108,7 +108,7 @@ def test_nothing_is_wider_than_the_terminal(run, columns):
         for device, tier in (("h200", "calibrated"), ("a100-sxm-80", "transferred"), ("v100-sxm2-16", "transferred"))
         for batch in ("1", "8", "64")
     ]
-    assert "90 epochs of 1,281,167 samples" in out and "costliest ops by GPU time · h200 · batch 64" in out
+    assert "90 epochs of 1,281,167 samples" in out and "costliest ops by kernel time · h200 · batch 64" in out
 
 
 @pytest.mark.parametrize("more", [(), ("--gpus", 8), ("--on", "xeon-8480"), ("--on", "h200,v100,mi250x-board")])

@@ -230,7 +230,7 @@ def test_the_table_has_a_column_for_every_unit_in_use(stand_in):
     table = region_table(regions_ledger())
     names = [column.name for column in table.columns]
     assert names == [
-        "region", "executions", "timed", "time", "GPU time", "tf32 tensor", "fp32 CUDA", "FLOPs", "DRAM read", "DRAM written",
+        "region", "executions", "timed", "time", "GPU span", "tf32 tensor", "fp32 CUDA", "FLOPs", "DRAM read", "DRAM written",
         "FLOP/B", "growth", "peak",
     ]  # fmt: skip
     first, second = table.rows
