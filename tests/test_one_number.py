@@ -43,6 +43,7 @@ STEPS = {
     "llama3-8b": "llama3-8b --step decode",
     "unet": "unet.py:make --input 3x64x64 --batch 8 --step train --loss mse --autocast bf16",
     "mnist-cnn": "mnist-cnn --batch 64",
+    "fused": "resnet18 --batch 8 --step train --optimizer adam --fused",
 }
 RECORDING = "recorded:h200/resnet50-train-fp32"
 NAMES = ("bound", "percent_of_roof", "mfu", "intensity", "gain", "fit")
@@ -121,13 +122,12 @@ def test_a_predicted_step_is_the_same_everywhere(name: str, rooflight, tmp_path)
     assert not told["gain"] or f"{texts['gain']} throughput" in page
     assert "as measured" not in page and "at the measured rate" not in page
 
-    options = dict(re.findall(r"--(\S+) (\S+)", step))
-    lines = [f"{'seq' if key == 'seq' else key} = {value if value.isdigit() else json.dumps(value)}"
+    options = dict(re.findall(r"--(\S+) (\S+)", step)) | ({"fused": "true"} if "--fused" in step else {})
+    lines = [f"{key} = {value if value.isdigit() or value == 'true' else json.dumps(value)}"
              for key, value in options.items() if key != "batch"]  # fmt: skip
     model, batch = step.split()[0], options.get("batch", "1")
     (tmp_path / "study.toml").write_text(
-        f'title = "one"\n[[grid]]\nmodel = ["{model}"]\nbatch = [{batch}]\non = ["h200"]\n'
-        + "\n".join(re.sub(r"= (.*)", r"= \1", line) for line in lines)
+        f'title = "one"\n[[grid]]\nmodel = ["{model}"]\nbatch = [{batch}]\non = ["h200"]\n' + "\n".join(lines)
     )
     rooflight("study study.toml -o folder")
     (cell,) = json.loads(rooflight("report folder --json"))["rows"]

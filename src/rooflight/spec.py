@@ -209,7 +209,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         values = _without_ignored(values)
         if isinstance(model, str):
             return cls(model=model, **values).check()
-        if own := [field.option for field in given if field.by_name]:
+        if own := [field.option for field, value in given.items() if field.by_name and value is not False]:
             raise BadInput(f"{', '.join(own)}: only for a model by name; a live module is traced with the inputs you "
                            "pass")  # fmt: skip
         return cls(model=type(getattr(model, "_orig_mod", model)).__name__, **{"batch": None, **values}).check()
@@ -234,7 +234,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             value = getattr(self, field.name)
             if field.step not in (None, self.step) and field.is_given(value):
                 raise BadInput(f"{field.option} goes with --step={field.step}: add it, or leave {field.option} away")
-        if self.foreach and self.fused:
+        if self.foreach is not None and self.fused:
             raise BadInput("choose one of --foreach and --fused: an optimizer is one or the other")
         return self
 

@@ -139,7 +139,7 @@ QUANTITIES = _all(
     # Conclusions.
     ("roof_share", "fraction", "table", "of what is attainable",
      "percent of roof; percent of attainable; share of the roof; of the roof; % of roof"),
-    ("bound", "word", "table", "compute, memory or host; of a layer also cache or latency",
+    ("bound", "word", "table", "compute, memory or host; of a layer also why it is far from its roof: cache or latency",
      "bound by; verdict; bottleneck"),
     ("side", "word", "table", "of the ridge: memory (left) or compute (right)", "side of the ridge; ridge side"),
     ("preferred", "word", "table", "the device that is the faster one",

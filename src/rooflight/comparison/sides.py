@@ -312,7 +312,8 @@ def with_its_estimate(ledger: Ledger, name: str, *, on: Device | None = None) ->
 
 _COMPARED = (
     "model", "step", "batch", "accumulate", "sequence", "past", "dtype", "autocast", "math", "optimizer", "loss",
-    "checkpoint", "execution", "device", "target", "torch", "cuda", "driver", "world",
+    "checkpoint", "execution", "channels_last", "fused", "pad", "foreach", "settings", "input",
+    "device", "target", "torch", "cuda", "driver", "world",
 )  # fmt: skip
 _OF_A_RUN = ("device", "cuda", "driver", "torch")
 """An estimate has none of these, and differs in nothing by that."""

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from torch import nn
 
 from rooflight.estimation.costs import fill_costs
+from rooflight.estimation.fused_optimizer import with_fused_optimizer
 from rooflight.ledger import Ledger
 from rooflight.spec import StepKeywords, StepSpec, takes_step
 from rooflight.trace import TraceOptions, trace
@@ -31,8 +32,9 @@ def estimate(
     live module, called with `inputs` and `kwargs` (say `batch` and `seq` if they are not the inputs' first dimensions)
     and left exactly as it was: device, mode, hooks, state, gradients
     and random state. A training step runs it in train mode, the others in eval mode. `checkpoint`: modules that it runs
-    again in backward instead of keeping what they make (`"h.*"`, or `"blocks"` for the repeated ones). `fused`,
-    `channels_last`, `compile` and `graphs` say how the step is to be run; its ops stay those of the plain step.
+    again in backward instead of keeping what they make (`"h.*"`, or `"blocks"` for the repeated ones). `fused`: the
+    optimizer is one op. `channels_last`, `compile` and `graphs` say how the step is to be run; its ops stay those of the
+    plain step.
 
         >>> import rooflight
         >>> rooflight.estimate("resnet50", batch=16, step="train")
@@ -41,4 +43,5 @@ def estimate(
     spec = StepSpec.given(model, step, verb="estimate")
     options = TraceOptions.of(spec, on=on, target=target, command=command)
     workload = workload_of(spec, model, inputs, kwargs, device=on if options.runs else "meta")
-    return fill_costs(trace(workload, options))
+    ledger = fill_costs(trace(workload, options))
+    return with_fused_optimizer(ledger) if ledger.header.fused and not options.runs else ledger

@@ -66,7 +66,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     intensity: float | None = None
     """FLOPs per byte, of what stands above."""
     estimated_intensity: float | None = None
-    """All FLOPs by formula per compulsory byte."""
+    """FLOPs that must be computed, by formula, per compulsory byte."""
     ridge: float | None = None
     side: Side | None = None
     attainable_flops_per_s: float | None = None
@@ -172,7 +172,10 @@ class Judge:
         """The prediction that its times are of, where they are predicted."""
         if not is_measured(ledger) and self.predictor is not None:
             self.cell = cells_of(PreparedTrace(ledger, None).at(None), [self.predictor])[0]
-        self.measured = Measured(ledger, None if self.cell is None else predicted_times(self.cell))
+        if self.cell is None:
+            self.measured = Measured(ledger)
+        else:  # with the ops that it would run, as those of a fused optimizer
+            self.measured = Measured(self.cell.step.ledger, predicted_times(self.cell))
         self.times: Origin = self.measured.origin if is_measured(ledger) else "predicted"
 
     @cached_property

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rooflight.hardware.tasks import CONVOLUTION, FAMILIES, OUTPUT, Task
 from rooflight.ledger import Execution
 
@@ -70,8 +68,8 @@ def changes_of(step: Step, predictor: Predictor) -> Iterator[Change]:
     on_gpu = predictor.device.kind == "gpu"
     if precisions & {"fp32", "tf32"} and timed_in_bf16(predictor):
         yield Change("bf16", "bf16 for the whole model", "--dtype bf16", "in bf16", in_bf16(step), BF16_ASSUMES)
-    if has_fp32_gemm(step) and "tf32" in predictor.device.tensor_flops_per_s:
-        yield Change("TF32", "TF32 in matmuls", "--tf32", "with TF32 in matmuls", in_tf32(step))
+    if has_fp32_products(step) and "tf32" in predictor.device.tensor_flops_per_s:
+        yield Change("TF32", "TF32 in matrix work", "--tf32", "with TF32", in_tf32(step))
     if (sizes := uneven_sizes(step)) and not step.is_compiled:  # the compiler pads by itself
         named = " and ".join(f"{size:,} padded to {_up(size):,}" for size in sizes[:2])
         more = f" and {len(sizes) - 2} more sizes" if len(sizes) > 2 else ""
@@ -118,18 +116,19 @@ def compiled(step: Step) -> Step:
     return replace(step, execution=_EXECUTIONS[True, step.is_graph])
 
 
-def eager(step: Step) -> Step:
-    return replace(step, execution=_EXECUTIONS[False, step.is_graph])
-
-
 def timed_in_bf16(predictor: Predictor) -> bool:
     """Has the device bf16, and the calibration products in it? A CPU's was made in fp32 only."""
     timed = any(points.family == "gemm" and points.precision == "bf16" for points in predictor.calibration.points)
     return timed and "bf16" in predictor.device.tensor_flops_per_s
 
 
-def has_fp32_gemm(step: Step) -> bool:
-    return any(task.family == "gemm" and task.precision == "fp32" for task in step.tasks)
+def has_fp32_products(step: Step) -> bool:
+    """Matrix products or convolutions that could run in TF32."""
+    return any(_could_be_tf32(task) for task in step.tasks)
+
+
+def _could_be_tf32(task: Task) -> bool:
+    return task.precision == "fp32" and task.family.startswith(("gemm", "conv-"))
 
 
 def has_convolutions(step: Step) -> bool:
@@ -161,12 +160,12 @@ def _in_bf16(task: Task) -> Task:
 
 
 def in_tf32(step: Step) -> Step:
-    """In products: nothing else changes, but a floor may be too low for what does not."""
+    """In products and convolutions: nothing else changes, but a floor may be too low for what does not."""
     return replace(_changed(step, _in_tf32), runs_in={"fp32": "tf32"})
 
 
 def _in_tf32(task: Task) -> Task:
-    return Task(task.family, "tf32", task.numbers) if task.family == "gemm" and task.precision == "fp32" else task
+    return Task(task.family, "tf32", task.numbers) if _could_be_tf32(task) else task
 
 
 def in_channels_last(step: Step) -> Step:
@@ -212,21 +211,4 @@ def _in_padded(task: Task) -> Task:
 
 def fused(step: Step) -> Step:
     """All ops of the optimizer in one kernel: parameters, gradients and states read and written once."""
-    lists = [task for task in step.tasks if task.family == "foreach"]
-    widest = max(lists, key=lambda task: task.numbers[1])
-    tensors, elements = widest.numbers[:2]
-    size = 2 if widest.precision == "bf16" else 4
-    adam = "adam" in (step.ledger.header.optimizer or "")
-    reads, writes = (4, 3) if adam else (3, 2)
-    task = Task("fused-adam" if adam else "fused-sgd", widest.precision,
-                (tensors, elements, reads * elements * size, writes * elements * size))  # fmt: skip
-    optimizer_kinds = {kind for op, kind in zip(step.ledger.ops, step.kind_of.tolist(), strict=True)
-                       if op.phase == "optimizer"}  # fmt: skip
-    kept = [(task, kind) for task, kind in zip(step.tasks, step.task_kind.tolist(), strict=True)
-            if kind not in optimizer_kinds]  # fmt: skip
-    first = min(optimizer_kinds)
-    repeats = int((step.kind_of == first).sum())
-    if repeats != 1:
-        first = next((kind for kind in sorted(optimizer_kinds) if int((step.kind_of == kind).sum()) == 1), first)
-    kept.append((task, first))
-    return replace(step, tasks=tuple(task for task, _ in kept), task_kind=np.array([kind for _, kind in kept]))
+    return step.fused_optimizer()

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from rooflight.errors import BadInput
 from rooflight.estimation.costs import cost_of, signature
+from rooflight.estimation.fused_optimizer import with_fused_optimizer
 from rooflight.hardware.roofs import demand_of
 from rooflight.hardware.tasks import Task
 from rooflight.ledger import Execution, Ledger, Op, Phase
@@ -85,11 +86,18 @@ class Step:
     def fused_attention(self, dtype: str) -> Step:
         """The step with a fused kernel for each attention that has one in that type, and none as it was traced."""
         ledger, spared = with_fused_attention(self.ledger, dtype)
-        if not spared:
-            return self
+        return replace_step(self._of(ledger), spared=spared) if spared else self
+
+    def fused_optimizer(self) -> Step:
+        """The step with one op for all of its optimizer's."""
+        ledger = with_fused_optimizer(self.ledger)
+        return self if ledger is self.ledger else self._of(ledger)
+
+    def _of(self, ledger: Ledger) -> Step:
+        """The same step, whose ops were changed."""
         prime = None if self.batch == self.ledger.header.batch else self.ledger.header.batch
         made = PreparedTrace(ledger, prime).at(None if prime is None else self.batch)
-        return replace_step(made, execution=self.execution, spared=spared)
+        return replace_step(made, execution=self.execution, larger=self.larger)
 
     @cached_property
     def moves(self) -> Array:

@@ -13,7 +13,7 @@ CONVENTIONS = (
     "1 multiply-add = 2 FLOP; FLOPs are matrix work (convolution, matmul, attention) = 2 × MACs, a bias is part of it; "
     "other = 1 per arithmetic result, function or comparison elsewhere; bytes are compulsory: every distinct input "
     "read once, every output written once, no reuse between ops; attention counts the full S², causal FLOPs the kept "
-    "half; recomputed work stands apart; FLOP/B = (FLOPs + other + recomputed) / bytes; share is of FLOPs."
+    "half; recomputed work stands apart; FLOP/B = (causal FLOPs + other + recomputed) / bytes; share is of FLOPs."
 )
 
 

@@ -60,7 +60,7 @@ def step_table(of: Ledger | Judge) -> Table:
         Column("found by", right=False, optional=1),
     )  # fmt: skip
     speed = rates(judge.measured).samples_per_s
-    now = ("as it is", "", step.whole.time_s, step.wall_s, speed, None, step.times)
+    now = ("as it is", "", judge.advisor.kernel_s, step.wall_s, speed, None, step.times)
     return Table("", columns, (now, *(_change(one) for one in step.advice)) if step.bound else ())
 
 
