@@ -33,8 +33,8 @@ def estimate(
     and left exactly as it was: device, mode, hooks, state, gradients
     and random state. A training step runs it in train mode, the others in eval mode. `checkpoint`: modules that it runs
     again in backward instead of keeping what they make (`"h.*"`, or `"blocks"` for the repeated ones). `fused`: the
-    optimizer is one op. `channels_last`, `compile` and `graphs` say how the step is to be run; its ops stay those of the
-    plain step.
+    optimizer is one op. `channels_last`, `compile` and `graphs` say how the step is to be run; its ops stay those of
+    the plain step.
 
         >>> import rooflight
         >>> rooflight.estimate("resnet50", batch=16, step="train")
