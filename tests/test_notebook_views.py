@@ -30,7 +30,7 @@ def image_of(shown: str) -> tuple[str, str]:
 def test_a_measured_step_shows_its_table_and_its_roofline():
     shown = rooflight.load("recorded:h200/mnist-cnn-infer-fp32")._repr_html_()
     words, drawing = image_of(shown)
-    assert words == "Roofline of mnist-cnn, inference on NVIDIA H200 SXM 141 GB: times measured"
+    assert words == "Roofline of mnist-cnn, inference on NVIDIA H200 SXM 141 GB: times recorded"
     assert "whole step" in drawing
     assert "<table" in shown
     assert "<script" not in shown + drawing

@@ -210,7 +210,7 @@ def test_a_gpu_that_nobody_knows_is_not_held_against_anothers_roofs():
     assert {"roofline", "verdict"} <= set(missing)
     assert "NVIDIA Unheard 9000" in missing["verdict"]
     assert not any(fact.label.startswith(("bound by", "what would help")) for fact in found.facts)
-    assert any(fact.label == "time of a step, measured" for fact in found.facts)
+    assert any(fact.label == "time of a step, recorded" for fact in found.facts)
 
 
 @pytest.mark.parametrize(

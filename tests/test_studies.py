@@ -293,7 +293,7 @@ COUNTED = [  # by a script of a page, before there was a rooflight
 
 @pytest.mark.parametrize(("name", "slug", "tf32", "module", "counter", "count"), COUNTED)
 def test_counters_are_what_they_always_were(name, slug, tf32, module, counter, count):
-    found = row(name, slug, tf32=tf32, set={})
+    found = row(name, slug, tf32=tf32, settings={})
     ledger = rooflight.load(RECORDED / name / found.ledgers["measured"])
     values = [one.quantities[counter].value for one in ledger.measurements
               if one.scope == "op" and counter in one.quantities
