@@ -113,8 +113,11 @@ def percent_text(value: float | None) -> str:
 
 
 def gain_text(value: float | None) -> str:
-    """`+84%`: so much more throughput."""
-    return "–" if value is None else f"{value:+.0%}" if abs(value) >= 0.095 else f"{value:+.1%}"
+    """`+84%`: so much more throughput. What rounds to nothing has no sign: a last digit must not turn it."""
+    if value is None:
+        return "–"
+    text = f"{value:+.0%}" if abs(value) >= 0.095 else f"{value:+.1%}"
+    return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
 
 def _word(value: str | None) -> str:
