@@ -155,7 +155,11 @@ def written(report: Report, form: Form, *, chart: str | None = None, sections: S
         return msgspec.json.encode({**(also or {}), "report": forms.report_document(report)})
     if form == "csv":
         return forms.report_csv(report, sections=bool(sections)).encode()
-    return (forms.report_latex(report) if form == "latex" else forms.report_markdown(report)).encode()
+    if form == "latex":
+        from rooflight.reporting.writers.latex import report_latex
+
+        return report_latex(report).encode()
+    return forms.report_markdown(report).encode()
 
 
 def chart_of(report: Report, name: str | None, form: str) -> Chart:

@@ -1,23 +1,15 @@
-"""A report as Markdown, LaTeX, CSV and JSON: the same sections, a chart as its numbers."""
+"""A report as Markdown, CSV and JSON: the same sections, a chart as its numbers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from rooflight.errors import BadInput
 from rooflight.reporting.report.model import Report, Section, Titled
 from rooflight.reporting.table import Column, Label, Table, to_csv, to_markdown
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "−": r"$-$", "–": "--", "·": r"$\cdot$",
-    "µ": r"\textmu{}", "…": r"\ldots{}", "±": r"$\pm$", "²": r"\textsuperscript{2}", "→": r"$\rightarrow$",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "≤": r"$\leq$", "≥": r"$\geq$", "°": r"$^\circ$",
-}  # fmt: skip
-_LATEX_SIGN = re.compile("|".join(map(re.escape, _LATEX)))
 
 
 def only(report: Report, names: Sequence[str]) -> Report:
@@ -29,7 +21,7 @@ def only(report: Report, names: Sequence[str]) -> Report:
     if wrong:
         raise BadInput(f"no section {wrong[0]!r} in this report: it has {', '.join(known)}")
     chosen = tuple(section for section in report.sections if section.name in names)
-    empty = next((section for section in chosen if section.missing and not any(_tables(section))), None)
+    empty = next((section for section in chosen if section.missing and not any(section.all_tables)), None)
     if empty is not None:
         raise BadInput(f"there is nothing in the section {empty.name!r} of this: {empty.missing}")
     return replace(report, sections=chosen)
@@ -45,7 +37,7 @@ def report_markdown(report: Report) -> str:
         parts.append(f"## {_plain(section.title)}\n")
         parts += [f"Not here: {_plain(section.missing)}.\n"] if section.missing else []
         parts += [f"{_plain(line)}\n" for line in section.lines]
-        for titled in _tables(section):
+        for titled in section.all_tables:
             parts += [f"### {_plain(titled.title)}\n"] if titled.title else []
             parts.append(to_markdown(titled.table))
             parts += [f"{_plain(titled.note)}\n"] if titled.note else []
@@ -66,56 +58,12 @@ def _plain(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|#])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
 
 
-def report_latex(report: Report) -> str:
-    """Tables for a document that uses booktabs and longtable; what is said around them stands as comments."""
-    parts = ["% \\usepackage{booktabs,longtable,textcomp}", f"% {_comment(report.title)}: {_comment(report.subtitle)}"]
-    parts += [f"% {_comment(line)}" for line in report.lines]
-    if report.facts:
-        parts.append(_latex_table("headline", [False, True, False], ["", "", ""],
-                                  [[fact.label, fact.value, fact.detail] for fact in report.facts]))  # fmt: skip
-    for section in report.sections:
-        said = [f"Not here: {section.missing}."] if section.missing else []
-        said += [*section.lines, *section.small_print, *(f"$ {one}" for one in section.commands)]
-        parts.append("\n".join([f"% --- {_comment(section.title)} ---", *(f"% {_comment(line)}" for line in said)]))
-        for titled in _tables(section):
-            table = titled.table
-            caption = section.title if not titled.title else f"{section.title}: {titled.title}"
-            parts += [f"% {_comment(titled.note)}"] if titled.note else []
-            parts.append(_latex_table(caption, [column.right for column in table.columns],
-                                      [column.name for column in table.columns], table.written()))  # fmt: skip
-    return "\n\n".join(parts) + "\n"
-
-
-def _latex_table(caption: str, right: Sequence[bool], names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    sides = "".join("r" if one else "l" for one in right)
-    lines = [f"\\begin{{longtable}}{{{sides}}}", f"\\caption{{{_latex(caption)}}}\\\\", "\\toprule"]
-    if any(names):
-        lines += [" & ".join(map(_latex, names)) + r" \\", "\\midrule", "\\endhead"]
-    # What stands behind \\ in brackets, or as a star, would be its argument.
-    lines += ["{}" + " & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in rows]
-    return "\n".join([*lines, "\\bottomrule", "\\end{longtable}"])
-
-
-def _latex_cell(text: str) -> str:
-    """The indent of a tree stays."""
-    depth = len(text) - len(text.lstrip(" "))
-    return (f"\\hspace*{{{depth / 2:g}em}}" if depth else "") + _latex(text.strip())
-
-
-def _latex(text: str) -> str:
-    return _LATEX_SIGN.sub(lambda found: _LATEX[found[0]], text)
-
-
-def _comment(text: str) -> str:
-    return " ".join(text.split())
-
-
 def report_csv(report: Report, *, sections: bool = False) -> str:
     """The main table alone, raw values; of chosen sections all tables, each below its title."""
     plain = [section.plain for section in report.sections if section.plain is not None]
     if plain and not sections:
         return to_csv(plain)
-    named = [(section, titled) for section in report.sections for titled in _tables(section)]
+    named = [(section, titled) for section in report.sections for titled in section.all_tables]
     parts = [f"{_title_line(section, titled)}{to_csv([titled.table])}" for section, titled in named]
     return "\n".join(parts)
 
@@ -140,7 +88,7 @@ def _section(section: Section) -> dict[str, Any]:
         "title": section.title,
         "missing": section.missing or None,
         "lines": list(section.lines),
-        "tables": [_table(titled) for titled in _tables(section)],
+        "tables": [_table(titled) for titled in section.all_tables],
         "conventions": list(section.small_print),
         "commands": list(section.commands),
     }
@@ -158,13 +106,3 @@ def _raw(cell: Any) -> Any:
     if isinstance(cell, (tuple, list)):
         return [_raw(one) for one in cell]
     return cell if cell is None or isinstance(cell, (str, int, float, bool)) else str(cell)
-
-
-def _tables(section: Section) -> Iterator[Titled]:
-    """Those of a section: the tree's, the charts' numbers, its own."""
-    if section.plain is not None and section.plain.rows:
-        yield Titled("", section.plain)
-    for chart in section.charts:
-        if chart.table.rows:
-            yield Titled(chart.title, chart.table, chart.caption)
-    yield from section.tables

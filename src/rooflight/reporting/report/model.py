@@ -60,6 +60,16 @@ class Section:
     missing: str = ""
     """Why there is nothing in it, where a reader would look for something."""
 
+    @property
+    def all_tables(self) -> Iterator[Titled]:
+        """The tree's, the charts' numbers, its own: what a form without charts and folding shows."""
+        if self.plain is not None and self.plain.rows:
+            yield Titled("", self.plain)
+        for chart in self.charts:
+            if chart.table.rows:
+                yield Titled(chart.title, chart.table, chart.caption)
+        yield from self.tables
+
 
 @dataclass(frozen=True)
 class Report:
