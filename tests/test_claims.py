@@ -363,7 +363,7 @@ def test_no_table_breaks_the_linter(rows: list[tuple[str, ...]], which: int) -> 
         assert row.verdict in WORDS
         assert row.verdict not in ("unknown", "unreadable") or row.reason
     claims_tables.claims_page(found).to_markdown()
-    json.dumps(claims_tables.document(found))
+    json.dumps(claims_tables.claims_data(found))
 
 
 @cache

@@ -226,7 +226,7 @@ def test_memory_is_left_out_where_the_device_is_none_that_is_known(changes, said
     comparison = Comparison(small(), with_header(recorded("mnist-cnn-train-tf32"), **changes))
     page = compare_tables.compare_page(comparison, by="module", depth=0, folded=True)
     assert comparison.memory.joined is None and page.notes.count(said) == 1
-    assert compare_tables.document(comparison)["memory"] == {"left_out": said}
+    assert compare_tables.compare_data(comparison)["memory"] == {"left_out": said}
     assert not any("predicted" in line.name for line in comparison.totals())
 
 
@@ -243,7 +243,7 @@ def test_of_two_runs_on_a_cpu_only_what_was_measured_is_said():
     comparison = Comparison(one, one)
     assert (comparison.memory.joined, comparison.memory.left_out) == (None, "")
     assert next(line for line in comparison.totals() if line.name == "allocated at the peak").a == 10_000
-    assert compare_tables.document(comparison)["memory"] is None
+    assert compare_tables.compare_data(comparison)["memory"] is None
 
 
 def test_two_estimates_are_predicted_for_one_device():

@@ -548,7 +548,7 @@ def test_every_device_can_be_shown(name):
     table, sources = device_tables.device_table(DEVICES[name])
     assert len(table.written()) == len(figures(DEVICES[name]))
     assert {row[2] for row in table.rows} == set(range(1, len(sources) + 1))
-    json.dumps(device_tables.document(DEVICES[name]))
+    json.dumps(device_tables.device_data(DEVICES[name]))
 
 
 def test_what_predictions_call_a_device_is_shown(run, monkeypatch, tmp_path):

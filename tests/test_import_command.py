@@ -16,7 +16,7 @@ from import_logs import FOLDER, real
 from rooflight.files import load
 from rooflight.importing import read
 from rooflight.reporting.kernel_names import short_name
-from rooflight.reporting.kernel_tables import document, flop_count_line, headline, kernel_table, totals_table
+from rooflight.reporting.kernel_tables import flop_count_line, headline, kernel_table, log_data, totals_table
 
 TF32 = FOLDER / "mnist_conv2_64_tf32.csv.gz"
 FP32 = FOLDER / "mnist_conv2_64_fp32.csv.gz"
@@ -125,7 +125,7 @@ def test_a_trace_shows_no_columns_of_counters() -> None:
     assert flop_count_line(ledger) is None
     assert [row[0] for row in totals_table(ledger).rows] == ["copied and filled", "GPU busy", "sum of kernel times"]
     assert "372 kernels, 8 copies and fills" in headline(ledger)
-    assert document(ledger)["totals"]["flops"] is None
+    assert log_data(ledger)["totals"]["flops"] is None
 
 
 def test_on_cuda_cores_flop_count_sp_is_all() -> None:

@@ -23,9 +23,9 @@ from rooflight.measured.memory import Moment, Timeline
 from rooflight.measured.peaks import peak, unit_peak
 from rooflight.measured.rows import NO_OP, SEVERAL, phases, rows
 from rooflight.measured.step import Check, is_host_bound, rates, self_check, time_parts, utilisation
-from rooflight.reporting import measure_document, measure_tables, measure_text, memory_timeline, step_tables
-from rooflight.reporting.document import document
+from rooflight.reporting import measure_data, measure_tables, measure_text, memory_timeline, step_tables
 from rooflight.reporting.kernel_groups import Group as KernelGroup
+from rooflight.reporting.ledger_data import ledger_data
 from rooflight.reporting.measured_folding import fold_measured, members_of
 from rooflight.reporting.page import narrowed
 from rooflight.reporting.written import kernel_name
@@ -290,7 +290,7 @@ def test_least_and_greatest_of_the_repeats_are_in_the_self_check():
     assert {name: check.spread for name, check in checks.items() if check.spread is not None} == {
         "dram_bytes_read": near(0.05)
     }
-    written = document(ledger)["totals"]["measured"]["self_check"]
+    written = ledger_data(ledger)["totals"]["measured"]["self_check"]
     ends = {row["counter"]: (row["whole_step_low"], row["whole_step_high"]) for row in written}
     assert ends["dram_bytes_read"] == (490, 515)
     assert ends["dram_bytes_written"] == (None, None)
@@ -353,7 +353,7 @@ def test_a_unit_that_was_not_counted_makes_the_sum_unknown(fused):
     assert (fused.total.cuda_flops, fused.total.executed_flops) == (None, None)
     assert rates(fused).executed_flops_per_s is None
     assert utilisation(fused).hfu is None and utilisation(fused).mfu is not None
-    assert document(fused.ledger)["totals"]["measured"]["executed_flops"] is None
+    assert ledger_data(fused.ledger)["totals"]["measured"]["executed_flops"] is None
     assert "HFU" not in measure_text.speed(fused)
     assert "executed 14.0 k tf32 on tensor cores; the other units were not counted" in measure_text.counted(fused)
     assert not measure_text.flop_count_line(fused)
@@ -751,14 +751,14 @@ def test_a_log_that_tells_little_can_still_be_shown():
     log = imported()
     assert repr(log) == "log.csv\n1 kernels, no ops; rooflight 0"
     assert "<table" in log._repr_html_()
-    assert document(log)["kernels"][0]["time_s"] == 1e-6
+    assert ledger_data(log)["kernels"][0]["time_s"] == 1e-6
 
 
 # --- documents ---
 
 
 def test_the_json_document_has_values_with_their_origins():
-    made = json.loads(msgspec.json.encode(document(toy())))
+    made = json.loads(msgspec.json.encode(ledger_data(toy())))
     assert made["ops"][1]["measured"]["tensor_flops_tf32"] == {
         "value": 4000,
         "origin": "cupti: range profiler",
@@ -800,15 +800,15 @@ def test_the_json_document_has_values_with_their_origins():
 
 
 def test_a_compiled_document_keeps_what_belongs_to_no_module():
-    made = document(compiled())
+    made = ledger_data(compiled())
     assert [*made["totals"]["measured"]["of_no_module"]] == [SEVERAL, NO_OP]
     assert made["kernels"][1]["ops"] == (1, 2)
 
 
 def test_an_estimates_document_is_as_it_was():
     ledger = toy(measurements=())
-    assert "measured" not in document(ledger)["totals"]
-    assert "kernels" not in document(ledger)
+    assert "measured" not in ledger_data(ledger)["totals"]
+    assert "kernels" not in ledger_data(ledger)
 
 
 def test_pandas_has_a_column_for_every_measured_quantity():
@@ -931,8 +931,8 @@ def test_times_of_a_busy_machine_are_doubted():
     # What the kernel says of the threads is sure; the load lags behind.
     assert measure_text.doubt(with_waiting("9% of the time")) == ""
     assert "its threads waited 32% of the time" in measure_text.doubt(with_waiting("32% of the time"))
-    assert measure_document.totals(with_waiting("32% of the time"))["doubt"].startswith("TIMES UNRELIABLE")
-    assert measure_document.totals(with_waiting("9% of the time"))["doubt"] is None
+    assert measure_data.totals(with_waiting("32% of the time"))["doubt"].startswith("TIMES UNRELIABLE")
+    assert measure_data.totals(with_waiting("9% of the time"))["doubt"] is None
     assert step_tables.time_table(with_waiting("32% of the time")).columns[0].name.endswith("(unreliable)")
     assert measure_text.doubt(with_load("2.60, 0.10, 0.10")) == measure_text.doubt(with_load("nonsense")) == ""
     assert "(load 2.61 on 2 cores)" in measure_text.doubt(with_load("2.61, 0.10, 0.10"))

@@ -16,7 +16,7 @@ from rooflight.errors import BadFile
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.facts import op_values
 from rooflight.measured.step import rates, self_check, time_parts, utilisation
-from rooflight.reporting.document import document
+from rooflight.reporting.ledger_data import ledger_data
 from rooflight.reporting.measure_tables import operator_memory_table
 from rooflight.reporting.page import measure_page
 from rooflight.reporting.table import fitting
@@ -72,7 +72,7 @@ SHIPPED = recorded.names()
 def test_every_shipped_recording_can_be_shown(name):
     ledger = rooflight.load(f"recorded:{name}")
     assert is_measured(ledger) and ledger.header.device
-    made = document(ledger)
+    made = ledger_data(ledger)
     assert made["totals"]["measured"]["step"]["wall_time_s"]["value"] > 0
     for width in (80, 120, 160):
         page = measure_page(ledger, by="module", depth=3, folded=True, memory=True, kernels=10)

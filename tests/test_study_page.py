@@ -16,7 +16,7 @@ from rooflight.reporting.page import Page, narrowed
 from rooflight.reporting.report.of_study import study_report
 from rooflight.reporting.report.page import to_page
 from rooflight.reporting.study_claims import amount
-from rooflight.reporting.study_document import document
+from rooflight.reporting.study_data import study_data
 from rooflight.reporting.study_page import study_page
 from rooflight.reporting.study_tables import csv_table
 from rooflight.reporting.study_trends import form, words
@@ -248,7 +248,7 @@ def test_a_study_that_has_little_still_has_a_page(found: list[Row], plan: Plan) 
     page = study_page(found, plan)
     page.to_markdown()
     well_formed(study_html(found, plan))
-    json.loads(msgspec.json.encode(document(found, plan)))
+    json.loads(msgspec.json.encode(study_data(found, plan)))
     if found and found[0].state == "waiting":
         assert page.summary[-1] == "5 claims: 5 not measured"
 
@@ -359,7 +359,7 @@ def test_charts_have_a_line_for_every_side_with_more_than_one_batch() -> None:
 
 
 def test_the_document_has_every_number_and_reads_back() -> None:
-    made = json.loads(msgspec.json.encode(document(rows(), PLAN)))
+    made = json.loads(msgspec.json.encode(study_data(rows(), PLAN)))
     assert [one["verdict"] for one in made["claims"]] == ["held", "refuted", "not measured", "held", "not measured"]
     second = made["claims"][1]
     assert (second["held_at"], second["judged_at"], second["sides"]) == (0, 8, {"predicted": 8})

@@ -30,7 +30,7 @@ from rooflight.metrics import FAR_PERCENT, WORTH
 from rooflight.prediction.fusion import fused_away
 from rooflight.prediction.roofline import roofline
 from rooflight.reporting.page import narrowed
-from rooflight.reporting.verdict_tables import advice_lines, document, step_table, verdict_page, verdict_table
+from rooflight.reporting.verdict_tables import advice_lines, step_table, verdict_data, verdict_page, verdict_table
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = recorded.names()
@@ -214,7 +214,7 @@ def test_tables_page_and_document_can_be_made(name):
         shown = narrowed(page.tables[0], width)
         texts = [[column.name for column in shown.columns], *shown.written()]
         assert sum(max(len(row[i]) for row in texts) + 3 for i in range(len(shown.columns))) <= width + 3
-    made = document(judge)
+    made = verdict_data(judge)
     made = msgspec.json.decode(msgspec.json.encode(made))
     assert {row["name"] for row in made["rows"]} == {row.name for row in judge.rows()}
     assert all(row["evidence"] and row["sentence"] for row in made["rows"])
@@ -391,7 +391,7 @@ def assert_no_verdict(ledger: Ledger, reason: str) -> None:
             assert reason in row.reason and reason in row.evidence
     step = step_verdict(ledger)
     assert step.bound is None and step.advice == () and reason in step.reason and reason in step.sentence
-    assert document(ledger)["step"]["bound"] is None
+    assert verdict_data(ledger)["step"]["bound"] is None
     assert verdict_page(ledger).summary[0].startswith("no verdict: ")
     assert advice_lines(ledger) == []
 
@@ -440,7 +440,7 @@ def test_logs_from_elsewhere(log):
     ledger = read(log)
     step = step_verdict(ledger)
     assert (step.bound is None) == bool(step.reason)
-    assert verdict_page(ledger).summary and document(ledger)["rows"]
+    assert verdict_page(ledger).summary and verdict_data(ledger)["rows"]
     if step.bound is not None:
         assert "not known without its wall time" in step.sentence
 

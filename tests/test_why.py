@@ -419,7 +419,7 @@ def test_any_two_ledgers_can_be_compared(b):
         comparison = Comparison(*map(made, pair))
         page = compare_tables.compare_page(comparison, by="op", depth=None, folded=True)
         assert page.to_markdown().startswith("## A against B")
-        document = json.loads(msgspec.json.encode(why_tables.document(comparison)))
+        document = json.loads(msgspec.json.encode(why_tables.why_data(comparison)))
         assert [found["quantity"] for found in document["step"]] == [found.quantity for found in comparison.whys]
 
 

@@ -26,7 +26,7 @@ def check_claims(ledger: Path, claims: Path, *, to: str, output: Path | None, fo
         show_page(claims_tables.claims_page(checked))
     else:
         if to == "json":
-            content = msgspec.json.encode(claims_tables.document(checked))
+            content = msgspec.json.encode(claims_tables.claims_data(checked))
         elif to == "csv":
             content = to_csv([claims_tables.full_table(checked)]).encode()
         else:

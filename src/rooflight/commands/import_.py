@@ -99,7 +99,7 @@ def import_content(ledger: Ledger, *, to: str, by: By = "kernel", top: int | Non
     from rooflight.reporting.table import to_csv, to_markdown
 
     if to == "json":
-        return msgspec.json.encode(tables.document(ledger))
+        return msgspec.json.encode(tables.log_data(ledger))
     if to == "csv":
         return to_csv([tables.kernel_table(ledger, by, top=top)]).encode()
     parts = [f"## {tables.headline(ledger)}\n", to_markdown(tables.kernel_table(ledger, by, top=top))]

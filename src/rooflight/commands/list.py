@@ -80,7 +80,7 @@ def _devices(name: str | None, as_json: bool) -> None:
 
     chosen = known() if name is None else (device_of(name),)
     if as_json:
-        emit(json.dumps([device_tables.document(device) for device in chosen], ensure_ascii=False))
+        emit(json.dumps([device_tables.device_data(device) for device in chosen], ensure_ascii=False))
         return
     console = make_console()
     if name is None:

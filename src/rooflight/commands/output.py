@@ -15,7 +15,7 @@ from rooflight.files import write_atomically
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured
 from rooflight.reporting import compare_tables, estimate_tables, measure_tables, text
-from rooflight.reporting.document import document
+from rooflight.reporting.ledger_data import ledger_data
 from rooflight.reporting.page import Page, log_page, measure_page, narrowed, region_page
 from rooflight.reporting.table import Table, to_csv, to_markdown, to_rich
 from rooflight.summary import By
@@ -39,7 +39,7 @@ def show_estimate(
         return
     if to == "json":
         steps = estimate_tables.run_steps(ledger, epochs=epochs, dataset_size=dataset_size)
-        content = msgspec.json.encode(document(ledger, run_steps=steps))
+        content = msgspec.json.encode(ledger_data(ledger, run_steps=steps))
     elif to == "csv":
         content = to_csv([estimate_tables.main_table(ledger, by, depth=depth, folded=folded)]).encode()
     else:
@@ -69,7 +69,7 @@ def show_measure(
         show_page(measure_page(ledger, by=by, depth=depth, folded=folded, memory=memory, kernels=kernels))
         return
     if to == "json":
-        content = msgspec.json.encode(document(ledger))
+        content = msgspec.json.encode(ledger_data(ledger))
     elif to == "csv":
         content = to_csv([measure_tables.main_table(Measured(ledger), by, depth=depth, folded=folded)]).encode()
     else:
@@ -91,7 +91,7 @@ def show_log(ledger: Ledger, *, to: str, kernels: int, output: Path | None = Non
         show_page(page)
         return
     if to == "json":
-        made = region_tables.region_document(ledger) if has_regions else kernel_tables.document(ledger)
+        made = region_tables.region_data(ledger) if has_regions else kernel_tables.log_data(ledger)
         content = msgspec.json.encode(made)
     else:
         content = (to_csv(page.tables[:1]) if to == "csv" else page.to_markdown()).encode()
@@ -116,7 +116,7 @@ def show_comparison(
         show_page(compare_tables.compare_page(comparison, by=by, depth=depth, folded=folded))
         return
     if to == "json":
-        content = msgspec.json.encode(compare_tables.document(comparison, by))
+        content = msgspec.json.encode(compare_tables.compare_data(comparison, by))
     elif to == "csv":
         content = to_csv([compare_tables.row_table(comparison, by, depth=depth, folded=folded)]).encode()
     else:

@@ -148,9 +148,9 @@ def _content(found: Predictions, to: str, options: Mapping[str, Any]) -> bytes:
     import msgspec
 
     if to == "json":
-        from rooflight.reporting.predict_document import document
+        from rooflight.reporting.predict_data import predict_data
 
-        return msgspec.json.encode(document(found, **_asked(options), op_times=options["roofline"]))
+        return msgspec.json.encode(predict_data(found, **_asked(options), op_times=options["roofline"]))
     if to == "csv":
         from rooflight.reporting.predict_tables import csv_table
         from rooflight.reporting.table import to_csv

@@ -164,9 +164,9 @@ def _document(ledger: Ledger) -> dict[str, Any]:
     """What `--json` of a ledger has always held, beside the report."""
     from rooflight.measured import is_measured
     from rooflight.reporting import kernel_tables
-    from rooflight.reporting.document import document
+    from rooflight.reporting.ledger_data import ledger_data
 
-    return kernel_tables.document(ledger) if ledger.header.step is None and is_measured(ledger) else document(ledger)
+    return kernel_tables.log_data(ledger) if ledger.header.step is None and is_measured(ledger) else ledger_data(ledger)
 
 
 def _study(folder: Path, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...], output: Path | None,
@@ -196,9 +196,9 @@ def _study(folder: Path, form: str, *, chart: str | None, dark: bool, sections: 
 
 
 def _study_document(study: Study) -> dict[str, Any]:
-    from rooflight.reporting.study_document import document
+    from rooflight.reporting.study_data import study_data
 
-    return document(study.rows, study.plan, folder=str(study.folder))
+    return study_data(study.rows, study.plan, folder=str(study.folder))
 
 
 def _write(made: Any, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...], output: Path | None,

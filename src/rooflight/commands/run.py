@@ -253,9 +253,9 @@ def _show(ledger: Ledger | None, *, as_json: bool, nothing_written: bool, code: 
         import msgspec
 
         from rooflight.commands.output import emit
-        from rooflight.reporting.region_tables import region_document
+        from rooflight.reporting.region_tables import region_data
 
-        emit(msgspec.json.encode(region_document(ledger, exit_code=code)))
+        emit(msgspec.json.encode(region_data(ledger, exit_code=code)))
     else:
         from rooflight.commands.output import show_log
 

@@ -181,7 +181,7 @@ def claims_page(checked: Checked) -> Page:
     )
 
 
-def document(checked: Checked) -> dict[str, Any]:
+def claims_data(checked: Checked) -> dict[str, Any]:
     """Raw numbers; unknown is null."""
     return {
         "file": checked.file,

@@ -94,7 +94,7 @@ def _apart_line(memory: JoinedMemory) -> str:
     return f"{line}, less {units.bytes_(abs(round(offset)))} that differ from the first op on" if offset else line
 
 
-def memory_document(compared: ComparedMemory) -> dict[str, Any] | None:
+def memory_data(compared: ComparedMemory) -> dict[str, Any] | None:
     """Raw numbers; unknown is null; ratios are B by A. `None`: there is nothing to be said of memory."""
     memory = compared.joined
     if memory is None:

@@ -214,7 +214,7 @@ def _named(comparison: Comparison) -> tuple[tuple[str, Measured], tuple[str, Mea
     return ("A", comparison.a), ("B", comparison.b)
 
 
-def document(comparison: Comparison, by: By = "module") -> dict[str, Any]:
+def compare_data(comparison: Comparison, by: By = "module") -> dict[str, Any]:
     """Raw numbers; unknown is null; ratios are B by A."""
     judged = comparison.judge
     return {
@@ -232,14 +232,14 @@ def document(comparison: Comparison, by: By = "module") -> dict[str, Any]:
         "unmatched": {
             module: {"a": dict(a), "b": dict(b)} for module, (a, b) in comparison.unmatched().items()
         },
-        "memory": compare_memory_tables.memory_document(comparison.memory),
-        "why": why_tables.document(comparison),
+        "memory": compare_memory_tables.memory_data(comparison.memory),
+        "why": why_tables.why_data(comparison),
         "verdicts": None if judged is None else _verdicts(*judged, by),
     }  # fmt: skip
 
 
 def _verdicts(name: str, judge: Judge, by: By) -> dict[str, Any]:
-    return {"of": name.lower(), "fit": judge.fit, **verdict_tables.document(judge, by)}
+    return {"of": name.lower(), "fit": judge.fit, **verdict_tables.verdict_data(judge, by)}
 
 
 def _side(side: Measured) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def device_table(device: Device) -> tuple[Table, tuple[str, ...]]:
     return Table("", columns, tuple(rows)), tuple(sources)
 
 
-def document(device: Device) -> dict[str, Any]:
+def device_data(device: Device) -> dict[str, Any]:
     """A device for programs: all figures with source and date, and the ridge points that follow."""
     made: dict[str, Any] = msgspec.to_builtins(device)
     precisions = dict.fromkeys((*device.core_flops_per_s, *device.tensor_flops_per_s))

@@ -207,7 +207,7 @@ def headline(ledger: Ledger) -> str:
     return " · ".join(parts)
 
 
-def document(ledger: Ledger) -> dict[str, Any]:
+def log_data(ledger: Ledger) -> dict[str, Any]:
     """Raw numbers under the names of the ledger; unknown is null. What a name was read from stands in `origins`."""
     whole = _whole(ledger)
     found = totals(ledger)

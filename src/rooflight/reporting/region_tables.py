@@ -130,7 +130,7 @@ def peak_bytes(row: Measurement) -> int | float | None:
     return found
 
 
-def region_document(ledger: Ledger, *, exit_code: int | None = None) -> dict[str, Any]:
+def region_data(ledger: Ledger, *, exit_code: int | None = None) -> dict[str, Any]:
     """Raw numbers under the names of the ledger; unknown is null. `exit_code` is the program's."""
     return {
         "header": msgspec.to_builtins(msgspec.structs.asdict(ledger.header)),

@@ -95,7 +95,7 @@ def _notes(judge: Judge, step: StepVerdict) -> list[str]:
     return notes
 
 
-def document(of: Ledger | Judge, by: By = "module") -> dict[str, Any]:
+def verdict_data(of: Ledger | Judge, by: By = "module") -> dict[str, Any]:
     """Raw numbers; unknown is null. Sentences and evidence stand beside them."""
     judge = _judge(of)
     step = judge.step()

@@ -110,7 +110,7 @@ def why_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def document(comparison: Comparison) -> dict[str, Any]:
+def why_data(comparison: Comparison) -> dict[str, Any]:
     """Raw numbers: the step's accounts, and every op's causes of FLOPs, bytes and time."""
     return {
         "step": [_plain(one) for one in comparison.whys],

@@ -9,11 +9,11 @@ import msgspec
 from rooflight import summary
 from rooflight.ledger import QUANTITIES, Ledger, Op, Totals, total
 from rooflight.measured import Measured, is_measured
-from rooflight.reporting import measure_document
+from rooflight.reporting import measure_data
 from rooflight.summary import Row
 
 
-def document(ledger: Ledger, *, run_steps: int | None = None) -> dict[str, Any]:
+def ledger_data(ledger: Ledger, *, run_steps: int | None = None) -> dict[str, Any]:
     """Raw numbers under the names of the ledger; unknown is null."""
     sums = total(ledger.ops)
     totals: dict[str, Any] = {
@@ -45,14 +45,14 @@ def document(ledger: Ledger, *, run_steps: int | None = None) -> dict[str, Any]:
 
 def _add_measured(made: dict[str, Any], measured: Measured) -> None:
     """The same document with the other side of every row."""
-    made["totals"]["measured"] = measure_document.totals(measured)
-    by_path = measure_document.modules(measured)
+    made["totals"]["measured"] = measure_data.totals(measured)
+    by_path = measure_data.modules(measured)
     for row in made["modules"]:
         row["measured"] = by_path.pop(row["path"])
     made["totals"]["measured"]["of_no_module"] = by_path
-    for row, values in zip(made["ops"], measure_document.ops(measured), strict=True):
+    for row, values in zip(made["ops"], measure_data.ops(measured), strict=True):
         row["measured"] = values
-    made["kernels"] = measure_document.kernels(measured)
+    made["kernels"] = measure_data.kernels(measured)
 
 
 def _sums(sums: Totals) -> dict[str, Any]:

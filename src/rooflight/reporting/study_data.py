@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from rooflight.study.plan import Plan
 
 
-def document(rows: Sequence[Row], plan: Plan, *, folder: str | None = None) -> dict[str, Any]:
+def study_data(rows: Sequence[Row], plan: Plan, *, folder: str | None = None) -> dict[str, Any]:
     """Plan, claims with all they were judged by, rows, trends."""
     return {
         "title": plan.title,
         "about": plan.about,
         "plan": msgspec.to_builtins(plan),
-        "claims": [claim_document(one) for one in claims(plan.claim, rows)],
+        "claims": [claim_data(one) for one in claims(plan.claim, rows)],
         "rows": [{"id": row.cell.id, **msgspec.to_builtins(row)} for row in rows],
         "trends": msgspec.to_builtins(trends(rows)),
         "units": {name: quantity.unit for name, quantity in QUANTITIES.items()},
@@ -31,7 +31,7 @@ def document(rows: Sequence[Row], plan: Plan, *, folder: str | None = None) -> d
     }
 
 
-def claim_document(one: Judged) -> dict[str, Any]:
+def claim_data(one: Judged) -> dict[str, Any]:
     made: dict[str, Any] = msgspec.to_builtins(one)
     made["judged_at"] = len(one.points)
     made["held_at"] = one.held

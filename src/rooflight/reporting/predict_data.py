@@ -10,7 +10,7 @@ from rooflight.prediction.result import Limit, Prediction, Predictions
 from rooflight.reporting.predict_page import conventions
 
 
-def document(found: Predictions, *, epochs: int | None = None, dataset_size: int | None = None,
+def predict_data(found: Predictions, *, epochs: int | None = None, dataset_size: int | None = None,
              price: float | None = None, op_times: bool = False) -> dict[str, Any]:  # fmt: skip
     """`op_times`: the seconds of every op too, which are many."""
     rows = []
