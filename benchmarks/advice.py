@@ -22,8 +22,8 @@ import rooflight
 from rooflight.explanation.verdicts import Judge
 from rooflight.measured.step import wall_s
 from rooflight.metrics import gain, gain_text
-from rooflight.reporting.table import to_markdown
 from rooflight.reporting.verdict_tables import advice_lines, step_table, verdict_table
+from rooflight.reporting.writers.markdown import table_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "verdicts.md"
@@ -148,7 +148,7 @@ def shown() -> str:
     judge = judged(SHOWN)
     step = judge.step()
     lines = "\n".join(f"- {line}" for line in advice_lines(judge, "type"))
-    tables = "\n".join(to_markdown(table) for table in (verdict_table(judge, "type"), step_table(judge)))
+    tables = "\n".join(table_markdown(table) for table in (verdict_table(judge, "type"), step_table(judge)))
     return f"> {step.sentence}\n>\n> {step.whole.evidence}\n\n{tables}\n{lines}\n"
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from rooflight.hardware.device import Device, figures
 from rooflight.hardware.devices import known
 from rooflight.reporting.device_tables import CONVENTIONS, devices_table
-from rooflight.reporting.table import Column, Table, to_markdown
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.writers.markdown import table_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "devices.md"
@@ -67,7 +68,7 @@ def head(devices: tuple[Device, ...]) -> list[str]:
         f"rooflight knows {len(devices)} devices. `rooflight list devices` shows this table, `rooflight list devices h200` "
         "every value of one with its source and the day it was read, `--json` the same for programs. The files are in "
         "[src/rooflight/hardware/specs](../src/rooflight/hardware/specs).",
-        to_markdown(devices_table(devices)),
+        table_markdown(devices_table(devices)),
         CONVENTIONS[0].upper() + CONVENTIONS[1:] + ". A peak belongs to a clock, and vendors do not always take the same "
         "one for all of them; the notes below say where. Vendors write GB for memory and mean 2^30 bytes: 141 GB are "
         "151,397,597,184 bytes, of which the driver keeps some. NVLink and PCI Express are links, not the memory's roof; "
@@ -93,7 +94,7 @@ def sources(devices: tuple[Device, ...]) -> list[str]:
         "## Where the numbers come from",
         f"{len(every)} values, each with a source in its file. Datasheets as such were not at hand: where a page quotes "
         "one, the source names both, and does not claim that the datasheet was read.",
-        to_markdown(Table("", (Column("source", right=False), Column("values")), rows)),
+        table_markdown(Table("", (Column("source", right=False), Column("values")), rows)),
         "What is computed shows its arithmetic: SMs x lanes x 2 x clock for peaks, lanes x rate for links. By analogy: "
         "the same chip on another board. No good source was found for: " + ", ".join(weak) + ".",
     ]  # fmt: skip
@@ -121,7 +122,7 @@ def names(devices: tuple[Device, ...]) -> list[str]:
         "A device in the machine is recognised by the whole name that the driver or torch reports. A processor counts "
         "as known only if the machine has all its cores; else its peaks are computed from /proc/cpuinfo, and its memory "
         "bandwidth is left to `rooflight calibrate`.",
-        to_markdown(Table("", columns, tuple(rows))),
+        table_markdown(Table("", columns, tuple(rows))),
     ]  # fmt: skip
 
 

@@ -70,14 +70,15 @@ def main() -> None:
             compared = rooflight.compare(RECORDED)
             causes = {why.quantity: why for why in compared.whys}
         with stage(shown, "write the report", STEPS) as task:
-            from rooflight.reporting.report.api import named_report, written
+            from rooflight.reporting.report.api import named_report
+            from rooflight.reporting.writers import write
 
             def reporting(doing: str) -> None:
                 shown.update(task, advance=1, doing=doing)
 
             path = folder / "measured.json.gz"
             report = named_report([measured], [str(path)], on=DEVICES, say=reporting)
-            (folder / "report.html").write_bytes(written(report, "html"))
+            (folder / "report.html").write_bytes(write(report, "html"))
     show(estimate, measured, predicted, causes, folder, time.monotonic() - began)
 
 

@@ -204,7 +204,7 @@ def test_a_row_that_cannot_be_read_says_why_and_the_rest_is_graded(content: str,
     found = check(book("mnist-cnn", 64), more)
     assert [row.verdict for row in found.rows[-2:]] == ["unreadable", "right"]
     assert not found.passes and found.grade.endswith("1 cannot be read")
-    assert says in "\n".join(claims_tables.claims_page(found).notes)
+    assert says in "\n".join(claims_tables.claims_document(found).notes)
 
 
 def test_encodings() -> None:
@@ -362,7 +362,7 @@ def test_no_table_breaks_the_linter(rows: list[tuple[str, ...]], which: int) -> 
     for row in found.rows:
         assert row.verdict in WORDS
         assert row.verdict not in ("unknown", "unreadable") or row.reason
-    claims_tables.claims_page(found).to_markdown()
+    claims_tables.claims_document(found).to_markdown()
     json.dumps(claims_tables.claims_data(found))
 
 
@@ -503,7 +503,7 @@ def test_no_known_mistake() -> None:
     row = one(book("mnist-cnn", 64), "conv2", "flops", 4348654387)
     assert (row.verdict, row.because) == ("wrong", ())
     assert row.off_by == pytest.approx(3.2)
-    text = claims_tables.claims_page(
+    text = claims_tables.claims_document(
         judged(book("mnist-cnn", 64), {"layer": "conv2", "quantity": "flops", "value": 4348654387})
     ).notes[0]
     assert "No known mistake gives it; off by 3.2x" in text
@@ -637,7 +637,7 @@ def test_a_training_steps_forward_and_half_of_it() -> None:
     ledger = recorded("resnet50-train-fp32")
     row = one(ledger, "conv1", "flops", "236 MFLOP", batch=1)
     assert row.ambiguous and codes(row) == ["macs-for-flops", "forward-for-training"]
-    note = claims_tables.claims_page(
+    note = claims_tables.claims_document(
         judged(ledger, {"layer": "conv1", "quantity": "flops", "value": "236 MFLOP", "batch": 1})
     ).notes[0]
     assert "or wrong" in note and "the forward alone" in note
@@ -755,7 +755,7 @@ def test_a_measured_ledger_is_judged_as_compare_shows_it() -> None:
     table_ = judged(ledger, *rows)
     assert [(row.claim.where, row.claim.value) for row in table_.rows if row.verdict != "right"] == []
     assert "as counted" in table_.rows[0].reason and "by formula" in table_.rows[1].reason
-    assert any(note.startswith("row") and "as counted" in note for note in claims_tables.claims_page(table_).notes)
+    assert any(note.startswith("row") and "as counted" in note for note in claims_tables.claims_document(table_).notes)
     conv2 = one(ledger, "conv2", "bound", "compute")
     assert conv2.verdict == "right" and conv2.reason == "but at 8.4% of that roof: neither roof"
     assert one(ledger, "conv2", "bound", "latency").verdict == "right"
@@ -984,8 +984,8 @@ def test_help_needs_no_torch() -> None:
 
 
 def test_a_wide_and_a_narrow_terminal_show_every_verdict(saved: Path) -> None:
-    page = claims_tables.claims_page(check(book("mnist-cnn", 64), read_claims(CLAIMS / "mnist.csv")))
-    assert page.headline.startswith("10 of 14 right")
+    page = claims_tables.claims_document(check(book("mnist-cnn", 64), read_claims(CLAIMS / "mnist.csv")))
+    assert page.title.startswith("10 of 14 right")
     said = "\n".join(page.notes)
     for number in (3, 6, 9, 12, 13, 14, 15):
         assert f"row {number}" in said or f", {number}" in said

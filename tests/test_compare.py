@@ -17,7 +17,7 @@ from rooflight.comparison.sides import Comparison, attributed
 from rooflight.ledger import MathModes
 from rooflight.measured.rows import NO_OP, SEVERAL
 from rooflight.reporting import compare_tables
-from rooflight.reporting.table import fitting
+from rooflight.reporting.writers.terminal import narrowed
 
 US = 1e-6
 
@@ -85,10 +85,10 @@ def test_the_last_row_takes_both_steps_from_the_same_kind_of_range(eager_compile
 def test_how_much_is_attributed_is_said(eager_compiled):
     assert attributed(eager_compiled.a) == {"one op": 1, "several ops": 0, "no op": 0}
     assert attributed(eager_compiled.b) == {"one op": near(48 / 70), "several ops": near(0.3), "no op": near(1 / 70)}
-    page = compare_tables.compare_page(eager_compiled, by="module", depth=None, folded=True)
+    page = compare_tables.compare_document(eager_compiled, by="module", depth=None, folded=True)
     assert "A: the kernels' time belongs 100.0% to one op" in page.notes
     assert any(line.startswith("B: the kernels' time belongs 68.6% to one op, 30.0% to several") for line in page.notes)
-    assert page.summary[-1] == "not the same (A | B): execution eager | compile"
+    assert page.lines[-1] == "not the same (A | B): execution eager | compile"
     assert "7 ops, views apart, are in both; 0 only in A, 0 only in B" in page.notes
 
 
@@ -180,7 +180,7 @@ def test_differences_are_named_and_those_of_a_run_only_between_runs():
 @pytest.mark.parametrize("which", ["eager_compiled", "estimate_measured"])
 def test_the_table_fits_a_terminal_and_keeps_a_ratio(request, width, which):
     comparison = request.getfixturevalue(which)
-    table = fitting(compare_tables.row_table(comparison), width)
+    table = narrowed(compare_tables.row_table(comparison), width)
     texts = [[column.name for column in table.columns], *table.written()]
     assert sum(max(len(row[i]) for row in texts) + 3 for i in range(len(table.columns))) <= width
     assert any(column.name.endswith("B/A") for column in table.columns)

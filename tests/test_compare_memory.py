@@ -130,7 +130,7 @@ def test_two_runs_show_totals_and_timelines():
     found = {line.name: line for line in comparison.totals()}
     assert set(FIGURES) <= set(found)
     assert found["allocated before the step"].a == 392_792_064
-    page = compare_tables.compare_page(comparison, by="module", depth=0, folded=True)
+    page = compare_tables.compare_document(comparison, by="module", depth=0, folded=True)
     assert not any(table.title.startswith("where memory differs") for table in page.tables)
     assert page.tables[-1].columns[0].name == "allocated after each of 305 ops of both: A measured, B measured"
     assert not any("is predicted for" in line for line in (*page.notes, *page.small_print))
@@ -195,7 +195,7 @@ def test_a_compiled_step_has_totals_but_no_timeline():
     comparison = Comparison(estimated("resnet50-train-fp32"), recorded("resnet50-train-fp32-compiled"))
     memory = comparison.memory.joined
     assert memory.b.peak_allocated_bytes and memory.b.highest is None and not memory.joined
-    page = compare_tables.compare_page(comparison, by="module", depth=0, folded=True)
+    page = compare_tables.compare_document(comparison, by="module", depth=0, folded=True)
     assert "memory of A is predicted for h200, as an eager step" in page.notes
     assert [table.rows[0][0] for table in page.tables if table.columns[0].name == "memory at its highest"] == [
         "A, predicted"
@@ -224,7 +224,7 @@ def test_predictions_are_for_the_device_that_was_measured():
 ])  # fmt: skip
 def test_memory_is_left_out_where_the_device_is_none_that_is_known(changes, said):
     comparison = Comparison(small(), with_header(recorded("mnist-cnn-train-tf32"), **changes))
-    page = compare_tables.compare_page(comparison, by="module", depth=0, folded=True)
+    page = compare_tables.compare_document(comparison, by="module", depth=0, folded=True)
     assert comparison.memory.joined is None and page.notes.count(said) == 1
     assert compare_tables.compare_data(comparison)["memory"] == {"left_out": said}
     assert not any("predicted" in line.name for line in comparison.totals())
@@ -255,7 +255,7 @@ def test_two_estimates_are_predicted_for_one_device():
     # The ReLU after the second convolution: 64 channels of 24 x 24 in fp32 for every sample.
     grown = [(one.growth_a_bytes, one.growth_b_bytes) for one in memory.partings() if one.op.packet == "aten::relu"]
     assert (64 * 64 * 24 * 24 * 4, 128 * 64 * 24 * 24 * 4) in grown
-    page = compare_tables.compare_page(comparison, by="module", depth=0, folded=True)
+    page = compare_tables.compare_document(comparison, by="module", depth=0, folded=True)
     assert "memory of A and B is predicted for h200" in page.notes
 
 
@@ -315,7 +315,7 @@ def test_the_numbers_of_the_command_are_those_of_a_program(run, saved):
 
 def test_markdown_has_the_section_and_csv_only_the_rows(run, saved):
     shown = run("compare", saved, "recorded:h200/gpt2-train-fp32", "--md", "--depth", "0")
-    assert "**where memory differs most: A predicted, B measured**" in shown and "| memory at its highest |" in shown
+    assert "## Where memory differs most: A predicted, B measured" in shown and "| memory at its highest |" in shown
     assert "memory" not in run("compare", saved, "recorded:h200/gpt2-train-fp32", "--csv", "--depth", "0")
 
 

@@ -27,7 +27,7 @@ from rooflight.reporting import measure_data, measure_tables, measure_text, memo
 from rooflight.reporting.kernel_groups import Group as KernelGroup
 from rooflight.reporting.ledger_data import ledger_data
 from rooflight.reporting.measured_folding import fold_measured, members_of
-from rooflight.reporting.page import narrowed
+from rooflight.reporting.writers.terminal import narrowed
 from rooflight.reporting.written import kernel_name
 from rooflight.units import quotient, seconds, share, signed_percent
 

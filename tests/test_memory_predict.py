@@ -23,8 +23,8 @@ from rooflight.prediction.parallel.combined import Options
 from rooflight.prediction.parallel.layout import Layout
 from rooflight.prediction.prepared import PreparedTrace
 from rooflight.prediction.result import Predictions
+from rooflight.reporting.predict_document import predict_document
 from rooflight.reporting.predict_memory_tables import limit_line
-from rooflight.reporting.predict_page import page
 
 SMALL_LLAMA = {"num_hidden_layers": "2"}
 MIB = 1 << 20
@@ -257,7 +257,7 @@ def test_the_largest_batch_of_a_replica_among_many(parallel: str, unit: int) -> 
     assert limit.value == found[0].max_batch and limit.fails == limit.value + unit
     at = [ask("gpt2", batch=size, **options)[0].memory for size in (limit.value, limit.fails)]
     assert [one is not None and one.fits for one in at] == [True, False]
-    assert f"the largest batch of a replica that fits: {limit.value}" in page(found).to_markdown()
+    assert f"the largest batch of a replica that fits: {limit.value}" in predict_document(found).to_markdown()
 
 
 def test_segments_that_grow_hold_a_larger_batch() -> None:
@@ -267,7 +267,8 @@ def test_segments_that_grow_hold_a_larger_batch() -> None:
     wide = ask("gpt2", max_batch=True, allocator="expandable_segments:True", **options).limits[0]
     assert limit.with_expandable_segments == wide.value > limit.value
     assert wide.with_expandable_segments is None
-    assert f"; {wide.value} with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in page(found).to_markdown()
+    shown = " ".join(predict_document(found).lines)
+    assert f"; {wide.value} with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in shown
 
 
 def test_a_memory_fraction_ends_the_memory() -> None:

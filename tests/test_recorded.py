@@ -17,9 +17,9 @@ from rooflight.measured import Measured, is_measured
 from rooflight.measured.facts import op_values
 from rooflight.measured.step import rates, self_check, time_parts, utilisation
 from rooflight.reporting.ledger_data import ledger_data
+from rooflight.reporting.ledger_documents import measure_document
 from rooflight.reporting.measure_tables import operator_memory_table
-from rooflight.reporting.page import measure_page
-from rooflight.reporting.table import fitting
+from rooflight.reporting.writers.terminal import narrowed
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def test_every_shipped_recording_can_be_shown(name):
     made = ledger_data(ledger)
     assert made["totals"]["measured"]["step"]["wall_time_s"]["value"] > 0
     for width in (80, 120, 160):
-        page = measure_page(ledger, by="module", depth=3, folded=True, memory=True, kernels=10)
-        table = fitting(page.tables[0], width)
+        page = measure_document(ledger, memory=True)
+        table = narrowed(page.tables[0], width)
         texts = [[column.name for column in table.columns], *table.written()]
         widths = [max(len(row[i]) for row in texts) for i in range(len(table.columns))]
         assert sum((w if c.right else min(w, 20)) + 3 for w, c in zip(widths, table.columns, strict=True)) <= width

@@ -347,14 +347,16 @@ def _llama(path: Path) -> None:
 
     from rooflight.explanation.verdicts import Judge
     from rooflight.prediction.asked import device_of
+    from rooflight.reporting.document import Document, Section
     from rooflight.reporting.report.details import details_of
-    from rooflight.reporting.report.model import Report, Section
     from rooflight.reporting.report.page import to_page
     from rooflight.reporting.report.tree import tree_of
 
     ledger = rooflight.estimate("llama3-70b", batch=1, step="train", dtype="bf16", accumulate=2)
     tree = tree_of(Judge(ledger, on=device_of("h200")), None)
-    report = Report("llama3-70b", "", (), (), (Section("layers", "Layers", tree=tree),), details_of(ledger, None))
+    report = Document(
+        "llama3-70b", sections=(Section("layers", "Layers", tree=tree),), details=details_of(ledger, None)
+    )
     path.write_text(to_page(replace(report, title="llama3-70b, training")))
 
 

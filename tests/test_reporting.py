@@ -18,7 +18,11 @@ from rooflight.ledger import LOSS, OPTIMIZER, Totals, is_inside, total
 from rooflight.reporting import estimate_tables
 from rooflight.reporting.derivation import derivation_latex, derivation_text
 from rooflight.reporting.folding import fold
-from rooflight.reporting.table import Column, Table, fitting, to_csv, to_html, to_markdown, to_rich
+from rooflight.reporting.table import Column, Table
+from rooflight.reporting.writers.csv import table_csv
+from rooflight.reporting.writers.html import table_html
+from rooflight.reporting.writers.markdown import table_markdown
+from rooflight.reporting.writers.terminal import drawn, narrowed
 
 EVIL = "</script><script>alert(1)</script>"
 
@@ -105,7 +109,7 @@ def evil_table():
 
 
 def test_html_shows_markup_as_text():
-    shown = to_html(evil_table())
+    shown = table_html(evil_table(), inline=True)
     assert "<script>" not in shown
     assert "&lt;/script&gt;" in shown
 
@@ -120,20 +124,20 @@ def test_a_module_with_an_evil_name_stays_harmless_in_a_notebook():
 
 
 def test_csv_is_no_program():
-    rows = list(csv.reader(io.StringIO(to_csv([evil_table()]))))
+    rows = list(csv.reader(io.StringIO(table_csv(evil_table()))))
     assert rows[2] == ["'=cmd()|x", ""]
     assert rows[1] == [EVIL, "12"]
 
 
 def test_markdown_keeps_its_columns():
-    lines = to_markdown(evil_table()).splitlines()[2:]
+    lines = table_markdown(evil_table()).splitlines()[2:]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines[1:]} == {3}
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_a_narrow_terminal_gets_fewer_columns(gpt2, width):
     table = estimate_tables.main_table(gpt2, depth=1)
-    narrow = fitting(table, width)
+    narrow = narrowed(table, width)
     written = [[column.name for column in narrow.columns], *narrow.written()]
     needed = sum(max(len(row[i]) for row in written) + 3 for i in range(len(narrow.columns)))
     assert needed <= width or not any(column.optional for column in narrow.columns)
@@ -144,13 +148,13 @@ def test_a_narrow_terminal_gets_fewer_columns(gpt2, width):
 
 
 def test_a_narrow_terminal_says_which_columns_it_has_no_room_for(gpt2):
-    def drawn(width):
+    def shown(width):
         console = Console(width=width, file=io.StringIO())
-        console.print(to_rich(estimate_tables.main_table(gpt2, depth=1), width=width))
+        console.print(drawn(estimate_tables.main_table(gpt2, depth=1), width))
         return " ".join(console.file.getvalue().split())
 
-    assert "hidden columns: type, output" in drawn(60)
-    assert "no room" not in drawn(200)
+    assert "hidden columns: type, output" in shown(60)
+    assert "no room" not in shown(200)
 
 
 def test_repr_says_what_it_is(gpt2):
@@ -228,7 +232,7 @@ def test_numbers_are_never_cut_on_a_narrow_terminal(width):
     """Names give way, then columns, and what went is named."""
     from rich.console import Console
 
-    from rooflight.reporting.table import Column, Table, to_rich
+    from rooflight.reporting.table import Column, Table
 
     columns = (
         Column("op", right=False),
@@ -239,7 +243,7 @@ def test_numbers_are_never_cut_on_a_narrow_terminal(width):
     )
     table = Table("", columns, (("convolution_backward", "layer4.1.conv2", "237.456 µs", "9.1%", "14.25%"),))
     console = Console(width=width, record=True, file=io.StringIO(), color_system=None)
-    console.print(to_rich(table, width=width))
+    console.print(drawn(table, width))
     shown = console.export_text()
     assert max(map(len, shown.splitlines())) <= width
     for column, cell in zip(columns, table.rows[0], strict=True):

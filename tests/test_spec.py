@@ -25,7 +25,8 @@ from rooflight.commands.step_options import step_of
 from rooflight.errors import BadInput, RooflightError
 from rooflight.files import load
 from rooflight.ledger import Header, MathModes
-from rooflight.reporting.report.api import make, written
+from rooflight.reporting.report.api import make
+from rooflight.reporting.writers import write
 from rooflight.spec import (
     FIELDS,
     PredictKeywords,
@@ -432,7 +433,7 @@ def test_every_command_of_a_report_runs_and_loses_nothing(
     header = load(source).header
     first = StepSpec.of(header)
     report = make(source, on="h200")
-    pages = [written(report, "md").decode(), re.sub(r"(?s)<script.*?</script>", "", written(report, "html").decode())]
+    pages = [write(report, "md").decode(), re.sub(r"(?s)<script.*?</script>", "", write(report, "html").decode())]
     commands = commands_on(pages[0])
     assert commands == commands_on(pages[1])
     assert any(repeat(header, measured=name == "recording") == line for line in commands)

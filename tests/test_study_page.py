@@ -12,15 +12,17 @@ import pytest
 from hypothesis import settings
 
 from rooflight.reporting.charts.lines import study_charts
-from rooflight.reporting.page import Page, narrowed
+from rooflight.reporting.document import Document
 from rooflight.reporting.report.of_study import study_report
 from rooflight.reporting.report.page import to_page
 from rooflight.reporting.study_claims import amount
 from rooflight.reporting.study_data import study_data
-from rooflight.reporting.study_page import study_page
+from rooflight.reporting.study_document import study_document
 from rooflight.reporting.study_tables import csv_table
 from rooflight.reporting.study_trends import form, words
-from rooflight.reporting.table import Table, to_csv, to_rich
+from rooflight.reporting.table import Table
+from rooflight.reporting.writers.csv import table_csv
+from rooflight.reporting.writers.terminal import drawn
 from rooflight.study.cell import Cell, Row
 from rooflight.study.fitting import Fit
 from rooflight.study.plan import Claim, Grid, Plan
@@ -69,7 +71,7 @@ PLAN = Plan(
 )  # fmt: skip
 
 
-def table(page: Page, title: str) -> Table:
+def table(page: Document, title: str) -> Table:
     return next(one for one in page.tables if one.title.startswith(title))
 
 
@@ -78,9 +80,9 @@ def texts(one: Table) -> list[dict[str, str]]:
 
 
 def test_the_verdicts_come_first_with_their_numbers() -> None:
-    page = study_page(rows(), PLAN)
-    assert page.headline == "Two nets: 16 cells, 15 done, 1 failed"
-    assert page.summary == ("What was supposed before anything ran.", "5 claims: 2 held, 1 refuted, 2 not measured")
+    page = study_document(rows(), PLAN)
+    assert page.title == "Two nets: 16 cells, 15 done, 1 failed"
+    assert page.lines == ("What was supposed before anything ran.", "5 claims: 2 held, 1 refuted, 2 not measured")
     assert page.tables[0].title == "claims"
     first, second, third, fourth, fifth = texts(page.tables[0])
     # 3 times as long everywhere; here by the measurement where both have one, else as predicted.
@@ -101,14 +103,14 @@ def test_the_verdicts_come_first_with_their_numbers() -> None:
 
 
 def test_every_counter_example_is_shown_the_worst_first() -> None:
-    shown = texts(table(study_page(rows(), replace_claims("time(on=v100) < 9 ms")), "counter-examples"))
+    shown = texts(table(study_document(rows(), replace_claims("time(on=v100) < 9 ms")), "counter-examples"))
     assert [line["refuted at"] for line in shown] == [
         f"model={model}, batch={batch}" for model, batch in
         [("resnet50", 64), ("resnet50", 16), ("resnet18", 64), ("resnet50", 4), ("resnet50", 1)]]  # fmt: skip
     assert [line["left"] for line in shown] == ["50.4 ms", "21.6 ms", "16.8 ms", "14.4 ms", "12.6 ms"]
     assert shown[0]["left / right"] == "5.60"
     many_places = [replace_batch(row, i) for i, row in enumerate(rows() * 4, start=1)]
-    found = texts(table(study_page(many_places, replace_claims("flops > 1e20")), "counter-examples"))
+    found = texts(table(study_document(many_places, replace_claims("flops > 1e20")), "counter-examples"))
     assert found[-1]["refuted at"] == f"and {len(many_places) - 8} more"
 
 
@@ -121,7 +123,7 @@ def replace_batch(row: Row, batch: int) -> Row:
 
 
 def test_places_that_were_not_judged_are_told_apart() -> None:
-    shown = texts(table(study_page(rows(), PLAN), "not judged"))
+    shown = texts(table(study_document(rows(), PLAN), "not judged"))
     assert (shown[0]["#"], shown[0]["places"], shown[0]["not judged at"]) == (
         "3",
         "1",
@@ -132,7 +134,7 @@ def test_places_that_were_not_judged_are_told_apart() -> None:
 
 
 def test_cells_have_estimate_prediction_and_measurement_and_their_ratios() -> None:
-    cells = table(study_page(rows(), PLAN), "cells")
+    cells = table(study_document(rows(), PLAN), "cells")
     names = [column.name for column in cells.columns]
     assert names[:3] == ["model", "batch", "on"]
     first = dict(zip([column.raw or column.name for column in cells.columns], cells.rows[0], strict=True))
@@ -145,7 +147,7 @@ def test_cells_have_estimate_prediction_and_measurement_and_their_ratios() -> No
 
 
 def test_trends_devices_and_failures_are_there() -> None:
-    page = study_page(rows(), PLAN, folder="nets")
+    page = study_document(rows(), PLAN, folder="nets")
     trends = texts(table(page, "trends"))
     assert trends[0] == {
         "against the batch": "time", "of": "resnet18, here", "by": "predicted", "form": "2.00 ms + 100 µs × batch", "error": "<0.1%",
@@ -210,11 +212,11 @@ def test_amounts(value: float | str, unit: str, text: str) -> None:
 def test_a_terminal_of_any_width_shows_the_verdicts_whole(width: int) -> None:
     from rich.console import Console
 
-    page = study_page(rows(), PLAN)
+    page = study_document(rows(), PLAN)
     stream = io.StringIO()
     console = Console(file=stream, width=width)
     for one in page.tables:
-        console.print(to_rich(narrowed(one, width), width=width))
+        console.print(drawn(one, width))
     shown = stream.getvalue()
     assert shown.count("not measured") >= 2
     assert "deeper is slower" in shown
@@ -224,11 +226,11 @@ def test_a_terminal_of_any_width_shows_the_verdicts_whole(width: int) -> None:
 
 
 def test_markdown_and_csv() -> None:
-    page = study_page(rows(), PLAN)
+    page = study_document(rows(), PLAN)
     markdown = page.to_markdown()
-    assert markdown.startswith("## Two nets: 16 cells")
+    assert markdown.startswith("# Two nets: 16 cells")
     assert "| 2 | refuted |" in markdown
-    content = to_csv([csv_table(rows())])
+    content = table_csv(csv_table(rows()))
     assert len(content.splitlines()) == 17
     assert "time.measured" in content.splitlines()[0]
 
@@ -245,12 +247,12 @@ def test_markdown_and_csv() -> None:
     ids=["nothing", "no claims", "waiting", "failed", "one cell"],
 )
 def test_a_study_that_has_little_still_has_a_page(found: list[Row], plan: Plan) -> None:
-    page = study_page(found, plan)
+    page = study_document(found, plan)
     page.to_markdown()
     well_formed(study_html(found, plan))
     json.loads(msgspec.json.encode(study_data(found, plan)))
     if found and found[0].state == "waiting":
-        assert page.summary[-1] == "5 claims: 5 not measured"
+        assert page.lines[-1] == "5 claims: 5 not measured"
 
 
 # ---------------------------------------------------------------- HTML

@@ -29,8 +29,8 @@ from rooflight.measured.step import is_host_bound, wall_s
 from rooflight.metrics import FAR_PERCENT, WORTH
 from rooflight.prediction.fusion import fused_away
 from rooflight.prediction.roofline import roofline
-from rooflight.reporting.page import narrowed
-from rooflight.reporting.verdict_tables import advice_lines, step_table, verdict_data, verdict_page, verdict_table
+from rooflight.reporting.verdict_tables import advice_lines, step_table, verdict_data, verdict_document, verdict_table
+from rooflight.reporting.writers.terminal import narrowed
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = recorded.names()
@@ -207,8 +207,8 @@ def test_tables_page_and_document_can_be_made(name):
     for by in BYS:
         table = verdict_table(judge, by, depth=2)
         assert table.rows[-1][0].full == "total" and len(table.rows) == len(verdict_table(judge, by, depth=2).written())
-    page = verdict_page(judge, depth=2)
-    assert page.summary[0] == judge.step().sentence
+    page = verdict_document(judge, depth=2)
+    assert page.lines[0] == judge.step().sentence
     assert page.to_markdown()
     for width in (80, 112):
         shown = narrowed(page.tables[0], width)
@@ -366,7 +366,7 @@ def test_an_estimate_is_judged_where_it_would_run():
 
 def test_tables_of_an_estimate():
     judge = Judge(estimated("mnist-cnn", 64), on=find("a100"))
-    assert any(note.startswith("times are predicted") for note in verdict_page(judge).notes)
+    assert any(note.startswith("times are predicted") for note in verdict_document(judge).notes)
     assert step_table(judge).rows[0][-1] == "predicted"
 
 
@@ -392,7 +392,7 @@ def assert_no_verdict(ledger: Ledger, reason: str) -> None:
     step = step_verdict(ledger)
     assert step.bound is None and step.advice == () and reason in step.reason and reason in step.sentence
     assert verdict_data(ledger)["step"]["bound"] is None
-    assert verdict_page(ledger).summary[0].startswith("no verdict: ")
+    assert verdict_document(ledger).lines[0].startswith("no verdict: ")
     assert advice_lines(ledger) == []
 
 
@@ -431,7 +431,7 @@ def test_an_estimate_on_a_cpu_has_none():
 def test_ops_that_prediction_knows_nothing_of_still_have_verdicts(ledger):
     judge = Judge(ledger)
     assert judge.step().bound == "host" and judge.advisor.changes == ()
-    assert "no gains are predicted" in " ".join(verdict_page(judge).notes)
+    assert "no gains are predicted" in " ".join(verdict_document(judge).notes)
     assert {"graph"} <= {one.key for one in judge.step().advice} <= {"graph", "batch"}
 
 
@@ -440,7 +440,7 @@ def test_logs_from_elsewhere(log):
     ledger = read(log)
     step = step_verdict(ledger)
     assert (step.bound is None) == bool(step.reason)
-    assert verdict_page(ledger).summary and verdict_data(ledger)["rows"]
+    assert verdict_document(ledger).lines and verdict_data(ledger)["rows"]
     if step.bound is not None:
         assert "not known without its wall time" in step.sentence
 
@@ -492,4 +492,4 @@ def test_a_step_without_its_ops_and_kernels_is_told_as_a_whole(recording, says):
     said = step_verdict(cut).sentence
     assert said.startswith(says)
     assert "roofs of its ops" not in said
-    assert verdict_page(cut).summary[0] == said
+    assert verdict_document(cut).lines[0] == said

@@ -27,15 +27,14 @@ from rooflight.ledger import LOSS, OPTIMIZER, Value, is_inside
 from rooflight.measured.rows import NO_OP, SEVERAL
 from rooflight.metrics import EXECUTED_FLOPS, TENSOR_FLOPS
 from rooflight.reporting import compare_tables, why_tables
-from rooflight.reporting.page import narrowed
-from rooflight.reporting.table import fitting
+from rooflight.reporting.writers.terminal import narrowed
 
 FP32, BF16 = ledger("recorded:h200/resnet50-infer-fp32"), ledger("recorded:h200/resnet50-infer-bf16")
 MNIST = ledger("recorded:h200/mnist-cnn-infer-tf32")
 
 
 def page_text(comparison):
-    return compare_tables.compare_page(comparison, by="module", depth=3, folded=True).to_markdown()
+    return compare_tables.compare_document(comparison, by="module", depth=3, folded=True).to_markdown()
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +265,7 @@ def test_tables_fit_a_terminal(precisions, against_estimate, width):
     for comparison in (precisions, against_estimate):
         for one in comparison.whys:
             table = narrowed(why_tables.why_table(one), width)
-            kept = fitting(table, width)
+            kept = narrowed(table, width)
             texts = [[column.name for column in kept.columns], *kept.written()]
             names = [column.name for column in kept.columns]
             assert names[0] == f"why: {one.quantity}" and (one.quantity in names[1:] or "B" in names)
@@ -417,8 +416,8 @@ def test_any_two_ledgers_can_be_compared(b):
     names = list(LEDGERS)
     for pair in ((names[names.index(b) - 1], b), ("estimate", b) if names.index(b) % 2 else (b, "tf32")):
         comparison = Comparison(*map(made, pair))
-        page = compare_tables.compare_page(comparison, by="op", depth=None, folded=True)
-        assert page.to_markdown().startswith("## A against B")
+        page = compare_tables.compare_document(comparison, by="op", depth=None, folded=True)
+        assert page.to_markdown().startswith("# A against B")
         document = json.loads(msgspec.json.encode(why_tables.why_data(comparison)))
         assert [found["quantity"] for found in document["step"]] == [found.quantity for found in comparison.whys]
 

@@ -441,9 +441,9 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return describe(self)
 
     def _repr_html_(self) -> str:
-        from rooflight.reporting.html import to_html
+        from rooflight.reporting.writers.notebook import ledger_notebook
 
-        return to_html(self)
+        return ledger_notebook(self)
 
     def to_pandas(self) -> Any:
         """One row for every op (needs pandas)."""

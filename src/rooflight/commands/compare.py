@@ -68,17 +68,15 @@ def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, 
         return
     if strict:
         raise BadInput("--strict is of --claims: give a table of claims with it, or leave it away")
-    from rooflight.commands.output import show_comparison
+    from rooflight.commands.output import show
     from rooflight.commands.terminal import say
     from rooflight.comparison.sides import Comparison, with_its_estimate
     from rooflight.files import load
+    from rooflight.reporting.compare_tables import compare_document
 
     device = None if on is None else _device(on)
     comparison = with_its_estimate(load(a), str(a), on=device) if b is None else Comparison(load(a), load(b), on=device)
-    if depth is None and to in ("text", "md"):
-        depth = 3
-    show_comparison(comparison, by=by, depth=depth, to=to, folded=not unfold and to != "csv", output=output,
-                    force=force)  # fmt: skip
+    show(compare_document(comparison, by=by, depth=depth, folded=not unfold), to, output=output, force=force)
     if output is not None:
         say(f"wrote {output}")
 

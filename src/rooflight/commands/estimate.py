@@ -101,15 +101,14 @@ def _estimate(spec: StepSpec, options: Mapping[str, Any]) -> Ledger:
 
 
 def _show(ledger: Ledger, to: str, options: Mapping[str, Any], *, output: Path | None = None) -> None:
-    from rooflight.commands.output import show_estimate
+    from rooflight.commands.output import show
+    from rooflight.reporting.ledger_documents import estimate_document
 
-    depth = options["depth"]
-    if depth is None and to in ("text", "md"):
-        depth = 3
-    show_estimate(
-        ledger, by=options["by"], depth=depth, to=to, folded=not options["unfold"] and to != "csv", output=output,
-        force=options["force"], epochs=options["epochs"], dataset_size=options["dataset_size"],
+    document = estimate_document(
+        ledger, by=options["by"], depth=options["depth"], folded=not options["unfold"], epochs=options["epochs"],
+        dataset_size=options["dataset_size"],
     )  # fmt: skip
+    show(document, to, output=output, force=options["force"])
 
 
 def _save(ledger: Ledger, output: Path, options: Mapping[str, Any]) -> bool:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rooflight.reporting.kernel_groups import By
 
 _ROWS_IN_TEXT = 25
-_WIDE_ENOUGH = 125
-"""Columns of a terminal that has room for the origin of each total in its row."""
 
 
 @click.command("import", short_help="a log from ncu, nsys, nvprof or PyTorch's profiler")
@@ -58,14 +56,14 @@ def command(**options: Any) -> None:
         show_import(ledger, to=to, by=by, top=top)
 
 
-def show_import(ledger: Ledger, *, to: str, by: By = "kernel", top: int | None = None) -> None:
-    """Print an imported log in the asked form: text, json, csv or md."""
-    if to == "text":
-        _print(ledger, by, top or _ROWS_IN_TEXT)
-        return
-    from rooflight.commands.output import emit
+def show_import(ledger: Ledger, *, to: str, by: By = "kernel", top: int | None = None, output: Path | None = None,
+                force: bool = False) -> None:  # fmt: skip
+    """An imported log in the asked form: text, json, csv or md."""
+    from rooflight.commands.output import show
+    from rooflight.reporting.ledger_documents import log_document
 
-    emit(import_content(ledger, to=to, by=by, top=top))
+    show(log_document(ledger, by=by, top=top or (_ROWS_IN_TEXT if to == "text" else None)), to, output=output,
+         force=force)  # fmt: skip
 
 
 def _read(path: Path) -> Ledger:
@@ -79,61 +77,12 @@ def _read(path: Path) -> Ledger:
 
 
 def _save(ledger: Ledger, output: Path, *, by: By, top: int | None, force: bool) -> None:
-    from rooflight.files import save, write_atomically
+    from rooflight.files import save
 
     name = output.name.lower()
     if name.endswith((".csv", ".md")):
-        content = import_content(ledger, to="csv" if name.endswith(".csv") else "md", by=by, top=top)
-        write_atomically(output, content, force=force)
+        show_import(ledger, to="csv" if name.endswith(".csv") else "md", by=by, top=top, output=output, force=force)
         say(f"wrote {output}")
         return
     save(ledger, output, force=force)
     say(f"wrote {output} ({len(ledger.kernels):,} launches)")
-
-
-def import_content(ledger: Ledger, *, to: str, by: By = "kernel", top: int | None = None) -> bytes:
-    """An imported log as a document: json, csv or md."""
-    import msgspec
-
-    from rooflight.reporting import kernel_tables as tables
-    from rooflight.reporting.table import to_csv, to_markdown
-
-    if to == "json":
-        return msgspec.json.encode(tables.log_data(ledger))
-    if to == "csv":
-        return to_csv([tables.kernel_table(ledger, by, top=top)]).encode()
-    parts = [f"## {tables.headline(ledger)}\n", to_markdown(tables.kernel_table(ledger, by, top=top))]
-    parts.append(to_markdown(tables.totals_table(ledger)))
-    said = [*([line] if (line := tables.flop_count_line(ledger)) else []), *ledger.header.notes]
-    parts += ["\n".join(f"- {line}" for line in said) + "\n"] if said else []
-    return "\n".join([*parts, *(f"{line}\n" for line in tables.small_print(ledger))]).encode()
-
-
-def _print(ledger: Ledger, by: By, top: int) -> None:
-    from rooflight.commands.terminal import make_console
-    from rooflight.reporting import kernel_tables as tables
-    from rooflight.reporting.table import Table, to_rich
-
-    console = make_console()
-
-    def put(text: str, style: str | None = None) -> None:
-        console.print(text, markup=False, highlight=False, style=style)
-
-    put(tables.headline(ledger), "bold")
-    name_width = max(18, min(tables.NAME_WIDTH, console.width - 50))
-    console.print(to_rich(tables.kernel_table(ledger, by, top=top, name_width=name_width), width=console.width))
-    sums = tables.totals_table(ledger)
-    if console.width >= _WIDE_ENOUGH:
-        console.print(to_rich(sums, width=console.width))
-    else:
-        console.print(
-            to_rich(Table(sums.title, sums.columns[:-1], tuple(row[:-1] for row in sums.rows)), width=console.width)
-        )
-        for title, *_, origin in sums.rows:
-            put(f"{title}: {origin}", "dim")
-    if (compared := tables.flop_count_line(ledger)) is not None:
-        put(compared)
-    for note in ledger.header.notes:
-        put(f"note: {note}")
-    for line in tables.small_print(ledger):
-        put(line, "dim")

@@ -56,7 +56,8 @@ def _metrics(as_json: bool) -> None:
     from rooflight.commands.output import emit
     from rooflight.commands.terminal import make_console
     from rooflight.metrics import GROUPS, METRICS
-    from rooflight.reporting.table import Column, Table, to_rich
+    from rooflight.reporting.table import Column, Table
+    from rooflight.reporting.writers.terminal import drawn
 
     if as_json:
         emit(json.dumps([{"name": one.name, "title": one.title, "unit": one.unit, "group": one.group,
@@ -67,7 +68,7 @@ def _metrics(as_json: bool) -> None:
                Column("unit", right=False, whole=True), Column("what it is", right=False))  # fmt: skip
     for group in GROUPS:
         rows = tuple((one.name, one.title, one.unit, one.about) for one in METRICS.values() if one.group == group)
-        console.print(to_rich(Table(group, columns, rows), width=console.width))
+        console.print(drawn(Table(group, columns, rows), console.width))
 
 
 def _devices(name: str | None, as_json: bool) -> None:
@@ -76,7 +77,7 @@ def _devices(name: str | None, as_json: bool) -> None:
     from rooflight.hardware.devices import known
     from rooflight.prediction.asked import device_of
     from rooflight.reporting import device_tables
-    from rooflight.reporting.table import to_rich
+    from rooflight.reporting.writers.terminal import drawn
 
     chosen = known() if name is None else (device_of(name),)
     if as_json:
@@ -84,7 +85,7 @@ def _devices(name: str | None, as_json: bool) -> None:
         return
     console = make_console()
     if name is None:
-        console.print(to_rich(device_tables.devices_table(chosen), width=console.width))
+        console.print(drawn(device_tables.devices_table(chosen), console.width))
         console.print(device_tables.CONVENTIONS, markup=False, highlight=False, style="dim")
         hint = "rooflight list devices NAME shows every value of one with its source"
         console.print(hint, markup=False, highlight=False, style="dim")
@@ -95,7 +96,7 @@ def _devices(name: str | None, as_json: bool) -> None:
     for label, words in (("also", device.aliases), ("reported as", device.recognised_as)):
         if words:
             console.print(f"{label}: {', '.join(words)}", markup=False, highlight=False)
-    console.print(to_rich(table, width=console.width))
+    console.print(drawn(table, console.width))
     for note in device.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
     for number, source in enumerate(sources, start=1):

@@ -24,6 +24,7 @@ from rooflight.spec import StepSpec, shell
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
     from rooflight.measurement.findings import Progress
+    from rooflight.reporting.document import Document
 
 
 @click.command(short_help="what the hardware does, per operation")
@@ -241,25 +242,25 @@ def _ncu_command(spec: StepSpec, options: Mapping[str, Any]) -> None:
 
 def _give(ledger: Ledger, options: Mapping[str, Any]) -> None:
     """Save first: a terminal that closes must not cost the measurement."""
-    from rooflight.commands.output import show_measure
+    from rooflight.commands.output import show
+    from rooflight.reporting.ledger_documents import measure_document
 
     to, output = form(options), options["output"]
-    depth = 3 if options["depth"] is None and to in ("text", "md") else options["depth"]
-    choices = {"by": options["by"], "depth": depth, "folded": not options["unfold"] and to != "csv",
-               "memory": options["memory"], "kernels": options["kernels"]}  # fmt: skip
-    unsaved = _saved(ledger, output, options, choices) if output is not None else None
+    document = measure_document(ledger, by=options["by"], depth=options["depth"], folded=not options["unfold"],
+                                memory=options["memory"], kernels=options["kernels"])  # fmt: skip
+    unsaved = _saved(ledger, document, output, options) if output is not None else None
     if options["trace_file"] is not None:
         _write_trace(ledger, options)
     is_the_table = output is not None and output.name.lower().endswith((".csv", ".md")) and to == "text"
     if ledger.header.rank == 0 and (unsaved is not None or not is_the_table):
-        show_measure(ledger, to=to, **choices)
+        show(document, to)
     if unsaved is not None:
         raise unsaved
 
 
-def _saved(ledger: Ledger, output: Path, options: Mapping[str, Any], choices: Mapping[str, Any]) -> BadFile | None:
+def _saved(ledger: Ledger, document: Document, output: Path, options: Mapping[str, Any]) -> BadFile | None:
     """Write the file that the name's ending asks for. What stops it (a full disk) is told after the result."""
-    from rooflight.commands.output import show_measure
+    from rooflight.commands.output import show
     from rooflight.files import save
 
     name = output.name.lower()
@@ -268,10 +269,7 @@ def _saved(ledger: Ledger, output: Path, options: Mapping[str, Any], choices: Ma
             save(ledger, output, force=options["force"])
             say(f"wrote {output} ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}")
         else:
-            show_measure(
-                ledger, to=name.rpartition(".")[2], output=output, force=options["force"],
-                **{**choices, "depth": options["depth"]},
-            )  # fmt: skip
+            show(document, name.rpartition(".")[2], output=output, force=options["force"])
             say(f"wrote {output}")
     except BadFile as error:
         return error

@@ -71,19 +71,19 @@ def command(**options: Any) -> None:
     spec = step_of(options, "predict")
     _check(spec, options)
     found = _predict(spec, options)
+    from rooflight.commands.output import show
+    from rooflight.reporting.predict_document import predict_document
+
+    run = {name: options[name] for name in ("epochs", "dataset_size", "price")}
+    document = predict_document(found, **run, op_times=options["roofline"])
     output: Path | None = options["output"]
-    to = form(options)
     if output is not None:
-        _write(found, output, options)
+        name = output.name.lower().removesuffix(".gz")
+        show(document, name.rpartition(".")[2], output=output, force=options["force"])
+        say(f"wrote {output}")
+    to = form(options)
     if output is None or to != "text":
-        from rooflight.commands.output import emit, show_page
-
-        if to == "text":
-            from rooflight.reporting.predict_page import page
-
-            show_page(page(found, **_asked(options)))
-        else:
-            emit(_content(found, to, options))
+        show(document, to)
 
 
 def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
@@ -138,37 +138,3 @@ def _predict(spec: StepSpec, options: Mapping[str, Any]) -> Predictions:
             max_batch=options["max_batch"], max_seq=options["max_seq"], allocator=options["allocator"],
             command=shlex.join(["rooflight", *sys.argv[1:]]),
         )  # fmt: skip
-
-
-def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in ("epochs", "dataset_size", "price")}
-
-
-def _content(found: Predictions, to: str, options: Mapping[str, Any]) -> bytes:
-    import msgspec
-
-    if to == "json":
-        from rooflight.reporting.predict_data import predict_data
-
-        return msgspec.json.encode(predict_data(found, **_asked(options), op_times=options["roofline"]))
-    if to == "csv":
-        from rooflight.reporting.predict_tables import csv_table
-        from rooflight.reporting.table import to_csv
-
-        return to_csv([csv_table(found, **_asked(options))]).encode()
-    from rooflight.reporting.predict_page import page
-
-    return page(found, **_asked(options)).to_markdown().encode()
-
-
-def _write(found: Predictions, output: Path, options: Mapping[str, Any]) -> None:
-    import gzip
-
-    from rooflight.files import write_atomically
-
-    name = output.name.lower()
-    to = "json" if name.endswith((".json", ".json.gz")) else name.rpartition(".")[2]
-    content = _content(found, to, options)
-    write_atomically(output, gzip.compress(content, mtime=0) if name.endswith(".gz") else content,
-                     force=options["force"])  # fmt: skip
-    say(f"wrote {output}")

@@ -15,7 +15,7 @@ from rooflight.spec import shell
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
-    from rooflight.study.api import Study
+    from rooflight.reporting.document import Document
     from rooflight.summary import By
 
 FORMS = ("text", "html", "md", "latex", "csv", "json", "png", "svg", "pdf")
@@ -106,7 +106,7 @@ def _ledgers(paths: tuple[Path, ...]) -> tuple[list[Ledger], list[str]]:
 
 def _form(to: str | None, flags: dict[str, bool], output: Path | None) -> str:
     """As --to says, or a flag, or the ending of the file's name."""
-    from rooflight.reporting.report.endings import ENDINGS
+    from rooflight.reporting.writers import ENDINGS
 
     asked = [form for flag, form in _FLAGS.items() if flags[flag]]
     if len(asked) + (to is not None) > 1:
@@ -119,27 +119,20 @@ def _form(to: str | None, flags: dict[str, bool], output: Path | None) -> str:
 def _shown(ledgers: list[Ledger], form: str, *, by: By, depth: int | None, unfold: bool, memory: bool, kernels: int,
            on: str, output: Path | None, force: bool) -> None:  # fmt: skip
     """In the terminal, or the main table as CSV."""
-    from rooflight.commands.output import show_comparison, show_estimate, show_log, show_measure, show_roofline
-    from rooflight.measured import is_measured
+    from rooflight.commands.output import show, show_roofline
+    from rooflight.reporting.ledger_documents import is_log, ledger_document
 
-    if depth is None and form == "text":
-        depth = 3
-    folded = not unfold and form != "csv"
     if len(ledgers) == 2:
         from rooflight.comparison.sides import Comparison
+        from rooflight.reporting.compare_tables import compare_document
 
-        show_comparison(Comparison(*ledgers), by=by, depth=depth, to=form, folded=folded, output=output, force=force)
+        document = compare_document(Comparison(*ledgers), by=by, depth=depth, folded=not unfold)
+        show(document, form, output=output, force=force)
         return
-    ledger = ledgers[0]
-    if ledger.header.step is None and is_measured(ledger):  # a log or regions; a step may have no ops on record
-        show_log(ledger, to=form, kernels=kernels, output=output, force=force)
-        return
-    if is_measured(ledger):
-        show_measure(ledger, by=by, depth=depth, to=form, folded=folded, memory=memory, kernels=kernels, output=output,
-                     force=force)  # fmt: skip
-    else:
-        show_estimate(ledger, by=by, depth=depth, to=form, folded=folded, output=output, force=force)
-    if form == "text":
+    (ledger,) = ledgers
+    document = ledger_document(ledger, by=by, depth=depth, folded=not unfold, memory=memory, kernels=kernels)
+    show(document, form, output=output, force=force)
+    if form == "text" and not is_log(ledger):
         show_roofline(ledger, on)
 
 
@@ -156,58 +149,33 @@ def _made(ledgers: list[Ledger], names: list[str], form: str, *, chart: str | No
         done = count()
         made = named_report(ledgers, names, on=on, claims=claims, say=lambda doing: bar.show(doing, next(done), STEPS))
         bar.show("writing", STEPS, STEPS)
-        also = _document(ledgers[0]) if form == "json" and len(ledgers) == 1 and not sections else None
-        _write(made, form, chart=chart, dark=dark, sections=sections, output=output, force=force, also=also)
-
-
-def _document(ledger: Ledger) -> dict[str, Any]:
-    """What `--json` of a ledger has always held, beside the report."""
-    from rooflight.measured import is_measured
-    from rooflight.reporting import kernel_tables
-    from rooflight.reporting.ledger_data import ledger_data
-
-    return kernel_tables.log_data(ledger) if ledger.header.step is None and is_measured(ledger) else ledger_data(ledger)
+        _write(made, form, chart=chart, dark=dark, sections=sections, output=output, force=force)
 
 
 def _study(folder: Path, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...], output: Path | None,
            force: bool) -> None:  # fmt: skip
-    from rooflight.commands.output import show_page
+    from rooflight.commands.output import show
     from rooflight.reporting.report.of_study import study_report
-    from rooflight.reporting.study_page import study_page
+    from rooflight.reporting.study_document import study_document
     from rooflight.study.api import load
 
     study = load(folder)
     if form == "text":
-        show_page(study_page(study.rows, study.plan, folder=str(folder)))
+        show(study_document(study.rows, study.plan, folder=str(folder)), "text")
         return
-    if form == "csv" and not sections:
-        from rooflight.commands.output import deliver
-        from rooflight.reporting.study_tables import csv_table
-        from rooflight.reporting.table import to_csv
-
-        deliver(to_csv([csv_table(study.rows)]).encode(), output, force=force)
-    else:
-        also = _study_document(study) if form == "json" and not sections else None
-        made = study_report(study.rows, study.plan, folder=str(folder))
-        _write(made, form, chart=chart, dark=dark, sections=sections, output=output, force=force,
-               also=also)  # fmt: skip
+    made = study_report(study.rows, study.plan, folder=str(folder))
+    _write(made, form, chart=chart, dark=dark, sections=sections, output=output, force=force)
     if output is not None:
         say(f"wrote {output}")
 
 
-def _study_document(study: Study) -> dict[str, Any]:
-    from rooflight.reporting.study_data import study_data
-
-    return study_data(study.rows, study.plan, folder=str(study.folder))
-
-
-def _write(made: Any, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...], output: Path | None,
-           force: bool, also: dict[str, Any] | None) -> None:  # fmt: skip
+def _write(made: Document, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...],
+           output: Path | None, force: bool) -> None:  # fmt: skip
     from rooflight.commands.output import deliver
-    from rooflight.reporting.report.api import written
+    from rooflight.reporting.writers import write
 
     asked: Any = form
-    content = written(made, asked, chart=chart, sections=sections, mode="dark" if dark else "light", also=also)
+    content = write(made, asked, chart=chart, sections=sections, mode="dark" if dark else "light")
     deliver(content, output, force=force)
 
 

@@ -227,9 +227,10 @@ def _saved(ledger: Ledger, output: Path, *, force: bool) -> BadFile | None:
     name = output.name.lower()
     try:
         if name.endswith((".csv", ".md")):
-            from rooflight.commands.output import show_log
+            from rooflight.commands.output import show
+            from rooflight.reporting.ledger_documents import log_document
 
-            show_log(ledger, to="csv" if name.endswith(".csv") else "md", kernels=0, output=output, force=force)
+            show(log_document(ledger), "csv" if name.endswith(".csv") else "md", output=output, force=force)
         else:
             from rooflight.files import save
 
@@ -249,17 +250,10 @@ def _show(ledger: Ledger | None, *, as_json: bool, nothing_written: bool, code: 
         if as_json:
             click.echo(f'{{"header":null,"regions":[],"exit_code":{code}}}')
         return
-    if as_json:
-        import msgspec
+    from rooflight.commands.output import show
+    from rooflight.reporting.ledger_documents import log_document
 
-        from rooflight.commands.output import emit
-        from rooflight.reporting.region_tables import region_data
-
-        emit(msgspec.json.encode(region_data(ledger, exit_code=code)))
-    else:
-        from rooflight.commands.output import show_log
-
-        show_log(ledger, to="text", kernels=0)
+    show(log_document(ledger, exit_code=code), "json" if as_json else "text")
 
 
 def _say(message: str) -> None:

@@ -226,17 +226,19 @@ def _again(store: Store, launcher: Launcher) -> str:
 
 def _show(store: Store, launcher: Launcher) -> None:
     """What was found, where it is, and what to do next."""
-    from rooflight.commands.output import show_page
+    from rooflight.commands.output import show
+    from rooflight.reporting.document import table_sections
     from rooflight.reporting.study_claims import claim_table, counted
-    from rooflight.reporting.study_tables import summary_page
+    from rooflight.reporting.study_tables import summary_document
     from rooflight.study.hypotheses import claims
 
     rows, plan = store.rows, store.plan
-    page = summary_page(rows, plan, most=_MOST_LINES)
+    found = summary_document(rows, plan, most=_MOST_LINES)
     if plan.claim:
         judged = claims(plan.claim, rows)
-        page = replace(page, summary=(*page.summary, counted(judged)), tables=(claim_table(judged), *page.tables))
-    show_page(page)
+        found = replace(found, lines=(*found.lines, counted(judged)),
+                        sections=(*table_sections([claim_table(judged)]), *found.sections))  # fmt: skip
+    show(found, "text")
     say(f"wrote {store.folder}; all of it with: {shell('report', store.folder)}")
     if any(row.state == "failed" for row in rows):
         _say(f"try again what failed with: {_again(store, launcher)} --retry")

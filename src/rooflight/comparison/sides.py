@@ -124,15 +124,15 @@ class Comparison:
 
     # How it looks is the report's business; this only lets Python find it.
     def __repr__(self) -> str:
-        from rooflight.reporting.compare_tables import compare_page
+        from rooflight.reporting.compare_tables import compare_document
 
-        return "\n".join(compare_page(self, by="module", depth=0, folded=True).summary)
+        return "\n".join(compare_document(self, depth=0).lines)
 
     def _repr_html_(self) -> str:
-        from rooflight.reporting.compare_tables import compare_page
-        from rooflight.reporting.html import page_to_html
+        from rooflight.reporting.compare_tables import compare_document
+        from rooflight.reporting.writers.notebook import document_notebook
 
-        return page_to_html(compare_page(self, by="module", depth=2, folded=True))
+        return document_notebook(compare_document(self, depth=2))
 
     def to_pandas(self, by: By = "module") -> Any:
         """One row for every module, type or op: the figures of both sides and their ratios (needs pandas)."""

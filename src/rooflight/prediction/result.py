@@ -412,15 +412,15 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
         return self.predictions[place]
 
     def __repr__(self) -> str:
-        from rooflight.reporting.predict_page import describe
+        from rooflight.reporting.predict_document import describe
 
         return describe(self)
 
     def _repr_html_(self) -> str:
-        from rooflight.reporting.html import page_to_html
-        from rooflight.reporting.predict_page import page
+        from rooflight.reporting.predict_document import predict_document
+        from rooflight.reporting.writers.notebook import document_notebook
 
-        return page_to_html(page(self))
+        return document_notebook(predict_document(self))
 
     def to_pandas(self) -> Any:
         """One row for every device and batch (needs pandas)."""

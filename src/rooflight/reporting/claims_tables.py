@@ -11,7 +11,7 @@ import msgspec
 from rooflight import units
 from rooflight.claims.result import WORDS, Candidate, Checked, Judged, Value
 from rooflight.reporting import text
-from rooflight.reporting.page import Page
+from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.units import quotient, seconds
 
@@ -164,7 +164,7 @@ def _not_checked(row: Judged) -> str:
     return f"cannot be checked: {row.reason}{needs}"
 
 
-def claims_page(checked: Checked) -> Page:
+def claims_document(checked: Checked) -> Document:
     by = {verdict: [row for row in checked.rows if row.verdict == verdict] for verdict in WORDS}
     notes = [_explained(row) for row in by["wrong"]]
     notes += [f"over several rows: {found.text}" for found in checked.findings]
@@ -172,12 +172,14 @@ def claims_page(checked: Checked) -> Page:
     notes += _gathered(by["convention"], _other_convention)
     notes += _gathered(by["unknown"], _not_checked)
     notes += _gathered(by["unreadable"], lambda row: f"cannot be read: {row.reason}")
-    return Page(
-        checked.grade,
-        (f"{checked.file or 'the table'} against {text.headline(checked.ledger)}",),
-        (claims_table(checked),),
-        tuple(notes),
-        (text.provenance(checked.ledger), CONVENTIONS),
+    return Document(
+        title=checked.grade,
+        lines=(f"{checked.file or 'the table'} against {text.headline(checked.ledger)}",),
+        sections=table_sections([claims_table(checked)]),
+        notes=tuple(notes),
+        small_print=(text.provenance(checked.ledger), CONVENTIONS),
+        rows=lambda: full_table(checked),
+        data=lambda: claims_data(checked),
     )
 
 

@@ -16,9 +16,9 @@ from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, rows
 from rooflight.metrics import fit_text
 from rooflight.reporting import compare_memory_tables, measure_text, text, verdict_tables, verdict_text, why_tables
+from rooflight.reporting.document import DEPTH, Document, table_sections
 from rooflight.reporting.measure_tables import NAME_WIDTH, total_row
 from rooflight.reporting.measured_folding import fold_measured
-from rooflight.reporting.page import Page
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.written import cut, figure
 from rooflight.summary import By
@@ -138,16 +138,20 @@ def _names(found: Counter[str]) -> str:
     return ", ".join(names) + (", …" if len(found) > 3 else "")
 
 
-def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: bool) -> Page:
+def compare_document(
+    comparison: Comparison, *, by: By = "module", depth: int | None = None, folded: bool = True
+) -> Document:
+    """A beside B, row by row, and why they differ."""
+    shown = DEPTH if depth is None else depth
     summary = []
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         summary.append(f"{name}: {text.headline(side.ledger)}")
         summary += [f"   {line}" for line in measure_text.headlines(side)] if is_measured(side.ledger) else []
-    tables = [totals_table(comparison), row_table(comparison, by, depth=depth, folded=folded)]
+    tables = [totals_table(comparison), row_table(comparison, by, depth=shown, folded=folded)]
     tables += [why_tables.why_table(one) for one in comparison.whys]
     judged = comparison.judge
     if judged is not None:
-        tables.append(verdict_tables.verdict_table(judged[1], by, depth=depth, folded=folded))
+        tables.append(verdict_tables.verdict_table(judged[1], by, depth=shown, folded=folded))
     tables.append(unmatched_table(comparison))
     memory = comparison.memory.joined
     if memory is not None:
@@ -170,7 +174,7 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
     ]
     executions = comparison.a.ledger.header.execution, comparison.b.ledger.header.execution
     notes += _uncounted(comparison)
-    notes += verdict_tables.advice_lines(judged[1], by, depth=depth, folded=folded) if judged is not None else []
+    notes += verdict_tables.advice_lines(judged[1], by, depth=shown, folded=folded) if judged is not None else []
     notes += compare_memory_tables.memory_notes(comparison.memory, executions)
     notes += [
         f"{name}: {text.coverage(side.ledger)}" for name, side in _named(comparison) if total(side.ledger.ops).uncounted
@@ -187,8 +191,15 @@ def compare_page(comparison: Comparison, *, by: By, depth: int | None, folded: b
         small.append(compare_memory_tables.CONVENTIONS)
     if comparison.whys:
         small.append(why_tables.CONVENTIONS)
-    return Page("A against B", tuple(summary), tuple(table for table in tables if table.rows), tuple(notes),
-                (*small, CONVENTIONS))  # fmt: skip
+    return Document(
+        title="A against B",
+        lines=tuple(summary),
+        sections=table_sections(tables),
+        notes=tuple(notes),
+        small_print=(*small, CONVENTIONS),
+        rows=lambda: row_table(comparison, by, depth=depth, folded=False),
+        data=lambda: compare_data(comparison, by),
+    )
 
 
 def _how(comparison: Comparison) -> str:

@@ -129,7 +129,18 @@ def _size(value: Any) -> str:
 
 
 def totals_table(ledger: Ledger) -> Table:
-    """Everything that adds up, exactly, with the counter it comes from."""
+    """Everything that adds up, exactly."""
+    rows = tuple((_ROWS[name], _written(name, found.value), _exactly(name, found.value))
+                 for name, found in _added_up(ledger))  # fmt: skip
+    return Table("", (Column("totals", right=False), Column("value"), Column("exactly")), rows)
+
+
+def origins(ledger: Ledger) -> tuple[str, ...]:
+    """The counter that each of them comes from."""
+    return tuple(f"{_ROWS[name]}: {found.origin}" for name, found in _added_up(ledger))
+
+
+def _added_up(ledger: Ledger) -> list[tuple[str, Value]]:
     found = totals(ledger)
     whole = _whole(ledger)
     if whole.flops is not None:
@@ -138,13 +149,7 @@ def totals_table(ledger: Ledger) -> Table:
         found["intensity"] = Value(whole.intensity, "all FLOPs / DRAM bytes")
     if whole.flops_per_s is not None:
         found["flops_per_s"] = Value(whole.flops_per_s, "all FLOPs / sum of kernel times")
-    rows = tuple(
-        (title, _written(name, found[name].value), _exactly(name, found[name].value), found[name].origin)
-        for name, title in _ROWS.items()
-        if name in found
-    )
-    columns = (Column("totals", right=False), Column("value"), Column("exactly"), Column("origin", right=False))
-    return Table("", columns, rows)
+    return [(name, found[name]) for name in _ROWS if name in found]
 
 
 def _written(name: str, value: Number) -> str:

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 
 from rooflight.prediction.result import Limit, Prediction, Predictions
-from rooflight.reporting.predict_page import conventions
 
 
 def predict_data(found: Predictions, *, epochs: int | None = None, dataset_size: int | None = None,
              price: float | None = None, op_times: bool = False) -> dict[str, Any]:  # fmt: skip
     """`op_times`: the seconds of every op too, which are many."""
+    from rooflight.reporting.predict_document import conventions
+
     rows = []
     for one in found:
         row = _row(one, op_times=op_times)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rooflight.reporting.study_page import CONVENTIONS, replication
+from rooflight.reporting.study_document import CONVENTIONS, replication
 from rooflight.study.cell import QUANTITIES, Row
 from rooflight.study.hypotheses import Judged, claims
 from rooflight.study.trends import trends

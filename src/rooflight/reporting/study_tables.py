@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rooflight import units
-from rooflight.reporting.page import Page
+from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.table import Column, Table
 from rooflight.study.cell import SIDES, Row
 from rooflight.units import per_second, quotient, seconds, whole_bytes
@@ -70,28 +70,21 @@ _COLUMNS = (
 )
 
 
-def page(rows: Sequence[Row], plan: Plan) -> Page:
-    """The whole study, with its claims and trends."""
-    from rooflight.reporting.study_page import study_page
-
-    return study_page(rows, plan)
-
-
-def summary_page(rows: Sequence[Row], plan: Plan, *, most: int | None = None) -> Page:
+def summary_document(rows: Sequence[Row], plan: Plan, *, most: int | None = None) -> Document:
     """What became of every cell; `most`: so many lines at most of each kind."""
     shown = rows if most is None or len(rows) <= most + 1 else rows[:most]
     notes = [
         *failure_lines(rows),
         *(f"note: {note}" for note in dict.fromkeys(one for row in rows for one in row.notes)),
     ]
-    return Page(
-        headline(rows, plan),
-        (*((plan.about,) if plan.about else ()), *unreliable(rows)),
-        (cell_table(rows, shown),) if rows else (),
-        (*_at_most([f"... and {len(rows) - len(shown):,} more cells"] if len(shown) < len(rows) else [], most),
-         *_at_most(notes, most)),
-        ("FLOPs: useful matrix work by formula, 1 multiply-add = 2; time: of a step, by the wall; memory: allocated at "
-         "its peak",),
+    return Document(
+        title=headline(rows, plan),
+        lines=(*((plan.about,) if plan.about else ()), *unreliable(rows)),
+        sections=table_sections([cell_table(rows, shown)] if rows else []),
+        notes=(*_at_most([f"... and {len(rows) - len(shown):,} more cells"] if len(shown) < len(rows) else [], most),
+               *_at_most(notes, most)),
+        small_print=("FLOPs: useful matrix work by formula, 1 multiply-add = 2; time: of a step, by the wall; memory: "
+                     "allocated at its peak",),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rooflight import units
@@ -199,4 +200,4 @@ def _shortened(table: Table) -> Table:
     if len(table.rows) <= _LINES:
         return table
     more = f"{table.title} (the first {_LINES} of {len(table.rows):,} lines)"
-    return Table(more, table.columns, table.rows[:_LINES], table.emphasised, table.left_out)
+    return replace(table, title=more, rows=table.rows[:_LINES])

@@ -14,8 +14,8 @@ from rooflight.measured.rows import NO_OP, SEVERAL
 from rooflight.measured.step import rates
 from rooflight.prediction.result import Advice
 from rooflight.reporting import text
+from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.measured_folding import fold_measured
-from rooflight.reporting.page import Page
 from rooflight.reporting.table import Column, Label, Table, metric_column
 from rooflight.reporting.verdict_text import CONVENTIONS, advised, place, step_advised, step_line
 from rooflight.reporting.written import cut
@@ -69,7 +69,7 @@ def _change(advice: Advice) -> tuple[Any, ...]:
             advice.origin)  # fmt: skip
 
 
-def verdict_page(of: Ledger | Judge, *, by: By = "module", depth: int | None = 3, folded: bool = True) -> Page:
+def verdict_document(of: Ledger | Judge, *, by: By = "module", depth: int | None = 3, folded: bool = True) -> Document:
     """What bounds the step and its layers, and what would help."""
     judge = _judge(of)
     step = judge.step()
@@ -79,8 +79,8 @@ def verdict_page(of: Ledger | Judge, *, by: By = "module", depth: int | None = 3
         summary.append(f"  {step.whole.evidence}")
     tables = (verdict_table(judge, by, depth=depth, folded=folded), step_table(judge))
     notes = (*advice_lines(judge, by, depth=depth, folded=folded), *_notes(judge, step))
-    return Page(text.headline(judge.measured.ledger), tuple(summary), tuple(one for one in tables if one.rows), notes,
-                (CONVENTIONS,))  # fmt: skip
+    return Document(text.headline(judge.measured.ledger), lines=tuple(summary), sections=table_sections(tables),
+                    notes=notes, small_print=(CONVENTIONS,))  # fmt: skip
 
 
 def _notes(judge: Judge, step: StepVerdict) -> list[str]:

@@ -18,7 +18,7 @@ from rooflight.study.plan import Measure, Plan, check_claims, merged, plan_of, r
 from rooflight.study.store import Store, begin, is_study, open_study, read, read_plan_in
 
 if TYPE_CHECKING:
-    from rooflight.reporting.page import Page
+    from rooflight.reporting.document import Document
 
 T = TypeVar("T")
 OneOrMore: TypeAlias = T | Sequence[T]
@@ -44,16 +44,16 @@ class Study:
 
         return to_pandas(self.rows)
 
-    def page(self) -> Page:
+    def page(self) -> Document:
         """Claims with their verdicts, cells, trends: as `rooflight report` shows them."""
-        from rooflight.reporting.study_page import study_page
+        from rooflight.reporting.study_document import study_document
 
-        return study_page(self.rows, self.plan, folder=str(self.folder))
+        return study_document(self.rows, self.plan, folder=str(self.folder))
 
     def _repr_html_(self) -> str:
-        from rooflight.reporting.html import page_to_html
+        from rooflight.reporting.writers.notebook import document_notebook
 
-        return page_to_html(self.page())
+        return document_notebook(self.page())
 
     def __repr__(self) -> str:
         states = [row.state for row in self.rows]

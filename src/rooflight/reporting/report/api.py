@@ -5,20 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
 
 from rooflight.claims import read_claims
 from rooflight.errors import BadInput
 from rooflight.files import load, write_atomically
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
-from rooflight.measured import is_measured
-from rooflight.reporting.charts.chart import Chart
+from rooflight.reporting.document import Document
+from rooflight.reporting.ledger_documents import is_log
 from rooflight.reporting.report.arranged import arranged
-from rooflight.reporting.report.endings import ENDINGS, Form
-from rooflight.reporting.report.model import Report
+from rooflight.reporting.writers import Form, form_of, write
 from rooflight.study.api import Study
 
 DEVICES = ("h200", "a100", "v100")
@@ -38,7 +34,7 @@ def report(
     sections: Sequence[str] = (),
     claims: str | Path | None = None,
     force: bool = False,
-) -> Report | Path:
+) -> Document | Path:
     """The report of a ledger, of two side by side, or of a study; in a file where `output` names one.
 
     `source`: a Ledger, a Study, a path, a study's folder, `recorded:NAME`, or two ledgers in a list. `to`: the form,
@@ -52,20 +48,11 @@ def report(
         return made
     path = Path(output)
     form = to or form_of(path)
-    write_atomically(path, written(made, form, chart=chart, sections=sections), force=force)
+    write_atomically(path, write(made, form, chart=chart, sections=sections), force=force)
     return path
 
 
-def form_of(path: Path) -> Form:
-    """By the ending of a file's name."""
-    ending = path.suffix.lower().removeprefix(".")
-    if ending not in ENDINGS:
-        raise BadInput(f"{path}: the name must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to says "
-                       "the form")  # fmt: skip
-    return ENDINGS[ending]
-
-
-def make(source: Source | Sequence[Source], *, on: On = DEVICES, claims: str | Path | None = None) -> Report:
+def make(source: Source | Sequence[Source], *, on: On = DEVICES, claims: str | Path | None = None) -> Document:
     """The report itself."""
     sources = [source] if isinstance(source, (Ledger, Study, str, Path)) else list(source)
     found = [_loaded(one) for one in sources]
@@ -83,7 +70,7 @@ def make(source: Source | Sequence[Source], *, on: On = DEVICES, claims: str | P
 
 
 def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DEVICES, claims: Path | None = None,
-                 say: Callable[[str], None] | None = None) -> Report:  # fmt: skip
+                 say: Callable[[str], None] | None = None) -> Document:  # fmt: skip
     """Of one ledger, or of two side by side; `names` are where they are from. `say` is told what is looked for."""
     from rooflight.prediction.asked import devices_of
 
@@ -100,8 +87,8 @@ def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DE
         from rooflight.reporting.report.of_pair import pair_report
 
         return pair_report(*ledgers, sources=(names[0], names[1]), devices=devices)
-    if ledger.header.step is None and is_measured(ledger):
-        from rooflight.reporting.report.of_page import log_report
+    if is_log(ledger):
+        from rooflight.reporting.report.of_log import log_report
 
         return log_report(ledger, source=names[0])
     from rooflight.reporting.report.of_ledger import ledger_report
@@ -130,50 +117,3 @@ def _name(source: Source) -> str:
     if isinstance(source, Ledger):
         return ""
     return shlex.quote(str(source.folder) if isinstance(source, Study) else str(source))
-
-
-def written(report: Report, form: Form, *, chart: str | None = None, sections: Sequence[str] = (),
-            mode: Literal["light", "dark"] = "light", also: dict[str, Any] | None = None) -> bytes:  # fmt: skip
-    """The content of a file. `also`: what else a JSON document holds."""
-    from rooflight.reporting.report import forms
-
-    if form == "png" or form == "svg" or form == "pdf":
-        from rooflight.reporting.charts.pictures import picture
-
-        if sections:
-            raise BadInput(f"--section goes with html, md, latex, csv and json: of a {form} --chart says which")
-        return picture(chart_of(report, chart, form), form, mode=mode)
-    if chart is not None:
-        raise BadInput(f"--chart goes with a picture: --to png, svg or pdf, not {form}; --section {chart} gives its "
-                       "numbers")  # fmt: skip
-    report = forms.only(report, sections)
-    if form == "html":
-        from rooflight.reporting.report.page import to_page
-
-        return to_page(report).encode()
-    if form == "json":
-        return msgspec.json.encode({**(also or {}), "report": forms.report_document(report)})
-    if form == "csv":
-        return forms.report_csv(report, sections=bool(sections)).encode()
-    if form == "latex":
-        from rooflight.reporting.writers.latex import report_latex
-
-        return report_latex(report).encode()
-    return forms.report_markdown(report).encode()
-
-
-def chart_of(report: Report, name: str | None, form: str) -> Chart:
-    """A chart by its name; the only one that there is where none is named."""
-    charts = {chart.name: chart for chart in report.charts}
-    section = next((one for one in report.sections if one.name == name), None)
-    if section is not None and section.missing and name not in charts:
-        raise BadInput(f"there is no chart {name!r} of this: {section.missing}")
-    if not charts:
-        raise BadInput(f"there is no chart to draw in this report: --to {form} needs one, --to md gives its tables")
-    if name is None:
-        if len(charts) > 1:
-            raise BadInput(f"which picture? Add --chart: {', '.join(charts)}")
-        return next(iter(charts.values()))
-    if name not in charts:
-        raise BadInput(f"no chart {name!r} in this report: it has {', '.join(charts)}")
-    return charts[name]

@@ -10,8 +10,8 @@ from rooflight.ledger import total
 from rooflight.measured.step import busy_s, rates, utilisation, wall_s
 from rooflight.metrics import fit_text, gain_text, percent_text, text
 from rooflight.prediction.result import Prediction
+from rooflight.reporting.document import Fact
 from rooflight.reporting.measure_text import doubt
-from rooflight.reporting.report.model import Fact
 from rooflight.reporting.report.told import Told
 from rooflight.reporting.verdict_text import far_text
 from rooflight.units import per_second, quotient, seconds, whole_bytes, whole_count

@@ -9,15 +9,14 @@ from rooflight.claims import check
 from rooflight.claims.claim import Claim
 from rooflight.ledger import Ledger
 from rooflight.reporting import claims_tables
-from rooflight.reporting.report.model import Report, Section, Titled
+from rooflight.reporting.document import Document, Section
 
 
-def with_claims(report: Report, ledger: Ledger, claims: Sequence[Claim], *, file: str) -> Report:
+def with_claims(report: Document, ledger: Ledger, claims: Sequence[Claim], *, file: str) -> Document:
     """The report with a section for the claims of a file, before its origins."""
     checked = check(ledger, claims, file=file)
-    page = claims_tables.claims_page(checked)
-    tables = tuple(Titled("", table) for table in page.tables)
-    section = Section("claims", "Claims", lines=(f"{page.headline}: {file}", *page.notes), tables=tables,
+    found = claims_tables.claims_document(checked)
+    section = Section("claims", "Claims", lines=(f"{found.title}: {file}", *found.notes), tables=tuple(found.tables),
                       small_print=(claims_tables.CONVENTIONS,))  # fmt: skip
     *first, last = report.sections
     return replace(report, sections=(*first, section, last))

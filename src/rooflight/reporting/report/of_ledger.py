@@ -24,13 +24,12 @@ from rooflight.reporting import (
     why_tables,
 )
 from rooflight.reporting.charts.chart import Chart
+from rooflight.reporting.document import DEPTH, Document, Section, filled
+from rooflight.reporting.ledger_data import ledger_data
 from rooflight.reporting.report.headline import facts_of
-from rooflight.reporting.report.model import Report, Section, Titled
 from rooflight.reporting.report.origins import origins_section
 from rooflight.reporting.report.told import Told, told_of
-
-_PLAIN_DEPTH = 3
-"""Levels of the tree where it cannot be folded."""
+from rooflight.reporting.table import Table
 
 Said = Callable[[str], None]
 
@@ -39,7 +38,7 @@ def _quietly(_: str) -> None:
     pass
 
 
-def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say: Said = _quietly) -> Report:
+def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say: Said = _quietly) -> Document:
     """`say` is told what is being looked for, for a progress bar."""
     told = told_of(ledger, source=source, devices=devices)
     sections = []
@@ -52,9 +51,10 @@ def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say
         if found is not None:
             sections.append(replace_section(found, name=name, title=title))
     say("headline")
-    return Report(
+    return Document(
         title=ledger.header.model, subtitle=text.headline(ledger), facts=tuple(facts_of(told)),
         lines=tuple(_lines(told)), sections=tuple(sections), details=told.details if ledger.ops else None,
+        rows=(lambda: _plain(told, None)) if ledger.ops else None, data=lambda: ledger_data(ledger),
     )  # fmt: skip
 
 
@@ -92,11 +92,14 @@ def _layers(told: Told) -> Section | None:
         "Every module with all that runs inside it, and below it its own ops. Click a row for its derivation by pen "
         "and paper, its kernels and causes; click a column to sort by it."
     )
+    return Section(lines=(about,), tree=told.tree, plain=_plain(told, DEPTH))
+
+
+def _plain(told: Told, depth: int | None) -> Table:
+    """The tree where it cannot be folded."""
     if told.is_measured:
-        plain = measure_tables.main_table(told.measured, depth=_PLAIN_DEPTH)
-    else:
-        plain = estimate_tables.main_table(told.ledger, depth=_PLAIN_DEPTH)
-    return Section(lines=(about,), tree=told.tree, plain=plain)
+        return measure_tables.main_table(told.measured, depth=depth, folded=depth is not None)
+    return estimate_tables.main_table(told.ledger, depth=depth, folded=depth is not None)
 
 
 def _why(told: Told) -> Section | None:
@@ -111,8 +114,8 @@ def _why(told: Told) -> Section | None:
                    small_print=(why_tables.CONVENTIONS,))  # fmt: skip
 
 
-def _why_tables(comparison: Comparison, of: str = "") -> tuple[Titled, ...]:
-    return tuple(Titled(f"{one.quantity}{of}", why_tables.why_table(one)) for one in comparison.whys)
+def _why_tables(comparison: Comparison, of: str = "") -> tuple[Table, ...]:
+    return tuple(why_tables.why_table(one).titled(f"{one.quantity}{of}") for one in comparison.whys)
 
 
 def _why_elsewhere(ledger: Ledger) -> Section:
@@ -137,12 +140,12 @@ def _advice(told: Told) -> Section | None:
     step = judge.step()
     if step.bound is None:
         return Section(missing=step.reason)
-    page = verdict_tables.verdict_page(judge, depth=2)
+    page = verdict_tables.verdict_document(judge, depth=2)
     where = [] if judge is told.judge else [f"It ran on a CPU: what follows is predicted on {step.device}."]
-    tables = [Titled("Changes of the whole step", verdict_tables.step_table(judge)),
-              Titled("Layers under their roofs", verdict_tables.verdict_table(judge, depth=2))]  # fmt: skip
-    return Section(lines=(*where, *page.summary, *page.notes),
-                   tables=_filled(tables), small_print=(verdict_text.CONVENTIONS,))  # fmt: skip
+    tables = (verdict_tables.step_table(judge).titled("Changes of the whole step"),
+              verdict_tables.verdict_table(judge, depth=2).titled("Layers under their roofs"))  # fmt: skip
+    return Section(lines=(*where, *page.lines, *page.notes),
+                   tables=filled(*tables), small_print=(verdict_text.CONVENTIONS,))  # fmt: skip
 
 
 def _memory(told: Told) -> Section | None:
@@ -154,10 +157,10 @@ def _memory(told: Told) -> Section | None:
     on = told.devices[0] if told.devices else None
     memory = predicted_memory(told.ledger, on)
     chart = memory_chart(told.ledger, on=on, memory=memory)
-    tables = [Titled("Who lives in memory at the peak", peak_tenants_table(told.ledger, on=on, memory=memory))]
+    tables = [peak_tenants_table(told.ledger, on=on, memory=memory).titled("Memory at the peak, by tensor")]
     if told.is_measured:
-        tables.append(Titled("As measured", step_tables.memory_table(told.measured)))
-    return Section(charts=_charts(chart), tables=_filled(tables))
+        tables.append(step_tables.memory_table(told.measured).titled("As measured"))
+    return Section(charts=_charts(chart), tables=filled(*tables))
 
 
 def _lanes(told: Told) -> Section | None:
@@ -166,10 +169,10 @@ def _lanes(told: Told) -> Section | None:
     if not told.is_measured:
         return None
     chart = lanes_chart(told.ledger)
-    tables = [Titled("Where the time of a step goes", step_tables.time_table(told.measured)),
-              Titled("Kernels", step_tables.kernel_table(told.measured))]  # fmt: skip
+    tables = (step_tables.time_table(told.measured).titled("Where the time of a step goes"),
+              step_tables.kernel_table(told.measured).titled("Kernels"))  # fmt: skip
     missing = "" if chart is not None else "nothing in this run tells when its kernels ran"
-    return Section(charts=_charts(chart), tables=_filled(tables), missing=missing)
+    return Section(charts=_charts(chart), tables=filled(*tables), missing=missing)
 
 
 def _shares(told: Told) -> Section | None:
@@ -186,9 +189,9 @@ def _sweep(told: Told) -> Section | None:
     found = part.found
     if found is None:
         return Section(missing=part.missing, commands=(part.command,) if part.command else ())
-    tables = [Titled(table.title, table) for table in predict_tables.pivot_tables(found)]
+    tables = predict_tables.pivot_tables(found)
     said = ("Predicted, each batch on each device, before anything ran there.", *_as_what(told.ledger))
-    return Section(charts=_charts(sweep_chart(found)), tables=_filled(tables), lines=said)  # fmt: skip
+    return Section(charts=_charts(sweep_chart(found)), tables=filled(*tables), lines=said)  # fmt: skip
 
 
 def _as_what(ledger: Ledger) -> tuple[str, ...]:
@@ -204,10 +207,9 @@ def _devices(told: Told) -> Section | None:
     found, missing = told.outlook.devices.found, told.outlook.devices.missing
     if found is None:
         return Section(missing=missing, lines=told.left_out)
-    from rooflight.reporting.predict_page import conventions
+    from rooflight.reporting.predict_document import conventions
 
-    tables = [Titled("", predict_tables.main_table(found))]
-    return Section(charts=_charts(devices_chart(found)), tables=_filled(tables),
+    return Section(charts=_charts(devices_chart(found)), tables=filled(predict_tables.main_table(found)),
                    lines=(*_as_what(told.ledger), *told.left_out, *found.notes),
                    small_print=tuple(conventions(found)))  # fmt: skip
 
@@ -215,7 +217,7 @@ def _devices(told: Told) -> Section | None:
 def _scaling(told: Told) -> Section | None:
     from rooflight.reporting import predict_many_tables
     from rooflight.reporting.charts.scaling import scaling_chart
-    from rooflight.reporting.predict_page import MANY_CONVENTIONS
+    from rooflight.reporting.predict_document import MANY_CONVENTIONS
 
     if told.ledger.header.step != "train":
         return None
@@ -224,10 +226,10 @@ def _scaling(told: Told) -> Section | None:
     many = None if found is None else found[0].many
     if found is None or many is None:
         return Section(missing=part.missing, commands=(part.command,) if part.command else ())
-    tables = [Titled("Weak scaling: each GPU keeps its batch", predict_many_tables.scaling_table("weak", many.weak)),
-              Titled("Strong scaling: the whole batch is divided",
-                     predict_many_tables.scaling_table("strong", many.strong))]  # fmt: skip
-    return Section(charts=_charts(scaling_chart(found)), tables=_filled(tables),
+    tables = (predict_many_tables.scaling_table("weak", many.weak).titled("Weak scaling: each GPU keeps its batch"),
+              predict_many_tables.scaling_table("strong", many.strong).titled(
+                  "Strong scaling: the whole batch is divided"))  # fmt: skip
+    return Section(charts=_charts(scaling_chart(found)), tables=filled(*tables),
                    lines=(f"Data parallel on {found[0].device}, predicted.", *_as_what(told.ledger), *many.assumptions,
                           *many.notes), small_print=(MANY_CONVENTIONS,))  # fmt: skip
 
@@ -256,7 +258,3 @@ STEPS = len(_SECTIONS) + 1
 
 def _charts(chart: Chart | None) -> tuple[Chart, ...]:
     return () if chart is None else (chart,)
-
-
-def _filled(tables: Sequence[Titled]) -> tuple[Titled, ...]:
-    return tuple(one for one in tables if one.table.rows)

@@ -16,8 +16,8 @@ from rooflight.measured.rows import NO_OP, SEVERAL
 from rooflight.measured.rows import rows as summed
 from rooflight.reporting import compare_memory_tables, compare_tables, text, why_tables
 from rooflight.reporting.charts.chart import Chart, renamed
+from rooflight.reporting.document import Document, Fact, Section, filled
 from rooflight.reporting.report.details import Details, details_of
-from rooflight.reporting.report.model import Fact, Report, Section, Titled
 from rooflight.reporting.report.origins import origins_section
 from rooflight.reporting.report.tree import ColumnKind, Side, Tree, TreeColumn
 from rooflight.reporting.table import Column, Table
@@ -29,29 +29,29 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {"second": seconds, "byte": whole_by
 _FIRST = ("wall time", "GPU-busy", "useful FLOPs", "allocated at the peak")
 
 
-def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequence[Device]) -> Report:
+def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequence[Device]) -> Document:
     comparison = Comparison(a, b)
-    page = compare_tables.compare_page(comparison, by="module", depth=1, folded=True)
+    page = compare_tables.compare_document(comparison, depth=1)
     title = a.header.model if a.header.model == b.header.model else f"{a.header.model} and {b.header.model}"
     sections = [
-        Section("totals", "The whole step", tables=_filled([
-            Titled("", compare_tables.totals_table(comparison)), Titled("Not the same", _differences(comparison))])),
+        Section("totals", "The whole step", tables=filled(
+            compare_tables.totals_table(comparison), _differences(comparison))),
         Section("layers", "Layers", tree=_tree(comparison), lines=("B/A under 1: B is less.",),
                 plain=compare_tables.row_table(comparison, depth=2)),
         _why(comparison), *_drawn(comparison, devices), _memory(comparison),
         Section("unmatched", "Ops that only one side has", lines=page.notes,
-                tables=_filled([Titled("", compare_tables.unmatched_table(comparison))])),
+                tables=filled(compare_tables.unmatched_table(comparison))),
         *(_origin(name, side.ledger, source)
           for name, side, source in zip("AB", (comparison.a, comparison.b), sources, strict=True)),
     ]  # fmt: skip
     both = shlex.split(" ".join(sources))
     commands = (shell("report", *both, output="report.html"), shell("compare", *both)) if all(sources) else ()
     again = Section("repeat", "How to repeat it", small_print=page.small_print, commands=commands)
-    return Report(
+    return Document(
         title=f"{title}: A against B", subtitle=f"A: {text.headline(a)} | B: {text.headline(b)}",
         facts=tuple(_facts(comparison)),
-        lines=page.summary, sections=(*(one for one in sections if one is not None), again),
-        details=_derivations(a),
+        lines=page.lines, sections=(*(one for one in sections if one is not None), again),
+        details=_derivations(a), rows=page.rows, data=page.data,
     )  # fmt: skip
 
 
@@ -69,11 +69,11 @@ def _facts(comparison: Comparison) -> Iterator[Fact]:
 
 def _differences(comparison: Comparison) -> Table:
     columns = (Column("what", right=False), Column("A", right=False), Column("B", right=False))
-    return Table("", columns, tuple((one.name, one.a, one.b) for one in comparison.differences()))
+    return Table("Not the same", columns, tuple((one.name, one.a, one.b) for one in comparison.differences()))
 
 
 def _why(comparison: Comparison) -> Section | None:
-    tables = tuple(Titled(one.quantity, why_tables.why_table(one)) for one in comparison.whys)
+    tables = tuple(why_tables.why_table(one).titled(one.quantity) for one in comparison.whys)
     if not tables:
         return None
     return Section("why", "Why they differ", lines=tuple(why_tables.why_lines(comparison)), tables=tables,
@@ -110,17 +110,13 @@ def _memory(comparison: Comparison) -> Section | None:
     if joined is None:
         return None
     tables = compare_memory_tables.memory_tables(joined, comparison.a.ledger.header.model)
-    return Section("memory", "Memory", tables=_filled([Titled("", table) for table in tables]),
+    return Section("memory", "Memory", tables=filled(*tables),
                    small_print=(compare_memory_tables.CONVENTIONS,))  # fmt: skip
 
 
 def _origin(name: str, ledger: Ledger, source: str) -> Section:
     found = origins_section(ledger, Measured(ledger), source, ())
     return replace(found, name=f"origins-{name.lower()}", title=f"Origins of {name}")
-
-
-def _filled(tables: Sequence[Titled]) -> tuple[Titled, ...]:
-    return tuple(one for one in tables if one.table.rows)
 
 
 def _tree(comparison: Comparison) -> Tree:

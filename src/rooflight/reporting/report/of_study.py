@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rooflight.reporting.charts.lines import study_charts
-from rooflight.reporting.report.model import Fact, Report, Section, Titled
-from rooflight.reporting.report.of_page import sections_of
-from rooflight.reporting.study_page import study_page
+from rooflight.reporting.document import Document, Fact, Section
+from rooflight.reporting.study_document import study_document
 from rooflight.spec import shell
 from rooflight.study.cell import Row
 from rooflight.study.hypotheses import claims
 from rooflight.study.plan import Plan
 
 
-def study_report(rows: Sequence[Row], plan: Plan, *, folder: str) -> Report:
+def study_report(rows: Sequence[Row], plan: Plan, *, folder: str) -> Document:
     """`folder`: where the study is, for the commands that make it again."""
-    page = study_page(rows, plan, folder=folder, spell_out=False)
-    claimed = [section for section in sections_of(page) if section.title in ("Claims", "Counter-examples")]
-    others = [section for section in sections_of(page) if section.title not in ("Claims", "Counter-examples")]
+    found = study_document(rows, plan, folder=folder, spell_out=False)
+    claimed = [section for section in found.sections if section.name == "claims"]
+    others = [section for section in found.sections if section.name != "claims"]
     charts = tuple(study_charts(rows))
     title = "Charts of the cells" if all(chart.name == "cells" for chart in charts) else "Against the batch"
     drawn = [Section("charts", title, charts=charts)] if charts else []
@@ -27,18 +27,8 @@ def study_report(rows: Sequence[Row], plan: Plan, *, folder: str) -> Report:
         shell("study", f"{folder}/study.toml", output="ANOTHER-FOLDER"), shell("report", folder),
         shell("report", folder, output="report.html"),
     ))  # fmt: skip
-    name = plan.title or folder.rpartition("/")[2]
-    return Report(title=name, subtitle=page.headline, facts=tuple(_facts(rows, plan)),
-                  lines=page.summary, sections=(*_merged(claimed), *drawn, *others, again))  # fmt: skip
-
-
-def _merged(claimed: list[Section]) -> list[Section]:
-    """Counter-examples stand below the claims that they refute."""
-    if not claimed:
-        return []
-    tables = [Titled("" if not number else section.title, section.tables[0].table)
-              for number, section in enumerate(claimed)]  # fmt: skip
-    return [Section("claims", "Claims", tables=tuple(tables))]
+    return replace(found, title=plan.title or folder.rpartition("/")[2], subtitle=found.title,
+                   facts=tuple(_facts(rows, plan)), sections=(*claimed, *drawn, *others, again))  # fmt: skip
 
 
 def _facts(rows: Sequence[Row], plan: Plan) -> Iterator[Fact]:

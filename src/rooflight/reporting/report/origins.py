@@ -9,7 +9,7 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
 from rooflight.reporting import measure_text, text
-from rooflight.reporting.report.model import Section, Titled
+from rooflight.reporting.document import Section, filled
 from rooflight.reporting.table import Column, Table
 from rooflight.spec import repeat, shell
 
@@ -19,17 +19,17 @@ def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Se
     lines = [text.coverage(ledger)] if ledger.ops else []
     lines += [f"note: {note}" for note in header.notes]
     small = [text.CONVENTIONS] if ledger.ops else []
-    tables = [Titled("Versions and conditions", _versions(ledger))]
+    tables = [_versions(ledger)]
     if is_measured(ledger):
         lines += measure_text.coverage(measured)
         lines += [line] if (line := measure_text.flop_count_line(measured)) else []
         if measured.attributed[0] or measured.attributed[2]:
             lines.append(measure_text.attribution(measured))
         small.append(measure_text.conventions(measured))
-        tables.append(Titled("Where measured numbers come from", _sources(measured)))
-    tables.append(Titled("Peaks and bandwidths", _peaks(devices)))
+        tables.append(_sources(measured))
+    tables.append(_peaks(devices))
     return Section("origins", "Conventions, origins, and how to repeat it", lines=tuple(lines),
-                   tables=tuple(one for one in tables if one.table.rows), small_print=tuple(small),
+                   tables=filled(*tables), small_print=tuple(small),
                    commands=tuple(_commands(ledger, source)))  # fmt: skip
 
 
@@ -39,12 +39,14 @@ def _versions(ledger: Ledger) -> Table:
             ("device", header.device), ("traced for", header.target), ("execution", header.execution)]  # fmt: skip
     rows += [(name, value) for name, value in header.conditions.items()]
     columns = (Column("what", right=False), Column("value", right=False))
-    return Table("", columns, tuple((name, str(value)) for name, value in rows if value))
+    return Table("Versions and conditions", columns, tuple((name, str(value)) for name, value in rows if value))
 
 
 def _sources(measured: Measured) -> Table:
     columns = (Column("origin", right=False),)
-    return Table("", columns, tuple((line,) for line in measure_text.provenance(measured)))
+    return Table(
+        "Where measured numbers come from", columns, tuple((line,) for line in measure_text.provenance(measured))
+    )
 
 
 def _peaks(devices: Sequence[Device]) -> Table:
@@ -60,7 +62,7 @@ def _peaks(devices: Sequence[Device]) -> Table:
 
     columns = (Column("device", right=False), Column("peak", right=False), Column("value"),
                Column("source", right=False), Column("read on", right=False))  # fmt: skip
-    return Table("", columns, tuple(rows()))
+    return Table("Peaks and bandwidths", columns, tuple(rows()))
 
 
 def _commands(ledger: Ledger, source: str) -> Iterator[str]:

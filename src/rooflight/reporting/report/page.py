@@ -6,7 +6,6 @@ template escapes, and as JSON in which nothing can end the script that holds it.
 
 from __future__ import annotations
 
-import html
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -15,19 +14,13 @@ import msgspec
 
 from rooflight._version import __version__
 from rooflight.reporting.charts.theme import config
-from rooflight.reporting.report.claims_cells import Lines, folded, has_claims
-from rooflight.reporting.report.model import Report
+from rooflight.reporting.document import Document
 from rooflight.reporting.report.tree import Tree, TreeColumn
 from rooflight.reporting.report.vega import vega_bundle
-from rooflight.reporting.table import Label, Table
+from rooflight.reporting.writers.html import table_html
 
-_MOST_ROWS = 400
-"""Of a table that stands in the page as it is."""
 _DIGITS = 7
 """Of floats in the data: more than anything measured has."""
-_SHORT_TEXT = 28
-"""Letters of a cell that stay on one line."""
-_VERDICTS = {"held": "held", "refuted": "refuted", "not measured": "open"}
 _SHORT = {
     "Why estimate and measurement differ": "Why", "What bounds it, and what would help": "Verdict",
     "Shares by type of layer": "Shares", "The step over time": "Timeline", "Other batches": "Batches",
@@ -35,7 +28,7 @@ _SHORT = {
 }  # fmt: skip
 
 
-def to_page(report: Report) -> str:
+def to_page(report: Document) -> str:
     """The whole document."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -69,7 +62,7 @@ def _asset(name: str) -> str:
     return (files("rooflight.reporting.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _data(report: Report) -> dict[str, Any]:
+def _data(report: Document) -> dict[str, Any]:
     return {
         "charts": {chart.name: _rounded(chart.spec) for chart in report.charts},
         "trees": {section.name: _tree(section.tree) for section in report.sections if section.tree is not None},
@@ -105,34 +98,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_rounded(one) for one in value]
     return value
-
-
-def table_html(table: Table) -> str:
-    """A table of the page, its cells escaped."""
-    if has_claims(table):
-        table = folded(table)
-    head = "".join(f"<th{_side(column.right)}>{html.escape(column.name)}</th>" for column in table.columns)
-    body = []
-    for number, (row, cells) in enumerate(zip(table.rows, table.written(), strict=True)):
-        if number == _MOST_ROWS:
-            more = f"{len(table.rows) - number:,} more rows: rooflight report PATH --to csv --section NAME"
-            body.append(f'<tr><td colspan="{len(cells)}">{html.escape(more)}</td></tr>')
-            break
-        drawn = "".join(_cell(column.name, column.right, cell, text)
-                        for column, cell, text in zip(table.columns, row, cells, strict=True))  # fmt: skip
-        body.append(f"<tr{' class=total' if number in table.emphasised else ''}>{drawn}</tr>")
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
-
-
-def _side(right: bool) -> str:
-    return ' class="r"' if right else ""
-
-
-def _cell(name: str, right: bool, cell: object, text: str) -> str:
-    if isinstance(cell, Lines):
-        return f'<td class="said">{cell.to_html()}</td>'
-    if name == "verdict" and text in _VERDICTS:
-        return f'<td><span class="v {_VERDICTS[text]}">{html.escape(text)}</span></td>'
-    full = f' title="{html.escape(cell.full)}"' if isinstance(cell, Label) and cell.full not in ("", text) else ""
-    kind = "r" if right else "n" if len(text) <= _SHORT_TEXT or isinstance(cell, Label) else ""
-    return f"<td{f' class={kind}' if kind else ''}{full}>{html.escape(text)}</td>"

@@ -1,1 +1,77 @@
 """A document in every form that it can have: one writer a file, all of them reading the same sections and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+from rooflight.errors import BadInput
+from rooflight.reporting.charts.chart import Chart
+from rooflight.reporting.document import Document
+
+Form = Literal["html", "md", "latex", "csv", "json", "png", "svg", "pdf"]
+FORMS: tuple[Form, ...] = get_args(Form)
+ENDINGS: dict[str, Form] = {**{form: form for form in FORMS}, "htm": "html", "tex": "latex"}
+"""Of files' names, and the forms that they ask for."""
+Mode = Literal["light", "dark"]
+
+
+def form_of(path: Path) -> Form:
+    """By the ending of a file's name."""
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in ENDINGS:
+        raise BadInput(f"{path}: the name must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to says "
+                       "the form")  # fmt: skip
+    return ENDINGS[ending]
+
+
+def write(document: Document, form: Form, *, chart: str | None = None, sections: Sequence[str] = (),
+          mode: Mode = "light", report: bool = True) -> bytes:  # fmt: skip
+    """The content of a file. `report`: JSON holds what a reader sees, beside the data."""
+    if form == "png" or form == "svg" or form == "pdf":
+        from rooflight.reporting.charts.pictures import picture
+
+        if sections:
+            raise BadInput(f"--section goes with html, md, latex, csv and json: of a {form} --chart says which")
+        return picture(chart_of(document, chart, form), form, mode=mode)
+    if chart is not None:
+        raise BadInput(f"--chart goes with a picture: --to png, svg or pdf, not {form}; --section {chart} gives its "
+                       "numbers")  # fmt: skip
+    document = document.only(sections)
+    if form == "html":
+        from rooflight.reporting.report.page import to_page
+
+        return to_page(document).encode()
+    if form == "json":
+        from rooflight.reporting.writers.json import document_json
+
+        return document_json(document, report=report)
+    if form == "csv":
+        from rooflight.reporting.writers.csv import document_csv
+
+        return document_csv(document).encode()
+    if form == "latex":
+        from rooflight.reporting.writers.latex import report_latex
+
+        return report_latex(document).encode()
+    from rooflight.reporting.writers.markdown import document_markdown
+
+    return document_markdown(document).encode()
+
+
+def chart_of(document: Document, name: str | None, form: str) -> Chart:
+    """A chart by its name; the only one that there is where none is named."""
+    charts = {chart.name: chart for chart in document.charts}
+    section = next((one for one in document.sections if one.name == name), None)
+    if section is not None and section.missing and name not in charts:
+        raise BadInput(f"there is no chart {name!r} of this: {section.missing}")
+    if not charts:
+        raise BadInput(f"there is no chart to draw in this report: --to {form} needs one, --to md gives its tables")
+    if name is None:
+        if len(charts) > 1:
+            raise BadInput(f"which picture? Add --chart: {', '.join(charts)}")
+        return next(iter(charts.values()))
+    if name not in charts:
+        raise BadInput(f"no chart {name!r} in this report: it has {', '.join(charts)}")
+    return charts[name]

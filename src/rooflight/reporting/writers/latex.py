@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rooflight.reporting.report.model import Report
+from rooflight.reporting.document import Document
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -16,7 +16,7 @@ _LATEX = {
 _LATEX_SIGN = re.compile("|".join(map(re.escape, _LATEX)))
 
 
-def report_latex(report: Report) -> str:
+def report_latex(report: Document) -> str:
     """Tables for a document that uses booktabs and longtable; what is said around them stands as comments."""
     parts = ["% \\usepackage{booktabs,longtable,textcomp}", f"% {_comment(report.title)}: {_comment(report.subtitle)}"]
     parts += [f"% {_comment(line)}" for line in report.lines]
@@ -26,11 +26,10 @@ def report_latex(report: Report) -> str:
     for section in report.sections:
         said = [f"Not here: {section.missing}."] if section.missing else []
         said += [*section.lines, *section.small_print, *(f"$ {one}" for one in section.commands)]
-        parts.append("\n".join([f"% --- {_comment(section.title)} ---", *(f"% {_comment(line)}" for line in said)]))
-        for titled in section.all_tables:
-            table = titled.table
-            caption = section.title if not titled.title else f"{section.title}: {titled.title}"
-            parts += [f"% {_comment(titled.note)}"] if titled.note else []
+        parts.append("\n".join([f"% --- {_comment(section.heading)} ---", *(f"% {_comment(line)}" for line in said)]))
+        for title, table in section.titled_tables:
+            caption = f"{section.heading}: {title}" if title else section.heading
+            parts += [f"% {_comment(table.note)}"] if table.note else []
             parts.append(_latex_table(caption, [column.right for column in table.columns],
                                       [column.name for column in table.columns], table.written()))  # fmt: skip
     return "\n\n".join(parts) + "\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rooflight import metrics, units
 from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import Header
@@ -11,7 +13,7 @@ from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting import predict_many_tables as many_tables
 from rooflight.reporting import predict_memory_tables as memory_tables
 from rooflight.reporting import predict_tables as tables
-from rooflight.reporting.page import Page
+from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.table import Table
 from rooflight.reporting.text import KINDS, in_precision, run_as
 from rooflight.units import peak_tera, seconds
@@ -61,9 +63,9 @@ def conventions(found: Predictions) -> list[str]:
     return [CPU_CONVENTIONS if found.header.target == "cpu" else CONVENTIONS, *([MANY_CONVENTIONS] if several else [])]
 
 
-def page(found: Predictions, *, epochs: int | None = None, dataset_size: int | None = None,
-         price: float | None = None) -> Page:  # fmt: skip
-    """All of it. `price` is of one device for an hour, in any currency."""
+def predict_document(found: Predictions, *, epochs: int | None = None, dataset_size: int | None = None,
+                     price: float | None = None, op_times: bool = False) -> Document:  # fmt: skip
+    """All of it. `price` is of one device for an hour, in any currency; `op_times` stand in its data."""
     few = len(found) <= DETAILED
     shown = [tables.main_table(found, price=price)]
     if len(found) > tables.PIVOTED and tables.has_several(found, "device") and tables.has_several(found, "batch"):
@@ -73,8 +75,22 @@ def page(found: Predictions, *, epochs: int | None = None, dataset_size: int | N
     one = chosen(found)
     if few:
         shown += _details(found, one)
-    return Page(headline(found), tuple(_summary(found, one)), tuple(table for table in shown if table.rows),
-                tuple(_notes(found, one, few=few, price=price)), tuple(_small_print(found)))  # fmt: skip
+    run = {"epochs": epochs, "dataset_size": dataset_size}
+    return Document(
+        title=headline(found),
+        lines=tuple(_summary(found, one)),
+        sections=table_sections(shown),
+        notes=tuple(_notes(found, one, few=few, price=price)),
+        small_print=tuple(_small_print(found)),
+        rows=lambda: tables.csv_table(found, **run, price=price),
+        data=lambda: _data(found, **run, price=price, op_times=op_times),
+    )
+
+
+def _data(found: Predictions, **asked: Any) -> dict[str, Any]:
+    from rooflight.reporting.predict_data import predict_data
+
+    return predict_data(found, **asked)
 
 
 def describe(found: Predictions) -> str:

@@ -1,14 +1,14 @@
-"""A study as a page: its claims with their verdicts first, then the cells, then what they show together."""
+"""A study as a document: its claims with their verdicts first, then the cells, then what they show together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rooflight import units
-from rooflight.reporting.page import Page
+from rooflight.reporting.document import Document, Section, filled, table_sections
 from rooflight.reporting.study_claims import claim_table, counted, counter_table, gap_table, spelled_out
-from rooflight.reporting.study_tables import cell_table, headline, unreliable
+from rooflight.reporting.study_tables import cell_table, csv_table, headline, unreliable
 from rooflight.reporting.study_trends import trend_tables
 from rooflight.reporting.table import Column, Table
 from rooflight.spec import shell
@@ -37,25 +37,31 @@ CONVENTIONS = (
 )
 
 
-def study_page(rows: Sequence[Row], plan: Plan, *, folder: str | None = None, spell_out: bool = True) -> Page:
+def study_document(rows: Sequence[Row], plan: Plan, *, folder: str | None = None, spell_out: bool = True) -> Document:
     """All of it. `folder`: where the study is, for the command that makes it again.
 
     `spell_out`: claims stand below the tables once more, in full, where the table may have cut them short.
     """
     judged = claims(plan.claim, rows)
-    tables = [claim_table(judged), counter_table(judged), gap_table(judged), cell_table(rows, rows[:MOST_CELLS]),
-              *trend_tables(trends(rows)), failure_table(rows)]  # fmt: skip
-    return Page(
-        headline(rows, plan),
-        tuple(
-            line
-            for line in (" ".join(plan.about.split()), *unreliable(rows), counted(judged) if judged else "")
-            if line
-        ),
-        tuple(table for table in tables if table.rows),
-        (*(spelled_out(judged) if spell_out else ()), *_notes(rows)),
-        (replication(folder), *CONVENTIONS),
+    tables = [gap_table(judged), cell_table(rows, rows[:MOST_CELLS]), *trend_tables(trends(rows)), failure_table(rows)]
+    # Counter-examples stand below the claims that they refute.
+    claimed = filled(claim_table(judged), counter_table(judged))
+    about = (" ".join(plan.about.split()), *unreliable(rows), counted(judged) if judged else "")
+    return Document(
+        title=headline(rows, plan),
+        lines=tuple(line for line in about if line),
+        sections=(*([Section("claims", tables=claimed)] if claimed else []), *table_sections(tables)),
+        notes=(*(spelled_out(judged) if spell_out else ()), *_notes(rows)),
+        small_print=(replication(folder), *CONVENTIONS),
+        rows=lambda: csv_table(rows),
+        data=lambda: _data(rows, plan, folder),
     )
+
+
+def _data(rows: Sequence[Row], plan: Plan, folder: str | None) -> dict[str, Any]:
+    from rooflight.reporting.study_data import study_data
+
+    return study_data(rows, plan, folder=folder)
 
 
 def failure_table(rows: Sequence[Row]) -> Table:

@@ -1,0 +1,171 @@
+"""A result as a document: a headline, sections of tables and charts, notes. Every form is written from this, by the
+writers in `rooflight.reporting.writers`: the terminal, a page, a notebook, Markdown, LaTeX, CSV and JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rooflight.errors import BadInput
+from rooflight.reporting.table import Table
+
+if TYPE_CHECKING:
+    from rooflight.reporting.charts.chart import Chart
+    from rooflight.reporting.report.details import Details
+    from rooflight.reporting.report.tree import Tree
+
+DEPTH = 3
+"""Levels of the tree of modules that people are shown where they ask for none."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One of the few figures that a reader wants first."""
+
+    label: str
+    """What it is."""
+    value: str
+    """With its unit, as it is shown."""
+    detail: str = ""
+    """A few words beside it."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a document."""
+
+    name: str = ""
+    """Its address in the page, and its key in JSON."""
+    title: str = ""
+    """Its heading; "" where the title of its only table is enough."""
+    lines: tuple[str, ...] = ()
+    """Sentences above everything else in it."""
+    charts: tuple[Chart, ...] = ()
+    """In the order in which they are shown."""
+    tables: tuple[Table, ...] = ()
+    """In the order in which they are shown."""
+    tree: Tree | None = None
+    """Of layers and ops, where it has one."""
+    plain: Table | None = None
+    """The tree as a table, for forms that cannot fold it."""
+    small_print: tuple[str, ...] = ()
+    """Conventions and origins, below everything else in it."""
+    commands: tuple[str, ...] = ()
+    """That make it again."""
+    missing: str = ""
+    """Why there is nothing in it, where a reader would look for something."""
+
+    @property
+    def heading(self) -> str:
+        """As it stands above the section: never nothing."""
+        text = self.title or next((table.title or table.columns[0].name for table in self.all_tables), self.name)
+        return _capital(text)
+
+    @property
+    def all_tables(self) -> Iterator[Table]:
+        """The tree's, the charts' numbers, its own: what a form without charts and folding shows."""
+        if self.plain is not None and self.plain.rows:
+            yield replace(self.plain, title="")
+        for chart in self.charts:
+            if chart.table.rows:
+                yield replace(chart.table, title=chart.title, note=chart.caption)
+        yield from self.tables
+
+    @property
+    def titled_tables(self) -> Iterator[tuple[str, Table]]:
+        """All of them, each under its title."""
+        return self._titled(self.all_tables)
+
+    @property
+    def own_tables(self) -> Iterator[tuple[str, Table]]:
+        """What a form shows that draws charts and folds trees."""
+        return self._titled(self.tables)
+
+    def _titled(self, tables: Iterable[Table]) -> Iterator[tuple[str, Table]]:
+        """The first table may give the section its heading, and needs no title then."""
+        for number, table in enumerate(tables):
+            yield _capital(table.title) if number or self.title else "", table
+
+
+@dataclass(frozen=True)
+class Document:
+    """All of it: what every form is made from."""
+
+    title: str
+    """The step; or the model, or the title of a study."""
+    subtitle: str = ""
+    """The step, and where it ran."""
+    facts: tuple[Fact, ...] = ()
+    """The few figures that a reader wants first."""
+    lines: tuple[str, ...] = ()
+    """The result in a few sentences."""
+    sections: tuple[Section, ...] = ()
+    """In the order in which they are shown."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know before believing the tables."""
+    small_print: tuple[str, ...] = ()
+    """Conventions and origins."""
+    details: Details | None = None
+    """What is behind the rows of its tree."""
+    rows: Callable[[], Table] | None = None
+    """The result as one table of raw values, unfolded: what a CSV file holds."""
+    data: Callable[[], Any] | None = None
+    """The result for programs, raw values under their names: what JSON holds."""
+
+    @property
+    def charts(self) -> Iterator[Chart]:
+        """Of all sections."""
+        return (chart for section in self.sections for chart in section.charts)
+
+    @property
+    def trees(self) -> Iterator[Tree]:
+        """Of all sections."""
+        return (section.tree for section in self.sections if section.tree is not None)
+
+    @property
+    def tables(self) -> list[Table]:
+        """Of all sections."""
+        return [table for section in self.sections for table in section.all_tables]
+
+    def to_markdown(self) -> str:
+        """All of it, as Markdown."""
+        from rooflight.reporting.writers.markdown import document_markdown
+
+        return document_markdown(self)
+
+    def only(self, names: Sequence[str]) -> Document:
+        """The document with these sections alone."""
+        if not names:
+            return self
+        known = [section.name for section in self.sections]
+        wrong = [name for name in names if name not in known]
+        if wrong:
+            raise BadInput(f"no section {wrong[0]!r} in this report: it has {', '.join(known)}")
+        chosen = tuple(section for section in self.sections if section.name in names)
+        empty = next((section for section in chosen if section.missing and not any(section.all_tables)), None)
+        if empty is not None:
+            raise BadInput(f"there is nothing in the section {empty.name!r} of this: {empty.missing}")
+        return replace(self, sections=chosen, rows=None, data=None)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def table_sections(tables: Iterable[Table]) -> tuple[Section, ...]:
+    """A section for each table that has rows, under the table's own title."""
+    names: dict[str, int] = {}
+    found = []
+    for table in tables:
+        if table.rows:
+            name = re.sub(r"\W+", "-", (table.title or table.columns[0].name).lower()).strip("-")
+            names[name] = names.get(name, 0) + 1
+            found.append(Section(name if names[name] == 1 else f"{name}-{names[name]}", tables=(table,)))
+    return tuple(found)
+
+
+def filled(*tables: Table) -> tuple[Table, ...]:
+    """Those that have rows."""
+    return tuple(table for table in tables if table.rows)

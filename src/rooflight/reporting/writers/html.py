@@ -1,0 +1,63 @@
+"""A table as HTML, its cells escaped: for the page, and for notebooks."""
+
+from __future__ import annotations
+
+import html
+
+from rooflight.reporting.report.claims_cells import Lines, folded, has_claims
+from rooflight.reporting.table import Label, Table
+
+_MOST_ROWS = 400
+"""Of a table that stands in a page as it is."""
+_SHORT_TEXT = 28
+"""Letters of a cell that stay on one line."""
+_VERDICTS = {"held": "held", "refuted": "refuted", "not measured": "open"}
+_INLINE = {
+    "": "text-align:left;padding:1px 10px", "r": "text-align:right;padding:1px 10px;white-space:pre",
+    "n": "text-align:left;padding:1px 10px;white-space:pre", "total": "font-weight:bold;border-top:1px solid",
+}  # fmt: skip
+_INLINE_TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0"
+
+
+def table_html(table: Table, *, inline: bool = False) -> str:
+    """`inline`: styles stand in the cells, with the title: a notebook keeps no style sheets."""
+
+    def styled(tag: str, kind: str, more: str = "") -> str:
+        if inline:
+            return f"<{tag} style='{_INLINE[kind]}{more}'>"
+        return f'<{tag} class="{kind}">' if kind else f"<{tag}>"
+
+    if has_claims(table):
+        table = folded(table)
+    head = "".join(
+        f"{styled('th', 'r' if column.right else '')}{html.escape(column.name)}</th>" for column in table.columns
+    )
+    body = []
+    for number, (row, texts) in enumerate(zip(table.rows, table.written(), strict=True)):
+        if number == _MOST_ROWS:
+            more = f"{len(table.rows) - number:,} more rows: rooflight report PATH --to csv --section NAME"
+            body.append(f'<tr><td colspan="{len(texts)}">{html.escape(more)}</td></tr>')
+            break
+        total = number in table.emphasised
+        cells = []
+        for column, cell, text in zip(table.columns, row, texts, strict=True):
+            kind = "r" if column.right else "n" if len(text) <= _SHORT_TEXT or isinstance(cell, Label) else ""
+            kind = "" if isinstance(cell, Lines) else kind
+            opened = styled("td", kind, f";{_INLINE['total']}" if total and inline else "")
+            cells.append(f"{opened}{_content(column.name, cell, text)}</td>")
+        body.append(f"<tr{' class=total' if total else ''}>{''.join(cells)}</tr>")
+    caption = "<caption style='text-align:left;font-weight:bold;padding-top:8px'>"
+    title = f"{caption}{html.escape(table.title)}</caption>" if inline and table.title else ""
+    drawn = f"{title}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f"<table style='{_INLINE_TABLE}'>{drawn}" if inline else f'<div class="wide"><table>{drawn}</div>'
+
+
+def _content(name: str, cell: object, text: str) -> str:
+    if isinstance(cell, Lines):
+        return f'<div class="said">{cell.to_html()}</div>'
+    shown = html.escape(text)
+    if name == "verdict" and text in _VERDICTS:
+        return f'<span class="v {_VERDICTS[text]}">{shown}</span>'
+    if isinstance(cell, Label) and cell.full not in ("", text):
+        return f'<span title="{html.escape(cell.full)}">{shown}</span>'
+    return shown

@@ -1,0 +1,52 @@
+"""A document as JSON: the result's raw values, and for a report its sections; unknown is null."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rooflight.reporting.document import Document, Section
+from rooflight.reporting.table import Label, Table
+
+
+def document_json(document: Document, *, report: bool) -> bytes:
+    """`report`: with all that a reader of the page sees, beside the data."""
+    data = document.data() if document.data is not None else {}
+    return msgspec.json.encode({**data, "report": _report(document)} if report else data)
+
+
+def _report(document: Document) -> dict[str, Any]:
+    return {
+        "title": document.title,
+        "subtitle": document.subtitle,
+        "headline": document.facts,
+        "lines": document.lines,
+        "sections": {section.name: _section(section) for section in document.sections},
+        "notes": document.notes,
+        "conventions": document.small_print,
+    }
+
+
+def _section(section: Section) -> dict[str, Any]:
+    return {
+        "title": section.heading,
+        "missing": section.missing or None,
+        "lines": section.lines,
+        "tables": [{"title": title, "rows": _rows(table)} for title, table in section.titled_tables],
+        "conventions": section.small_print,
+        "commands": section.commands,
+    }
+
+
+def _rows(table: Table) -> list[dict[str, Any]]:
+    names = [column.raw or column.name for column in table.columns]
+    return [dict(zip(names, map(_raw, row), strict=True)) for row in table.rows]
+
+
+def _raw(cell: Any) -> Any:
+    if isinstance(cell, Label):
+        return cell.full
+    if isinstance(cell, (tuple, list)):
+        return [_raw(one) for one in cell]
+    return cell if cell is None or isinstance(cell, (str, int, float, bool)) else str(cell)

@@ -1,0 +1,67 @@
+"""A document in a notebook: tables and pictures, without scripts, so that they show wherever the notebook is read."""
+
+from __future__ import annotations
+
+import html
+from base64 import b64encode
+from collections.abc import Iterable
+from dataclasses import replace
+
+from rooflight.errors import RooflightError
+from rooflight.ledger import Ledger
+from rooflight.measured import is_measured
+from rooflight.reporting.charts.chart import Chart
+from rooflight.reporting.document import Document, Section
+from rooflight.reporting.writers.html import table_html
+
+ROOFLINE_ON = "h200"
+"""Where the times of an estimate are predicted when nobody said: the device whose calibration comes along."""
+
+
+def document_notebook(document: Document) -> str:
+    head = [f"<b>{html.escape(document.title)}</b>", *_escaped(document.lines)]
+    parts = []
+    for section in document.sections:
+        parts += [f"<p>{line}</p>" for line in _escaped([*section.lines, section.missing]) if line]
+        parts += [_picture(chart) for chart in section.charts]
+        parts += [table_html(table, inline=True) for table in section.tables]
+    said = "<br>".join(_escaped([*document.notes, *document.small_print]))
+    return f"<div>{'<br>'.join(head)}{''.join(parts)}<small>{said}</small></div>"
+
+
+def _escaped(lines: Iterable[str]) -> list[str]:
+    return [html.escape(line) for line in lines]
+
+
+def _picture(chart: Chart) -> str:
+    """An image with its data inside: notebooks that strip scripts and drawings keep that."""
+    from rooflight.reporting.charts.pictures import picture
+
+    data = b64encode(picture(chart, "svg")).decode()
+    image = f'<img alt="{html.escape(chart.title)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
+    caption = f"<figcaption><small>{html.escape(chart.caption)}</small></figcaption>"
+    return f"<figure style='margin:12px 0'>{image}{caption}</figure>"
+
+
+def ledger_notebook(ledger: Ledger) -> str:
+    """What the terminal shows of a ledger, with its roofline."""
+    from rooflight.reporting.ledger_documents import ledger_document
+
+    document = ledger_document(ledger)
+    return document_notebook(replace(document, sections=(*document.sections, *_roofline(ledger))))
+
+
+def _roofline(ledger: Ledger) -> Iterable[Section]:
+    """Tables must be shown whatever becomes of the picture: what is wrong with it is said in its place."""
+    from rooflight.hardware.devices import find
+    from rooflight.reporting.charts.roofline import chart_of
+    from rooflight.reporting.roofline_marks import marks_of
+
+    if not ledger.ops or all(op.cost is None for op in ledger.ops):
+        return
+    try:
+        # A step that was measured on an unknown GPU is not held against the roofs of this one.
+        on = None if is_measured(ledger) and ledger.header.target != "cpu" else find(ROOFLINE_ON)
+        yield Section("roofline", charts=(chart_of(marks_of(ledger, on=on), ledger),))
+    except RooflightError as why:
+        yield Section("roofline", missing=f"no roofline: {why}")
