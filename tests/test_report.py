@@ -150,6 +150,27 @@ def test_the_page_writes_no_number_itself():
     assert not re.search(r"toFixed|toPrecision|toLocaleString|toExponential|Intl\b|NumberFormat|\be[369]\b", script)
 
 
+@pytest.mark.parametrize("source", [
+    "recorded:h200/mnist-cnn-train-tf32", "recorded:h200/gpt2-infer-bf16-compiled", "estimate", "pair",
+    ROOT / "studies" / "recorded" / "h200" / "mnist-conv2", ROOT / "studies" / "recorded" / "h200" / "paleo-k80",
+], ids=str)  # fmt: skip
+def test_only_hints_of_the_page_speak_of_clicks(source):
+    """They are not printed, and they are in no other form."""
+    if source == "estimate":
+        source = rooflight.estimate("resnet18", batch=4)
+    if source == "pair":
+        source = ["recorded:h200/mnist-cnn-infer-fp32", "recorded:h200/mnist-cnn-infer-tf32"]
+    found, acts = make(source), re.compile(r"\b(click|hover|drag|unfold)", re.IGNORECASE)
+    hints = [chart.hint for chart in found.charts if chart.hint]
+    assert hints
+    for form in ("md", "latex", "csv", "json"):
+        text = " ".join(written(found, form).decode().split())
+        assert not acts.search(text), form
+        assert not any(hint in text for hint in hints), form
+    unprinted = r'<(script|style).*?</\1>|<p class="small hint">.*?</p>|<div class="tools">.*?</div>'
+    assert not acts.search(re.sub(unprinted, "", written(found, "html").decode(), flags=re.DOTALL))
+
+
 def test_equal_layers_share_one_derivation():
     ledger = rooflight.estimate("gpt2", batch=1, seq=64)
     details = make(ledger, on="h200").details

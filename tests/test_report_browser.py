@@ -317,6 +317,7 @@ def test_printed_it_is_light_and_whole(browser, mnist, tmp_path):
     assert not found.page.is_visible("header.top")
     assert found.page.evaluate("[...document.querySelectorAll('section > details')].every(one => one.open)")
     assert not found.page.locator(".tree tr.spacer").first.is_visible()
+    assert not any(hint.is_visible() for hint in found.page.locator(".hint").all())
     assert found.page.locator(".tree tr[data-n]").count() == rows
     assert found.page.evaluate("document.querySelectorAll('.plot[data-ready=yes]').length") >= 1
     found.page.evaluate("dispatchEvent(new Event('afterprint'))")

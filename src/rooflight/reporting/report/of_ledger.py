@@ -88,15 +88,11 @@ def _roofline(told: Told) -> Section | None:
 def _layers(told: Told) -> Section | None:
     if not told.ledger.ops:
         return None
-    about = (
-        "Every module with all that runs inside it, and below it its own ops. Click a row for its derivation by pen "
-        "and paper, its kernels and causes; click a column to sort by it."
-    )
     if told.is_measured:
         plain = measure_tables.main_table(told.measured, depth=_PLAIN_DEPTH)
     else:
         plain = estimate_tables.main_table(told.ledger, depth=_PLAIN_DEPTH)
-    return Section(lines=(about,), tree=told.tree, plain=plain)
+    return Section(lines=("Every module with all that runs inside it.",), tree=told.tree, plain=plain)
 
 
 def _why(told: Told) -> Section | None:
