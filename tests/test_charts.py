@@ -26,6 +26,7 @@ from rooflight.reporting.charts.lanes import lanes_chart
 from rooflight.reporting.charts.lanes_slices import Slice, thinned
 from rooflight.reporting.charts.lines import lines_of, study_charts
 from rooflight.reporting.charts.memory import memory_chart, peak_tenants_table, predicted_memory
+from rooflight.reporting.charts.roofline import roofline_chart
 from rooflight.reporting.charts.scaling import scaling_chart
 from rooflight.reporting.charts.shares import shares_chart
 from rooflight.reporting.charts.sweep import sweep_chart
@@ -33,6 +34,7 @@ from rooflight.reporting.charts.theme import COLOURS, config
 from rooflight.reporting.op_families import family_of, family_of_all
 from rooflight.study.api import load as load_study
 from rooflight.study.cell import Cell, Row
+from rooflight.units import whole_bytes
 
 HOSTILE = "</script><script>alert(1)</script>"
 
@@ -132,6 +134,27 @@ def test_every_chart_says_how_to_read_it_and_has_its_numbers_as_a_table(charts: 
         assert all(isinstance(text, str) for row in chart.table.written() for text in row), chart.name
 
 
+def tips(node: Any) -> Iterator[dict[str, Any]]:
+    """Every field of every tooltip."""
+    if isinstance(node, dict):
+        found = node.get("tooltip", [])
+        yield from (one for one in (found if isinstance(found, list) else [found]) if "field" in one)
+        node = list(node.values())
+    if isinstance(node, list):
+        for one in node:
+            yield from tips(one)
+
+
+def test_tooltips_show_text_and_nothing_that_vega_would_write(charts: dict[str, Chart], resnet: Ledger) -> None:
+    for chart in (*charts.values(), roofline_chart(resnet, on=find("h200"))):
+        drawn = list(tips({key: value for key, value in chart.spec.items() if key != "datasets"}))
+        assert drawn, chart.name
+        for one in drawn:
+            assert one["type"] == "nominal" and "format" not in one, (chart.name, one)
+            values = [row[one["field"]] for row in values_of(chart.spec) if one["field"] in row]
+            assert all(value is None or isinstance(value, str) for value in values), (chart.name, one)
+
+
 def test_nothing_to_draw_is_none(predictions: Predictions) -> None:
     ledger = rooflight.estimate("mnist-cnn", batch=2)
     empty = msgspec.structs.replace(ledger, ops=(), storages=())
@@ -154,12 +177,14 @@ def test_memory_adds_up_to_the_peak_and_to_what_is_allocated() -> None:
     assert memory is not None and memory.timeline is not None
     chart = memory_chart(ledger)
     assert chart is not None
-    rows = rows_with(chart.spec, "all", "end")
-    layers = [key for key in rows[0] if key not in ("op", "end", "all", "name", "phase")]
+    rows = rows_with(chart.spec, "parameters")
+    layers = [key for key in rows[0] if key != "op"]
     assert "activations" in layers and "optimizer state" in layers
-    assert all(sum(row[layer] for layer in layers) == row["all"] for row in rows)
-    assert max(row["all"] for row in rows) == memory.peak_allocated_bytes
+    sums = [sum(row[layer] for layer in layers) for row in rows]
+    assert max(sums) == memory.peak_allocated_bytes
     assert len(rows) == len(ledger.ops) + 1
+    for whole, row, told in zip(sums, rows, rows_with(chart.spec, "texts"), strict=False):
+        assert told["texts"] == [whole_bytes(value) for value in (whole, *(row[layer] for layer in layers[::-1]))]
     # The parameters of mnist-cnn: 320 + 18,496 + 9216 x 128 + 128 + 1,290, four bytes each.
     assert {row["parameters"] for row in rows} == {4 * (320 + 18_496 + 9216 * 128 + 128 + 1_290)}
     *_, last = chart.table.rows
@@ -225,9 +250,9 @@ def test_long_steps_are_thinned_and_keep_their_peak(resnet: Ledger) -> None:
     memory = predicted_memory(resnet)
     chart = memory_chart(resnet, memory=memory)
     assert chart is not None and memory is not None
-    rows = rows_with(chart.spec, "all")
+    rows = rows_with(chart.spec, "parameters")
     assert len(rows) == 301 < len(resnet.ops)
-    assert max(row["all"] for row in rows) == memory.peak_allocated_bytes
+    assert max(sum(row.values()) - row["op"] for row in rows) == memory.peak_allocated_bytes
     assert "stretch of 1.9 ops" in chart.caption
 
 

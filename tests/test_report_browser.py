@@ -11,6 +11,7 @@ import pytest
 from report_pages import ROOT, hostile_ledger, once
 
 import rooflight
+from rooflight.reporting.report.api import make
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -66,6 +67,9 @@ class Opened:
 
     def names(self) -> list[str]:
         return self.page.eval_on_selector_all(".tree tbody .name", "found => found.map(one => one.textContent)")
+
+    def paths(self) -> list[str]:
+        return self.page.eval_on_selector_all(".tree tbody .first", "found => found.map(one => one.title)")
 
     def column(self, title: str) -> list[str]:
         titles = self.page.eval_on_selector_all(
@@ -154,6 +158,23 @@ def test_ops_can_be_seen_flat_and_unknown_values_sort_last(opened):
     assert opened.column("exec/useful")[0] != "–"
 
 
+def test_cells_show_what_python_wrote_and_titles_all_digits(opened):
+    tree = next(make("recorded:h200/mnist-cnn-train-tf32").trees)
+    opened.page.click(".tree .unfold")
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")  # every row is in the page
+    place = {path: number for number, path in enumerate(opened.paths())}
+    for one in tree.columns:
+        cells = opened.column(one.column.name)
+        for path, value in zip(tree.paths, one.values, strict=True):
+            if tree.paths.count(path) == 1 and path:
+                assert cells[place[path]] == ("–" if value is None else one.column.write(value)), (
+                    path,
+                    one.column.name,
+                )
+    assert opened.page.locator(".tree td[title='FLOPs: 4,076,863,488']").count() == 1  # of conv2: see test_report.py
+    opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+
+
 def test_search_finds_layers_ops_and_causes_with_their_parents(opened):
     opened.page.keyboard.press("/")
     opened.page.keyboard.type("conv2 backward")
@@ -181,6 +202,8 @@ def test_an_op_shows_its_causes_and_kernels(opened):
     text = opened.page.inner_text("#detail")
     for word in ("asked for", "unexplained", "measured", "evidence", "Kernels"):
         assert word in text
+    assert "asked for\t1.36 G" in text  # 2 x 64 x 64 x 24 x 24 x 32 x 3 x 3, and the same in full below
+    assert "FLOPs\t1.36 G (1,358,954,496)" in text
 
 
 def test_the_keyboard_is_enough(opened):
@@ -294,6 +317,7 @@ def test_printed_it_is_light_and_whole(browser, mnist, tmp_path):
     assert not found.page.is_visible("header.top")
     assert found.page.evaluate("[...document.querySelectorAll('section > details')].every(one => one.open)")
     assert not found.page.locator(".tree tr.spacer").first.is_visible()
+    assert not any(hint.is_visible() for hint in found.page.locator(".hint").all())
     assert found.page.locator(".tree tr[data-n]").count() == rows
     assert found.page.evaluate("document.querySelectorAll('.plot[data-ready=yes]').length") >= 1
     found.page.evaluate("dispatchEvent(new Event('afterprint'))")

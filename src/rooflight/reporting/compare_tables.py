@@ -60,7 +60,7 @@ def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = 
         *_three("time", ("", ""), lambda side: side.time_s, seconds, optional=0),
         *_three("FLOPs", flops, lambda side: side.flops, whole_count, optional=first),
         *_three("bytes", traffic, lambda side: side.bytes, whole_bytes, optional=second),
-        (Column("unexplained FLOPs", _share, optional=6), lambda row: why_tables.unexplained(row.why)),
+        (Column("unexplained FLOPs", signed_share, optional=6), lambda row: why_tables.unexplained(row.why)),
         (Column("mainly because of", right=False, optional=7), lambda row: why_tables.mainly(row.why)),
         (Column("only in A", units.exact, optional=8), lambda row: row.a.only_here if row.a else None),
         (Column("only in B", units.exact, optional=7), lambda row: row.b.only_here if row.b else None),
@@ -78,7 +78,7 @@ def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = 
     )
 
 
-def _share(value: float | None) -> str:
+def signed_share(value: float | None) -> str:
     return "–" if value is None else f"{value:+.2%}"
 
 

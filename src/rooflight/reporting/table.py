@@ -27,6 +27,8 @@ class Column:
     """Its text is never cut short: a number's is not, either."""
     raw: str = ""
     """What the values are called where they stand as they are, with their unit; else the name serves."""
+    about: str = ""
+    """What a reader is told who asks what it means, where one can ask."""
 
     @property
     def cuttable(self) -> bool:
@@ -34,11 +36,13 @@ class Column:
         return not self.right and not self.whole
 
 
-def metric_column(name: str, *, optional: int = 0, heading: str = "") -> Column:
-    """A column of one of the metrics: its title, how it is written and what it is called in files come from there."""
+def metric_column(name: str, *, optional: int = 0, heading: str = "", about: str = "") -> Column:
+    """A column of one of the metrics: its title, what it means, how it is written and what it is called in files come
+    from there."""
     metric = METRICS[name]
     word = metric.unit == "word"
-    return Column(heading or metric.title, metric.text, right=not word, optional=optional, whole=word, raw=name)
+    return Column(heading or metric.title, metric.text, right=not word, optional=optional, whole=word, raw=name,
+                  about=about or metric.about)  # fmt: skip
 
 
 @dataclass(frozen=True)

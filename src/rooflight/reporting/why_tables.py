@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from rooflight.comparison.sides import Comparison
 from rooflight.comparison.why import Reasons, Term, Why
@@ -11,7 +11,8 @@ from rooflight.explanation.cause import Account, Explained
 from rooflight.reporting.table import Column, Table
 from rooflight.units import seconds, whole_bytes, whole_count
 
-_WRITTEN: dict[str, Callable[[Any], str]] = {"flop": whole_count, "byte": whole_bytes, "second": seconds}
+Unit = Literal["flop", "byte", "second"]
+_WRITTEN: dict[Unit, Callable[[Any], str]] = {"flop": whole_count, "byte": whole_bytes, "second": seconds}
 SMALLEST = 0.0005
 """Causes under this part are in the JSON document only."""
 CONVENTIONS = (
@@ -25,7 +26,7 @@ CONVENTIONS = (
 def why_table(one: Why) -> Table:
     """A side that knows nothing of the quantity has no column."""
     sides = [name for name in ("a", "b") if getattr(one.measured, name) is not None]
-    write = _signed(_WRITTEN[one.unit])
+    write = amount_writer(one.unit)
     shown = [term for term in one.causes if abs(one.part(term) or 0) >= SMALLEST]
     lines = [_line(one, one.asked, sides), *(_line(one, term, sides) for term in shown),
              _line(one, one.unexplained, sides, evidence=_gross(one)), _line(one, one.measured, sides)]  # fmt: skip
@@ -71,10 +72,11 @@ def _percent(value: float | None) -> str:
     return f"{shown:+.2%}" if abs(shown) < 0.9995 else f"{shown:.1%}"
 
 
-def _signed(write: Callable[[Any], str]) -> Callable[[Any], str]:
-    """The tables' own writers know no minus."""
+def amount_writer(unit: Unit) -> Callable[[float | None], str]:
+    """The units' own writers know no minus."""
+    write = _WRITTEN[unit]
 
-    def signed(value: Any) -> str:
+    def signed(value: float | None) -> str:
         if value is None:
             return ""
         rounded = round(value) if abs(value) >= 1 else value

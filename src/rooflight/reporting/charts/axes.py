@@ -29,13 +29,8 @@ def si_axis(title: str | None, unit: str, *, values: Iterable[float] | None = No
     given: dict[str, Any] = {} if values is None else {"values": list(values)}
     if ticks is not None:
         given["tickCount"] = ticks
-    label = written("datum.value", unit, digits="~s")
-    return alt.Axis(title=title, labelExpr=label, labelOverlap=True, grid=grid, **given)
-
-
-def written(value: str, unit: str, *, digits: str = ".3s") -> str:
-    """The expression that writes the value of another one with three digits and its unit, where the chart is drawn."""
-    return f"{value} ? replace(format({value}, '{digits}'), {_PREFIX_APART}, ' $1{unit}') : '0 {unit}'"
+    value = f"replace(format(datum.value, '~s'), {_PREFIX_APART}, ' $1{unit}')"
+    return alt.Axis(title=title, labelExpr=f"datum.value ? {value} : '0 {unit}'", labelOverlap=True, grid=grid, **given)
 
 
 def log_ticks(low: float, high: float) -> list[float]:

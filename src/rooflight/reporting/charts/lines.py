@@ -104,7 +104,8 @@ def _chart(name: str, model: str, charted: _Charted, lines: Sequence[Line]) -> C
     every = list(dict.fromkeys(line.series for line in lines))
     kept = [line for line in lines if line.series in every[:MOST]]
     rows = [
-        {"series": line.series, "side": line.side, "batch": batch, "value": amount, "text": charted.write(amount)}
+        {"series": line.series, "side": line.side, "batch": batch, "batch_text": units.exact(batch), "value": amount,
+         "text": charted.write(amount)}
         for line in kept for batch, amount in line.points
     ]  # fmt: skip
     left_out = f" The first {MOST} of {len(every)} series are drawn." if len(every) > MOST else ""
@@ -134,7 +135,7 @@ def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: 
     if list(every) == [_ALONE]:  # nothing to tell apart
         colour, shape = colour.legend(None), shape.legend(None)
     chart = alt.Chart(inline(rows))
-    tips = [alt.Tooltip("series:N"), alt.Tooltip("side:N", title="it was"), alt.Tooltip("batch:Q", format=",d"),
+    tips = [alt.Tooltip("series:N"), alt.Tooltip("side:N", title="it was"), alt.Tooltip("batch_text:N", title="batch"),
             alt.Tooltip("text:N", title=charted.name)]  # fmt: skip
     line = chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash, opacity=found.faint(),
                                                    detail=alt.Detail("series:N")).add_params(found.picked)  # fmt: skip

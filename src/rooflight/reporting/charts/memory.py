@@ -12,7 +12,7 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
 from rooflight.memory.result import Memory
-from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis, written
+from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
 from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.memory_course import (
@@ -86,19 +86,21 @@ def _y(field: str = "bytes") -> alt.Y:
 def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
     shown = [name for name in LAYERS if any(row["bytes"][name] for row in course)]
     ops = ledger.ops
+    told = ["allocated", *shown[::-1]]
     rows = [
-        {"op": row["start"], "end": row["end"], **{name: row["bytes"][name] for name in shown},
-         "all": sum(row["bytes"].values()), "name": _named(ledger, row["op"]), "phase": ops[row["op"]].phase}
+        {"op": row["start"], "end": row["end"], "name": _named(ledger, row["op"]), "phase": ops[row["op"]].phase,
+         "texts": [whole_bytes({"allocated": sum(row["bytes"].values()), **row["bytes"]}[name]) for name in told]}
         for row in course
     ]  # fmt: skip
-    rows.append({**rows[-1], "op": count, "end": count})  # so that the last op has a width, too
+    heights = [{"op": row["start"], **{name: row["bytes"][name] for name in shown}} for row in course]
+    heights.append({**heights[-1], "op": count})  # so that the last op has a width, too
     listed = ", ".join(f"'{name}'" for name in shown)
     picked = alt.selection_point(fields=["category"], bind="legend", name="memory_category")
     colour = alt.Color("category:N", title=None, sort=shown[::-1],
                        scale=alt.Scale(domain=shown, range=[_COLOURS[name] for name in shown]),
                        legend=alt.Legend(orient="top", columns=on_phone(2, 4), symbolType="square"))  # fmt: skip
     areas = (
-        alt.Chart(inline(rows))
+        alt.Chart(inline(heights))
         .transform_fold([*shown], as_=["category", "bytes"])
         .transform_filter(picked)
         .transform_calculate(rank=f"indexof([{listed}], datum.category)")
@@ -108,17 +110,15 @@ def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
         .add_params(picked)
     )  # fmt: skip
     hover = alt.selection_point(on="pointerover", clear="pointerout", fields=["op"], empty=False, name="memory_op")
-    texts = {f"w{number}": written(f"datum['{name}']", "B") for number, name in enumerate(shown)}
     columns = (
         alt.Chart(inline(rows))
-        .transform_calculate(**texts, total=written("datum.all", "B"))
+        .transform_calculate(**{f"w{number}": f"datum.texts[{number}]" for number in range(len(told))})
         .mark_rect(style="soft")
         .encode(
             x=_x(count), x2=alt.X2("end:Q"),
             opacity=alt.OpacityValue(**alt.when(hover).then(alt.value(0.25)).otherwise(alt.value(0))),
             tooltip=[alt.Tooltip("name:N", title="op"), alt.Tooltip("phase:N"),
-                     alt.Tooltip("total:N", title="allocated"),
-                     *(alt.Tooltip(f"w{number}:N", title=name) for number, name in reversed([*enumerate(shown)]))],
+                     *(alt.Tooltip(f"w{number}:N", title=name) for number, name in enumerate(told))],
         )
         .add_params(hover)
     )  # fmt: skip

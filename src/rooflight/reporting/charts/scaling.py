@@ -59,7 +59,7 @@ def _rows(name: str, one: Prediction, kind: str) -> list[Row]:
          "ideal": points[0].throughput * point.gpus / points[0].gpus, "rate": rate(point.throughput),
          "time": seconds(point.time_s), "batch": f"{point.batch:,}, in all {point.global_batch:,}",
          "speedup": quotient(point.speedup), "percent": units.percent(point.efficiency),
-         "exposed": seconds(point.exposed_s)}
+         "exposed": seconds(point.exposed_s), "gpus_text": units.exact(point.gpus)}
         for point in points
     ]  # fmt: skip
 
@@ -74,7 +74,7 @@ def _x(rows: Sequence[Row]) -> alt.X:
 
 
 def _tips() -> list[alt.Tooltip]:
-    named = {"run": "run", "gpus": "GPUs", "batch": "batch of a replica", "time": "time of a step",
+    named = {"run": "run", "gpus_text": "GPUs", "batch": "batch of a replica", "time": "time of a step",
              "exposed": "communication that nothing hides", "rate": "samples a second", "speedup": "speed-up",
              "percent": "efficiency"}  # fmt: skip
     return [alt.Tooltip(f"{field}:N", title=title) for field, title in named.items()]

@@ -54,8 +54,8 @@ def _row(one: Prediction) -> Row:
         "memory": None if memory is None else memory.device_bytes,
         "capacity": None if memory is None else memory.usable_bytes,
         "fits": "fits" if memory is None else memory.fit,
-        "flops_text": units.count(one.flops), "time_text": seconds(one.time_s),
-        "between": between(one.time_interval_s), "rate": rate(one.throughput),
+        "batch_text": units.exact(one.batch), "flops_text": units.count(one.flops),
+        "time_text": seconds(one.time_s), "between": between(one.time_interval_s), "rate": rate(one.throughput),
         "memory_text": "–" if memory is None else units.bytes_(memory.device_bytes), "tier": one.tier,
         "bound": one.bound,
     }  # fmt: skip
@@ -75,7 +75,7 @@ def _y(field: str, title: str, unit: str, values: Iterable[float | None]) -> alt
 
 
 def _tips(*fields: tuple[str, str]) -> list[alt.Tooltip]:
-    named = (("device", "device"), ("batch", "batch"), *fields)
+    named = (("device", "device"), ("batch_text", "batch"), *fields)
     return [alt.Tooltip(f"{field}:N", title=title) for field, title in named]
 
 

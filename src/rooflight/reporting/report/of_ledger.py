@@ -88,11 +88,7 @@ def _roofline(told: Told) -> Section | None:
 def _layers(told: Told) -> Section | None:
     if not told.ledger.ops:
         return None
-    about = (
-        "Every module with all that runs inside it, and below it its own ops. Click a row for its derivation by pen "
-        "and paper, its kernels and causes; click a column to sort by it."
-    )
-    return Section(lines=(about,), tree=told.tree, plain=_plain(told, DEPTH))
+    return Section(lines=("Every module with all that runs inside it.",), tree=told.tree, plain=_plain(told, DEPTH))
 
 
 def _plain(told: Told, depth: int | None) -> Table:

@@ -19,8 +19,8 @@ from rooflight.reporting.charts.chart import Chart, renamed
 from rooflight.reporting.document import Document, Fact, Section, filled
 from rooflight.reporting.report.details import Details, details_of
 from rooflight.reporting.report.origins import origins_section
-from rooflight.reporting.report.tree import ColumnKind, Side, Tree, TreeColumn
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.report.tree import Tree, TreeColumn
+from rooflight.reporting.table import Column, Table, metric_column
 from rooflight.reporting.why_tables import mainly
 from rooflight.spec import shell
 from rooflight.units import quotient, seconds, whole_bytes, whole_count
@@ -57,7 +57,7 @@ def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequ
 
 def _derivations(a: Ledger) -> Details | None:
     """How A's rows are derived; kernels and causes are each side's own, and not of the pair."""
-    return None if not a.ops else replace(details_of(a, None), kernels_of={}, kernel_names=())
+    return None if not a.ops else replace(details_of(a, None), kernels_of={}, lines=(), texts=())
 
 
 def _facts(comparison: Comparison) -> Iterator[Fact]:
@@ -137,24 +137,25 @@ def _tree(comparison: Comparison) -> Tree:
 
 
 def _columns(comparison: Comparison, rows: Sequence[PairRow]) -> Iterator[TreeColumn]:
-    def column(key: str, title: str, kind: ColumnKind, side: Side, about: str,
-               value: Callable[[PairRow], Any]) -> TreeColumn:  # fmt: skip
-        return TreeColumn(key, title, kind, side, about, tuple(value(row) for row in rows))
+    def column(made: Column, value: Callable[[PairRow], Any]) -> TreeColumn:
+        return TreeColumn(made, "both", tuple(value(row) for row in rows))
 
-    yield column("type", "type", "text", "both", "the module's class", lambda row: row.type or None)
-    picks: list[tuple[str, str, ColumnKind, tuple[str, str], Callable[[Figures], Any]]] = [
-        ("time", "time", "seconds", ("of its kernels or calls",) * 2, lambda side: side.time_s),
-        ("flops", "FLOPs", "count", comparison.flops_basis, lambda side: side.flops),
-        ("bytes", "bytes", "bytes", comparison.bytes_basis, lambda side: side.bytes),
+    yield column(Column("type", right=False, about="the module's class"), lambda row: row.type or None)
+    picks: list[tuple[str, str, tuple[str, str], Callable[[Figures], Any]]] = [
+        ("kernel_time_s", "time", ("of its kernels or calls",) * 2, lambda side: side.time_s),
+        ("flops", "FLOPs", comparison.flops_basis, lambda side: side.flops),
+        ("bytes", "bytes", comparison.bytes_basis, lambda side: side.bytes),
     ]
-    for key, title, kind, basis, pick in picks:
-        yield column(f"{key}_a", f"{title} A", kind, "both", f"{title} of A: {basis[0]}", _of(0, pick))
-        yield column(f"{key}_b", f"{title} B", kind, "both", f"{title} of B: {basis[1]}", _of(1, pick))
-        yield column(f"{key}_ratio", "B/A", "ratio", "both", f"{title} of B by that of A", _ratio(pick))
-    yield column("cause", "mainly because of", "text", "both", "the largest cause of what was executed",
+    for metric, title, basis, pick in picks:
+        for side, name in enumerate("AB"):
+            about = f"{title} of {name}: {basis[side]}"
+            yield column(metric_column(metric, heading=f"{title} {name}", about=about), _of(side, pick))
+        yield column(Column("B/A", quotient, raw=f"{metric}_ratio", about=f"{title} of B by that of A"), _ratio(pick))
+    yield column(Column("mainly because of", right=False, about="the largest cause of what was executed"),
                  lambda row: mainly(row.why) or None)  # fmt: skip
-    yield column("unexplained", "unexplained", "text", "both", "part of the FLOPs asked for that no cause explains",
-                 lambda row: None if (part := why_tables.unexplained(row.why)) is None else f"{part:+.2%}")  # fmt: skip
+    yield column(Column("unexplained", compare_tables.signed_share,
+                        about="part of the FLOPs asked for that no cause explains"),
+                 lambda row: why_tables.unexplained(row.why))  # fmt: skip
 
 
 def _of(side: int, pick: Callable[[Figures], Any]) -> Callable[[PairRow], Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from rooflight import units
 from rooflight._version import __version__
 from rooflight.reporting.charts.theme import config
 from rooflight.reporting.document import Document
@@ -66,7 +67,7 @@ def _data(report: Document) -> dict[str, Any]:
     return {
         "charts": {chart.name: _rounded(chart.spec) for chart in report.charts},
         "trees": {section.name: _tree(section.tree) for section in report.sections if section.tree is not None},
-        "details": None if report.details is None else _rounded(msgspec.to_builtins(report.details)),
+        "details": report.details,
         "themes": {mode: config(mode) for mode in ("light", "dark")},
     }
 
@@ -79,14 +80,31 @@ def _tree(tree: Tree) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _column(column: TreeColumn) -> dict[str, Any]:
-    """Words are there once, and rows refer to them."""
-    made: dict[str, Any] = {"key": column.key, "title": column.title, "kind": column.kind, "side": column.side,
-                            "about": column.about}  # fmt: skip
-    if column.kind not in ("text", "shape"):
-        return {**made, "values": _rounded(column.values)}
-    texts = {text: number for number, text in enumerate(dict.fromkeys(text for text in column.values if text))}
-    return {**made, "texts": list(texts), "values": [texts.get(text) for text in column.values]}
+def _column(one: TreeColumn) -> dict[str, Any]:
+    """What stands in its cells is there once, as text and in the order of the values; rows have its number. A page that
+    sorts by these numbers needs no others."""
+    column = one.column
+    values = sorted({value for value in one.values if value is not None}, key=_place)
+    numbers = {value: number for number, value in enumerate(values)}
+    made = {
+        "title": column.name, "about": column.about, "side": one.side, "right": column.right,
+        "texts": [column.write(value) for value in values], "rows": [numbers.get(value) for value in one.values],
+    }  # fmt: skip
+    if any(exact := [_exact(value) for value in values]):
+        made["exact"] = exact
+    if column.raw == "share":
+        made["bars"] = [value and max(round(100 * value), 1) for value in values]
+    return made
+
+
+def _place(value: Any) -> Any:
+    """Numbers by size, words by letter."""
+    return (value.casefold(), value) if isinstance(value, str) else value
+
+
+def _exact(value: Any) -> str | None:
+    """All digits of a number that has more of them than are shown."""
+    return units.exact(round(value)) if isinstance(value, (int, float)) and value % 1 == 0 and value >= 10_000 else None
 
 
 def _rounded(value: Any) -> Any:

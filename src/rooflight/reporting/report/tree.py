@@ -7,18 +7,18 @@ a row of its own, in the smallest module around it. A column that nothing fills 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from rooflight import units
 from rooflight.comparison.why import Reasons
 from rooflight.explanation.verdicts import Judge, Verdict
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, innermost, op_rows
-from rooflight.metrics import METRICS
+from rooflight.reporting.table import Column, metric_column
 from rooflight.reporting.why_tables import mainly
 
 RowKind = Literal["module", "op", "fused"]
-ColumnKind = Literal["count", "bytes", "seconds", "ratio", "share", "percent", "exact", "shape", "text"]
 Side = Literal["estimate", "measurement", "prediction", "both"]
 
 
@@ -26,16 +26,10 @@ Side = Literal["estimate", "measurement", "prediction", "both"]
 class TreeColumn:
     """A column of the tree, with its values."""
 
-    key: str
-    """Its name for programs."""
-    title: str
-    """Its heading."""
-    kind: ColumnKind
-    """How its values are written."""
+    column: Column
+    """Its heading, what it means, and how its values are written."""
     side: Side
     """Whose value it is: that of the formulas, of the hardware, of a prediction, or of two of them."""
-    about: str
-    """What a reader is told who asks what the column means."""
     values: tuple[Any, ...]
     """One for every row; `None` is unknown."""
 
@@ -79,8 +73,8 @@ def tree_of(judge: Judge, reasons: Reasons | None) -> Tree:
     ledger = judge.measured.ledger
     found = _rows(judge, ledger)
     columns = [
-        TreeColumn(key, title, kind, side, about, values)
-        for key, title, kind, side, about, value in _columns(judge, reasons)
+        TreeColumn(column, side, values)
+        for column, side, value in _columns(judge, reasons)
         if any(values := tuple(value(one) for one in found)) or any(cell == 0 for cell in values)
     ]
     return Tree(
@@ -123,7 +117,7 @@ def _module_name(ledger: Ledger, path: str) -> str:
     return path if path in (LOSS, OPTIMIZER, SEVERAL, NO_OP) else path.rpartition(".")[2]
 
 
-_Made = tuple[str, str, ColumnKind, Side, str, Callable[[_Found], Any]]
+_Made = tuple[Column, Side, Callable[[_Found], Any]]
 
 
 def _columns(judge: Judge, reasons: Reasons | None) -> Sequence[_Made]:
@@ -137,46 +131,40 @@ def _estimated(judge: Judge) -> tuple[Sequence[_Made], Sequence[_Made]]:
     """What is read beside the measurement, and what may stand behind it."""
     ops = judge.measured.ledger.ops
 
-    def output(one: _Found) -> str | None:
-        shape = one.row.estimate.output
-        if one.kind == "op":
-            outputs = ops[one.row.group.ops[0]].outputs
-            shape = outputs[0].shape if outputs else None
-        return None if shape is None else "×".join(map(str, shape)) or "1"
+    def output(one: _Found) -> tuple[int, ...] | None:
+        if one.kind != "op":
+            return one.row.estimate.output
+        outputs = ops[one.row.group.ops[0]].outputs
+        return outputs[0].shape if outputs else None
 
-    def kind(one: _Found) -> str:
-        return one.row.estimate.type if one.kind == "module" else one.phase
+    def kind(one: _Found) -> str | None:
+        return (one.row.estimate.type if one.kind == "module" else one.phase) or None
 
     first: Sequence[_Made] = [
-        ("type", "type", "text", "both", "the module's class; of an op its phase", kind),
-        ("flops", "FLOPs", "count", "estimate", "useful FLOPs: matrix work by formula, 1 multiply-add = 2",
-         lambda one: one.row.estimate.totals.flops),
-        ("bytes", "bytes", "bytes", "estimate", "compulsory: each input read once, each output written once",
-         lambda one: one.row.estimate.totals.bytes),
-        ("intensity", "FLOP/B", "ratio", "estimate", METRICS["intensity"].about,
-         lambda one: one.row.estimate.totals.intensity),
-    ]  # fmt: skip
+        (Column("type", right=False, about="the module's class; of an op its phase"), "both", kind),
+        (metric_column("flops"), "estimate", lambda one: one.row.estimate.totals.flops),
+        (metric_column("bytes"), "estimate", lambda one: one.row.estimate.totals.bytes),
+        (metric_column("intensity"), "estimate", lambda one: one.row.estimate.totals.intensity),
+    ]
     last: Sequence[_Made] = [
-        ("output", "output", "shape", "estimate", "shape of the first output", output),
-        ("params", "params", "count", "estimate", "parameters of the module and all below it",
+        (Column("output", units.shape, right=False, about="shape of the first output"), "estimate", output),
+        (metric_column("params"), "estimate",
          lambda one: (one.row.estimate.params or None) if one.kind == "module" else None),
-        ("macs", "MACs", "count", "estimate", "multiply-adds of matrix work, by formula",
-         lambda one: one.row.estimate.totals.macs),
-        ("other", "other FLOPs", "count", "estimate", "all other arithmetic: 1 for each result",
-         lambda one: one.row.estimate.totals.other_flops),
-        ("again", "again", "count", "estimate", "FLOPs of recomputation",
-         lambda one: one.row.estimate.totals.recompute_flops or None),
+        (metric_column("macs"), "estimate", lambda one: one.row.estimate.totals.macs),
+        (metric_column("other_flops"), "estimate", lambda one: one.row.estimate.totals.other_flops),
+        (metric_column("recompute_flops"), "estimate", lambda one: one.row.estimate.totals.recompute_flops or None),
     ]  # fmt: skip
     return first, last
 
 
 def _timed(judge: Judge, side: Side) -> Sequence[_Made]:
-    on_cpu = judge.measured.total.get("kernel_time_s") is None
-    what = "of the call on the CPU" if on_cpu else "of its kernels"
-    said = f"time {what}" if side == "measurement" else f"time of its kernels, predicted for {judge.device_title}"
+    on_cpu = judge.measured.total.get("kernel_time_s") is None and side == "measurement"
+    time = metric_column("host_time_s" if on_cpu else "kernel_time_s", heading="time")
+    if side == "prediction":
+        time = replace(time, about=f"{time.about}, predicted for {judge.device_title}")
     return [
-        ("time", "time", "seconds", side, said, lambda one: one.row.sums.time_s),
-        ("share", "share", "share", side, "of the time of all ops", lambda one: one.row.share),
+        (time, side, lambda one: one.row.sums.time_s),
+        (metric_column("share", about="part of the time of all ops"), side, lambda one: one.row.share),
     ]
 
 
@@ -186,23 +174,19 @@ def _counted(reasons: Reasons | None) -> Sequence[_Made]:
         return mainly(account) or None
 
     return [
-        ("executed", "executed", "count", "measurement", "FLOPs that the hardware executed, all units, as counted",
-         lambda one: one.row.sums.executed_flops),
-        ("exec_useful", "exec/useful", "ratio", "both", "executed by useful FLOPs, over the ops with matrix work",
+        (metric_column("executed_flops", heading="executed"), "measurement", lambda one: one.row.sums.executed_flops),
+        (metric_column("executed_per_useful", heading="exec/useful"), "both",
          lambda one: one.row.sums.executed_per_useful),
-        ("cause", "mainly because of", "text", "both", "the largest cause of what was executed beyond the useful",
-         cause),
-        ("dram", "DRAM bytes", "bytes", "measurement", "bytes read from and written to the device's memory, as counted",
-         lambda one: one.row.sums.dram_bytes),
-        ("dram_bytes", "DRAM/bytes", "ratio", "both", "DRAM bytes by compulsory ones: under 1 the cache helped",
+        (Column("mainly because of", right=False, about="the largest cause of what was executed beyond the useful"),
+         "both", cause),
+        (metric_column("dram_bytes"), "measurement", lambda one: one.row.sums.dram_bytes),
+        (metric_column("dram_per_compulsory", heading="DRAM/comp."), "both",
          lambda one: one.row.sums.dram_per_compulsory),
     ]  # fmt: skip
 
 
 def _judged(side: Side) -> Sequence[_Made]:
     return [
-        ("roof", "% of roof", "percent", side, METRICS["percent_of_roof"].about,
-         lambda one: one.verdict.percent_of_roof),
-        ("bound", "bound", "text", side, METRICS["bound"].about,
-         lambda one: one.verdict.bound),
-    ]  # fmt: skip
+        (metric_column("percent_of_roof"), side, lambda one: one.verdict.percent_of_roof),
+        (metric_column("bound"), side, lambda one: one.verdict.bound),
+    ]

@@ -1,6 +1,6 @@
 "use strict";
 // One page, no framework: theme, charts, the tree of layers, and the panel behind its rows. Data comes from the JSON
-// block and reaches the page only as text: nothing here writes HTML from strings.
+// block and reaches the page only as text: nothing here writes HTML from strings, and nothing writes numbers.
 (() => {
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const $ = (selector, root = document) => root.querySelector(selector);
@@ -11,33 +11,6 @@ const make = (tag, text, cls) => {
   if (cls) made.className = cls;
   return made;
 };
-
-// How numbers are written: as rooflight's terminal writes them.
-const PREFIXES = [[1e24, "Y"], [1e21, "Z"], [1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
-const three = (x) => Math.abs(x) < 9.995 ? x.toFixed(2) : Math.abs(x) < 99.95 ? x.toFixed(1) : x.toFixed(0);
-const grouped = (x) => Number.isInteger(x) ? x.toLocaleString("en-US") : Number(x.toPrecision(4)).toLocaleString("en-US");
-const count = (x) => {
-  if (Math.abs(x) < 10000) return grouped(x);
-  const [size, prefix] = PREFIXES.find(([size]) => Math.abs(x) >= size);
-  return `${three(x / size)} ${prefix}`;
-};
-const WRITE = {
-  count,
-  bytes: (x) => Math.abs(x) < 10000 ? `${grouped(Math.round(x))} B` : `${count(x)}B`,
-  seconds: (x) => {
-    if (x === 0) return "0 s";
-    const [size, unit] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]].find(([size]) => Math.abs(x) >= size * 0.9995) || [1e-9, "ns"];
-    return `${three(x / size)} ${unit}`;
-  },
-  ratio: (x) => Math.abs(x) >= 99.95 ? Math.round(x).toLocaleString("en-US") : Math.abs(x) < 0.01 && x !== 0 ? x.toPrecision(2) : three(x),
-  share: (x) => x >= 0.0005 || x === 0 ? `${(100 * x).toFixed(1)}%` : "<0.1%",
-  percent: (x) => `${x >= 10 ? x.toFixed(0) : x.toPrecision(2)}%`,
-  exact: (x) => x.toLocaleString("en-US"),
-  shape: String,
-  text: String,
-};
-const NUMERIC = new Set(["count", "bytes", "seconds", "ratio", "share", "percent", "exact"]);
-const write = (kind, value) => value === null || value === undefined ? "–" : WRITE[kind](value);
 
 // Theme: as the system says, or as the reader chose; charts are drawn again when it changes.
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -111,7 +84,7 @@ class Grid {
   constructor(root, tree) {
     this.root = root; this.tree = tree;
     this.length = tree.names.length;
-    this.columns = tree.columns.map((column) => ({ ...column, max: column.kind === "share" ? 1 : 0 }));
+    this.columns = tree.columns;
     this.children = Array.from({ length: this.length }, () => []);
     this.depth = new Int32Array(this.length);
     this.roots = [];
@@ -129,11 +102,7 @@ class Grid {
     this.texts = tree.names.map((name, i) => `${tree.paths[i]} ${name} ${this.words(i)}`.toLowerCase());
     this.head(); this.bind(); this.update();
   }
-  words(i) { return this.columns.filter((one) => one.kind === "text").map((one) => this.value(one, i) ?? "").join(" "); }
-  value(column, i) {
-    const held = column.values[i];
-    return held !== null && column.texts ? column.texts[held] : held;
-  }
+  words(i) { return this.columns.filter((one) => !one.right).map((one) => one.texts[one.rows[i]] ?? "").join(" "); }
   head() {
     const thead = $("thead", this.root);
     const sides = make("tr"), keys = make("tr");
@@ -146,7 +115,7 @@ class Grid {
         const cell = make("th", { estimate: "estimate", measurement: "measured", prediction: "predicted", both: "" }[column.side], "side");
         cell.colSpan = 1; last = { side: column.side, cell }; sides.append(cell);
       }
-      const cell = make("th", undefined, `key${NUMERIC.has(column.kind) ? " r" : ""}`);
+      const cell = make("th", undefined, `key${column.right ? " r" : ""}`);
       cell.title = column.about; cell.append(this.sorter(column.title, column)); keys.append(cell);
     }
     const grouped = this.columns.some((one) => one.side !== "both");
@@ -160,17 +129,15 @@ class Grid {
     table.setAttribute("aria-colcount", widths.length);
   }
   width(column) {
-    if (column.key === "cause") return 250;
-    if (column.key === "type") return 130;
-    if (column.kind === "shape") return 150;
-    return Math.max(78, 8 * column.title.length + 26);
+    const longest = column.texts.reduce((most, text) => Math.max(most, text.length), column.title.length);
+    return Math.min(Math.max(8 * longest + 26, 78), 250);
   }
   sorter(title, column) {
     const button = make("button", title); button.type = "button";
     button.addEventListener("click", () => {
       if (column === null) { this.sort = null; this.down = true; }
       else if (this.sort === column) { if (this.down) this.down = false; else { this.sort = null; this.down = true; } }
-      else { this.sort = column; this.down = NUMERIC.has(column.kind); }
+      else { this.sort = column; this.down = column.right; }
       this.marks(); this.update();
     });
     button.column = column;
@@ -187,11 +154,11 @@ class Grid {
   compare() {
     const column = this.sort;
     if (!column) return null;
-    const sign = this.down ? -1 : 1, numeric = NUMERIC.has(column.kind);
+    const sign = this.down ? -1 : 1;
     return (a, b) => {
-      const x = this.value(column, a), y = this.value(column, b);
+      const x = column.rows[a], y = column.rows[b];
       if (x === null || y === null) return (x === null) - (y === null) || a - b;  // unknown last, either way
-      return (numeric ? sign * (x - y) : sign * String(x).localeCompare(String(y))) || a - b;
+      return sign * (x - y) || a - b;
     };
   }
   order() {
@@ -224,7 +191,7 @@ class Grid {
   update() {
     this.rows = this.order();
     this.active = Math.min(this.active, Math.max(this.rows.length - 1, 0));
-    $(".count", this.root).textContent = `${this.rows.length.toLocaleString("en-US")} of ${this.length.toLocaleString("en-US")} rows`;
+    $(".count", this.root).textContent = `${this.rows.length} of ${this.length} rows`;
     $("table", this.root).setAttribute("aria-rowcount", this.rows.length + 2);
     this.shown = null; this.render();
   }
@@ -250,7 +217,7 @@ class Grid {
     return row;
   }
   rest(count) {
-    const row = make("tr"), cell = make("td", `${count.toLocaleString("en-US")} more rows are not printed`);
+    const row = make("tr"), cell = make("td", `${count} more rows are not printed`);
     cell.colSpan = this.columns.length + 1; row.append(cell);
     return row;
   }
@@ -272,14 +239,12 @@ class Grid {
     first.title = this.tree.paths[i] || this.tree.names[i];
     row.append(first);
     for (const column of this.columns) {
-      const value = this.value(column, i), numeric = NUMERIC.has(column.kind);
-      const cell = make("td", undefined, numeric ? "r" : "");
-      const text = write(column.kind, value);
-      if (column.kind === "share" && value) {
+      const at = column.rows[i], text = column.texts[at] ?? "–", cell = make("td", undefined, column.right ? "r" : "");
+      if (column.bars?.[at]) {
         const bar = make("span", text, "bar"), fill = make("i");
-        fill.style.width = `${Math.max(100 * Math.min(value, 1), 1)}%`; bar.append(fill); cell.append(bar);
+        fill.style.width = `${column.bars[at]}%`; bar.append(fill); cell.append(bar);
       } else cell.textContent = text;
-      if (value !== null) cell.title = numeric ? `${column.title}: ${Number(value).toLocaleString("en-US", { maximumSignificantDigits: 12 })}` : String(value);
+      if (at !== null) cell.title = column.right ? `${column.title}: ${column.exact?.[at] ?? text}` : text;
       row.append(cell);
     }
     return row;
@@ -335,7 +300,6 @@ class Grid {
 }
 
 // What is behind a row: all its figures, its derivation, its kernels, its causes.
-const QUANTITIES = [["FLOPs", "count"], ["DRAM bytes", "bytes"], ["time", "seconds"]];
 function opsBelow(grid, i) {
   const found = [...grid.tree.ops[i]];
   if (grid.tree.kinds[i] !== "module") return found;
@@ -343,13 +307,14 @@ function opsBelow(grid, i) {
   while (stack.length) { const at = stack.pop(); found.push(...grid.tree.ops[at]); stack.push(...grid.children[at].filter((one) => grid.tree.kinds[one] === "module")); }
   return found.sort((a, b) => a - b);
 }
-function listed(head, rows) {
-  const wrap = make("div", undefined, "wide"), table = make("table"), top = make("tr");
-  head.forEach(([title, right]) => top.append(make("th", title, right ? "r" : "")));
-  table.append(make("thead")); table.firstChild.append(top);
-  const body = make("tbody");
-  rows.forEach((row) => { const line = make("tr"); row.forEach((cell, n) => line.append(make("td", cell, head[n][1] ? "r" : ""))); body.append(line); });
-  table.append(body); wrap.append(table);
+function listed(rows, left) {
+  const wrap = make("div", undefined, "wide"), table = make("table");
+  rows.forEach((row, at) => {
+    const line = make("tr");
+    rows[0].forEach((_, n) => line.append(make(at ? "td" : "th", row[n], left.includes(n) ? "" : "r")));
+    table.append(line);
+  });
+  wrap.append(table);
   return wrap;
 }
 function showDetail(grid, i) {
@@ -368,30 +333,22 @@ function showDetail(grid, i) {
       parts.push(make("pre", details.derivations[at])); n += 1;
     }
   }
-  const causes = ops.flatMap((op) => (details.causes_of?.[op] || []).map((row) => [op, row]));
+  const said = (line) => details.lines[line].map((cell) => details.texts[cell]);
+  const causes = ops.flatMap((op) => details.causes_of?.[op] || []);
   if (causes.length && grid.tree.kinds[i] !== "module") {
-    parts.push(make("h3", "Why it took what it took"));
-    for (const [, [which, asked, measured, found]] of causes) {
-      const [name, kind] = QUANTITIES[which];
-      const rest = measured - asked - found.reduce((sum, one) => sum + one[1], 0);
-      parts.push(listed([[name, false], ["", true], ["evidence", false]], [
-        ["asked for", write(kind, asked), ""],
-        ...found.map(([text, amount, evidence]) => [details.texts[text], write(kind, amount), details.texts[evidence]]),
-        ["unexplained", write(kind, rest), ""], ["measured", write(kind, measured), ""]]));
-    }
+    parts.push(make("h3", "Why it took what it took"), ...causes.map((lines) => listed(lines.map(said), [0, 2])));
   }
-  const kernels = ops.flatMap((op) => details.kernels_of?.[op] || []);
+  const kernels = ops.flatMap((op) => details.kernels_of?.[op] || []).sort((a, b) => a - b);
   if (kernels.length) {
-    parts.push(make("h3", `Kernels (${kernels.length.toLocaleString("en-US")})`));
-    const most = kernels.slice().sort((a, b) => (b[1] ?? 0) - (a[1] ?? 0)).slice(0, 40);
-    parts.push(listed([["kernel", false], ["time", true], ["blocks", true], ["threads", true], ["tile", false]], most.map(([name, time, blocks, threads, tile]) =>
-      [details.kernel_names[name][0], write("seconds", time), write("exact", blocks), write("exact", threads), tile ?? ""])));
+    const most = kernels.slice(0, 40);
+    parts.push(make("h3", `Kernels (${kernels.length})`));
+    parts.push(listed([["kernel", "time", "blocks", "threads", "tile"], ...most.map(said)], [0, 4]));
     if (kernels.length > most.length) parts.push(make("p", `the ${most.length} longest`, "small"));
   }
   parts.push(make("h3", "All its figures"));
-  const figures = grid.columns.map((column) => [column.title, column.kind, grid.value(column, i), column.about]).filter((row) => row[2] !== null);
-  parts.push(listed([["", false], ["", true], ["", false]], figures.map(([title, kind, value, about]) =>
-    [title, NUMERIC.has(kind) && Number.isInteger(value) && Math.abs(value) >= 10000 ? `${write(kind, value)} (${value.toLocaleString("en-US")})` : write(kind, value), about])));
+  const figures = grid.columns.map(({ title, about, texts, exact, rows }) => [title, texts[rows[i]], exact?.[rows[i]], about]);
+  parts.push(listed([["", "", ""], ...figures.filter(([, text]) => text !== undefined).map(([title, text, exact, about]) =>
+    [title, exact ? `${text} (${exact})` : text, about])], [0, 2]));
   body.replaceChildren(...parts);
   dialog.showModal(); dialog.scrollTop = 0;
 }
