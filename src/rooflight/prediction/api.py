@@ -333,7 +333,7 @@ class _Work:
         if used is None:
             return Cluster(device, self.layout, timed_by_spec(device, self.ppp), None, self.micro_batches)
         timed = timed_by(used)
-        return Cluster(device, self.layout, timed, retime_by(used), self.micro_batches)
+        return Cluster(device, self.layout, timed, retime_by(used, self.steps[0]), self.micro_batches)
 
     def _spread(self, found: Prediction, step: Step, cluster: Cluster | None) -> Prediction:
         if cluster is None:

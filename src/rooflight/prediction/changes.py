@@ -199,10 +199,10 @@ def _up(size: int) -> int:
 
 
 def padded(step: Step) -> Step:
-    return _changed(step, _in_padded)
+    return _changed(step, in_padded)
 
 
-def _in_padded(task: Task) -> Task:
+def in_padded(task: Task) -> Task:
     uneven = _uneven(task)
     named = zip(FAMILIES[task.family], task.numbers, strict=False)
     return task._replace(numbers=tuple(_up(size) if name in _SIDES and size in uneven else size
