@@ -56,6 +56,14 @@ def done_lines(folder: Path) -> Counter:
     return +found
 
 
+def test_every_cell_has_its_gain_however_many_batches_share_a_trace(tmp_path):
+    store = begin(tmp_path / "many", plan({"model": ["mnist-cnn"], "batch": list(range(1, 16)), "on": ["h200"]}))
+    run_side(store, store.cells, "predicted")
+    gains = {row.cell.batch: row.values.get("gain.predicted") for row in map(store.row, store.cells)}
+    assert None not in gains.values()
+    assert gains[8] == pytest.approx(rooflight.predict("mnist-cnn", batch=8, on="h200")[0].gain, rel=1e-6)
+
+
 STEPS = [
     {"model": "mnist-cnn", "step": "train"},
     {"model": "mnist-cnn", "set": {"channels": "20,40"}},

@@ -67,7 +67,8 @@ from rooflight.spec import FIELDS, PredictKeywords, StepSpec, takes_step
 from rooflight.trace import TraceOptions
 
 ADVISED_CELLS = 12
-"""With more of them, advice would take longer than everything else: ask for fewer to get it."""
+"""With more of them advice, some tenths of a second each, would take longer than everything else: it must be asked
+for."""
 CURVED_CELLS = 4
 """With more of them, no curves of scaling are drawn."""
 
@@ -81,7 +82,7 @@ def predict(
     tier: str | None = None,
     ppp: float | Ppp | None = None,
     calibration: Calibration | str | Path | None = None,
-    advice: bool = True,
+    advice: bool | None = None,
     find_savings: bool = True,
     roofline: bool = False,
     memory: bool = False,
@@ -100,6 +101,7 @@ def predict(
     `fused`, `channels_last` and `pad` are changes of the traced step. `roofline`: roofs and points beside every
     prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`, `tp`, `pp`, `8x4x2`,
     ...): the batch is then that of one replica, cut into `micro_batches`.
+    `advice`: what would make each faster; where nothing is said, of at most 12 predictions.
     `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction.
     `find_savings`: look for what would take less where a step does not fit. `max_batch`, `max_seq`: the largest batch
     and the longest sequence that fit, of a model by name. `allocator`: settings of torch's CUDA allocator as in
@@ -124,9 +126,9 @@ def predict(
 
 
 def answer(asked: Asked, devices: Sequence[Device], batches: Sequence[int], *, tier: str | None = None,
-           ppp: Ppp | None = None, given: Calibration | None = None, advice: bool = True, find_savings: bool = True,
-           roofline: bool = False, layout: Layout | None = None, micro_batches: int | None = None,
-           timeline: bool = False, max_batch: bool = False, max_seq: bool = False,
+           ppp: Ppp | None = None, given: Calibration | None = None, advice: bool | None = None,
+           find_savings: bool = True, roofline: bool = False, layout: Layout | None = None,
+           micro_batches: int | None = None, timeline: bool = False, max_batch: bool = False, max_seq: bool = False,
            scaled: bool = False) -> Predictions:  # fmt: skip
     """`predict` of a step whose traces are shared by several questions. `scaled`: its batches come from one trace that
     serves every batch, however few are asked for."""
@@ -142,7 +144,7 @@ def answer(asked: Asked, devices: Sequence[Device], batches: Sequence[int], *, t
     own = own_workspaces([one for way in ways for one in way.predictors])
     memories = Memories(settings_given(asked.allocator), DeviceWorkspaces(own), many=cells > ADVISED_CELLS)
     works = [
-        _Work(trace, some, way, ppp=ppp, advice=advice and cells <= ADVISED_CELLS, roofline=roofline,
+        _Work(trace, some, way, ppp=ppp, advice=cells <= ADVISED_CELLS if advice is None else advice, roofline=roofline,
               layout=layout, micro_batches=micro_batches, memories=memories, timeline=timeline,
               curves=cells <= CURVED_CELLS)
         for (trace, some), way in zip(parts, ways, strict=True)
