@@ -237,11 +237,11 @@ def _of_step(side: Measured, name: str) -> Number | None:
 
 def _predicted(side: Measured, device: Device) -> SideMemory:
     """From the estimate's own ops and storages. Views are left out: they take nothing and free nothing."""
-    from rooflight.memory.answer import Memories
+    from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
 
     ops = side.ledger.ops
-    memory = Memories().of(PreparedTrace(side.ledger, None).at(None), device, timeline=True)
+    memory = memories_on(device).of(PreparedTrace(side.ledger, None).at(None), device, timeline=True)
     timeline = memory.timeline
     assert timeline is not None
     borrowed: Sequence[int] = timeline.categories.get("workspace", (0,) * len(ops))

@@ -14,6 +14,8 @@ from rooflight.hardware.devices import find, names, recognise_name
 from rooflight.hardware.recognise import CpuOutline, Recognised, this_device
 from rooflight.hardware.roofs import Ceilings
 from rooflight.hardware.workspace_points import WorkspacePoints
+from rooflight.memory.answer import Memories
+from rooflight.memory.convolutions.known import DeviceWorkspaces
 from rooflight.prediction.calibrated.model import CalibratedModel
 from rooflight.prediction.limits import DEFAULT_CACHE_BYTES
 from rooflight.prediction.tiers import Predictor, predictor, speed_of
@@ -155,6 +157,12 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
 def own_workspaces(predictors: Iterable[Predictor]) -> dict[str, tuple[WorkspacePoints, ...]]:
     """By device: what was recorded of cuDNN on it, not on one that times are carried over from."""
     return {one.device.name: one.calibration.workspaces for one in predictors if one.tier == "calibrated"}
+
+
+def memories_on(*devices: Device) -> Memories:
+    """What plays the memory of a step as `predict` does, where nothing else is asked of it."""
+    found = [predictor_of(device, None, None)[0] for device in devices if device.kind == "gpu"]
+    return Memories(workspaces=DeviceWorkspaces(own_workspaces(found)))
 
 
 def waited_much(text: str) -> bool:
