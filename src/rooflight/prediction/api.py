@@ -117,7 +117,6 @@ def predict(
     layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
     ppp = given_ppp(ppp) if isinstance(ppp, (int, float)) else ppp
     tier = _tier(devices, tier=tier, ppp=ppp, dtype=spec.autocast or spec.dtype)
-    _check_together(devices, tier, layout, spec, roofline=roofline)
     traces = Traces(live, inputs, kwargs, **spec.build)
     asked = Asked(traces, TraceOptions.of(spec, command=command), allocator or "")
     return answer(asked, devices, batches, tier=tier, ppp=ppp, given=given, advice=advice, find_savings=find_savings,
@@ -132,6 +131,7 @@ def answer(asked: Asked, devices: Sequence[Device], batches: Sequence[int], *, t
            scaled: bool = False) -> Predictions:  # fmt: skip
     """`predict` of a step whose traces are shared by several questions. `scaled`: its batches come from one trace that
     serves every batch, however few are asked for."""
+    _check_together(devices, tier, layout, asked.options, roofline=roofline, micro_batches=micro_batches)
 
     def traced(target: str) -> Traced:
         one = replace_option(asked, options=replace_option(asked.options, target=target))
@@ -242,11 +242,11 @@ _CHANGES = ("compile", "channels_last", "fused", "pad")
 """Ways to run a step that change its kernels."""
 
 
-def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout | None, spec: StepSpec, *,
-                    roofline: bool) -> None:  # fmt: skip
+def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout | None, how: TraceOptions, *,
+                    roofline: bool, micro_batches: int | None) -> None:  # fmt: skip
     """One line for what cannot be asked for at once."""
-    graphs, changes = spec.graphs, [FIELDS[name].option for name in _CHANGES if getattr(spec, name)]
-    if spec.micro_batches is not None and layout is None:
+    graphs, changes = how.graphs, [FIELDS[name].option for name in _CHANGES if getattr(how, name)]
+    if micro_batches is not None and layout is None:
         raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
     if layout is not None and roofline:
         raise BadInput("a roofline is of one device: leave --roofline or --gpus away")
