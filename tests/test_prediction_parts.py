@@ -933,6 +933,12 @@ def test_a_recurrent_network_is_predicted_too():
     assert found.time_s > 0
 
 
+def test_a_compiled_step_says_that_its_memory_and_kernels_are_those_of_eager_mode():
+    eager, made = (predict("mnist-cnn", batch=4, step="train", advice=False, compile=how) for how in (False, True))
+    assert (made[0].kernels, made[0].memory) == (eager[0].kernels, eager[0].memory)
+    assert any("memory and the number of kernels are those of eager mode" in note for note in made.notes)
+
+
 # --- one question of many to a trace ---
 
 

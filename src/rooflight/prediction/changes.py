@@ -27,7 +27,7 @@ _SIDES = ("m", "n", "k")
 COMPILE_ASSUMES = (
     "torch.compile is taken to run chains of elementwise ops, reductions and norms as one kernel each, at the bytes a "
     "second that they have in eager mode, convolutions in channels_last and odd products padded where that is faster, "
-    "and to leave the host as slow as in eager mode"
+    "and to leave the host as slow as in eager mode; memory and the number of kernels are those of eager mode"
 )
 
 
