@@ -17,6 +17,7 @@ import rooflight
 from rooflight.commands.main import main
 from rooflight.comparison.memory import Highest, JoinedMemory, Moment, SideMemory
 from rooflight.comparison.sides import Comparison
+from rooflight.hardware.devices import find
 from rooflight.reporting import compare_memory_tables, compare_tables
 from rooflight.reporting.memory_timeline import drawn
 
@@ -328,3 +329,11 @@ def test_nothing_is_predicted_before_it_is_asked_for():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_estimate_on_a_named_device_has_the_memory_that_predict_tells_of_it():
+    found = rooflight.predict("resnet18", batch=16, on="t4", advice=False)[0].memory
+    joined = Comparison(*[rooflight.estimate("resnet18", batch=16, target="cuda:75")] * 2, on=find("t4")).memory.joined
+    assert joined is not None and found is not None and joined.device == "t4"
+    told = joined.b.peak_allocated_bytes, joined.b.peak_reserved_bytes, joined.b.outside_bytes
+    assert told == (found.peak_allocated_bytes, found.peak_reserved_bytes, found.outside_bytes)

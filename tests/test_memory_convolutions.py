@@ -15,7 +15,10 @@ import pytest
 import rooflight
 from rooflight.calibration import workspaces as recording
 from rooflight.errors import BadInput
+from rooflight.explanation.verdicts import Judge
 from rooflight.hardware import calibration, workspaces
+from rooflight.hardware.device import Device, Figure
+from rooflight.hardware.devices import find
 from rooflight.hardware.tasks import Task
 from rooflight.hardware.workspace_points import FAMILIES, WorkspacePoints
 from rooflight.memory.convolutions import ConvolutionWorkspaces
@@ -23,6 +26,7 @@ from rooflight.memory.convolutions.known import TAKEN_OVER, DeviceWorkspaces
 from rooflight.memory.result import Memory
 from rooflight.models.registry import BUILTINS
 from rooflight.prediction.steps import steps_of
+from rooflight.reporting.charts.memory_course import predicted_memory
 from rooflight.trace import TraceOptions
 
 HELD_OUT = Path(__file__).parent / "data" / "h200_workspaces.json.gz"
@@ -239,7 +243,7 @@ def test_a_gpu_has_its_own_workspaces_where_enough_were_recorded() -> None:
     assert known.of("mine").bytes_of(in_bf16) == known.of("h200").bytes_of(in_bf16) > 0
 
 
-def memory_of(model: str, on: str, **options: Any) -> Memory:
+def memory_of(model: str, on: str | Device, **options: Any) -> Memory:
     (found,) = rooflight.predict(model, on=on, advice=False, **options)
     assert found.memory is not None
     return found.memory
@@ -258,6 +262,26 @@ def test_predictions_take_the_workspaces_of_the_calibration(tmp_path: Path) -> N
     # Of another GPU than the one it was made on it says nothing.
     other = memory_of("alexnet", "l4", batch=64, calibration=mine)
     assert other.peak.split["workspace"] == usual.peak.split["workspace"]
+
+
+def test_verdicts_and_reports_take_the_memory_that_predict_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU with room for a step without workspaces, which it was recorded to do without."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    a100, shipped_times, ledger = find("a100"), calibration.shipped("h200"), rooflight.estimate("alexnet", batch=64)
+    assert shipped_times is not None
+    needed = memory_of("alexnet", "a100", batch=64).device_bytes
+    small = Figure(0.95 * needed, "made up", "2026-11-16")
+    device = msgspec.structs.replace(a100, name="small", aliases=(), usable_memory_bytes=small)
+    assert Judge(ledger, on=device).fit == "does not fit"
+    mine = calibration.own_path("small")
+    mine.parent.mkdir(parents=True)
+    made = msgspec.structs.replace(shipped_times, device="NVIDIA A100-SXM4-80GB", workspaces=(zeros(1000),))
+    mine.write_bytes(calibration.encode(made))
+    found, told = memory_of("alexnet", device, batch=64), predicted_memory(ledger, device)
+    assert told is not None and told.peak_allocated_bytes == found.peak_allocated_bytes
+    assert Judge(ledger, on=device).fit == found.fit != "does not fit"
 
 
 def test_what_an_h200_recorded_is_added_to_what_is_known_of_it() -> None:

@@ -75,6 +75,17 @@ def test_a_rank_runs_its_part_of_the_optimizer(mode: str) -> None:
     assert row.phases == pytest.approx({**one.phases, "optimizer": one.phases["optimizer"] / 4})
 
 
+@pytest.mark.parametrize("how", [{"pad": True}, {"compile": True}])
+def test_padding_is_kept_in_the_parts_of_products(how: dict[str, bool]) -> None:
+    """A vocabulary of 50,257, in halves of 25,129 that are padded to 25,152, takes as long as one of 2 x 25,152."""
+    odd, even = (
+        rooflight.predict("gpt2", on="h200", overrides={**SMALL, "vocab_size": size}, seq=512, batch=8, step="train",
+                          dtype="bf16", gpus=2, parallel="tp", advice=False, **how)[0]
+        for size in ("50257", "50304")
+    )  # fmt: skip
+    assert odd.gpu_time_s == pytest.approx(even.gpu_time_s, rel=0.02)
+
+
 def test_the_tier_without_a_host_has_none_on_many_gpus() -> None:
     row = predicted(gpus=4, parallel="pp", tier="spec")
     assert row.host_time_s is None

@@ -618,3 +618,12 @@ def test_what_changes_kernels_is_refused_where_none_are_known(run, option):
     assert (
         err == f"rooflight: the spec tier knows no kernels, and {option} changes those of a GPU: leave {option} away\n"
     )
+
+
+def test_every_device_of_a_page_has_its_assumptions_and_equal_ones_are_told_once(run):
+    _, out, _ = run(*SMALL_GPT2, "--batch", 2, "--step", "train", "--gpus", 16, "--on", "h200,v100", columns=400)
+    assumed = [line for line in out.splitlines() if line.startswith("assumed: ")]
+    assert len(assumed) == len({*assumed})
+    for device, link in (("h200", "371 GB/s"), ("v100-sxm2-16", "120 GB/s")):
+        assert any(line.startswith(f"assumed: {device}: in a node: {link}") for line in assumed)
+    assert "assumed: every GPU is as fast as every other" in assumed

@@ -27,7 +27,7 @@ from rooflight.hardware.tasks import FAMILIES, Task
 from rooflight.ledger import Ledger, Op, Tensor, Value
 from rooflight.prediction import advice as advising
 from rooflight.prediction import changes
-from rooflight.prediction.api import predict
+from rooflight.prediction.api import answer, predict
 from rooflight.prediction.asked import waited_much
 from rooflight.prediction.batches import PRIMES, DoesNotScale, Rescaled, check_scales, ledger_at, prime_for
 from rooflight.prediction.cache import Touches
@@ -45,9 +45,14 @@ from rooflight.prediction.calibrated.model import _NOISE, _REACH, CalibratedMode
 from rooflight.prediction.cells import cells_of
 from rooflight.prediction.clocks import simulate
 from rooflight.prediction.host import host_class, host_seconds
+from rooflight.prediction.parallel.layout import Layout
 from rooflight.prediction.prepared import PreparedTrace
+from rooflight.prediction.steps import Traces
 from rooflight.prediction.tasks import tasks_of
 from rooflight.prediction.tiers import _NEAR, check_precision, predictor, retargeted, speed_of
+from rooflight.prediction.what_fits import Asked
+from rooflight.spec import StepSpec
+from rooflight.trace import TraceOptions
 
 PRIME = 1619
 
@@ -926,3 +931,29 @@ def test_a_recurrent_network_is_predicted_too():
     """Kernels that calibration has no chapter for."""
     (found,) = predict(First(nn.LSTM(16, 32, 2)), torch.randn(5, 4, 16), on="h200", step="train")
     assert found.time_s > 0
+
+
+def test_a_compiled_step_says_that_its_memory_and_kernels_are_those_of_eager_mode():
+    eager, made = (predict("mnist-cnn", batch=4, step="train", advice=False, compile=how) for how in (False, True))
+    assert (made[0].kernels, made[0].memory) == (eager[0].kernels, eager[0].memory)
+    assert any("memory and the number of kernels are those of eager mode" in note for note in made.notes)
+
+
+# --- one question of many to a trace ---
+
+
+@pytest.mark.parametrize(
+    ("how", "asked", "says"),
+    [
+        ({"graphs": True}, {"tier": "spec"}, "the spec tier knows no host"),
+        ({"compile": True}, {"tier": "spec"}, "--compile changes those of a GPU"),
+        ({}, {"micro_batches": 2}, "--micro-batches goes with several GPUs"),
+        ({}, {"layout": Layout(data=2), "roofline": True}, "a roofline is of one device"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_of_shared_traces_too(how, asked, says):
+    """As a report asks: it has no command line that would have refused it before."""
+    shared = Asked(Traces("mnist-cnn", **StepSpec(model="mnist-cnn").build), TraceOptions(**how))
+    with pytest.raises(BadInput) as told:
+        answer(shared, [find("h200")], [2], **asked)
+    assert says in told.value.on_command_line

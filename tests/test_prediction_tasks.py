@@ -37,7 +37,7 @@ from rooflight.prediction.calibrated.baseline import columns, matrix_flops, task
 from rooflight.prediction.calibrated.model import CalibratedModel
 from rooflight.prediction.tasks import tasks_of
 from rooflight.prediction.tasks.registry import precision_of, tasks_for
-from rooflight.prediction.tiers import speed_of
+from rooflight.prediction.tiers import predictor, speed_of
 from rooflight.trace.kernels import kernels_of
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.recorder import Recorder
@@ -119,6 +119,54 @@ def test_a_fused_optimizer_is_the_task_that_prediction_sees_in_its_call(meta_poo
             call = case.make(meta_pool)
             assert isinstance(call, partial)
             assert tasks_of(record(Pretended(function, ()), *call.args, **call.keywords)) == [case.task]
+
+
+_ADAMW = ((1, 1), (2, 1), (1, 1), (2, 1), (1, 1), (1, 1), (1, 1), (3, 1))
+"""Lists that AdamW's ops over lists read and write: its own decay, both averages, a root, a quotient, a sum, the step."""
+_MOMENTUM = ((1, 1), (2, 1), (2, 1))
+
+
+@pytest.mark.parametrize("device", ["h200", "a100"])
+@pytest.mark.parametrize("tensors", [60, 160, 300])
+@pytest.mark.parametrize(("precision", "width"), [("fp32", 4), ("bf16", 2)])
+@pytest.mark.parametrize(
+    ("family", "lists", "plain"), [("fused-adam", (4, 3), _ADAMW), ("fused-sgd", (3, 2), _MOMENTUM)]
+)
+def test_a_large_fused_optimizer_takes_its_bytes_at_a_bandwidth(
+    family, lists, plain, precision, width, tensors, device
+):
+    """Sizes from a million elements to a thousand million, of which calibration timed the smaller ones."""
+    by, peak = predictor(find(device)), find(device).bandwidth_bytes_per_s.value
+
+    def task(name: str, moved: tuple[int, int], size: int) -> Task:
+        return Task(name, precision, (tensors, size, *(width * size * one for one in moved)))
+
+    sizes = [10**6 * 2**power for power in range(11)]
+    seconds = by.task_seconds([task(family, lists, size) for size in sizes])
+    others = [by.task_seconds([task("foreach", one, size) for one in plain]).sum() for size in sizes]
+    assert np.all(np.diff(seconds) > 0)
+    for size, fused, foreach in zip(sizes, seconds, others, strict=True):
+        assert sum(lists) * width * size / peak <= fused < foreach
+    assert seconds[-1] / seconds[-2] == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("family", "precision", "nbytes", "measured_s"),
+    [("fused-adam", "fp32", (16, 12), 8.11e-3), ("fused-adam", "bf16", (8, 6), 5.19e-3),
+     ("fused-sgd", "fp32", (12, 8), 5.54e-3), ("fused-sgd", "bf16", (6, 4), 3.36e-3)],
+)  # fmt: skip
+def test_a_fused_optimizer_of_a_thousand_million_elements(family, precision, nbytes, measured_s):
+    """Timed on an H200 on 2026-11-16, 160 tensors; calibration has none above 48 million."""
+    task = Task(family, precision, (160, 10**9, *(10**9 * one for one in nbytes)))
+    assert predictor(find("h200")).task_seconds([task])[0] == pytest.approx(measured_s, rel=0.08)
+
+
+def test_a_fused_optimizer_is_timed_on_numbers_that_no_other_case_writes(meta_pool):
+    for case in islice(fused_cases("fused-adam", 1, 200_000), FIRST):
+        meta_pool.reset()
+        case.make(meta_pool)
+        sizes = [tensor.untyped_storage().nbytes() for tensor in meta_pool.taken]
+        assert sizes == [tensor.nbytes for tensor in meta_pool.taken]
 
 
 def test_a_fused_optimizer_writes_gradients_only_to_unscale_them():

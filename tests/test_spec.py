@@ -175,6 +175,23 @@ def test_a_live_module_is_repeated_by_a_call() -> None:
     assert StepSpec.of(again.header) == StepSpec.of(ledger.header)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({}, ""), ({"batch": 1}, ", batch=1"), ({"batch": 3, "seq": 7}, ", batch=3, seq=7"), ({"seq": 5}, ", seq=5")],
+)
+def test_the_call_of_a_live_module_repeats_the_batch_and_length_that_were_given(
+    given: dict[str, int], said: str
+) -> None:
+    """Its input has 6 rows, which are 6 samples unless somebody says otherwise."""
+    model, x = nn.Linear(4, 4), torch.zeros(6, 4)
+    ledger = rooflight.estimate(model, x, **given)
+    call = repeat(ledger.header, measured=False)
+    assert call == f"rooflight.estimate(model, x{said})"
+    again = eval(call, {"rooflight": rooflight, "model": model, "x": x})
+    assert (again.header.batch, again.header.sequence) == (ledger.header.batch, ledger.header.sequence)
+    assert StepSpec.given(model, given, verb="estimate").python_call() == call
+
+
 def test_the_header_says_how_the_step_is_to_be_run() -> None:
     how = {"fused": True, "channels_last": True, "compile": True, "graphs": True}
     plain = rooflight.estimate("mnist-cnn", batch=2, step="train")

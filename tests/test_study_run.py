@@ -56,6 +56,27 @@ def done_lines(folder: Path) -> Counter:
     return +found
 
 
+def test_every_cell_has_its_gain_however_many_batches_share_a_trace(tmp_path):
+    store = begin(tmp_path / "many", plan({"model": ["mnist-cnn"], "batch": list(range(1, 16)), "on": ["h200"]}))
+    run_side(store, store.cells, "predicted")
+    gains = {row.cell.batch: row.values.get("gain.predicted") for row in map(store.row, store.cells)}
+    assert None not in gains.values()
+    assert gains[8] == pytest.approx(rooflight.predict("mnist-cnn", batch=8, on="h200")[0].gain, rel=1e-6)
+
+
+def test_a_compiled_step_as_one_graph_is_predicted_and_says_why_it_is_not_measured(tmp_path):
+    grid = {"model": "mnist-cnn", "on": "h200", "compile": [False, True], "graphs": [False, True]}
+    store = begin(tmp_path / "s", plan(grid, measure=True))
+    asked = {(cell.compile, cell.graphs): store.sides(cell) for cell in store.cells}
+    assert [how for how, sides in asked.items() if "measured" not in sides] == [(True, True)]
+    both = next(cell for cell in store.cells if cell.compile and cell.graphs)
+    run_cell(store.folder, both.id)
+    store.refresh()
+    row = store.row(both)
+    assert row.state == "done" and row.values["time.predicted"] > 0
+    assert row.notes[0].startswith("not measured: a compiled step is not captured as one CUDA graph")
+
+
 STEPS = [
     {"model": "mnist-cnn", "step": "train"},
     {"model": "mnist-cnn", "set": {"channels": "20,40"}},

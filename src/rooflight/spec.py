@@ -226,6 +226,8 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             values[field.name] = said.get(field.name, value) if value == field.default else value
         values |= {"batch": header.batch, "compile": header.is_compiled, "graphs": header.is_graph,
                    "seq": _length_of(header) or said.get("seq"), "tf32": _tf32_of(header, values["tf32"])}  # fmt: skip
+        if is_live(header):
+            values |= {"batch": _given_batch(header), "seq": header.seq}
         return cls(**values)
 
     def check(self) -> Self:
@@ -277,8 +279,8 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     def python_call(self, verb: Verb = "estimate", **more: Any) -> str:
         """The same for a live module, which no command can build: what it is called with is yours to give."""
-        given = {field.keyword: value for field, value in self._given(verb)
-                 if not field.by_name and field.name not in ("batch", "seq")}  # fmt: skip
+        given = {"batch": self.batch} | {field.keyword: value for field, value in self._given(verb)
+                                         if not field.by_name}  # fmt: skip
         said = [f"{name}={_python(value)}" for name, value in {**given, **more}.items() if value is not None]
         return f"rooflight.{verb}({', '.join(['model', 'x', *said])})"
 
@@ -456,6 +458,12 @@ def _length_of(header: Header) -> int | None:
         return header.seq
     is_factory = ":" in header.model and not header.model.startswith("hf:")
     return None if is_factory else header.sequence
+
+
+def _given_batch(header: Header) -> int | None:
+    """Of a live module, where its inputs do not tell the batch that it has: someone gave it."""
+    first = {tensor.shape[0] for _, tensor in header.inputs if tensor.shape}
+    return None if first == {header.batch} else header.batch
 
 
 def _tf32_of(header: Header, asked: bool | None) -> bool | None:

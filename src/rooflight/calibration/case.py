@@ -70,6 +70,11 @@ class Pool:
         self.taken.append(buffer.data[start : start + size])
         return buffer[start : start + size].view(shape)
 
+    def own(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """A tensor from 0 to 1 that no other case writes."""
+        self.taken.append(torch.rand(*shape, dtype=dtype, device=self.device))
+        return self.taken[-1]
+
 
 class OutOfPool(Exception):
     """The case is too large for this device; it is left out."""

@@ -164,8 +164,9 @@ class ComparedMemory:
     """One sentence; "" where it is there."""
 
 
-def compare_memory(a: Measured, b: Measured) -> ComparedMemory:
-    """Measured on GPUs on both sides, or predicted for the GPU on which the other side was measured."""
+def compare_memory(a: Measured, b: Measured, *, on: Device | None = None) -> ComparedMemory:
+    """Measured on GPUs on both sides, or predicted for the GPU on which the other side was measured; of two estimates,
+    for `on`."""
     sides = {"A": a, "B": b}
     estimates = {name: side for name, side in sides.items() if not is_measured(side.ledger)}
     if not estimates:
@@ -177,7 +178,7 @@ def compare_memory(a: Measured, b: Measured) -> ComparedMemory:
             return ComparedMemory(left_out=f"memory is left out: it was not measured in {name}")
         if name in estimates and not side.ledger.storages:
             return ComparedMemory(left_out=f"memory is left out: the ledger {name} has no storages")
-    device = _device(a, b)
+    device = _device(a, b, on)
     if device is None or device.kind != "gpu":
         named = next((side.ledger.header.device for side in sides.values() if side.ledger.header.device), None)
         return ComparedMemory(left_out=f"memory is left out: {named or 'the device'} is no GPU that rooflight knows")
@@ -196,13 +197,13 @@ def _is_for_gpu(side: Measured) -> bool:
     return side.ledger.header.target.partition(":")[0] == "cuda"
 
 
-def _device(a: Measured, b: Measured) -> Device | None:
+def _device(a: Measured, b: Measured, on: Device | None) -> Device | None:
     """The device that a side names: the measured one, where there is one."""
     from rooflight.hardware.devices import find, recognise_name
 
     sides = sorted((a, b), key=lambda side: not is_measured(side.ledger))
     named = next((side.ledger.header.device for side in sides if side.ledger.header.device), None)
-    return recognise_name(named) if named is not None else find(_UNLESS_NAMED)
+    return recognise_name(named) if named is not None else on or find(_UNLESS_NAMED)
 
 
 def _measured(side: Measured) -> SideMemory:
@@ -237,11 +238,11 @@ def _of_step(side: Measured, name: str) -> Number | None:
 
 def _predicted(side: Measured, device: Device) -> SideMemory:
     """From the estimate's own ops and storages. Views are left out: they take nothing and free nothing."""
-    from rooflight.memory.answer import Memories
+    from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
 
     ops = side.ledger.ops
-    memory = Memories().of(PreparedTrace(side.ledger, None).at(None), device, timeline=True)
+    memory = memories_on(device).of(PreparedTrace(side.ledger, None).at(None), device, timeline=True)
     timeline = memory.timeline
     assert timeline is not None
     borrowed: Sequence[int] = timeline.categories.get("workspace", (0,) * len(ops))

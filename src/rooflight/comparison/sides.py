@@ -191,7 +191,7 @@ class Comparison:
     @cached_property
     def memory(self) -> ComparedMemory:
         """Made when it is asked for: the memory of an estimate is predicted by running it through an allocator."""
-        return compare_memory(self.a, self.b)
+        return compare_memory(self.a, self.b, on=self._on)
 
     def _memory_lines(self) -> list[TotalLine]:
         """Names say who was predicted where the other side was measured."""

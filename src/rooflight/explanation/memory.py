@@ -39,10 +39,10 @@ def explain_memory(ledger: Ledger) -> MemoryAccount | None:
     values = step_values(steps_of_ranks(ledger))
     if device is None or device.kind != "gpu" or not ledger.storages or "peak_reserved_bytes" not in values:
         return None
-    from rooflight.memory.answer import Memories
+    from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
 
-    memory = Memories().of(PreparedTrace(ledger, None).at(None), device)
+    memory = memories_on(device).of(PreparedTrace(ledger, None).at(None), device)
     outside = values.get("outside_bytes")
     measured = int(values["peak_reserved_bytes"].value + (outside.value if outside is not None else 0))
     workspace, libraries, rounding = (memory.peak.split.get(name, 0) for name in ("workspace", "libraries", "rounding"))

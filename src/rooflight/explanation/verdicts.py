@@ -27,9 +27,8 @@ from rooflight.measured import Group, Measured, Whole, is_measured
 from rooflight.measured.facts import Number, adds_up
 from rooflight.measured.rows import MeasuredRow, rows
 from rooflight.measured.step import busy_s, busy_share, executed, is_host_bound, moved, utilisation, wall_s
-from rooflight.memory.answer import Memories
 from rooflight.metrics import Bound, Fit, Origin, Side
-from rooflight.prediction.asked import predictor_of
+from rooflight.prediction.asked import memories_on, predictor_of
 from rooflight.prediction.calibrated.baseline import LAUNCH_S
 from rooflight.prediction.cells import Cell, cells_of
 from rooflight.prediction.prepared import PreparedTrace
@@ -195,7 +194,7 @@ class Judge:
     def fit(self) -> Fit | None:
         """What was measured ran; of a predicted step the memory is played through."""
         if self.cell is not None and self.device is not None:
-            return Memories().of(self.cell.step, self.device).fit
+            return memories_on(self.device).of(self.cell.step, self.device).fit
         return "fits" if is_measured(self.measured.ledger) else None
 
     @cached_property

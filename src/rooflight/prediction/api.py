@@ -67,7 +67,8 @@ from rooflight.spec import FIELDS, PredictKeywords, StepSpec, takes_step
 from rooflight.trace import TraceOptions
 
 ADVISED_CELLS = 12
-"""With more of them, advice would take longer than everything else: ask for fewer to get it."""
+"""With more of them advice, some tenths of a second each, would take longer than everything else: it must be asked
+for."""
 CURVED_CELLS = 4
 """With more of them, no curves of scaling are drawn."""
 
@@ -81,7 +82,7 @@ def predict(
     tier: str | None = None,
     ppp: float | Ppp | None = None,
     calibration: Calibration | str | Path | None = None,
-    advice: bool = True,
+    advice: bool | None = None,
     find_savings: bool = True,
     roofline: bool = False,
     memory: bool = False,
@@ -100,6 +101,7 @@ def predict(
     `fused`, `channels_last` and `pad` are changes of the traced step. `roofline`: roofs and points beside every
     prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`, `tp`, `pp`, `8x4x2`,
     ...): the batch is then that of one replica, cut into `micro_batches`.
+    `advice`: what would make each faster; where nothing is said, of at most 12 predictions.
     `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction.
     `find_savings`: look for what would take less where a step does not fit. `max_batch`, `max_seq`: the largest batch
     and the longest sequence that fit, of a model by name. `allocator`: settings of torch's CUDA allocator as in
@@ -115,7 +117,6 @@ def predict(
     layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
     ppp = given_ppp(ppp) if isinstance(ppp, (int, float)) else ppp
     tier = _tier(devices, tier=tier, ppp=ppp, dtype=spec.autocast or spec.dtype)
-    _check_together(devices, tier, layout, spec, roofline=roofline)
     traces = Traces(live, inputs, kwargs, **spec.build)
     asked = Asked(traces, TraceOptions.of(spec, command=command), allocator or "")
     return answer(asked, devices, batches, tier=tier, ppp=ppp, given=given, advice=advice, find_savings=find_savings,
@@ -124,12 +125,13 @@ def predict(
 
 
 def answer(asked: Asked, devices: Sequence[Device], batches: Sequence[int], *, tier: str | None = None,
-           ppp: Ppp | None = None, given: Calibration | None = None, advice: bool = True, find_savings: bool = True,
-           roofline: bool = False, layout: Layout | None = None, micro_batches: int | None = None,
-           timeline: bool = False, max_batch: bool = False, max_seq: bool = False,
+           ppp: Ppp | None = None, given: Calibration | None = None, advice: bool | None = None,
+           find_savings: bool = True, roofline: bool = False, layout: Layout | None = None,
+           micro_batches: int | None = None, timeline: bool = False, max_batch: bool = False, max_seq: bool = False,
            scaled: bool = False) -> Predictions:  # fmt: skip
     """`predict` of a step whose traces are shared by several questions. `scaled`: its batches come from one trace that
     serves every batch, however few are asked for."""
+    _check_together(devices, tier, layout, asked.options, roofline=roofline, micro_batches=micro_batches)
 
     def traced(target: str) -> Traced:
         one = replace_option(asked, options=replace_option(asked.options, target=target))
@@ -142,7 +144,7 @@ def answer(asked: Asked, devices: Sequence[Device], batches: Sequence[int], *, t
     own = own_workspaces([one for way in ways for one in way.predictors])
     memories = Memories(settings_given(asked.allocator), DeviceWorkspaces(own), many=cells > ADVISED_CELLS)
     works = [
-        _Work(trace, some, way, ppp=ppp, advice=advice and cells <= ADVISED_CELLS, roofline=roofline,
+        _Work(trace, some, way, ppp=ppp, advice=cells <= ADVISED_CELLS if advice is None else advice, roofline=roofline,
               layout=layout, micro_batches=micro_batches, memories=memories, timeline=timeline,
               curves=cells <= CURVED_CELLS)
         for (trace, some), way in zip(parts, ways, strict=True)
@@ -240,11 +242,11 @@ _CHANGES = ("compile", "channels_last", "fused", "pad")
 """Ways to run a step that change its kernels."""
 
 
-def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout | None, spec: StepSpec, *,
-                    roofline: bool) -> None:  # fmt: skip
+def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout | None, how: TraceOptions, *,
+                    roofline: bool, micro_batches: int | None) -> None:  # fmt: skip
     """One line for what cannot be asked for at once."""
-    graphs, changes = spec.graphs, [FIELDS[name].option for name in _CHANGES if getattr(spec, name)]
-    if spec.micro_batches is not None and layout is None:
+    graphs, changes = how.graphs, [FIELDS[name].option for name in _CHANGES if getattr(how, name)]
+    if micro_batches is not None and layout is None:
         raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
     if layout is not None and roofline:
         raise BadInput("a roofline is of one device: leave --roofline or --gpus away")
@@ -333,7 +335,7 @@ class _Work:
         if used is None:
             return Cluster(device, self.layout, timed_by_spec(device, self.ppp), None, self.micro_batches)
         timed = timed_by(used)
-        return Cluster(device, self.layout, timed, retime_by(used), self.micro_batches)
+        return Cluster(device, self.layout, timed, retime_by(used, self.steps[0]), self.micro_batches)
 
     def _spread(self, found: Prediction, step: Step, cluster: Cluster | None) -> Prediction:
         if cluster is None:

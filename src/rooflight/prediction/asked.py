@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration, calibration_for, read
@@ -17,6 +18,9 @@ from rooflight.hardware.workspace_points import WorkspacePoints
 from rooflight.prediction.calibrated.model import CalibratedModel
 from rooflight.prediction.limits import DEFAULT_CACHE_BYTES
 from rooflight.prediction.tiers import Predictor, predictor, speed_of
+
+if TYPE_CHECKING:
+    from rooflight.memory.answer import Memories
 
 _WAITED = 10.0
 """Percent of the time that threads wait for a core, beyond which times mean little."""
@@ -155,6 +159,15 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
 def own_workspaces(predictors: Iterable[Predictor]) -> dict[str, tuple[WorkspacePoints, ...]]:
     """By device: what was recorded of cuDNN on it, not on one that times are carried over from."""
     return {one.device.name: one.calibration.workspaces for one in predictors if one.tier == "calibrated"}
+
+
+def memories_on(*devices: Device) -> Memories:
+    """What plays the memory of a step as `predict` does, where nothing else is asked of it."""
+    from rooflight.memory.answer import Memories
+    from rooflight.memory.convolutions.known import DeviceWorkspaces
+
+    found = [predictor_of(device, None, None)[0] for device in devices if device.kind == "gpu"]
+    return Memories(workspaces=DeviceWorkspaces(own_workspaces(found)))
 
 
 def waited_much(text: str) -> bool:

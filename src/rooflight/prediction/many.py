@@ -19,6 +19,7 @@ from rooflight.memory.limits import Fit
 from rooflight.memory.result import Memory
 from rooflight.memory.sharding.ranks import Groups, Rank, rank_of
 from rooflight.prediction.cells import gap_of, host_of, spec_seconds
+from rooflight.prediction.changes import in_padded
 from rooflight.prediction.paleo import Ppp
 from rooflight.prediction.parallel import pipeline, tensor
 from rooflight.prediction.parallel.blocks import model_of
@@ -78,14 +79,25 @@ def timed_by_spec(device: Device, ppp: Ppp | None) -> Timed:
     return timed
 
 
-def retime_by(predictor: Predictor) -> Retime:
-    """Times a matmul that tensor parallelism has cut. Its weights come from memory, as they do in a large model."""
+def retime_by(predictor: Predictor, like: Step | None = None) -> Retime:
+    """Times a matmul that tensor parallelism has cut. Its weights come from memory, as they do in a large model.
+    `like`: as this step is run, which may pad odd products, or have a compiler that does where it is faster."""
     known: dict[object, float] = {}
+    pads = like is not None and like.ledger.header.pad
+    may_pad = like is not None and like.is_compiled
+
+    def timed(op: Op) -> float:
+        tasks = tasks_of(op)
+        odd = float(predictor.task_seconds(tasks).sum())
+        if not pads and not may_pad:
+            return odd
+        even = float(predictor.task_seconds([in_padded(task) for task in tasks]).sum())
+        return even if pads else min(odd, even)
 
     def retime(op: Op) -> float:
         key = (op.name, op.precision, *(tensor.shape for tensor in op.inputs))
         if key not in known:
-            known[key] = float(predictor.task_seconds(tasks_of(op)).sum())
+            known[key] = timed(op)
         return known[key]
 
     return retime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rooflight import metrics, units
@@ -9,7 +10,7 @@ from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import Header
 from rooflight.metrics import busy_share, fit_text, percent_text
 from rooflight.prediction.asked import DOES_NOT_FIT
-from rooflight.prediction.result import Prediction, Predictions
+from rooflight.prediction.result import Many, Prediction, Predictions
 from rooflight.reporting import predict_many_tables as many_tables
 from rooflight.reporting import predict_memory_tables as memory_tables
 from rooflight.reporting import predict_tables as tables
@@ -241,12 +242,23 @@ def _notes(found: Predictions, one: Prediction, *, few: bool, price: float | Non
         said.append("nothing that rooflight can predict would make it 3% faster")
     if not few:
         said.append(f"ask for {DETAILED} or fewer devices and batches to see the costliest ops and what would help")
-    if one.many is not None:
-        said += [f"note: {note}" for note in one.many.notes]
-        said += [f"assumed: {line}" for line in one.many.assumptions] if few else []
+    said += [f"note: {note}" for note in _of_devices(found, lambda many: many.notes)]
+    said += [f"assumed: {line}" for line in _of_devices(found, lambda many: many.assumptions)] if few else []
     if price is not None:
         said.append(f"at {price:g} an hour for one device, idle time not counted")
     return said
+
+
+def _of_devices(found: Predictions, told: Callable[[Many], Sequence[str]]) -> list[str]:
+    """What is told of every device's run on many, each line once, with the devices that it holds for unless it holds
+    for all."""
+    largest = {row.device: row.many for row in sorted(found, key=lambda row: row.batch or 0)}
+    devices: dict[str, list[str]] = {}
+    for name in dict.fromkeys(row.device for row in found):
+        for line in told(many) if (many := largest[name]) is not None else ():
+            devices.setdefault(line, []).append(name)
+    return [line if len(names) == len(largest) or line.startswith(f"{names[0]}: ") else f"{', '.join(names)}: {line}"
+            for line, names in devices.items()]  # fmt: skip
 
 
 def _small_print(found: Predictions) -> list[str]:

@@ -59,7 +59,14 @@ class Cell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     @property
     def is_on_one_device(self) -> bool:
         """Can it be measured, where that device is?"""
-        return self.on is not None and self.gpus == self.nodes == 1 and not self.pad
+        return self.on is not None and self.gpus == self.nodes == 1 and not self.pad and not self.unmeasured
+
+    @property
+    def unmeasured(self) -> str:
+        """Why no machine measures it, where that must be said."""
+        if self.on is not None and self.compile and self.graphs:
+            return "not measured: a compiled step is not captured as one CUDA graph, which is predicted only"
+        return ""
 
     @property
     def alone(self) -> Cell:

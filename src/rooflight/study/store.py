@@ -105,7 +105,7 @@ class Store(Journal):
         values: dict[str, int | float] = {}
         facts: dict[str, str] = {}
         failures: dict[Side, str] = {}
-        notes: dict[str, None] = {}
+        notes: dict[str, None] = {cell.unmeasured: None} if cell.unmeasured and self.plan.measure is not False else {}
         ledgers: dict[Side, str] = {}
         seconds: dict[Side, float] = {}
         waiting = False

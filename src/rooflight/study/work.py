@@ -159,7 +159,8 @@ def _predicted(store: Store, cells: Sequence[Cell]) -> list[Entry]:
 
     began, first, layers = time.perf_counter(), cells[0], store.plan.layers
     assert first.on is not None
-    found = predict(first.at([cell.batch for cell in cells]), on=[first.on], find_savings=False)
+    # However many batches there are: the gain is a quantity of every cell.
+    found = predict(first.at([cell.batch for cell in cells]), on=[first.on], advice=True, find_savings=False)
     traced = _ops_of(store, first, found) if layers else None
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []

@@ -25,6 +25,11 @@ _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 """Whose efficiency is taken where a precision was not calibrated."""
 _FAMILY_FALLBACKS = {"flash": ("cudnn", "efficient"), "cudnn": ("flash", "efficient"), "efficient": ("flash", "cudnn")}
 _REACH, _NOISE = 8.0, 0.03
+_FULL = ("fused-sgd", "fused-adam")
+"""Families whose tasks are cut into launches of so many elements at most: beyond the largest that was timed, more
+elements are more full launches."""
+_LARGE = 0.5
+"""Of the elements of the largest point: from here on points have full launches, if their tensors are few."""
 _UNKNOWN = 0.7
 """Deviation of what was not calibrated at all."""
 
@@ -117,6 +122,35 @@ class _Family:
         self.kernels = rows[:, -1]
 
     def times(self, numbers: Array, precision: str, speed: Speed) -> Array:
+        """Warm and cold seconds, deviation, distance and kernels: a row each, one column a task."""
+        if self.family not in _FULL or not len(self.rows):
+            return self._interpolated(numbers, precision, speed)
+        columns = [FAMILIES[self.family].index(name) for name in ("elements", "bytes_read", "bytes_written")]
+        elements, read, written = (numbers[:, place] for place in columns)
+        known = np.minimum(1.0, self.most_elements / np.maximum(elements, 1.0))
+        inside = numbers.copy()
+        inside[:, columns] *= known[:, None]
+        found = self._interpolated(inside, precision, speed)
+        found[:2] += (1 - known) * (read + written) / self.sustained
+        found[3] -= np.log2(known)
+        return found
+
+    @cached_property
+    def most_elements(self) -> float:
+        return float(self._column("elements").max())
+
+    @cached_property
+    def sustained(self) -> float:
+        """Bytes a second of full launches: those of the best of the largest points, the others having small tensors."""
+        large = self._column("elements") >= _LARGE * self.most_elements
+        nbytes = self._column("bytes_read") + self._column("bytes_written")
+        return float((nbytes / (self.rows[:, -3] * 1e-9))[large].max())
+
+    def _column(self, name: str) -> Array:
+        column: Array = self.rows[:, FAMILIES[self.family].index(name)]
+        return column
+
+    def _interpolated(self, numbers: Array, precision: str, speed: Speed) -> Array:
         base = baseline_seconds(self.family, precision, numbers, speed)
         if not len(self.rows):
             # Nobody timed the like of it: the baseline, which is within a factor of two or so, and a word of warning.

@@ -42,10 +42,11 @@ def predicted_memory(ledger: Ledger, on: Device | None = None) -> Memory | None:
     """
     if not ledger.ops or not ledger.storages or len({op.rank for op in ledger.ops}) > 1:
         return None
-    from rooflight.memory.answer import Memories
+    from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
 
-    return Memories().of(PreparedTrace(ledger, None).at(None), _predicted_on(ledger, on), timeline=True)
+    device = _predicted_on(ledger, on)
+    return memories_on(device).of(PreparedTrace(ledger, None).at(None), device, timeline=True)
 
 
 def _predicted_on(ledger: Ledger, on: Device | None) -> Device:

@@ -189,8 +189,7 @@ def _identity(modules: Sequence[Module], ops: Sequence[Op]) -> tuple[Any, ...]:
 
 def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
     """The ledger's own step on devices: its ops, with the memory they take there."""
-    from rooflight.memory.answer import Memories
-    from rooflight.prediction.asked import predictor_of
+    from rooflight.prediction.asked import memories_on, predictor_of
     from rooflight.prediction.cells import cells_of
     from rooflight.prediction.prepared import PreparedTrace
 
@@ -198,7 +197,7 @@ def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
     plain = replace(ledger, kernels=(), measurements=()) if is_measured(ledger) else ledger
     step = PreparedTrace(plain, None).at(None)
     found = [predictor_of(device, None, None) for device in devices]
-    memories = Memories()
+    memories = memories_on(*devices)
     cells = cells_of(step, [one for one, _ in found])
     rows = [
         replace(cell.prediction(), memory=memories.of(step, device))
