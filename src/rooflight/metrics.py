@@ -247,10 +247,10 @@ def _many(name: str, unit: Unit, title: str, about: str) -> Metric:
 DERIVED: dict[str, Metric] = _named((
     Metric("matrix_executed_flops", "flop", "executed", "executed by the ops that have matrix work by formula",
            "counted"),
-    Metric("executed_per_useful", "times", "executed / useful", "executed by useful FLOPs, over the ops that have "
+    Metric("executed_per_useful", "times", "exec/useful", "executed by useful FLOPs, over the ops that have "
            "matrix work", "counted"),
     Metric("dram_bytes", "byte", "DRAM", "read from and written to device memory", "counted"),
-    Metric("dram_per_compulsory", "times", "DRAM / compulsory", "DRAM bytes by compulsory bytes, of the ops whose "
+    Metric("dram_per_compulsory", "times", "DRAM/comp.", "DRAM bytes by compulsory bytes, of the ops whose "
            "traffic was counted", "counted"),
     Metric("dram_intensity", "flop/byte", "FLOP/B, DRAM", "executed FLOPs for every byte of DRAM traffic", "counted"),
     Metric("unexplained", "part", "unexplained", "executed FLOPs that no cause explains, op by op without signs, as "

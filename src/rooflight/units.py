@@ -77,10 +77,12 @@ def seconds(value: float | None) -> str:
 
 
 def per_second(value: float | None) -> str:
-    """A count by the second: `1.29 k`, and what is under ten thousand with its digits."""
+    """A count by the second, with three digits: `7.26`, `39.0`, `1,779`, `13.9 k`."""
     if value is None:
         return "–"
-    return count(value) if abs(value) >= 10_000 else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    if abs(value) >= 10_000:
+        return count(value)
+    return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
 def tera(value: float | None) -> str:

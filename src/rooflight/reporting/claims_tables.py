@@ -11,6 +11,7 @@ import msgspec
 from rooflight import units
 from rooflight.claims.result import WORDS, Candidate, Checked, Judged, Value
 from rooflight.reporting import text
+from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.units import quotient, seconds
@@ -72,7 +73,7 @@ def claims_table(checked: Checked) -> Table:
     """One line a row: stated, right, verdict and the mistake by its short name."""
     columns = (
         Column("row", units.exact),
-        Column("layer", right=False, optional=1),
+        column("layer", optional=1),
         Column("quantity", right=False),
         Column("stated", whole=True),
         Column("right", whole=True),

@@ -8,6 +8,7 @@ from rooflight import units
 from rooflight.comparison.memory import ComparedMemory, JoinedMemory, SideMemory
 from rooflight.ledger import Op
 from rooflight.metrics import ratio
+from rooflight.reporting.columns import column
 from rooflight.reporting.memory_timeline import drawn
 from rooflight.reporting.table import Column, Table
 from rooflight.units import whole_bytes
@@ -27,8 +28,8 @@ def memory_tables(memory: JoinedMemory, model: str) -> list[Table]:
 def highest_table(memory: JoinedMemory, model: str) -> Table:
     """The op with the peak on each side."""
     columns = (
-        Column("memory at its highest", right=False), Column("bytes", whole_bytes), Column("in", right=False),
-        Column("layer", right=False), Column("phase", right=False, optional=1), Column("op", units.exact, optional=2),
+        Column("memory at its highest", right=False), column("bytes"), Column("in", right=False),
+        column("layer"), column("phase", optional=1), Column("op", units.exact, optional=2),
     )  # fmt: skip
     rows = tuple(
         (f"{name}, {side.kind}", side.highest.allocated_bytes, *_where(side.highest.op, model), side.highest.op.index)
@@ -41,7 +42,7 @@ def highest_table(memory: JoinedMemory, model: str) -> Table:
 def parting_table(memory: JoinedMemory, model: str) -> Table:
     """Where the two timelines part the most."""
     columns = (
-        Column("op", right=False), Column("layer", right=False), Column("phase", right=False, optional=2),
+        column("op"), column("layer"), column("phase", optional=2),
         Column("growth A", _signed), Column("growth B", _signed),
         Column("workspace A", whole_bytes, optional=1), Column("workspace B", whole_bytes, optional=1),
     )  # fmt: skip

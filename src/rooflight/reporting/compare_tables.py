@@ -16,6 +16,7 @@ from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, rows
 from rooflight.metrics import fit_text
 from rooflight.reporting import compare_memory_tables, measure_text, text, verdict_tables, verdict_text, why_tables
+from rooflight.reporting.columns import column
 from rooflight.reporting.document import DEPTH, Document, table_sections
 from rooflight.reporting.measure_tables import NAME_WIDTH, total_row
 from rooflight.reporting.measured_folding import fold_measured
@@ -56,7 +57,7 @@ def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = 
     first, second = (3, 5) if flops[0] != flops[1] else (5, 3)
     columns: _Columns = [
         (Column("layer" if by == "module" else by, right=False), lambda row: _label(row, comparison)),
-        (Column("type", right=False, optional=9), lambda row: row.type),
+        (column("type", optional=9), lambda row: row.type),
         *_three("time", ("", ""), lambda side: side.time_s, seconds, optional=0),
         *_three("FLOPs", flops, lambda side: side.flops, whole_count, optional=first),
         *_three("bytes", traffic, lambda side: side.bytes, whole_bytes, optional=second),

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from rooflight.hardware.device import Device, Figure, figures
+from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table
 
 CONVENTIONS = (
@@ -33,7 +34,7 @@ _WORDS = {
 
 def devices_table(devices: Sequence[Device]) -> Table:
     columns = (
-        Column("device", right=False),
+        column("device"),
         Column("title", right=False, optional=3),
         Column("FP32", _tera, raw="fp32_flops_per_s"),
         Column("TF32", _tera, raw="tf32_flops_per_s"),

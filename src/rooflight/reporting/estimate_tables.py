@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from rooflight import summary, units
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Totals, total
+from rooflight.reporting.columns import CATALOGUE, column
 from rooflight.reporting.folding import fold
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.summary import By, Row
-
-_COUNT = units.count
 
 
 def main_table(ledger: Ledger, by: By = "module", *, depth: int | None = None, folded: bool = True) -> Table:
@@ -35,13 +33,13 @@ _Columns = list[tuple[Column, Callable[[Row], object]]]
 
 def _module_columns(ledger: Ledger) -> _Columns:
     columns: _Columns = [
-        (Column("layer", right=False), lambda row: _label(row, ledger)),
-        (Column("type", right=False, optional=4), lambda row: row.type),
-        (Column("output", units.shape, optional=2), lambda row: row.output),
-        (Column("params", _COUNT), lambda row: row.params),
+        (column("layer"), lambda row: _label(row, ledger)),
+        (column("type", optional=4), lambda row: row.type),
+        (column("output", optional=2), lambda row: row.output),
+        (column("params"), lambda row: row.params),
     ]
     if summary.trainable_params(ledger) != summary.params(ledger):
-        columns.append((Column("trainable", _COUNT), lambda row: row.trainable_params))
+        columns.append((_shown("params", "trainable"), lambda row: row.trainable_params))
     return columns
 
 
@@ -53,24 +51,29 @@ def _group_columns(by: By) -> _Columns:
 
 
 def _cost_columns(ledger: Ledger, everything: Totals) -> _Columns:
-    columns = [_cost("MACs", lambda row: row.totals.macs, optional=1)]
+    columns = [_cost("macs", lambda row: row.totals.macs, optional=1)]
     if ledger.header.step == "train":
-        columns.append(_cost("fwd FLOPs", lambda row: row.forward.flops))
-        columns.append(_cost("bwd FLOPs", lambda row: row.backward.flops))
+        columns.append(_cost("flops", lambda row: row.forward.flops, "fwd FLOPs"))
+        columns.append(_cost("flops", lambda row: row.backward.flops, "bwd FLOPs"))
     else:
-        columns.append(_cost("FLOPs", lambda row: row.totals.flops))
+        columns.append(_cost("flops", lambda row: row.totals.flops))
     if everything.recompute_flops:
-        columns.append(_cost("recomputed", lambda row: row.totals.recompute_flops))
-    columns.append(_cost("other", lambda row: row.totals.other_flops, optional=5))
-    columns.append(_cost("bytes", lambda row: row.totals.bytes, write=units.bytes_))
+        columns.append(_cost("recompute_flops", lambda row: row.totals.recompute_flops))
+    columns.append(_cost("other_flops", lambda row: row.totals.other_flops, "other", optional=5))
+    columns.append(_cost("bytes", lambda row: row.totals.bytes))
     if everything.uncounted:
         columns.append((Column("uncounted", units.exact), lambda row: sum(e.calls for e in row.totals.uncounted)))
-    columns.append((Column("FLOP/B", units.ratio, optional=3), lambda row: row.totals.intensity))
-    columns.append(_cost("share", lambda row: row.share, write=units.percent))
+    columns.append((_shown("intensity", optional=3), lambda row: row.totals.intensity))
+    columns.append(_cost("share", lambda row: row.share))
     return columns
 
 
-def _cost(name: str, value: Callable[[Row], object], *, write: Callable[[Any], str] = _COUNT,
+def _shown(name: str, heading: str = "", *, optional: int = 0) -> Column:
+    """A file has the same headings as the screen here."""
+    return column(name, heading=heading, optional=optional, raw=heading or CATALOGUE[name].name)
+
+
+def _cost(name: str, value: Callable[[Row], object], heading: str = "", *,
           optional: int = 0) -> tuple[Column, Callable[[Row], object]]:  # fmt: skip
     """A column of costs. A row of which nothing is known has none: that is not zero."""
 
@@ -78,7 +81,7 @@ def _cost(name: str, value: Callable[[Row], object], *, write: Callable[[Any], s
         missing = sum(entry.calls for entry in row.totals.uncounted)
         return None if missing and missing == row.totals.ops else value(row)
 
-    return Column(name, write, optional=optional), known
+    return _shown(name, heading, optional=optional), known
 
 
 def _phases(ledger: Ledger) -> tuple[Totals, Totals]:
@@ -98,10 +101,10 @@ def phase_table(ledger: Ledger) -> Table:
     """Forward, backward and optimizer apart."""
     phases = summary.totals_by_phase(ledger)
     columns = (
-        Column("phase", right=False), Column("ops", units.exact), Column("MACs", _COUNT), Column("FLOPs", _COUNT),
-        Column("recomputed", _COUNT, optional=2), Column("other", _COUNT, optional=1),
-        Column("bytes read", units.bytes_), Column("bytes written", units.bytes_),
-        Column("FLOP/B", units.ratio, optional=3),
+        column("phase"), column("ops"), _shown("macs"), _shown("flops"),
+        _shown("recompute_flops", optional=2), _shown("other_flops", "other", optional=1),
+        _shown("bytes_read", "bytes read"), _shown("bytes_written", "bytes written"),
+        _shown("intensity", optional=3),
     )  # fmt: skip
     sums = {**phases, "step": total(ledger.ops)}
     rows = tuple(
@@ -122,8 +125,8 @@ def total_table(ledger: Ledger, *, epochs: int | None = None, dataset_size: int 
     if steps := run_steps(ledger, epochs=epochs, dataset_size=dataset_size):
         scopes.append((f"run of {steps:,} steps", steps))
     columns = (
-        Column("per", right=False), Column("MACs", _COUNT), Column("FLOPs", _COUNT), Column("causal FLOPs", _COUNT),
-        Column("other", _COUNT), Column("bytes", units.bytes_),
+        Column("per", right=False), _shown("macs"), _shown("flops"), _shown("flops_causal", "causal FLOPs"),
+        _shown("other_flops", "other"), column("bytes"),
     )  # fmt: skip
     rows = tuple(
         (
@@ -161,8 +164,8 @@ def type_table(ledger: Ledger, *, limit: int = 6) -> Table:
     """The share of matrix FLOPs by layer type."""
     rows = [row for row in summary.rows(ledger, "type") if row.totals.flops or row.totals.recompute_flops][:limit]
     columns = (
-        Column("layer type", right=False), Column("MACs", _COUNT), Column("FLOPs", _COUNT),
-        Column("bytes", units.bytes_), Column("share", units.percent),
+        Column("layer type", right=False), _shown("macs"), _shown("flops"),
+        column("bytes"), column("share"),
     )  # fmt: skip
     cells = tuple((row.name, row.totals.macs, row.totals.flops, row.totals.bytes, row.share) for row in rows)
     return Table("FLOPs by layer type", columns, cells)
@@ -181,5 +184,5 @@ def memory_table(ledger: Ledger) -> Table:
             ("activations kept for backward", sizes.kept_for_backward_bytes), ("gradients", sizes.gradient_bytes),
             ("optimizer state", sizes.optimizer_state_bytes),
         ]  # fmt: skip
-    return Table("memory", (Column("what", right=False), Column("bytes", units.bytes_), Column("exactly", units.exact)),
+    return Table("memory", (column("what"), column("bytes"), column("exactly")),
                  tuple((name, value, value) for name, value in lines))  # fmt: skip

@@ -11,6 +11,7 @@ import msgspec
 from rooflight import units
 from rooflight.ledger import Kernel, Ledger, Value
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS
+from rooflight.reporting.columns import column
 from rooflight.reporting.kernel_groups import COPIED, SEVERAL, By, Group, Number, groups
 from rooflight.reporting.table import Cell, Column, Label, Table
 from rooflight.reporting.written import kernel_name
@@ -79,24 +80,24 @@ def _columns(by: By, width: int, share: Callable[[Group], float | None]) -> list
     if by == "launch":
         first.append(_Entry(Column("range", _end, right=False, optional=5), lambda g: _range(g)))
     else:
-        first.append(_Entry(Column("calls", units.exact), lambda g: len(g.kernels), always=True))
+        first.append(_Entry(column("calls"), lambda g: len(g.kernels), always=True))
     if by != "range":
         first.append(_Entry(Column("grid", _size, optional=3), lambda g: g.shared(lambda kernel: kernel.grid)))
         first.append(_Entry(Column("block", _size, optional=4), lambda g: g.shared(lambda kernel: kernel.block)))
     return [
         *first,
-        _Entry(Column("time", seconds, raw="kernel_time_s"), lambda g: g.time_s),
-        _Entry(Column("share", units.percent, optional=6), share),
+        _Entry(column("kernel_time_s", heading="time"), lambda g: g.time_s),
+        _Entry(column("share", optional=6), share),
         _Entry(Column("tensor FLOPs", units.count, raw="tensor_flops"), lambda g: g.tensor_flops),
         _Entry(Column("CUDA FLOPs", units.count, raw="cuda_flops"), lambda g: g.cuda_flops),
-        _Entry(Column("DRAM read", whole_bytes, optional=2, raw="dram_bytes_read"), lambda g: g.sum("dram_bytes_read")),
+        _Entry(column("dram_bytes_read", heading="DRAM read", optional=2), lambda g: g.sum("dram_bytes_read")),
         _Entry(
-            Column("DRAM write", whole_bytes, optional=2, raw="dram_bytes_written"),
+            column("dram_bytes_written", heading="DRAM write", optional=2),
             lambda g: g.sum("dram_bytes_written"),
         ),
         _Entry(Column("copied", _copied, optional=2, raw="copied_bytes"), lambda g: _copies(g)),
         _Entry(Column("FLOP/s", units.count, optional=1, raw="flops_per_s"), lambda g: g.flops_per_s),
-        _Entry(Column("FLOP/B", units.ratio, optional=7, raw="flops_per_byte"), lambda g: g.intensity),
+        _Entry(column("intensity", raw="flops_per_byte", optional=7), lambda g: g.intensity),
     ]
 
 

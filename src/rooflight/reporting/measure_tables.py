@@ -12,11 +12,12 @@ from rooflight import units
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Totals, total
 from rooflight.measured import Measured, Sums
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, phases, rows
+from rooflight.reporting.columns import column
 from rooflight.reporting.measured_folding import fold_measured
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.written import cut
 from rooflight.summary import By, Row
-from rooflight.units import giga, quotient, seconds, tera, whole_bytes, whole_count
+from rooflight.units import giga, tera, whole_bytes, whole_count
 
 NAME_WIDTH = 40
 _Columns = list[tuple[Column, Callable[[MeasuredRow], object]]]
@@ -55,8 +56,8 @@ def total_row(measured: Measured, *, calls: int = 0) -> MeasuredRow:
 def _name_columns(ledger: Ledger, by: By) -> _Columns:
     if by == "module":
         return [
-            (Column("layer", right=False), lambda row: _label(row, ledger)),
-            (Column("type", right=False, optional=12), lambda row: row.estimate.type),
+            (column("layer"), lambda row: _label(row, ledger)),
+            (column("type", optional=12), lambda row: row.estimate.type),
         ]
     return [
         (Column(by, right=False), lambda row: Label(row.name, cut(row.name, NAME_WIDTH))),
@@ -79,50 +80,36 @@ def _figures(measured: Measured) -> _Columns:
     partly = not counted and measured.total.tensor_flops is not None
     rate, write = _rate(measured.ledger)
     return [
-        *_quantity("kernel time", "kernel_time_s", seconds),
-        *_quantity("CPU time", "host_time_s", seconds),
-        (Column("share", units.percent, optional=3), lambda row: row.share),
-        (Column("useful", units.count, raw="flops"), _useful),
-        *_measured("tensor", lambda sums: sums.tensor_flops, whole_count, raw="tensor_flops"),
-        *_measured("CUDA core", lambda sums: sums.cuda_flops, whole_count, optional=2, raw="cuda_flops"),
-        *_measured("CPU FLOPs", lambda sums: sums.cpu_flops, whole_count, raw="cpu_flops"),
-        *_measured("exec/useful", lambda sums: sums.executed_per_useful, quotient, optional=4),
-        *_measured(
-            "DRAM read", lambda sums: sums.get("dram_bytes_read"), whole_bytes, optional=1, raw="dram_bytes_read"
-        ),
-        *_measured(
-            "written", lambda sums: sums.get("dram_bytes_written"), whole_bytes, optional=2, raw="dram_bytes_written"
-        ),
-        (Column("compulsory", units.bytes_, optional=8, raw="bytes"), _compulsory),
-        *_measured("DRAM/comp.", lambda sums: sums.dram_per_compulsory, quotient, optional=7),
-        *_quantity("L2", "l2_bytes", whole_bytes, optional=9),
-        *_quantity("L1", "l1_bytes", whole_bytes, optional=9),
-        (
-            Column(
-                f"useful {rate}" if partly else rate,
-                write,
-                optional=6,
-                raw="executed_flops_per_s" if counted else "flops_per_s",
-            ),
-            _executed_rate if counted else _useful_rate,
-        ),
-        *_measured("GB/s", lambda sums: sums.dram_bytes_per_s, giga, optional=5, raw="dram_bytes_per_s"),
-        *_quantity("growth", "growth_bytes", whole_bytes, optional=11),
-        *_measured(
-            "workspace", lambda sums: sums.get("workspace_bytes"), whole_bytes, optional=10, raw="workspace_bytes"
-        ),
-    ]
+        *_quantity("kernel_time_s"),
+        *_quantity("host_time_s", "CPU time"),
+        (column("share", optional=3), lambda row: row.share),
+        (column("flops", heading="useful"), _useful),
+        *_measured(Column("tensor", whole_count, raw="tensor_flops"), lambda sums: sums.tensor_flops),
+        *_measured(Column("CUDA core", whole_count, optional=2, raw="cuda_flops"), lambda sums: sums.cuda_flops),
+        *_measured(Column("CPU FLOPs", whole_count, raw="cpu_flops"), lambda sums: sums.cpu_flops),
+        *_measured(column("executed_per_useful", raw="exec/useful", optional=4), lambda sums: sums.executed_per_useful),
+        *_quantity("dram_bytes_read", "DRAM read", optional=1),
+        *_quantity("dram_bytes_written", "written", optional=2),
+        (column("bytes", heading="compulsory", optional=8), _compulsory),
+        *_measured(column("dram_per_compulsory", raw="DRAM/comp.", optional=7), lambda sums: sums.dram_per_compulsory),
+        *_quantity("l2_bytes", "L2", optional=9),
+        *_quantity("l1_bytes", "L1", optional=9),
+        (Column(f"useful {rate}" if partly else rate, write, optional=6,
+                raw="executed_flops_per_s" if counted else "flops_per_s"),
+         _executed_rate if counted else _useful_rate),
+        *_measured(Column("GB/s", giga, optional=5, raw="dram_bytes_per_s"), lambda sums: sums.dram_bytes_per_s),
+        *_quantity("growth_bytes", optional=11),
+        *_quantity("workspace_bytes", optional=10),
+    ]  # fmt: skip
 
 
-def _measured(
-    name: str, value: Callable[[Sums], object], write: Callable[[Any], str], *, optional: int = 0, raw: str = ""
-) -> _Columns:
-    return [(Column(name, write, optional=optional, raw=raw), lambda row: value(row.sums))]
+def _measured(shown: Column, value: Callable[[Sums], object]) -> _Columns:
+    return [(shown, lambda row: value(row.sums))]
 
 
-def _quantity(name: str, quantity: str, write: Callable[[Any], str], *, optional: int = 0) -> _Columns:
+def _quantity(name: str, heading: str = "", *, optional: int = 0) -> _Columns:
     """A quantity of the ledger, under its own name where values stand as they are."""
-    return _measured(name, lambda sums: sums.get(quantity), write, optional=optional, raw=quantity)
+    return _measured(column(name, heading=heading, optional=optional), lambda sums: sums.get(name))
 
 
 def _rate(ledger: Ledger) -> tuple[str, Callable[[Any], str]]:
@@ -157,9 +144,9 @@ def _useful_rate(row: MeasuredRow) -> float | None:
 def phase_table(measured: Measured) -> Table:
     """Forward, backward and optimizer apart."""
     columns: _Columns = [
-        (Column("phase", right=False), lambda row: row.name),
-        (Column("ops", units.exact, optional=10), lambda row: row.sums.ran),
-        *_quantity("kernels", "kernels", whole_count, optional=9),
+        (column("phase"), lambda row: row.name),
+        (column("ops", optional=10), lambda row: row.sums.ran),
+        *_quantity("kernels", optional=9),
     ]
     return drawn("phases", columns + _figures(measured), [*phases(measured), total_row(measured)])
 
@@ -172,12 +159,12 @@ def operator_memory_table(measured: Measured, by: By = "op", *, depth: int | Non
     found.sort(key=lambda row: abs(row.sums.get("growth_bytes") or 0), reverse=True)
     columns: _Columns = [
         (Column(by if by != "module" else "layer", right=False), lambda row: _label(row, measured.ledger).full),
-        (Column("calls", units.exact), lambda row: row.estimate.calls),
-        *_quantity("growth", "growth_bytes", whole_bytes),
+        (column("calls"), lambda row: row.estimate.calls),
+        *_quantity("growth_bytes"),
         (Column("self growth", whole_bytes), lambda row: row.own_sums.get("growth_bytes")),
-        *_quantity("allocations", "allocations", whole_count, optional=2),
-        *_quantity("outputs", "output_bytes", whole_bytes, optional=1),
-        *_quantity("workspace", "workspace_bytes", whole_bytes, optional=3),
+        *_quantity("allocations", optional=2),
+        *_quantity("output_bytes", optional=1),
+        *_quantity("workspace_bytes", optional=3),
     ]
     if not found:
         return Table("", (), ())

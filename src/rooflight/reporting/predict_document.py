@@ -98,7 +98,7 @@ def describe(found: Predictions) -> str:
     """The `repr`: a line for every prediction."""
     rows = [
         f"{_place(one)}: {seconds(one.time_s)} a step ({tables.between(one.time_interval_s)}), "
-        f"{tables.rate(one.throughput)} samples/s, {one.bound}-bound, {one.tier}{_in_memory(one)}"
+        f"{units.per_second(one.throughput)} samples/s, {one.bound}-bound, {one.tier}{_in_memory(one)}"
         for one in found
     ]
     return "\n".join([headline(found), *rows])
@@ -166,15 +166,15 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
         if not running:
             return ["none of these fits", *_limits(found), *_warnings(found)]
         best = max(running, key=lambda row: row.throughput or 0.0)
-        most = f"{best.device} at batch {_size(best.batch)}, {tables.rate(best.throughput)}"
+        most = f"{best.device} at batch {_size(best.batch)}, {units.per_second(best.throughput)}"
         of_those = "" if len(running) == len(found) else " of those that fit"
         return [f"the most samples a second{of_those}: {most}", *_limits(found), *_warnings(found)]
     ends = one.time_interval_s
     often = "between the bounds of its PPP" if one.tier == "spec" else "90% interval"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
     time = f"{seconds(one.time_s)} a step{sure}"
-    rates = [f"{tables.rate(one.throughput)} samples/s"] if one.throughput else []
-    rates += [f"{tables.rate(one.tokens_per_s)} tokens/s"] if one.tokens_per_s else []
+    rates = [f"{units.per_second(one.throughput)} samples/s"] if one.throughput else []
+    rates += [f"{units.per_second(one.tokens_per_s)} tokens/s"] if one.tokens_per_s else []
     rates += [f"MFU {metrics.text('mfu', one.mfu)}"] if one.mfu is not None else []
     rates += [f"{metrics.text('intensity', one.intensity)} FLOP/byte"] if one.intensity is not None else []
     lines = [f"{time}; {_verdict(one, found.header)}", "; ".join(rates)]

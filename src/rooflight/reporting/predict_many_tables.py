@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rooflight import units
 from rooflight.prediction.result import Many, Prediction, ScalingPoint
-from rooflight.reporting.predict_tables import rate
-from rooflight.reporting.table import Column, Table, metric_column
-from rooflight.units import quotient, seconds, whole_bytes
+from rooflight.reporting.columns import column
+from rooflight.reporting.table import Column, Table
+from rooflight.units import quotient
 
 
 def time_table(one: Prediction, many: Many, of: str) -> Table:
@@ -18,14 +18,14 @@ def time_table(one: Prediction, many: Many, of: str) -> Table:
         rows.append(("pipeline bubble", many.bubble_s))
     rows.append(("step", one.time_s))
     cells = tuple((name, time_s, time_s / one.time_s) for name, time_s in rows)
-    columns = (Column("of one GPU", right=False), Column("time", seconds, raw="time_s"), Column("share", units.percent))
+    columns = (Column("of one GPU", right=False), column("time_s", heading="time"), column("share"))
     return Table(f"where the time goes{of}", columns, cells, emphasised=frozenset({len(cells) - 1}))
 
 
 def traffic_table(many: Many) -> Table:
     columns = (
         Column("what one GPU sends", right=False), Column("messages", units.exact),
-        Column("bytes", whole_bytes), Column("time", seconds, raw="time_s"), Column("how", right=False, optional=1),
+        column("bytes"), column("time_s", heading="time"), Column("how", right=False, optional=1),
     )  # fmt: skip
     rows = tuple((row.what, row.calls, row.bytes, row.time_s, row.how) for row in many.traffic)
     return Table("", columns, rows)
@@ -37,18 +37,18 @@ def memory_table(many: Many) -> Table:
         ("optimizer state", many.optimizer_bytes), ("together", many.state_bytes),
     )  # fmt: skip
     one = "kept by one GPU" if many.pipeline == 1 else "kept by one GPU of the stage with most of it"
-    columns = (Column(one, right=False), Column("bytes", whole_bytes))
+    columns = (Column(one, right=False), column("bytes"))
     return Table("", columns, rows, emphasised=frozenset({3}))
 
 
 def scaling_table(kind: str, points: Sequence[ScalingPoint]) -> Table:
     """One curve. PALEO's speed-ups stand beside."""
     columns = (
-        Column("GPUs", units.exact), Column("batch each", units.exact, optional=3),
-        Column("global batch", units.exact, optional=1),
-        Column("time/step", seconds, raw="time_s"), Column("exposed", seconds, optional=2, raw="exposed_s"),
-        Column("samples/s", rate, raw="samples_per_s"), Column("speed-up", quotient),
-        Column("efficiency", units.percent), metric_column("fit"), Column("PALEO tree", quotient, optional=4),
+        column("gpus"), column("batch_each", optional=3),
+        column("global_batch", optional=1),
+        column("time_s"), column("exposed_s", heading="exposed", optional=2),
+        column("samples_per_s"), column("speedup", raw="speed-up"),
+        column("efficiency"), column("fit"), Column("PALEO tree", quotient, optional=4),
         Column("butterfly", quotient, optional=6), Column("one-to-all", quotient, optional=5),
     )  # fmt: skip
     rows = tuple(

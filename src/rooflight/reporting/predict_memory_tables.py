@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from rooflight import units
 from rooflight.memory.peak import WORDS
 from rooflight.memory.result import Memory, Timeline
-from rooflight.metrics import fit_text, fits_word
+from rooflight.metrics import fit_text
 from rooflight.prediction.result import Limit, Prediction, Predictions, Saving
+from rooflight.reporting.columns import column
 from rooflight.reporting.memory_timeline import drawn
-from rooflight.reporting.predict_tables import rate
 from rooflight.reporting.table import Column, Table
-from rooflight.units import seconds, whole_bytes
+from rooflight.units import whole_bytes
 
 _MOST_STRETCHES = 9
 """With more phases than this, as many micro-batches have, their ends are not listed."""
@@ -33,7 +33,7 @@ def split_table(memory: Memory, title: str) -> Table:
             ("of the device", memory.device_bytes, None),
         ]
         emphasised |= {len(rows) - 3, len(rows) - 1}
-    columns = (Column("memory", right=False), Column("bytes", whole_bytes), Column("share", _share))
+    columns = (Column("memory", right=False), column("bytes"), Column("share", _share))
     return Table(title, columns, tuple(rows), emphasised=frozenset(emphasised))
 
 
@@ -53,7 +53,7 @@ def tenant_table(memory: Memory, title: str) -> Table:
     columns = (
         Column("alive at the peak", right=False), Column("of", right=False, optional=2), Column("is", right=False),
         Column("shape", right=False, optional=1), Column("in", right=False, optional=3),
-        Column("how many", units.exact), Column("bytes", whole_bytes),
+        Column("how many", units.exact), column("bytes"),
     )  # fmt: skip
     rows = tuple(
         (one.name.removeprefix("aten::"), one.module, WORDS[one.category], units.shape(one.shape) if one.dtype else "",
@@ -73,7 +73,7 @@ def timeline_tables(timeline: Timeline, title: str) -> list[Table]:
     if len(places) > _MOST_STRETCHES:
         return made
     shown = [name for name in timeline.categories if name != "workspace"]
-    columns = [Column("live bytes", right=False), Column("allocated", whole_bytes)]
+    columns = [Column("live bytes", right=False), column("peak_allocated_bytes", raw="allocated")]
     columns += [Column(WORDS[name], whole_bytes, optional=number) for number, name in enumerate(shown)]
     rows = tuple(
         (name, timeline.allocated[place], *(timeline.categories[kind][place] for kind in shown))
@@ -90,10 +90,11 @@ def _phase_of_every_op(timeline: Timeline) -> list[str]:
 def saving_table(savings: Sequence[Saving], title: str) -> Table:
     columns = (
         Column("with", right=False, whole=True), Column("of the device", whole_bytes),
-        Column("fits", fits_word, right=False), Column("saved", whole_bytes, optional=1),
-        Column("time/step", seconds, optional=2, raw="time_s"),
-        Column("samples/s", rate, optional=3, raw="samples_per_s"),
-        Column("allocated", whole_bytes, optional=4), Column("what it is", right=False, optional=5, raw="change"),
+        column("fit", raw="fits"), column("saved_bytes", raw="saved", optional=1),
+        column("time_s", optional=2),
+        column("samples_per_s", optional=3),
+        column("peak_allocated_bytes", raw="allocated", optional=4),
+        Column("what it is", right=False, optional=5, raw="change"),
     )  # fmt: skip
     rows = tuple(
         (one.options, one.device_bytes, one.fit, one.saved_bytes, one.time_s, one.throughput,

@@ -9,7 +9,8 @@ from rooflight import units
 from rooflight.memory.result import Memory
 from rooflight.metrics import fit_text, percent_text
 from rooflight.prediction.result import Interval, Prediction, Predictions
-from rooflight.reporting.table import Column, Table, metric_column
+from rooflight.reporting.columns import column
+from rooflight.reporting.table import Column, Table
 from rooflight.units import per_second, seconds
 
 PIVOTED = 24
@@ -62,11 +63,6 @@ def spread(one: Prediction) -> str:
     return f"{high:.0%}" if clipped or abs(high - low) < 0.01 else f"-{low:.0%} +{high:.0%}"
 
 
-def rate(value: float | None) -> str:
-    """Something a second, with three digits: `7.26`, `39.0`, `1,779`, `13.9 k`."""
-    return per_second(value) if value is None or value >= 100 else f"{value:.{2 if value < 9.995 else 1}f}"
-
-
 def has_several(found: Predictions, of: str) -> bool:
     return len({getattr(one, of) for one in found}) > 1
 
@@ -79,12 +75,12 @@ def main_table(found: Predictions, *, price: float | None = None) -> Table:
         return _drawn("", columns, found.predictions)
     columns = [*_time()]
     if not all(one.tier == "spec" for one in found) and found.header.target != "cpu":
-        columns.append((Column("GPU-busy", seconds, optional=3, raw="gpu_time_s"), lambda one: one.gpu_time_s))
+        columns.append((column("gpu_time_s", optional=3), lambda one: one.gpu_time_s))
     columns += _rates(found, price)
     columns += _memory_columns()
     columns += [
-        (metric_column("bound", optional=2), lambda one: one.bound),
-        (metric_column("percent_of_roof", optional=4), lambda one: one.percent_of_roof),
+        (column("bound", optional=2), lambda one: one.bound),
+        (column("percent_of_roof", optional=4), lambda one: one.percent_of_roof),
     ]
     return _drawn("", _who(found) + columns, found.predictions)
 
@@ -92,8 +88,8 @@ def main_table(found: Predictions, *, price: float | None = None) -> Table:
 def _memory_columns() -> _Columns:
     """Of the device, with context and libraries, and whether it fits."""
     return [
-        (metric_column("device_bytes", optional=2), lambda one: one.memory and one.memory.device_bytes),
-        (metric_column("fit"), lambda one: one.fit),
+        (column("device_bytes", optional=2), lambda one: one.memory and one.memory.device_bytes),
+        (column("fit"), lambda one: one.fit),
     ]
 
 
@@ -105,25 +101,25 @@ def _memory(memory: Memory | None) -> str:
 
 def _time() -> _Columns:
     return [
-        (Column("time/step", seconds, raw="time_s"), lambda one: one.time_s),
+        (column("time_s"), lambda one: one.time_s),
         (Column("±"), spread),
     ]
 
 
 def _who(found: Predictions) -> _Columns:
     columns: _Columns = [
-        (Column("device", right=False), lambda one: one.device),
-        (Column("tier", right=False), lambda one: one.tier),
+        (column("device"), lambda one: one.device),
+        (column("tier"), lambda one: one.tier),
     ]
     if any(one.many is not None for one in found):
         return [
             *columns,
-            (Column("GPUs", units.exact), lambda one: one.gpus),
-            *([(Column("nodes", units.exact, optional=5), _nodes)] if any(map(_spans, found)) else []),
-            (Column("batch each", units.exact, optional=6, raw="batch"), lambda one: one.batch),
-            (Column("global batch", units.exact, optional=2), _global_batch),
+            (column("gpus"), lambda one: one.gpus),
+            *([(column("nodes", optional=5), _nodes)] if any(map(_spans, found)) else []),
+            (column("batch_each", raw="batch", optional=6), lambda one: one.batch),
+            (column("global_batch", optional=2), _global_batch),
         ]
-    return [*columns, (Column("batch", units.exact), lambda one: one.batch)]
+    return [*columns, (column("batch"), lambda one: one.batch)]
 
 
 def _spans(one: Prediction) -> bool:
@@ -146,7 +142,7 @@ def _many_columns() -> _Columns:
         *_time(),
         (Column("computing", seconds, optional=4, raw="compute_s"), of("compute_s")),
         (Column("waiting", seconds, optional=3, raw="waiting_s"), _waiting),
-        (Column("efficiency", units.percent), of("efficiency")),
+        (column("efficiency"), of("efficiency")),
     ]
 
 
@@ -155,10 +151,10 @@ def _waiting(one: Prediction) -> float | None:
 
 
 def _rates(found: Predictions, price: float | None) -> _Columns:
-    columns: _Columns = [(Column("samples/s", rate, optional=1, raw="samples_per_s"), lambda one: one.throughput)]
+    columns: _Columns = [(column("samples_per_s", optional=1), lambda one: one.throughput)]
     if any(one.tokens_per_s is not None for one in found):
-        columns.append((Column("tokens/s", rate, optional=5, raw="tokens_per_s"), lambda one: one.tokens_per_s))
-    columns.append((metric_column("mfu", optional=6), lambda one: one.mfu))
+        columns.append((column("tokens_per_s", optional=5), lambda one: one.tokens_per_s))
+    columns.append((column("mfu", optional=6), lambda one: one.mfu))
     if price is not None:
         # It was asked for, and stands nowhere else.
         columns.append((Column("cost of 1 M", money, raw="cost_of_million_samples"),
@@ -210,7 +206,7 @@ def pivot_tables(found: Predictions, *, price: float | None = None) -> tuple[Tab
     """Batches below one another, devices side by side: what is read of many cells."""
     wanted: list[tuple[str, Callable[[Prediction], Any], Callable[[Any], str]]] = [
         ("time/step", lambda one: one.time_s, seconds),
-        ("samples/s", lambda one: one.throughput, rate),
+        ("samples/s", lambda one: one.throughput, per_second),
     ]
     if any(one.many is not None for one in found):
         wanted.append(("efficiency", lambda one: one.many.efficiency if one.many else None, units.percent))
@@ -234,7 +230,7 @@ def _pivot(found: Predictions, title: str, value: Callable[[Prediction], Any], w
     # A terminal that is too narrow loses the last devices first.
     columns = [Column(device, write, optional=place) for place, device in enumerate(devices)]
     rows = tuple((batch, *(by_place[device, batch] for device in devices)) for batch in batches)
-    return Table(title, (Column("batch", units.exact), *columns), rows)
+    return Table(title, (column("batch"), *columns), rows)
 
 
 # --- what one prediction is made of ---
@@ -243,10 +239,10 @@ def _pivot(found: Predictions, title: str, value: Callable[[Prediction], Any], w
 def op_table(one: Prediction, title: str) -> Table:
     """The costliest ops."""
     columns = (
-        Column("op", right=False), Column("calls", units.exact, optional=1), Column("first in", right=False),
+        column("op"), column("calls", optional=1), Column("first in", right=False),
         Column("shapes", right=False, optional=2), Column("in", right=False, optional=3),
-        Column("time", seconds, raw="time_s"), Column("share", units.percent),
-        metric_column("bound", optional=4), metric_column("percent_of_roof"),
+        column("time_s", heading="time"), column("share"),
+        column("bound", optional=4), column("percent_of_roof"),
     )  # fmt: skip
     rows = tuple(
         (_short_op(op.name), op.calls, op.module, op.shapes, op.precision, op.time_s, op.share, op.bound,
@@ -264,15 +260,15 @@ def _short_op(name: str) -> str:
 def phase_table(one: Prediction, title: str) -> Table:
     total = sum(one.phases.values())
     rows = [(phase, one.phases[phase], one.phases[phase] / total) for phase in _PHASES if phase in one.phases and total]
-    columns = (Column("phase", right=False), Column("time", seconds, raw="time_s"), Column("share", units.percent))
+    columns = (column("phase"), column("time_s", heading="time"), column("share"))
     return Table(title, columns, tuple(rows))
 
 
 def advice_table(one: Prediction, title: str) -> Table:
     columns = (
         Column("change", right=False), Column("options", right=False, optional=1),
-        Column("time/step", seconds, raw="time_s"), Column("samples/s", rate, raw="samples_per_s"),
-        metric_column("gain"),
+        column("time_s"), column("samples_per_s"),
+        column("gain"),
     )  # fmt: skip
     rows = tuple((advice.change, advice.options, advice.time_s, advice.throughput, advice.gain)
                  for advice in one.advice)  # fmt: skip
@@ -282,8 +278,8 @@ def advice_table(one: Prediction, title: str) -> Table:
 def run_table(found: Predictions, *, epochs: int, dataset_size: int, price: float | None) -> Table:
     """A whole training run on each device."""
     columns = [
-        Column("device", right=False), Column("GPUs" if any(one.many for one in found) else "batch", units.exact),
-        Column("steps", units.exact), Column("time", duration, raw="time_s"),
+        column("device"), Column("GPUs" if any(one.many for one in found) else "batch", units.exact),
+        column("steps"), Column("time", duration, raw="time_s"),
         Column("90% interval", optional=1),
     ]  # fmt: skip
     columns += [Column("cost", money)] if price is not None else []

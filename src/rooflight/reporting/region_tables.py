@@ -10,6 +10,7 @@ import msgspec
 from rooflight import units
 from rooflight.ledger import Ledger, Measurement, Value
 from rooflight.metrics import EXECUTED_FLOPS
+from rooflight.reporting.columns import column
 from rooflight.reporting.measure_text import crowded
 from rooflight.reporting.table import Column, Table
 from rooflight.units import seconds, whole_bytes, whole_count
@@ -57,32 +58,32 @@ def _columns(rows: Sequence[Measurement]) -> list[_ColumnOf]:
     columns: list[_ColumnOf] = [
         (Column("region", right=False), lambda row: row.name),
         (Column("executions", units.exact), lambda row: _value(row, "executions") or 0),
-        _quantity("timed", "timed_executions", units.exact, optional=3),
-        (Column("time", seconds, raw="wall_time_s"), lambda row: _value(row, "wall_time_s")),
+        _quantity("timed_executions", optional=3),
+        (column("wall_time_s", heading="time"), lambda row: _value(row, "wall_time_s")),
         (Column("least", seconds, optional=3, raw="wall_time_s_least"), lambda row: _time(row).low),
         (Column("most", seconds, optional=3, raw="wall_time_s_most"), lambda row: _time(row).high),
-        (Column("GPU span", seconds, optional=1, raw="gpu_span_s"), lambda row: _value(row, "gpu_span_s")),
+        (column("gpu_span_s", optional=1), lambda row: _value(row, "gpu_span_s")),
     ]
     used = [name for name in EXECUTED_FLOPS if any(_in_total(row, name) for row in rows)]
     columns += [_unit(name) for name in used]
     # One unit alone is the total.
     if len(used) != 1:
-        columns.append(_quantity("FLOPs", "executed_flops", whole_count, optional=1))
+        columns.append(_quantity("executed_flops", "FLOPs", optional=1))
     columns += [
-        _quantity("DRAM read", "dram_bytes_read", whole_bytes, optional=1),
-        _quantity("DRAM written", "dram_bytes_written", whole_bytes, optional=1),
-        _quantity("L2", "l2_bytes", whole_bytes, optional=3),
-        _quantity("L1", "l1_bytes", whole_bytes, optional=3),
-        (Column("FLOP/B", units.ratio, optional=2), intensity),
-        _quantity("growth", "growth_bytes", whole_bytes, optional=3),
+        _quantity("dram_bytes_read", "DRAM read", optional=1),
+        _quantity("dram_bytes_written", "DRAM written", optional=1),
+        _quantity("l2_bytes", "L2", optional=3),
+        _quantity("l1_bytes", "L1", optional=3),
+        (column("intensity", raw="FLOP/B", optional=2), intensity),
+        _quantity("growth_bytes", optional=3),
         # On a CPU there is only the process's peak so far, which says nothing about one region.
-        _quantity("peak", "peak_allocated_bytes", whole_bytes, optional=4),
+        _quantity("peak_allocated_bytes", "peak", optional=4),
     ]
     return columns
 
 
-def _quantity(title: str, name: str, write: Callable[[Any], str], *, optional: int) -> _ColumnOf:
-    return Column(title, write, optional=optional, raw=name), lambda row: _value(row, name)
+def _quantity(name: str, heading: str = "", *, optional: int) -> _ColumnOf:
+    return column(name, heading=heading, optional=optional), lambda row: _value(row, name)
 
 
 def _unit(name: str) -> _ColumnOf:

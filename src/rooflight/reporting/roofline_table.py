@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from rooflight import units
+from rooflight.reporting.columns import column
 from rooflight.reporting.roofline_marks import Mark
-from rooflight.reporting.table import Column, Table, metric_column
-from rooflight.units import seconds, tera, whole_bytes, whole_count
+from rooflight.reporting.table import Column, Table
+from rooflight.units import tera
 
 
 def marks_table(marks: Sequence[Mark]) -> Table:
     """Of each what counters saw where they ran, else what formulas say; the slowest first."""
     columns = (
         Column("what", right=False, whole=True), Column("op or layer", right=False), Column("where", right=False),
-        Column("phase", right=False, optional=3), Column("count", units.exact, optional=4),
-        Column("time", seconds, raw="time_s"), Column("share", units.percent, optional=1),
-        Column("basis", right=False, whole=True), Column("FLOPs", whole_count, optional=2, raw="flops"),
-        Column("bytes", whole_bytes, optional=2), metric_column("intensity"),
-        Column("TFLOP/s", tera, raw="flops_per_s"), metric_column("percent_of_roof"), metric_column("bound"),
+        column("phase", optional=3), Column("count", units.exact, optional=4),
+        column("time_s", heading="time"), column("share", optional=1),
+        Column("basis", right=False, whole=True), column("flops", optional=2),
+        column("bytes", optional=2), column("intensity"),
+        Column("TFLOP/s", tera, raw="flops_per_s"), column("percent_of_roof"), column("bound"),
     )  # fmt: skip
     rows = tuple(_row(mark) for mark in marks)
     return Table("", columns, rows, frozenset(i for i, mark in enumerate(marks) if mark.kind == "step"))

@@ -26,10 +26,11 @@ from rooflight.measured.step import (
 )
 from rooflight.metrics import ratio
 from rooflight.prediction.paleo import Scope, ppp_of_step
+from rooflight.reporting.columns import column
 from rooflight.reporting.measure_text import doubt
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.written import figure, kernel_name
-from rooflight.units import giga, per_second, seconds, share, signed_percent, tera, whole_bytes
+from rooflight.units import giga, per_second, seconds, share, signed_percent, tera
 
 
 def time_table(measured: Measured) -> Table:
@@ -156,7 +157,7 @@ def memory_table(measured: Measured) -> Table:
     for name, key in (("outputs of all ops", "output_bytes"), ("largest workspace of an op", "workspace_bytes")):
         if (value := measured.total.get(key)) is not None:
             lines.append((name, value))
-    columns = (Column("memory", right=False), Column("bytes", whole_bytes), Column("exactly", units.exact))
+    columns = (Column("memory", right=False), column("bytes"), column("exactly"))
     return Table("", columns, tuple((name, value, value) for name, value in lines))
 
 
@@ -185,8 +186,8 @@ def kernel_table(measured: Measured, *, limit: int = 10) -> Table:
         shown.append((Label(label, label), len(rest), _time(rest), ratio(_time(rest), everything), ""))
     of_cpu = any(kernel.kind == "primitive" for kernel in measured.ledger.kernels)
     columns = (
-        Column("oneDNN primitive" if of_cpu else "kernel", right=False), Column("calls", units.exact),
-        Column("time" if of_cpu else "kernel time", seconds), Column("share", units.percent, optional=1),
+        Column("oneDNN primitive" if of_cpu else "kernel", right=False), column("calls"),
+        Column("time" if of_cpu else "kernel time", seconds), column("share", optional=1),
         Column("of", right=False, optional=2),
     )  # fmt: skip
     return Table("", columns, tuple(shown))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rooflight import units
+from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.study.fitting import Fit
 from rooflight.study.hypotheses.grid import written
@@ -158,10 +159,10 @@ def scaling_table(found: Sequence[Scaling]) -> Table:
         for point in one.points
     )  # fmt: skip
     columns = (
-        Column("of", right=False, whole=True), Column("by", str, right=False, optional=2), Column("GPUs", units.exact),
-        Column("parallel", str, right=False, optional=3), Column("batch each", units.exact, optional=1),
-        Column("samples/s", per_second, raw="samples_per_s"), Column("speed-up", quotient),
-        Column("efficiency", units.percent),
+        Column("of", right=False, whole=True), Column("by", str, right=False, optional=2), column("gpus"),
+        Column("parallel", str, right=False, optional=3), column("batch_each", optional=1),
+        column("samples_per_s"), column("speedup", raw="speed-up"),
+        column("efficiency"),
     )  # fmt: skip
     return Table("one GPU and several: every GPU keeps its batch", columns, lines)
 

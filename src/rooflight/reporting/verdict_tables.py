@@ -14,13 +14,14 @@ from rooflight.measured.rows import NO_OP, SEVERAL
 from rooflight.measured.step import rates
 from rooflight.prediction.result import Advice
 from rooflight.reporting import text
+from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.measured_folding import fold_measured
-from rooflight.reporting.table import Column, Label, Table, metric_column
+from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.verdict_text import CONVENTIONS, advised, place, step_advised, step_line
 from rooflight.reporting.written import cut
 from rooflight.summary import By
-from rooflight.units import per_second, seconds, tera
+from rooflight.units import seconds, tera
 
 NAME_WIDTH = 40
 _ADVISED_ROWS = 8
@@ -55,8 +56,8 @@ def step_table(of: Ledger | Judge) -> Table:
     step = judge.step()
     columns = (
         Column("the step", right=False), Column("options", right=False, optional=2),
-        metric_column("kernel_time_s"), Column("wall", seconds, raw="wall_time_s"),
-        Column("samples/s", per_second, raw="throughput"), metric_column("gain"),
+        column("kernel_time_s"), column("wall_time_s"),
+        column("throughput"), column("gain"),
         Column("found by", right=False, optional=1),
     )  # fmt: skip
     speed = rates(judge.measured).samples_per_s
@@ -154,18 +155,18 @@ def _columns(judge: Judge, by: By, step: StepVerdict) -> _Columns:
 
     return [
         (Column("layer" if by == "module" else by, right=False), lambda row: _label(judge, row)),
-        (Column("type", right=False, optional=9), lambda row: row.type),
-        (metric_column("kernel_time_s"), lambda row: row.time_s),
-        (Column("share", units.percent, optional=2), lambda row: row.share),
-        (metric_column("intensity"), lambda row: row.intensity),
+        (column("type", optional=9), lambda row: row.type),
+        (column("kernel_time_s"), lambda row: row.time_s),
+        (column("share", optional=2), lambda row: row.share),
+        (column("intensity"), lambda row: row.intensity),
         (Column("by formula", units.ratio, optional=7, raw="estimated_intensity"), lambda row: row.estimated_intensity),
-        (Column("ridge", units.ratio, optional=4), lambda row: row.ridge),
+        (column("ridge", optional=4), lambda row: row.ridge),
         (Column("side", right=False, whole=True, optional=3), lambda row: _SIDES[row.side]),
         (Column("TFLOP/s", tera, optional=8, raw="flops_per_s"), lambda row: row.flops_per_s),
         (Column("roof", tera, optional=5, raw="attainable_flops_per_s"), lambda row: row.attainable_flops_per_s),
-        (metric_column("percent_of_roof"), lambda row: row.percent_of_roof),
-        (metric_column("bound"), bound),
-        (metric_column("far", optional=6), lambda row: row.far),
+        (column("percent_of_roof"), lambda row: row.percent_of_roof),
+        (column("bound"), bound),
+        (column("far", optional=6), lambda row: row.far),
         (Column("would help", right=False, whole=True, optional=1), helps),
         (Column("saves", _seconds, optional=1, raw="saved_s"), lambda row: row.advice.saved_s if row.advice else None),
     ]  # fmt: skip

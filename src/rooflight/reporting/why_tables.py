@@ -8,6 +8,7 @@ from typing import Any, Literal
 from rooflight.comparison.sides import Comparison
 from rooflight.comparison.why import Reasons, Term, Why
 from rooflight.explanation.cause import Account, Explained
+from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table
 from rooflight.units import seconds, whole_bytes, whole_count
 
@@ -37,7 +38,7 @@ def why_table(one: Why) -> Table:
         *(Column(name.upper() if both else one.quantity, write) for name in sides),
         *([Column("B − A", write)] if both and one.is_comparable else []),
         Column("share", _percent, optional=1),
-        Column("evidence", right=False, optional=3),
+        column("evidence", optional=3),
     ]
     return Table("", tuple(columns), tuple(lines), frozenset({0, len(lines) - 1}))
 

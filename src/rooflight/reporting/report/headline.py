@@ -78,11 +78,11 @@ def _predicted_time(told: Told) -> Iterator[Fact]:
     one = None if told.is_measured else _own_prediction(told)
     if one is None:
         return
-    from rooflight.reporting.predict_tables import between, rate
+    from rooflight.reporting.predict_tables import between
 
     yield Fact(
         f"time of a step, predicted on {one.device}", seconds(one.time_s),
-        f"90% interval {between(one.time_interval_s)} · {rate(one.throughput)} samples/s · MFU {text('mfu', one.mfu)} "
+        f"90% interval {between(one.time_interval_s)} · {per_second(one.throughput)} samples/s · MFU {text('mfu', one.mfu)} "
         f"· {text('intensity', one.intensity)} FLOP/byte · {one.tier}",
     )  # fmt: skip
 
