@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import msgspec
 import pytest
 import vl_convert
+from jsonschema import ValidationError
 from measured_ledgers import compiled, toy
 
 import rooflight
@@ -19,6 +21,7 @@ from rooflight.explanation.devices import DeviceTime
 from rooflight.hardware.devices import find
 from rooflight.ledger import Kernel, Ledger, Measurement, Value
 from rooflight.prediction.result import Predictions
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import log_ticks
 from rooflight.reporting.charts.chart import Chart
 from rooflight.reporting.charts.devices import devices_chart
@@ -111,6 +114,37 @@ def test_every_chart_can_be_drawn(charts: dict[str, Chart]) -> None:
         svg = vl_convert.vegalite_to_svg(chart.spec, config=config("dark"))
         assert svg.count("<path") > 10, chart.name
         assert "NaN" not in svg and "undefined" not in svg, chart.name
+
+
+def test_every_chart_is_vega_lite(charts: dict[str, Chart], resnet: Ledger) -> None:
+    roofline = roofline_chart(resnet)
+    assert roofline is not None
+    for chart in (*charts.values(), roofline):
+        alt.Chart.from_dict(chart.spec)  # raises where the schema has no such thing
+
+
+def test_the_schema_finds_a_wrong_word() -> None:
+    wrong = vl.view([{"a": 1}]).mark("dot").encode(x=vl.field("a:Q"))
+    with pytest.raises(ValidationError, match="dot"):
+        alt.Chart.from_dict(wrong.to_dict())
+
+
+def test_rows_are_there_once_and_a_selection_names_its_view() -> None:
+    rows, others = [{"a": 1}, {"a": 2}], [{"a": 3}]
+    picked, hover = vl.picked("one", fields=["a"], bind="legend"), vl.picked("other", on="pointerover", empty=False)
+    switch = vl.switch("all", False, {"input": "checkbox"})
+    bars = vl.view(rows).mark("bar").encode(x=vl.field("a:Q"), opacity=vl.either(hover, 1, 0))
+    made = vl.layer(bars, bars.add_params(picked, hover), vl.view([*rows]).mark("text").filter(picked),
+                    vl.view(others, "named").mark("rule")).add_params(switch).to_dict()  # fmt: skip
+    assert made["datasets"] == {"data-0": rows, "named": others}
+    assert [part["data"]["name"] for part in made["layer"]] == ["data-0", "data-0", "data-0", "named"]
+    (view,) = (part["name"] for part in made["layer"] if "name" in part)
+    assert [(one["name"], one.get("views")) for one in made["params"]] == [
+        ("one", [view]), ("other", [view]), ("all", None)
+    ]  # fmt: skip
+    assert made["layer"][0]["encoding"]["opacity"]["condition"] == {"param": "other", "empty": False, "value": 1}
+    assert made["layer"][2]["transform"] == [{"filter": {"param": "one"}}]
+    assert bars.params == () and bars.to_dict().get("params") is None
 
 
 def test_names_are_data_and_nothing_is_loaded(charts: dict[str, Chart]) -> None:

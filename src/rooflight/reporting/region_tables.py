@@ -13,7 +13,7 @@ from rooflight.metrics import EXECUTED_FLOPS
 from rooflight.reporting.columns import column
 from rooflight.reporting.measure_text import crowded
 from rooflight.reporting.table import Column, Table
-from rooflight.units import seconds, whole_bytes, whole_count
+from rooflight.units import seconds, whole_count
 
 CONVENTIONS = (
     "values are those of one execution; time is by the host's clock, the GPU waited for, the median of `timed` "

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rooflight.metrics import METRICS
-
 Cell = Any
 
 
@@ -34,15 +32,6 @@ class Column:
     def cuttable(self) -> bool:
         """May its text be cut short where there is no room?"""
         return not self.right and not self.whole
-
-
-def metric_column(name: str, *, optional: int = 0, heading: str = "", about: str = "") -> Column:
-    """A column of one of the metrics: its title, what it means, how it is written and what it is called in files come
-    from there."""
-    metric = METRICS[name]
-    word = metric.unit == "word"
-    return Column(heading or metric.title, metric.text, right=not word, optional=optional, whole=word, raw=name,
-                  about=about or metric.about)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import altair as alt
-
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import WIDTH
 
 _PREFIX_APART = r"regexp('([a-zA-Zµ]?)$')"
@@ -18,19 +17,19 @@ _NARROW = 560
 """A phone's page is narrower than that."""
 
 
-def on_phone(narrow: float, wide: float) -> alt.ExprRef:
+def on_phone(narrow: float, wide: float) -> vl.Spec:
     """One number for a phone, another for everything else."""
-    return alt.ExprRef(f"{PLACE_WIDTH} < {_NARROW} ? {narrow} : {wide}")
+    return vl.expr(f"{PLACE_WIDTH} < {_NARROW} ? {narrow} : {wide}")
 
 
 def si_axis(title: str | None, unit: str, *, values: Iterable[float] | None = None, ticks: int | None = None,
-            grid: bool = True) -> alt.Axis:  # fmt: skip
+            grid: bool = True) -> vl.Spec:  # fmt: skip
     """An axis of SI values: the prefix goes to the unit. `values`: where its labels stand, else where Vega likes."""
     given: dict[str, Any] = {} if values is None else {"values": list(values)}
     if ticks is not None:
         given["tickCount"] = ticks
     value = f"replace(format(datum.value, '~s'), {_PREFIX_APART}, ' $1{unit}')"
-    return alt.Axis(title=title, labelExpr=f"datum.value ? {value} : '0 {unit}'", labelOverlap=True, grid=grid, **given)
+    return dict(title=title, labelExpr=f"datum.value ? {value} : '0 {unit}'", labelOverlap=True, grid=grid, **given)
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -50,10 +49,10 @@ def _rounded(step: int, power: int) -> float:
     return step * 10.0**power if power >= 0 else step / 10.0**-power
 
 
-def log_scale(values: Iterable[float]) -> tuple[alt.Scale, list[float]]:
+def log_scale(values: Iterable[float]) -> tuple[vl.Spec, list[float]]:
     """A logarithmic scale with a little room around the values, and its ticks: at least two of them."""
     known = [value for value in values if value > 0]
     low, high = min(known) / 1.25, max(known) * 1.25
     while len(log_ticks(low, high)) < 2:
         low, high = low / 1.3, high * 1.3
-    return alt.Scale(type="log", domain=[low, high], nice=False), log_ticks(low, high)
+    return dict(type="log", domain=[low, high], nice=False), log_ticks(low, high)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
-
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.series import MOST, Series, series
 from rooflight.reporting.charts.theme import COLOURS
+from rooflight.reporting.columns import column
 from rooflight.reporting.study_trends import words
 from rooflight.reporting.table import Column, Table
 from rooflight.study.cell import Row, Side
@@ -56,7 +55,6 @@ class _Bar:
     amount: float
 
 
-@unchecked
 def cells_chart(rows: Sequence[Row]) -> Chart | None:
     """`None` where nothing is known of any cell. Of a study without times and memory: what it costs by formula."""
     for quantities in (_RUN, _COST):
@@ -86,7 +84,7 @@ def _chart(bars: Sequence[_Bar], quantities: Sequence[_Quantity], *, batches: Co
     of = {one: [bar for bar in drawn if bar.quantity == one.name] for one in quantities}
     seen = [one for one in quantities if of[one]]
     panels = [_panel(of[one], one, lines if one is seen[0] else lines.unnamed, sides=_present(drawn)) for one in seen]
-    made = alt.concat(*panels, columns=2, spacing=16).resolve_scale(
+    made = vl.concat(*panels, columns=2, spacing=16).resolve_scale(
         color="independent", strokeDash="independent", y="independent", yOffset="independent"
     )
     hint = "Click a device in the legend to see it alone." if len(lines.names) > 1 else ""
@@ -108,41 +106,40 @@ def _panel(bars: Sequence[_Bar], one: _Quantity, lines: Series, *, sides: Sequen
         for bar in bars
     ]  # fmt: skip
     most = max(bar.amount for bar in bars) or 1.0
-    x = alt.X("amount:Q", axis=si_axis(one.title, one.unit, ticks=3),
-              scale=alt.Scale(domain=[0, 1.3 * most], nice=False))  # fmt: skip
+    x = vl.field("amount:Q", axis=si_axis(one.title, one.unit, ticks=3),
+                 scale=dict(domain=[0, 1.3 * most], nice=False))  # fmt: skip
     # Names of models are users': they stand in the data alone, in the order of the study.
-    y = alt.Y("group:N", sort=None, title=None,
-              axis=alt.Axis(domain=False, ticks=False, grid=False, labelLimit=on_phone(66, _LABELS), labelFontSize=10,
-                            labelExpr=_WRAPPED, labelLineHeight=11),
-              scale=alt.Scale(paddingInner=_GAP / (_GAP + _BAR * len(places)), paddingOuter=0.1))  # fmt: skip
-    offset = alt.YOffset("place:N", sort=places, scale=alt.Scale(domain=places))
-    data = inline(rows)
+    y = vl.field("group:N", sort=None, title=None,
+                 axis=dict(domain=False, ticks=False, grid=False, labelLimit=on_phone(66, _LABELS), labelFontSize=10,
+                           labelExpr=_WRAPPED, labelLineHeight=11),
+                 scale=dict(paddingInner=_GAP / (_GAP + _BAR * len(places)), paddingOuter=0.1))  # fmt: skip
+    offset = vl.field("place:N", sort=places, scale=dict(domain=places))
     legend = None
     if lines.has_legend and len(sides) > 1:
-        legend = alt.Legend(orient="top", symbolType="square", symbolFillColor="transparent", symbolSize=90,
-                            symbolStrokeColor=COLOURS[-1], columns=on_phone(1, 3))  # fmt: skip
-    dash = alt.StrokeDash("side:N", title=None, sort=list(sides), legend=legend,
-                          scale=alt.Scale(domain=list(sides), range=[_LOOKS[side][1] for side in sides]))  # fmt: skip
-    full = alt.FillOpacity("full:Q", scale=None, legend=None)
-    tips = [alt.Tooltip("group:N", title="cell"), alt.Tooltip("device:N"), alt.Tooltip("side:N", title="it was"),
-            alt.Tooltip("text:N", title=one.title)]  # fmt: skip
-    blocks = alt.Chart(data).mark_bar(strokeWidth=1, cornerRadiusEnd=1.5).encode(
+        legend = dict(orient="top", symbolType="square", symbolFillColor="transparent", symbolSize=90,
+                      symbolStrokeColor=COLOURS[-1], columns=on_phone(1, 3))  # fmt: skip
+    dash = vl.field("side:N", title=None, sort=list(sides), legend=legend,
+                    scale=dict(domain=list(sides), range=[_LOOKS[side][1] for side in sides]))  # fmt: skip
+    full = vl.field("full:Q", scale=None, legend=None)
+    tips = [vl.field("group:N", title="cell"), vl.field("device:N"), vl.field("side:N", title="it was"),
+            vl.field("text:N", title=one.title)]  # fmt: skip
+    blocks = vl.view(rows).mark("bar", strokeWidth=1, cornerRadiusEnd=1.5).encode(
         x=x, y=y, yOffset=offset, color=lines.color, stroke=_outline(lines), fillOpacity=full,
         strokeDash=dash, opacity=lines.faint(), tooltip=tips,
     )  # fmt: skip
     if lines.has_legend:  # the selection stands in one panel; the other listens
         blocks = blocks.add_params(lines.picked)
-    said = alt.Chart(data).mark_text(align="left", dx=4, fontSize=9.5).encode(
-        x=x, y=y, yOffset=offset, text=alt.Text("text:N"), opacity=lines.faint()
+    said = vl.view(rows).mark("text", align="left", dx=4, fontSize=9.5).encode(
+        x=x, y=y, yOffset=offset, text=vl.field("text:N"), opacity=lines.faint()
     )  # fmt: skip
     width, groups = WIDTH // 2 - _LABELS - 24, len({bar.group for bar in bars})
-    return alt.layer(blocks, said).properties(width=width, height=groups * (_BAR * len(places) + _GAP))
+    return vl.layer(blocks, said).properties(width=width, height=groups * (_BAR * len(places) + _GAP))
 
 
-def _outline(lines: Series) -> alt.Stroke:
+def _outline(lines: Series) -> vl.Spec:
     """The colour of the bar: one that is hardly filled is still seen."""
-    scale = alt.Scale(domain=list(lines.names), range=list(COLOURS[: len(lines.names)]))
-    return alt.Stroke("device:N", scale=scale, legend=None)
+    scale = dict(domain=list(lines.names), range=list(COLOURS[: len(lines.names)]))
+    return vl.field("device:N", scale=scale, legend=None)
 
 
 def _caption(groups: Sequence[str], devices: Sequence[str], sides: Sequence[Side], *, batches: Collection[int]) -> str:
@@ -169,7 +166,7 @@ def _table(bars: Sequence[_Bar], quantities: Sequence[_Quantity]) -> Table:
         found.setdefault((bar.group, bar.device), {})[bar.quantity, bar.side] = bar.amount
     kinds = [(one, side) for one in quantities for side in _LOOKS
              if any((bar.quantity, bar.side) == (one.name, side) for bar in bars)]  # fmt: skip
-    columns = [Column("cell", right=False), Column("device", right=False)]
+    columns = [Column("cell", right=False), column("device")]
     columns += [Column(f"{one.name}, {side}", _written(one), raw=f"{one.name}.{side}") for one, side in kinds]
     rows = tuple((*place, *(held.get((one.name, side)) for one, side in kinds)) for place, held in found.items())
     return Table("", tuple(columns), rows)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rooflight.reporting.charts.vega_lite import Drawing
 from rooflight.reporting.table import Table
-
-if TYPE_CHECKING:
-    import altair as alt
 
 WIDTH = 760
 """Of a picture, in pixels; in a page a chart takes the width that there is."""
@@ -26,24 +23,17 @@ class Chart:
     """What it shows."""
     caption: str
     """How to read it, and where its numbers are from: true on paper, too."""
-    definition: alt.Chart | alt.LayerChart | alt.ConcatChart | alt.VConcatChart | alt.HConcatChart
-    """With its data inside, or by name, and without a theme; its width is `WIDTH`."""
+    definition: Drawing
+    """With its data inside and without a theme; its width is `WIDTH`."""
     table: Table
     """The same numbers, for readers who cannot see it and for formats without pictures."""
     hint: str = ""
     """What can be done with it, where it answers to clicks; nowhere else."""
-    datasets: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """Rows that the definition names: Altair goes through each value of those that stand in it."""
 
     @cached_property
     def spec(self) -> dict[str, Any]:
         """The definition as Vega-Lite."""
-        # Checked by tests; checking it again takes as long as drawing it.
-        made: dict[str, Any] = self.definition.to_dict(validate=False)
-        made.pop("config", None)
-        if self.datasets:
-            made["datasets"] = {**made.get("datasets", {}), **self.datasets}
-        return made
+        return self.definition.to_dict()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """In a notebook: interactive where that can be shown, else as a picture."""

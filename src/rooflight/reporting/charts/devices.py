@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import altair as alt
-
 from rooflight import units
 from rooflight.explanation.devices import DeviceTime
 from rooflight.metrics import fit_text, percent_text
 from rooflight.prediction.result import Prediction, Predictions
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import PLACE_WIDTH, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.theme import COLOURS
-from rooflight.reporting.predict_tables import between, rate
-from rooflight.reporting.table import Column, Table, metric_column
-from rooflight.units import seconds
+from rooflight.reporting.columns import column
+from rooflight.reporting.predict_tables import between
+from rooflight.reporting.table import Column, Table
+from rooflight.units import per_second, seconds
 
 _ROW = 34
 """Height of a device, in pixels."""
@@ -28,7 +27,6 @@ _UNKNOWN = COLOURS[4]
 Row = dict[str, Any]
 
 
-@unchecked
 def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int | None = None) -> Chart | None:
     """`batch`: which of several; else the largest that fits every device."""
     if isinstance(predictions, Predictions):
@@ -40,9 +38,9 @@ def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int
                  "time_text": seconds(one.time_s)} for one in predictions]  # fmt: skip
         caption = "Predicted time of the same step on each device, the fastest first."
         columns = (
-            Column("device", right=False),
-            Column("time/step", seconds, raw="time_s"),
-            Column("tier", right=False),
+            column("device"),
+            column("time_s"),
+            column("tier"),
         )
         table = Table("", columns, tuple((one.device, one.time_s, one.tier) for one in predictions))
     if not rows:
@@ -53,7 +51,7 @@ def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int
     panels = [_time(rows, order, WIDTH // 2 if knows_memory else WIDTH - 120)]
     if knows_memory:
         panels.append(_memory([row for row in rows if row.get("memory") is not None], order))
-    made = alt.concat(*panels, columns=2, spacing=20).resolve_scale(color="independent")
+    made = vl.concat(*panels, columns=2, spacing=20).resolve_scale(color="independent")
     return Chart("devices", "Devices side by side", caption, made, table)
 
 
@@ -73,7 +71,7 @@ def _row(one: Prediction) -> Row:
     row: Row = {
         "device": one.device, "time": one.time_s, "low": one.time_interval_s.low, "high": one.time_interval_s.high,
         "bound": one.bound, "text": f"{seconds(one.time_s)}, {what}", "time_text": seconds(one.time_s),
-        "between": between(one.time_interval_s), "tier": one.tier, "rate": rate(one.throughput), "what": what,
+        "between": between(one.time_interval_s), "tier": one.tier, "rate": per_second(one.throughput), "what": what,
     }  # fmt: skip
     if memory is not None:
         row |= {
@@ -84,62 +82,60 @@ def _row(one: Prediction) -> Row:
     return row
 
 
-def _y(order: Sequence[str]) -> alt.Y:
-    axis = alt.Axis(domain=False, ticks=False, grid=False, labelLimit=105, labelFontSize=10, labelPadding=2)
-    return alt.Y("device:N", sort=list(order), title=None, axis=axis, scale=alt.Scale(paddingInner=0.35))
+def _y(order: Sequence[str]) -> vl.Spec:
+    axis = dict(domain=False, ticks=False, grid=False, labelLimit=105, labelFontSize=10, labelPadding=2)
+    return vl.field("device:N", sort=list(order), title=None, axis=axis, scale=dict(paddingInner=0.35))
 
 
 def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
     end = "high" if "high" in rows[0] else "time"
     most = max(row[end] for row in rows) * (2.3 if end == "high" else 1.2)  # room for what stands behind a bar
-    x = alt.X("time:Q", axis=si_axis("time of a step", "s", ticks=5), scale=alt.Scale(domain=[0, most], nice=False))
+    x = vl.field("time:Q", axis=si_axis("time of a step", "s", ticks=5), scale=dict(domain=[0, most], nice=False))
     y = _y(order)
-    data = inline(rows)
     names = [name for name in _BOUNDS if any(row.get("bound") == name for row in rows)]
     tips = [("device", "device"), ("time_text", "time of a step"), ("between", "90% interval"),
             ("rate", "samples a second"), ("what", "it is"), ("tier", "tier")]  # fmt: skip
-    bars = alt.Chart(data).mark_bar(height={"band": 0.62}).encode(
-        x=x, y=y, tooltip=[alt.Tooltip(f"{field}:N", title=title) for field, title in tips if field in rows[0]]
+    bars = vl.view(rows).mark("bar", height={"band": 0.62}).encode(
+        x=x, y=y, tooltip=[vl.field(f"{field}:N", title=title) for field, title in tips if field in rows[0]]
     )  # fmt: skip
     if names:
-        bars = bars.encode(color=alt.Color(
-            "bound:N", title="bound by", sort=names, legend=alt.Legend(orient="top"),
-            scale=alt.Scale(domain=names, range=[_BOUNDS[name] for name in names])))  # fmt: skip
+        bars = bars.encode(color=vl.field(
+            "bound:N", title="bound by", sort=names, legend=dict(orient="top"),
+            scale=dict(domain=names, range=[_BOUNDS[name] for name in names])))  # fmt: skip
     else:
-        bars = bars.encode(color=alt.ColorValue(_UNKNOWN))
+        bars = bars.encode(color=vl.value(_UNKNOWN))
     layers: list[Any] = [bars]
     if "low" in rows[0]:
-        spread = alt.Chart(data).mark_rule(style="ink", strokeWidth=1.4).encode(
-            x=alt.X("low:Q", scale=x["scale"], axis=x["axis"]), x2=alt.X2("high:Q"), y=y
+        spread = vl.view(rows).mark("rule", style="ink", strokeWidth=1.4).encode(
+            x=vl.field("low:Q", scale=x["scale"], axis=x["axis"]), x2=vl.field("high"), y=y
         )  # fmt: skip
-        ends = [alt.Chart(data).mark_tick(style="ink", size=9, thickness=1.4).encode(
-            x=alt.X(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y) for end in ("low", "high")]  # fmt: skip
+        ends = [vl.view(rows).mark("tick", style="ink", size=9, thickness=1.4).encode(
+            x=vl.field(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y) for end in ("low", "high")]  # fmt: skip
         layers += [spread, *ends]
-    said = alt.Chart(data).transform_calculate(said=f"{PLACE_WIDTH} > 560 ? datum.text : datum.time_text")
-    layers.append(said.mark_text(align="left", dx=7, fontSize=11).encode(
-        x=alt.X(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y,
-        text=alt.Text("said:N")))  # fmt: skip
-    return alt.layer(*layers).properties(width=width, height=_ROW * len(order))
+    said = vl.view(rows).calculate(said=f"{PLACE_WIDTH} > 560 ? datum.text : datum.time_text")
+    layers.append(said.mark("text", align="left", dx=7, fontSize=11).encode(
+        x=vl.field(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y,
+        text=vl.field("said:N")))  # fmt: skip
+    return vl.layer(*layers).properties(width=width, height=_ROW * len(order))
 
 
 def _memory(rows: Sequence[Row], order: Sequence[str]) -> Any:
     most = max(max(row["memory"], row["capacity"]) for row in rows)
-    scale = alt.Scale(domain=[0, 1.1 * most], nice=False)
+    scale = dict(domain=[0, 1.1 * most], nice=False)
     axis = si_axis("memory of the device", "B", ticks=4)
     y = _y(order)
-    data = inline(rows)
-    tips = [alt.Tooltip("device:N"), alt.Tooltip("memory_text:N", title="memory")]
-    has = alt.Chart(data).mark_bar(style="soft", opacity=0.22, height={"band": 0.8}).encode(
-        x=alt.X("capacity:Q", scale=scale, axis=axis), y=y, tooltip=tips
+    tips = [vl.field("device:N"), vl.field("memory_text:N", title="memory")]
+    has = vl.view(rows).mark("bar", style="soft", opacity=0.22, height={"band": 0.8}).encode(
+        x=vl.field("capacity:Q", scale=scale, axis=axis), y=y, tooltip=tips
     )  # fmt: skip
-    needs = alt.Chart(data).mark_bar(height={"band": 0.3}, color=COLOURS[2]).encode(
-        x=alt.X("memory:Q", scale=scale, axis=axis), y=y, tooltip=tips,
-        color=alt.ColorValue(**alt.when("datum.fits").then(alt.value(COLOURS[2])).otherwise(alt.value(COLOURS[1]))),
+    needs = vl.view(rows).mark("bar", height={"band": 0.3}, color=COLOURS[2]).encode(
+        x=vl.field("memory:Q", scale=scale, axis=axis), y=y, tooltip=tips,
+        color=vl.either("datum.fits", COLOURS[2], COLOURS[1]),
     )  # fmt: skip
-    text = alt.Chart(data).mark_text(align="left", dx=3, dy=-8, fontSize=10).encode(
-        x=alt.value(0), y=y, text=alt.Text("memory_text:N")
+    text = vl.view(rows).mark("text", align="left", dx=3, dy=-8, fontSize=10).encode(
+        x=vl.value(0), y=y, text=vl.field("memory_text:N")
     )  # fmt: skip
-    return alt.layer(has, needs, text).properties(width=WIDTH // 2 - 190, height=_ROW * len(order))
+    return vl.layer(has, needs, text).properties(width=WIDTH // 2 - 190, height=_ROW * len(order))
 
 
 def _caption(found: Sequence[Prediction]) -> str:
@@ -154,17 +150,17 @@ def _caption(found: Sequence[Prediction]) -> str:
 
 def _table(found: Sequence[Prediction]) -> Table:
     cells: list[tuple[Column, Callable[[Prediction], Any]]] = [
-        (Column("device", right=False), lambda one: one.device),
-        (Column("tier", right=False, optional=2), lambda one: one.tier),
-        (Column("time/step", seconds, raw="time_s"), lambda one: one.time_s),
+        (column("device"), lambda one: one.device),
+        (column("tier", optional=2), lambda one: one.tier),
+        (column("time_s"), lambda one: one.time_s),
         (Column("90% interval", optional=1), lambda one: between(one.time_interval_s)),
-        (Column("samples/s", rate, raw="samples_per_s"), lambda one: one.throughput),
-        (metric_column("bound"), lambda one: one.bound),
-        (metric_column("percent_of_roof"),
+        (column("samples_per_s"), lambda one: one.throughput),
+        (column("bound"), lambda one: one.bound),
+        (column("percent_of_roof"),
          lambda one: None if one.many is not None else one.percent_of_roof),
-        (Column("memory", units.bytes_, raw="device_bytes"), lambda one: one.memory and one.memory.device_bytes),
+        (column("device_bytes"), lambda one: one.memory and one.memory.device_bytes),
         (Column("has", units.bytes_, raw="usable_bytes"), lambda one: one.memory and one.memory.usable_bytes),
-        (metric_column("fit"), lambda one: one.fit),
+        (column("fit"), lambda one: one.fit),
     ]  # fmt: skip
     order = sorted(found, key=lambda one: one.time_s)
     rows = tuple(tuple(value(one) for _, value in cells) for one in order)

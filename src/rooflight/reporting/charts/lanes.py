@@ -6,17 +6,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
-
 from rooflight import units
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured
 from rooflight.measured.step import wall_s
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.lanes_slices import LAUNCHES, MODULES, OPS, PHASES, Lanes, Slice, lanes_of
 from rooflight.reporting.charts.theme import COLOURS
+from rooflight.reporting.columns import column
 from rooflight.reporting.op_families import FAMILIES
 from rooflight.reporting.table import Column, Table
 from rooflight.units import seconds
@@ -30,28 +29,28 @@ _ROOM = 6.4
 """Pixels of a letter."""
 
 
-@unchecked
 def lanes_chart(ledger: Ledger) -> Chart | None:
     lanes = lanes_of(ledger, pixels=WIDTH)
     if lanes is None or not lanes.span_ns:
         return None
-    window = alt.selection_interval(encodings=["x"], name="lanes_window")
+    window = vl.picked("lanes_window", "interval", encodings=["x"])
     width = WIDTH - 90  # the names of lanes stand beside
     said = "time since the step's first event" if lanes.placed else "time, one after the other"
     axis = si_axis(said, "s", ticks=8)
-    x = alt.X("start:Q", axis=axis, scale=alt.Scale(domain=window, nice=False))
-    y = alt.Y("lane:N", sort=list(lanes.names), title=None, scale=alt.Scale(domain=list(lanes.names), paddingInner=0.22,
-              paddingOuter=0.1), axis=alt.Axis(domain=False, ticks=False, grid=False, labelLimit=120))  # fmt: skip
-    top = alt.layer(*_around(lanes, x, y, width), *_work(lanes, x, y)).properties(
+    x = vl.field("start:Q", axis=axis, scale=dict(domain=window.reference, nice=False))
+    y = vl.field("lane:N", sort=list(lanes.names), title=None,
+                 scale=dict(domain=list(lanes.names), paddingInner=0.22, paddingOuter=0.1),
+                 axis=dict(domain=False, ticks=False, grid=False, labelLimit=120))  # fmt: skip
+    top = vl.layer(*_around(lanes, x, y, width), *_work(lanes, x, y)).properties(
         width=width, height=_LANE * len(lanes.names)
     )
-    made = alt.vconcat(top, _overview(lanes, window, width), spacing=6).resolve_scale(x="independent")
+    made = vl.vconcat(top, _overview(lanes, window, width), spacing=6).resolve_scale(x="independent")
     title = "The ops of the step in time" if not lanes.on_gpu else (
         "Host and GPU over the step" if lanes.placed else "The kernels of the step, end to end")  # fmt: skip
     return Chart("lanes", title, _caption(lanes, wall_s(Measured(ledger))), made, _table(lanes), hint=_HINT)
 
 
-def _around(lanes: Lanes, x: alt.X, y: alt.Y, width: int) -> list[Any]:
+def _around(lanes: Lanes, x: vl.Spec, y: vl.Spec, width: int) -> list[Any]:
     """Phases and modules: grey, told apart by shade and name."""
     rows, turn = [], {PHASES: 0, MODULES: 0}
     for one in lanes.slices:
@@ -65,15 +64,13 @@ def _around(lanes: Lanes, x: alt.X, y: alt.Y, width: int) -> list[Any]:
             "phase": one.phase, "time": seconds((one.end_ns - one.start_ns) / 1e9), "text": text,
             "needs": round(_needed(text) / part) + WIDTH - width, "shade": 0.2 + 0.18 * (turn[one.lane] % 2),
         })  # fmt: skip
-    data = inline(rows)
-    tips = [alt.Tooltip("name:N"), alt.Tooltip("phase:N"), alt.Tooltip("time:N")]
-    blocks = alt.Chart(data).mark_rect(style="soft", clip=True).encode(
-        x=x, x2=alt.X2("end:Q"), y=y, opacity=alt.Opacity("shade:Q", scale=None, legend=None), tooltip=tips
+    tips = [vl.field("name:N"), vl.field("phase:N"), vl.field("time:N")]
+    blocks = vl.view(rows).mark("rect", style="soft", clip=True).encode(
+        x=x, x2=vl.field("end"), y=y, opacity=vl.field("shade:Q", scale=None, legend=None), tooltip=tips
     )  # fmt: skip
-    has_room = alt.when(f"datum.needs <= {PLACE_WIDTH}")
-    names = alt.Chart(data).mark_text(align="left", dx=3, fontSize=10, clip=True).encode(
-        x=x, y=y, text=alt.Text("text:N"), tooltip=tips,
-        opacity=alt.OpacityValue(**has_room.then(alt.value(1)).otherwise(alt.value(0))),
+    names = vl.view(rows).mark("text", align="left", dx=3, fontSize=10, clip=True).encode(
+        x=x, y=y, text=vl.field("text:N"), tooltip=tips,
+        opacity=vl.either(f"datum.needs <= {PLACE_WIDTH}", 1, 0),
     )  # fmt: skip
     return [blocks, names]
 
@@ -90,19 +87,19 @@ def _needed(text: str) -> float:
     return _ROOM * len(text) + 5
 
 
-def _work(lanes: Lanes, x: alt.X, y: alt.Y) -> list[Any]:
+def _work(lanes: Lanes, x: vl.Spec, y: vl.Spec) -> list[Any]:
     """Launches and kernels (or ops), by family."""
     rows = [_row(one) for one in lanes.slices if one.lane not in (PHASES, MODULES)]
     shown = [family for family in FAMILIES if any(row["family"] == family for row in rows)]
-    picked = alt.selection_point(fields=["family"], bind="legend", name="lanes_family")
-    colour = alt.Color("family:N", title=None, sort=shown, legend=alt.Legend(orient="top", columns=on_phone(2, 4)),
-                       scale=alt.Scale(domain=shown, range=[_COLOURS[name] for name in shown]))  # fmt: skip
+    picked = vl.picked("lanes_family", fields=["family"], bind="legend")
+    colour = vl.field("family:N", title=None, sort=shown, legend=dict(orient="top", columns=on_phone(2, 4)),
+                      scale=dict(domain=shown, range=[_COLOURS[name] for name in shown]))  # fmt: skip
     names = {"name": "name", "family": "family", "op": "op", "module": "module", "phase": "phase", "time": "time",
              "from": "begins at"}  # fmt: skip
-    blocks = alt.Chart(inline(rows)).mark_rect(clip=True).encode(
-        x=x, x2=alt.X2("end:Q"), y=y, color=colour,
-        opacity=alt.OpacityValue(**alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.07))),
-        tooltip=[alt.Tooltip(f"{field}:N", title=title) for field, title in names.items()],
+    blocks = vl.view(rows).mark("rect", clip=True).encode(
+        x=x, x2=vl.field("end"), y=y, color=colour,
+        opacity=vl.either(picked, 1, 0.07),
+        tooltip=[vl.field(f"{field}:N", title=title) for field, title in names.items()],
     ).add_params(picked)  # fmt: skip
     return [blocks]
 
@@ -116,30 +113,30 @@ def _row(one: Slice) -> dict[str, Any]:
             "from": seconds(one.start_ns / 1e9)}  # fmt: skip
 
 
-def _overview(lanes: Lanes, window: alt.Parameter, width: int) -> Any:
+def _overview(lanes: Lanes, window: vl.Param, width: int) -> Any:
     """The whole step, always: how busy the GPU is, where that is known, and where a part of it can be picked."""
-    x = alt.X("start:Q", axis=si_axis("the whole step", "s", ticks=8),
-              scale=alt.Scale(domain=[0, lanes.span_ns / 1e9], nice=False))  # fmt: skip
+    x = vl.field("start:Q", axis=si_axis("the whole step", "s", ticks=8),
+                 scale=dict(domain=[0, lanes.span_ns / 1e9], nice=False))  # fmt: skip
     phases = [
         {"start": one.start_ns / 1e9, "end": one.end_ns / 1e9, "phase": one.phase, "shade": 0.12 + 0.12 * (number % 2)}
         for number, one in enumerate(one for one in lanes.slices if one.lane == PHASES)
     ]
     layers: list[Any] = [
-        alt.Chart(inline(phases)).mark_rect(style="soft").encode(
-            x=x, x2=alt.X2("end:Q"), opacity=alt.Opacity("shade:Q", scale=None, legend=None)
+        vl.view(phases).mark("rect", style="soft").encode(
+            x=x, x2=vl.field("end"), opacity=vl.field("shade:Q", scale=None, legend=None)
         )
     ]  # fmt: skip
     wide = lanes.span_ns / 1e9 / max(1, len(lanes.busy))
     busy = [{"start": place * wide, "busy": value} for place, value in enumerate(lanes.busy)]
     label = "datum.value ? 'busy 100%' : '0%'"
-    axis = alt.Axis(title=None, values=[0, 1], labelExpr=label, grid=False, labelBaseline="middle")
+    axis = dict(title=None, values=[0, 1], labelExpr=label, grid=False, labelBaseline="middle")
     if busy:
         busy.append({"start": lanes.span_ns / 1e9, "busy": lanes.busy[-1]})  # so that the last one has a width, too
-        layers.append(alt.Chart(inline(busy))
-                      .mark_area(style="soft", interpolate="step-after", opacity=0.75)
-                      .encode(x=x, y=alt.Y("busy:Q", axis=axis, scale=alt.Scale(domain=[0, 1]))))  # fmt: skip
+        layers.append(vl.view(busy)
+                      .mark("area", style="soft", interpolate="step-after", opacity=0.75)
+                      .encode(x=x, y=vl.field("busy:Q", axis=axis, scale=dict(domain=[0, 1]))))  # fmt: skip
     layers[-1] = layers[-1].add_params(window)
-    return alt.layer(*layers).properties(width=width, height=_STRIP)
+    return vl.layer(*layers).properties(width=width, height=_STRIP)
 
 
 # --- in words ---
@@ -190,7 +187,7 @@ def _table(lanes: Lanes) -> Table:
     rows = tuple((lane, what, count, ns / 1e9, ns / lanes.span_ns) for (lane, what), (count, ns) in found)
     of = "ops" if OPS in lanes.names else "kernels, launches" if LAUNCHES in lanes.names else "kernels"
     columns = (
-        Column("lane", right=False), Column("what", right=False), Column(f"{of}, stretches", units.exact),
-        Column("time", seconds, raw="time_s"), Column("of the time drawn", units.percent),
+        Column("lane", right=False), column("what"), Column(f"{of}, stretches", units.exact),
+        column("time_s", heading="time"), Column("of the time drawn", units.percent),
     )  # fmt: skip
     return Table("", columns, rows)

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import altair as alt
-
 from rooflight import units
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import log_scale, si_axis
 from rooflight.reporting.charts.cells import cells_chart
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.series import MOST, series
+from rooflight.reporting.columns import column
 from rooflight.reporting.study_trends import words
 from rooflight.reporting.table import Column, Table
 from rooflight.study.cell import SIDES, Row
@@ -52,7 +51,6 @@ class Line:
     """Batch and value, all above 0."""
 
 
-@unchecked
 def study_charts(rows: Sequence[Row]) -> list[Chart]:
     """Time, throughput and memory against the batch; for every model those that have a line to draw. The cells of
     models that have none, as those with one batch, side by side. The last caption says what was left out."""
@@ -111,7 +109,7 @@ def _chart(name: str, model: str, charted: _Charted, lines: Sequence[Line]) -> C
     left_out = f" The first {MOST} of {len(every)} series are drawn." if len(every) > MOST else ""
     hint = "Click a series in the legend to see it alone." if len(every) > 1 else ""
     caption = f"Solid: measured. Dashed: predicted. Both axes are logarithmic.{left_out}"
-    columns = (Column("series", right=False), Column("", right=False, raw="side"), Column("batch", units.exact),
+    columns = (column("series"), Column("", right=False, raw="side"), column("batch"),
                Column(charted.name, charted.write, raw=charted.quantity))  # fmt: skip
     table = Table("", columns, tuple((line.series, line.side, *point) for line in lines for point in line.points))
     return Chart(name, f"{model}: {charted.name}", caption, _drawn(name, charted, rows, every), table, hint=hint)
@@ -120,28 +118,28 @@ def _chart(name: str, model: str, charted: _Charted, lines: Sequence[Line]) -> C
 def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: Sequence[str]) -> Any:
     found = series("series", every, chart=name.replace("-", "_"))
     batches = sorted({row["batch"] for row in rows})
-    axis = alt.Axis(title="batch", values=batches, format=",d", grid=False, labelOverlap=True)
-    x = alt.X("batch:Q", axis=axis, scale=alt.Scale(type="log", domain=[batches[0] / 1.12, batches[-1] * 1.12],
-              nice=False))  # fmt: skip
+    axis = dict(title="batch", values=batches, format=",d", grid=False, labelOverlap=True)
+    x = vl.field("batch:Q", axis=axis, scale=dict(type="log", domain=[batches[0] / 1.12, batches[-1] * 1.12],
+                                                  nice=False))  # fmt: skip
     scale, ticks = log_scale(row["value"] for row in rows)
-    y = alt.Y("value:Q", axis=si_axis(charted.name, charted.unit, values=ticks), scale=scale)
+    y = vl.field("value:Q", axis=si_axis(charted.name, charted.unit, values=ticks), scale=scale)
     sides = [side for side in ("measured", "predicted", "estimated") if any(row["side"] == side for row in rows)]
     dashes = {"measured": [1, 0], "predicted": [5, 4], "estimated": [2, 3]}
-    dash = alt.StrokeDash(
-        "side:N", title=None, sort=sides, scale=alt.Scale(domain=sides, range=[dashes[side] for side in sides]),
-        legend=alt.Legend(orient="top", symbolType="stroke", symbolSize=300, columns=1),
+    dash = vl.field(
+        "side:N", title=None, sort=sides, scale=dict(domain=sides, range=[dashes[side] for side in sides]),
+        legend=dict(orient="top", symbolType="stroke", symbolSize=300, columns=1),
     )  # fmt: skip
     colour, shape = found.color, found.shape
     if list(every) == [_ALONE]:  # nothing to tell apart
-        colour, shape = colour.legend(None), shape.legend(None)
-    chart = alt.Chart(inline(rows))
-    tips = [alt.Tooltip("series:N"), alt.Tooltip("side:N", title="it was"), alt.Tooltip("batch_text:N", title="batch"),
-            alt.Tooltip("text:N", title=charted.name)]  # fmt: skip
-    line = chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash, opacity=found.faint(),
-                                                   detail=alt.Detail("series:N")).add_params(found.picked)  # fmt: skip
+        colour, shape = {**colour, "legend": None}, {**shape, "legend": None}
+    chart = vl.view(rows)
+    tips = [vl.field("series:N"), vl.field("side:N", title="it was"), vl.field("batch_text:N", title="batch"),
+            vl.field("text:N", title=charted.name)]  # fmt: skip
+    line = chart.mark("line", strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash, opacity=found.faint(),
+                                                   detail=vl.field("series:N")).add_params(found.picked)  # fmt: skip
     drawn = [line]
     for measured in (True, False):
-        some = chart.transform_filter(f"(datum.side == 'measured') == {str(measured).lower()}")
-        points = some.mark_point(size=40, filled=measured, strokeWidth=1.5)
+        some = chart.filter(f"(datum.side == 'measured') == {str(measured).lower()}")
+        points = some.mark("point", size=40, filled=measured, strokeWidth=1.5)
         drawn.append(points.encode(x=x, y=y, color=colour, shape=shape, opacity=found.faint(), tooltip=tips))
-    return alt.layer(*drawn).properties(width=WIDTH, height=_HEIGHT)
+    return vl.layer(*drawn).properties(width=WIDTH, height=_HEIGHT)

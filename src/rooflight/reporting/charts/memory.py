@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import altair as alt
-
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
 from rooflight.memory.result import Memory
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.memory_course import (
     LAYERS,
     MOST_PLACES,
@@ -44,7 +42,6 @@ _HINT = "Click a category in the legend to see it alone, shift-click for several
 _COLOURS = dict(zip(LAYERS, (COLOURS[place] for place in (0, 6, 1, 7, 2, 5, 4, 3)), strict=True))
 
 
-@unchecked
 def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | None = None) -> Chart | None:
     """`on`: which device it is predicted for, where the ledger names none. `memory`: as it was predicted for that, with
     its timeline, where that is known already."""
@@ -62,8 +59,8 @@ def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | N
     if line:
         layers += _line(line, count)
     layers += _phases(ledger, count)
-    scale = alt.Scale(domain=[0, 1.12 * highest], nice=False)
-    top = alt.layer(*layers).encode(y=alt.Y(scale=scale)).properties(width=WIDTH, height=_HEIGHT)
+    scale = dict(domain=[0, 1.12 * highest], nice=False)
+    top = vl.layer(*layers).encode(y=dict(scale=scale)).properties(width=WIDTH, height=_HEIGHT)
     predicted = predicted_for(ledger, on)
     return Chart("memory", "Memory over the step", _caption(ledger, memory, course, line, predicted=predicted), top,
                  _table(ledger, memory, course, line, predicted=predicted), hint=_HINT if course else "")  # fmt: skip
@@ -72,15 +69,13 @@ def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | N
 # --- what is drawn ---
 
 
-def _x(count: int, field: str = "op") -> alt.X:
-    axis = alt.Axis(
-        title="op of the step, in its order", offset=24, grid=False, format=",d", tickMinStep=1, tickCount=12
-    )
-    return alt.X(f"{field}:Q", axis=axis, scale=alt.Scale(domain=[0, count], nice=False))
+def _x(count: int, field: str = "op") -> vl.Spec:
+    axis = dict(title="op of the step, in its order", offset=24, grid=False, format=",d", tickMinStep=1, tickCount=12)
+    return vl.field(f"{field}:Q", axis=axis, scale=dict(domain=[0, count], nice=False))
 
 
-def _y(field: str = "bytes") -> alt.Y:
-    return alt.Y(f"{field}:Q", axis=si_axis("allocated", "B"), stack=None)
+def _y(field: str = "bytes") -> vl.Spec:
+    return vl.field(f"{field}:Q", axis=si_axis("allocated", "B"), stack=None)
 
 
 def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
@@ -95,42 +90,40 @@ def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
     heights = [{"op": row["start"], **{name: row["bytes"][name] for name in shown}} for row in course]
     heights.append({**heights[-1], "op": count})  # so that the last op has a width, too
     listed = ", ".join(f"'{name}'" for name in shown)
-    picked = alt.selection_point(fields=["category"], bind="legend", name="memory_category")
-    colour = alt.Color("category:N", title=None, sort=shown[::-1],
-                       scale=alt.Scale(domain=shown, range=[_COLOURS[name] for name in shown]),
-                       legend=alt.Legend(orient="top", columns=on_phone(2, 4), symbolType="square"))  # fmt: skip
+    picked = vl.picked("memory_category", fields=["category"], bind="legend")
+    colour = vl.field("category:N", title=None, sort=shown[::-1],
+                      scale=dict(domain=shown, range=[_COLOURS[name] for name in shown]),
+                      legend=dict(orient="top", columns=on_phone(2, 4), symbolType="square"))  # fmt: skip
     areas = (
-        alt.Chart(inline(heights))
-        .transform_fold([*shown], as_=["category", "bytes"])
-        .transform_filter(picked)
-        .transform_calculate(rank=f"indexof([{listed}], datum.category)")
-        .mark_area(interpolate="step-after", opacity=0.78, line={"strokeWidth": 0.6, "opacity": 1})
-        .encode(x=_x(count), y=alt.Y("bytes:Q", axis=si_axis("allocated", "B"), stack="zero"), color=colour,
-                order=alt.Order("rank:Q"))
+        vl.view(heights)
+        .fold(shown, key="category", amount="bytes")
+        .filter(picked)
+        .calculate(rank=f"indexof([{listed}], datum.category)")
+        .mark("area", interpolate="step-after", opacity=0.78, line={"strokeWidth": 0.6, "opacity": 1})
+        .encode(x=_x(count), y=vl.field("bytes:Q", axis=si_axis("allocated", "B"), stack="zero"), color=colour,
+                order=vl.field("rank:Q"))
         .add_params(picked)
     )  # fmt: skip
-    hover = alt.selection_point(on="pointerover", clear="pointerout", fields=["op"], empty=False, name="memory_op")
+    hover = vl.picked("memory_op", on="pointerover", clear="pointerout", fields=["op"], empty=False)
     columns = (
-        alt.Chart(inline(rows))
-        .transform_calculate(**{f"w{number}": f"datum.texts[{number}]" for number in range(len(told))})
-        .mark_rect(style="soft")
+        vl.view(rows)
+        .calculate(**{f"w{number}": f"datum.texts[{number}]" for number in range(len(told))})
+        .mark("rect", style="soft")
         .encode(
-            x=_x(count), x2=alt.X2("end:Q"),
-            opacity=alt.OpacityValue(**alt.when(hover).then(alt.value(0.25)).otherwise(alt.value(0))),
-            tooltip=[alt.Tooltip("name:N", title="op"), alt.Tooltip("phase:N"),
-                     *(alt.Tooltip(f"w{number}:N", title=name) for number, name in enumerate(told))],
+            x=_x(count), x2=vl.field("end"),
+            opacity=vl.either(hover, 0.25, 0),
+            tooltip=[vl.field("name:N", title="op"), vl.field("phase:N"),
+                     *(vl.field(f"w{number}:N", title=name) for number, name in enumerate(told))],
         )
         .add_params(hover)
     )  # fmt: skip
     labels = (
-        alt.Chart(inline(_labels(course, shown)))
-        .mark_text(fontSize=11)
+        vl.view(_labels(course, shown))
+        .mark("text", fontSize=11)
         .encode(
-            x=_x(count), y=_y(), text=alt.Text("text:N"),
+            x=_x(count), y=_y(), text=vl.field("text:N"),
             # A category alone lies elsewhere.
-            opacity=alt.OpacityValue(
-                **alt.when("length(data('memory_category_store')) == 0").then(alt.value(1)).otherwise(alt.value(0))
-            ),
+            opacity=vl.either("length(data('memory_category_store')) == 0", 1, 0),
         )
     )  # fmt: skip
     return [areas, labels, columns]
@@ -158,23 +151,27 @@ def _labels(course: Sequence[Row], shown: Sequence[str]) -> list[Row]:
 def _peak(memory: Memory, ledger: Ledger, count: int) -> list[Any]:
     peak = memory.peak
     text = f"peak {whole_bytes(memory.peak_allocated_bytes)}: {_named(ledger, peak.op)}"
-    data = inline([{"op": peak.op, "bytes": memory.peak_allocated_bytes, "text": text}])
+    data = [{"op": peak.op, "bytes": memory.peak_allocated_bytes, "text": text}]
     right = peak.op > count / 2
-    point = alt.Chart(data).mark_point(shape="triangle-down", style="ink", size=70, yOffset=-6, filled=False,
-                                       strokeWidth=1.6).encode(x=_x(count), y=_y(),
-                                                               tooltip=alt.Tooltip("text:N"))  # fmt: skip
-    label = alt.Chart(data).mark_text(
-        align="right" if right else "left", dx=-9 if right else 9, dy=-8, limit=alt.ExprRef(f"0.36 * {PLACE_WIDTH}")
-    ).encode(x=_x(count), y=_y(), text=alt.Text("text:N"))  # fmt: skip
+    place = {"x": _x(count), "y": _y()}
+    point = vl.view(data).mark(
+        "point", shape="triangle-down", style="ink", size=70, yOffset=-6, filled=False, strokeWidth=1.6
+    ).encode(**place, tooltip=vl.field("text:N"))  # fmt: skip
+    label = vl.view(data).mark(
+        "text", align="right" if right else "left", dx=-9 if right else 9, dy=-8,
+        limit=vl.expr(f"0.36 * {PLACE_WIDTH}"),
+    ).encode(**place, text=vl.field("text:N"))  # fmt: skip
     return [point, label]
 
 
 def _line(line: Sequence[Row], count: int) -> list[Any]:
     rows = [{"op": row["op"], "bytes": row["measured"], "side": "measured"} for row in line]
-    legend = alt.Legend(orient="top", title=None, symbolType="stroke", symbolSize=300)
-    steps = alt.Chart(inline(rows)).mark_line(
-        interpolate="step-after", style="ink", strokeWidth=1.4
-    ).encode(x=_x(count), y=_y(), strokeDash=alt.StrokeDash("side:N", legend=legend))  # fmt: skip
+    legend = dict(orient="top", title=None, symbolType="stroke", symbolSize=300)
+    steps = (
+        vl.view(rows)
+        .mark("line", interpolate="step-after", style="ink", strokeWidth=1.4)
+        .encode(x=_x(count), y=_y(), strokeDash=vl.field("side:N", legend=legend))
+    )
     return [steps]
 
 
@@ -189,15 +186,15 @@ def _phases(ledger: Ledger, count: int) -> list[Any]:
     for number, row in enumerate(rows):
         wide = (row["end"] - row["op"]) / count * WIDTH
         row |= {"text": row["phase"] if wide > 7 * len(row["phase"]) else "", "shade": 0.18 + 0.16 * (number % 2)}
-    data = inline(rows[:MOST_PLACES])
-    strip = alt.Chart(data).mark_rect(style="soft").encode(
-        x=_x(count), x2=alt.X2("end:Q"), y=alt.value(_STRIP[0]), y2=alt.value(_STRIP[1]),
-        opacity=alt.Opacity("shade:Q", scale=None), tooltip=alt.Tooltip("phase:N"),
+    data = rows[:MOST_PLACES]
+    strip = vl.view(data).mark("rect", style="soft").encode(
+        x=_x(count), x2=vl.field("end"), y=vl.value(_STRIP[0]), y2=vl.value(_STRIP[1]),
+        opacity=vl.field("shade:Q", scale=None), tooltip=vl.field("phase:N"),
     )  # fmt: skip
     names = (
-        alt.Chart(data)
-        .mark_text(align="left", dx=4, fontSize=10)
-        .encode(x=_x(count), y=alt.value(sum(_STRIP) / 2), text=alt.Text("text:N"))
+        vl.view(data)
+        .mark("text", align="left", dx=4, fontSize=10)
+        .encode(x=_x(count), y=vl.value(sum(_STRIP) / 2), text=vl.field("text:N"))
     )
     return [strip, names]
 

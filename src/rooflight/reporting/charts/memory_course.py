@@ -12,8 +12,8 @@ from rooflight.measured import Measured, is_measured
 from rooflight.memory.peak import WORDS
 from rooflight.memory.result import Memory, Tenant, Timeline
 from rooflight.memory.weight_copies import CATEGORY
+from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table
-from rooflight.units import whole_bytes
 
 MOST_PLACES = 300
 """Places on the axis of ops: of a longer step the fullest op of each stretch is drawn."""
@@ -130,7 +130,7 @@ def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memo
         Column(f"alive at the peak, {predicted_for(ledger, on)}", right=False, raw="alive at the peak"),
         Column("of", right=False, optional=2), Column("is", right=False), Column("shape", right=False, optional=1),
         Column("in", right=False, optional=3), Column("how many", units.exact, optional=4),
-        Column("bytes", whole_bytes), Column("share", units.percent),
+        column("bytes"), column("share"),
     )  # fmt: skip
     whole = memory.peak_allocated_bytes
     rows: list[tuple[Any, ...]] = [_tenant(one, whole) for one in memory.peak.tenants]

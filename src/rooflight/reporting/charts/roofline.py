@@ -5,17 +5,15 @@ Names of modules come from users: they are values of the data and stand in no ex
 
 from __future__ import annotations
 
-from typing import Any, cast
-
-import altair as alt
+from typing import Any
 
 from rooflight import units
 from rooflight.explanation.verdicts import Verdict
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.prediction.asked import device_of
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.drawing import unchecked
 from rooflight.reporting.charts.roofline_layers import (
     ALL_ROOFS,
     AREAS,
@@ -66,16 +64,14 @@ def roofline_of(ledger: Ledger, on: str | None) -> Chart:
     return chart_of(marks_of(ledger, on=None if on is None else device_of(on)), ledger)
 
 
-@unchecked
 def chart_of(marks: Marks, ledger: Ledger) -> Chart:
     frame = frame_of(marks)
     kept = _kept(marks)
     kind = KINDS.get(ledger.header.step or "", "")
     title = f"Roofline of {marks.title}{', ' if kind else ''}{kind} on {marks.device.title}: times {marks.times}"
     rows = [row for mark in kept for row in _rows(mark, marks, frame)]
-    points = [row for row in rows if row["kind"] != "step"]
     return Chart("roofline", title, _caption(marks, frame, kept), _definition(marks, frame, rows), marks_table(kept),
-                 hint=_hint(marks), datasets={_POINTS: points})  # fmt: skip
+                 hint=_hint(marks))  # fmt: skip
 
 
 def _kept(marks: Marks) -> list[Mark]:
@@ -108,23 +104,20 @@ def _hint(marks: Marks) -> str:
             "see all again.")  # fmt: skip
 
 
-def _definition(marks: Marks, frame: Frame, rows: list[Row]) -> alt.LayerChart:
-    several = (
-        alt.binding_radio(options=list(marks.bases), name="FLOPs and bytes ") if len(marks.bases) > 1 else alt.Undefined
-    )
-    basis = alt.param(name=BASIS, value=marks.bases[0], bind=several)
-    every = alt.param(name=ALL_ROOFS, value=False, bind=alt.binding_checkbox(name="all roofs of the device "))
-    family = alt.selection_point(name="family", fields=["family"], bind="legend")
-    kind = alt.selection_point(name="kind", fields=["kind"], bind="legend")
+def _definition(marks: Marks, frame: Frame, rows: list[Row]) -> vl.Drawing:
+    several = len(marks.bases) > 1
+    options = {"input": "radio", "options": list(marks.bases), "name": "FLOPs and bytes "} if several else None
+    basis = vl.switch(BASIS, marks.bases[0], options)
+    every = vl.switch(ALL_ROOFS, False, {"input": "checkbox", "name": "all roofs of the device "})
+    family, kind = (vl.picked(name, fields=[name], bind="legend") for name in ("family", "kind"))
     named = label_rows(rows, marks, frame)
     step, others = ([row for row in rows if (row["kind"] == "step") == whole] for whole in (True, False))
     of_step, of_others = ([row for row in named if (row["kind"] == "step") == whole] for whole in (True, False))
     points = _points(others, frame).add_params(family, kind)
-    filtered = [layer.transform_filter(family).transform_filter(kind) for layer in (points, labels(of_others, frame))]
+    filtered = [one.filter(family).filter(kind) for one in (points, labels(of_others, frame))]
     layers = [roof_lines(marks, frame), ridges(marks, frame), filtered[0], star(step, of_step, frame), filtered[1],
               *roof_texts(marks, frame), slope_text(marks, frame)]  # fmt: skip
-    drawn: Any = alt.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT)
-    return cast("alt.LayerChart", drawn)
+    return vl.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT)
 
 
 def _rows(mark: Mark, marks: Marks, frame: Frame) -> list[Row]:
@@ -172,27 +165,27 @@ def _points(rows: list[Row], frame: Frame) -> Any:
     shapes = {"op": "circle", "module": "diamond", "region": "square"}
     largest = largest_share(rows)
     is_module = "datum.kind == 'module'"
-    colours = alt.Scale(domain=families, range=[COLOURS[FAMILIES.index(family)] for family in families])
-    legend = alt.Legend(orient="bottom", columns=alt.ExprRef(f"{NARROW} ? 2 : 8"), symbolType="circle")
+    colours = dict(domain=families, range=[COLOURS[FAMILIES.index(family)] for family in families])
+    legend = dict(orient="bottom", columns=vl.expr(f"{NARROW} ? 2 : 8"), symbolType="circle")
     grey: Any = {"orient": "top", "direction": "horizontal", "symbolFillColor": COLOURS[-1],
                  "symbolStrokeColor": COLOURS[-1]}  # fmt: skip
     return (
-        cast(Any, alt.Chart(alt.NamedData(_POINTS)))
-        .mark_point(strokeWidth=1.3, opacity=1)
-        .transform_filter(f"datum.basis == {BASIS}")
+        vl.view(rows, _POINTS)
+        .mark("point", strokeWidth=1.3, opacity=1)
+        .filter(f"datum.basis == {BASIS}")
         .encode(
             x=x_axis(frame), y=y_axis(frame),
-            fill=alt.Fill("family:N", title="work", scale=colours, legend=legend),
-            stroke=alt.Stroke("family:N", title="work", scale=colours, legend=legend),
-            shape=alt.Shape("kind:N", title="what",
-                            scale=alt.Scale(domain=kinds, range=[shapes[kind] for kind in kinds]),
-                            legend=alt.Legend(**grey)),
-            size=alt.Size("share:Q", title="share of the time",
-                          scale=alt.Scale(type="linear", domain=[0, largest], range=list(AREAS), clamp=True),
+            fill=vl.field("family:N", title="work", scale=colours, legend=legend),
+            stroke=vl.field("family:N", title="work", scale=colours, legend=legend),
+            shape=vl.field("kind:N", title="what",
+                           scale=dict(domain=kinds, range=[shapes[kind] for kind in kinds]),
+                           legend=grey),
+            size=vl.field("share:Q", title="share of the time",
+                          scale=dict(type="linear", domain=[0, largest], range=list(AREAS), clamp=True),
                           legend=None if kinds == ["region"] else
-                          alt.Legend(**grey, format=".0%", values=_sizes(largest), symbolType="circle")),
-            fillOpacity=alt.FillOpacityValue(**alt.condition(is_module, alt.value(0.05), alt.value(0.6))),
-            strokeOpacity=alt.StrokeOpacityValue(**alt.condition(is_module, alt.value(0.7), alt.value(1))),
+                          dict(**grey, format=".0%", values=_sizes(largest), symbolType="circle")),
+            fillOpacity=vl.either(is_module, 0.05, 0.6),
+            strokeOpacity=vl.either(is_module, 0.7, 1),
             tooltip=tooltip(),
         )
     )  # fmt: skip

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import altair as alt
-
 from rooflight import units
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import WIDTH
-from rooflight.reporting.charts.drawing import inline
 from rooflight.reporting.charts.label_places import Box, Point, placed
 from rooflight.reporting.roofline_frame import Frame, decades, lines_of, roof_labels, slope_labels
 from rooflight.reporting.roofline_marks import Marks
@@ -36,26 +34,21 @@ _NAME = 26
 Row = dict[str, Any]
 
 
-def chart(rows: list[Row]) -> Any:
-    """Its methods hand back what Altair's types do not tell."""
-    return alt.Chart(inline(rows))
-
-
 @cache
-def x_axis(frame: Frame) -> alt.X:
+def x_axis(frame: Frame) -> vl.Spec:
     label = "datum.value >= 1 ? format(datum.value, ',') : format(datum.value, '~g')"
-    return alt.X("x:Q", title="arithmetic intensity, FLOP/B",
-                 scale=alt.Scale(type="log", domain=list(frame.x), nice=False),
-                 axis=alt.Axis(values=decades(frame.x), labelExpr=label, grid=True))  # fmt: skip
+    return vl.field("x:Q", title="arithmetic intensity, FLOP/B",
+                    scale=dict(type="log", domain=list(frame.x), nice=False),
+                    axis=dict(values=decades(frame.x), labelExpr=label, grid=True))  # fmt: skip
 
 
 @cache
-def y_axis(frame: Frame, field: str = "y") -> alt.Y:
+def y_axis(frame: Frame, field: str = "y") -> vl.Spec:
     label = "replace(format(datum.value, '~s'), regexp('([a-zA-Zµ])$'), ' $1')"
-    top = alt.ExprRef(f"{ALL_ROOFS} ? {frame.y_of_all!r} : {frame.y[1]!r}")
-    return alt.Y(f"{field}:Q", title="FLOP/s",
-                 scale=alt.Scale(type="log", domain=[frame.y[0], top], nice=False),
-                 axis=alt.Axis(values=decades((frame.y[0], frame.y_of_all)), labelExpr=label, grid=True))  # fmt: skip
+    top = vl.expr(f"{ALL_ROOFS} ? {frame.y_of_all!r} : {frame.y[1]!r}")
+    return vl.field(f"{field}:Q", title="FLOP/s",
+                    scale=dict(type="log", domain=[frame.y[0], top], nice=False),
+                    axis=dict(values=decades((frame.y[0], frame.y_of_all)), labelExpr=label, grid=True))  # fmt: skip
 
 
 def rounded(value: float | None) -> float | None:
@@ -71,16 +64,16 @@ def roof_lines(marks: Marks, frame: Frame) -> Any:
     ]  # fmt: skip
     sustained = "datum.how == 'sustained'"
     return (
-        chart(rows)
-        .mark_rule(clip=True)
-        .transform_filter(f"datum.used || {ALL_ROOFS}")
+        vl.view(rows)
+        .mark("rule", clip=True)
+        .filter(f"datum.used || {ALL_ROOFS}")
         .encode(
-            x=x_axis(frame), y=y_axis(frame), x2=alt.X2("x2:Q"), y2=alt.Y2("y2:Q"),
-            strokeDash=alt.StrokeDashValue(**alt.condition(sustained, alt.value([5, 4]), alt.value([1, 0]))),
-            strokeWidth=alt.StrokeWidthValue(**alt.condition(sustained, alt.value(1.2), alt.value(2))),
-            opacity=alt.OpacityValue(**alt.condition("datum.used", alt.value(0.95), alt.value(0.4))),
-            tooltip=[alt.Tooltip("name:N", title="roof"), alt.Tooltip("figure:N", title="at most"),
-                     alt.Tooltip("how:N", title="is a"), alt.Tooltip("source:N", title="from")],
+            x=x_axis(frame), y=y_axis(frame), x2=vl.field("x2"), y2=vl.field("y2"),
+            strokeDash=vl.either(sustained, [5, 4], [1, 0]),
+            strokeWidth=vl.either(sustained, 1.2, 2),
+            opacity=vl.either("datum.used", 0.95, 0.4),
+            tooltip=[vl.field("name:N", title="roof"), vl.field("figure:N", title="at most"),
+                     vl.field("how:N", title="is a"), vl.field("source:N", title="from")],
         )
     )  # fmt: skip
 
@@ -93,17 +86,17 @@ def ridges(marks: Marks, frame: Frame) -> Any:
              "name": f"ridge of {roof.precision}: from {units.ratio(roof.flops_per_s / slope)} FLOP/B on, units are "
                      "the limit"}
             for row, roof in enumerate({roof.flops_per_s: roof for roof in reversed(marks.used)}.values())]  # fmt: skip
-    data = chart(rows)
-    down = data.mark_rule(clip=True, strokeDash=[1, 4], opacity=0.8).encode(
-        x=x_axis(frame), y=y_axis(frame), y2=alt.Y2("y2:Q"), tooltip=[alt.Tooltip("name:N", title="what")]
+    data = vl.view(rows)
+    down = data.mark("rule", clip=True, strokeDash=[1, 4], opacity=0.8).encode(
+        x=x_axis(frame), y=y_axis(frame), y2=vl.field("y2"), tooltip=[vl.field("name:N", title="what")]
     )
     # One above the other: ridges may be near to each other.
     texts = [
-        chart([row]).mark_text(align="left", dx=4, dy=-8 - 13 * row["row"], fontSize=10, style=["text", "soft"])
-        .encode(x=x_axis(frame), y=y_axis(frame, "y2"), text=alt.Text("said:N"))
+        vl.view([row]).mark("text", align="left", dx=4, dy=-8 - 13 * row["row"], fontSize=10, style=["text", "soft"])
+        .encode(x=x_axis(frame), y=y_axis(frame, "y2"), text=vl.field("said:N"))
         for row in rows
     ]  # fmt: skip
-    return alt.layer(down, *texts)
+    return vl.layer(down, *texts)
 
 
 def roof_texts(marks: Marks, frame: Frame) -> list[Any]:
@@ -114,11 +107,11 @@ def roof_texts(marks: Marks, frame: Frame) -> list[Any]:
         apart = (top / frame.y[0]) ** (_LINE / HEIGHT)
         said = roof_labels(marks, frame, every=every, apart=apart)
         rows = [{"x": one.x, "y": one.y, "full": one.lines[every], "short": one.lines[1]} for one in said]
-        shown = chart(rows).transform_filter(ALL_ROOFS if every else f"!{ALL_ROOFS}")
+        shown = vl.view(rows).filter(ALL_ROOFS if every else f"!{ALL_ROOFS}")
         axes = {"x": x_axis(frame), "y": y_axis(frame)}
-        behind = shown.transform_filter(f"!({NARROW})").mark_text(align="left", baseline="middle", dx=5, fontSize=10.5)
-        above = shown.transform_filter(NARROW).mark_text(align="right", baseline="bottom", dy=-2, fontSize=9.5)
-        drawn += [behind.encode(**axes, text=alt.Text("full:N")), above.encode(**axes, text=alt.Text("short:N"))]
+        behind = shown.filter(f"!({NARROW})").mark("text", align="left", baseline="middle", dx=5, fontSize=10.5)
+        above = shown.filter(NARROW).mark("text", align="right", baseline="bottom", dy=-2, fontSize=9.5)
+        drawn += [behind.encode(**axes, text=vl.field("full:N")), above.encode(**axes, text=vl.field("short:N"))]
     return drawn
 
 
@@ -128,12 +121,13 @@ def slope_text(marks: Marks, frame: Frame) -> Any:
     said = slope_labels(marks.roofs)
     row = {"x": rounded(x), "y": rounded(y), "said": list(said), "short": slope_labels(marks.roofs, sustained=False)[0]}
     axes = {"x": x_axis(frame), "y": y_axis(frame)}
-    shown = chart([row])
-    full = shown.transform_filter(f"!({NARROW})").mark_text(
-        align="right", baseline="bottom", lineHeight=_LINE, dx=-4, dy=-_LINE * (len(said) - 1) - 2, fontSize=10.5
-    )
-    short = shown.transform_filter(NARROW).mark_text(align="right", baseline="bottom", dx=-3, fontSize=9.5)
-    return alt.layer(full.encode(**axes, text=alt.Text("said:N")), short.encode(**axes, text=alt.Text("short:N")))
+    shown = vl.view([row])
+    full = shown.filter(f"!({NARROW})").mark(
+        "text", align="right", baseline="bottom", lineHeight=_LINE, dx=-4, dy=-_LINE * (len(said) - 1) - 2,
+        fontSize=10.5,
+    )  # fmt: skip
+    short = shown.filter(NARROW).mark("text", align="right", baseline="bottom", dx=-3, fontSize=9.5)
+    return vl.layer(full.encode(**axes, text=vl.field("said:N")), short.encode(**axes, text=vl.field("short:N")))
 
 
 def _slope_place(marks: Marks, frame: Frame) -> tuple[float, float]:
@@ -146,30 +140,30 @@ def _slope_place(marks: Marks, frame: Frame) -> tuple[float, float]:
 
 def star(rows: list[Row], named: list[Row], frame: Frame) -> Any:
     """The whole step. A letter, so that it has the colour of text, light or dark."""
-    shape = chart(rows).mark_text(text="★", fontSize=24, baseline="middle", clip=True)
-    name = chart(named).mark_text(fontSize=11, fontWeight="bold", baseline="middle")
-    return alt.layer(
-        shape.transform_filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), tooltip=tooltip(step=True)),
-        name.transform_filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), text=alt.Text("said:N")),
+    shape = vl.view(rows).mark("text", text="★", fontSize=24, baseline="middle", clip=True)
+    name = vl.view(named).mark("text", fontSize=11, fontWeight="bold", baseline="middle")
+    return vl.layer(
+        shape.filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), tooltip=tooltip(step=True)),
+        name.filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), text=vl.field("said:N")),
     )
 
 
 @cache
-def tooltip(*, step: bool = False) -> list[alt.Tooltip]:
+def tooltip(*, step: bool = False) -> list[vl.Spec]:
     """All that is known of a point, written out in its row."""
     named = [("name", "what"), ("module", "where"), ("phase", "phase"), ("count", "how many")]
     figures = [("time", "time"), ("share_said", "of all kernels' time"), ("flops", "FLOPs"), ("units", "on"),
                ("bytes", "bytes"), ("intensity", "FLOP/B"), ("rate", "speed"), ("roof", "of the roof"),
                ("bound", "bound by")]  # fmt: skip
-    return [alt.Tooltip(f"{key}:N", title=title) for key, title in (*(named[:1] if step else named), *figures)]
+    return [vl.field(f"{key}:N", title=title) for key, title in (*(named[:1] if step else named), *figures)]
 
 
 def labels(named: list[Row], frame: Frame) -> Any:
     return (
-        chart(named)
-        .mark_text(fontSize=10, baseline="middle", opacity=0.85)
-        .transform_filter(f"{_SHOWN} && !({NARROW})")
-        .encode(x=x_axis(frame), y=y_axis(frame), text=alt.Text("said:N"))
+        vl.view(named)
+        .mark("text", fontSize=10, baseline="middle", opacity=0.85)
+        .filter(f"{_SHOWN} && !({NARROW})")
+        .encode(x=x_axis(frame), y=y_axis(frame), text=vl.field("said:N"))
     )
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
-
 from rooflight import units
 from rooflight.prediction.result import Prediction, Predictions, ScalingPoint
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import log_scale, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.series import MOST, Series, series
-from rooflight.reporting.predict_tables import rate
+from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table
-from rooflight.units import quotient, seconds
+from rooflight.units import per_second, quotient, seconds
 
 _PANEL, _HEIGHT = WIDTH // 2 - 75, 190
 _TITLES = {"weak": "weak scaling: every replica keeps its batch", "strong": "strong scaling: one batch is divided"}
@@ -25,7 +23,6 @@ _MOST_TICKS = 7
 Row = dict[str, Any]
 
 
-@unchecked
 def scaling_chart(predictions: Predictions) -> Chart | None:
     """`None` where nothing was predicted for many GPUs, or no curves were asked for."""
     found = [one for one in predictions if one.many is not None and (one.many.weak or one.many.strong)]
@@ -39,7 +36,7 @@ def scaling_chart(predictions: Predictions) -> Chart | None:
         for kind in _TITLES
     }
     kinds = [kind for kind, rows in curves.items() if rows]
-    made = alt.concat(
+    made = vl.concat(
         *(_throughput(curves[kind], lines if kind == kinds[0] else lines.unnamed, kind) for kind in kinds),
         *(_efficiency(curves[kind], lines.unnamed) for kind in kinds),
         columns=len(kinds), spacing=24,
@@ -56,7 +53,7 @@ def _rows(name: str, one: Prediction, kind: str) -> list[Row]:
     points = _points(one, kind)
     return [
         {"run": name, "gpus": point.gpus, "throughput": point.throughput, "efficiency": point.efficiency,
-         "ideal": points[0].throughput * point.gpus / points[0].gpus, "rate": rate(point.throughput),
+         "ideal": points[0].throughput * point.gpus / points[0].gpus, "rate": per_second(point.throughput),
          "time": seconds(point.time_s), "batch": f"{point.batch:,}, in all {point.global_batch:,}",
          "speedup": quotient(point.speedup), "percent": units.percent(point.efficiency),
          "exposed": seconds(point.exposed_s), "gpus_text": units.exact(point.gpus)}
@@ -64,27 +61,27 @@ def _rows(name: str, one: Prediction, kind: str) -> list[Row]:
     ]  # fmt: skip
 
 
-def _x(rows: Sequence[Row]) -> alt.X:
+def _x(rows: Sequence[Row]) -> vl.Spec:
     gpus = sorted({row["gpus"] for row in rows})
     # Points double, then quadruple: every second doubling has a label, more would not fit.
     ticks = gpus if len(gpus) <= _MOST_TICKS else [gpus[0] * 4**power for power in range(_MOST_TICKS)]
-    axis = alt.Axis(title="GPUs", values=ticks, format=",d", grid=False, labelOverlap=True)
-    scale = alt.Scale(type="log", base=2, domain=[gpus[0] / 1.1, gpus[-1] * 1.1], nice=False)
-    return alt.X("gpus:Q", axis=axis, scale=scale)
+    axis = dict(title="GPUs", values=ticks, format=",d", grid=False, labelOverlap=True)
+    scale = dict(type="log", base=2, domain=[gpus[0] / 1.1, gpus[-1] * 1.1], nice=False)
+    return vl.field("gpus:Q", axis=axis, scale=scale)
 
 
-def _tips() -> list[alt.Tooltip]:
+def _tips() -> list[vl.Spec]:
     named = {"run": "run", "gpus_text": "GPUs", "batch": "batch of a replica", "time": "time of a step",
              "exposed": "communication that nothing hides", "rate": "samples a second", "speedup": "speed-up",
              "percent": "efficiency"}  # fmt: skip
-    return [alt.Tooltip(f"{field}:N", title=title) for field, title in named.items()]
+    return [vl.field(f"{field}:N", title=title) for field, title in named.items()]
 
 
-def _line(rows: Sequence[Row], x: alt.X, y: alt.Y, lines: Series) -> list[Any]:
-    chart = alt.Chart(inline(rows))
+def _line(rows: Sequence[Row], x: vl.Spec, y: vl.Spec, lines: Series) -> list[Any]:
+    chart = vl.view(rows)
     return [
-        chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint()),
-        chart.mark_point(size=42, filled=True).encode(
+        chart.mark("line", strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint()),
+        chart.mark("point", size=42, filled=True).encode(
             x=x, y=y, color=lines.color, shape=lines.shape, opacity=lines.faint(), tooltip=_tips()),
     ]  # fmt: skip
 
@@ -94,24 +91,24 @@ def _throughput(rows: Sequence[Row], lines: Series, kind: str) -> Any:
     x = _x(rows)
     scale, ticks = log_scale(value for row in rows for value in (row["throughput"], row["ideal"]))
     axis = si_axis("samples a second", "", values=ticks)
-    y = alt.Y("throughput:Q", axis=axis, scale=scale)
-    ideal = alt.Chart(inline(rows)).mark_line(strokeDash=[5, 4], strokeWidth=1.1).encode(
-        x=x, y=alt.Y("ideal:Q", axis=axis, scale=scale), color=lines.color, opacity=lines.faint(0.75)
+    y = vl.field("throughput:Q", axis=axis, scale=scale)
+    ideal = vl.view(rows).mark("line", strokeDash=[5, 4], strokeWidth=1.1).encode(
+        x=x, y=vl.field("ideal:Q", axis=axis, scale=scale), color=lines.color, opacity=lines.faint(0.75)
     )  # fmt: skip
     if lines.has_legend:
         ideal = ideal.add_params(lines.picked)
-    drawn = alt.layer(ideal, *_line(rows, x, y, lines))
-    title = alt.TitleParams(_TITLES[kind], fontSize=12, fontWeight="normal", frame="group")
+    drawn = vl.layer(ideal, *_line(rows, x, y, lines))
+    title = dict(text=_TITLES[kind], fontSize=12, fontWeight="normal", frame="group")
     return drawn.properties(width=_PANEL, height=_HEIGHT, title=title)
 
 
 def _efficiency(rows: Sequence[Row], lines: Series) -> Any:
     x = _x(rows)
-    axis = alt.Axis(title="efficiency", format="%", values=[0, 0.25, 0.5, 0.75, 1])
+    axis = dict(title="efficiency", format="%", values=[0, 0.25, 0.5, 0.75, 1])
     most = max(1.0, *(row["efficiency"] for row in rows))
-    y = alt.Y("efficiency:Q", axis=axis, scale=alt.Scale(domain=[0, 1.05 * most], nice=False))
-    ideal = alt.Chart(inline([{"efficiency": 1}])).mark_rule(strokeDash=[5, 4]).encode(y=y)
-    return alt.layer(ideal, *_line(rows, x, y, lines)).properties(width=_PANEL, height=_HEIGHT)
+    y = vl.field("efficiency:Q", axis=axis, scale=dict(domain=[0, 1.05 * most], nice=False))
+    ideal = vl.view([{"efficiency": 1}]).mark("rule", strokeDash=[5, 4]).encode(y=y)
+    return vl.layer(ideal, *_line(rows, x, y, lines)).properties(width=_PANEL, height=_HEIGHT)
 
 
 def _caption(found: Sequence[Prediction], count: int) -> str:
@@ -127,11 +124,11 @@ def _caption(found: Sequence[Prediction], count: int) -> str:
 
 def _table(names: Sequence[str], found: Sequence[Prediction]) -> Table:
     columns = (
-        Column("run", right=False), Column("scaling", right=False), Column("GPUs", units.exact),
-        Column("batch each", units.exact, optional=2), Column("global batch", units.exact, optional=1),
-        Column("time/step", seconds, raw="time_s"), Column("exposed", seconds, optional=3, raw="exposed_s"),
-        Column("samples/s", rate, raw="samples_per_s"), Column("speed-up", quotient),
-        Column("efficiency", units.percent),
+        Column("run", right=False), Column("scaling", right=False), column("gpus"),
+        column("batch_each", optional=2), column("global_batch", optional=1),
+        column("time_s"), column("exposed_s", heading="exposed", optional=3),
+        column("samples_per_s"), column("speedup", raw="speed-up"),
+        column("efficiency"),
     )  # fmt: skip
     rows = tuple(
         (name, kind, point.gpus, point.batch, point.global_batch, point.time_s, point.exposed_s, point.throughput,

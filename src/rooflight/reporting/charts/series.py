@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import altair as alt
-
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import on_phone
 from rooflight.reporting.charts.theme import COLOURS
 
@@ -22,26 +21,26 @@ class Series:
 
     field: str
     names: tuple[str, ...]
-    picked: alt.Parameter
+    picked: vl.Param
     has_legend: bool = True
 
     @property
-    def color(self) -> alt.Color:
-        scale = alt.Scale(domain=list(self.names), range=list(COLOURS[: len(self.names)]))
-        return alt.Color(f"{self.field}:N", title=None, scale=scale, legend=self._legend)
+    def color(self) -> vl.Spec:
+        scale = dict(domain=list(self.names), range=list(COLOURS[: len(self.names)]))
+        return vl.field(f"{self.field}:N", title=None, scale=scale, legend=self._legend)
 
     @property
-    def shape(self) -> alt.Shape:
-        scale = alt.Scale(domain=list(self.names), range=list(_SHAPES[: len(self.names)]))
-        return alt.Shape(f"{self.field}:N", title=None, scale=scale, legend=self._legend)
+    def shape(self) -> vl.Spec:
+        scale = dict(domain=list(self.names), range=list(_SHAPES[: len(self.names)]))
+        return vl.field(f"{self.field}:N", title=None, scale=scale, legend=self._legend)
 
     @property
-    def _legend(self) -> alt.Legend | None:
+    def _legend(self) -> vl.Spec | None:
         if not self.has_legend:
             return None
         longest = max(10, *map(len, self.names))
         columns = on_phone(max(1, min(len(self.names), 42 // longest)), max(1, min(len(self.names), 100 // longest)))
-        return alt.Legend(orient="top", columns=columns, symbolSize=90, symbolOpacity=1)
+        return dict(orient="top", columns=columns, symbolSize=90, symbolOpacity=1)
 
     @property
     def unnamed(self) -> Series:
@@ -51,10 +50,10 @@ class Series:
 
     def faint(self, opacity: float = 1.0) -> Any:
         """Lines that were not picked in the legend step back."""
-        return alt.OpacityValue(**alt.when(self.picked).then(alt.value(opacity)).otherwise(alt.value(opacity * 0.1)))
+        return vl.either(self.picked, opacity, opacity * 0.1)
 
 
 def series(field: str, names: Sequence[str], *, chart: str) -> Series:
     """`chart`: its name, so that the selections of a page are apart."""
-    picked = alt.selection_point(fields=[field], bind="legend", name=f"{chart}_{field}")
+    picked = vl.picked(f"{chart}_{field}", fields=[field], bind="legend")
     return Series(field, tuple(names[:MOST]), picked)

@@ -6,16 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
-
 from rooflight import summary, units
 from rooflight.ledger import Ledger, Totals
 from rooflight.measured import Measured, is_measured
 from rooflight.measured.rows import rows as measured_rows
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.theme import COLOURS
+from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table
 from rooflight.units import seconds, whole_bytes, whole_count
 
@@ -45,7 +44,6 @@ Amounts = dict[str, dict[str, Number]]
 """By type, then by quantity; unknown ones are absent."""
 
 
-@unchecked
 def shares_chart(ledger: Ledger) -> Chart | None:
     amounts, quantities = _amounts(ledger)
     totals = {one.name: sum(row.get(one.name, 0) for row in amounts.values()) for one in quantities}
@@ -116,30 +114,29 @@ def _largest(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Num
 
 def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence[_Quantity]) -> Any:
     names = [one.name for one in shown]
-    picked = alt.selection_point(fields=["quantity"], bind="legend", name="shares_quantity")
-    y = alt.Y("type:N", sort=list(types), title=None,
-              axis=alt.Axis(domain=False, ticks=False, grid=False, labelLimit=180),
-              scale=alt.Scale(paddingInner=_GAP / (_GAP + _BAR * len(names)), paddingOuter=0.1))  # fmt: skip
-    offset = alt.YOffset("quantity:N", sort=names, scale=alt.Scale(domain=names))
-    legend = alt.Legend(orient="top", symbolType="square", columns=on_phone(2, 4))
-    colours = alt.Scale(domain=names, range=[one.colour for one in shown])
-    colour = alt.Color("quantity:N", title=None, sort=names, legend=legend, scale=colours)
-    opacity = alt.OpacityValue(**alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.12)))
+    picked = vl.picked("shares_quantity", fields=["quantity"], bind="legend")
+    y = vl.field("type:N", sort=list(types), title=None,
+                 axis=dict(domain=False, ticks=False, grid=False, labelLimit=180),
+                 scale=dict(paddingInner=_GAP / (_GAP + _BAR * len(names)), paddingOuter=0.1))  # fmt: skip
+    offset = vl.field("quantity:N", sort=names, scale=dict(domain=names))
+    legend = dict(orient="top", symbolType="square", columns=on_phone(2, 4))
+    colours = dict(domain=names, range=[one.colour for one in shown])
+    colour = vl.field("quantity:N", title=None, sort=names, legend=legend, scale=colours)
+    opacity = vl.either(picked, 1, 0.12)
     most = max(row["share"] for row in rows)
     ticks = [step / 10 for step in range(0, 11, 1 if most < 0.5 else 2) if step / 10 <= 1.1 * most]
-    x = alt.X("share:Q", axis=alt.Axis(title="share of the step", format="%", values=ticks),
-              scale=alt.Scale(domain=[0, 1.25 * most], nice=False))  # fmt: skip
-    data = inline(rows)
-    tips = [alt.Tooltip("whole:N", title="type"), alt.Tooltip("quantity:N"), alt.Tooltip("text:N", title="share"),
-            alt.Tooltip("amount:N", title="of it")]  # fmt: skip
-    bars = alt.Chart(data).mark_bar(cornerRadiusEnd=1.5).encode(
+    x = vl.field("share:Q", axis=dict(title="share of the step", format="%", values=ticks),
+                 scale=dict(domain=[0, 1.25 * most], nice=False))  # fmt: skip
+    tips = [vl.field("whole:N", title="type"), vl.field("quantity:N"), vl.field("text:N", title="share"),
+            vl.field("amount:N", title="of it")]  # fmt: skip
+    bars = vl.view(rows).mark("bar", cornerRadiusEnd=1.5).encode(
         x=x, y=y, yOffset=offset, color=colour, opacity=opacity, tooltip=tips
     ).add_params(picked)  # fmt: skip
     wide = f"{PLACE_WIDTH} > 560 || !datum.said ? datum.said : datum.text"
-    text = alt.Chart(data).transform_calculate(shown=wide).mark_text(align="left", dx=4, fontSize=10).encode(
-        x=x, y=y, yOffset=offset, text=alt.Text("shown:N"), opacity=opacity
+    text = vl.view(rows).calculate(shown=wide).mark("text", align="left", dx=4, fontSize=10).encode(
+        x=x, y=y, yOffset=offset, text=vl.field("shown:N"), opacity=opacity
     )  # fmt: skip
-    return alt.layer(bars, text).properties(width=WIDTH, height=len(types) * (_BAR * len(names) + _GAP))
+    return vl.layer(bars, text).properties(width=WIDTH, height=len(types) * (_BAR * len(names) + _GAP))
 
 
 def _caption(shown: Sequence[_Quantity], ledger: Ledger) -> str:
@@ -166,7 +163,7 @@ def _unknown(amounts: Amounts, shown: Sequence[_Quantity]) -> str:
 
 
 def _table(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Number]) -> Table:
-    columns = [Column("type", right=False)]
+    columns = [column("type")]
     for place, one in enumerate(shown):
         columns.append(Column(one.name, one.write, optional=place))
         columns.append(Column(f"of {one.name}", units.percent, raw=f"share of {one.name}"))

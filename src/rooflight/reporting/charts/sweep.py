@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import altair as alt
-
 from rooflight import units
 from rooflight.prediction.result import Prediction, Predictions
+from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import log_scale, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.drawing import inline, unchecked
 from rooflight.reporting.charts.series import MOST, Series, series
-from rooflight.reporting.predict_tables import between, rate
-from rooflight.reporting.table import Column, Table, metric_column
-from rooflight.units import seconds
+from rooflight.reporting.columns import column
+from rooflight.reporting.predict_tables import between
+from rooflight.reporting.table import Column, Table
+from rooflight.units import per_second, seconds
 
 _PANEL, _HEIGHT = WIDTH // 2 - 75, 190
 _ALL = "all devices"
@@ -24,7 +23,6 @@ _HINT = "Hollow points do not fit. Click a device in the legend to see it alone.
 Row = dict[str, Any]
 
 
-@unchecked
 def sweep_chart(predictions: Predictions) -> Chart | None:
     """`None` where there is only one batch."""
     found = [one for one in predictions if one.batch is not None]
@@ -40,7 +38,7 @@ def sweep_chart(predictions: Predictions) -> Chart | None:
         _time(rows, lines, batches), _throughput(rows, others, batches), _memory(rows, others, batches),
         _flops(rows, others, batches),
     ]  # fmt: skip
-    made = alt.concat(*panels, columns=2, spacing=24).resolve_scale(color="independent", shape="independent")
+    made = vl.concat(*panels, columns=2, spacing=24).resolve_scale(color="independent", shape="independent")
     return Chart("sweep", "Against the batch", _caption(drawn, len(devices)), made, _table(found),
                  hint=_HINT)  # fmt: skip
 
@@ -55,43 +53,43 @@ def _row(one: Prediction) -> Row:
         "capacity": None if memory is None else memory.usable_bytes,
         "fits": "fits" if memory is None else memory.fit,
         "batch_text": units.exact(one.batch), "flops_text": units.count(one.flops),
-        "time_text": seconds(one.time_s), "between": between(one.time_interval_s), "rate": rate(one.throughput),
+        "time_text": seconds(one.time_s), "between": between(one.time_interval_s), "rate": per_second(one.throughput),
         "memory_text": "–" if memory is None else units.bytes_(memory.device_bytes), "tier": one.tier,
         "bound": one.bound,
     }  # fmt: skip
 
 
-def _batch_axis(batches: Sequence[int]) -> alt.X:
+def _batch_axis(batches: Sequence[int]) -> vl.Spec:
     """A tick for every batch, as long as their labels are apart."""
     step = max(1, -(-len(batches) // 9))
-    axis = alt.Axis(title="batch", values=list(batches[::step]), format=",d", grid=False, labelOverlap=True)
-    scale = alt.Scale(type="log", base=2, domain=[batches[0] / 1.1, batches[-1] * 1.1], nice=False)
-    return alt.X("batch:Q", axis=axis, scale=scale)
+    axis = dict(title="batch", values=list(batches[::step]), format=",d", grid=False, labelOverlap=True)
+    scale = dict(type="log", base=2, domain=[batches[0] / 1.1, batches[-1] * 1.1], nice=False)
+    return vl.field("batch:Q", axis=axis, scale=scale)
 
 
-def _y(field: str, title: str, unit: str, values: Iterable[float | None]) -> alt.Y:
+def _y(field: str, title: str, unit: str, values: Iterable[float | None]) -> vl.Spec:
     scale, ticks = log_scale([value for value in values if value])
-    return alt.Y(f"{field}:Q", axis=si_axis(title, unit, values=ticks), scale=scale)
+    return vl.field(f"{field}:Q", axis=si_axis(title, unit, values=ticks), scale=scale)
 
 
-def _tips(*fields: tuple[str, str]) -> list[alt.Tooltip]:
+def _tips(*fields: tuple[str, str]) -> list[vl.Spec]:
     named = (("device", "device"), ("batch_text", "batch"), *fields)
-    return [alt.Tooltip(f"{field}:N", title=title) for field, title in named]
+    return [vl.field(f"{field}:N", title=title) for field, title in named]
 
 
-def _line(rows: Sequence[Row], x: alt.X, y: alt.Y, lines: Series, tips: list[alt.Tooltip]) -> list[Any]:
+def _line(rows: Sequence[Row], x: vl.Spec, y: vl.Spec, lines: Series, tips: list[vl.Spec]) -> list[Any]:
     """Points are hollow where it does not fit."""
-    chart = alt.Chart(inline(rows))
-    drawn = [chart.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint())]
+    chart = vl.view(rows)
+    drawn = [chart.mark("line", strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint())]
     for fits in (True, False):
-        some = chart.transform_filter(f"(datum.fits != 'does not fit') == {str(fits).lower()}")
-        points = some.mark_point(size=42 if fits else 60, filled=fits, strokeWidth=1.6)
+        some = chart.filter(f"(datum.fits != 'does not fit') == {str(fits).lower()}")
+        points = some.mark("point", size=42 if fits else 60, filled=fits, strokeWidth=1.6)
         drawn.append(points.encode(x=x, y=y, color=lines.color, shape=lines.shape, tooltip=tips, opacity=lines.faint()))
     return drawn
 
 
 def _panel(layers: Sequence[Any]) -> Any:
-    return alt.layer(*layers).properties(width=_PANEL, height=_HEIGHT)
+    return vl.layer(*layers).properties(width=_PANEL, height=_HEIGHT)
 
 
 def _flops(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
@@ -100,10 +98,10 @@ def _flops(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     tips = _tips(("flops_text", "FLOPs"))
     if all(len({row["flops"] for row in rows if row["batch"] == batch}) == 1 for batch in batches):
         once = [{**row, "device": _ALL} for row in rows if row["device"] == rows[0]["device"]]
-        chart = alt.Chart(inline(once))
-        return alt.layer(
-            chart.mark_line(style="ink", strokeWidth=1.8).encode(x=x, y=y),
-            chart.mark_point(style="ink", size=30, filled=True).encode(x=x, y=y, tooltip=tips),
+        chart = vl.view(once)
+        return vl.layer(
+            chart.mark("line", style="ink", strokeWidth=1.8).encode(x=x, y=y),
+            chart.mark("point", style="ink", size=30, filled=True).encode(x=x, y=y, tooltip=tips),
         ).properties(width=_PANEL, height=_HEIGHT)
     return _panel(_line(rows, x, y, lines, tips))
 
@@ -118,19 +116,19 @@ def _memory(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
         {"device": device, "memory": capacity, "batch": batches[0], "text": f"{device} has {units.bytes_(capacity)}"}
         for device, capacity in dict.fromkeys((row["device"], row["capacity"]) for row in known)
     ]
-    chart = alt.Chart(inline(capacities))
-    layers.append(chart.mark_rule(strokeDash=[6, 4], strokeWidth=1.4).encode(
-        y=y, color=lines.color, opacity=lines.faint(), tooltip=alt.Tooltip("text:N")))  # fmt: skip
-    layers.append(chart.mark_text(align="left", dx=2, dy=-5, fontSize=9).encode(
-        x=x, y=y, text=alt.Text("text:N"), opacity=lines.faint()))  # fmt: skip
+    chart = vl.view(capacities)
+    layers.append(chart.mark("rule", strokeDash=[6, 4], strokeWidth=1.4).encode(
+        y=y, color=lines.color, opacity=lines.faint(), tooltip=vl.field("text:N")))  # fmt: skip
+    layers.append(chart.mark("text", align="left", dx=2, dy=-5, fontSize=9).encode(
+        x=x, y=y, text=vl.field("text:N"), opacity=lines.faint()))  # fmt: skip
     return _panel(layers)
 
 
 def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     x = _batch_axis(batches)
     y = _y("time", "time of a step", "s", (row[name] for row in rows for name in ("low", "high", "time")))
-    band = alt.Chart(inline(rows)).mark_area().encode(
-        x=x, y=alt.Y("low:Q", scale=y["scale"], axis=y["axis"]), y2=alt.Y2("high:Q"), color=lines.color,
+    band = vl.view(rows).mark("area").encode(
+        x=x, y=vl.field("low:Q", scale=y["scale"], axis=y["axis"]), y2=vl.field("high"), color=lines.color,
         opacity=lines.faint(0.16)
     )  # fmt: skip
     tips = _tips(("time_text", "time of a step"), ("between", "90% interval"), ("tier", "tier"), ("bound", "bound"))
@@ -159,15 +157,15 @@ def _caption(drawn: Sequence[Prediction], devices: int) -> str:
 
 def _table(found: Sequence[Prediction]) -> Table:
     cells: list[tuple[Column, Callable[[Prediction], Any]]] = [
-        (Column("device", right=False), lambda one: one.device),
-        (Column("batch", units.exact), lambda one: one.batch),
-        (Column("FLOPs", units.count, raw="flops"), lambda one: one.flops),
-        (Column("memory", units.bytes_, raw="device_bytes"), lambda one: one.memory and one.memory.device_bytes),
-        (metric_column("fit"), lambda one: one.fit),
-        (Column("time/step", seconds, raw="time_s"), lambda one: one.time_s),
+        (column("device"), lambda one: one.device),
+        (column("batch"), lambda one: one.batch),
+        (column("flops"), lambda one: one.flops),
+        (column("device_bytes"), lambda one: one.memory and one.memory.device_bytes),
+        (column("fit"), lambda one: one.fit),
+        (column("time_s"), lambda one: one.time_s),
         (Column("90% interval", optional=2), lambda one: between(one.time_interval_s)),
-        (Column("samples/s", rate, raw="samples_per_s"), lambda one: one.throughput),
-        (Column("tier", right=False, optional=1), lambda one: one.tier),
+        (column("samples_per_s"), lambda one: one.throughput),
+        (column("tier", optional=1), lambda one: one.tier),
     ]
     rows = tuple(tuple(value(one) for _, value in cells) for one in found)
     return Table("", tuple(column for column, _ in cells), rows)

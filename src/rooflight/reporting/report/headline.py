@@ -82,8 +82,8 @@ def _predicted_time(told: Told) -> Iterator[Fact]:
 
     yield Fact(
         f"time of a step, predicted on {one.device}", seconds(one.time_s),
-        f"90% interval {between(one.time_interval_s)} · {per_second(one.throughput)} samples/s · MFU {text('mfu', one.mfu)} "
-        f"· {text('intensity', one.intensity)} FLOP/byte · {one.tier}",
+        f"90% interval {between(one.time_interval_s)} · {per_second(one.throughput)} samples/s · "
+        f"MFU {text('mfu', one.mfu)} · {text('intensity', one.intensity)} FLOP/byte · {one.tier}",
     )  # fmt: skip
 
 

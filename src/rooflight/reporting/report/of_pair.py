@@ -16,11 +16,12 @@ from rooflight.measured.rows import NO_OP, SEVERAL
 from rooflight.measured.rows import rows as summed
 from rooflight.reporting import compare_memory_tables, compare_tables, text, why_tables
 from rooflight.reporting.charts.chart import Chart, renamed
+from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document, Fact, Section, filled
 from rooflight.reporting.report.details import Details, details_of
 from rooflight.reporting.report.origins import origins_section
 from rooflight.reporting.report.tree import Tree, TreeColumn
-from rooflight.reporting.table import Column, Table, metric_column
+from rooflight.reporting.table import Column, Table
 from rooflight.reporting.why_tables import mainly
 from rooflight.spec import shell
 from rooflight.units import quotient, seconds, whole_bytes, whole_count
@@ -137,10 +138,10 @@ def _tree(comparison: Comparison) -> Tree:
 
 
 def _columns(comparison: Comparison, rows: Sequence[PairRow]) -> Iterator[TreeColumn]:
-    def column(made: Column, value: Callable[[PairRow], Any]) -> TreeColumn:
-        return TreeColumn(made, "both", tuple(value(row) for row in rows))
+    def made(shown: Column, value: Callable[[PairRow], Any]) -> TreeColumn:
+        return TreeColumn(shown, "both", tuple(value(row) for row in rows))
 
-    yield column(Column("type", right=False, about="the module's class"), lambda row: row.type or None)
+    yield made(column("type", about="the module's class"), lambda row: row.type or None)
     picks: list[tuple[str, str, tuple[str, str], Callable[[Figures], Any]]] = [
         ("kernel_time_s", "time", ("of its kernels or calls",) * 2, lambda side: side.time_s),
         ("flops", "FLOPs", comparison.flops_basis, lambda side: side.flops),
@@ -149,13 +150,13 @@ def _columns(comparison: Comparison, rows: Sequence[PairRow]) -> Iterator[TreeCo
     for metric, title, basis, pick in picks:
         for side, name in enumerate("AB"):
             about = f"{title} of {name}: {basis[side]}"
-            yield column(metric_column(metric, heading=f"{title} {name}", about=about), _of(side, pick))
-        yield column(Column("B/A", quotient, raw=f"{metric}_ratio", about=f"{title} of B by that of A"), _ratio(pick))
-    yield column(Column("mainly because of", right=False, about="the largest cause of what was executed"),
-                 lambda row: mainly(row.why) or None)  # fmt: skip
-    yield column(Column("unexplained", compare_tables.signed_share,
-                        about="part of the FLOPs asked for that no cause explains"),
-                 lambda row: why_tables.unexplained(row.why))  # fmt: skip
+            yield made(column(metric, heading=f"{title} {name}", about=about), _of(side, pick))
+        yield made(Column("B/A", quotient, raw=f"{metric}_ratio", about=f"{title} of B by that of A"), _ratio(pick))
+    yield made(Column("mainly because of", right=False, about="the largest cause of what was executed"),
+               lambda row: mainly(row.why) or None)  # fmt: skip
+    yield made(Column("unexplained", compare_tables.signed_share,
+                      about="part of the FLOPs asked for that no cause explains"),
+               lambda row: why_tables.unexplained(row.why))  # fmt: skip
 
 
 def _of(side: int, pick: Callable[[Figures], Any]) -> Callable[[PairRow], Any]:

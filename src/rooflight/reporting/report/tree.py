@@ -15,7 +15,8 @@ from rooflight.comparison.why import Reasons
 from rooflight.explanation.verdicts import Judge, Verdict
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger
 from rooflight.measured.rows import NO_OP, SEVERAL, MeasuredRow, innermost, op_rows
-from rooflight.reporting.table import Column, metric_column
+from rooflight.reporting.columns import column
+from rooflight.reporting.table import Column
 from rooflight.reporting.why_tables import mainly
 
 RowKind = Literal["module", "op", "fused"]
@@ -141,30 +142,30 @@ def _estimated(judge: Judge) -> tuple[Sequence[_Made], Sequence[_Made]]:
         return (one.row.estimate.type if one.kind == "module" else one.phase) or None
 
     first: Sequence[_Made] = [
-        (Column("type", right=False, about="the module's class; of an op its phase"), "both", kind),
-        (metric_column("flops"), "estimate", lambda one: one.row.estimate.totals.flops),
-        (metric_column("bytes"), "estimate", lambda one: one.row.estimate.totals.bytes),
-        (metric_column("intensity"), "estimate", lambda one: one.row.estimate.totals.intensity),
+        (column("type", about="the module's class; of an op its phase"), "both", kind),
+        (column("flops"), "estimate", lambda one: one.row.estimate.totals.flops),
+        (column("bytes"), "estimate", lambda one: one.row.estimate.totals.bytes),
+        (column("intensity"), "estimate", lambda one: one.row.estimate.totals.intensity),
     ]
     last: Sequence[_Made] = [
         (Column("output", units.shape, right=False, about="shape of the first output"), "estimate", output),
-        (metric_column("params"), "estimate",
+        (column("params"), "estimate",
          lambda one: (one.row.estimate.params or None) if one.kind == "module" else None),
-        (metric_column("macs"), "estimate", lambda one: one.row.estimate.totals.macs),
-        (metric_column("other_flops"), "estimate", lambda one: one.row.estimate.totals.other_flops),
-        (metric_column("recompute_flops"), "estimate", lambda one: one.row.estimate.totals.recompute_flops or None),
+        (column("macs"), "estimate", lambda one: one.row.estimate.totals.macs),
+        (column("other_flops"), "estimate", lambda one: one.row.estimate.totals.other_flops),
+        (column("recompute_flops"), "estimate", lambda one: one.row.estimate.totals.recompute_flops or None),
     ]  # fmt: skip
     return first, last
 
 
 def _timed(judge: Judge, side: Side) -> Sequence[_Made]:
     on_cpu = judge.measured.total.get("kernel_time_s") is None and side == "measurement"
-    time = metric_column("host_time_s" if on_cpu else "kernel_time_s", heading="time")
+    time = column("host_time_s" if on_cpu else "kernel_time_s", heading="time")
     if side == "prediction":
         time = replace(time, about=f"{time.about}, predicted for {judge.device_title}")
     return [
         (time, side, lambda one: one.row.sums.time_s),
-        (metric_column("share", about="part of the time of all ops"), side, lambda one: one.row.share),
+        (column("share", about="part of the time of all ops"), side, lambda one: one.row.share),
     ]
 
 
@@ -174,19 +175,19 @@ def _counted(reasons: Reasons | None) -> Sequence[_Made]:
         return mainly(account) or None
 
     return [
-        (metric_column("executed_flops", heading="executed"), "measurement", lambda one: one.row.sums.executed_flops),
-        (metric_column("executed_per_useful", heading="exec/useful"), "both",
+        (column("executed_flops", heading="executed"), "measurement", lambda one: one.row.sums.executed_flops),
+        (column("executed_per_useful"), "both",
          lambda one: one.row.sums.executed_per_useful),
         (Column("mainly because of", right=False, about="the largest cause of what was executed beyond the useful"),
          "both", cause),
-        (metric_column("dram_bytes"), "measurement", lambda one: one.row.sums.dram_bytes),
-        (metric_column("dram_per_compulsory", heading="DRAM/comp."), "both",
+        (column("dram_bytes"), "measurement", lambda one: one.row.sums.dram_bytes),
+        (column("dram_per_compulsory"), "both",
          lambda one: one.row.sums.dram_per_compulsory),
     ]  # fmt: skip
 
 
 def _judged(side: Side) -> Sequence[_Made]:
     return [
-        (metric_column("percent_of_roof"), side, lambda one: one.verdict.percent_of_roof),
-        (metric_column("bound"), side, lambda one: one.verdict.bound),
+        (column("percent_of_roof"), side, lambda one: one.verdict.percent_of_roof),
+        (column("bound"), side, lambda one: one.verdict.bound),
     ]
