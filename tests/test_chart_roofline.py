@@ -14,6 +14,7 @@ from measured_ledgers import HEADER, cost, op, values
 
 import rooflight
 from rooflight.errors import BadInput
+from rooflight.explanation.verdicts import Judge
 from rooflight.hardware.devices import find
 from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Module, Value
 from rooflight.reporting.charts import roofline as charts
@@ -193,6 +194,20 @@ def test_a_step_that_ran_on_a_cpu_is_predicted_where_it_is_asked_for():
     found = roofline_chart(ran, on=H200)
     assert found.title.endswith("on NVIDIA H200 SXM 141 GB: times predicted")
     assert "The step ran on a CPU" in found.caption
+
+
+def test_the_judge_of_a_step_that_ran_on_a_cpu_is_used_where_there_is_one():
+    """One of a larger batch tells that it was: what its marks are of is not looked at a second time."""
+    step = rooflight.estimate("mnist-cnn", batch=2, target="cpu")
+    took = Measurement(scope="op", ops=(0,), quantities=values(host_time_s=1e-3))
+    ran = msgspec.structs.replace(step, measurements=(took,))
+    twice = Judge(rooflight.estimate("mnist-cnn", batch=4, target="cpu"), on=find("h200"))
+    own, given = marks_of(ran, on=find("h200")), marks_of(ran, on=find("h200"), judge=twice)
+    assert own.step is not None and given.step is not None
+    assert given.step.told.flops > 1.9 * own.step.told.flops
+    assert own.how == given.how and own.how.startswith("The step ran on a CPU")
+    other = marks_of(ran, on=find("h200"), judge=Judge(step, on=find("a100")))
+    assert other.device.name == "h200"
 
 
 def test_a_precision_that_a_device_lacks_is_said():

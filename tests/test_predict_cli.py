@@ -627,3 +627,10 @@ def test_every_device_of_a_page_has_its_assumptions_and_equal_ones_are_told_once
     for device, link in (("h200", "371 GB/s"), ("v100-sxm2-16", "120 GB/s")):
         assert any(line.startswith(f"assumed: {device}: in a node: {link}") for line in assumed)
     assert "assumed: every GPU is as fast as every other" in assumed
+
+
+def test_advice_for_a_step_that_does_not_fit_comes_after_what_makes_it_fit(run):
+    _, out, _ = run("resnet18", "--batch", 4096, "--step", "train", "--on", "t4")
+    assert out.index("what would take less memory") < out.index("what would help, once it fits in memory")
+    _, out, _ = run("resnet18", "--batch", 4, "--step", "train", "--on", "t4")
+    assert "what would help, predicted in the same way" in out and "once it fits" not in out

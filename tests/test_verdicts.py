@@ -493,3 +493,12 @@ def test_a_step_without_its_ops_and_kernels_is_told_as_a_whole(recording, says):
     assert said.startswith(says)
     assert "roofs of its ops" not in said
     assert verdict_document(cut).lines[0] == said
+
+
+@pytest.mark.parametrize(("batch", "fit"), [(4, "fits"), (4096, "does not fit")])
+def test_no_change_is_called_best_without_a_word_of_memory_that_is_too_small(batch, fit):
+    step = step_verdict(rooflight.estimate("resnet18", batch=batch, step="train"), on=find("t4"))
+    assert step.fit == fit and step.advice
+    too_large = "it does not fit the memory of NVIDIA T4 16 GB: what takes less of it comes first; best, once it fits"
+    assert (too_large in step.sentence) == (fit != "fits")
+    assert ("; best: " in step.sentence) == (fit == "fits")

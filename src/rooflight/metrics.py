@@ -99,6 +99,8 @@ def fit_text(value: Fit | None) -> str:
 
 FIT_WORDS: dict[Fit, str] = {"fits": "yes", "barely": "barely", "does not fit": "no"}
 """In a column that is headed `fits`, and in a study."""
+ONCE_IT_FITS = ", once it fits in memory"
+"""After words of advice for a step that does not: none of it can be had before."""
 
 
 def fits_word(value: Fit | None) -> str:

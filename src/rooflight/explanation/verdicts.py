@@ -128,6 +128,8 @@ class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
     intensity: float | None = None
     """FLOPs that must be computed for every compulsory byte, by formula."""
     mfu: float | None = None
+    fit: Fit | None = None
+    """Into the memory of the device; of a run, it did."""
     advice: tuple[Advice, ...] = ()
     """For the whole step, best first; then a larger batch, which is another step."""
     predictor: str = ""
@@ -340,6 +342,7 @@ class Judge:
             found, bound=bound, sides=dict(sides), far={why: share for why, share in far.items() if share},
             whole=replace(found.whole, bound=found.whole.side if bound == "host" else bound, percent_of_roof=percent),
             percent_of_roof=percent, intensity=found.whole.estimated_intensity, mfu=self.mfu,
+            fit=self.fit,
             advice=self.advisor.step(), predictor="" if predictor is None else f"{predictor.tier}: {predictor.source}",
         )  # fmt: skip
 

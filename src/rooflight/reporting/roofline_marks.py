@@ -129,9 +129,10 @@ def _judge(ledger: Ledger, on: Device | None, known_judge: Judge | None) -> tupl
     known = recognise_name(ledger.header.device)
     ran_on_cpu = is_measured(ledger) and (ledger.header.target == "cpu" or (known is not None and known.kind == "cpu"))
     if ran_on_cpu and on is not None:
-        plain = replace(ledger, measurements=(), kernels=())
         said = f"The step ran on a CPU: times are predicted for {on.title}, of the ops that the CPU ran."
-        return Judge(plain, on=on), said
+        if known_judge is not None and known_judge.device == on:
+            return known_judge, said
+        return Judge(replace(ledger, measurements=(), kernels=()), on=on), said
     if is_measured(ledger):
         return known_judge or Judge(ledger, on=None if known is not None else on), ""
     judge = known_judge or Judge(ledger, on=on)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rooflight import units
 from rooflight.explanation.verdicts import SHORT_S, StepVerdict, Verdict
-from rooflight.metrics import METRICS, WORTH, gain_text, percent_text
+from rooflight.metrics import METRICS, ONCE_IT_FITS, WORTH, gain_text, percent_text
 from rooflight.prediction.result import Advice
 from rooflight.prediction.roofline import verdict as roof_verdict
 from rooflight.units import peak_tera, seconds, whole_bytes, whole_count
@@ -103,8 +103,11 @@ def step_line(verdict: StepVerdict) -> str:
         said.append(f"MFU {units.percent(verdict.mfu)}")
     if verdict.far:
         said.append(f"{far_text(verdict)} of the kernels' time is far from its roof")
+    too_large = verdict.fit == "does not fit"
+    if too_large:
+        said.append(f"it does not fit the memory of {verdict.device}: what takes less of it comes first")
     if verdict.advice:
-        said.append(f"best: {step_advised(verdict.advice[0])}")
+        said.append(f"best{ONCE_IT_FITS if too_large else ''}: {step_advised(verdict.advice[0])}")
     return f"{verdict.bound}-bound: {'; '.join(said)}"
 
 

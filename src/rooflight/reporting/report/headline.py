@@ -8,7 +8,7 @@ from rooflight import summary, units
 from rooflight.errors import RooflightError
 from rooflight.ledger import total
 from rooflight.measured.step import busy_s, rates, utilisation, wall_s
-from rooflight.metrics import fit_text, gain_text, percent_text, text
+from rooflight.metrics import ONCE_IT_FITS, fit_text, gain_text, percent_text, text
 from rooflight.prediction.result import Prediction
 from rooflight.reporting.document import Fact
 from rooflight.reporting.measure_text import doubt
@@ -129,4 +129,5 @@ def _to_do(told: Told) -> Iterator[Fact]:
     after = best.changed_kernel_time_s if best.time_s is None else best.time_s
     before = best.kernel_time_s if best.time_s is None else best.wall_time_s
     detail = f"{seconds(after)} predicted, instead of {seconds(before)} {step.times}"
-    yield Fact(f"what would help most{_there(told)}", best.how, f"{gain_text(best.gain)} throughput · {detail}")
+    first = ONCE_IT_FITS if step.fit == "does not fit" else ""
+    yield Fact(f"what would help most{_there(told)}{first}", best.how, f"{gain_text(best.gain)} throughput · {detail}")
