@@ -21,9 +21,9 @@ from rooflight.errors import BadFile, BadInput
 from rooflight.files import load, save
 from rooflight.metrics import METRICS
 from rooflight.reporting.report.api import make
-from rooflight.reporting.report.page import safe_json
 from rooflight.reporting.report.tree import Tree
 from rooflight.reporting.writers import write
+from rooflight.reporting.writers.page import safe_json
 
 MNIST = "recorded:h200/mnist-cnn-train-tf32"
 STUDY = ROOT / "studies" / "recorded" / "h200" / "mnist-conv2"
@@ -146,7 +146,7 @@ def test_cells_of_the_tree_come_as_the_text_that_every_table_has(mnist):
 
 
 def test_the_page_writes_no_number_itself():
-    script = (files("rooflight.reporting.report") / "assets" / "page.js").read_text()
+    script = (files("rooflight.reporting.writers") / "assets" / "page.js").read_text()
     assert not re.search(r"toFixed|toPrecision|toLocaleString|toExponential|Intl\b|NumberFormat|\be[369]\b", script)
 
 

@@ -373,8 +373,8 @@ def _llama(path: Path) -> None:
     from rooflight.prediction.asked import device_of
     from rooflight.reporting.document import Document, Section
     from rooflight.reporting.report.details import details_of
-    from rooflight.reporting.report.page import to_page
     from rooflight.reporting.report.tree import tree_of
+    from rooflight.reporting.writers.page import to_page
 
     ledger = rooflight.estimate("llama3-70b", batch=1, step="train", dtype="bf16", accumulate=2)
     tree = tree_of(Judge(ledger, on=device_of("h200")), None)

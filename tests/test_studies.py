@@ -21,8 +21,8 @@ from documents_verdicts import SHOWN, VERDICTS
 
 import rooflight
 from rooflight.reporting.report.of_study import study_report
-from rooflight.reporting.report.page import to_page
 from rooflight.reporting.study_claims import gap_table, sides, telling
+from rooflight.reporting.writers.page import to_page
 from rooflight.study.cell import Row
 from rooflight.study.hypotheses import Judged, claims, parse, unknown_names
 from rooflight.study.plan import Plan, read_plan

@@ -14,7 +14,6 @@ from hypothesis import settings
 from rooflight.reporting.charts.lines import study_charts
 from rooflight.reporting.document import Document
 from rooflight.reporting.report.of_study import study_report
-from rooflight.reporting.report.page import to_page
 from rooflight.reporting.study_claims import amount
 from rooflight.reporting.study_data import study_data
 from rooflight.reporting.study_document import study_document
@@ -22,6 +21,7 @@ from rooflight.reporting.study_tables import csv_table
 from rooflight.reporting.study_trends import form, words
 from rooflight.reporting.table import Table
 from rooflight.reporting.writers.csv import table_csv
+from rooflight.reporting.writers.page import to_page
 from rooflight.reporting.writers.terminal import drawn
 from rooflight.study.cell import Cell, Row
 from rooflight.study.fitting import Fit

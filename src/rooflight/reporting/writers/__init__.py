@@ -40,7 +40,7 @@ def write(document: Document, form: Form, *, chart: str | None = None, sections:
                        "numbers")  # fmt: skip
     document = document.only(sections)
     if form == "html":
-        from rooflight.reporting.report.page import to_page
+        from rooflight.reporting.writers.page import to_page
 
         return to_page(document).encode()
     if form == "json":

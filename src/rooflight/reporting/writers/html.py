@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 
-from rooflight.reporting.report.claims_cells import Lines, folded, has_claims
 from rooflight.reporting.table import Label, Table
+from rooflight.reporting.writers.claims_cells import Lines, folded, has_claims
 
 _MOST_ROWS = 400
 """Of a table that stands in a page as it is."""

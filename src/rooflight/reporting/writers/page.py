@@ -17,8 +17,8 @@ from rooflight._version import __version__
 from rooflight.reporting.charts.theme import config
 from rooflight.reporting.document import Document
 from rooflight.reporting.report.tree import Tree, TreeColumn
-from rooflight.reporting.report.vega import vega_bundle
 from rooflight.reporting.writers.html import table_html
+from rooflight.reporting.writers.vega import vega_bundle
 
 _DIGITS = 7
 """Of floats in the data: more than anything measured has."""
@@ -60,7 +60,7 @@ def _inside_script(code: str) -> str:
 
 @cache
 def _asset(name: str) -> str:
-    return (files("rooflight.reporting.report") / "assets" / name).read_text(encoding="utf-8")
+    return (files("rooflight.reporting.writers") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _data(report: Document) -> dict[str, Any]:
