@@ -37,6 +37,7 @@ def report(
     chart: str | None = None,
     sections: Sequence[str] = (),
     claims: str | Path | None = None,
+    width: str | None = None,
     force: bool = False,
 ) -> Report | Path:
     """The report of a ledger, of two side by side, or of a study; in a file where `output` names one.
@@ -44,16 +45,29 @@ def report(
     `source`: a Ledger, a Study, a path, a study's folder, `recorded:NAME`, or two ledgers in a list. `to`: the form,
     else the ending of the file's name says it. `on`: the devices whose times and memory are predicted. `chart`: which
     picture, for png, svg and pdf. `sections`: only these. `claims`: a table (CSV) to be checked against the ledger.
+    `width`: what a table of LaTeX may take, such as "16cm"; else as much as the text of an A4 article, 345 pt.
 
         >>> rooflight.report("recorded:h200/resnet50-train-fp32", "report.html")
     """
+    path = None if output is None else Path(output)
+    form = None if path is None else to or form_of(path)
+    check_width(width, form)
     made = make(source, on=on, claims=claims)
-    if output is None:
+    if path is None or form is None:
         return made
-    path = Path(output)
-    form = to or form_of(path)
-    write_atomically(path, written(made, form, chart=chart, sections=sections), force=force)
+    write_atomically(path, written(made, form, chart=chart, sections=sections, width=width), force=force)
     return path
+
+
+def check_width(width: str | None, form: str | None) -> None:
+    """Before the work: may tables be so wide, and are they LaTeX's?"""
+    if width is None:
+        return
+    from rooflight.reporting.writers.latex import width_in_pt
+
+    if form != "latex":
+        raise BadInput("--width is that of LaTeX's tables: it goes with --to=latex, or a file whose name ends in .tex")
+    width_in_pt(width)
 
 
 def form_of(path: Path) -> Form:
@@ -133,10 +147,12 @@ def _name(source: Source) -> str:
 
 
 def written(report: Report, form: Form, *, chart: str | None = None, sections: Sequence[str] = (),
-            mode: Literal["light", "dark"] = "light", also: dict[str, Any] | None = None) -> bytes:  # fmt: skip
-    """The content of a file. `also`: what else a JSON document holds."""
+            mode: Literal["light", "dark"] = "light", also: dict[str, Any] | None = None,
+            width: str | None = None) -> bytes:  # fmt: skip
+    """The content of a file. `also`: what else a JSON document holds; `width`: of LaTeX's tables."""
     from rooflight.reporting.report import forms
 
+    check_width(width, form)
     if form == "png" or form == "svg" or form == "pdf":
         from rooflight.reporting.charts.pictures import picture
 
@@ -158,7 +174,7 @@ def written(report: Report, form: Form, *, chart: str | None = None, sections: S
     if form == "latex":
         from rooflight.reporting.writers.latex import report_latex
 
-        return report_latex(report).encode()
+        return report_latex(report, width).encode()
     return forms.report_markdown(report).encode()
 
 

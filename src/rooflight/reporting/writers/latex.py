@@ -1,60 +1,104 @@
-"""A report as LaTeX: its tables, with what is said around them as comments."""
+"""A report as LaTeX: tables that fit a page, with what is said of them; small print and commands as comments."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from rooflight.reporting.report.model import Report
+from rooflight.errors import BadInput
+from rooflight.reporting.report.model import Report, Titled
+from rooflight.reporting.table import Table
+from rooflight.reporting.writers.latex_layout import Grid
+from rooflight.reporting.writers.latex_signs import latex
+from rooflight.reporting.writers.latex_table import latex_table
 
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "−": r"$-$", "–": "--", "·": r"$\cdot$",
-    "µ": r"\textmu{}", "…": r"\ldots{}", "±": r"$\pm$", "²": r"\textsuperscript{2}", "→": r"$\rightarrow$",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "≤": r"$\leq$", "≥": r"$\geq$", "°": r"$^\circ$",
-}  # fmt: skip
-_LATEX_SIGN = re.compile("|".join(map(re.escape, _LATEX)))
+TEXT_WIDTH_PT = 345.0
+r"""The width of the text in `\documentclass[a4paper,10pt]{article}`: 12.1 cm."""
+_UNITS_PT = {"pt": 1.0, "mm": 72.27 / 25.4, "cm": 72.27 / 2.54, "in": 72.27}
+_LEAST_PT, _MOST_PT = 5 * _UNITS_PT["cm"], 200 * _UNITS_PT["cm"]
+_OF_A_MOUSE = re.compile(r"\b(click|hover)", re.IGNORECASE)
+_OF_A_DRAWING = re.compile(
+    r"\b(click|hover|points?|diamonds?|stars?|bars?|lines?|dashed|shaded|colou?red|colours?|triangles?|axes|drawn|slopes?"
+    r"|lanes?|gaps|solid)\b|^full:", re.IGNORECASE)  # fmt: skip
+"""What is said of a chart, or of a page that answers: here are the numbers alone."""
+_PROSE_EM = 15
+"""A word that is longer may be broken."""
 
 
-def report_latex(report: Report) -> str:
-    """Tables for a document that uses booktabs and longtable; what is said around them stands as comments."""
-    parts = ["% \\usepackage{booktabs,longtable,textcomp}", f"% {_comment(report.title)}: {_comment(report.subtitle)}"]
-    parts += [f"% {_comment(line)}" for line in report.lines]
+def width_in_pt(width: str | None) -> float:
+    """`16cm`, `160mm`, `6.3in` or `455pt` in points of TeX; the text of an A4 article where nobody says."""
+    if width is None:
+        return TEXT_WIDTH_PT
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(pt|mm|cm|in)\s*", width)
+    if found is None:
+        raise BadInput(f"--width={width}: a number with its unit (cm, mm, in or pt), such as --width=16cm")
+    points = float(found[1]) * _UNITS_PT[found[2]]
+    if not _LEAST_PT <= points <= _MOST_PT:
+        raise BadInput(f"--width={width}: a table needs 5 cm at least, and 2 m are enough for any")
+    return points
+
+
+def report_latex(report: Report, width: str | None = None) -> str:
+    """Tables for any document; none is wider than `width`. Everything in it is ASCII, but for comments."""
+    width_pt = width_in_pt(width)
+    parts = [
+        "% \\usepackage{booktabs,longtable,array,textcomp}\n"
+        f"% tables of at most {width_pt:.1f} pt ({width_pt / _UNITS_PT['cm']:.1f} cm); run LaTeX twice",
+        f"% {_comment(report.title)}: {_comment(report.subtitle)}",
+    ]
+    title = report.subtitle if report.subtitle.startswith(report.title) else f"{report.title}: {report.subtitle}"
     if report.facts:
-        parts.append(_latex_table("headline", [False, True, False], ["", "", ""],
-                                  [[fact.label, fact.value, fact.detail] for fact in report.facts]))  # fmt: skip
+        facts = tuple((fact.label, fact.value, fact.detail) for fact in report.facts)
+        parts.append(latex_table(Grid(("", "", ""), facts, (False, False, False)), title, width_pt))
+    parts += _paragraphs("" if report.facts else title, report.lines)
     for section in report.sections:
-        said = [f"Not here: {section.missing}."] if section.missing else []
-        said += [*section.lines, *section.small_print, *(f"$ {one}" for one in section.commands)]
-        parts.append("\n".join([f"% --- {_comment(section.title)} ---", *(f"% {_comment(line)}" for line in said)]))
+        parts.append(f"% --- {_comment(section.title)} ---")
+        missing = [f"Not here: {section.missing}."] if section.missing else []
+        parts += _paragraphs(section.title, [*missing, *(_without(_OF_A_MOUSE, line) for line in section.lines)])
         for titled in section.all_tables:
-            table = titled.table
-            caption = section.title if not titled.title else f"{section.title}: {titled.title}"
-            parts += [f"% {_comment(titled.note)}"] if titled.note else []
-            parts.append(_latex_table(caption, [column.right for column in table.columns],
-                                      [column.name for column in table.columns], table.written()))  # fmt: skip
+            note = _without(_OF_A_DRAWING, titled.note)
+            parts.append(latex_table(_grid(titled.table), _caption(section.title, titled), width_pt, note=note))
+        small = [*section.small_print, *(f"$ {one}" for one in section.commands)]
+        parts += ["\n".join(f"% {_comment(line)}" for line in small)] if small else []
     return "\n\n".join(parts) + "\n"
 
 
-def _latex_table(caption: str, right: Sequence[bool], names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    sides = "".join("r" if one else "l" for one in right)
-    lines = [f"\\begin{{longtable}}{{{sides}}}", f"\\caption{{{_latex(caption)}}}\\\\", "\\toprule"]
-    if any(names):
-        lines += [" & ".join(map(_latex, names)) + r" \\", "\\midrule", "\\endhead"]
-    # What stands behind \\ in brackets, or as a star, would be its argument.
-    lines += ["{}" + " & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in rows]
-    return "\n".join([*lines, "\\bottomrule", "\\end{longtable}"])
+def _grid(table: Table) -> Grid:
+    return Grid(
+        tuple(column.name for column in table.columns),
+        tuple(map(tuple, table.written())),
+        tuple(column.right for column in table.columns),
+        table.emphasised,
+    )
 
 
-def _latex_cell(text: str) -> str:
-    """The indent of a tree stays."""
-    depth = len(text) - len(text.lstrip(" "))
-    return (f"\\hspace*{{{depth / 2:g}em}}" if depth else "") + _latex(text.strip())
+def _caption(section: str, titled: Titled) -> str:
+    """Nothing is said twice."""
+    return section if titled.title in ("", section) else titled.title if titled.title.startswith(section) else (
+        f"{section}: {titled.title}")  # fmt: skip
 
 
-def _latex(text: str) -> str:
-    return _LATEX_SIGN.sub(lambda found: _LATEX[found[0]], text)
+def _paragraphs(title: str, said: Sequence[str]) -> list[str]:
+    """Sentences below a title, as small text in the document's own width."""
+    kept = [latex(line, _PROSE_EM) for line in said if line]
+    if not kept:
+        return []
+    first = f"\\textbf{{{latex(title, _PROSE_EM)}.}} " if title else ""
+    text = "\\par\n\\noindent ".join(kept)
+    return [f"{{\\footnotesize\\raggedright\\noindent {first}{text}\\par}}"]
+
+
+def _without(what: re.Pattern[str], text: str) -> str:
+    """The clauses of a text in which nothing of that is said."""
+    found = []
+    for sentence in re.split(r"(?<=\.)\s+", text.strip()):
+        clauses = sentence.split("; ")
+        kept = [] if sentence.startswith("Not in the picture") else [one for one in clauses if not what.search(one)]
+        if kept:
+            whole = "; ".join(kept) + ("." if sentence.endswith(".") and not kept[-1].endswith(".") else "")
+            found.append(whole if kept[0] is clauses[0] else whole[:1].upper() + whole[1:])
+    return " ".join(found)
 
 
 def _comment(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
