@@ -66,7 +66,7 @@ def check_width(width: str | None, form: str | None) -> None:
     from rooflight.reporting.writers.latex import width_in_pt
 
     if form != "latex":
-        raise BadInput("--width is that of LaTeX's tables: it goes with --to=latex, or a file whose name ends in .tex")
+        raise BadInput("--width is that of LaTeX's tables: it goes with --to latex, or a file whose name ends in .tex")
     width_in_pt(width)
 
 

@@ -29,21 +29,22 @@ def width_in_pt(width: str | None) -> float:
     """`16cm`, `160mm`, `6.3in` or `455pt` in points of TeX; the text of an A4 article where nobody says."""
     if width is None:
         return TEXT_WIDTH_PT
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(pt|mm|cm|in)\s*", width)
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(pt|mm|cm|in)\s*", str(width), re.ASCII)
     if found is None:
-        raise BadInput(f"--width={width}: a number with its unit (cm, mm, in or pt), such as --width=16cm")
+        raise BadInput(f"--width {width}: a number with its unit (cm, mm, in or pt), such as --width 16cm")
     points = float(found[1]) * _UNITS_PT[found[2]]
     if not _LEAST_PT <= points <= _MOST_PT:
-        raise BadInput(f"--width={width}: a table needs 5 cm at least, and 2 m are enough for any")
+        raise BadInput(f"--width {width}: a table needs 5 cm at least, and 2 m are enough for any")
     return points
 
 
 def report_latex(report: Report, width: str | None = None) -> str:
     """Tables for any document; none is wider than `width`. Everything in it is ASCII, but for comments."""
     width_pt = width_in_pt(width)
+    room = f"{width_pt:.1f} pt ({width_pt / _UNITS_PT['cm']:.1f} cm)"
     parts = [
         "% \\usepackage{booktabs,longtable,array,textcomp}\n"
-        f"% tables of at most {width_pt:.1f} pt ({width_pt / _UNITS_PT['cm']:.1f} cm); run LaTeX twice",
+        f"% tables of at most {room}; run LaTeX until their widths settle",
         f"% {_comment(report.title)}: {_comment(report.subtitle)}",
     ]
     title = report.subtitle if report.subtitle.startswith(report.title) else f"{report.title}: {report.subtitle}"

@@ -29,11 +29,11 @@ _WRITTEN = {
     "≥": r"$\geq$", "≈": r"$\approx$", "≠": r"$\neq$", "∞": r"$\infty$", "√": r"$\surd$", "°": r"$^\circ$",
     "•": r"\textbullet{}", '"': r"\char34{}", "ß": r"\ss{}", "æ": r"\ae{}", "Æ": r"\AE{}", "œ": r"\oe{}",
     "Œ": r"\OE{}", "ø": r"\o{}", "Ø": r"\O{}", "ł": r"\l{}", "Ł": r"\L{}", "ı": r"\i{}",
-    "“": "``", "”": "''", "„": "''", "‘": "`", "’": "'", "‐": "-", "‑": "-", "‒": "--", "⋅": r"$\cdot$",
+    "“": "``", "”": "''", "„": "''", "‘": "`", "’": "'", "‐": "-", "‑": "-", "‒": "--", "⋅": r"$\cdot$", "⁄": "/",
     **{bar: f"\\rule{{.4em}}{{.{height:02d}em}}" for bar, height in zip("▁▂▃▄▅▆▇█", range(8, 72, 8), strict=True)},
 }  # fmt: skip
 _AS_WIDE_AS = {"“": "–", "”": "–", "„": "–", "‘": "`", "’": "'", "‐": "-", "‑": "-", "‒": "–", "⋅": "·", "ø": "o",
-               "Ø": "O", "ł": "f", "Ł": "L", "ı": "i"}  # fmt: skip
+               "Ø": "O", "ł": "f", "Ł": "L", "ı": "i", "⁄": "/"}  # fmt: skip
 _ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u", "\u0307": ".",
             "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0327": "c", "\u0323": "d"}  # fmt: skip
 _GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (ALPHA|BETA|GAMMA|DELTA|EPSILON|ZETA|ETA|THETA|IOTA|KAPPA|LAMDA|MU"
@@ -73,11 +73,12 @@ def sign(char: str) -> Sign:
     made_of = [chr(int(part, 16)) for part in parts.split()]
     if not how and len(made_of) == 2 and made_of[0].isascii() and made_of[1] in _ACCENTS:
         return Sign(f"\\{_ACCENTS[made_of[1]]}{{{made_of[0]}}}", sign(made_of[0]).em)
-    if made_of and (how or len(made_of) == 1):
+    if 0 < len(made_of) <= 3 and (how or len(made_of) == 1) and " " not in made_of:
         inside = [sign(one) for one in made_of]
-        tex = "".join(one.tex for one in inside)
-        raised = {"<super": r"\textsuperscript{%s}", "<sub": r"\textsubscript{%s}"}.get(how, "%s")
-        return Sign(raised % tex, sum(one.em for one in inside))
+        if not any(one.tex.startswith("U+") for one in inside):
+            tex = "".join(one.tex for one in inside)
+            raised = {"<super": r"\textsuperscript{%s}", "<sub": r"\textsubscript{%s}"}.get(how, "%s")
+            return Sign(raised % tex, sum(one.em for one in inside))
     code = f"U+{ord(char):04X}"
     return Sign(code, sum(_EM[one] for one in code), opens=True)
 
@@ -90,14 +91,20 @@ def _greek(name: str, *, capital: bool) -> Sign:
 
 def signs(word: str) -> list[Sign]:
     """A word's signs; none of them is a space. A line may also end before a capital in the middle of a word, but not
-    inside a number."""
+    inside a number, nor between two that are alike."""
     found = [sign(char) for char in word]
     for at, (char, then) in enumerate(pairwise(word)):
         if char.islower() and then.isupper():
             found[at] = replace(found[at], opens=True)
-        elif char in ",." and then.isdecimal() and at and word[at - 1].isdecimal():
+        elif char == then or (char in ",." and then.isdecimal() and at and word[at - 1].isdecimal()):
             found[at] = replace(found[at], opens=False)
-    return found
+    return [one for each in found for one in (_letters(each) if each.tex.startswith("U+") else [each])]
+
+
+def _letters(code: Sign) -> list[Sign]:
+    """A code point may have to be broken, too."""
+    found = [sign(char) for char in code.tex]
+    return [*(replace(one, opens=False) for one in found[:-1]), replace(found[-1], opens=True)]
 
 
 def words(text: str) -> list[str]:

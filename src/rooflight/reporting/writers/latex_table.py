@@ -10,8 +10,8 @@ _CONTINUED_PT = 120.0
 
 _CUT_PT = 0.1
 """By so much less than it was reckoned a width may have been written."""
-_NOTE_EM = 15
-"""A word of a note that is longer may be broken."""
+_CAPTION_EM, _NOTE_EM = 12, 15
+"""A word that is longer may be broken: a caption is set to both sides."""
 
 _RULE = (r"\noalign{\nobreak\vskip\aboverulesep}\multispan{%d}\unskip\leaders\hrule height\lightrulewidth\hfill\cr"
          r"\noalign{\nobreak\vskip\belowrulesep}")  # fmt: skip
@@ -21,7 +21,7 @@ r"""As \midrule is, but no page ends behind it."""
 def latex_table(grid: Grid, caption: str, width_pt: float, *, note: str = "") -> str:
     """Its parts, each a longtable; the note stands below the last."""
     parts = laid_out(grid, width_pt)
-    title = latex(caption, width_pt / FONTS[0].em_pt / 2)
+    title = latex(caption, _CAPTION_EM)
     which = [f" ({number}~of~{len(parts)})" if len(parts) > 1 else "" for number in range(1, len(parts) + 1)]
     return "\n\n".join(
         _longtable(grid, part, title + of, width_pt, note if part is parts[-1] else "")
@@ -101,7 +101,7 @@ def _cell(text: str, column: Placed, part: Part, *, bold: bool) -> str:
     if not column.wraps:
         return (f"\\hspace*{{{before * font.size_pt:.1f}pt}}" if before else "") + weight + latex(text)
     room = (column.body_pt + _CUT_PT) / font.em_pt
-    before = min(before, room / 2)
+    before = min(before, room / 3)
     left = f"\\leftskip={before * font.size_pt:.1f}pt " if before else ""
     hang = HANG if column.number == 0 else 0
     return left + weight + latex(text, (room - before - hang) / (BOLD if bold else 1))
