@@ -57,6 +57,7 @@ def test_every_sign_is_ascii_that_any_document_sets():
     assert latex("a\u200bb\u202ec\n d\u00a0e") == "abc d e"  # what has no shape goes, what keeps apart is a space
     assert latex("\ud800 ▾") == "U+D800 U+25BE"
     assert latex("--fused a--b ''") == "-{}-fused a-{}-b '{}'"  # fonts make other signs of two
+    assert latex("-5.26% a-5") == r"$-$5.26\% a-5"
     assert latex(ODD).isascii()
 
 

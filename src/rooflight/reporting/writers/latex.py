@@ -85,7 +85,7 @@ def _paragraphs(title: str, said: Sequence[str]) -> list[str]:
     if not kept:
         return []
     first = f"\\textbf{{{latex(title, _PROSE_EM)}.}} " if title else ""
-    text = "\\par\n\\noindent ".join(kept)
+    text = "\\par\\smallskip\n\\noindent ".join(kept)
     return [f"{{\\footnotesize\\raggedright\\noindent {first}{text}\\par}}"]
 
 

@@ -231,7 +231,7 @@ def _part(measured: Sequence[_Measured], columns: Sequence[int], font: Font, rul
     room = (width_pt - _seps(len(columns), font)) / font.em_pt
     of = [measured[one] for one in columns]
     least = [max(one.least(rule, cap), one.head_least(rule, cap)) for one in of]
-    if rule is _COMFORT and of[0].natural <= min(room / 3, room - sum(least[1:])):
+    if rule is _COMFORT and of[0].natural <= min(room * 0.4, room - sum(least[1:])):
         least[0] = max(least[0], of[0].natural)  # names in one line are found faster
     two_lines = [max(have, min(one.head, (one.head + one.head_word) / 2)) for have, one in zip(least, of, strict=True)]
     if sum(two_lines) - sum(least) <= (room - sum(least)) / 2:

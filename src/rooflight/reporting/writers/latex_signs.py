@@ -108,9 +108,11 @@ def _letters(code: Sign) -> list[Sign]:
 
 
 def words(text: str) -> list[str]:
-    """What stands between spaces, ends of lines and other signs that only keep things apart."""
+    """What stands between spaces, ends of lines and other signs that only keep things apart; a hyphen before a number
+    is a minus."""
     text = unicodedata.normalize("NFC", text)
-    return "".join(" " if unicodedata.category(one) in ("Zs", "Zl", "Zp", "Cc") else one for one in text).split()
+    found = "".join(" " if unicodedata.category(one) in ("Zs", "Zl", "Zp", "Cc") else one for one in text).split()
+    return ["−" + one[1:] if re.match(r"-[\d.]", one) else one for one in found]
 
 
 def width(of: Sequence[Sign]) -> float:
