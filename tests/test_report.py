@@ -262,7 +262,8 @@ def test_a_step_on_the_cpu_borrows_its_causes_from_a_recording_and_says_whose_th
     why = next(section for section in found.sections if section.name == "why")
     assert all("of recorded:h200/mnist-cnn-train-tf32" in one.title for one in why.tables)
     for form in ("latex", "md"):
-        assert "recorded:h200/mnist-cnn-train-tf32" in write(found, form).decode()
+        content = write(found, form).decode().replace("\\allowbreak{}", "")
+        assert "recorded:h200/mnist-cnn-train-tf32" in content
     assert "of recorded:h200/mnist-cnn-train-tf32" in write(found, "csv", sections=["why"]).decode()
 
 
@@ -420,13 +421,13 @@ def test_csv_is_the_main_table_or_all_of_the_sections_that_were_asked_for(mnist)
 def test_latex_compiles_in_structure(mnist):
     """Every environment ends, and a row has as many cells as its table has columns."""
     content = write(mnist, "latex").decode()
-    tables = re.findall(r"\\begin\{longtable\}\{([lr]+)\}(.*?)\\end\{longtable\}", content, re.DOTALL)
+    tables = re.findall(r"\\begin\{longtable\}\{@\{\}([^\n]*)@\{\}\}\n(.*?)\\end\{longtable\}", content, re.DOTALL)
     assert len(tables) == content.count("\\begin{longtable}") > 10
-    for sides, body in tables:
+    for columns, body in tables:
         for line in body.splitlines():
-            if line.endswith("\\\\") and not line.startswith("\\caption"):
-                assert len(re.findall(r"(?<!\\)&", line)) == len(sides) - 1, line
-    assert not re.search(r"[×–µ·−]", "\n".join(line for line in content.splitlines() if not line.startswith("%")))
+            if line.startswith("{}"):
+                assert len(re.findall(r"(?<!\\)&", line)) == columns.count("\\cellfont") - 1, line
+    assert "\n".join(line for line in content.splitlines() if not line.startswith("%")).isascii()
 
 
 def test_sections_can_be_chosen(mnist):

@@ -34,6 +34,9 @@ _FLAGS = {"as_json": "json", "as_csv": "csv", "as_markdown": "md"}
 @click.option("--dark", is_flag=True, help="A picture for dark pages.")
 @click.option("--section", "sections", multiple=True, metavar="NAME",
               help="Only this section, in html, md, latex, csv and json; may be given several times.")  # fmt: skip
+@click.option("--width", metavar="LENGTH",
+              help="How wide a table of LaTeX may be, such as 16cm (also mm, in, pt); else as the text of an A4 "
+                   "article, 345pt.")  # fmt: skip
 @click.option("--claims", type=click.Path(path_type=Path), metavar="FILE",
               help="A table of claims (CSV) to be checked in the report.")  # fmt: skip
 @click.option("--on", metavar="DEVICE,...", default="h200,a100,v100", show_default=True,
@@ -44,8 +47,8 @@ _FLAGS = {"as_json": "json", "as_csv": "csv", "as_markdown": "md"}
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE instead of the terminal.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bool, sections: tuple[str, ...],
-            claims: Path | None, on: str, by: By, depth: int | None, unfold: bool, memory: bool, kernels: int,
-            explain: str | None, output: Path | None, force: bool, **flags: bool) -> None:  # fmt: skip
+            width: str | None, claims: Path | None, on: str, by: By, depth: int | None, unfold: bool, memory: bool,
+            kernels: int, explain: str | None, output: Path | None, force: bool, **flags: bool) -> None:  # fmt: skip
     """Show what is known of PATH: in the terminal, or as one file to open, send or print.
 
     PATH is a ledger, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it; recorded:NAME, a
@@ -57,6 +60,10 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
     other batches and devices, many GPUs, where every number comes from. Pictures: -o roofline.png --chart roofline.
     """
     form = _form(to, flags, output)
+    if width is not None:
+        from rooflight.reporting.writers import check_width
+
+        check_width(width, form)
     if form == "text" and claims is not None:
         raise BadInput(f"in the terminal a table is checked by `{shell('compare', paths[0], claims=claims)}`; here "
                        "it becomes a part of a file: add -o report.html")  # fmt: skip
@@ -72,7 +79,7 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
                            "says the form")  # fmt: skip
     if len(paths) == 1 and paths[0].is_dir():
         _refuse_for_a_study(by=by, depth=depth, explain=explain, claims=claims)
-        _study(paths[0], form, chart=chart, dark=dark, sections=sections, output=output, force=force)
+        _study(paths[0], form, chart=chart, dark=dark, sections=sections, width=width, output=output, force=force)
         return
     ledgers, names = _ledgers(paths)
     if explain:
@@ -86,7 +93,7 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
         _shown(ledgers, form, by=by, depth=depth, unfold=unfold, memory=memory, kernels=kernels, on=on, output=output,
                force=force)  # fmt: skip
     else:
-        _made(ledgers, names, form, chart=chart, dark=dark, sections=sections, claims=claims, on=on,
+        _made(ledgers, names, form, chart=chart, dark=dark, sections=sections, width=width, claims=claims, on=on,
               output=output, force=force)  # fmt: skip
     if output is not None:
         say(f"wrote {output}")
@@ -137,7 +144,7 @@ def _shown(ledgers: list[Ledger], form: str, *, by: By, depth: int | None, unfol
 
 
 def _made(ledgers: list[Ledger], names: list[str], form: str, *, chart: str | None, dark: bool,
-          sections: tuple[str, ...], claims: Path | None, on: str, output: Path | None,
+          sections: tuple[str, ...], width: str | None, claims: Path | None, on: str, output: Path | None,
           force: bool) -> None:  # fmt: skip
     """The whole report, or a part of it."""
     from itertools import count
@@ -149,11 +156,12 @@ def _made(ledgers: list[Ledger], names: list[str], form: str, *, chart: str | No
         done = count()
         made = named_report(ledgers, names, on=on, claims=claims, say=lambda doing: bar.show(doing, next(done), STEPS))
         bar.show("writing", STEPS, STEPS)
-        _write(made, form, chart=chart, dark=dark, sections=sections, output=output, force=force)
+        _write(made, form, chart=chart, dark=dark, sections=sections, width=width, output=output,
+               force=force)  # fmt: skip
 
 
-def _study(folder: Path, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...], output: Path | None,
-           force: bool) -> None:  # fmt: skip
+def _study(folder: Path, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...], width: str | None,
+           output: Path | None, force: bool) -> None:  # fmt: skip
     from rooflight.commands.output import show
     from rooflight.reporting.report.of_study import study_report
     from rooflight.reporting.study_document import study_document
@@ -164,18 +172,19 @@ def _study(folder: Path, form: str, *, chart: str | None, dark: bool, sections: 
         show(study_document(study.rows, study.plan, folder=str(folder)), "text")
         return
     made = study_report(study.rows, study.plan, folder=str(folder))
-    _write(made, form, chart=chart, dark=dark, sections=sections, output=output, force=force)
+    _write(made, form, chart=chart, dark=dark, sections=sections, width=width, output=output,
+               force=force)  # fmt: skip
     if output is not None:
         say(f"wrote {output}")
 
 
-def _write(made: Document, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...],
+def _write(made: Document, form: str, *, chart: str | None, dark: bool, sections: tuple[str, ...], width: str | None,
            output: Path | None, force: bool) -> None:  # fmt: skip
     from rooflight.commands.output import deliver
     from rooflight.reporting.writers import write
 
     asked: Any = form
-    content = write(made, asked, chart=chart, sections=sections, mode="dark" if dark else "light")
+    content = write(made, asked, chart=chart, sections=sections, mode="dark" if dark else "light", width=width)
     deliver(content, output, force=force)
 
 

@@ -14,7 +14,7 @@ from rooflight.ledger import Ledger
 from rooflight.reporting.document import Document
 from rooflight.reporting.ledger_documents import is_log
 from rooflight.reporting.report.arranged import arranged
-from rooflight.reporting.writers import Form, form_of, write
+from rooflight.reporting.writers import Form, check_width, form_of, write
 from rooflight.study.api import Study
 
 DEVICES = ("h200", "a100", "v100")
@@ -33,6 +33,7 @@ def report(
     chart: str | None = None,
     sections: Sequence[str] = (),
     claims: str | Path | None = None,
+    width: str | None = None,
     force: bool = False,
 ) -> Document | Path:
     """The report of a ledger, of two side by side, or of a study; in a file where `output` names one.
@@ -40,15 +41,17 @@ def report(
     `source`: a Ledger, a Study, a path, a study's folder, `recorded:NAME`, or two ledgers in a list. `to`: the form,
     else the ending of the file's name says it. `on`: the devices whose times and memory are predicted. `chart`: which
     picture, for png, svg and pdf. `sections`: only these. `claims`: a table (CSV) to be checked against the ledger.
+    `width`: what a table of LaTeX may take, such as "16cm"; else as much as the text of an A4 article, 345 pt.
 
         >>> rooflight.report("recorded:h200/resnet50-train-fp32", "report.html")
     """
+    path = None if output is None else Path(output)
+    form = None if path is None else to or form_of(path)
+    check_width(width, form)
     made = make(source, on=on, claims=claims)
-    if output is None:
+    if path is None or form is None:
         return made
-    path = Path(output)
-    form = to or form_of(path)
-    write_atomically(path, write(made, form, chart=chart, sections=sections), force=force)
+    write_atomically(path, write(made, form, chart=chart, sections=sections, width=width), force=force)
     return path
 
 

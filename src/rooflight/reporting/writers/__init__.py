@@ -26,9 +26,21 @@ def form_of(path: Path) -> Form:
     return ENDINGS[ending]
 
 
+def check_width(width: str | None, form: str | None) -> None:
+    """Before the work: may tables be so wide, and are they LaTeX's?"""
+    if width is None:
+        return
+    from rooflight.reporting.writers.latex import width_in_pt
+
+    if form != "latex":
+        raise BadInput("--width is that of LaTeX's tables: it goes with --to latex, or a file whose name ends in .tex")
+    width_in_pt(width)
+
+
 def write(document: Document, form: Form, *, chart: str | None = None, sections: Sequence[str] = (),
-          mode: Mode = "light", report: bool = True) -> bytes:  # fmt: skip
-    """The content of a file. `report`: JSON holds what a reader sees, beside the data."""
+          mode: Mode = "light", width: str | None = None, report: bool = True) -> bytes:  # fmt: skip
+    """The content of a file. `width`: of LaTeX's tables; `report`: JSON holds what a reader sees, beside the data."""
+    check_width(width, form)
     if form == "png" or form == "svg" or form == "pdf":
         from rooflight.reporting.charts.pictures import picture
 
@@ -52,9 +64,9 @@ def write(document: Document, form: Form, *, chart: str | None = None, sections:
 
         return document_csv(document).encode()
     if form == "latex":
-        from rooflight.reporting.writers.latex import report_latex
+        from rooflight.reporting.writers.latex import document_latex
 
-        return report_latex(document).encode()
+        return document_latex(document, width).encode()
     from rooflight.reporting.writers.markdown import document_markdown
 
     return document_markdown(document).encode()
