@@ -25,7 +25,7 @@ def table_html(table: Table, *, inline: bool = False) -> str:
     def styled(tag: str, kind: str, more: str = "") -> str:
         if inline:
             return f"<{tag} style='{_INLINE[kind]}{more}'>"
-        return f'<{tag} class="{kind}">' if kind else f"<{tag}>"
+        return f"<{tag} class={kind}>" if kind else f"<{tag}>"
 
     if has_claims(table):
         table = folded(table)
