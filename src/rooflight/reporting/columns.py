@@ -5,7 +5,9 @@ A quantity's column is made from `rooflight.metrics`; here are the words and cou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from rooflight import units
 from rooflight.metrics import METRICS, Metric
@@ -38,8 +40,10 @@ CATALOGUE: dict[str, Column] = {
 }
 
 
-def column(name: str, *, heading: str = "", optional: int = 0, raw: str = "", about: str = "") -> Column:
-    """A column of the catalogue; `heading` where a table says it shorter, `raw` where files always called it so."""
+def column(name: str, *, heading: str = "", optional: int = 0, raw: str = "", about: str = "",
+           write: Callable[[Any], str] | None = None) -> Column:  # fmt: skip
+    """A column of the catalogue; `heading` where a table says it shorter, `raw` where files always called it so,
+    `write` where the heading has the unit (TFLOP/s), or a sum may be negative."""
     found = CATALOGUE[name]
     return replace(found, name=heading or found.name, optional=optional, raw=raw or found.raw,
-                   about=about or found.about)  # fmt: skip
+                   about=about or found.about, write=write or found.write)  # fmt: skip

@@ -96,7 +96,7 @@ def _columns(by: By, width: int, share: Callable[[Group], float | None]) -> list
             lambda g: g.sum("dram_bytes_written"),
         ),
         _Entry(Column("copied", _copied, optional=2, raw="copied_bytes"), lambda g: _copies(g)),
-        _Entry(Column("FLOP/s", units.count, optional=1, raw="flops_per_s"), lambda g: g.flops_per_s),
+        _Entry(column("flops_per_s", write=units.count, optional=1), lambda g: g.flops_per_s),
         _Entry(column("intensity", raw="flops_per_byte", optional=7), lambda g: g.intensity),
     ]
 
@@ -133,7 +133,7 @@ def totals_table(ledger: Ledger) -> Table:
     """Everything that adds up, exactly."""
     rows = tuple((_ROWS[name], _written(name, found.value), _exactly(name, found.value))
                  for name, found in _added_up(ledger))  # fmt: skip
-    return Table("", (Column("totals", right=False), Column("value"), Column("exactly")), rows)
+    return Table("", (Column("totals", right=False), Column("value"), column("exactly", write=str)), rows)
 
 
 def origins(ledger: Ledger) -> tuple[str, ...]:

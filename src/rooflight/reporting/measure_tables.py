@@ -97,7 +97,8 @@ def _figures(measured: Measured) -> _Columns:
         (Column(f"useful {rate}" if partly else rate, write, optional=6,
                 raw="executed_flops_per_s" if counted else "flops_per_s"),
          _executed_rate if counted else _useful_rate),
-        *_measured(Column("GB/s", giga, optional=5, raw="dram_bytes_per_s"), lambda sums: sums.dram_bytes_per_s),
+        *_measured(column("dram_bytes_per_s", heading="GB/s", write=giga, optional=5),
+                   lambda sums: sums.dram_bytes_per_s),
         *_quantity("growth_bytes", optional=11),
         *_quantity("workspace_bytes", optional=10),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from rooflight.reporting import predict_memory_tables as memory_tables
 from rooflight.reporting import predict_tables as tables
 from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.table import Table
-from rooflight.reporting.text import KINDS, in_precision, run_as
+from rooflight.reporting.text import in_precision, step_parts
 from rooflight.units import peak_tera, seconds
 
 DETAILED = 12
@@ -122,19 +122,7 @@ def headline(found: Predictions) -> str:
     sizes = list(dict.fromkeys(one.batch for one in found))
     several = len(sizes) > _LISTED
     batch = f"{_size(sizes[0])} to {_size(sizes[-1])}" if several else ", ".join(map(_size, sizes))
-    parts = [header.model, KINDS[header.step or "infer"], f"batch {batch}"]
-    if header.accumulate > 1:
-        parts[-1] += f" × {header.accumulate} accumulated"
-    if header.step == "decode":
-        parts.append("one more token" if header.past is None else f"{header.past:,} tokens in the cache")
-    elif header.sequence is not None:
-        parts.append(f"sequence {header.sequence}")
-    parts.append(in_precision(header, _really(found)))
-    if header.step == "train":
-        parts.append(f"{header.loss} loss, {header.optimizer}")
-    if header.checkpoint:
-        parts.append(f"checkpointed: {', '.join(header.checkpoint)}")
-    parts += run_as(header)
+    parts = step_parts(header, batch, in_precision(header, _really(found)))
     many = found[0].many
     if many is not None:
         nodes = f" in {many.nodes:,} nodes" if many.nodes > 1 else ""

@@ -33,7 +33,7 @@ def split_table(memory: Memory, title: str) -> Table:
             ("of the device", memory.device_bytes, None),
         ]
         emphasised |= {len(rows) - 3, len(rows) - 1}
-    columns = (Column("memory", right=False), column("bytes"), Column("share", _share))
+    columns = (Column("memory", right=False), column("bytes"), column("share", write=_share))
     return Table(title, columns, tuple(rows), emphasised=frozenset(emphasised))
 
 

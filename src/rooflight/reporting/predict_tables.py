@@ -279,7 +279,7 @@ def run_table(found: Predictions, *, epochs: int, dataset_size: int, price: floa
     """A whole training run on each device."""
     columns = [
         column("device"), Column("GPUs" if any(one.many for one in found) else "batch", units.exact),
-        column("steps"), Column("time", duration, raw="time_s"),
+        column("steps"), column("time_s", heading="time", write=duration),
         Column("90% interval", optional=1),
     ]  # fmt: skip
     columns += [Column("cost", money)] if price is not None else []

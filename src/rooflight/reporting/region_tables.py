@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from rooflight import units
 from rooflight.ledger import Ledger, Measurement, Value
 from rooflight.metrics import EXECUTED_FLOPS
 from rooflight.reporting.columns import column
@@ -57,7 +56,7 @@ def _any(column: _ColumnOf, rows: Sequence[Measurement]) -> bool:
 def _columns(rows: Sequence[Measurement]) -> list[_ColumnOf]:
     columns: list[_ColumnOf] = [
         (Column("region", right=False), lambda row: row.name),
-        (Column("executions", units.exact), lambda row: _value(row, "executions") or 0),
+        (column("executions"), lambda row: _value(row, "executions") or 0),
         _quantity("timed_executions", optional=3),
         (column("wall_time_s", heading="time"), lambda row: _value(row, "wall_time_s")),
         (Column("least", seconds, optional=3, raw="wall_time_s_least"), lambda row: _time(row).low),

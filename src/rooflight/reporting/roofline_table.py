@@ -15,12 +15,12 @@ from rooflight.units import tera
 def marks_table(marks: Sequence[Mark]) -> Table:
     """Of each what counters saw where they ran, else what formulas say; the slowest first."""
     columns = (
-        Column("what", right=False, whole=True), Column("op or layer", right=False), Column("where", right=False),
+        column("what"), Column("op or layer", right=False), Column("where", right=False),
         column("phase", optional=3), Column("count", units.exact, optional=4),
         column("time_s", heading="time"), column("share", optional=1),
         Column("basis", right=False, whole=True), column("flops", optional=2),
         column("bytes", optional=2), column("intensity"),
-        Column("TFLOP/s", tera, raw="flops_per_s"), column("percent_of_roof"), column("bound"),
+        column("flops_per_s", heading="TFLOP/s", write=tera), column("percent_of_roof"), column("bound"),
     )  # fmt: skip
     rows = tuple(_row(mark) for mark in marks)
     return Table("", columns, rows, frozenset(i for i, mark in enumerate(marks) if mark.kind == "step"))

@@ -23,30 +23,31 @@ KINDS = {"infer": "inference", "train": "training step", "decode": "decoding one
 def headline(ledger: Ledger) -> str:
     """`resnet50 · training step · batch 16 · fp32 (TF32 convolutions) · momentum SGD`, without what is not known."""
     header = ledger.header
+    batch = None if header.step is None and header.batch is None else str(header.batch or "unknown")
+    parts = step_parts(header, batch, _precision(ledger))
+    return " · ".join([*parts, *([header.device] if header.device is not None else [])])
+
+
+def step_parts(header: Header, batch: str | None, precision: str) -> list[str]:
+    """The model, and what is done with it."""
     parts = [header.model]
-    if header.step is not None:
-        parts += [KINDS[header.step], f"batch {'unknown' if header.batch is None else header.batch}"]
-    elif header.batch is not None:
-        parts.append(f"batch {header.batch}")
+    parts += [KINDS[header.step]] if header.step is not None else []
+    parts += [f"batch {batch}"] if batch is not None else []
     if header.accumulate > 1:
         parts[-1] += f" × {header.accumulate} accumulated"
     if header.step == "decode":
         parts.append("one more token" if header.past is None else f"{header.past:,} tokens in the cache")
     elif header.sequence is not None:
         parts.append(f"sequence {header.sequence}")
-    if precision := _precision(ledger):
-        parts.append(precision)
+    parts += [precision] if precision else []
     if header.step == "train":
         parts.append(f"{header.loss} loss, {header.optimizer}")
     if header.checkpoint:
         parts.append(f"checkpointed: {', '.join(header.checkpoint)}")
-    parts += run_as(header)
-    if header.device is not None:
-        parts.append(header.device)
-    return " · ".join(parts)
+    return parts + _run_as(header)
 
 
-def run_as(header: Header) -> list[str]:
+def _run_as(header: Header) -> list[str]:
     """How a step is run, where that is not plainly."""
     said = {"channels_last": header.channels_last, "fused optimizer": header.fused, "padded products": header.pad,
             "compiled": header.is_compiled, "CUDA graph": header.is_graph}  # fmt: skip

@@ -37,7 +37,7 @@ def why_table(one: Why) -> Table:
         Column(f"why: {one.quantity}", right=False),
         *(Column(name.upper() if both else one.quantity, write) for name in sides),
         *([Column("B − A", write)] if both and one.is_comparable else []),
-        Column("share", _percent, optional=1),
+        column("share", write=_percent, optional=1),
         column("evidence", optional=3),
     ]
     return Table("", tuple(columns), tuple(lines), frozenset({0, len(lines) - 1}))

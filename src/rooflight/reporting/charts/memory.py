@@ -27,6 +27,7 @@ from rooflight.reporting.charts.memory_course import (
     split_at,
 )
 from rooflight.reporting.charts.theme import COLOURS
+from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Label, Table
 from rooflight.reporting.written import cut
 from rooflight.units import whole_bytes
@@ -267,7 +268,7 @@ def _table(
         step = Measured(ledger).step.get("peak_allocated_bytes") if is_measured(ledger) else None
         rows.append((peak, memory.peak_allocated_bytes, *(split[name] for name in shown), step and step.value))
         emphasised = frozenset({len(rows) - 1})
-    columns = [Column("memory", right=False), Column(f"allocated, {predicted}", whole_bytes, raw="allocated_bytes")]
+    columns = [Column("memory", right=False), column("allocated_bytes", heading=f"allocated, {predicted}")]
     columns += [Column(name, whole_bytes, optional=number + 1) for number, name in enumerate(shown)]
     columns.append(Column("measured", whole_bytes, raw="measured_bytes"))
     kept = [i for i in range(len(columns)) if i == 0 or any(row[i] is not None for row in rows)]

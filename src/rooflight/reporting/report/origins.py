@@ -9,6 +9,7 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
 from rooflight.reporting import measure_text, text
+from rooflight.reporting.columns import column
 from rooflight.reporting.document import Section, filled
 from rooflight.reporting.table import Column, Table
 from rooflight.spec import repeat, shell
@@ -38,7 +39,7 @@ def _versions(ledger: Ledger) -> Table:
     rows = [("rooflight", header.rooflight), ("torch", header.torch), ("CUDA", header.cuda), ("driver", header.driver),
             ("device", header.device), ("traced for", header.target), ("execution", header.execution)]  # fmt: skip
     rows += [(name, value) for name, value in header.conditions.items()]
-    columns = (Column("what", right=False), Column("value", right=False))
+    columns = (column("what"), Column("value", right=False))
     return Table("Versions and conditions", columns, tuple((name, str(value)) for name, value in rows if value))
 
 
@@ -60,7 +61,7 @@ def _peaks(devices: Sequence[Device]) -> Table:
                 for precision, figure in peaks.items():
                     yield device.name, f"{unit} {precision}", peak_tera(figure.value), figure.source, figure.date
 
-    columns = (Column("device", right=False), Column("peak", right=False), Column("value"),
+    columns = (column("device"), Column("peak", right=False), Column("value"),
                Column("source", right=False), Column("read on", right=False))  # fmt: skip
     return Table("Peaks and bandwidths", columns, tuple(rows()))
 

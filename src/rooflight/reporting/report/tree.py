@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rooflight import units
 from rooflight.comparison.why import Reasons
 from rooflight.explanation.verdicts import Judge, Verdict
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger
@@ -148,7 +147,7 @@ def _estimated(judge: Judge) -> tuple[Sequence[_Made], Sequence[_Made]]:
         (column("intensity"), "estimate", lambda one: one.row.estimate.totals.intensity),
     ]
     last: Sequence[_Made] = [
-        (Column("output", units.shape, right=False, about="shape of the first output"), "estimate", output),
+        (replace(column("output"), right=False), "estimate", output),
         (column("params"), "estimate",
          lambda one: (one.row.estimate.params or None) if one.kind == "module" else None),
         (column("macs"), "estimate", lambda one: one.row.estimate.totals.macs),
