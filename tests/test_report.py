@@ -17,6 +17,7 @@ from report_pages import HOSTILE, MARKUP, ROOT, hostile_ledger
 import rooflight
 from rooflight.errors import BadFile, BadInput
 from rooflight.files import load, save
+from rooflight.reporting.report import vega
 from rooflight.reporting.report.api import make, written
 from rooflight.reporting.report.forms import only
 from rooflight.reporting.report.page import safe_json
@@ -536,3 +537,10 @@ def test_a_study_refuses_what_is_of_a_ledger():
     done = command("report", str(STUDY), "--depth", "2")
     assert done.returncode == 2
     assert "--by, --depth and --explain are of a ledger" in done.stderr
+
+
+def test_a_page_needs_no_folder_for_what_it_keeps(monkeypatch, tmp_path):
+    """Only the next one is slower: what cannot be kept is made, and nothing else is passed over."""
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert "vegaEmbed" in vega.vega_bundle.__wrapped__()
