@@ -339,11 +339,8 @@ def cleaned(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parsed(text: str, command: str) -> Any:
-    if "--json" in command:
-        try:
-            return json.loads(text)
-        except ValueError:
-            pass  # an error has no document
+    if "--json" in command and text:  # an error has no document; one that is none is a fault, and told
+        return json.loads(text)
     if "--csv" in command:
         return list(csv.DictReader(StringIO(text)))
     return text.splitlines()

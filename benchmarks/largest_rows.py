@@ -71,10 +71,10 @@ def _limit(row: dict[str, Any]) -> Limit:
 
 
 def _step_at(model: str, asked: dict[str, Any]) -> Any:
-    from rooflight.prediction.steps import steps_of
+    from rooflight.prediction.steps import Traces
     from rooflight.trace import TraceOptions
 
     which = {"past": None, "overrides": None, "input_shape": None, "download": False, "step": asked["step"],
              "dtype": asked["dtype"], "seq": asked["seq"]}  # fmt: skip
-    steps, _ = steps_of(model, (), None, [8], TraceOptions(target="cuda", on="meta"), scaled=True, **which)
+    steps, _ = Traces(model, **which).steps([8], TraceOptions(target="cuda", on="meta"), scaled=True)
     return steps[0].larger

@@ -20,7 +20,7 @@ from rooflight.memory.answer import Memories
 from rooflight.memory.replay import Run
 from rooflight.memory.result import Memory
 from rooflight.prediction.api import predict
-from rooflight.prediction.steps import steps_of
+from rooflight.prediction.steps import Traces
 from rooflight.spec import module_names
 from rooflight.trace import TraceOptions
 
@@ -216,7 +216,7 @@ def _played(rows: Sequence[Measured], *, shared_process: bool) -> Iterable[tuple
     which = {"seq": None, "past": None, "dtype": None, "overrides": None, "input_shape": None, "download": False}
     which |= {name: value for name, value in first.options.items() if name not in _TRACED}
     options = TraceOptions(target="cuda", on="meta", **traced)
-    steps, _ = steps_of(first.model, (), None, [row.batch for row in rows], options, **which)
+    steps, _ = Traces(first.model, **which).steps([row.batch for row in rows], options)
     for row, step in zip(rows, steps, strict=True):
         script, allocator, history = Memories().script(step, find(DEVICE)), CachingAllocator(), history_of(row.name)
         for number in script.lives.inputs if history.second_cache else ():

@@ -26,7 +26,7 @@ from rooflight.prediction.paleo import spec_time
 from rooflight.prediction.prepared import PreparedTrace, Step
 from rooflight.prediction.result import Interval, Prediction
 from rooflight.prediction.roofline import Times, plain_roofline_s
-from rooflight.prediction.steps import steps_of
+from rooflight.prediction.steps import Traces
 from rooflight.prediction.tiers import predictor
 from rooflight.trace import TraceOptions
 
@@ -116,9 +116,9 @@ def _group(rows: list[dict[str, Any]], calibration: Calibration | None) -> Itera
     loss, optimizer = "mse" if first["mode"] == "train" else None, OPTIMIZERS[first["optimizer"]]
     found = predict(model, on=DEVICE, batch=batches, seq=seq, dtype=first["dtype"], step=first["mode"], loss=loss,
                     optimizer=optimizer, advice=False, calibration=calibration)  # fmt: skip
-    steps, _ = steps_of(model, (), None, batches, TraceOptions(target="cuda", loss=loss, optimizer=optimizer, on="meta"),
-                        step=first["mode"], seq=seq, past=None, dtype=first["dtype"], overrides=None, input_shape=None,
-                        download=False)  # fmt: skip
+    traces = Traces(model, step=first["mode"], seq=seq, past=None, dtype=first["dtype"], overrides=None,
+                    input_shape=None, download=False)  # fmt: skip
+    steps, _ = traces.steps(batches, TraceOptions(target="cuda", loss=loss, optimizer=optimizer, on="meta"))
     device = find(DEVICE)
     for row, step in zip(rows, steps, strict=True):
         prediction = found.at(DEVICE, row["batch"])

@@ -416,7 +416,7 @@ def test_the_text_by_hand():
     assert any(line.endswith("tf32 tensor 494.5 T") for line in lines)
     legend = [line.split() for line in lines if line[:2] in ("A ", "B ", "★ ")]
     assert legend[0][1:4] == ["the", "whole", "step"]
-    assert legend[1] == "A convolution ×2 h.[0-1] 20.0 µs 66.7% 200 50.0 10.1 compute".split()
+    assert legend[1] == "A convolution ×2 h.[0-1] 20.0 µs 66.7% 200 50.0 10% compute".split()
     assert legend[2][:3] == ["B", "mm", "head"]
     ticks = {line[:7].strip() for line in lines[top : top + 22]}
     assert {"100 T", "10 T", "1 T", "100 G"} <= ticks

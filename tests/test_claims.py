@@ -758,7 +758,12 @@ def test_a_measured_ledger_is_judged_as_compare_shows_it() -> None:
     assert any(note.startswith("row") and "as counted" in note for note in claims_tables.claims_document(table_).notes)
     conv2 = one(ledger, "conv2", "bound", "compute")
     assert conv2.verdict == "right" and conv2.reason == "but at 8.4% of that roof: neither roof"
-    assert one(ledger, "conv2", "bound", "latency").verdict == "right"
+    # Latency is no bound any more: a table that says so is right of a part that is far from its roof.
+    late = one(ledger, "conv2", "bound", "latency")
+    assert late.verdict == "right" and late.reason == "far from its roof (neither roof), which is that of compute"
+    assert one(ledger, "conv2", "bound", "magic").reason.endswith("is no bound: write compute, memory or host")
+    share = one(ledger, "conv2", "percent of roof", "8.4 %")
+    assert share.answer.origin == "the recorded step, as `rooflight compare` shows it"
     assert codes(one(ledger, "fc2", "bound", "compute")) == ["wrong-side"]
     share = one(ledger, "conv2", "percent of roof", "11.84 %")
     assert share.verdict == "wrong" and float(share.answer.value) == pytest.approx(0.0843, abs=5e-5)

@@ -25,8 +25,9 @@ from rooflight.memory.convolutions import ConvolutionWorkspaces
 from rooflight.memory.convolutions.known import TAKEN_OVER, DeviceWorkspaces
 from rooflight.memory.result import Memory
 from rooflight.models.registry import BUILTINS
-from rooflight.prediction.steps import steps_of
+from rooflight.prediction.steps import Traces
 from rooflight.reporting.charts.memory_course import predicted_memory
+from rooflight.spec import StepSpec
 from rooflight.trace import TraceOptions
 
 HELD_OUT = Path(__file__).parent / "data" / "h200_workspaces.json.gz"
@@ -316,10 +317,8 @@ def built_in_layers() -> dict[tuple[int, ...], str]:
     known: dict[tuple[int, ...], str] = {}
     for name, entry in BUILTINS.items():
         if entry.inputs == "image":
-            (step,), _ = steps_of(
-                name, (), None, [2], TraceOptions(target="cuda", on="meta"), step="infer", seq=None, past=None, dtype=None,
-                overrides=None, input_shape=None, download=False,
-            )  # fmt: skip
+            traces = Traces(name, **StepSpec(model=name).build)
+            (step,), _ = traces.steps([2], TraceOptions(target="cuda", on="meta"))
             known |= {task.numbers[1 : len(LAYER) - 1]: name for task in step.tasks if task.family == "conv-forward"}
     assert len(known) > 90
     return known

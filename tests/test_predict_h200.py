@@ -17,7 +17,7 @@ from rooflight.hardware.tasks import Task
 from rooflight.models import build, builtin_names
 from rooflight.models.registry import BUILTINS
 from rooflight.prediction.paleo import best_ppp, default_ppp
-from rooflight.prediction.steps import steps_of
+from rooflight.prediction.steps import Traces
 from rooflight.prediction.tiers import speed_of
 from rooflight.trace import TraceOptions
 
@@ -120,11 +120,9 @@ def steps_of_model(name: str) -> Iterator[tuple[str, set[Task]]]:
         for dtype in ("fp32", "bf16"):
             decoding = [("decode", None)] if entry.decodes else []
             for step, loss in [("infer", None), ("train", None), ("train", "mse"), *decoding]:
-                found, _ = steps_of(
-                    name, (), None, BATCHES, TraceOptions(target="cuda", loss=loss, on="meta"), scaled=True,
-                    step=step, seq=seq - 1 if seq and step == "decode" else seq, past=None, dtype=dtype, overrides=FEWER_LAYERS.get(name), input_shape=None,
-                    download=False,
-                )  # fmt: skip
+                traces = Traces(name, step=step, seq=seq - 1 if seq and step == "decode" else seq, past=None, dtype=dtype,
+                                overrides=FEWER_LAYERS.get(name), input_shape=None, download=False)  # fmt: skip
+                found, _ = traces.steps(BATCHES, TraceOptions(target="cuda", loss=loss, on="meta"), scaled=True)
                 length = f" s{seq}" if seq else ""
                 for one in found:
                     tasks = {task for task in one.tasks if name not in FEWER_LAYERS or task.family not in LISTS}

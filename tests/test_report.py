@@ -22,7 +22,7 @@ from rooflight.files import load, save
 from rooflight.metrics import METRICS
 from rooflight.reporting.report.api import make
 from rooflight.reporting.report.tree import Tree
-from rooflight.reporting.writers import write
+from rooflight.reporting.writers import vega, write
 from rooflight.reporting.writers.page import safe_json
 
 MNIST = "recorded:h200/mnist-cnn-train-tf32"
@@ -599,3 +599,10 @@ def test_a_study_refuses_what_is_of_a_ledger():
     done = command("report", str(STUDY), "--depth", "2")
     assert done.returncode == 2
     assert "--by, --depth and --explain are of a ledger" in done.stderr
+
+
+def test_a_page_needs_no_folder_for_what_it_keeps(monkeypatch, tmp_path):
+    """Only the next one is slower: what cannot be kept is made, and nothing else is passed over."""
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert "vegaEmbed" in vega.vega_bundle.__wrapped__()

@@ -208,6 +208,19 @@ def test_the_header_says_how_the_step_is_to_be_run() -> None:
     assert StepSpec.of(many.header).command("predict").endswith("--gpus 4 --parallel fsdp")
 
 
+def test_a_step_that_is_compiled_and_captured_says_so_everywhere(tmp_path: Path) -> None:
+    out = tmp_path / "step.json"
+    words = ["estimate", "mnist-cnn", "--batch", "2", "--compile", "--graphs"]
+    shown = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert "compiled" in shown.output.splitlines()[0] and "CUDA graph" in shown.output.splitlines()[0]
+    assert CliRunner().invoke(cli, [*words, "-o", str(out)], catch_exceptions=False).exit_code == 0
+    ledger = load(out)
+    assert ledger.header.execution == "compile+graph" and ledger.header.is_compiled and ledger.header.is_graph
+    assert "compiled" in repr(ledger) and "CUDA graph" in repr(ledger)
+    assert repeat(ledger.header, measured=False).endswith("--batch 2 --compile --graphs")
+    assert ledger.ops == rooflight.estimate("mnist-cnn", batch=2).ops
+
+
 # --- cells of studies ---
 
 IDS = [  # computed by the code of 85513bf: names of files in studies of today

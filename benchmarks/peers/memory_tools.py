@@ -13,13 +13,14 @@ def _rooflight(workload: Workload, case: Case) -> Answer:
     """Trace and memory, without the prediction of time that `rooflight.predict` makes of the same trace."""
     from rooflight.hardware.devices import find
     from rooflight.memory.answer import Memories
-    from rooflight.prediction.steps import steps_of
+    from rooflight.prediction.steps import Traces
     from rooflight.trace import TraceOptions
 
     loss = None if case.optimizer is None else "mse"
     options = TraceOptions(target="cuda", on="meta", loss=loss, optimizer=case.optimizer)
-    steps, _ = steps_of(workload.model, workload.args, None, (), options, step=workload.step, seq=None, past=None,
-                        dtype=None, overrides=None, input_shape=None, download=False)  # fmt: skip
+    traces = Traces(workload.model, workload.args, step=workload.step, seq=None, past=None, dtype=None, overrides=None,
+                    input_shape=None, download=False)  # fmt: skip
+    steps, _ = traces.steps((), options)
     memory = Memories().of(steps[0], find(DEVICE))
     return Answer(peak_bytes=memory.peak_allocated_bytes, ops=len(steps[0].ledger.ops))
 

@@ -24,6 +24,8 @@ Phase = Literal["forward", "backward", "optimizer"]
 Kind = Literal["compute", "view", "host"]
 StepKind = Literal["infer", "train", "decode"]
 Execution = Literal["eager", "compile", "graph", "compile+graph"]
+COMPILED: tuple[Execution, ...] = ("compile", "compile+graph")
+GRAPHS: tuple[Execution, ...] = ("graph", "compile+graph")
 Category = Literal["parameter", "buffer", "gradient", "optimizer-state", "input", "output", "activation", "temporary"]
 
 LOSS = "<loss>"
@@ -408,12 +410,12 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     @property
     def is_compiled(self) -> bool:
         """Does torch.compile run it?"""
-        return self.execution in ("compile", "compile+graph")
+        return self.execution in COMPILED
 
     @property
     def is_graph(self) -> bool:
         """Is the whole step one CUDA graph?"""
-        return self.execution in ("graph", "compile+graph")
+        return self.execution in GRAPHS
 
 
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -188,7 +188,7 @@ def _bound(judging: Judging, claim: Claim) -> Judged:
     assert isinstance(claim.stated, Word)
     said = _said(claim.stated.text)
     if said is None:
-        return unknown(claim, f"{claim.stated.text!r} is no bound: write compute, memory, cache, latency or host")
+        return unknown(claim, f"{claim.stated.text!r} is no bound: write compute, memory or host")
     book, device = judging.book, _device(claim)
     own = run_of(book, judging.table, claim)
     if own is None or (book.is_measured and device in (None, book.device)):
@@ -212,10 +212,9 @@ def _bound_by_ledger(claim: Claim, said: str, scope: Scope, device: Device | Non
     if answer.value == said:
         # A verdict without the distance to the roof says little: it is said.
         return Judged(claim=claim, verdict="right", answer=answer, reason=placed.distance(scope) if own else "")
-    also = placed.also_bound(scope, by_name=same_model(claim.layer, scope.ledger.header.model)) if own else ()
+    also = placed.also_bound(scope, by_name=same_model(claim.layer, scope.ledger.header.model)) if own else {}
     if said in also:
-        reason = f"of its kernels: as a whole it is bound by {answer.value}"
-        return Judged(claim=claim, verdict="right", answer=replace(answer, value=said), reason=reason)
+        return Judged(claim=claim, verdict="right", answer=replace(answer, value=said), reason=also[said])
     if answer.value == "host":
         text = "no roof is the limit: most of the wall time the device waits for the host"
         return wrong(claim, answer, (Candidate("host-bound", text, answer.value),))

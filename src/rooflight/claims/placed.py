@@ -48,10 +48,14 @@ def placed(scope: Scope) -> list[Verdict]:
     return found
 
 
+def _origin(scope: Scope) -> str:
+    return f"the {scope.book.roofs.times} step, as `rooflight compare` shows it"
+
+
 def shares(scope: Scope) -> list[Answer]:
     """Percent of the roof."""
     return [
-        Answer(row.percent_of_roof / 100, place_text(row), "the measured step, as `rooflight compare` shows it")
+        Answer(row.percent_of_roof / 100, place_text(row), _origin(scope))
         for row in placed(scope)
         if row.percent_of_roof is not None
     ]
@@ -69,12 +73,15 @@ def bound(scope: Scope) -> Answer:
     return Answer(row.bound, f"{place_text(row)}; {row.evidence}", f"times: {step.times}")
 
 
-def also_bound(scope: Scope, *, by_name: bool) -> tuple[str, ...]:
-    """What else is true of it: why a part is far from its roof, and what `compare` shows in the row of the model's name
-    of the kernels of a step, whatever it waits for."""
+def also_bound(scope: Scope, *, by_name: bool) -> dict[str, str]:
+    """What else is true of it, with the reason: why a part is far from its roof, and what `compare` shows in the row of
+    the model's name of the kernels of a step, whatever it waits for."""
     found = verdicts_on(scope)
-    far = [FAR_WORDS[row.far] for row in found[:1] if row.far]
-    return (*far, *(row.bound for row in found[1:] if by_name and row.bound is not None))
+    far = {FAR_WORDS[row.far]: f"far from its roof ({row.far}), which is that of {row.bound}"
+           for row in found[:1] if row.far}  # fmt: skip
+    whole = bound(scope).value
+    return far | {row.bound: f"of its kernels: as a whole it is bound by {whole}" for row in found[1:]
+                  if by_name and row.bound is not None}  # fmt: skip
 
 
 def distance(scope: Scope) -> str:
@@ -96,7 +103,7 @@ def sides_of_model(scope: Scope) -> tuple[str, ...]:
 def side(scope: Scope) -> Answer:
     row = placed(scope)[0]
     assert row.side is not None
-    return Answer(row.side, f"{place_text(row)}", "the measured step, as `rooflight compare` shows it")
+    return Answer(row.side, f"{place_text(row)}", _origin(scope))
 
 
 def intensities(scope: Scope) -> Iterator[Answer]:

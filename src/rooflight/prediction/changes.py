@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rooflight.hardware.tasks import CONVOLUTION, FAMILIES, OUTPUT, Task
-from rooflight.ledger import Execution
+from rooflight.spec import execution
 
 if TYPE_CHECKING:
     from rooflight.prediction.prepared import Step
@@ -91,13 +91,8 @@ def as_graph(step: Step) -> Change:
     asks = sorted({op.packet.removeprefix("aten::") for op, waits in zip(step.ledger.ops, step.waits, strict=True)
                    if waits})  # fmt: skip
     but = f" (without {asks[0]}, which no graph can hold)" if asks else ""
-    made = replace(step, execution=_EXECUTIONS[step.is_compiled, True])
+    made = replace(step, execution=execution(compile=step.is_compiled, graphs=True))
     return Change("graph", f"one CUDA graph for the step{but}", "--graphs", f"as one CUDA graph{but}", made)
-
-
-_EXECUTIONS: dict[tuple[bool, bool], Execution] = {
-    (False, False): "eager", (True, False): "compile", (False, True): "graph", (True, True): "compile+graph",
-}  # fmt: skip
 
 
 def as_asked(step: Step) -> Step:
@@ -113,7 +108,7 @@ def as_asked(step: Step) -> Step:
 
 
 def compiled(step: Step) -> Step:
-    return replace(step, execution=_EXECUTIONS[True, step.is_graph])
+    return replace(step, execution=execution(compile=True, graphs=step.is_graph))
 
 
 def timed_in_bf16(predictor: Predictor) -> bool:

@@ -17,7 +17,7 @@ from rooflight.estimation.costs import cost_of, signature
 from rooflight.estimation.fused_optimizer import with_fused_optimizer
 from rooflight.hardware.roofs import demand_of
 from rooflight.hardware.tasks import Task
-from rooflight.ledger import Execution, Ledger, Op, Phase
+from rooflight.ledger import COMPILED, GRAPHS, Execution, Ledger, Op, Phase
 from rooflight.prediction.batches import Rescaled, ledger_at
 from rooflight.prediction.cache import Array, Reuse, Touches
 from rooflight.prediction.changes import as_asked
@@ -76,12 +76,12 @@ class Step:
 
     @property
     def is_compiled(self) -> bool:
-        return self.execution in ("compile", "compile+graph")
+        return self.execution in COMPILED
 
     @property
     def is_graph(self) -> bool:
         """Is the whole step one CUDA graph?"""
-        return self.execution in ("graph", "compile+graph")
+        return self.execution in GRAPHS
 
     def fused_attention(self, dtype: str) -> Step:
         """The step with a fused kernel for each attention that has one in that type, and none as it was traced."""

@@ -86,10 +86,3 @@ class Traces:
     def _traced(self, options: TraceOptions, batch: int) -> tuple[Ledger, Workload]:
         workload = given_workload(self.model, (), None, batch=batch, device="meta", **self.which)
         return trace(workload, options), workload
-
-
-def steps_of(model: str | nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None,
-             batches: Sequence[int], options: TraceOptions, *, scaled: bool = False,
-             **which: Any) -> tuple[list[Step], tuple[str, ...]]:  # fmt: skip
-    """`Traces.steps` for one question."""
-    return Traces(model, inputs, kwargs, **which).steps(batches, options, scaled=scaled)

@@ -12,6 +12,7 @@ from rooflight import units
 from rooflight.hardware.device import Device
 from rooflight.hardware.roofs import ridge
 from rooflight.ledger import Ledger
+from rooflight.metrics import percent_text
 from rooflight.reporting.roofline_frame import (
     Frame,
     Said,
@@ -218,7 +219,7 @@ def _legend(marks: Marks, letters: Sequence[tuple[str, Mark]], basis: Basis, loo
     for letter, mark in [*rows, *letters]:
         place = mark.places[basis]
         name = "the whole step" if mark.kind == "step" else _name(mark)
-        percent = "-" if place.percent_of_roof is None else f"{place.percent_of_roof:.1f}"
+        percent = "-" if place.percent_of_roof is None else percent_text(place.percent_of_roof)
         table.append((letter, name, seconds(mark.time_s), units.percent(mark.share), units.ratio(place.intensity),
                       tera(place.flops_per_s), percent, place.bound or ""))  # fmt: skip
     widths = [max(len(row[i]) for row in table) for i in range(len(head))]

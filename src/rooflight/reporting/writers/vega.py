@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from rooflight.errors import RooflightError
+from rooflight.errors import BadFile
 from rooflight.files import write_atomically
 
 
@@ -21,12 +21,12 @@ def vega_bundle() -> str:
     kept = _kept_at()
     try:
         return kept.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError):  # not made yet, or spoilt: it is made anew
         bundle = _bundled()
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, bundle.encode(), force=True)
-    except (OSError, RooflightError):
+    except (OSError, BadFile):
         pass  # a home that cannot be written to: the next page takes as long as this one
     return bundle
 
