@@ -111,6 +111,10 @@ def step_line(verdict: StepVerdict) -> str:
     return f"{verdict.bound}-bound: {'; '.join(said)}"
 
 
+_SAID = 0.005
+"""A smaller share reads as 0%."""
+
+
 def far_text(verdict: StepVerdict) -> str:
     """`61% (short kernels 40%, neither roof 21%)`."""
     parts = ", ".join(f"{why} {share:.0%}" for why, share in _sorted(verdict.far))
@@ -118,7 +122,7 @@ def far_text(verdict: StepVerdict) -> str:
 
 
 def _sorted(shares: Mapping[_Name, float]) -> list[tuple[_Name, float]]:
-    return sorted(((name, share) for name, share in shares.items() if share), key=lambda one: -one[1])
+    return sorted(((name, share) for name, share in shares.items() if share >= _SAID), key=lambda one: -one[1])
 
 
 def step_advised(advice: Advice) -> str:
