@@ -23,9 +23,10 @@ from rooflight.prediction.parallel.blocks import model_of
 from rooflight.prediction.parallel.split import parts_of
 from rooflight.reporting.text import headline
 from rooflight.spec import StepSpec, module_names
+from rooflight.trace import TraceOptions
 from rooflight.trace.checkpointed import Checkpoints, chosen_paths
 from rooflight.trace.given import live_workload
-from rooflight.trace.stage import TraceOptions, staged
+from rooflight.trace.stage import staged
 
 TINY_GPT2 = {"n_layer": "2", "n_embd": "64", "n_head": "4"}
 

@@ -17,10 +17,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from tracing import flops, only, rows
 
 import rooflight
-from rooflight.trace import in_place, interception, storages
+from rooflight.trace import TraceOptions, in_place, interception, storages
 from rooflight.trace.given import given_workload, live_workload
 from rooflight.trace.interception import as_a_mode, below_autograd, interception_for, nothing_handed_over
-from rooflight.trace.stage import TraceOptions, WatchedAnotherWay, staged
+from rooflight.trace.stage import WatchedAnotherWay, staged
 
 TINY = {"d_model": "32", "nhead": "4", "num_encoder_layers": "2", "num_decoder_layers": "2", "dim_feedforward": "64"}
 TINY_GPT2 = {"n_layer": "2", "n_embd": "64", "n_head": "4"}

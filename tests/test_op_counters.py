@@ -22,8 +22,9 @@ from rooflight.measurement.counters.op_counters import OpCounters, Plan, check_r
 from rooflight.measurement.counters.ranges import Range
 from rooflight.measurement.options import MeasureOptions
 from rooflight.metrics import executed_is_known
+from rooflight.trace import TraceOptions
 from rooflight.trace.given import live_workload
-from rooflight.trace.stage import TraceOptions, staged
+from rooflight.trace.stage import staged
 
 needs_tables = pytest.mark.skipif(library.find_library() is None, reason="no CUPTI to ask for its tables")
 READ, WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"

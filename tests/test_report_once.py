@@ -9,20 +9,20 @@ import pytest
 from rooflight.files import load
 from rooflight.hardware.calibration import shipped
 from rooflight.hardware.devices import find
-from rooflight.prediction import steps
 from rooflight.reporting.report import vega
 from rooflight.reporting.report.told import told_of
+from rooflight.trace import TraceOptions, tracer
 
 
 def test_a_step_is_traced_once_for_every_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[str] = []
 
-    def counted(workload: object, options: steps.TraceOptions) -> object:
+    def counted(workload: object, options: TraceOptions) -> object:
         traced.append(options.target)
         return plain(workload, options)
 
-    plain = steps.trace
-    monkeypatch.setattr(steps, "trace", counted)
+    plain = tracer.trace
+    monkeypatch.setattr(tracer, "trace", counted)
     ledger = load("recorded:h200/mnist-cnn-train-tf32")
     told = told_of(ledger, source="", devices=[find(name) for name in ("h200", "a100", "v100")])
     outlook = told.outlook
@@ -38,7 +38,7 @@ def test_the_bundle_is_made_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert [vega.vega_bundle.__wrapped__() for _ in range(2)] == ["window.vega = 1; // é"] * 2
     assert made == ["made"]
     (kept,) = (tmp_path / "cache" / "rooflight").iterdir()
-    assert kept.name.startswith("vega-") and kept.suffix == ".js"
+    assert kept.name.startswith("vega-") and kept.suffix == ".kept"
 
 
 def test_a_cache_that_cannot_be_written_is_no_hindrance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

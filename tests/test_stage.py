@@ -13,9 +13,10 @@ from torch import nn
 
 import rooflight
 from rooflight.errors import BadInput, TraceFailed
+from rooflight.trace import TraceOptions
 from rooflight.trace.given import given_workload, live_workload
 from rooflight.trace.kept import KeptRandomness, KeptValues
-from rooflight.trace.stage import TraceOptions, staged
+from rooflight.trace.stage import staged
 
 CPU = TraceOptions(target="cpu", on="cpu")
 

@@ -14,7 +14,8 @@ from rooflight.measurement.counters import ncu
 from rooflight.measurement.execution.eager import EagerStep
 from rooflight.measurement.options import MeasureOptions
 from rooflight.models import build
-from rooflight.trace.stage import TraceOptions, staged
+from rooflight.trace import TraceOptions
+from rooflight.trace.stage import staged
 
 
 def write(path: Path, content: bytes) -> None:

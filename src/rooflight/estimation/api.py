@@ -12,8 +12,8 @@ from rooflight.estimation.fused_optimizer import with_fused_optimizer
 from rooflight.ledger import Ledger
 from rooflight.spec import StepKeywords, StepSpec, takes_step
 from rooflight.trace import TraceOptions, trace
-from rooflight.trace.arguments import TensorKind
 from rooflight.trace.given import workload_of
+from rooflight.trace.options import TensorKind
 
 
 @takes_step("estimate")

@@ -35,9 +35,9 @@ from rooflight.measurement.options import CounterBackend, MeasureOptions
 from rooflight.measurement.ranks import place
 from rooflight.models.workload import Workload
 from rooflight.spec import StepKeywords, StepSpec, takes_step
-from rooflight.trace.arguments import TensorKind
 from rooflight.trace.given import workload_of
-from rooflight.trace.stage import Recording, Stage, TraceOptions, staged
+from rooflight.trace.options import TensorKind, TraceOptions
+from rooflight.trace.stage import Recording, Stage, staged
 from rooflight.trace.tracer import header_of
 
 

@@ -10,7 +10,8 @@ import torch
 
 from rooflight.errors import CannotMeasure
 from rooflight.models.workload import Workload
-from rooflight.trace.stage import TraceOptions, staged
+from rooflight.trace.options import TraceOptions
+from rooflight.trace.stage import staged
 
 RANGE = "rooflight:"
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from dataclasses import replace as replace_option
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
-from torch import nn
 
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration
@@ -66,6 +65,9 @@ from rooflight.prediction.what_fits import (
 from rooflight.spec import FIELDS, PredictKeywords, StepSpec, takes_step
 from rooflight.trace import TraceOptions
 
+if TYPE_CHECKING:
+    from torch import nn
+
 ADVISED_CELLS = 12
 """With more of them advice, some tenths of a second each, would take longer than everything else: it must be asked
 for."""
@@ -113,7 +115,7 @@ def predict(
     _check_devices(on)
     given = read_calibration(calibration)
     devices = devices_of(on, given)
-    batches, live = _batches(spec, model), model if isinstance(model, nn.Module) else spec.model
+    batches, live = _batches(spec, model), spec.model if isinstance(model, (str, StepSpec)) else model
     layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
     ppp = given_ppp(ppp) if isinstance(ppp, (int, float)) else ppp
     tier = _tier(devices, tier=tier, ppp=ppp, dtype=spec.autocast or spec.dtype)
@@ -225,10 +227,14 @@ def _batches(spec: StepSpec, model: str | nn.Module | StepSpec) -> list[int]:
     found = list(spec.batches)
     if any(one > MOST for one in found):
         raise BadInput(f"--batch={max(found)} is more than any device takes: give at most {MOST:,}")
-    if len(found) > 1 and isinstance(model, nn.Module):
-        raise BadInput("a live module is predicted with the inputs you pass: one batch at a time")
-    if not isinstance(model, (str, nn.Module, StepSpec)):
+    if isinstance(model, (str, StepSpec)):
+        return found
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
         raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
+    if len(found) > 1:
+        raise BadInput("a live module is predicted with the inputs you pass: one batch at a time")
     return found
 
 

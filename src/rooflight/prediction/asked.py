@@ -77,10 +77,10 @@ def is_here(device: Device) -> bool:
 
 
 def _recognised(text: str) -> Recognised | None:
-    import torch
-
     if text == "cpu":
         return this_device(kind="cpu")
+    import torch
+
     return this_device(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
 
 
@@ -197,17 +197,18 @@ def vendor_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
 
 def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
     """What must be said of calibrations that were made with another torch, or another driver than this machine's."""
-    import torch
+    from importlib.metadata import version
 
     from rooflight.measurement.machine.devices import driver_version
 
     found = []
     for one in {id(p.calibration): p for p in predictors}.values():
-        made, here = one.calibration.torch.split("+")[0], str(torch.__version__).split("+")[0]
+        made, here = one.calibration.torch.split("+")[0], version("torch").split("+")[0]
         differ = [f"torch {made}, here is {here}"] if made != here else []
         driver = one.calibration.driver
-        if driver is not None and is_here(one.device) and driver_version() not in (None, driver):
-            differ.append(f"driver {driver}, here is {driver_version()}")
+        running = driver_version() if driver is not None else None
+        if running not in (None, driver) and is_here(one.device):  # asked last: it needs torch
+            differ.append(f"driver {driver}, here is {running}")
         waited = one.calibration.conditions.get("waited_for_a_core", "")
         if one.device.kind == "cpu" and waited_much(waited):
             found.append(f"its threads waited {waited} for a core while it was calibrated: times are too long")

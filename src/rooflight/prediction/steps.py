@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import Ledger
-from rooflight.models.workload import Workload
 from rooflight.prediction.batches import DoesNotScale, check_scales, prime_for
+from rooflight.prediction.kept_traces import KeptTrace
 from rooflight.prediction.prepared import PreparedTrace, Step
-from rooflight.trace import TraceOptions, trace
-from rooflight.trace.given import given_workload
+from rooflight.trace import TraceOptions
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rooflight.models.workload import Workload
 
 _FEW = 2
 """Up to so many batches are traced each for itself."""
@@ -30,6 +33,8 @@ class Traces:
         self.which: Mapping[str, Any] = which
         """What else names the step: `step`, `seq`, `dtype`, ..."""
         self._inputs, self._kwargs = inputs, kwargs
+        self._loads_torch = "torch" not in sys.modules
+        """Nobody can have changed torch's switches before this is asked."""
         self._single: dict[tuple[TraceOptions, int], Step] = {}
         self._scaled: dict[tuple[TraceOptions, int], PreparedTrace | DoesNotScale] = {}
 
@@ -44,6 +49,9 @@ class Traces:
         """The step at every batch, and what must be said about how they were found. `scaled`: more batches will be
         asked for, so one trace for all is worth it."""
         if not isinstance(self.model, str):
+            from rooflight.trace import trace
+            from rooflight.trace.given import given_workload
+
             workload = given_workload(self.model, self._inputs, self._kwargs, batch=batches[0] if batches else None,
                                       device="meta", **self.which)  # fmt: skip
             return [PreparedTrace(trace(workload, options), None).at(None)], ()
@@ -73,6 +81,10 @@ class Traces:
         return self._scaled[key]
 
     def _from_one(self, options: TraceOptions, prime: int) -> PreparedTrace:
+        kept = KeptTrace.of(self.model, self.which, options, prime) if self._loads_torch else None
+        known = None if kept is None else kept.read()
+        if known is not None:
+            return PreparedTrace(known, prime)
         try:
             ledger, workload = self._traced(options, prime)
         except (BadInput, TraceFailed):
@@ -81,8 +93,13 @@ class Traces:
             raise DoesNotScale(f"the model does not take a batch of {prime}") from None
         sizes = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
         check_scales(ledger, prime, sizes)
+        if kept is not None:
+            kept.write(ledger)
         return PreparedTrace(ledger, prime)
 
     def _traced(self, options: TraceOptions, batch: int) -> tuple[Ledger, Workload]:
+        from rooflight.trace import trace
+        from rooflight.trace.given import given_workload
+
         workload = given_workload(self.model, (), None, batch=batch, device="meta", **self.which)
         return trace(workload, options), workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,8 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rooflight.models.workload import Workload
 from rooflight.trace.live import swap_state, to_meta
-
-TensorKind = Literal["meta", "fake", "cpu", "cuda"]
+from rooflight.trace.options import TensorKind
 
 
 def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from types import NoneType
 from typing import Any
@@ -21,9 +21,8 @@ from torch import nn
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import MathModes, Module, Op, Storage, Tensor
 from rooflight.models.workload import Workload
-from rooflight.spec import FIELDS, StepSpec
 from rooflight.trace import dynamo
-from rooflight.trace.arguments import TensorKind, fresh_caches, is_cache, prepare, tensor_leaves
+from rooflight.trace.arguments import fresh_caches, is_cache, prepare, tensor_leaves
 from rooflight.trace.autocast import autocast_as_cuda, autocast_on_cpu
 from rooflight.trace.checkpointed import Checkpoints
 from rooflight.trace.failures import failures_explained
@@ -32,58 +31,12 @@ from rooflight.trace.kept import KeptRandomness, KeptValues, optimizer_tensors
 from rooflight.trace.kernels import kernels_of
 from rooflight.trace.live import KeptAttributes, borrowed
 from rooflight.trace.modules import ModuleTracker, original_name
+from rooflight.trace.options import TraceOptions
 from rooflight.trace.precision import math_modes, tf32_switched
 from rooflight.trace.recorder import Observer, Recorder
 from rooflight.trace.stand_ins import STAND_INS
 from rooflight.trace.step import Labels, Training, Unwatched, make_optimizer, own_loss, run_inference, run_training
 from rooflight.trace.target import Target, parse_target
-
-
-@dataclass(frozen=True)
-class TraceOptions:
-    """How a step is traced. `on` says what the tensors are: without data (meta, fake), or real (cpu, cuda)."""
-
-    target: str = "cuda"
-    autocast: str | None = None
-    tf32: bool | None = None
-    """For fp32 convolutions and matmuls alike; `None`: as torch's switches say."""
-    loss: str | None = None
-    optimizer: str | None = None
-    foreach: bool | None = None
-    """`None`: as torch chooses on the target (on for CUDA, off for the CPU)."""
-    fused: bool = False
-    """Here and below: of a trace without data only the header tells, and the ops are those of the plain step."""
-    accumulate: int = 1
-    checkpoint: tuple[str, ...] = ()
-    """Modules whose inside is not kept for backward but run again: paths, patterns (`h.*`), or `blocks`."""
-    channels_last: bool = False
-    compile: bool = False
-    graphs: bool = False
-    pad: bool = False
-    gpus: int = 1
-    nodes: int = 1
-    parallel: str | None = None
-    micro_batches: int | None = None
-    on: TensorKind = "meta"
-    rank: int = 0
-    command: str = ""
-
-    @classmethod
-    def of(cls, spec: StepSpec, *, on: TensorKind = "meta", target: str = "cuda", rank: int = 0,
-           command: str = "") -> TraceOptions:  # fmt: skip
-        """As the step's description says."""
-        shared = {one.name: getattr(spec, one.name) for one in fields(cls) if one.name in FIELDS}
-        return cls(**shared, on=on, target=target, rank=rank, command=command)
-
-    @property
-    def runs(self) -> bool:
-        """Does the step really run, on data?"""
-        return self.on in ("cpu", "cuda")
-
-    @property
-    def capturable(self) -> bool:
-        """Must the optimizer be one that a CUDA graph can hold, with step counts that live on the device?"""
-        return self.graphs and self.runs
 
 
 class WatchedAnotherWay(TraceFailed):

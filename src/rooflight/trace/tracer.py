@@ -13,7 +13,8 @@ from rooflight.errors import NotPutBack, RooflightError, TraceFailed
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, Op
 from rooflight.models.workload import Workload
 from rooflight.spec import execution
-from rooflight.trace.stage import Recording, Stage, TraceOptions, staged
+from rooflight.trace.options import TraceOptions
+from rooflight.trace.stage import Recording, Stage, staged
 from rooflight.trace.step import OWN_LOSS
 
 _DEFAULTS = TraceOptions()

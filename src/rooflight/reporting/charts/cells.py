@@ -89,14 +89,14 @@ def _chart(bars: Sequence[_Bar], quantities: Sequence[_Quantity], *, batches: Co
     )
     hint = "Click a device in the legend to see it alone." if len(lines.names) > 1 else ""
     return Chart("cells", "Cells side by side", _caption(every, devices, _present(drawn), batches=batches),
-                 made, _table(bars, quantities), hint=hint)  # fmt: skip
+                 made.to_dict(), _table(bars, quantities), hint=hint)  # fmt: skip
 
 
 def _present(bars: Sequence[_Bar]) -> list[Side]:
     return [side for side in _LOOKS if any(bar.side == side for bar in bars)]
 
 
-def _panel(bars: Sequence[_Bar], one: _Quantity, lines: Series, *, sides: Sequence[Side]) -> Any:
+def _panel(bars: Sequence[_Bar], one: _Quantity, lines: Series, *, sides: Sequence[Side]) -> vl.Drawing:
     # Only places that some group fills: most devices were not measured.
     pairs = {(bar.device, bar.side) for bar in bars}
     places = [f"{device} {side}" for device in lines.names for side in sides if (device, side) in pairs]

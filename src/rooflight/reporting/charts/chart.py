@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
-from rooflight.reporting.charts.vega_lite import Drawing
 from rooflight.reporting.table import Table
 
 WIDTH = 760
@@ -23,17 +21,12 @@ class Chart:
     """What it shows."""
     caption: str
     """How to read it, and where its numbers are from: true on paper, too."""
-    definition: Drawing
-    """With its data inside and without a theme; its width is `WIDTH`."""
+    spec: dict[str, Any]
+    """Its definition in Vega-Lite, with its data inside and without a theme; its width is `WIDTH`."""
     table: Table
     """The same numbers, for readers who cannot see it and for formats without pictures."""
     hint: str = ""
     """What can be done with it, where it answers to clicks; nowhere else."""
-
-    @cached_property
-    def spec(self) -> dict[str, Any]:
-        """The definition as Vega-Lite."""
-        return self.definition.to_dict()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """In a notebook: interactive where that can be shown, else as a picture."""

@@ -52,7 +52,7 @@ def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int
     if knows_memory:
         panels.append(_memory([row for row in rows if row.get("memory") is not None], order))
     made = vl.concat(*panels, columns=2, spacing=20).resolve_scale(color="independent")
-    return Chart("devices", "Devices side by side", caption, made, table)
+    return Chart("devices", "Devices side by side", caption, made.to_dict(), table)
 
 
 def _at_one_batch(predictions: Predictions, batch: int | None) -> list[Prediction]:
@@ -87,7 +87,7 @@ def _y(order: Sequence[str]) -> vl.Spec:
     return vl.field("device:N", sort=list(order), title=None, axis=axis, scale=dict(paddingInner=0.35))
 
 
-def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
+def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> vl.Drawing:
     end = "high" if "high" in rows[0] else "time"
     most = max(row[end] for row in rows) * (2.3 if end == "high" else 1.2)  # room for what stands behind a bar
     x = vl.field("time:Q", axis=si_axis("time of a step", "s", ticks=5), scale=dict(domain=[0, most], nice=False))
@@ -104,7 +104,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
             scale=dict(domain=names, range=[_BOUNDS[name] for name in names])))  # fmt: skip
     else:
         bars = bars.encode(color=vl.value(_UNKNOWN))
-    layers: list[Any] = [bars]
+    layers: list[vl.Drawing] = [bars]
     if "low" in rows[0]:
         spread = vl.view(rows).mark("rule", style="ink", strokeWidth=1.4).encode(
             x=vl.field("low:Q", scale=x["scale"], axis=x["axis"]), x2=vl.field("high"), y=y
@@ -119,7 +119,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> Any:
     return vl.layer(*layers).properties(width=width, height=_ROW * len(order))
 
 
-def _memory(rows: Sequence[Row], order: Sequence[str]) -> Any:
+def _memory(rows: Sequence[Row], order: Sequence[str]) -> vl.Drawing:
     most = max(max(row["memory"], row["capacity"]) for row in rows)
     scale = dict(domain=[0, 1.1 * most], nice=False)
     axis = si_axis("memory of the device", "B", ticks=4)

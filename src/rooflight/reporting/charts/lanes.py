@@ -47,10 +47,10 @@ def lanes_chart(ledger: Ledger) -> Chart | None:
     made = vl.vconcat(top, _overview(lanes, window, width), spacing=6).resolve_scale(x="independent")
     title = "The ops of the step in time" if not lanes.on_gpu else (
         "Host and GPU over the step" if lanes.placed else "The kernels of the step, end to end")  # fmt: skip
-    return Chart("lanes", title, _caption(lanes, wall_s(Measured(ledger))), made, _table(lanes), hint=_HINT)
+    return Chart("lanes", title, _caption(lanes, wall_s(Measured(ledger))), made.to_dict(), _table(lanes), hint=_HINT)
 
 
-def _around(lanes: Lanes, x: vl.Spec, y: vl.Spec, width: int) -> list[Any]:
+def _around(lanes: Lanes, x: vl.Spec, y: vl.Spec, width: int) -> list[vl.Drawing]:
     """Phases and modules: grey, told apart by shade and name."""
     rows, turn = [], {PHASES: 0, MODULES: 0}
     for one in lanes.slices:
@@ -87,7 +87,7 @@ def _needed(text: str) -> float:
     return _ROOM * len(text) + 5
 
 
-def _work(lanes: Lanes, x: vl.Spec, y: vl.Spec) -> list[Any]:
+def _work(lanes: Lanes, x: vl.Spec, y: vl.Spec) -> list[vl.Drawing]:
     """Launches and kernels (or ops), by family."""
     rows = [_row(one) for one in lanes.slices if one.lane not in (PHASES, MODULES)]
     shown = [family for family in FAMILIES if any(row["family"] == family for row in rows)]
@@ -113,7 +113,7 @@ def _row(one: Slice) -> dict[str, Any]:
             "from": seconds(one.start_ns / 1e9)}  # fmt: skip
 
 
-def _overview(lanes: Lanes, window: vl.Param, width: int) -> Any:
+def _overview(lanes: Lanes, window: vl.Param, width: int) -> vl.Drawing:
     """The whole step, always: how busy the GPU is, where that is known, and where a part of it can be picked."""
     x = vl.field("start:Q", axis=si_axis("the whole step", "s", ticks=8),
                  scale=dict(domain=[0, lanes.span_ns / 1e9], nice=False))  # fmt: skip
@@ -121,7 +121,7 @@ def _overview(lanes: Lanes, window: vl.Param, width: int) -> Any:
         {"start": one.start_ns / 1e9, "end": one.end_ns / 1e9, "phase": one.phase, "shade": 0.12 + 0.12 * (number % 2)}
         for number, one in enumerate(one for one in lanes.slices if one.lane == PHASES)
     ]
-    layers: list[Any] = [
+    layers: list[vl.Drawing] = [
         vl.view(phases).mark("rect", style="soft").encode(
             x=x, x2=vl.field("end"), opacity=vl.field("shade:Q", scale=None, legend=None)
         )

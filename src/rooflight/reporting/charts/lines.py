@@ -112,10 +112,11 @@ def _chart(name: str, model: str, charted: _Charted, lines: Sequence[Line]) -> C
     columns = (column("series"), Column("", right=False, raw="side"), column("batch"),
                Column(charted.name, charted.write, raw=charted.quantity))  # fmt: skip
     table = Table("", columns, tuple((line.series, line.side, *point) for line in lines for point in line.points))
-    return Chart(name, f"{model}: {charted.name}", caption, _drawn(name, charted, rows, every), table, hint=hint)
+    spec = _drawn(name, charted, rows, every).to_dict()
+    return Chart(name, f"{model}: {charted.name}", caption, spec, table, hint=hint)
 
 
-def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: Sequence[str]) -> Any:
+def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: Sequence[str]) -> vl.Drawing:
     found = series("series", every, chart=name.replace("-", "_"))
     batches = sorted({row["batch"] for row in rows})
     axis = dict(title="batch", values=batches, format=",d", grid=False, labelOverlap=True)

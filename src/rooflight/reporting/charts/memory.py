@@ -53,7 +53,7 @@ def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | N
         return None
     count = len(ledger.ops)
     highest = max([sum(row["bytes"].values()) for row in course] + [row["measured"] for row in line])
-    layers: list[Any] = []
+    layers: list[vl.Drawing] = []
     if memory is not None and course:
         layers += _areas(course, ledger, count)
         layers += _peak(memory, ledger, count)
@@ -63,8 +63,9 @@ def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | N
     scale = dict(domain=[0, 1.12 * highest], nice=False)
     top = vl.layer(*layers).encode(y=dict(scale=scale)).properties(width=WIDTH, height=_HEIGHT)
     predicted = predicted_for(ledger, on)
-    return Chart("memory", "Memory over the step", _caption(ledger, memory, course, line, predicted=predicted), top,
-                 _table(ledger, memory, course, line, predicted=predicted), hint=_HINT if course else "")  # fmt: skip
+    caption = _caption(ledger, memory, course, line, predicted=predicted)
+    table = _table(ledger, memory, course, line, predicted=predicted)
+    return Chart("memory", "Memory over the step", caption, top.to_dict(), table, hint=_HINT if course else "")
 
 
 # --- what is drawn ---
@@ -79,7 +80,7 @@ def _y(field: str = "bytes") -> vl.Spec:
     return vl.field(f"{field}:Q", axis=si_axis("allocated", "B"), stack=None)
 
 
-def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[Any]:
+def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[vl.Drawing]:
     shown = [name for name in LAYERS if any(row["bytes"][name] for row in course)]
     ops = ledger.ops
     told = ["allocated", *shown[::-1]]
@@ -149,7 +150,7 @@ def _labels(course: Sequence[Row], shown: Sequence[str]) -> list[Row]:
     return found
 
 
-def _peak(memory: Memory, ledger: Ledger, count: int) -> list[Any]:
+def _peak(memory: Memory, ledger: Ledger, count: int) -> list[vl.Drawing]:
     peak = memory.peak
     text = f"peak {whole_bytes(memory.peak_allocated_bytes)}: {_named(ledger, peak.op)}"
     data = [{"op": peak.op, "bytes": memory.peak_allocated_bytes, "text": text}]
@@ -165,7 +166,7 @@ def _peak(memory: Memory, ledger: Ledger, count: int) -> list[Any]:
     return [point, label]
 
 
-def _line(line: Sequence[Row], count: int) -> list[Any]:
+def _line(line: Sequence[Row], count: int) -> list[vl.Drawing]:
     rows = [{"op": row["op"], "bytes": row["measured"], "side": "measured"} for row in line]
     legend = dict(orient="top", title=None, symbolType="stroke", symbolSize=300)
     steps = (
@@ -176,7 +177,7 @@ def _line(line: Sequence[Row], count: int) -> list[Any]:
     return [steps]
 
 
-def _phases(ledger: Ledger, count: int) -> list[Any]:
+def _phases(ledger: Ledger, count: int) -> list[vl.Drawing]:
     """A strip below: where each phase begins and ends."""
     rows: list[Row] = []
     for op in ledger.ops:

@@ -70,8 +70,8 @@ def chart_of(marks: Marks, ledger: Ledger) -> Chart:
     kind = KINDS.get(ledger.header.step or "", "")
     title = f"Roofline of {marks.title}{', ' if kind else ''}{kind} on {marks.device.title}: times {marks.times}"
     rows = [row for mark in kept for row in _rows(mark, marks, frame)]
-    return Chart("roofline", title, _caption(marks, frame, kept), _definition(marks, frame, rows), marks_table(kept),
-                 hint=_hint(marks))  # fmt: skip
+    spec = _drawn(marks, frame, rows).to_dict()
+    return Chart("roofline", title, _caption(marks, frame, kept), spec, marks_table(kept), hint=_hint(marks))
 
 
 def _kept(marks: Marks) -> list[Mark]:
@@ -104,7 +104,7 @@ def _hint(marks: Marks) -> str:
             "see all again.")  # fmt: skip
 
 
-def _definition(marks: Marks, frame: Frame, rows: list[Row]) -> vl.Drawing:
+def _drawn(marks: Marks, frame: Frame, rows: list[Row]) -> vl.Drawing:
     several = len(marks.bases) > 1
     options = {"input": "radio", "options": list(marks.bases), "name": "FLOPs and bytes "} if several else None
     basis = vl.switch(BASIS, marks.bases[0], options)
@@ -159,7 +159,7 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}%"
 
 
-def _points(rows: list[Row], frame: Frame) -> Any:
+def _points(rows: list[Row], frame: Frame) -> vl.Drawing:
     families = [family for family in FAMILIES if any(row["family"] == family for row in rows)]
     kinds = [kind for kind in _KINDS if any(row["kind"] == kind for row in rows)]
     shapes = {"op": "circle", "module": "diamond", "region": "square"}

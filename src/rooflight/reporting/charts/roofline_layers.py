@@ -55,7 +55,7 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def roof_lines(marks: Marks, frame: Frame) -> Any:
+def roof_lines(marks: Marks, frame: Frame) -> vl.Drawing:
     rows = [
         {"x": rounded(line.x[0]), "y": rounded(line.y[0]), "x2": rounded(line.x[1]), "y2": rounded(line.y[1]),
          "name": line.name, "figure": line.figure, "how": "sustained" if line.sustained else "peak",
@@ -78,7 +78,7 @@ def roof_lines(marks: Marks, frame: Frame) -> Any:
     )  # fmt: skip
 
 
-def ridges(marks: Marks, frame: Frame) -> Any:
+def ridges(marks: Marks, frame: Frame) -> vl.Drawing:
     """Where a roof of the step meets the memory's: a line down to its FLOP/B."""
     slope = marks.roofs.slope().bytes_per_s
     rows: list[Row] = [{"x": rounded(roof.flops_per_s / slope), "y": roof.flops_per_s, "y2": frame.y[0],
@@ -99,7 +99,7 @@ def ridges(marks: Marks, frame: Frame) -> Any:
     return vl.layer(down, *texts)
 
 
-def roof_texts(marks: Marks, frame: Frame) -> list[Any]:
+def roof_texts(marks: Marks, frame: Frame) -> list[vl.Drawing]:
     """Behind the right ends of the roofs; where there is no room behind them, above."""
     drawn = []
     for every, top in ((False, frame.y[1]), (True, frame.y_of_all)):
@@ -115,7 +115,7 @@ def roof_texts(marks: Marks, frame: Frame) -> list[Any]:
     return drawn
 
 
-def slope_text(marks: Marks, frame: Frame) -> Any:
+def slope_text(marks: Marks, frame: Frame) -> vl.Drawing:
     """Left of the slopes, well up: nothing else is above them."""
     x, y = _slope_place(marks, frame)
     said = slope_labels(marks.roofs)
@@ -138,7 +138,7 @@ def _slope_place(marks: Marks, frame: Frame) -> tuple[float, float]:
     return at, at * steepest
 
 
-def star(rows: list[Row], named: list[Row], frame: Frame) -> Any:
+def star(rows: list[Row], named: list[Row], frame: Frame) -> vl.Drawing:
     """The whole step. A letter, so that it has the colour of text, light or dark."""
     shape = vl.view(rows).mark("text", text="★", fontSize=24, baseline="middle", clip=True)
     name = vl.view(named).mark("text", fontSize=11, fontWeight="bold", baseline="middle")
@@ -158,7 +158,7 @@ def tooltip(*, step: bool = False) -> list[vl.Spec]:
     return [vl.field(f"{key}:N", title=title) for key, title in (*(named[:1] if step else named), *figures)]
 
 
-def labels(named: list[Row], frame: Frame) -> Any:
+def labels(named: list[Row], frame: Frame) -> vl.Drawing:
     return (
         vl.view(named)
         .mark("text", fontSize=10, baseline="middle", opacity=0.85)

@@ -41,7 +41,7 @@ def scaling_chart(predictions: Predictions) -> Chart | None:
         *(_efficiency(curves[kind], lines.unnamed) for kind in kinds),
         columns=len(kinds), spacing=24,
     ).resolve_scale(color="independent", shape="independent")  # fmt: skip
-    return Chart("scaling", "Scaling to many GPUs", _caption(found, len(names)), made, _table(names, found),
+    return Chart("scaling", "Scaling to many GPUs", _caption(found, len(names)), made.to_dict(), _table(names, found),
                  hint="Click a run in the legend to see it alone." if len(lines.names) > 1 else "")  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def _tips() -> list[vl.Spec]:
     return [vl.field(f"{field}:N", title=title) for field, title in named.items()]
 
 
-def _line(rows: Sequence[Row], x: vl.Spec, y: vl.Spec, lines: Series) -> list[Any]:
+def _line(rows: Sequence[Row], x: vl.Spec, y: vl.Spec, lines: Series) -> list[vl.Drawing]:
     chart = vl.view(rows)
     return [
         chart.mark("line", strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint()),
@@ -86,7 +86,7 @@ def _line(rows: Sequence[Row], x: vl.Spec, y: vl.Spec, lines: Series) -> list[An
     ]  # fmt: skip
 
 
-def _throughput(rows: Sequence[Row], lines: Series, kind: str) -> Any:
+def _throughput(rows: Sequence[Row], lines: Series, kind: str) -> vl.Drawing:
     """The selection stands in the panel with the legend, in its first layer, or it hears no clicks."""
     x = _x(rows)
     scale, ticks = log_scale(value for row in rows for value in (row["throughput"], row["ideal"]))
@@ -102,7 +102,7 @@ def _throughput(rows: Sequence[Row], lines: Series, kind: str) -> Any:
     return drawn.properties(width=_PANEL, height=_HEIGHT, title=title)
 
 
-def _efficiency(rows: Sequence[Row], lines: Series) -> Any:
+def _efficiency(rows: Sequence[Row], lines: Series) -> vl.Drawing:
     x = _x(rows)
     axis = dict(title="efficiency", format="%", values=[0, 0.25, 0.5, 0.75, 1])
     most = max(1.0, *(row["efficiency"] for row in rows))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.axes import on_phone
@@ -48,7 +47,7 @@ class Series:
         clicks."""
         return replace(self, has_legend=False)
 
-    def faint(self, opacity: float = 1.0) -> Any:
+    def faint(self, opacity: float = 1.0) -> vl.Spec:
         """Lines that were not picked in the legend step back."""
         return vl.either(self.picked, opacity, opacity * 0.1)
 

@@ -64,9 +64,9 @@ def shares_chart(ledger: Ledger) -> Chart | None:
             said = f"{text} of {one.name}" if name == first else text if value else ""
             rows.append({"type": short, "whole": name, "quantity": one.name, "share": value / totals[one.name],
                          "text": text, "said": said, "amount": one.write(value)})  # fmt: skip
-    chart = _drawn(rows, list(names.values()), shown)
+    spec = _drawn(rows, list(names.values()), shown).to_dict()
     caption = f"{_caption(shown, ledger)}{_unknown(every, shown)}"
-    return Chart("shares", "Shares by type of layer", caption, chart, _table(amounts, shown, totals), hint=_HINT)
+    return Chart("shares", "Shares by type of layer", caption, spec, _table(amounts, shown, totals), hint=_HINT)
 
 
 def _short(name: str, names: Iterable[str]) -> str:
@@ -112,7 +112,7 @@ def _largest(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Num
     return found
 
 
-def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence[_Quantity]) -> Any:
+def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence[_Quantity]) -> vl.Drawing:
     names = [one.name for one in shown]
     picked = vl.picked("shares_quantity", fields=["quantity"], bind="legend")
     y = vl.field("type:N", sort=list(types), title=None,

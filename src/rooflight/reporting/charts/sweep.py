@@ -39,7 +39,7 @@ def sweep_chart(predictions: Predictions) -> Chart | None:
         _flops(rows, others, batches),
     ]  # fmt: skip
     made = vl.concat(*panels, columns=2, spacing=24).resolve_scale(color="independent", shape="independent")
-    return Chart("sweep", "Against the batch", _caption(drawn, len(devices)), made, _table(found),
+    return Chart("sweep", "Against the batch", _caption(drawn, len(devices)), made.to_dict(), _table(found),
                  hint=_HINT)  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def _tips(*fields: tuple[str, str]) -> list[vl.Spec]:
     return [vl.field(f"{field}:N", title=title) for field, title in named]
 
 
-def _line(rows: Sequence[Row], x: vl.Spec, y: vl.Spec, lines: Series, tips: list[vl.Spec]) -> list[Any]:
+def _line(rows: Sequence[Row], x: vl.Spec, y: vl.Spec, lines: Series, tips: list[vl.Spec]) -> list[vl.Drawing]:
     """Points are hollow where it does not fit."""
     chart = vl.view(rows)
     drawn = [chart.mark("line", strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint())]
@@ -88,11 +88,11 @@ def _line(rows: Sequence[Row], x: vl.Spec, y: vl.Spec, lines: Series, tips: list
     return drawn
 
 
-def _panel(layers: Sequence[Any]) -> Any:
+def _panel(layers: Sequence[Any]) -> vl.Drawing:
     return vl.layer(*layers).properties(width=_PANEL, height=_HEIGHT)
 
 
-def _flops(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
+def _flops(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> vl.Drawing:
     """One line where all devices run the same work, as they do unless their generations differ in it."""
     x, y = _batch_axis(batches), _y("flops", "FLOPs of a step", "", (row["flops"] for row in rows))
     tips = _tips(("flops_text", "FLOPs"))
@@ -106,7 +106,7 @@ def _flops(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     return _panel(_line(rows, x, y, lines, tips))
 
 
-def _memory(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
+def _memory(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> vl.Drawing:
     known = [row for row in rows if row["memory"] is not None]
     both = [value for row in known for value in (row["memory"], row["capacity"])]
     x, y = _batch_axis(batches), _y("memory", "memory, with capacities", "B", both or [1.0])
@@ -124,7 +124,7 @@ def _memory(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     return _panel(layers)
 
 
-def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
+def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> vl.Drawing:
     x = _batch_axis(batches)
     y = _y("time", "time of a step", "s", (row[name] for row in rows for name in ("low", "high", "time")))
     band = vl.view(rows).mark("area").encode(
@@ -136,7 +136,7 @@ def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
     return _panel([band.add_params(lines.picked), *_line(rows, x, y, lines, tips)])
 
 
-def _throughput(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> Any:
+def _throughput(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> vl.Drawing:
     known = [row for row in rows if row["throughput"]]
     x = _batch_axis(batches)
     y = _y("throughput", "samples a second", "", (row["throughput"] for row in known))

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rooflight.claims import read_claims
 from rooflight.errors import BadInput
 from rooflight.files import load, write_atomically
 from rooflight.hardware.device import Device
@@ -96,7 +95,11 @@ def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DE
         return log_report(ledger, source=names[0])
     from rooflight.reporting.report.of_ledger import ledger_report
 
-    rows = None if claims is None else read_claims(claims)  # before the work: the file may not be there
+    rows = None
+    if claims is not None:  # before the work: the file may not be there
+        from rooflight.claims import read_claims
+
+        rows = read_claims(claims)
     made = ledger_report(ledger, source=names[0], devices=devices, **({} if say is None else {"say": say}))
     if rows is None:
         return made

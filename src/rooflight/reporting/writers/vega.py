@@ -6,38 +6,30 @@ folder, under the versions of what is in it, and is only made where it is not th
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 
-from rooflight.errors import BadFile
-from rooflight.files import write_atomically
+from rooflight import kept
 
 
 @cache
 def vega_bundle() -> str:
     """JavaScript that gives a page `vegaEmbed`, `vegaLite` and `vega`."""
-    kept = _kept_at()
-    try:
-        return kept.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):  # not made yet, or spoilt: it is made anew
-        bundle = _bundled()
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, bundle.encode(), force=True)
-    except (OSError, BadFile):
-        pass  # a home that cannot be written to: the next page takes as long as this one
+    name = _name()
+    found = kept.read(name)
+    if found is not None:
+        return found.decode()
+    bundle = _bundled()
+    kept.write(name, bundle.encode())
     return bundle
 
 
-def _kept_at() -> Path:
+def _name() -> str:
     import vl_convert
 
     versions = (version("vl-convert-python"), vl_convert.get_vega_version(), vl_convert.get_vegalite_versions()[-1],
                 vl_convert.get_vega_embed_version())  # fmt: skip
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "rooflight" / f"vega-{'-'.join(versions)}.js"
+    return f"vega-{'-'.join(versions)}.kept"  # an older rooflight's, .js, has no check in front
 
 
 def _bundled() -> str:

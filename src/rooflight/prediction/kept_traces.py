@@ -1,0 +1,77 @@
+"""Traces of built-in models that serve every batch, kept for the next process: importing torch and tracing takes longer
+than all that a report or a prediction does with a trace.
+
+A kept trace is what a process that has just loaded torch would find: it is known by the versions, the code that traces,
+the environment that torch reads, and all that describes the step. Whoever has loaded torch, and may have changed its
+switches, has his steps traced.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace as replace_field
+
+import rooflight
+from rooflight import kept
+from rooflight._version import __version__
+from rooflight.ledger import Ledger
+from rooflight.models import builtin_names
+from rooflight.trace import TraceOptions
+
+_MOST = 100
+"""A trace takes some hundred kilobytes."""
+_CODE = ("ledger.py", "spec.py", "models", "trace")
+
+
+@dataclass(frozen=True)
+class KeptTrace:
+    """The place of one trace."""
+
+    name: str
+    command: str
+
+    @classmethod
+    def of(cls, model: object, which: Mapping[str, Any], options: TraceOptions, batch: int) -> KeptTrace | None:
+        """`None` where it cannot be kept: others' models change, and a CPU's kernels are this machine's."""
+        if not isinstance(model, str) or model not in builtin_names() or not options.target.startswith("cuda"):
+            return None
+        switches = {name: value for name, value in os.environ.items() if name.startswith(("TORCH", "PYTORCH"))}
+        described = [__version__, _code(), version("torch"), switches, model, which,
+                     asdict(replace(options, command="")), batch]  # fmt: skip
+        written = msgspec.json.encode(described, enc_hook=repr, order="sorted")
+        return cls(f"trace-{blake2b(written, digest_size=20).hexdigest()}.msgpack", options.command)
+
+    def read(self) -> Ledger | None:
+        content = kept.read(self.name)
+        if content is None:
+            return None
+        try:
+            found = msgspec.msgpack.decode(content, type=Ledger)
+        except msgspec.DecodeError:
+            return None
+        return replace_field(found, header=replace_field(found.header, command=self.command))
+
+    def write(self, ledger: Ledger) -> None:
+        content = msgspec.msgpack.encode(ledger)
+        if msgspec.msgpack.decode(content, type=Ledger) == ledger:  # not so if it held a NaN
+            kept.write(self.name, content, most=_MOST)
+
+
+@cache
+def _code() -> str:
+    """What traces: in a clone it changes under one version."""
+    found = blake2b(digest_size=20)
+    root = Path(rooflight.__file__).parent
+    for name in _CODE:
+        for path in sorted((root / name).rglob("*.py")) or [root / name]:
+            found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()
