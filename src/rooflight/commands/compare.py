@@ -99,7 +99,8 @@ def _form(*, as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None
         return chosen[0] if chosen else "text"
     named = _FORMS.get(output.suffix.lower())
     if named is None:
-        raise BadInput(f"{output}: the name must end in .json, .csv or .md")
+        raise BadInput(f"{output}: the name must end in .json, .csv or .md; a page is made by `rooflight report A B -o "
+                       "page.html`")  # fmt: skip
     if chosen and chosen[0] != named:
         raise BadInput(f"--{chosen[0]} and -o {output} ask for two forms: leave one away")
     return named

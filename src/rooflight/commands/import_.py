@@ -62,8 +62,8 @@ def show_import(ledger: Ledger, *, to: str, by: By = "kernel", top: int | None =
     from rooflight.commands.output import show
     from rooflight.reporting.ledger_documents import log_document
 
-    show(log_document(ledger, by=by, top=top or (_ROWS_IN_TEXT if to == "text" else None)), to, output=output,
-         force=force)  # fmt: skip
+    shown = _ROWS_IN_TEXT if top is None and to == "text" else top
+    show(log_document(ledger, by=by, top=shown, rows_top=top), to, output=output, force=force)
 
 
 def _read(path: Path) -> Ledger:

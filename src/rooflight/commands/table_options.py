@@ -11,7 +11,7 @@ _OPTIONS = (
     click.option("--by", type=click.Choice(["module", "type", "op"]), default="module", show_default=True,
                  help="What a row of the table is."),
     click.option("--depth", type=click.IntRange(min=0),
-                 help="Levels of the module tree to show. Default: 3 in text, all in files."),
+                 help="Levels of the module tree to show. Default: 3 where people read, all in CSV."),
     click.option("--unfold", is_flag=True, help="Show equal blocks one by one."),
 )  # fmt: skip
 

@@ -141,7 +141,7 @@ def answer(asked: Asked, devices: Sequence[Device], batches: Sequence[int], *, t
         return Traced(one, steps, notes)
 
     cells = len(batches or [1]) * len(devices)
-    parts = by_generation(devices, traced, many=cells > ADVISED_CELLS)
+    parts = by_generation(devices, traced)
     ways = [_ways(some, tier, given) for _, some in parts]
     own = own_workspaces([one for way in ways for one in way.predictors])
     memories = Memories(settings_given(asked.allocator), DeviceWorkspaces(own), many=cells > ADVISED_CELLS)

@@ -30,10 +30,9 @@ class Traced:
                        for op in unlike})  # fmt: skip
 
 
-def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced],
-                  *, many: bool) -> list[tuple[Traced, Sequence[Device]]]:  # fmt: skip
+def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced]) -> list[tuple[Traced, Sequence[Device]]]:
     """Devices with the trace for them, the newest first. One serves all of them, unless older ones run some of it in
-    other kernels; with many predictions also then: another trace takes longer than they all."""
+    other kernels, however many predictions are asked for: what is said of a device does not depend on that."""
     newest = max(devices, key=_capability)
     first = traced(_target(newest))
     groups: dict[int, list[Device]] = {}
@@ -42,9 +41,6 @@ def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced],
         groups.setdefault(generation(_capability(newest if served else device)), []).append(device)
     if len(groups) == 1:
         return [(first, devices)]
-    if many:
-        note = f"attention and TF32 are those of {newest.name} on all devices: ask for fewer to have each one's own"
-        return [(replace(first, notes=(*first.notes, note)), devices)]
     found: list[tuple[Traced, Sequence[Device]]] = []
     for _, some in sorted(groups.items(), reverse=True):
         if newest in some:

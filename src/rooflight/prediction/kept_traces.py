@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import blake2b
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,12 @@ class KeptTrace:
         """`None` where it cannot be kept: others' models change, and a CPU's kernels are this machine's."""
         if not isinstance(model, str) or model not in builtin_names() or not options.target.startswith("cuda"):
             return None
+        try:
+            versions = (__version__, _code(), version("torch"))
+        except (OSError, PackageNotFoundError):  # torch, or rooflight, as no package brings it
+            return None
         switches = {name: value for name, value in os.environ.items() if name.startswith(("TORCH", "PYTORCH"))}
-        described = [__version__, _code(), version("torch"), switches, model, which,
+        described = [versions, switches, model, which,
                      asdict(replace(options, command="")), batch]  # fmt: skip
         written = msgspec.json.encode(described, enc_hook=repr, order="sorted")
         return cls(f"trace-{blake2b(written, digest_size=20).hexdigest()}.msgpack", options.command)

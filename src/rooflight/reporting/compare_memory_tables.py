@@ -29,7 +29,7 @@ def highest_table(memory: JoinedMemory, model: str) -> Table:
     """The op with the peak on each side."""
     columns = (
         Column("memory at its highest", right=False), column("bytes"), Column("in", right=False),
-        column("layer"), column("phase", optional=1), Column("op", units.exact, optional=2, raw="op_index"),
+        column("layer"), column("phase", optional=1), column("op", write=units.exact, optional=2),
     )  # fmt: skip
     rows = tuple(
         (f"{name}, {side.kind}", side.highest.allocated_bytes, *_where(side.highest.op, model), side.highest.op.index)

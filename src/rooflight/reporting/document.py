@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import BadInput
@@ -89,7 +90,7 @@ class Section:
             yield _capital(table.title) if number or self.title else "", table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Document:
     """All of it: what every form is made from."""
 
@@ -129,6 +130,14 @@ class Document:
         """Of all sections."""
         return [table for section in self.sections for table in section.all_tables]
 
+    def __repr__(self) -> str:
+        return f"Document({self.title!r}, sections: {', '.join(section.name for section in self.sections)})"
+
+    def _repr_html_(self) -> str:
+        from rooflight.reporting.writers.notebook import document_notebook
+
+        return document_notebook(self)
+
     def to_markdown(self) -> str:
         """All of it, as Markdown."""
         from rooflight.reporting.writers.markdown import document_markdown
@@ -156,14 +165,14 @@ def _capital(text: str) -> str:
 
 def table_sections(tables: Iterable[Table]) -> tuple[Section, ...]:
     """A section for each table that has rows, under the table's own title."""
-    names: dict[str, int] = {}
-    found = []
+    found: dict[str, Section] = {}
     for table in tables:
         if table.rows:
-            name = re.sub(r"\W+", "-", (table.title or table.columns[0].name).lower()).strip("-")
-            names[name] = names.get(name, 0) + 1
-            found.append(Section(name if names[name] == 1 else f"{name}-{names[name]}", tables=(table,)))
-    return tuple(found)
+            words = (table.title or table.columns[0].name).partition(":")[0].lower()
+            plain = re.sub(r"\W+", "-", words).strip("-") or "table"
+            name = next(one for n in count(1) if (one := plain if n == 1 else f"{plain}-{n}") not in found)
+            found[name] = Section(name, tables=(table,))
+    return tuple(found.values())
 
 
 def filled(*tables: Table) -> tuple[Table, ...]:

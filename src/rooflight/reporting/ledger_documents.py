@@ -28,7 +28,7 @@ def ledger_document(
     """Of whatever it is. `depth`: levels of the tree; `folded`: equal blocks once; `memory`: with the allocator's view
     of every op; `kernels`: so many of them."""
     if is_log(ledger):
-        return log_document(ledger, top=kernels or None)
+        return log_document(ledger, top=kernels or None, rows_top=None)
     if is_measured(ledger):
         return measure_document(ledger, by=by, depth=depth, folded=folded, memory=memory, kernels=kernels)
     return estimate_document(ledger, by=by, depth=depth, folded=folded)
@@ -108,9 +108,12 @@ def _tables(measured: Measured, *, by: By, depth: int | None, folded: bool, memo
     return tables
 
 
-def log_document(ledger: Ledger, *, by: ByKernel = "kernel", top: int | None = None,
+def log_document(ledger: Ledger, *, by: ByKernel = "kernel", top: int | None = None, rows_top: int | None = None,
                  exit_code: int | None = None) -> Document:  # fmt: skip
-    """A log from elsewhere: kernels, and no ops to put them under; or the regions of a program, that ended so."""
+    """A log from elsewhere: kernels, and no ops to put them under; or the regions of a program, that ended so.
+
+    `top`: so many kernels are shown, `rows_top`: so many are in a file of values; the others are added up.
+    """
     if region_tables.regions_of(ledger):
         crowded = measure_text.crowded(ledger)
         return Document(
@@ -128,7 +131,7 @@ def log_document(ledger: Ledger, *, by: ByKernel = "kernel", top: int | None = N
         sections=table_sections([kernel_tables.kernel_table(ledger, by, top=top), kernel_tables.totals_table(ledger)]),
         notes=(*((counted,) if counted else ()), *_notes(ledger)),
         small_print=(*kernel_tables.origins(ledger), *kernel_tables.small_print(ledger)),
-        rows=lambda: kernel_tables.kernel_table(ledger, by, top=top),
+        rows=lambda: kernel_tables.kernel_table(ledger, by, top=rows_top),
         data=lambda: kernel_tables.log_data(ledger),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from rooflight import metrics, units
 from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import Header
-from rooflight.metrics import busy_share, fit_text, percent_text
+from rooflight.metrics import ONCE_IT_FITS, WORTH, busy_share, fit_text, percent_text
 from rooflight.prediction.asked import DOES_NOT_FIT
 from rooflight.prediction.result import Many, Prediction, Predictions
 from rooflight.reporting import predict_many_tables as many_tables
@@ -211,9 +211,10 @@ def _details(found: Predictions, one: Prediction) -> list[Table]:
     made = [tables.op_table(one, f"costliest ops by {timed}{of}")]
     if len(one.phases) > 1:
         made.append(tables.phase_table(one, f"{timed} by phase"))
-    made.append(tables.advice_table(one, f"what would help, predicted in the same way{of}"))
-    made += memory_tables.tables(found, one, of)
-    return made
+    of_memory = memory_tables.tables(found, one, of)
+    if one.fit == "does not fit":  # what makes it fit comes first
+        return [*made, *of_memory, tables.advice_table(one, f"what would help{ONCE_IT_FITS}{of}")]
+    return [*made, tables.advice_table(one, f"what would help, predicted in the same way{of}"), *of_memory]
 
 
 def _notes(found: Predictions, one: Prediction, *, few: bool, price: float | None) -> list[str]:
@@ -227,7 +228,7 @@ def _notes(found: Predictions, one: Prediction, *, few: bool, price: float | Non
         rest = "" if least > 0.995 else ", the rest in ops beyond them"
         said.append(f"shapes: {part} of the device's time is in ops whose shapes lie among the calibrated ones{rest}")
     if few and one.many is None and not one.advice and one.tier != "spec":
-        said.append("nothing that rooflight can predict would make it 3% faster")
+        said.append(f"nothing that rooflight can predict would make it {WORTH:.0%} faster")
     if not few:
         said.append(f"ask for {DETAILED} or fewer devices and batches to see the costliest ops and what would help")
     said += [f"note: {note}" for note in _of_devices(found, lambda many: many.notes)]

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rooflight import units
-from rooflight.memory.result import Memory
-from rooflight.metrics import fit_text, percent_text
+from rooflight.metrics import fit_text, percent_text, text
 from rooflight.prediction.result import Interval, Prediction, Predictions
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Column, Label, Table
 from rooflight.units import per_second, seconds
 
 PIVOTED = 24
@@ -93,10 +92,11 @@ def _memory_columns() -> _Columns:
     ]
 
 
-def _memory(memory: Memory | None) -> str:
-    if memory is None:
-        return "–"
-    return units.bytes_(memory.device_bytes) + ("" if memory.fit == "fits" else f": {fit_text(memory.fit)}")
+def _memory(one: Prediction) -> Label:
+    if one.memory is None:
+        return Label(None, "–")
+    words = "" if one.fit == "fits" else f": {fit_text(one.fit)}"
+    return Label(one.memory.device_bytes, text("device_bytes", one.memory.device_bytes) + words)
 
 
 def _time() -> _Columns:
@@ -211,16 +211,16 @@ def pivot_tables(found: Predictions, *, price: float | None = None) -> tuple[Tab
     if any(one.many is not None for one in found):
         wanted.append(("efficiency", lambda one: one.many.efficiency if one.many else None, units.percent))
     else:
-        wanted.append(("bound, and % of roof", lambda one: (one.bound, one.percent_of_roof), _bound))
+        wanted.append(("bound, and % of roof", _bound, str))
     if any(one.memory is not None for one in found):
-        wanted.append(("memory, of the device", lambda one: one.memory, _memory))
+        wanted.append(("memory, of the device", _memory, str))
     if price is not None:
         wanted.append(("cost of 1 M samples", lambda one: one.cost_of_samples(10**6, price), money))
     return tuple(_pivot(found, *one) for one in wanted)
 
 
-def _bound(cell: tuple[str, float]) -> str:
-    return f"{cell[0]} {percent_text(cell[1])}"
+def _bound(one: Prediction) -> Label:
+    return Label(f"{one.bound} {one.percent_of_roof}", f"{one.bound} {percent_text(one.percent_of_roof)}")
 
 
 def _pivot(found: Predictions, title: str, value: Callable[[Prediction], Any], write: Callable[[Any], str]) -> Table:

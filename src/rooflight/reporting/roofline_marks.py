@@ -21,7 +21,7 @@ from rooflight.hardware.devices import recognise_name
 from rooflight.hardware.roofs import Roof, Roofs, roofs_of, unit_name
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op
 from rooflight.measured import Group, is_measured
-from rooflight.measured.facts import Number, adds_up
+from rooflight.measured.facts import Fact, Number, adds_up
 from rooflight.measured.rows import MeasuredRow
 from rooflight.metrics import Origin
 from rooflight.prediction.asked import ceilings_of
@@ -157,14 +157,17 @@ class _Gathered:
     family: str
     modules: list[str] = field(default_factory=list)
     ops: list[int] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    """Of modules: each set of ops is held against its own roof, as in every table."""
     values: dict[str, Number] = field(default_factory=lambda: defaultdict(int))
     count: int = 0
     counted_only: bool = False
     """Its ops ran in other kernels, too: what of their formulas is done here nobody knows."""
 
-    def add(self, module: str, ops: Iterable[int], values: Mapping[str, Number]) -> None:
+    def add(self, module: str, ops: Iterable[int], values: Mapping[str, Number], facts: Sequence[Fact] = ()) -> None:
         self.modules.append(module)
         self.ops += ops
+        self.facts += facts
         self.count += 1
         for name, value in values.items():
             if adds_up(name):
@@ -225,7 +228,7 @@ def _merged_modules(judge: Judge) -> list[_Gathered]:
             family = _slowest_family(judge, row) if leaf or not row.estimate.depth else OTHER
             name = row.estimate.type if row.estimate.depth else row.name
             found[key] = _Gathered("module", name, _joined(op.phase for op in ops), family)
-        found[key].add(row.name, row.group.ops, row.sums.values)
+        found[key].add(row.name, row.group.ops, row.sums.values, row.group.facts)
     return list(found.values())
 
 
@@ -247,7 +250,7 @@ def _mark(judge: Judge, gathered: _Gathered, whole_s: float) -> Mark | None:
     if not time_s:
         return None
     plain = Verdict(name=gathered.name, time_s=float(time_s), kernels=round(gathered.values.get("kernels", 0)) or None)
-    group = Group(tuple(gathered.ops), ())
+    group = Group(tuple(gathered.ops), tuple(gathered.facts))
     whole = judge.measured.total.whole
     places: dict[Basis, Verdict] = {}
     if whole.executed or whole.dram:

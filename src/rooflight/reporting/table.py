@@ -28,6 +28,11 @@ class Column:
     about: str = ""
     """What a reader is told who asks what it means, where one can ask."""
 
+    def text(self, cell: Any) -> str:
+        """A value as people read it, with the minus that numbers have in print."""
+        text = self.write(cell)
+        return f"−{text[1:]}" if self.right and text[:1] == "-" else text
+
     @property
     def cuttable(self) -> bool:
         """May its text be cut short where there is no room?"""
@@ -36,9 +41,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Label:
-    """The name of a row: in full for programs, as it is shown in a tree for people."""
+    """A cell that people see otherwise than programs: the name of a row in a tree, a figure with a word."""
 
-    full: str
+    full: Any
     shown: str
 
     def __str__(self) -> str:
@@ -68,4 +73,4 @@ class Table:
 
     def written(self) -> list[list[str]]:
         """Every cell as text."""
-        return [[column.write(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+        return [[column.text(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]

@@ -1,1 +1,1 @@
-"""Charts: one definition each, in Altair, for the interactive page, for pictures, and as a table for all else."""
+"""Charts: one definition each, in Vega-Lite, for the interactive page, for pictures, and as a table for all else."""

@@ -18,7 +18,7 @@ from rooflight.units import per_second, seconds
 
 _PANEL, _HEIGHT = WIDTH // 2 - 75, 190
 _ALL = "all devices"
-_HINT = "Hollow points do not fit. Click a device in the legend to see it alone."
+_HINT = "Click a device in the legend to see it alone."
 
 Row = dict[str, Any]
 
@@ -148,6 +148,8 @@ def _caption(drawn: Sequence[Prediction], devices: int) -> str:
         "Predicted before anything has run; both axes are logarithmic. Shaded: the 90% interval. "
         "Memory is that of the device with context and libraries; dashed: what each device has."
     ]
+    if any(one.fit == "does not fit" for one in drawn):
+        parts.append("Hollow points do not fit.")
     if any(one.many is not None for one in drawn):
         parts.append("The batch is one replica's, the samples are those of all GPUs.")
     if devices > MOST:

@@ -52,7 +52,7 @@ def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequ
         title=f"{title}: A against B", subtitle=f"A: {text.headline(a)} | B: {text.headline(b)}",
         facts=tuple(_facts(comparison)),
         lines=page.lines, sections=(*(one for one in sections if one is not None), again),
-        details=_derivations(a), rows=page.rows, data=page.data,
+        details=_derivations(a), rows=lambda: compare_tables.row_table(comparison, folded=False), data=page.data,
     )  # fmt: skip
 
 

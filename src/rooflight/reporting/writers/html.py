@@ -34,7 +34,7 @@ def table_html(table: Table, *, inline: bool = False) -> str:
     )
     body = []
     for number, (row, texts) in enumerate(zip(table.rows, table.written(), strict=True)):
-        if number == _MOST_ROWS:
+        if number == _MOST_ROWS and not inline:
             more = f"{len(table.rows) - number:,} more rows: rooflight report PATH --to csv --section NAME"
             body.append(f'<tr><td colspan="{len(texts)}">{html.escape(more)}</td></tr>')
             break
@@ -58,6 +58,6 @@ def _content(name: str, cell: object, text: str) -> str:
     shown = html.escape(text)
     if name == "verdict" and text in _VERDICTS:
         return f'<span class="v {_VERDICTS[text]}">{shown}</span>'
-    if isinstance(cell, Label) and cell.full not in ("", text):
-        return f'<span title="{html.escape(cell.full)}">{shown}</span>'
+    if isinstance(cell, Label) and cell.full not in ("", None, text):
+        return f'<span title="{html.escape(str(cell.full))}">{shown}</span>'
     return shown

@@ -33,7 +33,7 @@ def _section(section: Section) -> dict[str, Any]:
         "title": section.heading,
         "missing": section.missing or None,
         "lines": section.lines,
-        "tables": [{"title": title, "rows": _rows(table)} for title, table in section.titled_tables],
+        "tables": [{"title": table.title, "rows": _rows(table)} for table in section.all_tables],
         "conventions": section.small_print,
         "commands": section.commands,
     }

@@ -19,12 +19,21 @@ ROOFLINE_ON = "h200"
 
 
 def document_notebook(document: Document) -> str:
-    head = [f"<b>{html.escape(document.title)}</b>", *_escaped(document.lines)]
+    facts = [f"{fact.label}: {fact.value}{f' ({fact.detail})' if fact.detail else ''}" for fact in document.facts]
+    lines = [line for line in (document.subtitle, *facts, *document.lines) if line]
+    head = [f"<b>{html.escape(document.title)}</b>", *_escaped(lines)]
     parts = []
     for section in document.sections:
-        parts += [f"<p>{line}</p>" for line in _escaped([*section.lines, section.missing]) if line]
+        parts += [f"<h4>{html.escape(section.title)}</h4>"] if section.title else []
+        missing = f"not here: {section.missing}" if section.missing else ""
+        parts += [f"<p>{line}</p>" for line in _escaped([missing, *section.lines]) if line]
         parts += [_picture(chart) for chart in section.charts]
-        parts += [table_html(table, inline=True) for table in section.tables]
+        plain = [] if section.plain is None or not section.plain.rows else [section.plain]
+        for table in (*plain, *section.tables):
+            parts.append(table_html(table, inline=True))
+            parts += [f"<p><small>{html.escape(table.note)}</small></p>"] if table.note else []
+        below = [*(f"$ {command}" for command in section.commands), *section.small_print]
+        parts += [f"<p><small>{line}</small></p>" for line in _escaped(below)]
     said = "<br>".join(_escaped([*document.notes, *document.small_print]))
     return f"<div>{'<br>'.join(head)}{''.join(parts)}<small>{said}</small></div>"
 
@@ -64,4 +73,4 @@ def _roofline(ledger: Ledger) -> Iterable[Section]:
         on = None if is_measured(ledger) and ledger.header.target != "cpu" else find(ROOFLINE_ON)
         yield Section("roofline", charts=(chart_of(marks_of(ledger, on=on), ledger),))
     except RooflightError as why:
-        yield Section("roofline", missing=f"no roofline: {why}")
+        yield Section("roofline", missing=f"the roofline, {why}")

@@ -88,7 +88,7 @@ def _column(one: TreeColumn) -> dict[str, Any]:
     numbers = {value: number for number, value in enumerate(values)}
     made = {
         "title": column.name, "about": column.about, "side": one.side, "right": column.right,
-        "texts": [column.write(value) for value in values], "rows": [numbers.get(value) for value in one.values],
+        "texts": [column.text(value) for value in values], "rows": [numbers.get(value) for value in one.values],
     }  # fmt: skip
     if any(exact := [_exact(value) for value in values]):
         made["exact"] = exact

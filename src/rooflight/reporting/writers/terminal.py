@@ -21,18 +21,22 @@ def print_document(document: Document, console: Any) -> None:
         console.print(text, markup=False, highlight=False, style=style)
 
     say(document.title, "bold")
-    for line in (document.subtitle, *document.lines):
+    facts = (f"{fact.label}: {fact.value}{f' ({fact.detail})' if fact.detail else ''}" for fact in document.facts)
+    for line in (document.subtitle, *facts, *document.lines):
         if line:
             say(line)
     for section in document.sections:
         if section.title:
             say(section.title, "bold")
-        for line in section.lines:
-            say(line)
+        for line in (f"not here: {section.missing}" if section.missing else "", *section.lines):
+            if line:
+                say(line)
         for table in section.all_tables:
             console.print(drawn(table, console.width))
             if table.note:
                 say(table.note)
+        for line in section.commands:
+            say(f"$ {line}")
         for line in section.small_print:
             say(line, "dim")
     for line in document.notes:
@@ -76,6 +80,10 @@ def narrowed(table: Table, width: int) -> Table:
                                  for wide, column in zip(full, table.columns, strict=True)], width)  # fmt: skip
     widths = [min(full[i], least) if cut_columns[i].cuttable else full[i] for i in range(len(full))]
     spare = width - sum(widths[i] + 3 for i in kept)
+    for i in reversed(kept):
+        less = min(max(-spare, 0), widths[i] - _LAST) if cut_columns[i].cuttable and widths[i] > _LAST else 0
+        widths[i] -= less
+        spare += less
     for i in kept:
         more = min(max(spare, 0), full[i] - widths[i])
         widths[i] += more
