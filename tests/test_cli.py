@@ -185,7 +185,7 @@ def test_json_says_what_is_default_too(run):
 def test_markdown_is_a_table(run):
     code, out, _ = run("estimate", "mnist-cnn", "--md")
     assert code == 0
-    assert out.startswith("## mnist-cnn · inference")
+    assert out.startswith("# mnist-cnn · inference")
     lines = [line for line in out.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in lines[:9]}) == 1
 
@@ -218,7 +218,7 @@ def test_save_and_report(run, tmp_path):
 
 
 def test_csv_and_markdown_files(run, tmp_path):
-    for name, start in (("t.csv", "layer,"), ("t.md", "## mnist-cnn")):
+    for name, start in (("t.csv", "layer,"), ("t.md", "# mnist-cnn")):
         code, _, _ = run("estimate", "mnist-cnn", "-o", tmp_path / name)
         assert code == 0
         assert (tmp_path / name).read_text().startswith(start)

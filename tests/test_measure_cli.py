@@ -81,7 +81,7 @@ def test_csv_and_markdown(run):
     assert len(rows) >= 8 and len({len(row) for row in rows}) == 1
     code, out, _ = run("mnist-cnn", *QUICK, "--md")
     assert code == 0
-    assert out.startswith("## mnist-cnn") and "conv2 | Conv2d" in out
+    assert out.startswith("# mnist-cnn") and "conv2 | Conv2d" in out
 
 
 def test_the_ledger_is_saved_and_shown_again(run, tmp_path, monkeypatch):

@@ -48,11 +48,11 @@ def test_a_step_without_a_roof_shows_its_table_and_says_why():
     shown = unknown._repr_html_()
     assert "<table" in shown
     assert not IMAGE.findall(shown)
-    assert "no roofline: NVIDIA GB999 is not in the database" in shown
+    assert "not here: the roofline, NVIDIA GB999 is not in the database" in shown
     joined = toy(ops=(*toy().ops, msgspec.structs.replace(toy().ops[0], index=8, rank=1)))
     shown = joined._repr_html_()
     assert not IMAGE.findall(shown)
-    assert "no roofline: this ledger holds 2 ranks" in shown
+    assert "not here: the roofline, this ledger holds 2 ranks" in shown
 
 
 def test_a_roofline_of_its_own_is_interactive_and_has_a_picture():

@@ -440,7 +440,7 @@ def test_files_in_every_form_and_never_over_another(run, tmp_path):
     assert json.loads(gzip.decompress((tmp_path / "p.json.gz").read_bytes()))["predictions"]
     rows = list(csv.DictReader(io.StringIO((tmp_path / "p.csv").read_text())))
     assert [row["batch"] for row in rows] == ["1", "8"] and float(rows[0]["time_s"]) > float(rows[0]["time_low_s"]) > 0
-    assert (tmp_path / "p.md").read_text().startswith("## mnist-cnn")
+    assert (tmp_path / "p.md").read_text().startswith("# mnist-cnn")
     code, _, err = run("mnist-cnn", "-o", tmp_path / "p.json")
     assert code == 2 and "--force" in err
     assert run("mnist-cnn", "-o", tmp_path / "p.json", "--force")[0] == 0

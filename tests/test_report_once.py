@@ -9,8 +9,8 @@ import pytest
 from rooflight.files import load
 from rooflight.hardware.calibration import shipped
 from rooflight.hardware.devices import find
-from rooflight.reporting.report import vega
 from rooflight.reporting.report.told import told_of
+from rooflight.reporting.writers import vega
 from rooflight.trace import TraceOptions, tracer
 
 

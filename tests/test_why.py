@@ -250,7 +250,7 @@ def test_causes_that_explain_too_much_are_said_so():
     page = page_text(comparison)
     assert "FLOPs of B: the causes explain 56." in page and "of the useful FLOPs too much" in page
     rest = why_tables.why_table(comparison.whys[0]).written()[-2]
-    assert rest[0] == "unexplained" and rest[2].startswith("−73.") and rest[4].startswith("-56.")
+    assert rest[0] == "unexplained" and rest[2].startswith("−73.") and rest[4].startswith("−56.")
 
 
 def test_tensor_work_that_no_counter_saw_is_on_the_page():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from rooflight.ledger import StepKind
 from rooflight.models import build
 from rooflight.models.workload import STEPS, Task, Workload, loss_for
 from rooflight.spec import StepSpec
-from rooflight.trace import dynamo
 from rooflight.trace.precision import DTYPE_NAMES
 
 
@@ -41,11 +39,10 @@ def given_workload(model: str | nn.Module, inputs: tuple[Any, ...], kwargs: Mapp
     if isinstance(model, str):
         if inputs or kwargs:
             raise BadInput("inputs go with a live module; a model by name gets its own (use --batch, --seq, --input)")
-        with dynamo.kept_out() if device == "meta" else nullcontext():
-            return build(
-                model, batch=1 if batch is None else batch, seq=seq, past=past, dtype=dtype or "fp32", step=step,
-                overrides=overrides or {}, input_shape=input_shape, download=download, device=device,
-            )  # fmt: skip
+        return build(
+            model, batch=1 if batch is None else batch, seq=seq, past=past, dtype=dtype or "fp32", step=step,
+            overrides=overrides or {}, input_shape=input_shape, download=download, device=device,
+        )  # fmt: skip
     if not isinstance(model, nn.Module):
         raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
     given = {"--past": past, "--dtype": dtype, "--set": overrides, "--input": input_shape}

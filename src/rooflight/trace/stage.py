@@ -21,7 +21,6 @@ from torch import nn
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import MathModes, Module, Op, Storage, Tensor
 from rooflight.models.workload import Workload
-from rooflight.trace import dynamo
 from rooflight.trace.arguments import fresh_caches, is_cache, prepare, tensor_leaves
 from rooflight.trace.autocast import autocast_as_cuda, autocast_on_cpu
 from rooflight.trace.checkpointed import Checkpoints
@@ -219,7 +218,7 @@ def _input_tensors(arguments: tuple[Any, Any]) -> list[torch.Tensor]:
 
 def _eagerly() -> AbstractContextManager[Any]:
     """Compiled parts run as they were written. Whoever has some has loaded Dynamo, which takes seconds to import."""
-    return torch.compiler.set_stance("force_eager") if dynamo.is_loaded() else nullcontext()
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _autocast(options: TraceOptions, target: Target) -> AbstractContextManager[Any]:
@@ -262,8 +261,6 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         stage.enter_context(nothing_handed_over())
         stage.enter_context(torch.inference_mode(False))
         stage.enter_context(torch.autocast("cpu", enabled=False))
-        if not options.runs and not checkpoints.paths:  # a checkpoint asks for Dynamo's settings
-            stage.enter_context(dynamo.kept_out())
         stage.enter_context(_room_for_deep_models())
         stage.enter_context(tf32_switched(options.tf32))
         values = stage.enter_context(borrowed(workload.model, training=training, on=options.on))
