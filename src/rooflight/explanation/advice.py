@@ -24,7 +24,7 @@ from rooflight.errors import RooflightError
 from rooflight.ledger import Ledger
 from rooflight.measured import Group, Measured
 from rooflight.measured.step import busy_s, is_host_bound, wall_s
-from rooflight.prediction.advice import Predicted, Timing, advice_of, advise, advise_predicted
+from rooflight.prediction.advice import Predicted, Timing, advice_of, advise, predicted_advice
 from rooflight.prediction.cache import Array
 from rooflight.prediction.cells import Cell, gap_of
 from rooflight.prediction.changes import Change, changes_of
@@ -69,7 +69,7 @@ class Advisor:
         self._step = cell.step if cell is not None else self._prepared()
         self.changes: tuple[Change, ...] = ()
         if predictor is not None and self._step is not None and any(one.ops for one in self._all):
-            possible = changes_of(self._step, predictor)
+            possible = changes_of(self._step, predictor, op_by_op=True)
             # What would make no kernel faster is no change of the kernels; a graph changes the host.
             self.changes = tuple(one for one in possible if one.key == "graph" or self._touches(one))
 
@@ -103,7 +103,7 @@ class Advisor:
     def step(self) -> tuple[Advice, ...]:
         """Every change of the whole step that is worth it, best first; then a larger batch."""
         if self._cell is not None:
-            return advise_predicted(self.changes, self._cell)
+            return predicted_advice(self._cell)
         others = (None if self.changes else self._graph_alone(), self._larger_batch())
         return (*advise(self.changes, self), *(one for one in others if one is not None))
 
@@ -233,7 +233,8 @@ class Advisor:
     def _compiled_ratio(self, step: Step) -> Ratio:
         """Chains of ops in one kernel, at the bytes a second they have now, with what else the compiler does."""
         moves, layout = step.moves, self._layout_ratios
-        others = [self._predicted_ratio(change.step) for change in changes_of(step, self._known_predictor)
+        possible = changes_of(step, self._known_predictor, op_by_op=True)
+        others = [self._predicted_ratio(change.step) for change in possible
                   if change.key == "pad" or (change.key == "channels_last" and not layout)]  # fmt: skip
 
         def ratio(ops: Ops) -> float:

@@ -31,8 +31,9 @@ from rooflight.metrics import Bound, Fit, Origin, Side
 from rooflight.prediction.asked import memories_on, predictor_of
 from rooflight.prediction.calibrated.baseline import LAUNCH_S
 from rooflight.prediction.cells import Cell, cells_of
-from rooflight.prediction.rebuilt import step_of
+from rooflight.prediction.rebuilt import step_of, traces_of
 from rooflight.prediction.result import Advice, Prediction
+from rooflight.prediction.steps import Traces
 from rooflight.prediction.tiers import Predictor
 from rooflight.summary import By
 
@@ -165,14 +166,14 @@ def step_verdict(ledger: Ledger, *, on: Device | None = None) -> StepVerdict:
 
 
 class Judge:
-    """A step on its device, looked at once for many questions."""
+    """A step on its device, looked at once for many questions. `traces`: of its model, where others have them."""
 
-    def __init__(self, ledger: Ledger, *, on: Device | None = None) -> None:
+    def __init__(self, ledger: Ledger, *, on: Device | None = None, traces: Traces | None = None) -> None:
         self.device, self.reason = judged_on(ledger, on)
         self.cell: Cell | None = None
         """The prediction that its times are of, where they are predicted."""
         if not is_measured(ledger) and self.predictor is not None:
-            self.cell = cells_of(step_of(ledger), [self.predictor])[0]
+            self.cell = cells_of(step_of(ledger, traces or traces_of(ledger)), [self.predictor])[0]
         if self.cell is None:
             self.measured = Measured(ledger)
         else:  # with the ops that it would run, as those of a fused optimizer

@@ -106,6 +106,11 @@ class Step:
         return replace_step(made, execution=self.execution, larger=self.larger, traced_in=self.traced_in)
 
     @cached_property
+    def variants(self) -> dict[str, Step]:
+        """This step run in other ways, by the key of the change: made once, whatever it is asked for."""
+        return {}
+
+    @cached_property
     def moves(self) -> Array:
         """Of every op: the part of its bytes that it moves when chains of ops run as one kernel."""
         ledger, moved = ledger_of(self), np.ones(len(self.ledger.ops))

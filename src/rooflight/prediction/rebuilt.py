@@ -17,7 +17,7 @@ from typing import Any
 from rooflight.errors import BadInput, RooflightError
 from rooflight.ledger import Header, Ledger, Module, Op, total
 from rooflight.models import builtin_names
-from rooflight.prediction.prepared import PreparedTrace, Step, TracedIn, ledger_of
+from rooflight.prediction.prepared import PreparedTrace, Step, ledger_of
 from rooflight.prediction.steps import Traces
 from rooflight.prediction.what_fits import Asked
 from rooflight.spec import StepSpec
@@ -43,19 +43,29 @@ class Rebuilt:
         return ledger_of(self.step)
 
 
-def rebuilt(ledger: Ledger) -> Rebuilt | str:
+def traces_of(ledger: Ledger) -> Traces | None:
+    """What can trace the ledger's step anew; `None` where its model is not built. To be asked before torch is loaded:
+    what is traced is kept only then."""
+    header = ledger.header
+    if header.batch is None or not _is_known(header.model):
+        return None
+    spec = StepSpec.of(header)
+    return Traces(spec.model, **spec.build)
+
+
+def rebuilt(ledger: Ledger, traces: Traces | None) -> Rebuilt | str:
     """The ledger's step, built again; or why it cannot be."""
     try:
-        return _built(ledger)
+        return _built(ledger, traces)
     except RooflightError as error:
         return error.on_command_line
 
 
-def _built(ledger: Ledger) -> Rebuilt:
+def _built(ledger: Ledger, traces: Traces | None) -> Rebuilt:
     header = ledger.header
-    if header.batch is None or not _is_known(header.model):
+    if traces is None or header.batch is None:
         raise BadInput(f"{header.model} is not built again for a report")
-    traces, options = _traces(header)
+    options = TraceOptions.of(StepSpec.of(header))
     (step,), notes = traces.steps([header.batch], options, scaled=_several(header))
     if _recomputed(step.ops_with_cost) != _recomputed(ledger.ops) or not _is_same(step, ledger):
         raise BadInput(f"{header.model} as it is built now is not what this ledger was made from (other sizes or "
@@ -63,26 +73,18 @@ def _built(ledger: Ledger) -> Rebuilt:
     return Rebuilt(Asked(traces, options), step, scaled=_several(header) and not notes)
 
 
-def step_of(ledger: Ledger) -> Step:
+def step_of(ledger: Ledger, traces: Traces | None) -> Step:
     """The ledger's own step, that can be traced in another precision where its model can be built."""
     step, header = PreparedTrace(ledger, None).at(None), ledger.header
-    if header.batch is None or not _is_known(header.model):
+    if traces is None or header.batch is None:
         return step
-    return replace(step, traced_in=_traced_in(ledger, header.batch))
+    traced_in = traces.traced_in(header.batch, TraceOptions.of(StepSpec.of(header)), scaled=_several(header))
 
-
-def _traced_in(ledger: Ledger, batch: int) -> TracedIn:
     def traced(dtype: str, target: str) -> Step | None:
-        traces, options = _traces(ledger.header)
-        found = traces.traced_in(batch, options, scaled=_several(ledger.header))(dtype, target)
+        found = traced_in(dtype, target)
         return found if found is not None and _is_same(found, ledger) else None
 
-    return traced
-
-
-def _traces(header: Header) -> tuple[Traces, TraceOptions]:
-    spec = StepSpec.of(header)
-    return Traces(spec.model, **spec.build), TraceOptions.of(spec)
+    return replace(step, traced_in=traced)
 
 
 def _several(header: Header) -> bool:
