@@ -311,7 +311,7 @@ def test_lanes_of_host_and_gpu() -> None:
         ("stream 7", "gemm"): (20, 30), ("stream 7", "conv"): (50, 80),
     }  # fmt: skip
     assert {row["name"]: row["family"] for row in rows} == {"gemm": "matrix product", "conv": "convolution"}
-    assert "40.0 µs of the 80.0 µs drawn (50.0%)" in chart.caption
+    assert "40.0 µs of the 80.0 µs shown (50.0%)" in chart.caption
     assert ("stream 7", "convolution", 1, pytest.approx(30e-6), pytest.approx(30 / 80)) in chart.table.rows
     assert chart.table.columns[2].name == "kernels, launches, stretches"
     # A quarter of the strip is the launches', then work, a gap, and work to the end.

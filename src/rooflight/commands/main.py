@@ -17,6 +17,7 @@ import click
 from rooflight._version import __version__
 from rooflight.commands.terminal import Asked, program_options
 from rooflight.errors import RooflightError
+from rooflight.units import printable
 
 VERBS = {
     "estimate": "what a model costs by mathematics, per operation, without a GPU",
@@ -216,7 +217,7 @@ def _leave_at_once(message: str, code: int) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    click.echo(f"rooflight: {message}", err=True)
+    click.echo(f"rooflight: {printable(message)}", err=True)
     sys.exit(code)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rooflight import units
@@ -32,7 +33,8 @@ def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int
     if isinstance(predictions, Predictions):
         found = _at_one_batch(predictions, batch)
         rows = [_row(one) for one in found]
-        caption, table = _caption(found), _table(found)
+        note = _note(found)
+        caption, table = _caption(found, note), replace(_table(found), note=note)
     else:
         rows = [{"device": one.device, "time": one.time_s, "text": seconds(one.time_s), "tier": one.tier,
                  "time_text": seconds(one.time_s)} for one in predictions]  # fmt: skip
@@ -138,14 +140,18 @@ def _memory(rows: Sequence[Row], order: Sequence[str]) -> vl.Drawing:
     return vl.layer(has, needs, text).properties(width=WIDTH // 2 - 190, height=_ROW * len(order))
 
 
-def _caption(found: Sequence[Prediction]) -> str:
-    at = f" at batch {found[0].batch:,}" if found and found[0].batch is not None else ""
-    many = "; each bar is a run on many GPUs, each with that batch" if any(one.many for one in found) else ""
+def _caption(found: Sequence[Prediction], note: str) -> str:
     more = f" The fastest {_MOST} of {len(found)} are drawn." if len(found) > _MOST else ""
-    return (f"Predicted for the same step{at}{many}. Bars: time of a step, the fastest first; the line through a bar's "
-            "end: its 90% interval. % of roof: the least time that the device's roofs allow, over "
-            "the time that its GPU works. Memory: what the step takes of the device, with context and libraries, in "
-            f"front of what a process can have of it.{more}")  # fmt: skip
+    return (f"{note} Bars: time of a step, the fastest first; the line through a bar's end: its 90% interval. Behind "
+            f"the bars of memory: what a process can have.{more}")  # fmt: skip
+
+
+def _note(found: Sequence[Prediction]) -> str:
+    """What is true of the numbers alone, too."""
+    at = f" at batch {found[0].batch:,}" if found and found[0].batch is not None else ""
+    many = ", on many GPUs, each with that batch" if any(one.many for one in found) else ""
+    return (f"Predicted for the same step{at}{many}. % of roof: the least time that the device's roofs allow, over the "
+            "time that its GPU works. Memory: with the CUDA context and the libraries.")  # fmt: skip
 
 
 def _table(found: Sequence[Prediction]) -> Table:

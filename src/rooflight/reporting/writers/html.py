@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 
+from rooflight.reporting.document import first_rows
 from rooflight.reporting.table import Label, Table
 from rooflight.reporting.writers.claims_cells import Lines, folded, has_claims
 
@@ -19,8 +20,8 @@ _INLINE = {
 _INLINE_TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0"
 
 
-def table_html(table: Table, *, inline: bool = False) -> str:
-    """`inline`: styles stand in the cells, with the title: a notebook keeps no style sheets."""
+def table_html(table: Table, *, section: str = "", inline: bool = False) -> str:
+    """`inline`: styles stand in the cells, with the title: a notebook keeps no style sheets. `section`: where it is."""
 
     def styled(tag: str, kind: str, more: str = "") -> str:
         if inline:
@@ -33,11 +34,8 @@ def table_html(table: Table, *, inline: bool = False) -> str:
         f"{styled('th', 'r' if column.right else '')}{html.escape(column.name)}</th>" for column in table.columns
     )
     body = []
+    table = first_rows(table, None if inline else _MOST_ROWS, section)
     for number, (row, texts) in enumerate(zip(table.rows, table.written(), strict=True)):
-        if number == _MOST_ROWS and not inline:
-            more = f"{len(table.rows) - number:,} more rows: rooflight report PATH --to csv --section NAME"
-            body.append(f'<tr><td colspan="{len(texts)}">{html.escape(more)}</td></tr>')
-            break
         total = number in table.emphasised
         cells = []
         for column, cell, text in zip(table.columns, row, texts, strict=True):
@@ -46,6 +44,8 @@ def table_html(table: Table, *, inline: bool = False) -> str:
             opened = styled("td", kind, f";{_INLINE['total']}" if total and inline else "")
             cells.append(f"{opened}{_content(column.name, cell, text)}</td>")
         body.append(f"<tr{' class=total' if total else ''}>{''.join(cells)}</tr>")
+    if table.more:
+        body.append(f'<tr><td colspan="{len(table.columns)}">{html.escape(table.more)}</td></tr>')
     caption = "<caption style='text-align:left;font-weight:bold;padding-top:8px'>"
     title = f"{caption}{html.escape(table.title)}</caption>" if inline and table.title else ""
     drawn = f"{title}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
