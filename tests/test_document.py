@@ -222,3 +222,15 @@ def test_long_tables_tell_the_first_rows_where_people_read():
 def test_a_heading_is_not_said_twice():
     document = Document("d", sections=(Section("s", "Shares", tables=(replace(table_of("x"), title="shares"),)),))
     assert write(document, "md").decode().count("Shares") == 1
+
+
+def test_of_a_path_that_is_too_long_the_end_stays():
+    table = Table("", (Column("first in", right=False), Column("time")), (("transformer.h.0.mlp.c_proj", "1" * 27),))
+    console = Console(width=50, file=io.StringIO(), color_system=None)
+    print_document(Document("d", sections=(Section("s", tables=(table,)),)), console)
+    assert ".0.mlp.c_proj " in console.file.getvalue() and "transformer" not in console.file.getvalue()
+
+
+def test_a_long_name_may_be_broken_in_a_page():
+    content = write(Document("d", sections=(Section("s", tables=(table_of("a" * 200, "x"),)),)), "html").decode()
+    assert f"<td class=w>{'a' * 200}</td><td class=n>x</td>" in content

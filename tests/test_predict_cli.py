@@ -616,7 +616,7 @@ def test_what_changes_kernels_is_refused_where_none_are_known(run, option):
     code, _, err = run("mnist-cnn", "--step", "train", option, "--tier", "spec")
     assert code == 2
     assert (
-        err == f"rooflight: the spec tier knows no kernels, and {option} changes those of a GPU: leave {option} away\n"
+        err == f"rooflight: the spec tier knows no kernels, and {option} changes those of a GPU: leave {option} out\n"
     )
 
 

@@ -183,7 +183,7 @@ def test_trends_devices_and_failures_are_there() -> None:
             Fit(form="power", a=0, b=0.001, power=1.5, error=0.01, worst=0.02, points=4),
             "1.00 ms × batch^1.50 (superlinear)",
         ),
-        (Fit(form="linear", a=0.001, b=0.002, error=0.2, worst=0.3, points=4), "no form is near enough"),
+        (Fit(form="linear", a=0.001, b=0.002, error=0.2, worst=0.3, points=4), "no form fits well enough"),
     ],
 )
 def test_forms_in_words(found: Fit, text: str) -> None:

@@ -192,6 +192,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
         # A full disk or a closed terminal behind the output; files we write ourselves say so in their own words.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return f"cannot write the output: {error.strerror or text}; send it somewhere else, or make room first", 2
+    if isinstance(error, UnicodeEncodeError):
+        return "a name or a path that is not UTF-8 cannot be written: rename it, or give another", 2
     if isinstance(error, MemoryError):
         return "out of memory: try a smaller batch, or --debug to see where", 2
     return f"a bug in rooflight: {type(error).__name__}: {text} (add --debug for the traceback)", 70

@@ -25,15 +25,15 @@ _PADDED = 64
 _SIDES = ("m", "n", "k")
 
 COMPILE_ASSUMES = (
-    "torch.compile is taken to run chains of elementwise ops, reductions and norms as one kernel each, at the bytes a "
-    "second that they have in eager mode, convolutions in channels_last and odd products padded where that is faster, "
-    "and to leave the host as slow as in eager mode; memory and the number of kernels are those of eager mode"
+    "torch.compile is assumed to run chains of elementwise ops, reductions and norms as one kernel each, at the bytes "
+    "per second that they reach in eager mode, and convolutions in channels_last and odd products padded where that is "
+    "faster; the host, memory and the number of kernels are those of eager mode"
 )
 
 
 BF16_ASSUMES = (
-    "bf16 is told from this trace: casts that a model makes only in 16 bits are not in it, and --dtype bf16, which is "
-    "traced for itself, may differ by some percent"
+    "bf16 is predicted from this trace, without the casts that a model makes only in 16 bits; --dtype bf16 traces the "
+    "model in bf16, and may differ by some percent"
 )
 
 

@@ -38,6 +38,8 @@ class Column(Worded):
     """Columns with the highest number go first when a terminal is too narrow; 0 always stays."""
     whole: bool = False
     """Its text is never cut short: a number's is not, either."""
+    wraps: bool = False
+    """Its text goes on in the next line of a terminal instead of being cut short."""
     raw: str = ""
     """What the values are called where they stand as they are, with their unit; else the name serves."""
     about: str = ""

@@ -86,7 +86,7 @@ def _chart(bars: Sequence[_Bar], quantities: Sequence[_Quantity], *, batches: Co
     panels = [_panel(of[one], one, lines if one is seen[0] else lines.unnamed, sides=_present(drawn)) for one in seen]
     made = vl.concat(*panels, columns=2, spacing=16).resolve_scale(
         color="independent", strokeDash="independent", y="independent", yOffset="independent"
-    )
+    ).properties(usermeta=dict(axis=_LABELS + 20))  # fmt: skip
     hint = "Click a device in the legend to see it alone." if len(lines.names) > 1 else ""
     note = f"At batch {min(batches):,}." if len(batches) == 1 else ""
     return Chart("cells", "Cells side by side", _caption(every, devices, _present(drawn), batches=batches),

@@ -22,6 +22,8 @@ from rooflight.units import per_second, seconds
 _ROW = 34
 """Height of a device, in pixels."""
 _MOST = 40
+_AXIS = 116
+"""Pixels for the names of devices, and for what stands over the end of an axis."""
 _BOUNDS = {"compute": COLOURS[0], "memory": COLOURS[1], "host": COLOURS[6]}
 _UNKNOWN = COLOURS[4]
 
@@ -54,6 +56,7 @@ def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int
     if knows_memory:
         panels.append(_memory([row for row in rows if row.get("memory") is not None], order))
     made = vl.concat(*panels, columns=2, spacing=20).resolve_scale(color="independent")
+    made = made.properties(usermeta=dict(axis=_AXIS))
     return Chart("devices", "Devices side by side", caption, made.to_dict(), table)
 
 
@@ -96,7 +99,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> vl.Drawing:
     y = _y(order)
     names = [name for name in _BOUNDS if any(row.get("bound") == name for row in rows)]
     tips = [("device", "device"), ("time_text", "time of a step"), ("between", "90% interval"),
-            ("rate", "samples a second"), ("what", "it is"), ("tier", "tier")]  # fmt: skip
+            ("rate", "samples per second"), ("what", "it is"), ("tier", "tier")]  # fmt: skip
     bars = vl.view(rows).mark("bar", height={"band": 0.62}).encode(
         x=x, y=y, tooltip=[vl.field(f"{field}:N", title=title) for field, title in tips if field in rows[0]]
     )  # fmt: skip
@@ -124,7 +127,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> vl.Drawing:
 def _memory(rows: Sequence[Row], order: Sequence[str]) -> vl.Drawing:
     most = max(max(row["memory"], row["capacity"]) for row in rows)
     scale = dict(domain=[0, 1.1 * most], nice=False)
-    axis = si_axis("memory of the device", "B", ticks=4)
+    axis = si_axis("memory in use on the device", "B", ticks=4)
     y = _y(order)
     tips = [vl.field("device:N"), vl.field("memory_text:N", title="memory")]
     has = vl.view(rows).mark("bar", style="soft", opacity=0.22, height={"band": 0.8}).encode(
@@ -159,7 +162,8 @@ def _table(found: Sequence[Prediction]) -> Table:
         (column("device"), lambda one: one.device),
         (column("tier", optional=2), lambda one: one.tier),
         (column("time_s"), lambda one: one.time_s),
-        (Column("90% interval", optional=1), lambda one: between(one.time_interval_s)),
+        (Column("90% from", seconds, optional=1, raw="time_low_s"), lambda one: one.time_interval_s.low),
+        (Column("to", seconds, optional=1, raw="time_high_s"), lambda one: one.time_interval_s.high),
         (column("samples_per_s"), lambda one: one.throughput),
         (column("bound"), lambda one: one.bound),
         (column("percent_of_roof"),

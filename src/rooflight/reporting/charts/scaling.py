@@ -76,7 +76,7 @@ def _x(rows: Sequence[Row]) -> vl.Spec:
 
 def _tips() -> list[vl.Spec]:
     named = {"run": "run", "gpus_text": "GPUs", "batch": "batch of a replica", "time": "time of a step",
-             "exposed": "communication that nothing hides", "rate": "samples a second", "speedup": "speed-up",
+             "exposed": "communication that nothing hides", "rate": "samples per second", "speedup": "speed-up",
              "percent": "efficiency"}  # fmt: skip
     return [vl.field(f"{field}:N", title=title) for field, title in named.items()]
 
@@ -94,7 +94,7 @@ def _throughput(rows: Sequence[Row], lines: Series, kind: str) -> vl.Drawing:
     """The selection stands in the panel with the legend, in its first layer, or it hears no clicks."""
     x = _x(rows)
     scale, ticks = log_scale(value for row in rows for value in (row["throughput"], row["ideal"]))
-    axis = si_axis("samples a second", "", values=ticks)
+    axis = si_axis("samples per second", "", values=ticks)
     y = vl.field("throughput:Q", axis=axis, scale=scale)
     ideal = vl.view(rows).mark("line", strokeDash=[5, 4], strokeWidth=1.1).encode(
         x=x, y=vl.field("ideal:Q", axis=axis, scale=scale), color=lines.color, opacity=lines.faint(0.75)

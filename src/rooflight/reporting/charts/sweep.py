@@ -112,7 +112,7 @@ def _memory(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> vl.Dr
     known = [row for row in rows if row["memory"] is not None]
     both = [value for row in known for value in (row["memory"], row["capacity"])]
     x, y = _batch_axis(batches), _y("memory", "memory, with capacities", "B", both or [1.0])
-    tips = _tips(("memory_text", "of the device"), ("fits", "it"))
+    tips = _tips(("memory_text", "memory"), ("fits", "it"))
     layers = _line(known, x, y, lines, tips)
     capacities = [
         {"device": device, "memory": capacity, "batch": batches[0], "text": f"{device} has {units.bytes_(capacity)}"}
@@ -141,8 +141,8 @@ def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> vl.Draw
 def _throughput(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> vl.Drawing:
     known = [row for row in rows if row["throughput"]]
     x = _batch_axis(batches)
-    y = _y("throughput", "samples a second", "", (row["throughput"] for row in known))
-    return _panel(_line(known, x, y, lines, _tips(("rate", "samples a second"), ("fits", "it"))))
+    y = _y("throughput", "samples per second", "", (row["throughput"] for row in known))
+    return _panel(_line(known, x, y, lines, _tips(("rate", "samples per second"), ("fits", "it"))))
 
 
 def _note(drawn: Sequence[Prediction]) -> str:
@@ -168,7 +168,8 @@ def _table(found: Sequence[Prediction]) -> Table:
         (column("device_bytes"), lambda one: one.memory and one.memory.device_bytes),
         (column("fit"), lambda one: one.fit),
         (column("time_s"), lambda one: one.time_s),
-        (Column("90% interval", optional=2), lambda one: between(one.time_interval_s)),
+        (Column("90% from", seconds, optional=2, raw="time_low_s"), lambda one: one.time_interval_s.low),
+        (Column("to", seconds, optional=2, raw="time_high_s"), lambda one: one.time_interval_s.high),
         (column("samples_per_s"), lambda one: one.throughput),
         (column("tier", optional=1), lambda one: one.tier),
     ]

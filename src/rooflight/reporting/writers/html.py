@@ -12,10 +12,14 @@ _MOST_ROWS = 400
 """Of a table that stands in a page as it is."""
 _SHORT_TEXT = 28
 """Letters of a cell that stay on one line."""
+_LONG_WORD = 60
+"""Letters of a word that may be broken, or it alone would take the width of the page."""
 _VERDICTS = {"held": "held", "refuted": "refuted", "not measured": "open"}
 _INLINE = {
     "": "text-align:left;padding:1px 10px", "r": "text-align:right;padding:1px 10px;white-space:pre",
-    "n": "text-align:left;padding:1px 10px;white-space:pre", "total": "font-weight:bold;border-top:1px solid",
+    "n": "text-align:left;padding:1px 10px;white-space:pre",
+    "w": "text-align:left;padding:1px 10px;white-space:pre-wrap;word-break:break-all;min-width:24em",
+    "total": "font-weight:bold;border-top:1px solid",
 }  # fmt: skip
 _INLINE_TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0"
 
@@ -40,6 +44,7 @@ def table_html(table: Table, *, section: str = "", inline: bool = False) -> str:
         cells = []
         for column, cell, text in zip(table.columns, row, texts, strict=True):
             kind = "r" if column.right else "n" if len(text) <= _SHORT_TEXT or isinstance(cell, Label) else ""
+            kind = "w" if not column.right and any(len(word) > _LONG_WORD for word in text.split()) else kind
             kind = "" if isinstance(cell, Lines) else kind
             opened = styled("td", kind, f";{_INLINE['total']}" if total and inline else "")
             cells.append(f"{opened}{_content(column.name, cell, text)}</td>")

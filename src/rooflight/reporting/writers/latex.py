@@ -84,7 +84,7 @@ def _paragraphs(title: str, said: Sequence[str]) -> list[str]:
         return []
     first = f"\\textbf{{{latex(title, _PROSE_EM)}.}} " if title else ""
     text = "\\par\\smallskip\n\\noindent ".join(kept)
-    return [f"{{\\footnotesize\\raggedright\\noindent {first}{text}\\par}}"]
+    return [f"{{\\footnotesize\\raggedright\\noindent {first}{text}\\par\\medskip}}"]
 
 
 def _comments(lines: Sequence[str]) -> list[str]:
