@@ -154,7 +154,7 @@ def test_many_cells_are_read_side_by_side(run):
     assert code == 0, err
     heads = [line.split() for line in out.splitlines() if line.strip().startswith("batch ")]
     assert heads == [["batch", "h200", "a100-sxm-80"]] * 4
-    assert "memory, of the device" in out
+    assert "memory in use on the device" in out
     assert "costliest ops by" not in out and "ask for 12 or fewer" in out
 
 

@@ -350,7 +350,7 @@ def test_a_large_study_stays_small() -> None:
 def test_charts_have_a_line_for_every_side_with_more_than_one_batch() -> None:
     found = list(study_charts(rows()))
     first = found[0]
-    assert first.title == "resnet18: time of a step"
+    assert first.title == "Time of a step: resnet18"
     lines = {tuple(str(cell) for cell in line[:2]) for line in first.table.rows}
     assert len(first.table.rows) == 12  # three lines of four batches
     assert any("measured" in " ".join(line) for line in lines)

@@ -34,7 +34,7 @@ def why_table(one: Why) -> Table:
     both = len(sides) == 2
     for at, said in ((0, _coverage(one)), (-1, lines[-1][-1])):  # what is no cause adds nothing
         share = lines[at][-2]
-        lines[at] = (*lines[at][:-2], Label(share, "" if share is None else f"{share:.2%}"), said)
+        lines[at] = (*lines[at][:-2], Label(share, "" if share is None else f"{share:.1%}"), said)
     columns = [
         Column(f"why: {one.quantity}", right=False),
         *(Column(name.upper() if both else one.quantity, write) for name in sides),

@@ -117,7 +117,7 @@ def _with_columns(table: Table, kept: Sequence[int]) -> Table:
 
 def _cut(text: str, width: int) -> str:
     """Of a path the end tells more than the beginning."""
-    path = "." in text and " " not in text and len(text) > width
+    path = text.count(".") > 1 and " " not in text and len(text) > width
     return f"…{text[1 - width :]}" if path else cut(text, width)
 
 
