@@ -102,7 +102,7 @@ def step_line(verdict: StepVerdict) -> str:
     if verdict.mfu is not None:
         said.append(f"MFU {units.percent(verdict.mfu)}")
     if verdict.far:
-        said.append(f"far from the roof for {far_text(verdict)} of the kernels' time")
+        said.append(far_text(verdict))
     too_large = verdict.fit == "does not fit"
     if too_large:
         said.append(f"it does not fit the memory of {verdict.device}: what takes less of it comes first")
@@ -116,9 +116,9 @@ _SAID = 0.005
 
 
 def far_text(verdict: StepVerdict) -> str:
-    """`61% (short kernels 40%, neither roof 21%)`."""
+    """`far from the roof for 61% of the kernels' time (short kernels 40%, neither roof 21%)`."""
     parts = ", ".join(f"{why} {share:.0%}" for why, share in _sorted(verdict.far))
-    return f"{sum(verdict.far.values()):.0%} ({parts})"
+    return f"far from the roof for {sum(verdict.far.values()):.0%} of the kernels' time ({parts})"
 
 
 def _sorted(shares: Mapping[_Name, float]) -> list[tuple[_Name, float]]:

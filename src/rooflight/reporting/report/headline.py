@@ -96,7 +96,7 @@ def _bound(told: Told) -> Iterator[Fact]:
         parts.append(f"the GPU is busy {min(step.busy_share, 1):.0%} of the time")
     if step.percent_of_roof is not None:
         parts.append(f"{percent_text(step.percent_of_roof)} of the attainable roof while it works")
-    parts += [f"far from the roof for {far_text(step)} of the kernels' time"] if step.far else []
+    parts += [far_text(step)] if step.far else []
     yield Fact(f"bound by{_there(told)}", step.bound, " · ".join(parts))
 
 
