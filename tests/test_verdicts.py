@@ -499,6 +499,8 @@ def test_a_step_without_its_ops_and_kernels_is_told_as_a_whole(recording, says):
 def test_no_change_is_called_best_without_a_word_of_memory_that_is_too_small(batch, fit):
     step = step_verdict(rooflight.estimate("resnet18", batch=batch, step="train"), on=find("t4"))
     assert step.fit == fit and step.advice
-    too_large = "it does not fit the memory of NVIDIA T4 16 GB: what takes less of it comes first; best change, once it fits"
+    too_large = (
+        "it does not fit the memory of NVIDIA T4 16 GB: what takes less of it comes first; best change, once it fits"
+    )
     assert (too_large in step.sentence) == (fit != "fits")
     assert ("; best change: " in step.sentence) == (fit == "fits")
