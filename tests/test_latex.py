@@ -16,6 +16,7 @@ from report_pages import ROOT, hostile_ledger
 import rooflight
 from rooflight.commands.main import main
 from rooflight.errors import BadInput
+from rooflight.reporting.document import first_rows
 from rooflight.reporting.report.api import make
 from rooflight.reporting.writers import write
 from rooflight.reporting.writers.latex import TEXT_WIDTH_PT, _grid, document_latex, width_in_pt
@@ -41,7 +42,7 @@ def reports():
 
 
 def tables(report) -> list[Grid]:
-    return [_grid(table) for table in report.tables]
+    return [_grid(first_rows(table, table.telling, "")) for table in report.tables]
 
 
 def unbroken(tex: str) -> str:

@@ -907,7 +907,7 @@ def test_advice_for_a_live_module_is_in_its_callers_words():
     (found,) = predict(model, torch.randn(65536, 512), on="h200")
     told = {one_.key: one_ for one_ in found.advice}
     assert told["TF32"].options == "tf32=True" and told["compile"].options == "compile=True"
-    assert told["bf16"].options == "model.bfloat16()" and "told from this trace" in told["bf16"].assumption
+    assert told["bf16"].options == "model.bfloat16()" and "predicted from this trace" in told["bf16"].assumption
     assert told["graph + bf16"].options == "graphs=True, model.bfloat16()"
 
 

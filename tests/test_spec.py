@@ -331,7 +331,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"batch": 0}, "batch must be at least 1, got 0"),
     ({"batch": "x"}, "batch must be a whole number, got 'x'"),
     ({"batch": True}, "batch must be a whole number, got True"),
-    ({"fused": True}, 'fused goes with step="train": add it, or leave fused away'),
+    ({"fused": True}, 'fused goes with step="train": add it, or leave fused out'),
     ({"accumulate": 1.5, "step": "train"}, "accumulate must be a whole number, got 1.5"),
     ({"dtype": "int3"}, "dtype must be one of fp32, bf16, fp16, fp64, got 'int3'"),
     ({"autocast": torch.float32}, "autocast must be one of bf16, fp16, got 'fp32'"),
@@ -384,7 +384,7 @@ def test_torch_names_of_types_are_taken() -> None:
     ("words", "said"),
     [
         (["--batch", "0"], "--batch must be at least 1, got 0"),
-        (["--loss", "mse"], "--loss goes with --step train: add it, or leave --loss away"),
+        (["--loss", "mse"], "--loss goes with --step train: add it, or leave --loss out"),
         (["--fused"], "--fused goes with --step train"),
         (["--input", "3x"], "--input '3x' is no shape"),
         (["--channels-last", "--set", "x"], "--set wants NAME=VALUE"),

@@ -53,7 +53,7 @@ def check_writable(path: str | Path, *, force: bool) -> None:
     if path.is_dir():
         raise BadFile(f"{path} is a folder: give a file name")
     if path.exists() and not path.is_file():
-        raise BadFile(f"{path} is no regular file: give another name, or leave -o away and redirect the output")
+        raise BadFile(f"{path} is no regular file: give another name, or leave -o out and redirect the output")
     if path.exists() and not force:
         raise _taken(path)
     folder = path.parent

@@ -201,7 +201,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         given = {known[name]: value for name, value in keywords.items() if value is not None}
         if isinstance(model, StepSpec):
             if given:
-                raise BadInput(f"the step is described already: leave {next(iter(given)).option} away, or make "
+                raise BadInput(f"the step is described already: leave {next(iter(given)).option} out, or make "
                                "another description")  # fmt: skip
             return model.check()
         values = {field.name: field.read(value, several=verb == "predict" and field.name == "batch")
@@ -235,7 +235,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         for field in FIELDS.values():
             value = getattr(self, field.name)
             if field.step not in (None, self.step) and field.is_given(value):
-                raise BadInput(f"{field.option} goes with --step={field.step}: add it, or leave {field.option} away")
+                raise BadInput(f"{field.option} goes with --step={field.step}: add it, or leave {field.option} out")
         if self.foreach is not None and self.fused:
             raise BadInput("choose one of --foreach and --fused: an optimizer is one or the other")
         return self

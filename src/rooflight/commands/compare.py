@@ -63,11 +63,11 @@ def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, 
         from rooflight.commands.claims_output import check_claims
 
         if b is not None:
-            raise BadInput(f"--claims checks a table against one ledger: leave {b} or --claims away")
+            raise BadInput(f"--claims checks a table against one ledger: leave {b} or --claims out")
         check_claims(a, claims, to=to, output=output, force=force, strict=strict)
         return
     if strict:
-        raise BadInput("--strict is of --claims: give a table of claims with it, or leave it away")
+        raise BadInput("--strict is of --claims: give a table of claims with it, or leave it out")
     from rooflight.commands.output import show
     from rooflight.commands.terminal import say
     from rooflight.comparison.sides import Comparison, with_its_estimate
@@ -102,5 +102,5 @@ def _form(*, as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None
         raise BadInput(f"{output}: the name must end in .json, .csv or .md; a page is made by `rooflight report A B -o "
                        "page.html`")  # fmt: skip
     if chosen and chosen[0] != named:
-        raise BadInput(f"--{chosen[0]} and -o {output} ask for two forms: leave one away")
+        raise BadInput(f"--{chosen[0]} and -o {output} ask for two forms: leave one out")
     return named

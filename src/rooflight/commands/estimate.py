@@ -69,7 +69,7 @@ def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
     if bool(options["epochs"]) != bool(options["dataset_size"]):
         raise BadInput("--epochs and --dataset-size go together: both are needed for the cost of a run")
     if options["epochs"] is not None and spec.step != "train":
-        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs away")
+        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs out")
     _check_forms(options)
     check_form(options)
     if options["latex"] and not (options["explain"] or options["symbolic"]):

@@ -90,13 +90,13 @@ def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
     eager = spec.execution == "eager"
     wishes = [options[name] for name in ("metrics", "per_kernel", "levels", "spread")]
     if options["counters"] == "none" and any(wishes):
-        raise BadInput("--metrics, --per-kernel, --level and --spread need counters: leave --counters none away")
+        raise BadInput("--metrics, --per-kernel, --level and --spread need counters: leave --counters none out")
     if options["counters"] == "ncu" and not eager:
         raise BadInput("--counters ncu is for the eager step: use --counters cupti with --compile and --graphs")
     if options["counters"] == "ncu" and options["spread"]:
         raise BadInput("--spread repeats the step in this process: use --counters cupti with it")
     if options["ncu_command"] is not None and not eager:
-        raise BadInput("--ncu-command opens an op of the eager step: leave --compile and --graphs away")
+        raise BadInput("--ncu-command opens an op of the eager step: leave --compile and --graphs out")
     trace_file = options["trace_file"]
     if trace_file is not None and trace_file == options["output"]:
         raise BadInput("--trace and -o name the same file: give them different names")

@@ -13,6 +13,7 @@ from rooflight.ledger import Ledger
 from rooflight.reporting.document import Document
 from rooflight.reporting.writers import write
 from rooflight.reporting.writers.terminal import print_document
+from rooflight.units import printable
 
 
 def show(document: Document, to: str, *, output: Path | None = None, force: bool = False) -> None:
@@ -33,7 +34,7 @@ def show_roofline(ledger: Ledger, on: str) -> None:
     console = make_console()
     told = told_of(ledger, source="", devices=devices_of(on, None))
     for line in text_roofline(told.elsewhere, on=told.roofed.device, width=min(console.width, 110)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def deliver(content: bytes, output: Path | None, *, force: bool) -> None:
@@ -47,6 +48,6 @@ def deliver(content: bytes, output: Path | None, *, force: bool) -> None:
 
 def emit(content: bytes | str) -> None:
     stream = sys.stdout.buffer
-    data = content if isinstance(content, bytes) else content.encode()
+    data = content if isinstance(content, bytes) else "\n".join(map(printable, content.split("\n"))).encode()
     stream.write(data if data.endswith(b"\n") else data + b"\n")
     stream.flush()

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @click.option("--epochs", type=int, help="With --dataset-size: the time of a whole training run.")
 @click.option("--dataset-size", type=int, help="Samples in an epoch.")
 @click.option("--price", type=float, help="What an hour of one device costs, in any currency.")
-@click.option("--memory", is_flag=True, help="Memory through the step, what is alive at its highest, what would save.")
+@click.option("--memory", is_flag=True, help="Memory over the step, by tensor at the peak, and what would save some.")
 @click.option("--max-batch", is_flag=True, help="The largest batch that fits each device; with --gpus, of a replica.")
 @click.option("--max-seq", is_flag=True, help="The longest sequence that fits each device, at the first batch.")
 @click.option(
@@ -92,7 +92,7 @@ def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
     if bool(options["epochs"]) != bool(options["dataset_size"]):
         raise BadInput("--epochs and --dataset-size go together: both are needed for the time of a run")
     if options["epochs"] is not None and spec.step != "train":
-        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs away")
+        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs out")
     price = options["price"]
     if price is not None and not (math.isfinite(price) and price > 0):
         raise BadInput(f"--price must be above 0, got {price:g}: what one device costs an hour")

@@ -107,7 +107,7 @@ def _ledgers(paths: tuple[Path, ...]) -> tuple[list[Ledger], list[str]]:
     from rooflight.reporting.report.arranged import arranged
 
     if len(paths) > 1 and any(path.is_dir() for path in paths):
-        raise BadInput("a study is reported alone: leave the others away")
+        raise BadInput("a study is reported alone: leave the others out")
     return arranged([load(path) for path in paths], [shlex.quote(str(path)) for path in paths])
 
 

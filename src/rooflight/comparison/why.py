@@ -157,7 +157,7 @@ class Reasons:
         if wall is None or busy is None:
             return found
         kernels = self._measured.total.get("kernel_time_s")
-        more = [CauseSum(HOST, wall - busy, found.ops, "the wall's clock less the union of all kernels", None)]
+        more = [CauseSum(HOST, wall - busy, found.ops, "wall time minus the time in which any kernel runs", None)]
         if kernels is not None and abs(busy - kernels) > 1e-9:
             name = OVERLAP if busy < kernels else MEDIANS
             more.append(CauseSum(name, busy - kernels, found.ops, "union of the kernels less their sum", None))
@@ -183,7 +183,7 @@ _ASKED: dict[Quantity, str] = {
 }  # fmt: skip
 _MEASURED: dict[Quantity, str] = {
     "FLOPs": "executed by all units", "DRAM bytes": "bytes read and written", "time": "wall time",
-    "memory": "memory taken of the device",
+    "memory": "memory in use on the device",
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ A layer's gain is time of its kernels. What that makes of the step is played thr
 GPU's: where the GPU waits for the host, faster kernels end no step earlier. What a change makes of an op is predicted
 with and without it, and a measured time is scaled by the ratio of the two: an error of the prediction that both share
 falls out, and what a change does not touch gains nothing. Kernels that would fall away were measured, and so were the
-bytes a second at which a chain of ops runs.
+bytes per second at which a chain of ops runs.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class Advisor:
         return ratio
 
     def _compiled_ratio(self, step: Step) -> Ratio:
-        """Chains of ops in one kernel, at the bytes a second they have now, with what else the compiler does."""
+        """Chains of ops in one kernel, at the bytes per second they have now, with what else the compiler does."""
         moves, layout = step.moves, self._layout_ratios
         possible = changes_of(step, self._known_predictor, op_by_op=True)
         others = [self._predicted_ratio(change.step) for change in possible

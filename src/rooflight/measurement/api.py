@@ -248,7 +248,7 @@ def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
     }  # fmt: skip
     if asked := [name for name, wished in wishes.items() if wished]:
         raise BadInput(
-            f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU; leave it away"
+            f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU; leave it out"
         )
 
 

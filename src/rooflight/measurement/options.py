@@ -38,7 +38,7 @@ class MeasureOptions:
         if wrong := [level for level in self.levels if level not in LEVELS]:
             raise BadInput(f"unknown level {wrong[0]!r}; known: {', '.join(LEVELS)}")
         if self.counters == "none" and (self.metrics or self.per_kernel or self.spread):
-            raise BadInput("--metrics, --per-kernel and --spread need counters: leave --counters=none away")
+            raise BadInput("--metrics, --per-kernel and --spread need counters: leave --counters=none out")
 
     @property
     def profiled_runs(self) -> int:

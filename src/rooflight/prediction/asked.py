@@ -149,7 +149,7 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
         model = CalibratedModel(given, speed_of(device))
         return Predictor(device, "calibrated", model, f"given, made on {given.device}"), said
     if tier == "calibrated":
-        raise BadInput(f"--calibration was made on {given.device}, not on {device.name}: leave --tier away to carry it "
+        raise BadInput(f"--calibration was made on {given.device}, not on {device.name}: leave --tier out to carry it "
                        "over")  # fmt: skip
     model = CalibratedModel(given, speed_of(origin))
     said = (f"the calibration was made on {given.device}: its times are carried over to {device.name}",)

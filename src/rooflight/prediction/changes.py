@@ -29,15 +29,15 @@ _SIDES = ("m", "n", "k")
 _BF16 = "--dtype bf16"
 
 COMPILE_ASSUMES = (
-    "torch.compile is taken to run chains of elementwise ops, reductions and norms as one kernel each, at the bytes a "
-    "second that they have in eager mode, convolutions in channels_last and odd products padded where that is faster, "
-    "and to leave the host as slow as in eager mode; memory and the number of kernels are those of eager mode"
+    "torch.compile is assumed to run chains of elementwise ops, reductions and norms as one kernel each, at the bytes "
+    "per second that they reach in eager mode, and convolutions in channels_last and odd products padded where that is "
+    "faster; the host, memory and the number of kernels are those of eager mode"
 )
 
 
 BF16_ASSUMES = (
-    "bf16 is told from this trace, op by op: a model in bf16 makes casts and copies of its own, and its prediction may "
-    "differ by some percent"
+    "bf16 is predicted from this trace, op by op: a model in bf16 makes casts and copies of its own, so that its own "
+    "prediction may differ by some percent"
 )
 
 

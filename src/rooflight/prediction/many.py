@@ -158,7 +158,7 @@ class Cluster:
     def _fabric_of(self, layout: Layout) -> Fabric:
         if self.device.kind == "cpu":
             raise BadInput(
-                f"{self.device.name} is a CPU: many devices are predicted for GPUs only, leave --gpus and --nodes away"
+                f"{self.device.name} is a CPU: many devices are predicted for GPUs only, leave --gpus and --nodes out"
             )
         return fabric_of(self.device, gpus_per_node=min(layout.gpus, layout.gpus_per_node))
 
@@ -169,7 +169,7 @@ class Cluster:
         if step.batch is None:
             raise BadInput("many GPUs need a batch: this model's inputs do not tell it")
         if step.ledger.header.accumulate > 1:
-            raise BadInput("--accumulate with several GPUs is not modelled: leave one of them away")
+            raise BadInput("--accumulate with several GPUs is not modelled: leave one of them out")
         batch = step.batch
         known: dict[int, TimedStep] = {}
 

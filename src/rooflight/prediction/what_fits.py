@@ -27,7 +27,7 @@ from rooflight.prediction.steps import Traces
 from rooflight.trace import TraceOptions
 
 Timed = Callable[[Step], tuple[float, float | None]]
-"""Seconds of a step on the device, and samples a second."""
+"""Seconds of a step on the device, and samples per second."""
 _WORTH = 0.01
 """Savings below this part of what the step takes are not worth a line."""
 _ONE_PERCENT = 100
@@ -155,7 +155,7 @@ def longest_sequence(asked: Asked, place: Place, memories: Memories, *, batch: i
         raise BadInput(f"--max-seq: {first.ledger.header.model} takes no sequence, --max-batch finds its largest batch")
 
     if asked.which.get("input_shape") is not None:
-        raise BadInput("--max-seq: the length is that of --input; leave --input away, or give a function with a "
+        raise BadInput("--max-seq: the length is that of --input; leave --input out, or give a function with a "
                        "parameter seq")  # fmt: skip
 
     def at_length(size: int) -> StepAt:

@@ -123,7 +123,7 @@ def _asked(plan: Asked, axes: Mapping[str, Any]) -> tuple[Plan, str | None]:
         found = plan
     elif isinstance(plan, (str, Path)) and str(plan).endswith(".toml"):
         if axes:
-            raise BadInput(f"{plan} has its own grid: leave {', '.join(axes)} away, or change the file")
+            raise BadInput(f"{plan} has its own grid: leave {', '.join(axes)} out, or change the file")
         found, text = read_plan(Path(plan))
     elif not isinstance(plan, (str, Path, Sequence)):
         raise BadInput(f"a study takes models by name, a .toml file or a folder, not a {type(plan).__name__}: name "

@@ -167,7 +167,7 @@ def check(plan: Plan, where: str) -> None:
         raise BadInput(f"{where}: repeat must be at least 1, got {plan.repeat}")
     _check_once("layers", plan.layers, where)
     if any(not layer.strip() for layer in plan.layers):
-        raise BadInput(f"{where}: layers: an empty name, leave it away")
+        raise BadInput(f"{where}: layers: an empty name, leave it out")
 
 
 def check_claims(plan: Plan, where: str) -> None:
@@ -204,7 +204,7 @@ def _check_grid(grid: Grid, where: str) -> None:
         values = _values(grid, axis)
         if not values:
             raise BadInput(
-                f"{where}: {axis} is an empty list, so the grid has no cells: give a value, or leave {axis} away"
+                f"{where}: {axis} is an empty list, so the grid has no cells: give a value, or leave {axis} out"
             )
         _check_once(axis, values, where)
     for axis, field in _FIELDS.items():
@@ -252,7 +252,7 @@ def _check_devices(grid: Grid, where: str) -> None:
         except RooflightError as error:
             raise type(error)(f"{where}: {error}") from None
         if name in named:
-            raise BadInput(f"{where}: on: {named[name]} and {text} are the same device, {name}: leave one of them away")
+            raise BadInput(f"{where}: on: {named[name]} and {text} are the same device, {name}: leave one of them out")
         named[name] = text
     for how in _values(grid, "parallel"):
         if how is None:
@@ -282,7 +282,7 @@ def is_of_this_machine(device: str) -> bool:
 def _check_once(axis: str, values: Sequence[Any], where: str) -> None:
     for place, value in enumerate(values):
         if value in values[:place]:
-            raise BadInput(f"{where}: {axis} has {value!r} twice: leave one of them away")
+            raise BadInput(f"{where}: {axis} has {value!r} twice: leave one of them out")
 
 
 def _values(grid: Grid, axis: str) -> list[Any]:

@@ -127,9 +127,9 @@ def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memo
     if memory is None:
         return Table("", (), ())
     columns = (
-        Column(f"alive at the peak, {predicted_for(ledger, on)}", right=False, raw="alive at the peak"),
-        Column("of", right=False, optional=2), Column("is", right=False), Column("shape", right=False, optional=1),
-        Column("in", right=False, optional=3), Column("how many", units.exact, optional=4),
+        Column("tensor", right=False), Column("module", right=False, optional=2), Column("category", right=False),
+        Column("shape", right=False, optional=1), Column("dtype", right=False, optional=3),
+        Column("count", units.exact, optional=4),
         column("bytes"), column("share"),
     )  # fmt: skip
     whole = memory.peak_allocated_bytes
@@ -138,7 +138,9 @@ def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memo
     if rest > 0:
         rows.append(("everything else", "", "", "", "", None, rest, rest / whole if whole else None))
     rows.append(("allocated at the peak", "", "", "", "", None, whole, 1.0))
-    return Table("", columns, tuple(rows), frozenset({len(rows) - 1}))
+    predicted = predicted_for(ledger, on)
+    note = f"What is alive at the peak, {predicted}."
+    return Table("", columns, tuple(rows), frozenset({len(rows) - 1}), note=note)
 
 
 def _tenant(one: Tenant, whole: int) -> tuple[Any, ...]:

@@ -61,7 +61,7 @@ def make(source: Source | Sequence[Source], *, on: On = DEVICES, claims: str | P
     study = next((one for one in found if isinstance(one, Study)), None)
     if study is not None:
         if len(found) > 1:
-            raise BadInput("a study is reported alone: leave the other away")
+            raise BadInput("a study is reported alone: leave the other out")
         if claims is not None:
             raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
         from rooflight.reporting.report.of_study import study_report
