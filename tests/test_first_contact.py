@@ -127,6 +127,8 @@ MISTAKES = {
     f"report {RECORDING} --json --csv": "choose one of",
     f"report {RECORDING} --explain conv3": "conv2",
     f"report {RECORDING} -o report.doc": ".html",
+    f"report {RECORDING} --md -o report.html": "--md and -o report.html ask for two forms",
+    f"report {RECORDING} --to csv -o report.html": "--to csv and -o report.html ask for two forms",
     f"report {RECORDING} -o taken.json": "--force",
     "compare none.json": "rooflight list recordings",
     f"compare {RECORDING} --strict": "give a table of claims with it, or leave it away",

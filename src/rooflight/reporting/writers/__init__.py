@@ -14,6 +14,7 @@ Form = Literal["html", "md", "latex", "csv", "json", "png", "svg", "pdf"]
 FORMS: tuple[Form, ...] = get_args(Form)
 ENDINGS: dict[str, Form] = {**{form: form for form in FORMS}, "htm": "html", "tex": "latex"}
 """Of files' names, and the forms that they ask for."""
+MUST = "must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to says the form"
 Mode = Literal["light", "dark"]
 
 
@@ -21,8 +22,7 @@ def form_of(path: Path) -> Form:
     """By the ending of a file's name."""
     ending = path.suffix.lower().removeprefix(".")
     if ending not in ENDINGS:
-        raise BadInput(f"{path}: the name must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to says "
-                       "the form")  # fmt: skip
+        raise BadInput(f"{path}: the name {MUST}")
     return ENDINGS[ending]
 
 
