@@ -175,6 +175,33 @@ def test_a_live_module_is_repeated_by_a_call() -> None:
     assert StepSpec.of(again.header) == StepSpec.of(ledger.header)
 
 
+class _Several(nn.Linear):
+    def forward(self, x: torch.Tensor, more: Any = None, *, mask: Any = None) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x if more is None else x + more) * mask
+
+
+def test_the_call_of_a_live_module_has_its_inputs_and_all_that_was_asked() -> None:
+    model, x = _Several(4, 4), torch.zeros(2, 4)
+    ledger = rooflight.estimate(model, x, x, kwargs={"mask": x}, target="cuda:80", on="fake")
+    call = repeat(ledger.header, measured=False)
+    assert call == 'rooflight.estimate(model, x0, x1, kwargs={"mask": mask}, target="cuda:80", on="fake")'
+    again = eval(call, {"rooflight": rooflight, "model": model, "x0": x, "x1": x, "mask": x})
+    assert again == ledger
+    measured = rooflight.measure(model, kwargs={"x": x, "mask": x}, repeat=2, counters="none", autocast="bf16")
+    call = 'rooflight.measure(model, kwargs={"x": x, "mask": mask}, autocast="bf16", counters="none", repeat=2)'
+    assert measured.header.command == repeat(measured.header, measured=True) == call
+
+
+def test_the_command_of_a_measurement_has_all_that_was_asked_of_it() -> None:
+    found = rooflight.measure("mnist-cnn", batch=2, repeat=2, counters="none").header
+    assert repeat(found, measured=True) == "rooflight measure mnist-cnn --batch 2 --counters none --repeat 2 --on cpu"
+    said = "rooflight -q measure mnist-cnn --batch=2 --repeat=2 --trace t.json --output=run.json --by op --level l2"
+    asked = "rooflight measure mnist-cnn --batch 2 --repeat=2 --level l2 --on cpu"
+    assert repeat(msgspec.structs.replace(found, command=said), measured=True) == asked
+    several = StepSpec(model="gpt2").asked("measure", live=None, device="cuda:1", levels=("l2", "l1"), spread=True)
+    assert several == "rooflight measure gpt2 --on cuda:1 --level l2 --level l1 --spread"
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [({}, ""), ({"batch": 1}, ", batch=1"), ({"batch": 3, "seq": 7}, ", batch=3, seq=7"), ({"seq": 5}, ", seq=5")],

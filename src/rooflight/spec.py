@@ -12,7 +12,7 @@ import operator
 import re
 import shlex
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -33,6 +33,8 @@ _PREDICTED: tuple[Verb, ...] = ("predict", "study")
 _TORCH_DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16",
                  "float64": "fp64", "double": "fp64"}  # fmt: skip
 _SHAPE = re.compile(r"(int:|float:)?[1-9]\d{0,8}(x[1-9]\d{0,8}){0,7}")
+POSITIONAL = "input "
+"""With its number, the name of an input that has no other."""
 _NOTHING: tuple[Any, ...] = (None, (), {})
 """What in Python stands for a field that is not given."""
 
@@ -218,7 +220,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     def of(cls, header: Header) -> StepSpec:
         """The step that a ledger is of. What an older header does not hold is read from its command."""
         values: dict[str, Any] = {}
-        said = parse(header.command)[0] if _speaks_of(header.command, header.model) else {}
+        said = parse(header.command)[0] if _verb_of(header.command, header.model) else {}
         for field in FIELDS.values():
             value = getattr(header, field.name, field.default)
             if field.choices and value not in field.choices:  # as the loss of a model that has its own
@@ -277,12 +279,26 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """
         return shlex.join(self.words(verb, **more))
 
-    def python_call(self, verb: Verb = "estimate", **more: Any) -> str:
-        """The same for a live module, which no command can build: what it is called with is yours to give."""
+    def python_call(self, verb: Verb = "estimate", *, inputs: Iterable[str] = (POSITIONAL,), **more: Any) -> str:
+        """The same for a live module, which no command can build: what it is called with is yours to give. `inputs` are
+        their names, as a header has them."""
+        names = tuple(inputs)
+        places = [int(name.removeprefix(POSITIONAL) or 0) for name in names if name.startswith(POSITIONAL)]
+        several = range(max(places, default=-1) + 1)
+        called = ["x"] if len(several) == 1 else [f"x{place}" for place in several]
+        if by_keyword := dict.fromkeys(name for name in names if not name.startswith(POSITIONAL)):
+            called.append(f"kwargs={{{', '.join(f'{_python(name)}: {name}' for name in by_keyword)}}}")
         given = {"batch": self.batch} | {field.keyword: value for field, value in self._given(verb)
                                          if not field.by_name}  # fmt: skip
         said = [f"{name}={_python(value)}" for name, value in {**given, **more}.items() if value is not None]
-        return f"rooflight.{verb}({', '.join(['model', 'x', *said])})"
+        return f"rooflight.{verb}({', '.join(['model', *called, *said])})"
+
+    def asked(self, verb: Verb, *, live: Iterable[str] | None, **keywords: Any) -> str:
+        """For the header of what Python asks for: the call of a live module with such inputs, or the command that is
+        the same; `keywords` are the verb's."""
+        if live is not None:
+            return self.python_call(verb, inputs=live, **keywords)
+        return self.command(verb, **{_OPTIONS_OF.get(name, name): value for name, value in keywords.items()})
 
 
 _ONCE_IGNORED = ("past", "loss", "optimizer", "foreach", "accumulate")
@@ -382,11 +398,15 @@ def _words(verb: str, *words: object) -> list[str]:
 
 def _options(more: Mapping[str, Any]) -> Iterator[str]:
     for name, value in more.items():
-        if value is None or value is False:
-            continue
-        yield "-o" if name == "output" else f"--{name.replace('_', '-')}"
-        if value is not True:
-            yield ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        several = isinstance(value, (list, tuple))
+        for one in value if several and name in _REPEATABLE else [",".join(map(str, value)) if several else value]:
+            if one is not None and one is not False:
+                yield "-o" if name == "output" else f"--{name.replace('_', '-')}"
+                yield from () if one is True else [str(one)]
+
+
+_REPEATABLE = ("level", "metrics")
+"""Options that are given once for every value; others take values with commas."""
 
 
 def parse(command: str) -> tuple[dict[str, Any], list[str]]:
@@ -394,7 +414,7 @@ def parse(command: str) -> tuple[dict[str, Any], list[str]]:
     by_option = {field.option: field for field in FIELDS.values() if field.name != "model"}
     values: dict[str, Any] = {}
     rest: list[str] = []
-    words = iter(shlex.split(command)[2:])
+    words = iter(_after_program(command)[1:])
     for word in words:
         option, equals, value = word.partition("=")
         field = by_option.get(option) or by_option.get(option.replace("--no-", "--", 1))
@@ -413,14 +433,21 @@ def parse(command: str) -> tuple[dict[str, Any], list[str]]:
     return values, rest
 
 
-def _speaks_of(command: str, model: str) -> bool:
-    """Is it a command of rooflight that runs a step of that very model?"""
+def _after_program(command: str) -> list[str]:
+    """The verb and what follows: options of the program may stand before it."""
+    program, *words = shlex.split(command) or [""]
+    return words[next((place for place, word in enumerate(words) if not word.startswith("-")), 0):] if (
+        program == "rooflight") else []  # fmt: skip
+
+
+def _verb_of(command: str, model: str) -> str:
+    """Of a command of rooflight that runs a step of that very model, else nothing."""
     try:
-        words = shlex.split(command)
+        words = _after_program(command)
         parse(command)
     except (ValueError, BadInput):
-        return False
-    return len(words) > 2 and words[0] == "rooflight" and words[1] in _EVERY and model in words
+        return ""
+    return words[0] if model in words[1:] and words[0] in _EVERY else ""
 
 
 def repeat(header: Header, *, measured: bool) -> str:
@@ -428,23 +455,40 @@ def repeat(header: Header, *, measured: bool) -> str:
     call."""
     spec = StepSpec.of(header)
     verb: Verb = "measure" if measured else "estimate"
+    if is_live(header) and measured:
+        told = header.command.startswith(f"rooflight.{verb}(")
+        return header.command if told else spec.python_call(verb, inputs=inputs_of(header))
+    target = None if header.target == "cuda" else header.target
     if is_live(header):
-        return spec.python_call(verb)
+        on = None if header.traced_on == "meta" else header.traced_on
+        return spec.python_call(verb, inputs=inputs_of(header), target=target, on=on)
     if not measured:
-        return spec.command(verb, target=None if header.target == "cuda" else header.target)
-    if not _speaks_of(header.command, header.model) or header.command.split()[1] != verb:
+        return spec.command(verb, target=target)
+    if _verb_of(header.command, header.model) != verb:
         return spec.command(verb, on=header.target.partition(":")[0])
-    return shlex.join([*spec.words(verb), *_but_output(header.model, parse(header.command)[1])])
+    asked = [*_of_measuring(parse(header.command)[1])]
+    if header.target == "cpu" and not any(word.startswith("--on") for word in asked):
+        asked += ["--on", "cpu"]  # which was all there was
+    return shlex.join([*spec.words(verb), *asked])
 
 
-def _but_output(model: str, rest: Sequence[str]) -> Iterator[str]:
-    """Where the result went is no part of how it was made."""
+def inputs_of(header: Header) -> list[str]:
+    """Names of what a live module was called with; an older or shorter header does not tell."""
+    return [name for name, _ in header.inputs] or [POSITIONAL]
+
+
+_MEASURING = ("--on", "--counters", "--level", "--metrics", "--per-kernel", "--spread", "--repeat", "--compile-mode")
+
+
+def _of_measuring(rest: Sequence[str]) -> Iterator[str]:
+    """What says how a step is measured: how it is shown, and where the result went, are no part of how it was made."""
     words = iter(rest)
     for word in words:
-        if word in ("-o", "--output"):
-            next(words, None)
-        elif word not in (model, "--force", "--json", "--csv", "--md"):
+        option, equals, _ = word.partition("=")
+        if option in _MEASURING:
             yield word
+            if not equals and option not in ("--per-kernel", "--spread"):
+                yield from [next(words, "")]
 
 
 def is_live(header: Header) -> bool:
@@ -482,6 +526,8 @@ _OTHER_KEYWORDS = {"on": "on", "target": "target", "tier": "tier", "ppp": "ppp",
                    "per-kernel": "per_kernel", "spread": "spread", "repeat": "repeat",
                    "compile-mode": "compile_mode"}  # fmt: skip
 """Options of single verbs that are keywords too."""
+_OPTIONS_OF = {"levels": "level", "device": "on"}
+"""Where a keyword of a single verb is another word than its option."""
 _VERBS = "estimate|measure|run|predict|calibrate|compare|study|import|doctor|report|list"
 _KEYWORDS = {field.option[2:]: field.keyword for field in FIELDS.values()} | _OTHER_KEYWORDS
 _NAMED = re.compile(

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Unpack
 
 import msgspec
@@ -34,7 +34,7 @@ from rooflight.measurement.machine.conditions import Conditions, cuda_version, d
 from rooflight.measurement.options import CounterBackend, MeasureOptions
 from rooflight.measurement.ranks import place
 from rooflight.models.workload import Workload
-from rooflight.spec import StepKeywords, StepSpec, takes_step
+from rooflight.spec import POSITIONAL, StepKeywords, StepSpec, takes_step
 from rooflight.trace.given import workload_of
 from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.stage import Recording, Stage, staged
@@ -95,7 +95,17 @@ def measure(
         workload = _placed(spec, model, inputs, kwargs, where)
         if is_compiled(workload.model) and not spec.graphs:
             options = replace(options, execution="compile")
+        called = [*(f"{POSITIONAL}{place}" for place in range(len(inputs))), *(kwargs or ())]
+        command = command or _asked(spec, options, live=called if isinstance(model, nn.Module) else None, device=device)
         return measure_workload(workload, _trace_options(spec, where, command), options, progress)
+
+
+def _asked(spec: StepSpec, options: MeasureOptions, *, live: list[str] | None, device: str | None) -> str:
+    """What measures so again: the step, and all that is not as usual."""
+    usual = MeasureOptions()
+    given = {one.name: getattr(options, one.name) for one in fields(options) if one.name != "execution"}
+    return spec.asked("measure", live=live, device=device,
+                      **{name: value for name, value in given.items() if value != getattr(usual, name)})  # fmt: skip
 
 
 def _placed(spec: StepSpec, model: str | nn.Module | StepSpec, inputs: tuple[Any, ...],
