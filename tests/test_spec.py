@@ -81,6 +81,8 @@ def specs(draw: st.DrawFn, verb: Verb) -> StepSpec:
     values |= {field.name: field.default for field in fields_for(verb) if field.step not in (None, values["step"])}
     if values["foreach"] is not None:
         values["fused"] = False
+    if values["accumulate"] > 1:
+        values |= {name: 1 for name in ("gpus", "nodes") if name in values}
     model = draw(st.sampled_from(["resnet50", "net.py:make", "my folder/it's.py:make", "hf:gpt2"]))
     return StepSpec(model=model, **values)
 
@@ -512,3 +514,13 @@ def test_every_command_of_a_report_runs_and_loses_nothing(
     assert "report" in verbs
     if name == "own model":  # which a report does not build by itself: for other batches, and for many GPUs
         assert verbs.count("predict") == 2
+
+
+def test_a_report_prints_no_command_that_would_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own many GPUs do not go with what the step accumulates."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET)
+    ledger = rooflight.estimate("net.py:make", input_shape=(3, 8, 8), step="train", loss="mse", accumulate=2)
+    page = write(make(ledger, on="h200"), "md").decode()
+    assert not any("--gpus" in line for line in commands_on(page))
+    assert "--accumulate with several GPUs is not modelled" in page

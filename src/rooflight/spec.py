@@ -35,6 +35,7 @@ _TORCH_DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float1
 _SHAPE = re.compile(r"(int:|float:)?[1-9]\d{0,8}(x[1-9]\d{0,8}){0,7}")
 POSITIONAL = "input "
 """With its number, the name of an input that has no other."""
+NOT_ACCUMULATED = "--accumulate with several GPUs is not modelled: leave one of them away"
 _NOTHING: tuple[Any, ...] = (None, (), {})
 """What in Python stands for a field that is not given."""
 
@@ -240,6 +241,8 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
                 raise BadInput(f"{field.option} goes with --step={field.step}: add it, or leave {field.option} away")
         if self.foreach is not None and self.fused:
             raise BadInput("choose one of --foreach and --fused: an optimizer is one or the other")
+        if self.accumulate > 1 and self.gpus * self.nodes > 1:
+            raise BadInput(NOT_ACCUMULATED)
         return self
 
     @property

@@ -19,6 +19,7 @@ import click
 from rooflight.commands.form_options import forms
 from rooflight.commands.terminal import say
 from rooflight.errors import BadFile, BadInput, CannotMeasure
+from rooflight.spec import shell
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _NO_REGIONS = (
     "no region was entered: write `with rooflight.region('name'):` around what you want to know, and run it again"
 )
+_USUAL = {"--counters": "auto", "--level": "dram"}
 _WHY_MISSING = "they ran on another machine, entered no region or were killed before they could write"
 
 
@@ -36,14 +38,14 @@ _WHY_MISSING = "they ran on another machine, entered no region or were killed be
 @click.option(
     "--counters",
     type=click.Choice(["auto", "cupti", "none"]),
-    default="auto",
+    default=_USUAL["--counters"],
     show_default=True,
     help="Hardware counters. auto: where they can be read; cupti: an error if they cannot; none: only time and memory.",
 )
 @click.option(
     "--level",
     type=click.Choice(["dram", "l2", "l1"]),
-    default="dram",
+    default=_USUAL["--level"],
     show_default=True,
     help="Count the bytes of this level of memory too; DRAM always.",
 )
@@ -83,7 +85,9 @@ def command(
         environment = {**os.environ, RUN: folder, COUNTERS: counters, LEVEL: level}
         code = _run(command, environment, quiet=as_json)
         ledgers, damaged = _collect(Path(folder))
-        joined = _joined(ledgers, command)
+        given = {"--counters": counters, "--level": level}
+        how = [word for name, value in given.items() if value != _USUAL[name] for word in (name, value)]
+        joined = _joined(ledgers, shell("run", *how, "--", *command))
         # Before anything is printed: an output that is closed or full must not cost the only copy.
         unsaved = _saved(joined, output, written, force=force) if joined is not None and output is not None else None
     for line in damaged:
@@ -188,7 +192,7 @@ def _collect(folder: Path) -> tuple[list[tuple[str, Ledger]], list[str]]:
     return sorted(ledgers, key=lambda entry: (entry[1].header.rank, int(entry[0]))), damaged
 
 
-def _joined(ledgers: Sequence[tuple[str, Ledger]], command: Sequence[str]) -> Ledger | None:
+def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | None:
     """One ledger of all processes. The first keeps the names of its regions, the others add whose they are."""
     if not ledgers:
         return None
@@ -207,9 +211,7 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: Sequence[str]) -> Le
     world = max(ledger.header.world for _, ledger in ledgers)
     if (missing := missing_ranks(ranks, world)) is not None:
         notes.insert(0, f"{missing}: {_WHY_MISSING}")
-    header = msgspec.structs.replace(
-        first.header, world=world, notes=tuple(notes), command=shlex.join(["rooflight", "run", "--", *command])
-    )
+    header = msgspec.structs.replace(first.header, world=world, notes=tuple(notes), command=command)
     return msgspec.structs.replace(first, header=header, measurements=tuple(rows))
 
 
