@@ -90,7 +90,7 @@ MISTAKES = {
     "estimate resnet50 --dtype fp8": "'bf16'",
     "estimate resnet5O": "resnet50",
     "estimate mnist-cnn --explain conv3": "conv2",
-    "estimate mnist-cnn --set channels": "NAME=VALUE such as",
+    "estimate mnist-cnn --set channels": "--set wants NAME=VALUE, as in --set channels=20,40",
     "estimate mnist-cnn --epochs 3 --dataset-size 9": "add it, or leave --epochs away",
     "estimate mnist-cnn --loss mse": "add it, or leave --loss away",
     "estimate mnist-cnn --past 4": "--past goes with --step decode: add it, or leave --past away",

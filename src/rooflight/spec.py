@@ -7,6 +7,7 @@ are made from that. Nothing here imports torch: what is wrong with a step is sai
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import operator
 import re
@@ -82,18 +83,20 @@ class Field:
         """The value as Python or a file gives it, checked. `several`: more numbers than one may be given."""
         match self.kind:
             case "number":
-                if several and isinstance(value, Sequence) and not isinstance(value, str):
+                if several and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
                     found = tuple(dict.fromkeys(self._number(one) for one in value))
+                    if not found:
+                        raise BadInput(f"{self.option} has no size in it: give one or more")
                     return found[0] if len(found) == 1 else found
                 return self._number(value)
             case "flag" | "switch":
-                if not isinstance(value, bool):
+                if type(value).__name__ not in ("bool", "bool_"):  # the second is numpy's
                     raise BadInput(f"{self.option} is True or False, not {value!r}")
-                return value
+                return bool(value)
             case "choice":
                 text = _TORCH_DTYPES.get(name := str(value).removeprefix("torch."), name)
                 if text not in self.choices:
-                    raise BadInput(f"{self.option} must be one of {', '.join(self.choices)}, got {text!r}")
+                    raise BadInput(f"{self.option} must be one of {', '.join(self.choices)}, got {value!r}")
                 return text
             case "modules":
                 return module_names(value)
@@ -196,11 +199,22 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ] = None
 
     @classmethod
-    def given(cls, model: Any, keywords: Mapping[str, Any], *, verb: Verb) -> StepSpec:
-        """The step that a caller of Python means: `model` is a name, a live module, or a spec, which says it all."""
+    def given(cls, model: Any, keywords: Mapping[str, Any], *, verb: Verb, inputs: Sequence[Any] = (),
+              kwargs: Mapping[str, Any] | None = None) -> StepSpec:  # fmt: skip
+        """The step that a caller of Python means: `model` is a name, a live module, or a spec, which says it all;
+        `inputs` and `kwargs` are what a live module is called with."""
+        if not isinstance(kwargs, (NoneType, Mapping)):
+            raise BadInput(f"kwargs are what the model is called with by name, as {{'mask': mask}}, not {kwargs!r}")
+        if isinstance(model, (str, StepSpec)) and (inputs or kwargs):
+            raise BadInput("inputs go with a live module; a model by name gets its own (use --batch, --seq, --input)")
         known = {field.keyword: field for field in fields_for(verb)}
         if unknown := [name for name in keywords if name not in known]:
-            raise TypeError(f"{verb}() takes no keyword {unknown[0]!r}; there are {', '.join(known)}")
+            names = [*_OWN_KEYWORDS.get(verb, ()), *known]
+            options = {option: keyword for keyword, option in _OPTIONS_OF.items() if keyword in names}
+            options |= {field.key: keyword for keyword, field in known.items()}
+            near = [options[unknown[0]]] if unknown[0] in options else difflib.get_close_matches(unknown[0], names, n=1)
+            hint = f"did you mean {near[0]}? There" if near else "there"
+            raise TypeError(f"{verb}() takes no keyword {unknown[0]!r}; {hint} are {', '.join(names)}")
         given = {known[name]: value for name, value in keywords.items() if value is not None}
         if isinstance(model, StepSpec):
             if given:
@@ -234,9 +248,11 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return cls(**values)
 
     def check(self) -> Self:
-        """What goes together."""
+        """Every value by itself, and what goes together."""
         for field in FIELDS.values():
             value = getattr(self, field.name)
+            if field.is_given(value) and value is not None:
+                field.read(value, several=True)
             if field.step not in (None, self.step) and field.is_given(value):
                 raise BadInput(f"{field.option} goes with --step={field.step}: add it, or leave {field.option} away")
         if self.foreach is not None and self.fused:
@@ -358,8 +374,9 @@ def fields_for(verb: Verb) -> list[Field]:
 
 def module_names(value: str | Sequence[str]) -> tuple[str, ...]:
     """Paths and patterns one by one: they may come as a list, or with commas between them."""
-    texts = [value] if isinstance(value, str) else list(value)
-    parts = [part.strip() for text in texts for part in str(text).split(",")]
+    texts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    parts = [part.strip() for text in texts for part in text.split(",")] if all(
+        isinstance(text, str) for text in texts) else []  # fmt: skip
     if not all(parts) or not parts:
         raise BadInput("--checkpoint wants paths of modules such as layer1.0 or h.*, or the word blocks")
     return tuple(dict.fromkeys(parts))
@@ -374,7 +391,7 @@ def settings_of(value: Any) -> dict[str, str]:
     for text in value if isinstance(value, (list, tuple)) else [value]:
         name, equals, one = str(text).partition("=")
         if not equals or not name.strip():
-            raise BadInput(f"--set wants NAME=VALUE such as channels=20,40, got {text!r}")
+            raise BadInput(f"--set wants NAME=VALUE, as in --set=channels=20,40, got {text!r}")
         found[name.strip()] = one.strip()
     return found
 
@@ -527,14 +544,16 @@ _OTHER_KEYWORDS = {"on": "on", "target": "target", "tier": "tier", "ppp": "ppp",
                    "calibration": "calibration", "memory": "memory", "max-batch": "max_batch", "max-seq": "max_seq",
                    "allocator": "allocator", "counters": "counters", "level": "levels", "metrics": "metrics",
                    "per-kernel": "per_kernel", "spread": "spread", "repeat": "repeat",
-                   "compile-mode": "compile_mode"}  # fmt: skip
+                   "compile-mode": "compile_mode", "to": "to", "width": "width", "chart": "chart",
+                   "section": "sections", "claims": "claims", "force": "force=True"}  # fmt: skip
 """Options of single verbs that are keywords too."""
-_OPTIONS_OF = {"levels": "level", "device": "on"}
-"""Where a keyword of a single verb is another word than its option."""
+_OPTIONS_OF = {"levels": "level", "device": "on", "folder": "output"}
+"""Where a keyword of a single verb is another word than its option: messages name it by the keyword, as `--device`."""
 _VERBS = "estimate|measure|run|predict|calibrate|compare|study|import|doctor|report|list"
-_KEYWORDS = {field.option[2:]: field.keyword for field in FIELDS.values()} | _OTHER_KEYWORDS
+_KEYWORDS = {field.option[2:]: field.keyword for field in FIELDS.values()} | _OTHER_KEYWORDS | {
+    name: name for name in _OPTIONS_OF}  # fmt: skip
 _NAMED = re.compile(
-    rf"`[^`]*`|\b(?:rooflight (?:{_VERBS})|docker run) [^`]*|"
+    rf"`[^`]*`|\b(?:rooflight (?:{_VERBS})|docker run|podman run) [^`]*|"
     rf"--(no-)?({'|'.join(sorted(_KEYWORDS, key=len, reverse=True))})(?![\w-])"
     r"(?:=(.+?)(?=[\s;)]|[.:,]?$|[.:,]\s))?"
 )
@@ -561,7 +580,14 @@ def in_python(text: str) -> str:
 
 def as_options(text: str) -> str:
     """The same as a command line has it: `--step train`."""
-    return _NAMED.sub(lambda found: found[0].replace("=", " ", 1) if found[3] is not None else found[0], text)
+
+    def spoken(found: re.Match[str]) -> str:
+        said = found[0] if found[3] is None else found[0].replace("=", " ", 1)
+        if found[2] not in _OPTIONS_OF:
+            return said
+        return said.replace(f"--{found[2]}", next(_options({_OPTIONS_OF[found[2]]: True})), 1)
+
+    return _NAMED.sub(spoken, text)
 
 
 def _python(value: Any) -> str:
@@ -602,6 +628,8 @@ class PredictKeywords(StepKeywords, total=False):
     micro_batches: int | None
 
 
+_OWN_KEYWORDS: dict[Verb, list[str]] = {}
+"""Of the functions that take a step, those beside it."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -613,6 +641,7 @@ def takes_step(verb: Verb) -> Callable[[_Function], _Function]:
     def shown(function: _Function) -> _Function:
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        _OWN_KEYWORDS[verb] = [one.name for one in own if one.kind is one.KEYWORD_ONLY]
         step = [inspect.Parameter(names[field.name], inspect.Parameter.KEYWORD_ONLY,
                                   default=None if field.default in _NOTHING else field.default,
                                   annotation=types[field.keyword].__forward_arg__)
