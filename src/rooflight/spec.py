@@ -180,8 +180,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ] = msgspec.field(default_factory=dict, name="set")  # fmt: skip
     download: Annotated[
         bool,
-        Field("Allow hf: and timm: to download a configuration.", verbs=("estimate", "measure", "predict"),
-              by_name=True),
+        Field("Allow hf: and timm: to download a configuration.", by_name=True),
     ] = False  # fmt: skip
     gpus: Annotated[
         int,
@@ -369,6 +368,11 @@ def fields_for(verb: Verb) -> list[Field]:
     return [field for field in FIELDS.values() if field.name != "model" and verb in field.verbs]
 
 
+def by_option() -> dict[str, Field]:
+    """Of all verbs."""
+    return {field.option: field for field in FIELDS.values() if field.name != "model"}
+
+
 # --- values ---
 
 
@@ -431,13 +435,13 @@ _REPEATABLE = ("level", "metrics")
 
 def parse(command: str) -> tuple[dict[str, Any], list[str]]:
     """The fields that a command of rooflight gives, and its other words behind the verb."""
-    by_option = {field.option: field for field in FIELDS.values() if field.name != "model"}
+    known = by_option()
     values: dict[str, Any] = {}
     rest: list[str] = []
     words = iter(_after_program(command)[1:])
     for word in words:
         option, equals, value = word.partition("=")
-        field = by_option.get(option) or by_option.get(option.replace("--no-", "--", 1))
+        field = known.get(option) or known.get(option.replace("--no-", "--", 1))
         if field is None:
             rest.append(word)
         elif field.kind in ("flag", "switch"):

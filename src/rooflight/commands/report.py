@@ -9,7 +9,7 @@ import click
 
 from rooflight.commands.form_options import form_options, one_form
 from rooflight.commands.garbage import rarely_collected
-from rooflight.commands.table_options import measured_options, table_options
+from rooflight.commands.table_options import KERNELS, measured_options, table_options
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
 from rooflight.spec import shell
@@ -67,6 +67,14 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
     if form == "text" and claims is not None:
         raise BadInput(f"in the terminal a table is checked by `{shell('compare', paths[0], claims=claims)}`; here "
                        "it becomes a part of a file: add -o report.html")  # fmt: skip
+    table = {"--by": by != "module", "--depth": depth is not None, "--unfold": unfold, "--memory": memory,
+             "--kernels": kernels != KERNELS}  # fmt: skip
+    whole = form not in ("text", "csv") or sections or claims is not None
+    if given := [name for name, is_given in {**table, "--explain": explain is not None}.items() if is_given and whole]:
+        raise BadInput(f"{given[0]} is of the table in the terminal, and a report has all rows: leave it away, or the "
+                       "file or form")  # fmt: skip
+    if explain is not None and form != "text":
+        raise BadInput("--explain prints text: leave the form or the file away")
     if form == "text" and (sections or chart or dark):
         raise BadInput("--section, --chart and --dark are of a file: name one, such as -o report.html or -o "
                        "roofline.png, or say the form with --to")  # fmt: skip
@@ -118,6 +126,9 @@ def _shown(ledgers: list[Ledger], form: str, *, by: By, depth: int | None, unfol
         show(document, form, output=output, force=force)
         return
     (ledger,) = ledgers
+    from rooflight.prediction.asked import devices_of
+
+    devices_of(on, None)  # what is wrong with them is told before the tables
     document = ledger_document(ledger, by=by, depth=depth, folded=not unfold, memory=memory, kernels=kernels)
     show(document, form, output=output, force=force)
     if form == "text" and not is_log(ledger):

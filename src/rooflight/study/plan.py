@@ -288,7 +288,7 @@ def _check_devices(grid: Grid, where: str) -> None:
             gpus * nodes for gpus in _values(grid, "gpus") for nodes in _values(grid, "nodes") if gpus * nodes > 1
         ]
         if not counts:
-            raise BadInput(f"{where}: parallel goes with gpus above 1")
+            raise BadInput(_said("--parallel goes with --gpus above 1", where))
         errors = []
         for gpus in counts:
             try:
@@ -299,7 +299,7 @@ def _check_devices(grid: Grid, where: str) -> None:
             raise BadInput(f"{where}: {_one_line(errors[0])}")
     for axis in ("gpus", "nodes"):
         if grid.on is None and _values(grid, axis) != [1]:
-            raise BadInput(f"{where}: {axis} goes with on: name the device")
+            raise BadInput(_said(f"--{axis} goes with --on: name the device", where))
 
 
 def is_of_this_machine(device: str) -> bool:
