@@ -228,7 +228,7 @@ def test_the_width_goes_with_latex_alone(reports, tmp_path):
 @pytest.mark.parametrize(("arguments", "error"), [
     (["--width", "16cm"], "--width is that of LaTeX's tables: it goes with --to latex, or a file whose name ends in .tex"),
     (["--width", "16cm", "--to", "md"], "--width is that of LaTeX's tables"),
-    (["--width", "16", "--to", "latex"], "--width 16: a number with its unit (cm, mm, in or pt), such as width=\"16cm\""),
+    (["--width", "16", "--to", "latex"], "--width 16: a number with its unit (cm, mm, in or pt), such as --width 16cm"),
 ])  # fmt: skip
 def test_errors_of_the_command_line(monkeypatch, capfd, arguments, error):
     monkeypatch.setattr(sys, "argv", ["rooflight", "report", MNIST, *arguments])
