@@ -24,7 +24,7 @@ from rooflight.errors import RooflightError
 from rooflight.ledger import Ledger
 from rooflight.measured import Group, Measured
 from rooflight.measured.step import busy_s, is_host_bound, wall_s
-from rooflight.prediction.advice import Predicted, Timing, advice_of, advise
+from rooflight.prediction.advice import Predicted, Timing, advice_of, advise, advise_predicted
 from rooflight.prediction.cache import Array
 from rooflight.prediction.cells import Cell, gap_of
 from rooflight.prediction.changes import Change, changes_of
@@ -102,8 +102,10 @@ class Advisor:
 
     def step(self) -> tuple[Advice, ...]:
         """Every change of the whole step that is worth it, best first; then a larger batch."""
+        if self._cell is not None:
+            return advise_predicted(self.changes, self._cell)
         others = (None if self.changes else self._graph_alone(), self._larger_batch())
-        return (*advise(self.changes, self._timing), *(one for one in others if one is not None))
+        return (*advise(self.changes, self), *(one for one in others if one is not None))
 
     def _graph_alone(self) -> Advice | None:
         """Of a measured step whose ops prediction knows nothing of: the host launches once."""
@@ -151,9 +153,9 @@ class Advisor:
 
     def _larger_batch(self) -> Advice | None:
         """While the host works on a measured step, the GPU could do so many times the work. It fits where so many times
-        the memory of today does: parameters do not even grow. Of a predicted step, another batch is predicted."""
+        the memory of today does: parameters do not even grow."""
         header, busy = self._measured.ledger.header, busy_s(self._measured)
-        if self._cell is not None or header.batch is None or not busy or self.wall_s is None:
+        if header.batch is None or not busy or self.wall_s is None:
             return None
         times = min(int(self.wall_s / busy), _LARGEST, self._fits())
         if not is_host_bound(self._measured) or times < 2:

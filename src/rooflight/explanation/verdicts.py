@@ -31,7 +31,7 @@ from rooflight.metrics import Bound, Fit, Origin, Side
 from rooflight.prediction.asked import memories_on, predictor_of
 from rooflight.prediction.calibrated.baseline import LAUNCH_S
 from rooflight.prediction.cells import Cell, cells_of
-from rooflight.prediction.prepared import PreparedTrace
+from rooflight.prediction.rebuilt import step_of
 from rooflight.prediction.result import Advice, Prediction
 from rooflight.prediction.tiers import Predictor
 from rooflight.summary import By
@@ -172,7 +172,7 @@ class Judge:
         self.cell: Cell | None = None
         """The prediction that its times are of, where they are predicted."""
         if not is_measured(ledger) and self.predictor is not None:
-            self.cell = cells_of(PreparedTrace(ledger, None).at(None), [self.predictor])[0]
+            self.cell = cells_of(step_of(ledger), [self.predictor])[0]
         if self.cell is None:
             self.measured = Measured(ledger)
         else:  # with the ops that it would run, as those of a fused optimizer

@@ -7,7 +7,7 @@ by the ratio of the predictions with and without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from rooflight import metrics
@@ -85,8 +85,14 @@ def advice_of(change: Change, timing: Timing) -> Advice:
 
 def predicted_advice(cell: Cell, fits: Callable[[Step], bool] | None = None) -> tuple[Advice, ...]:
     """Of a predicted step: its changes, and after them four times its batch where that can be had and fits."""
-    changes = tuple(changes_of(cell.step, cell.predictor))
-    return (*advise(changes, Predicted(cell)), *(_larger_batch(cell, fits) if fits is not None else ()))
+    changes = changes_of(cell.step, cell.predictor)
+    return (*advise_predicted(changes, cell), *(_larger_batch(cell, fits) if fits is not None else ()))
+
+
+def advise_predicted(changes: Iterable[Change], cell: Cell) -> tuple[Advice, ...]:
+    """Of a predicted step every figure is what asking for the change prints."""
+    traced = (change.as_traced() for change in changes)
+    return advise([change for change in traced if change is not None], Predicted(cell))
 
 
 def _larger_batch(cell: Cell, fits: Callable[[Step], bool]) -> Iterator[Advice]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from rooflight.errors import RooflightError
 from rooflight.hardware.tasks import CONVOLUTION, FAMILIES, OUTPUT, Task
-from rooflight.spec import execution
+from rooflight.spec import execution, is_live
+from rooflight.trace.target import target_for
 
 if TYPE_CHECKING:
     from rooflight.prediction.prepared import Step
@@ -23,6 +26,7 @@ _EVEN = 8
 _PADDED = 64
 """What a size is padded to."""
 _SIDES = ("m", "n", "k")
+_BF16 = "--dtype bf16"
 
 COMPILE_ASSUMES = (
     "torch.compile is taken to run chains of elementwise ops, reductions and norms as one kernel each, at the bytes a "
@@ -32,8 +36,8 @@ COMPILE_ASSUMES = (
 
 
 BF16_ASSUMES = (
-    "bf16 is told from this trace: casts that a model makes only in 16 bits are not in it, and --dtype bf16, which is "
-    "traced for itself, may differ by some percent"
+    "bf16 is told from this trace, op by op: a model in bf16 makes casts and copies of its own, and its prediction may "
+    "differ by some percent"
 )
 
 
@@ -50,15 +54,34 @@ class Change:
     how: str
     """How a sentence about it begins."""
     step: Step
-    """With the change."""
+    """With the change; op for op the step that was traced."""
     assumption: str = ""
     """What is taken for granted, in a sentence."""
+    traced: Callable[[], Step | None] | None = None
+    """The step as it is traced with the change, where that tells more; it may have other ops."""
+
+    def as_traced(self) -> Change | None:
+        """The same with the step that asking for its options would predict; `None` where that step cannot run."""
+        try:
+            step = None if self.traced is None else self.traced()
+        except RooflightError:  # advice never spoils what was asked
+            return None
+        return self if step is None else replace(self, step=step, assumption="", traced=None)
 
     def and_graphs(self) -> Change:
         """The same, captured as one CUDA graph."""
         graph = as_graph(self.step)
-        return Change(f"graph + {self.key}", f"{graph.words}, and {self.words}", f"{graph.options} {self.options}",
-                      f"{graph.how} and {self.how}", graph.step, self.assumption)  # fmt: skip
+        between = ", " if is_live(self.step.ledger.header) else " "
+        return Change(f"graph + {self.key}", f"{graph.words}, and {self.words}",
+                      between.join((graph.options, self.options)), f"{graph.how} and {self.how}", graph.step,
+                      self.assumption)  # fmt: skip
+
+
+def _option(step: Step, option: str) -> str:
+    """As it is asked for. A live module is its caller's: he has keywords, and converts it himself."""
+    if not is_live(step.ledger.header):
+        return option
+    return "model.bfloat16()" if option == _BF16 else f"{option.removeprefix('--').replace('-', '_')}=True"
 
 
 def changes_of(step: Step, predictor: Predictor) -> Iterator[Change]:
@@ -67,21 +90,33 @@ def changes_of(step: Step, predictor: Predictor) -> Iterator[Change]:
     precisions = {task.precision for task in step.tasks}
     on_gpu = predictor.device.kind == "gpu"
     if precisions & {"fp32", "tf32"} and timed_in_bf16(predictor):
-        yield Change("bf16", "bf16 for the whole model", "--dtype bf16", "in bf16", in_bf16(step), BF16_ASSUMES)
+        target = target_for(predictor.device.kind, predictor.device.capability)
+        again = None if step.traced_in is None else partial(step.traced_in, "bf16", target)
+        yield Change("bf16", "bf16 for the whole model", _option(step, _BF16), "in bf16",
+                     in_bf16(step), BF16_ASSUMES, again)  # fmt: skip
     if has_fp32_products(step) and "tf32" in predictor.device.tensor_flops_per_s:
-        yield Change("TF32", "TF32 in matrix work", "--tf32", "with TF32", in_tf32(step))
+        yield Change("TF32", "TF32 in matrix work", _option(step, "--tf32"), "with TF32", in_tf32(step))
     if (sizes := uneven_sizes(step)) and not step.is_compiled:  # the compiler pads by itself
         named = " and ".join(f"{size:,} padded to {_up(size):,}" for size in sizes[:2])
         more = f" and {len(sizes) - 2} more sizes" if len(sizes) > 2 else ""
-        yield Change("pad", f"{named}{more}", "--pad", f"with {named}{more}", padded(step))
+        yield Change("pad", f"{named}{more}", _option(step, "--pad"), f"with {named}{more}", padded(step))
     if has_convolutions(step) and not is_channels_last(step):
         words = "channels_last for model and images"
-        yield Change("channels_last", words, "--channels-last", "in channels_last", in_channels_last(step))
+        yield Change(
+            "channels_last", words, _option(step, "--channels-last"), "in channels_last", in_channels_last(step)
+        )
     if "foreach" in families and on_gpu:
         how = "with a fused optimizer (fused=True)"
-        yield Change("fused", "a fused optimizer (fused=True)", "--fused", how, fused(step))
+        yield Change("fused", "a fused optimizer (fused=True)", _option(step, "--fused"), how, fused(step))
     if not step.is_compiled and on_gpu:
-        yield Change("compile", "torch.compile", "--compile", "under torch.compile", compiled(step), COMPILE_ASSUMES)
+        yield Change(
+            "compile",
+            "torch.compile",
+            _option(step, "--compile"),
+            "under torch.compile",
+            compiled(step),
+            COMPILE_ASSUMES,
+        )
     if not step.is_graph and on_gpu:
         yield as_graph(step)
 
@@ -92,7 +127,9 @@ def as_graph(step: Step) -> Change:
                    if waits})  # fmt: skip
     but = f" (without {asks[0]}, which no graph can hold)" if asks else ""
     made = replace(step, execution=execution(compile=step.is_compiled, graphs=True))
-    return Change("graph", f"one CUDA graph for the step{but}", "--graphs", f"as one CUDA graph{but}", made)
+    return Change(
+        "graph", f"one CUDA graph for the step{but}", _option(step, "--graphs"), f"as one CUDA graph{but}", made
+    )
 
 
 def as_asked(step: Step) -> Step:

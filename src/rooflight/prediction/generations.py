@@ -12,7 +12,7 @@ from rooflight.prediction.asked import DOES_NOT_FIT
 from rooflight.prediction.prepared import Step
 from rooflight.prediction.result import Predictions
 from rooflight.prediction.what_fits import Asked
-from rooflight.trace.target import HOPPER, OLDEST, generation, needed_for
+from rooflight.trace.target import HOPPER, generation, needed_for, target_for
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,7 @@ def _capability(device: Device) -> int:
 
 
 def _target(device: Device) -> str:
-    if device.kind == "cpu":
-        return "cpu"
-    capability = _capability(device)
-    return "cuda" if capability >= HOPPER else f"cuda:{max(capability, OLDEST)}"
+    return target_for(device.kind, device.capability)
 
 
 def joined(parts: Sequence[Predictions], devices: Sequence[Device]) -> Predictions:

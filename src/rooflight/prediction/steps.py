@@ -11,7 +11,7 @@ from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import Ledger
 from rooflight.prediction.batches import DoesNotScale, check_scales, prime_for
 from rooflight.prediction.kept_traces import KeptTrace
-from rooflight.prediction.prepared import PreparedTrace, Step
+from rooflight.prediction.prepared import PreparedTrace, Step, TracedIn
 from rooflight.trace import TraceOptions
 
 if TYPE_CHECKING:
@@ -37,12 +37,25 @@ class Traces:
         """Nobody can have changed torch's switches before this is asked."""
         self._single: dict[tuple[TraceOptions, int], Step] = {}
         self._scaled: dict[tuple[TraceOptions, int], PreparedTrace | DoesNotScale] = {}
+        self._in: dict[str, Traces] = {}
 
     def changed(self, **changes: Any) -> Traces:
         """Those of the step with some of what names it changed."""
         if not changes:
             return self
-        return Traces(self.model, self._inputs, self._kwargs, **{**self.which, **changes})
+        made = Traces(self.model, self._inputs, self._kwargs, **{**self.which, **changes})
+        made._loads_torch = self._loads_torch
+        return made
+
+    def traced_in(self, batch: int, options: TraceOptions, *, scaled: bool) -> TracedIn:
+        """What traces the step in another precision, the way it was traced in its own."""
+
+        def traced(dtype: str, target: str) -> Step:
+            if dtype not in self._in:
+                self._in[dtype] = self.changed(dtype=dtype)
+            return self._in[dtype].steps([batch], replace(options, target=target), scaled=scaled)[0][0]
+
+        return traced
 
     def steps(self, batches: Sequence[int], options: TraceOptions, *,
               scaled: bool = False) -> tuple[list[Step], tuple[str, ...]]:  # fmt: skip
@@ -68,7 +81,8 @@ class Traces:
         key = options, batch
         if key not in self._single:
             step = PreparedTrace(self._traced(options, batch)[0], None).at(None)
-            self._single[key] = replace(step, larger=lambda other: self._at(options, other))
+            self._single[key] = replace(step, larger=lambda other: self._at(options, other),
+                                        traced_in=self.traced_in(batch, options, scaled=False))  # fmt: skip
         return self._single[key]
 
     def _one_for_all(self, options: TraceOptions, prime: int) -> PreparedTrace | DoesNotScale:
@@ -83,8 +97,12 @@ class Traces:
     def _from_one(self, options: TraceOptions, prime: int) -> PreparedTrace:
         kept = KeptTrace.of(self.model, self.which, options, prime) if self._loads_torch else None
         known = None if kept is None else kept.read()
+
+        def traced_in(batch: int | None) -> TracedIn:
+            return self.traced_in(batch or prime, options, scaled=True)
+
         if known is not None:
-            return PreparedTrace(known, prime)
+            return PreparedTrace(known, prime, traced_in)
         try:
             ledger, workload = self._traced(options, prime)
         except (BadInput, TraceFailed):
@@ -95,7 +113,7 @@ class Traces:
         check_scales(ledger, prime, sizes)
         if kept is not None:
             kept.write(ledger)
-        return PreparedTrace(ledger, prime)
+        return PreparedTrace(ledger, prime, traced_in)
 
     def _traced(self, options: TraceOptions, batch: int) -> tuple[Ledger, Workload]:
         from rooflight.trace import trace

@@ -15,8 +15,9 @@ from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
+from rooflight.prediction.rebuilt import Rebuilt, rebuilt
 from rooflight.reporting.report.details import Details, details_of
-from rooflight.reporting.report.outlook import Again, Outlook, again, outlook, usable
+from rooflight.reporting.report.outlook import Outlook, outlook, usable
 from rooflight.reporting.report.tree import Tree, tree_of
 
 
@@ -54,16 +55,16 @@ class Told:
         return self.is_measured and self.ledger.header.target == "cpu"
 
     @cached_property
-    def again(self) -> Again | str:
+    def again(self) -> Rebuilt | str:
         """The same step by name, or why it cannot be had."""
-        return again(self.ledger)
+        return rebuilt(self.ledger)
 
     @cached_property
     def elsewhere(self) -> Ledger:
         """The step as a GPU would run it: of one that ran on a CPU, built again where that can be."""
         if not self.ran_on_cpu:
             return self.ledger
-        if isinstance(self.again, Again):
+        if isinstance(self.again, Rebuilt):
             return self.again.ledger
         return replace(self.ledger, kernels=(), measurements=(), header=replace(self.ledger.header, target="cuda"))
 
