@@ -105,6 +105,11 @@ def test_a_study_is_read_and_its_claims_are_understood(tmp_path: Path) -> None:
         )
         assert 0 < row.values["conv2/kernel_time.predicted"] < row.values["gpu_busy.predicted"]
         assert row.facts["fits"] == "yes"
+    index = json.loads((FOLDER / "study" / "index.json").read_text())
+    for row, then in zip(rows, index["rows"], strict=True):
+        old = {name.replace("gpu_time", "kernel_time" if "/" in name else "gpu_busy"): value
+               for name, value in then["values"].items()}  # fmt: skip
+        assert row.values == old
     (judged,) = claims(load_study(folder).plan.claim, rows)
     assert judged.verdict == "held"
     # As results are passed on, without their journal.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +9,7 @@ import click
 
 from rooflight.commands.form_options import form_options, forms
 from rooflight.commands.terminal import say
+from rooflight.spec import shell
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
@@ -62,5 +61,5 @@ def _read(path: Path) -> Ledger:
     from rooflight.importing import read
 
     ledger = read(path)
-    header = msgspec.structs.replace(ledger.header, command=shlex.join(["rooflight", *sys.argv[1:]]))
+    header = msgspec.structs.replace(ledger.header, command=shell("import", path))
     return msgspec.structs.replace(ledger, header=header)
