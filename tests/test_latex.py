@@ -206,7 +206,7 @@ def test_the_width_of_the_text_is_that_of_an_article():
 
 @pytest.mark.parametrize("width", ["16", "cm", "-16cm", "16 parsec", "1e3pt", "", "\N{ARABIC-INDIC DIGIT FOUR}0cm"])
 def test_a_width_has_a_unit(width):
-    with pytest.raises(BadInput, match=r"a number with its unit \(cm, mm, in or pt\), such as --width 16cm"):
+    with pytest.raises(BadInput, match=r"a number with its unit \(cm, mm, in or pt\), such as width=\"16cm\""):
         width_in_pt(width)
 
 

@@ -44,7 +44,7 @@ def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
 
 
 def _taken(path: Path) -> BadFile:
-    return BadFile(f"{path} exists already: add --force (in Python force=True) to replace it, or give another name")
+    return BadFile(f"{path} exists already: add --force to replace it, or give another name")
 
 
 def check_writable(path: str | Path, *, force: bool) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rooflight.commands.terminal import make_console
-from rooflight.files import write_atomically
+from rooflight.files import save, write_atomically
 from rooflight.ledger import Ledger
 from rooflight.reporting.document import Document
 from rooflight.reporting.writers import write
@@ -23,6 +24,17 @@ def show(document: Document, to: str, *, output: Path | None = None, force: bool
         return
     form: Any = to
     deliver(write(document, form, report=False), output, force=force)
+
+
+def keep(ledger: Ledger, document: Callable[[str], Document], output: Path, to: str, *, force: bool,
+         told: str = "") -> str:  # fmt: skip
+    """Into a file: the ledger itself as JSON, `document` of the form in any other. What there is to say of it; `told`
+    is of a ledger."""
+    if to == "json":
+        save(ledger, output, force=force)
+    else:
+        show(document(to), to, output=output, force=force)
+    return f"wrote {output}{told if to == 'json' else ''}"
 
 
 def show_roofline(ledger: Ledger, on: str) -> None:

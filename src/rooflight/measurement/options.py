@@ -8,8 +8,10 @@ from typing import Literal
 from rooflight.counting.metrics import Level
 from rooflight.errors import BadInput
 from rooflight.ledger import Execution
+from rooflight.spec import Field
 
 CounterBackend = Literal["auto", "cupti", "ncu", "none"]
+_REPEAT = Field("Plain steps to take the time of.", key="repeat", kind="number")
 COUNTER_BACKENDS: tuple[CounterBackend, ...] = ("auto", "cupti", "ncu", "none")
 LEVELS: tuple[Level, ...] = ("dram", "l2", "l1")
 
@@ -31,8 +33,7 @@ class MeasureOptions:
     compile_mode: str | None = None
 
     def __post_init__(self) -> None:
-        if self.repeat < 1:
-            raise BadInput(f"--repeat must be at least 1, got {self.repeat}")
+        _REPEAT.read(self.repeat)
         if self.counters not in COUNTER_BACKENDS:
             raise BadInput(f"unknown counters {self.counters!r}; known: {', '.join(COUNTER_BACKENDS)}")
         if wrong := [level for level in self.levels if level not in LEVELS]:

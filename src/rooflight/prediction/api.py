@@ -111,13 +111,13 @@ def predict(
 
         >>> rooflight.predict("resnet50", on=["a100", "h200"], batch=[1, 8, 64], step="train")
     """
-    spec = StepSpec.given(model, step, verb="predict")
+    spec = StepSpec.given(model, step, verb="predict", inputs=inputs, kwargs=kwargs)
     _check_devices(on)
     given = read_calibration(calibration)
     devices = devices_of(on, given)
     batches, live = _batches(spec, model), spec.model if isinstance(model, (str, StepSpec)) else model
     layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
-    ppp = given_ppp(ppp) if isinstance(ppp, (int, float)) else ppp
+    ppp = ppp if ppp is None or isinstance(ppp, Ppp) else given_ppp(ppp)
     tier = _tier(devices, tier=tier, ppp=ppp, dtype=spec.autocast or spec.dtype)
     traces = Traces(live, inputs, kwargs, **spec.build)
     asked = Asked(traces, TraceOptions.of(spec, command=command), allocator or "")

@@ -31,7 +31,11 @@ HERE = ("here", "cpu")
 
 
 def read_calibration(given: str | Path | Calibration | None) -> Calibration | None:
-    return given if given is None or isinstance(given, Calibration) else read(Path(given))
+    if given is None or isinstance(given, Calibration):
+        return given
+    if not isinstance(given, (str, Path)):
+        raise BadInput(f"--calibration is a file of `rooflight calibrate`, not {given!r}")
+    return read(Path(given))
 
 
 def devices_of(on: str | Device | Sequence[str | Device], calibration: Calibration | None = None) -> list[Device]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import NoneType
 from typing import Any, Protocol
 
 from msgspec import structs
@@ -301,6 +302,8 @@ def _other_steps(asked: Asked, step: Step, batch: int, half: str | None) -> Iter
 
 
 def settings_given(text: str | None) -> Settings:
+    if not isinstance(text, (str, NoneType)):
+        raise BadInput(f"--allocator is a text, as in PYTORCH_CUDA_ALLOC_CONF, not {text!r}")
     return parse(text) if text else Settings()
 
 

@@ -67,11 +67,11 @@ def parse_target(text: str) -> Target:
         return Target("cpu")
     if text == "cuda":
         return Target("cuda")
-    if match := re.fullmatch(r"cuda:(\d\d\d?)", text):
+    if match := re.fullmatch(r"cuda:(\d\d\d?)", str(text)):
         capability = int(match[1])
         if OLDEST <= capability <= 150:
             return Target("cuda", capability)
-    raise BadInput(f"unknown target {text!r}: use cuda, cuda:80 (a compute capability) or cpu")
+    raise BadInput(f"unknown --target {text!r}: use cuda, cuda:80 (a compute capability) or cpu")
 
 
 @dataclass(frozen=True)

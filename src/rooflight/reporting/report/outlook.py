@@ -88,7 +88,10 @@ def _by_hand(ledger: Ledger, why: str, on: Sequence[str], changed: dict[str, Any
     """The command that answers what a report does not ask by itself."""
     if is_live(ledger.header) or ledger.header.batch is None:
         return Part(missing=why)
-    command = replace(StepSpec.of(ledger.header), **changed).command("predict", on=on)
+    try:
+        command = replace(StepSpec.of(ledger.header), **changed).check().command("predict", on=on)
+    except RooflightError as error:
+        return Part(missing=error.on_command_line)
     return Part(missing=f"{why}; the command below predicts it", command=command)
 
 
