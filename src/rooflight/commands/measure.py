@@ -102,7 +102,7 @@ def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
     if trace_file is not None and spec.compile and not _on_gpu(options["device"]):
         raise BadInput(
             "--trace draws ops and kernels by their time, and a compiled step on the CPU has neither: leave "
-            "--compile or --trace away"
+            "--compile or --trace out"
         )
     if trace_file is not None and not trace_file.name.lower().endswith(".json"):
         raise BadInput(f"--trace {trace_file}: the name must end in .json")
