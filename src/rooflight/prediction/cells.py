@@ -146,7 +146,8 @@ def host_of(step: Step, predictor: Predictor) -> Array:
     key = ("host", id(predictor.calibration), *step.runs_in.items())
     found: Array | None = step.shared.get(key)
     if found is None:
-        found = step.shared[key] = host_seconds(step.ledger, predictor.host, step.runs_in)
+        alike = [step.kinds[kind] for kind in step.kind_of.tolist()]
+        found = step.shared[key] = host_seconds(step.ledger, predictor.host, step.runs_in, alike)
     if step.spared:
         found = found.copy()
         found[list(step.spared)] = 0.0
