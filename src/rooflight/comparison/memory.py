@@ -238,11 +238,13 @@ def _of_step(side: Measured, name: str) -> Number | None:
 
 def _predicted(side: Measured, device: Device) -> SideMemory:
     """From the estimate's own ops and storages. Views are left out: they take nothing and free nothing."""
+    from rooflight.prediction.again import as_run_on
     from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
 
-    ops = side.ledger.ops
-    memory = memories_on(device).of(PreparedTrace(side.ledger, None).at(None), device, timeline=True)
+    ledger, _ = as_run_on(side.ledger, device)
+    ops = ledger.ops
+    memory = memories_on(device).of(PreparedTrace(ledger, None).at(None), device, timeline=True)
     timeline = memory.timeline
     assert timeline is not None
     borrowed: Sequence[int] = timeline.categories.get("workspace", (0,) * len(ops))

@@ -49,7 +49,7 @@ def place(verdict: Verdict) -> str:
         return f"memory side: no FLOPs; {percent_text(verdict.percent_of_roof)} of the memory's bandwidth"
     if verdict.parts > 1:
         return (f"{units.ratio(verdict.intensity)} FLOP/byte, where the ridge of its mix of units is at "
-                f"{units.ratio(verdict.ridge)}; more of its time on the {verdict.side} side; "
+                f"{units.ratio(verdict.ridge)}; more of its time on the {verdict.bound} side; "
                 f"{percent_text(verdict.percent_of_roof)} of the roofs of its ops")  # fmt: skip
     return roof_verdict(verdict.intensity, verdict.ridge, verdict.attainable_flops_per_s, verdict.percent_of_roof)
 

@@ -37,7 +37,7 @@ def why_table(one: Why) -> Table:
         Column(f"why: {one.quantity}", right=False),
         *(Column(name.upper() if both else one.quantity, write) for name in sides),
         *([Column("B − A", write)] if both and one.is_comparable else []),
-        column("share", write=_percent, optional=1),
+        column("share", write=signed_share, optional=1),
         column("evidence", optional=3),
     ]
     return Table("", tuple(columns), tuple(lines), frozenset({0, len(lines) - 1}))
@@ -63,14 +63,15 @@ def _gross(one: Why) -> str:
     whole = one.reference.b if one.reference.b is not None else one.reference.a
     if gross is None or not whole or one.quantity == "memory":
         return ""
-    return f"op by op, without signs: {_percent(gross / whole)}"
+    return f"op by op, without signs: {signed_share(gross / whole)}"
 
 
-def _percent(value: float | None) -> str:
+def signed_share(value: float | None) -> str:
+    """Of a whole, with a minus where it takes away: `12.34%`, `−0.50%`, `100.00%`."""
     if value is None:
         return ""
-    shown = value if abs(value) >= 0.00005 else 0.0  # no -0.00%
-    return f"{shown:+.2%}" if abs(shown) < 0.9995 else f"{shown:.1%}"
+    text = f"{abs(value):.2%}"
+    return f"−{text}" if value < 0 and text != "0.00%" else text
 
 
 def amount_writer(unit: Unit) -> Callable[[float | None], str]:
@@ -92,7 +93,7 @@ def mainly(found: Account | None) -> str:
         return ""
     most = found.causes[0]
     share = most.amount / found.asked
-    return f"{most.name} {_percent(share)}" if abs(share) >= SMALLEST else ""
+    return f"{most.name} {signed_share(share)}" if abs(share) >= SMALLEST else ""
 
 
 def unexplained(found: Account | None) -> float | None:

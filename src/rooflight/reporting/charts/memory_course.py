@@ -42,11 +42,13 @@ def predicted_memory(ledger: Ledger, on: Device | None = None) -> Memory | None:
     """
     if not ledger.ops or not ledger.storages or len({op.rank for op in ledger.ops}) > 1:
         return None
+    from rooflight.prediction.again import as_run_on
     from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
 
     device = _predicted_on(ledger, on)
-    return memories_on(device).of(PreparedTrace(ledger, None).at(None), device, timeline=True)
+    there, _ = as_run_on(ledger, device)
+    return memories_on(device).of(PreparedTrace(there, None).at(None), device, timeline=True)
 
 
 def _predicted_on(ledger: Ledger, on: Device | None) -> Device:

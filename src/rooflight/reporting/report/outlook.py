@@ -1,34 +1,26 @@
 """What a step would take elsewhere: on other devices, at other batches, on many GPUs. Predicted when a report is made.
 
-Batches and many GPUs need the model itself, and a ledger is data: only models that come with rooflight or with a known
-library are built again, by name, and only when that gives the very same step. Nobody's own code is ever run. Devices at
+Batches and many GPUs need the model itself, built again by name where that can be (`prediction/again.py`). Devices at
 the ledger's own batch need nothing but the ledger.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
 from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware.device import Device
-from rooflight.ledger import Ledger, Module, Op, total
+from rooflight.ledger import Ledger
 from rooflight.measured import is_measured
+from rooflight.prediction.again import Again, as_run_on
 from rooflight.prediction.result import Predictions
 from rooflight.spec import StepSpec, is_live
 
-if TYPE_CHECKING:
-    from rooflight.prediction.prepared import Step
-    from rooflight.prediction.what_fits import Asked
-
-_OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):([A-Za-z][\w.-]*)")
-"""Names of architectures; a folder of that name is none."""
 _MOST_BATCH = 4096
 _SIZES, _SIZES_OF_LARGE = 9, 5
 _LARGE = 5_000
@@ -52,24 +44,6 @@ class Outlook:
     """At the ledger's own batch."""
     sweep: Part
     scaling: Part
-
-
-@dataclass(frozen=True)
-class Again:
-    """The step of a ledger, asked for once more by name. What was traced of it serves all questions."""
-
-    asked: Asked
-    step: Step
-    """As a GPU would run it."""
-    scaled: bool
-    """Does one trace serve its own batch and all others?"""
-
-    @cached_property
-    def ledger(self) -> Ledger:
-        """Its estimate."""
-        from rooflight.prediction.prepared import ledger_of
-
-        return ledger_of(self.step)
 
 
 def outlook(ledger: Ledger, devices: Sequence[Device], again: Again | str) -> Outlook:
@@ -146,47 +120,6 @@ def usable(ledger: Ledger, devices: Sequence[Device]) -> tuple[list[Device], tup
     return found, tuple(left_out)
 
 
-def again(ledger: Ledger) -> Again | str:
-    """The ledger's step, built again; or why it cannot be."""
-    try:
-        return _built_again(ledger)
-    except RooflightError as error:
-        return error.on_command_line
-
-
-def _built_again(ledger: Ledger) -> Again:
-    header = ledger.header
-    if header.batch is None or not _is_known(header.model):
-        raise BadInput(f"{header.model} is not built again for a report")
-    from rooflight.prediction.steps import Traces
-    from rooflight.prediction.what_fits import Asked
-    from rooflight.trace import TraceOptions
-
-    spec = StepSpec.of(header)
-    traces, options = Traces(spec.model, **spec.build), TraceOptions.of(spec)
-    # The trace that other batches need serves this one, too. A batch of 1 is apart: some models skip a sum over it.
-    several = header.batch > 1
-    (step,), notes = traces.steps([header.batch], options, scaled=several)
-    if _identity(step.ledger.modules, step.ops_with_cost) != _identity(ledger.modules, ledger.ops):
-        raise BadInput(f"{header.model} as it is built now is not what this ledger was made from (other sizes or "
-                       "options)")  # fmt: skip
-    return Again(Asked(traces, options), step, scaled=several and not notes)
-
-
-def _is_known(model: str) -> bool:
-    from rooflight.models import builtin_names
-
-    if model in builtin_names():
-        return True
-    found = _OF_LIBRARIES.fullmatch(model)
-    return found is not None and not Path(found[1]).exists()
-
-
-def _identity(modules: Sequence[Module], ops: Sequence[Op]) -> tuple[Any, ...]:
-    sums = total(ops)
-    return [(module.path, module.type, module.params) for module in modules], sums.flops, sums.recompute_flops
-
-
 def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
     """The ledger's own step on devices: its ops, with the memory they take there."""
     from rooflight.prediction.asked import memories_on, predictor_of
@@ -195,13 +128,13 @@ def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
 
     header = ledger.header
     plain = replace(ledger, kernels=(), measurements=()) if is_measured(ledger) else ledger
-    step = PreparedTrace(plain, None).at(None)
-    found = [predictor_of(device, None, None) for device in devices]
     memories = memories_on(*devices)
-    cells = cells_of(step, [one for one, _ in found])
-    rows = [
-        replace(cell.prediction(), memory=memories.of(step, device))
-        for cell, device in zip(cells, devices, strict=True)
-    ]
-    notes = tuple(note for _, said in found for note in said)
-    return Predictions(header=header, predictions=tuple(rows), devices=tuple(devices), notes=notes)
+    rows, notes = [], []
+    for device in devices:
+        there, otherwise = as_run_on(plain, device)
+        step = PreparedTrace(there, None).at(None)
+        predictor, said = predictor_of(device, None, None)
+        (cell,) = cells_of(step, [predictor])
+        rows.append(replace(cell.prediction(), memory=memories.of(step, device)))
+        notes += [*said, *([otherwise] if otherwise else [])]
+    return Predictions(header=header, predictions=tuple(rows), devices=tuple(devices), notes=tuple(notes))
