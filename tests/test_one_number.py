@@ -228,3 +228,13 @@ def test_a_saved_step_is_the_same_on_devices_that_run_it_otherwise(name: str, ro
 
     (tmp_path / "said.csv").write_text(f"layer,quantity,value,device\ntotal,bound,{row['bound']},{device}\n")
     assert "1 of 1 right" in rooflight("compare step.json.gz --claims said.csv")
+
+
+def test_a_step_is_the_same_among_other_batches(rooflight) -> None:
+    """What ops cost the host does not hang on the batch that was asked for first."""
+    step = "vit-b-16 --set num_layers=2 --step train --dtype fp16 --on rtx-4090 --json"
+    (alone,) = json.loads(rooflight(f"predict {step} --batch 8"))["predictions"]
+    *_, among = json.loads(rooflight(f"predict {step} --batch 1,2,8"))["predictions"]
+    for name in (*NAMES, "time_s", "host_time_s", "gpu_time_s", "device_bytes"):
+        if name != "gain":
+            same({name: alone[name]}, {name: among[name]})

@@ -225,10 +225,10 @@ def test_a_small_page(against_estimate):
     assert [*written][:1] + [*written][-2:] == ["useful FLOPs", "unexplained", "executed by all units"]
     # conv1 2 × 9 × 32 × 26² × 64, conv2 2 × 9 × 32 × 64 × 24² × 64, linears 2 × 64 × (9,216 × 128 + 128 × 10).
     assert lines["useful FLOPs"][1] == 24_920_064 + 1_358_954_496 + 2 * 64 * (9216 * 128 + 1280) == 1_535_033_344
-    assert written["useful FLOPs"][1:3] == ["1.54 G", "100.0%"]
-    assert written["executed by all units"][1:3] == ["1.57 G", "102.3%"]
+    assert written["useful FLOPs"][1:3] == ["1.54 G", "100.00%"]
+    assert written["executed by all units"][1:3] == ["1.57 G", "102.27%"]
     assert lines["executed by all units"][1] == 1_569_918_592
-    assert "op by op, without signs: +0." in written["unexplained"][3]
+    assert "op by op, without signs: 0." in written["unexplained"][3]
     assert all(row[3] for row in table.written()[1:-1])
 
 

@@ -147,7 +147,9 @@ def host_of(step: Step, predictor: Predictor) -> Array:
     key = ("host", id(predictor.calibration), *step.runs_in.items())
     found: Array | None = step.shared.get(key)
     if found is None:
-        alike = [step.kinds[kind] for kind in step.kind_of.tolist()]
+        ops = step.ledger.ops
+        kinds = [replace(ops[first], cost=kind.cost) for first, kind in zip(step.first_of, step.kinds, strict=True)]
+        alike = [kinds[kind] for kind in step.kind_of.tolist()]
         found = step.shared[key] = host_seconds(step.ledger, predictor.host, step.runs_in, alike)
     if step.spared:
         found = found.copy()
