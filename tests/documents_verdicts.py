@@ -71,7 +71,7 @@ VERDICTS: dict[str, tuple[Expected, ...]] = {
         both("held", "training is three times the forward pass", "less the gradient of the first inputs, 1.1% at most"),
         both("held", "FLOPs are linear in the batch", "attention mixes tokens of a sequence, never sequences"),
         both("held", "time grows less than the batch", "one sequence does not fill a GPU"),
-        both("held", "a larger batch gives more samples a second", "the same"),
+        both("held", "a larger batch gives more samples per second", "the same"),
         both("held", "in bf16 one sequence of 128 tokens leaves the GPU waiting for the host",
              "0.3 to 5 ms of work in steps of 2 to 36 ms"),
         Expected("bf16 makes every step shorter", "held", "refuted",

@@ -24,7 +24,7 @@ def figure(value: float) -> Figure:
 
 
 def device(*, capability: int | None = 90, sms: int = 100, **links: float) -> Device:
-    """A device with these links, in bytes a second, one direction."""
+    """A device with these links, in bytes per second, one direction."""
     return Device(
         name="made-up", title="made up", kind="gpu", vendor="nobody", capability=capability, core_flops_per_s={"fp32": figure(1e13)},
         memory_bytes=figure(8e10), bandwidth_bytes_per_s=figure(1e12), sms=figure(sms), clock_hz=figure(1e9),

@@ -134,7 +134,7 @@ def test_an_existing_file_is_written_over_only_when_asked_to(rooflight, tmp_path
 def test_a_name_or_a_description_that_cannot_be_meant_is_one_clear_line(rooflight, tmp_path):
     for arguments, said in (
         (("-o", str(tmp_path / "x.txt")), "must end in .json or .json.gz"),
-        (("-o", str(tmp_path / "x.json"), "--as", "h200"), "leave --as or --on cpu away"),
+        (("-o", str(tmp_path / "x.json"), "--as", "h200"), "leave --as or --on cpu out"),
     ):
         code, _, err = rooflight("calibrate", "--on", "cpu", *arguments)
         assert code == 2

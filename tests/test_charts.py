@@ -257,7 +257,7 @@ def test_predicted_memory_names_its_device(resnet: Ledger) -> None:
         chart = memory_chart(ledger, on=device)
         assert chart is not None and said in chart.caption
         assert chart.table.columns[1].name == f"allocated, {said}"
-        assert peak_tenants_table(ledger, on=device).columns[0].name == f"alive at the peak, {said}"
+        assert peak_tenants_table(ledger, on=device).note == f"What is alive at the peak, {said}."
 
 
 def test_of_several_ranks_each_row_names_its_own() -> None:
@@ -311,7 +311,7 @@ def test_lanes_of_host_and_gpu() -> None:
         ("stream 7", "gemm"): (20, 30), ("stream 7", "conv"): (50, 80),
     }  # fmt: skip
     assert {row["name"]: row["family"] for row in rows} == {"gemm": "matrix product", "conv": "convolution"}
-    assert "40.0 µs of the 80.0 µs drawn (50.0%)" in chart.caption
+    assert "40.0 µs of the 80.0 µs shown (50.0%)" in chart.caption
     assert ("stream 7", "convolution", 1, pytest.approx(30e-6), pytest.approx(30 / 80)) in chart.table.rows
     assert chart.table.columns[2].name == "kernels, launches, stretches"
     # A quarter of the strip is the launches', then work, a gap, and work to the end.
@@ -515,7 +515,7 @@ def test_lines_of_a_study() -> None:
     ]
     assert lines_of(study_rows(), "throughput") == []
     chart, cells = study_charts([*study_rows("one"), study_rows("two")[0]])
-    assert (chart.name, chart.title) == ("batch-1-time", "one: time of a step")
+    assert (chart.name, chart.title) == ("batch-1-time", "Time of a step: one")
     assert len(values_of(chart.spec)) == 6
     assert (cells.name, [row[0] for row in cells.table.rows]) == ("cells", ["two"])
 
@@ -548,7 +548,7 @@ def test_charts_of_many_models_say_which_are_left_out() -> None:
     """One chart a model, 24 at most; and of 26 cells with one batch, 20 are drawn and all stand in the table."""
     names = [f"m{number}" for number in range(26)]
     found = study_charts([row for name in names for row in study_rows(name)])
-    assert len(found) == 24 and found[-1].title == "m23: time of a step"
+    assert len(found) == 24 and found[-1].title == "Time of a step: m23"
     assert "2 more charts are not shown here, of m24, m25" in found[-1].caption
     found = study_charts([*(row for name in names for row in study_rows(name)), study_rows("last")[0]])
     assert len(found) == 24 and found[-1].name == "cells"

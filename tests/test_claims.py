@@ -13,9 +13,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import rooflight
 from rooflight.claims import WORDS, Checked, Judged, check, estimated, parse_claims, read_claims
@@ -435,6 +437,15 @@ def test_a_model_that_cannot_be_built_again_is_not_guessed() -> None:
     assert row.verdict == "unknown" and "not proportional to the batch" in row.reason
     assert row.needs == "rooflight estimate mnist-cnn --set channels=20,40 -o run.json"
     assert one(changed, "conv2", "flops", 8294400, batch=1).verdict == "right"
+    older = rooflight.estimate("mnist-cnn", batch=4, overrides={"channels": "20,40"}, target="cuda:80")
+    assert one(older, "total", "bytes", 5, batch=1).needs.endswith("--set channels=20,40 --target cuda:80 -o run.json")
+
+
+def test_a_live_module_needs_another_call() -> None:
+    ledger = rooflight.estimate(nn.Linear(4, 4), torch.zeros(2, 4), target="cuda:80")
+    needs = one(ledger, "total", "flops", 5, step="training").needs
+    assert needs == 'rooflight.estimate(model, x, step="train", target="cuda:80")'
+    assert one(ledger, "total", "wall time", 5).needs == "rooflight.measure(model, x)"
 
 
 def test_rows_of_something_else_say_which_ledger_is_needed() -> None:
@@ -443,12 +454,18 @@ def test_rows_of_something_else_say_which_ledger_is_needed() -> None:
         (
             {"model": "vgg13", "quantity": "params"},
             "the ledger is of vgg11, the row of vgg13",
-            "rooflight estimate vgg13",
+            "rooflight estimate vgg13 --batch 16 -o run.json",
         ),
+        ({"model": "VGG-13", "quantity": "params"}, "the row of VGG-13", "rooflight estimate vgg13 --batch 16"),
+        ({"model": "My net (2)", "quantity": "params"}, "the row of My net (2)", "a ledger of My net (2)"),
         ({"step": "training", "quantity": "flops"}, "the ledger is of an inference", "--step train"),
         ({"precision": "bf16", "quantity": "param bytes"}, "the ledger is in fp32", "--dtype bf16"),
         ({"quantity": "wall time"}, "nothing was measured", "rooflight measure vgg11"),
-        ({"quantity": "dram bytes", "device": "V100"}, "nothing was measured on V100", "on V100"),
+        (
+            {"quantity": "dram bytes", "device": "V100"},
+            "nothing was measured on V100",
+            "on V100: rooflight measure vgg11",
+        ),
         ({"quantity": "peak", "device": "V999"}, "there is no device", ""),
         ({"quantity": "peak", "device": "/etc/passwd"}, "no files", ""),
         ({"quantity": "peak"}, "The row names none", "the column device"),

@@ -198,7 +198,7 @@ def test_a_compiled_step_has_totals_but_no_timeline():
     assert memory.b.peak_allocated_bytes and memory.b.highest is None and not memory.joined
     page = compare_tables.compare_document(comparison, by="module", depth=0, folded=True)
     assert "memory of A is predicted for h200, as an eager step" in page.notes
-    assert [table.rows[0][0] for table in page.tables if table.columns[0].name == "memory at its highest"] == [
+    assert [table.rows[0][0] for table in page.tables if table.columns[0].name == "memory at the peak"] == [
         "A, predicted"
     ]
 
@@ -316,7 +316,7 @@ def test_the_numbers_of_the_command_are_those_of_a_program(run, saved):
 
 def test_markdown_has_the_section_and_csv_only_the_rows(run, saved):
     shown = run("compare", saved, "recorded:h200/gpt2-train-fp32", "--md", "--depth", "0")
-    assert "## Where memory differs most: A predicted, B measured" in shown and "| memory at its highest |" in shown
+    assert "## Where memory differs most: A predicted, B measured" in shown and "| memory at the peak |" in shown
     assert "memory" not in run("compare", saved, "recorded:h200/gpt2-train-fp32", "--csv", "--depth", "0")
 
 

@@ -6,6 +6,7 @@ import html
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,15 @@ from rooflight.metrics import METRICS
 from rooflight.reporting.claims_tables import claims_document
 from rooflight.reporting.columns import CATALOGUE, column
 from rooflight.reporting.compare_tables import compare_document
-from rooflight.reporting.document import Document
+from rooflight.reporting.document import Document, Section
 from rooflight.reporting.ledger_documents import estimate_document, ledger_document, log_document, measure_document
 from rooflight.reporting.predict_document import predict_document
 from rooflight.reporting.study_document import study_document
+from rooflight.reporting.table import Column, Table
 from rooflight.reporting.writers import write
 from rooflight.reporting.writers.notebook import document_notebook
 from rooflight.reporting.writers.terminal import print_document
+from rooflight.reporting.written import figure
 from rooflight.study.api import load as load_study
 
 MNIST = "recorded:h200/mnist-cnn-train-tf32"
@@ -63,8 +66,7 @@ def shown(document: Document, form: str) -> str:
         return plain(console.file.getvalue())
     content = document_notebook(document) if form == "notebook" else write(document, form).decode()
     if form == "md":
-        content = re.sub(r"\\([\\`*_\[\]|#])", r"\1", content).replace("&nbsp;", " ").replace("&lt;", "<")
-        return plain(content)
+        return plain(html.unescape(re.sub(r"\\([-+>.)\\`*_\[\]|#$~])", r"\1", content)))
     if form == "html":
         content = re.sub(r"(?s)<script.*?</script>|<style.*?</style>", "", content)
     return plain(html.unescape(re.sub(r"</?[a-z][^>]*>", "", content)))
@@ -146,3 +148,89 @@ def test_a_ledger_chooses_its_document():
     assert ledger_document(ledger).title == measure_document(ledger).title
     estimate = rooflight.estimate("mnist-cnn")
     assert ledger_document(estimate).lines == estimate_document(estimate).lines
+
+
+STEERING = "a\x1b[31mb\x1b]0;c\x07\x9b2J\x00\u202ed\ne\rf [bold] [/b] $x$ &lt; **g**"
+
+
+def table_of(*cells, **more) -> Table:
+    columns = tuple(Column(f"c{i}", str, right=False) for i in range(len(cells)))
+    return Table("a table", columns, (cells,), **more)
+
+
+@pytest.mark.parametrize("form", ["terminal", "notebook", "html", "md", "latex", "csv", "json"])
+def test_a_name_steers_no_form(form):
+    """Neither a terminal that shows the file, nor the table in which the name stands."""
+    table = replace(table_of(STEERING, "beside"), title=STEERING)
+    document = Document(STEERING, lines=(STEERING,), sections=(Section("s", STEERING, tables=(table,)),),
+                        notes=(STEERING,))  # fmt: skip
+    if form == "terminal":
+        console = Console(width=400, file=io.StringIO(), color_system=None)
+        print_document(document, console)
+        content = console.file.getvalue()
+        (row,) = [line for line in content.splitlines() if "beside" in line]
+        assert "a[31mb]0;c2Jd e f [bold] [/b] $x$ &lt; **g**" in row
+    elif form == "notebook":
+        content = document_notebook(document)
+    else:
+        content = write(document, form, report=True).decode()
+    if form == "json":
+        return  # escaped there, and as it is
+    if form == "html":
+        content = re.sub(r"(?s)<script.*?</script>|<style.*?</style>", "", content)
+    assert not set(content) & {"\x1b", "\x07", "\x9b", "\x00", "\r", "\u202e"}
+    if form == "md":
+        (row,) = [line for line in content.splitlines() if "beside" in line]
+        assert row == r"| a\[31mb\]0;c2Jd e f \[bold\] \[/b\] \$x\$ &amp;lt; \*\*g\*\* | beside |"
+    if form == "csv":
+        assert len(content.splitlines()) == 3
+
+
+def test_figures_of_mixed_units_are_numbers_for_programs():
+    table = table_of(figure(-0.5, str), figure(None, str), figure(3, str))
+    document = Document("d", sections=(Section("s", tables=(table,)),))
+    assert write(document, "csv").decode().splitlines()[-1] == "-0.5,,3"
+    (found,) = json.loads(write(document, "json"))["report"]["sections"]["s"]["tables"]
+    assert found["rows"] == [{"c0": -0.5, "c1": None, "c2": 3}]
+
+
+@pytest.mark.parametrize("form", ["terminal", "notebook", "html", "md", "latex", "json"])
+def test_a_note_is_in_every_form(form):
+    document = Document("d", sections=(Section("s", tables=(table_of("x", note="A note below it."),)),))
+    content = shown(document, form)
+    assert "Anotebelowit." in content
+    if form == "latex":
+        assert "%Anote" not in content
+
+
+def test_long_tables_tell_the_first_rows_where_people_read():
+    table = Table("t", (Column("n"),), tuple((n,) for n in range(1000)), note="A note.", telling=20)
+    document = Document("d", sections=(Section("s", tables=(table,)),))
+    said = "980 more rows: rooflight report PATH --to csv --section s"
+    for form in ("md", "latex"):
+        content = write(document, form).decode()
+        assert (
+            said.replace("--", "-{}-") in content.replace("\\mbox{-{}-}", "-{}-")
+            if form == "latex"
+            else said in content
+        )
+        assert "19" in content and "20 |" not in content and "A note." in content
+    assert "600 more rows: rooflight report PATH --to csv --section s" in write(document, "html").decode()
+    assert len(write(document, "csv").decode().splitlines()) == 1002
+
+
+def test_a_heading_is_not_said_twice():
+    document = Document("d", sections=(Section("s", "Shares", tables=(replace(table_of("x"), title="shares"),)),))
+    assert write(document, "md").decode().count("Shares") == 1
+
+
+def test_of_a_path_that_is_too_long_the_end_stays():
+    table = Table("", (Column("first in", right=False), Column("time")), (("transformer.h.0.mlp.c_proj", "1" * 27),))
+    console = Console(width=50, file=io.StringIO(), color_system=None)
+    print_document(Document("d", sections=(Section("s", tables=(table,)),)), console)
+    assert ".0.mlp.c_proj " in console.file.getvalue() and "transformer" not in console.file.getvalue()
+
+
+def test_a_long_name_may_be_broken_in_a_page():
+    content = write(Document("d", sections=(Section("s", tables=(table_of("a" * 200, "x"),)),)), "html").decode()
+    assert f"<td class=w>{'a' * 200}</td><td class=n>x</td>" in content

@@ -42,7 +42,7 @@ def test_measurements_and_kernels_come_back_too(ledger, tmp_path):
 def test_an_existing_file_is_kept_unless_forced(ledger, tmp_path):
     path = tmp_path / "run.json"
     path.write_text("precious")
-    with pytest.raises(BadFile, match="--force"):
+    with pytest.raises(BadFile, match="add force=True"):
         files.save(ledger, path)
     assert path.read_text() == "precious"
     files.save(ledger, path, force=True)

@@ -76,11 +76,12 @@ def test_a_full_disk_is_no_hindrance(cache: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_oldest_of_a_kind_go(cache: Path) -> None:
-    kept.write("other-1", b"")
+    kept.write("other-1", b"content")
+    size = (cache / "other-1").stat().st_size
     for number in range(5):
-        kept.write(f"one-{number}", b"", most=3)
+        kept.write(f"one-{number}", b"content", most=3 * size)
         os.utime(cache / f"one-{number}", ns=(number, number))
-    kept.write("one-5", b"", most=3)
+    kept.write("one-5", b"content", most=3 * size)
     assert {path.name for path in cache.iterdir()} == {"other-1", "one-3", "one-4", "one-5"}
 
 
@@ -88,8 +89,10 @@ def test_the_oldest_of_a_kind_go(cache: Path) -> None:
 
 
 def test_a_trace_is_known_by_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    switches: dict[str, str] = {}
+
     def name(model: str = "mnist-cnn", options: TraceOptions = OPTIONS, batch: int = 1619, **which: object) -> str:
-        found = KeptTrace.of(model, {**WHICH, **which}, options, batch)
+        found = KeptTrace.of(model, {**WHICH, **which}, options, batch, switches)
         assert found is not None
         return found.name
 
@@ -98,13 +101,22 @@ def test_a_trace_is_known_by_all_that_it_depends_on(monkeypatch: pytest.MonkeyPa
     others = [name("resnet50"), name(batch=1637), name(step="infer"), name(dtype="bf16"), name(overrides={"a": "1"}),
               name(options=replace(OPTIONS, target="cuda:70")), name(options=replace(OPTIONS, tf32=True)),
               name(options=replace(OPTIONS, checkpoint=("blocks",)))]  # fmt: skip
-    monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
+    switches["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] = "1"
     others.append(name())
     monkeypatch.setattr(kept_traces, "version", lambda package: "2.11.0")
     others.append(name())
     monkeypatch.setattr(kept_traces, "_code", lambda: "changed")
     others.append(name())
     assert len({first, *others}) == 1 + len(others)
+
+
+def test_the_environment_is_read_only_before_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch sets variables of its own when it is loaded: a key made after that would be another one."""
+    monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
+    assert kept_traces.switches_of_torch() is None  # this test's process has it
+    monkeypatch.delitem(sys.modules, "torch")
+    found = kept_traces.switches_of_torch()
+    assert found is not None and found["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] == "1"
 
 
 def test_the_code_that_traces_is_known_by_what_it_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -122,10 +134,10 @@ def test_the_code_that_traces_is_known_by_what_it_says(monkeypatch: pytest.Monke
 
 
 def test_others_models_and_those_of_a_cpu_are_not_kept() -> None:
-    assert KeptTrace.of("hf:gpt2", WHICH, OPTIONS, 1619) is None
-    assert KeptTrace.of("file.py:model", WHICH, OPTIONS, 1619) is None
-    assert KeptTrace.of(object(), WHICH, OPTIONS, 1619) is None
-    assert KeptTrace.of("mnist-cnn", WHICH, replace(OPTIONS, target="cpu"), 1619) is None
+    assert KeptTrace.of("hf:gpt2", WHICH, OPTIONS, 1619, {}) is None
+    assert KeptTrace.of("file.py:model", WHICH, OPTIONS, 1619, {}) is None
+    assert KeptTrace.of(object(), WHICH, OPTIONS, 1619, {}) is None
+    assert KeptTrace.of("mnist-cnn", WHICH, replace(OPTIONS, target="cpu"), 1619, {}) is None
 
 
 def test_a_kept_trace_is_the_trace(cache: Path) -> None:
@@ -200,3 +212,10 @@ def test_a_report_of_another_batch_shares_the_trace(cache: Path, tmp_path: Path)
     assert said("report", str(tmp_path / "8.json"), "--to", "md", "--on", "h200")[1]
     assert not said("report", str(tmp_path / "32.json"), "--to", "md", "--on", "h200")[1]
     assert isinstance(rooflight.load(tmp_path / "8.json"), Ledger)
+
+
+def test_a_second_prediction_needs_no_torch_and_is_the_same(cache: Path) -> None:
+    """With its advice: bf16 is a trace of its own."""
+    line = ("predict", "resnet18", "--batch", "4", "--step", "train", "--on", "h200,a100", "--json")
+    first, loaded = said(*line)
+    assert loaded and said(*line) == (first, False)

@@ -16,6 +16,7 @@ from report_pages import ROOT, hostile_ledger
 import rooflight
 from rooflight.commands.main import main
 from rooflight.errors import BadInput
+from rooflight.reporting.document import first_rows
 from rooflight.reporting.report.api import make
 from rooflight.reporting.writers import write
 from rooflight.reporting.writers.latex import TEXT_WIDTH_PT, _grid, document_latex, width_in_pt
@@ -41,7 +42,7 @@ def reports():
 
 
 def tables(report) -> list[Grid]:
-    return [_grid(table) for table in report.tables]
+    return [_grid(first_rows(table, table.telling, "")) for table in report.tables]
 
 
 def unbroken(tex: str) -> str:
@@ -205,7 +206,7 @@ def test_the_width_of_the_text_is_that_of_an_article():
 
 @pytest.mark.parametrize("width", ["16", "cm", "-16cm", "16 parsec", "1e3pt", "", "\N{ARABIC-INDIC DIGIT FOUR}0cm"])
 def test_a_width_has_a_unit(width):
-    with pytest.raises(BadInput, match=r"a number with its unit \(cm, mm, in or pt\), such as --width 16cm"):
+    with pytest.raises(BadInput, match=r"a number with its unit \(cm, mm, in or pt\), such as width=\"16cm\""):
         width_in_pt(width)
 
 

@@ -93,7 +93,7 @@ def test_the_ledger_is_saved_and_shown_again(run, tmp_path, monkeypatch):
     code, _, err = run("mnist-cnn", *QUICK, "-o", path)
     assert (code, err) == (
         2,
-        f"rooflight: {path} exists already: add --force (in Python force=True) to replace it, or give another name\n",
+        f"rooflight: {path} exists already: add --force to replace it, or give another name\n",
     )
     code, _, _ = run("mnist-cnn", *QUICK, "-o", path, "--force")
     assert code == 0 and rooflight.load(path) != ledger

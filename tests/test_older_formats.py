@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
+from importlib.resources import files
 from pathlib import Path
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
 import rooflight
+from rooflight.commands.main import cli
 from rooflight.files import load
+from rooflight.hardware.calibration import read as read_calibration
 from rooflight.ledger import FORMAT_VERSION
 from rooflight.measured import Measured
 from rooflight.metrics import QUANTITIES
@@ -43,6 +50,50 @@ def test_a_measurement_of_a_cpu_and_a_recording_keep_their_times() -> None:
     assert recorded.origin == "recorded" and recorded.total.get("kernel_time_s") == pytest.approx(9.6396e-3, rel=1e-3)
 
 
+def test_every_number_of_a_measurement_is_what_the_file_holds() -> None:
+    for name, path in {"measured": FOLDER / "measured.json.gz", "regions": FOLDER / "regions.json.gz",
+                       "recorded": files(rooflight) / "recordings" / "h200" / "mnist-cnn-infer-tf32.json.gz"}.items():  # fmt: skip
+        raw = json.loads(gzip.decompress(path.read_bytes()))
+        assert raw["format_version"] < FORMAT_VERSION, name
+        ledger = load(path)
+        for rows, found in ((raw["measurements"], ledger.measurements), (raw.get("kernels", []), ledger.kernels)):
+            assert len(rows) == len(found)
+            for row, now in zip(rows, found, strict=True):
+                held = {
+                    "kernel_time_s" if key == "gpu_time_s" else key: one
+                    for key, one in row.get("quantities", {}).items()
+                }
+                assert {key: one.value for key, one in now.quantities.items()} == {
+                    key: one["value"] for key, one in held.items()
+                }, name
+
+
+def test_a_calibration_is_read() -> None:
+    """Three points of each kind of the H200's; the whole of it times every prediction."""
+    path = FOLDER / "calibration.json.gz"
+    raw = json.loads(gzip.decompress(path.read_bytes()))
+    found = read_calibration(path)
+    assert (found.device, found.made) == ("NVIDIA H200", "2026-11-15")
+    assert msgspec.to_builtins(found.ceilings) == raw["ceilings"] and msgspec.to_builtins(found.host) == raw["host"]
+    assert [point.family for point in found.points] == [point["family"] for point in raw["points"]]
+    assert [[list(row) for row in point.rows] for point in found.points] == [point["rows"] for point in raw["points"]]
+    assert rooflight.predict("mnist-cnn", calibration=path, on="h200", advice=False)[0].time_s > 0
+
+
+def test_todays_predictions_have_every_field_of_then_and_its_numbers(tmp_path: Path) -> None:
+    """A program that reads them keeps working. Times moved with what is known of the device, amounts did not."""
+    then = json.loads((FOLDER / "predictions.json").read_text())
+    path = tmp_path / "now.json"
+    CliRunner().invoke(cli, ["predict", "mnist-cnn", "--batch", "4", "--on", "h200", "-o", str(path)])
+    now = json.loads(path.read_text())
+    assert set(then) <= set(now) and set(then["header"]) <= set(now["header"])
+    (old,), (new,) = then["predictions"], now["predictions"]
+    assert set(old) <= set(new) and set(old["memory"]) <= set(new["memory"])
+    for name in ("device", "tier", "batch", "flops", "kernels", "gpus"):
+        assert new[name] == old[name], name
+    assert new["time_s"] == pytest.approx(old["time_s"], rel=0.2)
+
+
 def test_a_study_is_read_and_its_claims_are_understood(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     shutil.copytree(FOLDER / "study", folder)
@@ -54,6 +105,11 @@ def test_a_study_is_read_and_its_claims_are_understood(tmp_path: Path) -> None:
         )
         assert 0 < row.values["conv2/kernel_time.predicted"] < row.values["gpu_busy.predicted"]
         assert row.facts["fits"] == "yes"
+    index = json.loads((FOLDER / "study" / "index.json").read_text())
+    for row, then in zip(rows, index["rows"], strict=True):
+        old = {name.replace("gpu_time", "kernel_time" if "/" in name else "gpu_busy"): value
+               for name, value in then["values"].items()}  # fmt: skip
+        assert row.values == old
     (judged,) = claims(load_study(folder).plan.claim, rows)
     assert judged.verdict == "held"
     # As results are passed on, without their journal.

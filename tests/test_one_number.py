@@ -166,12 +166,9 @@ def test_every_advice_is_an_option_that_gives_its_figure(name: str, rooflight) -
     assert row["advice"], "this step has none, and the test shows nothing"
     for advice in row["advice"]:
         (other,) = json.loads(rooflight(f"predict {STEPS[name]} {advice['options']} --on h200 --json"))["predictions"]
-        # A bf16 trace has casts that an fp32 one has not: what it says of bf16 is said to be about right.
-        near = 0.1 if "dtype" in advice["options"] else 1e-9
-        assert ("dtype" in advice["options"]) == ("traced for itself" in advice["assumption"])
-        assert other["time_s"] == pytest.approx(advice["time_s"], rel=near), advice["options"]
+        assert other["time_s"] == pytest.approx(advice["time_s"], rel=1e-9), advice["options"]
         gain = other["throughput"] / row["throughput"] - 1
-        assert gain == pytest.approx(advice["gain"], rel=2 * near, abs=2 * near), advice["options"]
+        assert gain == pytest.approx(advice["gain"], rel=1e-9, abs=1e-9), advice["options"]
         assert advice["gain"] >= metrics.WORTH
 
 

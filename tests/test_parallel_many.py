@@ -174,6 +174,8 @@ def test_nodes_are_those_of_the_devices_file(device, gpus, nodes, expected):
     said = [note for note in many.notes if "joined by a network" in note]
     assert len(said) == (many.nodes != nodes)
     assert all(str(many.nodes) in note and find(device).gpus_per_node.source in note for note in said)
+    asked = f"Asked for were {gpus} in each of {nodes} nodes; --gpus is of one node, so for {gpus} in all leave --nodes"
+    assert all((asked in note) is (nodes > 1) for note in said)
     assert any(line.startswith("between nodes:") for line in many.assumptions) is (many.nodes > 1)
 
 

@@ -891,6 +891,38 @@ def test_changed_tasks_are_those_of_the_model_that_was_changed():
     assert all(task.numbers[-1] for task in changes.in_channels_last(changed).tasks if task.family.startswith("conv"))
 
 
+@pytest.mark.parametrize("device", ["h200", "a100"])
+def test_bf16_is_what_asking_for_it_predicts(device):
+    """On an A100 attention in bf16 is another kernel than on an H200, which also leaves other copies to be made."""
+    step = {"batch": 8, "step": "train", "seq": 32, "on": device}
+    (plain,) = predict("transformer", **step)
+    (told,) = [one_ for one_ in plain.advice if one_.options == "--dtype bf16"]
+    (asked,) = predict("transformer", **step, dtype="bf16", advice=False)
+    assert told.time_s == asked.time_s and told.changed_kernel_time_s == asked.gpu_time_s
+    assert not told.assumption
+
+
+def test_advice_for_a_live_module_is_in_its_callers_words():
+    model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Tanh(), nn.Linear(512, 512))
+    (found,) = predict(model, torch.randn(65536, 512), on="h200")
+    told = {one_.key: one_ for one_ in found.advice}
+    assert told["TF32"].options == "tf32=True" and told["compile"].options == "compile=True"
+    assert told["bf16"].options == "model.bfloat16()" and "predicted from this trace" in told["bf16"].assumption
+    assert told["graph + bf16"].options == "graphs=True, model.bfloat16()"
+
+
+def test_a_model_that_cannot_run_in_bf16_is_not_told_to(tmp_path, monkeypatch):
+    (tmp_path / "strict.py").write_text(
+        "import torch\nfrom torch import nn\n\nclass Strict(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.fc = nn.Linear(512, 512)\n\n"
+        "    def forward(self, x):\n        if x.dtype != torch.float32:\n            raise ValueError('fp32 only')\n"
+        "        return self.fc(x)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    (found,) = predict("strict.py:Strict", on="h200", batch=8192, input_shape="512")
+    assert found.advice and not any("bf16" in one_.key for one_ in found.advice)
+
+
 def test_what_is_done_already_is_not_advised(trained):
     _, found = advice_for(trained.at(2), graphs=True)
     assert not any("graph" in one_.change for one_ in found)

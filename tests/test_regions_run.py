@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -104,6 +105,13 @@ def test_a_full_output_does_not_cost_the_file(program, tmp_path, form):
         "rooflight: cannot write the output: No space left on device; send it somewhere else, or make room first",
     ]
     assert [row.name for row in regions_of(load(saved))] == ["step", "layer"]
+
+
+def test_the_command_that_is_kept_has_its_options(program, tmp_path):
+    saved, command = tmp_path / "run.json", program(TWO_REGIONS)
+    assert run("--counters", "none", "--level", "l2", "-o", saved, "--", *command).returncode == 0
+    asked = ["rooflight", "run", "--counters", "none", "--level", "l2", "--", *map(str, command)]
+    assert shlex.split(load(saved).header.command) == asked
 
 
 def test_a_reader_that_has_gone_does_not_cost_the_file(program, tmp_path):

@@ -443,13 +443,13 @@ def test_a_chart_is_a_picture_too(mnist, form, begins):
 
 
 def test_errors_say_what_there_is(mnist):
-    with pytest.raises(BadInput, match=r"which picture\? Add --chart: roofline, memory"):
+    with pytest.raises(BadInput, match=r"which picture\? Add chart: roofline, memory"):
         write(mnist, "png")
     with pytest.raises(BadInput, match="no chart 'roofs' in this report: it has roofline"):
         write(mnist, "png", chart="roofs")
-    with pytest.raises(BadInput, match="--chart goes with a picture"):
+    with pytest.raises(BadInput, match="chart goes with a picture"):
         write(mnist, "html", chart="roofline")
-    with pytest.raises(BadInput, match="--section goes with"):
+    with pytest.raises(BadInput, match="sections goes with"):
         write(mnist, "png", chart="roofline", sections=["layers"])
     with pytest.raises(BadInput, match="predicts on GPUs"):
         make(MNIST, on="epyc-9654")
@@ -469,7 +469,7 @@ def test_what_is_not_there_says_why():
 def test_rooflight_report_writes_what_the_name_says(tmp_path):
     path = rooflight.report(rooflight.estimate("mnist-cnn", batch=2), tmp_path / "r.html", on="h200")
     assert path.read_text().startswith("<!DOCTYPE html>")
-    with pytest.raises(BadFile, match="--force"):
+    with pytest.raises(BadFile, match="add force=True"):
         rooflight.report("recorded:h200/mnist-cnn-infer-fp32", path)
     with pytest.raises(BadInput, match=r"must end in \.html"):
         rooflight.report("recorded:h200/mnist-cnn-infer-fp32", tmp_path / "r.xyz")

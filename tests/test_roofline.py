@@ -60,7 +60,7 @@ def test_a_point_by_hand():
     right = roofline(book(conv(moved=155_500)), A100).ops[0]
     assert right.side == "compute"
     assert right.verdict == (
-        "compute side: 1e+03 FLOP/byte is right of the ridge at 100.3; the attainable 156 TFLOP/s is the roof, no time is "
+        "compute side: 1,003 FLOP/byte is right of the ridge at 100; the attainable 156 TFLOP/s is the roof, no time is "
         "known"
     )
 

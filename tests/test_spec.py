@@ -6,12 +6,14 @@ import html
 import inspect
 import re
 import shlex
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import click
 import msgspec
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -23,6 +25,7 @@ import rooflight
 from rooflight.commands.main import cli
 from rooflight.commands.step_options import step_of
 from rooflight.errors import BadInput, RooflightError
+from rooflight.estimation.symbolic import closed_form
 from rooflight.files import load
 from rooflight.ledger import Header, MathModes
 from rooflight.reporting.report.api import make
@@ -42,14 +45,17 @@ from rooflight.spec import (
     repeat,
     shell,
 )
+from rooflight.study.api import _asked as study_asked
 from rooflight.study.api import study
 from rooflight.study.cell import Cell
+from rooflight.study.plan import read_plan
 
 NET = """
 from torch import nn
 def make(width=32):
     return nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, 8, 1))
 """
+RECORDING = "recorded:h200/mnist-cnn-train-tf32"
 VERBS: tuple[Verb, ...] = ("estimate", "measure", "predict")
 
 
@@ -81,6 +87,8 @@ def specs(draw: st.DrawFn, verb: Verb) -> StepSpec:
     values |= {field.name: field.default for field in fields_for(verb) if field.step not in (None, values["step"])}
     if values["foreach"] is not None:
         values["fused"] = False
+    if values["accumulate"] > 1:
+        values |= {name: 1 for name in ("gpus", "nodes") if name in values}
     model = draw(st.sampled_from(["resnet50", "net.py:make", "my folder/it's.py:make", "hf:gpt2"]))
     return StepSpec(model=model, **values)
 
@@ -173,6 +181,33 @@ def test_a_live_module_is_repeated_by_a_call() -> None:
     )
     again = eval(call, {"rooflight": rooflight, "model": Net(4, 4), "x": torch.zeros(2, 4)})
     assert StepSpec.of(again.header) == StepSpec.of(ledger.header)
+
+
+class _Several(nn.Linear):
+    def forward(self, x: torch.Tensor, more: Any = None, *, mask: Any = None) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x if more is None else x + more) * mask
+
+
+def test_the_call_of_a_live_module_has_its_inputs_and_all_that_was_asked() -> None:
+    model, x = _Several(4, 4), torch.zeros(2, 4)
+    ledger = rooflight.estimate(model, x, x, kwargs={"mask": x}, target="cuda:80", on="fake")
+    call = repeat(ledger.header, measured=False)
+    assert call == 'rooflight.estimate(model, x0, x1, kwargs={"mask": mask}, target="cuda:80", on="fake")'
+    again = eval(call, {"rooflight": rooflight, "model": model, "x0": x, "x1": x, "mask": x})
+    assert again == ledger
+    measured = rooflight.measure(model, kwargs={"x": x, "mask": x}, repeat=2, counters="none", autocast="bf16")
+    call = 'rooflight.measure(model, kwargs={"x": x, "mask": mask}, autocast="bf16", counters="none", repeat=2)'
+    assert measured.header.command == repeat(measured.header, measured=True) == call
+
+
+def test_the_command_of_a_measurement_has_all_that_was_asked_of_it() -> None:
+    found = rooflight.measure("mnist-cnn", batch=2, repeat=2, counters="none").header
+    assert repeat(found, measured=True) == "rooflight measure mnist-cnn --batch 2 --counters none --repeat 2 --on cpu"
+    said = "rooflight -q measure mnist-cnn --batch=2 --repeat=2 --trace t.json --output=run.json --by op --level l2"
+    asked = "rooflight measure mnist-cnn --batch 2 --repeat=2 --level l2 --on cpu"
+    assert repeat(msgspec.structs.replace(found, command=said), measured=True) == asked
+    several = StepSpec(model="gpt2").asked("measure", live=None, device="cuda:1", levels=("l2", "l1"), spread=True)
+    assert several == "rooflight measure gpt2 --on cuda:1 --level l2 --level l1 --spread"
 
 
 @pytest.mark.parametrize(
@@ -331,14 +366,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"batch": 0}, "batch must be at least 1, got 0"),
     ({"batch": "x"}, "batch must be a whole number, got 'x'"),
     ({"batch": True}, "batch must be a whole number, got True"),
-    ({"fused": True}, 'fused goes with step="train": add it, or leave fused away'),
+    ({"fused": True}, 'fused goes with step="train": add it, or leave fused out'),
     ({"accumulate": 1.5, "step": "train"}, "accumulate must be a whole number, got 1.5"),
     ({"dtype": "int3"}, "dtype must be one of fp32, bf16, fp16, fp64, got 'int3'"),
-    ({"autocast": torch.float32}, "autocast must be one of bf16, fp16, got 'fp32'"),
+    ({"autocast": torch.float32}, "autocast must be one of bf16, fp16, got torch.float32"),
     ({"tf32": "yes"}, "tf32 is True or False, not 'yes'"),
     ({"input_shape": (0, 3)}, "input_shape '0x3' is no shape: write the sizes of one sample"),
     ({"foreach": True, "fused": True, "step": "train"}, "choose one of foreach and fused"),
     ({"step": "trian"}, "step must be one of infer, train, decode, got 'trian'"),
+    ({"checkpoint": True, "step": "train"}, "checkpoint wants paths of modules"),
+    ({"overrides": 3}, "overrides wants NAME=VALUE, as in overrides={'channels': '20,40'}, got 3"),
+    ({"kwargs": 3}, "kwargs are what the model is called with by name"),
 ]
 
 
@@ -373,6 +411,55 @@ def test_a_live_module_takes_what_it_has() -> None:
         rooflight.estimate(model, x, channels_last=True)
 
 
+ODD: list[tuple[Callable[[], object], str]] = [
+    (lambda: rooflight.predict("mnist-cnn", batch=[]), "batch has no size in it"),
+    (lambda: rooflight.predict("mnist-cnn", torch.zeros(1)), "inputs go with a live module"),
+    (lambda: rooflight.predict("mnist-cnn", ppp="x"), "ppp is a fraction of the peak, such as 0.5, not 'x'"),
+    (lambda: rooflight.predict("mnist-cnn", calibration=3), "calibration is a file of `rooflight calibrate`, not 3"),
+    (lambda: rooflight.predict("mnist-cnn", allocator=3), "allocator is a text"),
+    (lambda: rooflight.predict(StepSpec(model="mnist-cnn", gpus=2.5)), "gpus must be a whole number, got 2.5"),
+    (lambda: rooflight.estimate("mnist-cnn", target=80), "unknown target 80"),
+    (lambda: rooflight.estimate("mnist-cnn", on="tpu"), "on names the tensors of a trace: meta, fake, cpu, cuda"),
+    (lambda: rooflight.estimate(nn.Linear(4, 4), torch.zeros(2, 5)), "change what it is called with"),
+    (lambda: rooflight.measure("mnist-cnn", repeat=1.5), "repeat must be a whole number, got 1.5"),
+    (lambda: rooflight.measure("mnist-cnn", levels="l9"), "unknown level 'l9'"),
+    (lambda: rooflight.report(3), "a report is of a Ledger, a Study or where one is kept, not of int"),
+    (lambda: rooflight.report(RECORDING, "page.html", width="9"), 'width is that of LaTeX\'s tables: it goes with to="latex"'),
+    (lambda: closed_form(nn.Linear(4, 4)), "a closed form needs the step at every batch"),
+    (lambda: study("mnist-cnn", batch=[1]), 'a study needs a folder for what it finds: add folder="FOLDER"'),
+    (lambda: study("mnist-cnn", loss="mse", folder="none"), 'loss goes with step="train"'),
+    (lambda: study("mnist-cnn", step="train", fused=True, foreach=True, folder="none"), "choose one of foreach and"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "said"), ODD, ids=[said[:30] for _, said in ODD])
+def test_odd_values_are_refused_in_one_line(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(RooflightError, match=re.escape(said)):
+        call()
+
+
+def test_what_numpy_and_torch_give_is_taken() -> None:
+    found = rooflight.predict("mnist-cnn", batch=np.array([1, 2]), on="h200", advice=False)
+    assert [row.batch for row in found] == [1, 2]
+    assert rooflight.estimate("mnist-cnn", step="train", fused=np.bool_(True), batch=np.int64(2)).header.fused
+    asked = {"batch": np.array([1, 2]), "dtype": [torch.bfloat16], "input_shape": (1, 28, 28),
+             "overrides": {"channels": "8,16"}}  # fmt: skip
+    plan, _ = study_asked("mnist-cnn", asked)
+    first, _ = plan.cells
+    assert first.at([1]) == StepSpec(model="mnist-cnn", batch=(1,), dtype="bf16", input="1x28x28",
+                                     settings={"channels": "8,16"})  # fmt: skip
+    with pytest.raises(TypeError, match="measure\\(\\) takes no keyword 'on'; did you mean device\\?"):
+        rooflight.measure("mnist-cnn", on="cpu")  # type: ignore[call-arg]
+
+
+def test_a_grids_errors_are_in_the_words_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    for line, said in (('input = "3x"', "input '3x' is no shape"), ("fused = true", 'fused goes with step = "train"')):
+        file.write_text(f'[grid]\nmodel = "mnist-cnn"\n{line}\n')
+        with pytest.raises(BadInput, match=said):
+            read_plan(file)
+
+
 def test_torch_names_of_types_are_taken() -> None:
     for dtype in (torch.float16, "float16", "torch.float16", "half", "fp16"):
         assert rooflight.estimate("mnist-cnn", dtype=dtype).header.dtype == "fp16"
@@ -384,7 +471,7 @@ def test_torch_names_of_types_are_taken() -> None:
     ("words", "said"),
     [
         (["--batch", "0"], "--batch must be at least 1, got 0"),
-        (["--loss", "mse"], "--loss goes with --step train: add it, or leave --loss away"),
+        (["--loss", "mse"], "--loss goes with --step train: add it, or leave --loss out"),
         (["--fused"], "--fused goes with --step train"),
         (["--input", "3x"], "--input '3x' is no shape"),
         (["--channels-last", "--set", "x"], "--set wants NAME=VALUE"),
@@ -403,6 +490,8 @@ def test_messages_in_two_languages() -> None:
         'micro_batches goes with gpus=2; foreach=False, input_shape="int:128". `rooflight measure x --loss mse` stays'
     )
     assert as_options(text) == text.replace("=", " ")
+    assert in_python("--device=cpu, --folder=F, --force") == 'device="cpu", folder="F", force=True'
+    assert as_options("--device=cpu, --folder=F, --force") == "--on cpu, -o F, --force"
     assert (
         in_python("ncu --target-processes all --cap-add=SYS_ADMIN") == "ncu --target-processes all --cap-add=SYS_ADMIN"
     )
@@ -433,7 +522,6 @@ STEPS: dict[str, list[str]] = {
     "resnet50": "resnet50 --batch 2 --dtype bf16 --step train --fused --channels-last".split(),
     "zoo": "torchvision:resnet18 --batch 2 --input 3x64x64 --no-tf32 --graphs".split(),
 }  # fmt: skip
-RECORDING = "recorded:h200/mnist-cnn-train-tf32"
 
 
 def invoked(words: list[str]) -> None:
@@ -485,3 +573,13 @@ def test_every_command_of_a_report_runs_and_loses_nothing(
     assert "report" in verbs
     if name == "own model":  # which a report does not build by itself: for other batches, and for many GPUs
         assert verbs.count("predict") == 2
+
+
+def test_a_report_prints_no_command_that_would_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own many GPUs do not go with what the step accumulates."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET)
+    ledger = rooflight.estimate("net.py:make", input_shape=(3, 8, 8), step="train", loss="mse", accumulate=2)
+    page = write(make(ledger, on="h200"), "md").decode()
+    assert not any("--gpus" in line for line in commands_on(page))
+    assert "--accumulate with several GPUs is not modelled" in page

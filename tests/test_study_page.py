@@ -183,7 +183,7 @@ def test_trends_devices_and_failures_are_there() -> None:
             Fit(form="power", a=0, b=0.001, power=1.5, error=0.01, worst=0.02, points=4),
             "1.00 ms × batch^1.50 (superlinear)",
         ),
-        (Fit(form="linear", a=0.001, b=0.002, error=0.2, worst=0.3, points=4), "no form is near enough"),
+        (Fit(form="linear", a=0.001, b=0.002, error=0.2, worst=0.3, points=4), "no form fits well enough"),
     ],
 )
 def test_forms_in_words(found: Fit, text: str) -> None:
@@ -350,7 +350,7 @@ def test_a_large_study_stays_small() -> None:
 def test_charts_have_a_line_for_every_side_with_more_than_one_batch() -> None:
     found = list(study_charts(rows()))
     first = found[0]
-    assert first.title == "resnet18: time of a step"
+    assert first.title == "Time of a step: resnet18"
     lines = {tuple(str(cell) for cell in line[:2]) for line in first.table.rows}
     assert len(first.table.rows) == 12  # three lines of four batches
     assert any("measured" in " ".join(line) for line in lines)

@@ -165,7 +165,7 @@ def test_what_no_form_describes_has_no_knee() -> None:
     points = [(1, 1.0), (2, 9.0), (4, 1.5), (8, 11.0), (16, 1.0)]
     found = fitted(points)
     assert not found.holds
-    assert str(knee(found, points)).startswith("no form is near enough")
+    assert str(knee(found, points)).startswith("no form fits well enough")
 
 
 @pytest.mark.parametrize(

@@ -204,5 +204,5 @@ def test_sparse_gradients_are_refused_by_name() -> None:
 
 
 def test_a_model_without_its_inputs_is_told_what_to_pass() -> None:
-    with pytest.raises(TraceFailed, match=r"forward\(\) missing .* pass what it is called with: rooflight.estimate"):
+    with pytest.raises(TraceFailed, match=r"forward\(\) missing .* pass what it is called with behind the model"):
         infer(nn.Linear(3, 4))

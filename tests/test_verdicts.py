@@ -242,7 +242,7 @@ def test_a_host_bound_step_gains_nothing_from_faster_kernels():
     judge = judged("resnet50-infer-fp32")
     conv = next(row for row in judge.verdicts("type") if row.name == "Conv2d")
     assert conv.advice.saved_s > 0.3e-3 and abs(conv.advice.wall_time_s - conv.advice.time_s) < 1e-5
-    assert "none for the step, which is host-bound" in conv.sentence
+    assert "nothing of the step, which is host-bound" in conv.sentence
     changes = [advice.key for advice in judge.step().advice]
     assert "graph" in changes and "bf16" not in changes
 
@@ -499,6 +499,8 @@ def test_a_step_without_its_ops_and_kernels_is_told_as_a_whole(recording, says):
 def test_no_change_is_called_best_without_a_word_of_memory_that_is_too_small(batch, fit):
     step = step_verdict(rooflight.estimate("resnet18", batch=batch, step="train"), on=find("t4"))
     assert step.fit == fit and step.advice
-    too_large = "it does not fit the memory of NVIDIA T4 16 GB: what takes less of it comes first; best, once it fits"
+    too_large = (
+        "it does not fit the memory of NVIDIA T4 16 GB: what takes less of it comes first; best change, once it fits"
+    )
     assert (too_large in step.sentence) == (fit != "fits")
-    assert ("; best: " in step.sentence) == (fit == "fits")
+    assert ("; best change: " in step.sentence) == (fit == "fits")

@@ -225,11 +225,19 @@ def test_a_small_page(against_estimate):
     assert [*written][:1] + [*written][-2:] == ["useful FLOPs", "unexplained", "executed by all units"]
     # conv1 2 × 9 × 32 × 26² × 64, conv2 2 × 9 × 32 × 64 × 24² × 64, linears 2 × 64 × (9,216 × 128 + 128 × 10).
     assert lines["useful FLOPs"][1] == 24_920_064 + 1_358_954_496 + 2 * 64 * (9216 * 128 + 1280) == 1_535_033_344
-    assert written["useful FLOPs"][1:3] == ["1.54 G", "100.00%"]
-    assert written["executed by all units"][1:3] == ["1.57 G", "102.27%"]
+    assert written["useful FLOPs"][1:3] == ["1.54 G", "100.0%"]
+    assert written["executed by all units"][1:3] == ["1.57 G", "102.3%"]
     assert lines["executed by all units"][1] == 1_569_918_592
-    assert "op by op, without signs: 0." in written["unexplained"][3]
+    assert "sum of the absolute values, op by op: 0." in written["unexplained"][3]
     assert all(row[3] for row in table.written()[1:-1])
+
+
+def test_only_causes_have_a_sign(against_estimate):
+    for one in against_estimate.whys:
+        rows = why_tables.why_table(one).written()
+        share = [column.raw for column in why_tables.why_table(one).columns].index("share")
+        assert [row[share][0] for row in (rows[0], rows[-1]) if row[share][0] in "+−"] == []
+        assert all(row[share][0] in "+−" for row in rows[1:-1]), one.quantity
 
 
 def test_small_causes_are_in_the_document_only(against_estimate):

@@ -44,7 +44,7 @@ def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
 
 
 def _taken(path: Path) -> BadFile:
-    return BadFile(f"{path} exists already: add --force (in Python force=True) to replace it, or give another name")
+    return BadFile(f"{path} exists already: add --force to replace it, or give another name")
 
 
 def check_writable(path: str | Path, *, force: bool) -> None:
@@ -53,7 +53,7 @@ def check_writable(path: str | Path, *, force: bool) -> None:
     if path.is_dir():
         raise BadFile(f"{path} is a folder: give a file name")
     if path.exists() and not path.is_file():
-        raise BadFile(f"{path} is no regular file: give another name, or leave -o away and redirect the output")
+        raise BadFile(f"{path} is no regular file: give another name, or leave -o out and redirect the output")
     if path.exists() and not force:
         raise _taken(path)
     folder = path.parent

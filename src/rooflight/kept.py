@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 
 from rooflight.errors import RooflightError
@@ -28,15 +29,18 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, content: bytes, *, most: int | None = None) -> None:
-    """`most`: how many files with the same beginning, up to the first dash, may be there; the oldest go."""
+    """`most`: how many bytes files with the same beginning, up to the first dash, may take; the oldest go."""
     try:
         folder = _folder()
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / name, _check(content) + content, force=True)
         if most is not None:
-            alike = folder.glob(f"{name.partition('-')[0]}-*")
-            for old in sorted(alike, key=lambda path: path.stat().st_mtime_ns, reverse=True)[most:]:
-                old.unlink(missing_ok=True)
+            alike = [(path.stat(), path) for path in folder.glob(f"{name.partition('-')[0]}-*")]
+            alike.sort(key=lambda one: one[0].st_mtime_ns, reverse=True)
+            taken = accumulate(about.st_size for about, _ in alike)
+            for (_, old), together in zip(alike, taken, strict=True):
+                if together > most:
+                    old.unlink(missing_ok=True)
     except (OSError, RuntimeError, RooflightError):
         pass  # a home that cannot be written to, or none: the next time takes as long as this one
 

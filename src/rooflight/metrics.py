@@ -262,7 +262,7 @@ DERIVED: dict[str, Metric] = _named((
     Metric("busy_share", "part", "busy", "GPU-busy time as part of the wall time", "time"),
     Metric("time_low", "second", "from", "lower end of the 90% interval of the wall time", "time"),
     Metric("time_high", "second", "to", "upper end of the 90% interval of the wall time", "time"),
-    _speed("throughput", "1/second", "samples/s", "samples a second of wall time, of all GPUs and micro-batches"),
+    _speed("throughput", "1/second", "samples/s", "samples per second of wall time, of all GPUs and micro-batches"),
     _speed("tokens_per_s", "1/second", "tokens/s", "tokens a second of wall time; decoding makes one a sample"),
     _speed("flops_per_s", "flop/second", "FLOP/s", "FLOPs by time, of the scope that stands beside it"),
     _speed("dram_bytes_per_s", "byte/second", "DRAM B/s", "DRAM bytes by time"),

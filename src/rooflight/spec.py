@@ -7,12 +7,13 @@ are made from that. Nothing here imports torch: what is wrong with a step is sai
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import operator
 import re
 import shlex
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -33,6 +34,9 @@ _PREDICTED: tuple[Verb, ...] = ("predict", "study")
 _TORCH_DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16",
                  "float64": "fp64", "double": "fp64"}  # fmt: skip
 _SHAPE = re.compile(r"(int:|float:)?[1-9]\d{0,8}(x[1-9]\d{0,8}){0,7}")
+POSITIONAL = "input "
+"""With its number, the name of an input that has no other."""
+NOT_ACCUMULATED = "--accumulate with several GPUs is not modelled: leave one of them out"
 _NOTHING: tuple[Any, ...] = (None, (), {})
 """What in Python stands for a field that is not given."""
 
@@ -79,18 +83,20 @@ class Field:
         """The value as Python or a file gives it, checked. `several`: more numbers than one may be given."""
         match self.kind:
             case "number":
-                if several and isinstance(value, Sequence) and not isinstance(value, str):
+                if several and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
                     found = tuple(dict.fromkeys(self._number(one) for one in value))
+                    if not found:
+                        raise BadInput(f"{self.option} has no size in it: give one or more")
                     return found[0] if len(found) == 1 else found
                 return self._number(value)
             case "flag" | "switch":
-                if not isinstance(value, bool):
+                if type(value).__name__ not in ("bool", "bool_"):  # the second is numpy's
                     raise BadInput(f"{self.option} is True or False, not {value!r}")
-                return value
+                return bool(value)
             case "choice":
                 text = _TORCH_DTYPES.get(name := str(value).removeprefix("torch."), name)
                 if text not in self.choices:
-                    raise BadInput(f"{self.option} must be one of {', '.join(self.choices)}, got {text!r}")
+                    raise BadInput(f"{self.option} must be one of {', '.join(self.choices)}, got {value!r}")
                 return text
             case "modules":
                 return module_names(value)
@@ -119,7 +125,7 @@ class Field:
 
 
 class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A step of a model, with all that it takes to run it again. What is left away is as usual."""
+    """A step of a model, with all that it takes to run it again. What is left out is as usual."""
 
     model: Annotated[str, Field("As `rooflight estimate` takes it, or the class of a live module.")]
     batch: Annotated[
@@ -174,8 +180,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ] = msgspec.field(default_factory=dict, name="set")  # fmt: skip
     download: Annotated[
         bool,
-        Field("Allow hf: and timm: to download a configuration.", verbs=("estimate", "measure", "predict"),
-              by_name=True),
+        Field("Allow hf: and timm: to download a configuration.", by_name=True),
     ] = False  # fmt: skip
     gpus: Annotated[
         int,
@@ -193,15 +198,26 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ] = None
 
     @classmethod
-    def given(cls, model: Any, keywords: Mapping[str, Any], *, verb: Verb) -> StepSpec:
-        """The step that a caller of Python means: `model` is a name, a live module, or a spec, which says it all."""
+    def given(cls, model: Any, keywords: Mapping[str, Any], *, verb: Verb, inputs: Sequence[Any] = (),
+              kwargs: Mapping[str, Any] | None = None) -> StepSpec:  # fmt: skip
+        """The step that a caller of Python means: `model` is a name, a live module, or a spec, which says it all;
+        `inputs` and `kwargs` are what a live module is called with."""
+        if not isinstance(kwargs, (NoneType, Mapping)):
+            raise BadInput(f"kwargs are what the model is called with by name, as {{'mask': mask}}, not {kwargs!r}")
+        if isinstance(model, (str, StepSpec)) and (inputs or kwargs):
+            raise BadInput("inputs go with a live module; a model by name gets its own (use --batch, --seq, --input)")
         known = {field.keyword: field for field in fields_for(verb)}
         if unknown := [name for name in keywords if name not in known]:
-            raise TypeError(f"{verb}() takes no keyword {unknown[0]!r}; there are {', '.join(known)}")
+            names = [*_OWN_KEYWORDS.get(verb, ()), *known]
+            options = {option: keyword for keyword, option in _OPTIONS_OF.items() if keyword in names}
+            options |= {field.key: keyword for keyword, field in known.items()}
+            near = [options[unknown[0]]] if unknown[0] in options else difflib.get_close_matches(unknown[0], names, n=1)
+            hint = f"did you mean {near[0]}? There" if near else "there"
+            raise TypeError(f"{verb}() takes no keyword {unknown[0]!r}; {hint} are {', '.join(names)}")
         given = {known[name]: value for name, value in keywords.items() if value is not None}
         if isinstance(model, StepSpec):
             if given:
-                raise BadInput(f"the step is described already: leave {next(iter(given)).option} away, or make "
+                raise BadInput(f"the step is described already: leave {next(iter(given)).option} out, or make "
                                "another description")  # fmt: skip
             return model.check()
         values = {field.name: field.read(value, several=verb == "predict" and field.name == "batch")
@@ -218,7 +234,7 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     def of(cls, header: Header) -> StepSpec:
         """The step that a ledger is of. What an older header does not hold is read from its command."""
         values: dict[str, Any] = {}
-        said = parse(header.command)[0] if _speaks_of(header.command, header.model) else {}
+        said = parse(header.command)[0] if _verb_of(header.command, header.model) else {}
         for field in FIELDS.values():
             value = getattr(header, field.name, field.default)
             if field.choices and value not in field.choices:  # as the loss of a model that has its own
@@ -231,13 +247,17 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return cls(**values)
 
     def check(self) -> Self:
-        """What goes together."""
+        """Every value by itself, and what goes together."""
         for field in FIELDS.values():
             value = getattr(self, field.name)
+            if field.is_given(value) and value is not None:
+                field.read(value, several=True)
             if field.step not in (None, self.step) and field.is_given(value):
-                raise BadInput(f"{field.option} goes with --step={field.step}: add it, or leave {field.option} away")
+                raise BadInput(f"{field.option} goes with --step={field.step}: add it, or leave {field.option} out")
         if self.foreach is not None and self.fused:
             raise BadInput("choose one of --foreach and --fused: an optimizer is one or the other")
+        if self.accumulate > 1 and self.gpus * self.nodes > 1:
+            raise BadInput(NOT_ACCUMULATED)
         return self
 
     @property
@@ -277,12 +297,26 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """
         return shlex.join(self.words(verb, **more))
 
-    def python_call(self, verb: Verb = "estimate", **more: Any) -> str:
-        """The same for a live module, which no command can build: what it is called with is yours to give."""
+    def python_call(self, verb: Verb = "estimate", *, inputs: Iterable[str] = (POSITIONAL,), **more: Any) -> str:
+        """The same for a live module, which no command can build: what it is called with is yours to give. `inputs` are
+        their names, as a header has them."""
+        names = tuple(inputs)
+        places = [int(name.removeprefix(POSITIONAL) or 0) for name in names if name.startswith(POSITIONAL)]
+        several = range(max(places, default=-1) + 1)
+        called = ["x"] if len(several) == 1 else [f"x{place}" for place in several]
+        if by_keyword := dict.fromkeys(name for name in names if not name.startswith(POSITIONAL)):
+            called.append(f"kwargs={{{', '.join(f'{_python(name)}: {name}' for name in by_keyword)}}}")
         given = {"batch": self.batch} | {field.keyword: value for field, value in self._given(verb)
                                          if not field.by_name}  # fmt: skip
         said = [f"{name}={_python(value)}" for name, value in {**given, **more}.items() if value is not None]
-        return f"rooflight.{verb}({', '.join(['model', 'x', *said])})"
+        return f"rooflight.{verb}({', '.join(['model', *called, *said])})"
+
+    def asked(self, verb: Verb, *, live: Iterable[str] | None, **keywords: Any) -> str:
+        """For the header of what Python asks for: the call of a live module with such inputs, or the command that is
+        the same; `keywords` are the verb's."""
+        if live is not None:
+            return self.python_call(verb, inputs=live, **keywords)
+        return self.command(verb, **{_OPTIONS_OF.get(name, name): value for name, value in keywords.items()})
 
 
 _ONCE_IGNORED = ("past", "loss", "optimizer", "foreach", "accumulate")
@@ -334,13 +368,19 @@ def fields_for(verb: Verb) -> list[Field]:
     return [field for field in FIELDS.values() if field.name != "model" and verb in field.verbs]
 
 
+def by_option() -> dict[str, Field]:
+    """Of all verbs."""
+    return {field.option: field for field in FIELDS.values() if field.name != "model"}
+
+
 # --- values ---
 
 
 def module_names(value: str | Sequence[str]) -> tuple[str, ...]:
     """Paths and patterns one by one: they may come as a list, or with commas between them."""
-    texts = [value] if isinstance(value, str) else list(value)
-    parts = [part.strip() for text in texts for part in str(text).split(",")]
+    texts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    parts = [part.strip() for text in texts for part in text.split(",")] if all(
+        isinstance(text, str) for text in texts) else []  # fmt: skip
     if not all(parts) or not parts:
         raise BadInput("--checkpoint wants paths of modules such as layer1.0 or h.*, or the word blocks")
     return tuple(dict.fromkeys(parts))
@@ -355,7 +395,7 @@ def settings_of(value: Any) -> dict[str, str]:
     for text in value if isinstance(value, (list, tuple)) else [value]:
         name, equals, one = str(text).partition("=")
         if not equals or not name.strip():
-            raise BadInput(f"--set wants NAME=VALUE such as channels=20,40, got {text!r}")
+            raise BadInput(f"--set wants NAME=VALUE, as in --set=channels=20,40, got {text!r}")
         found[name.strip()] = one.strip()
     return found
 
@@ -382,22 +422,26 @@ def _words(verb: str, *words: object) -> list[str]:
 
 def _options(more: Mapping[str, Any]) -> Iterator[str]:
     for name, value in more.items():
-        if value is None or value is False:
-            continue
-        yield "-o" if name == "output" else f"--{name.replace('_', '-')}"
-        if value is not True:
-            yield ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        several = isinstance(value, (list, tuple))
+        for one in value if several and name in _REPEATABLE else [",".join(map(str, value)) if several else value]:
+            if one is not None and one is not False:
+                yield "-o" if name == "output" else f"--{name.replace('_', '-')}"
+                yield from () if one is True else [str(one)]
+
+
+_REPEATABLE = ("level", "metrics")
+"""Options that are given once for every value; others take values with commas."""
 
 
 def parse(command: str) -> tuple[dict[str, Any], list[str]]:
     """The fields that a command of rooflight gives, and its other words behind the verb."""
-    by_option = {field.option: field for field in FIELDS.values() if field.name != "model"}
+    known = by_option()
     values: dict[str, Any] = {}
     rest: list[str] = []
-    words = iter(shlex.split(command)[2:])
+    words = iter(_after_program(command)[1:])
     for word in words:
         option, equals, value = word.partition("=")
-        field = by_option.get(option) or by_option.get(option.replace("--no-", "--", 1))
+        field = known.get(option) or known.get(option.replace("--no-", "--", 1))
         if field is None:
             rest.append(word)
         elif field.kind in ("flag", "switch"):
@@ -413,14 +457,21 @@ def parse(command: str) -> tuple[dict[str, Any], list[str]]:
     return values, rest
 
 
-def _speaks_of(command: str, model: str) -> bool:
-    """Is it a command of rooflight that runs a step of that very model?"""
+def _after_program(command: str) -> list[str]:
+    """The verb and what follows: options of the program may stand before it."""
+    program, *words = shlex.split(command) or [""]
+    return words[next((place for place, word in enumerate(words) if not word.startswith("-")), 0):] if (
+        program == "rooflight") else []  # fmt: skip
+
+
+def _verb_of(command: str, model: str) -> str:
+    """Of a command of rooflight that runs a step of that very model, else nothing."""
     try:
-        words = shlex.split(command)
+        words = _after_program(command)
         parse(command)
     except (ValueError, BadInput):
-        return False
-    return len(words) > 2 and words[0] == "rooflight" and words[1] in _EVERY and model in words
+        return ""
+    return words[0] if model in words[1:] and words[0] in _EVERY else ""
 
 
 def repeat(header: Header, *, measured: bool) -> str:
@@ -428,23 +479,40 @@ def repeat(header: Header, *, measured: bool) -> str:
     call."""
     spec = StepSpec.of(header)
     verb: Verb = "measure" if measured else "estimate"
+    if is_live(header) and measured:
+        told = header.command.startswith(f"rooflight.{verb}(")
+        return header.command if told else spec.python_call(verb, inputs=inputs_of(header))
+    target = None if header.target == "cuda" else header.target
     if is_live(header):
-        return spec.python_call(verb)
+        on = None if header.traced_on == "meta" else header.traced_on
+        return spec.python_call(verb, inputs=inputs_of(header), target=target, on=on)
     if not measured:
-        return spec.command(verb, target=None if header.target == "cuda" else header.target)
-    if not _speaks_of(header.command, header.model) or header.command.split()[1] != verb:
+        return spec.command(verb, target=target)
+    if _verb_of(header.command, header.model) != verb:
         return spec.command(verb, on=header.target.partition(":")[0])
-    return shlex.join([*spec.words(verb), *_but_output(header.model, parse(header.command)[1])])
+    asked = [*_of_measuring(parse(header.command)[1])]
+    if header.target == "cpu" and not any(word.startswith("--on") for word in asked):
+        asked += ["--on", "cpu"]  # which was all there was
+    return shlex.join([*spec.words(verb), *asked])
 
 
-def _but_output(model: str, rest: Sequence[str]) -> Iterator[str]:
-    """Where the result went is no part of how it was made."""
+def inputs_of(header: Header) -> list[str]:
+    """Names of what a live module was called with; an older or shorter header does not tell."""
+    return [name for name, _ in header.inputs] or [POSITIONAL]
+
+
+_MEASURING = ("--on", "--counters", "--level", "--metrics", "--per-kernel", "--spread", "--repeat", "--compile-mode")
+
+
+def _of_measuring(rest: Sequence[str]) -> Iterator[str]:
+    """What says how a step is measured: how it is shown, and where the result went, are no part of how it was made."""
     words = iter(rest)
     for word in words:
-        if word in ("-o", "--output"):
-            next(words, None)
-        elif word not in (model, "--force", "--json", "--csv", "--md"):
+        option, equals, _ = word.partition("=")
+        if option in _MEASURING:
             yield word
+            if not equals and option not in ("--per-kernel", "--spread"):
+                yield from [next(words, "")]
 
 
 def is_live(header: Header) -> bool:
@@ -480,12 +548,16 @@ _OTHER_KEYWORDS = {"on": "on", "target": "target", "tier": "tier", "ppp": "ppp",
                    "calibration": "calibration", "memory": "memory", "max-batch": "max_batch", "max-seq": "max_seq",
                    "allocator": "allocator", "counters": "counters", "level": "levels", "metrics": "metrics",
                    "per-kernel": "per_kernel", "spread": "spread", "repeat": "repeat",
-                   "compile-mode": "compile_mode"}  # fmt: skip
+                   "compile-mode": "compile_mode", "to": "to", "width": "width", "chart": "chart",
+                   "section": "sections", "claims": "claims", "force": "force=True"}  # fmt: skip
 """Options of single verbs that are keywords too."""
+_OPTIONS_OF = {"levels": "level", "device": "on", "folder": "output"}
+"""Where a keyword of a single verb is another word than its option: messages name it by the keyword, as `--device`."""
 _VERBS = "estimate|measure|run|predict|calibrate|compare|study|import|doctor|report|list"
-_KEYWORDS = {field.option[2:]: field.keyword for field in FIELDS.values()} | _OTHER_KEYWORDS
+_KEYWORDS = {field.option[2:]: field.keyword for field in FIELDS.values()} | _OTHER_KEYWORDS | {
+    name: name for name in _OPTIONS_OF}  # fmt: skip
 _NAMED = re.compile(
-    rf"`[^`]*`|\b(?:rooflight (?:{_VERBS})|docker run) [^`]*|"
+    rf"`[^`]*`|\b(?:rooflight (?:{_VERBS})|docker run|podman run) [^`]*|"
     rf"--(no-)?({'|'.join(sorted(_KEYWORDS, key=len, reverse=True))})(?![\w-])"
     r"(?:=(.+?)(?=[\s;)]|[.:,]?$|[.:,]\s))?"
 )
@@ -512,7 +584,14 @@ def in_python(text: str) -> str:
 
 def as_options(text: str) -> str:
     """The same as a command line has it: `--step train`."""
-    return _NAMED.sub(lambda found: found[0].replace("=", " ", 1) if found[3] is not None else found[0], text)
+
+    def spoken(found: re.Match[str]) -> str:
+        said = found[0] if found[3] is None else found[0].replace("=", " ", 1)
+        if found[2] not in _OPTIONS_OF:
+            return said
+        return said.replace(f"--{found[2]}", next(_options({_OPTIONS_OF[found[2]]: True})), 1)
+
+    return _NAMED.sub(spoken, text)
 
 
 def _python(value: Any) -> str:
@@ -553,6 +632,8 @@ class PredictKeywords(StepKeywords, total=False):
     micro_batches: int | None
 
 
+_OWN_KEYWORDS: dict[Verb, list[str]] = {}
+"""Of the functions that take a step, those beside it."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -564,6 +645,7 @@ def takes_step(verb: Verb) -> Callable[[_Function], _Function]:
     def shown(function: _Function) -> _Function:
         signature = inspect.signature(function)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        _OWN_KEYWORDS[verb] = [one.name for one in own if one.kind is one.KEYWORD_ONLY]
         step = [inspect.Parameter(names[field.name], inspect.Parameter.KEYWORD_ONLY,
                                   default=None if field.default in _NOTHING else field.default,
                                   annotation=types[field.keyword].__forward_arg__)

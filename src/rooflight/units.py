@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+_STEERING = {
+    **dict.fromkeys([*range(32), *range(127, 160), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]),
+    **dict.fromkeys([*range(9, 14), *range(28, 32), 0x85, 0x2028, 0x2029], " "),
+    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
+}
+"""What ends a line becomes a space; what a terminal obeys, or what turns the direction of reading, goes; half a letter,
+as of a path that is not UTF-8, cannot be written."""
 _PREFIXES = (
     (10**24, "Y"),
     (10**21, "Z"),
@@ -12,6 +19,11 @@ _PREFIXES = (
     (10**6, "M"),
     (10**3, "k"),
 )
+
+
+def printable(text: str) -> str:
+    """One line that is only read, whatever somebody has called a module, a kernel or a file."""
+    return text if text.isprintable() else text.translate(_STEERING)
 
 
 def count(value: int | float | None) -> str:

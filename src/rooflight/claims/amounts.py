@@ -107,7 +107,7 @@ def parse_amount(text: str, unit: Unit, style: NumberStyle) -> Amount:
     """A number as the file writes numbers; its unit was found before."""
     text = text.strip()
     if text.lower() in _NONE:
-        raise NotReadable(f"{text} is no value: leave the row away, or say what was found")
+        raise NotReadable(f"{text} is no value: leave the row out, or say what was found")
     found = _CELL.fullmatch(text)
     if found is None:
         hint = ": write ~ in front of a rough one" if re.search(r"[0-9]", text) else ""

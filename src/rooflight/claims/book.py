@@ -19,7 +19,7 @@ from rooflight.hardware import devices
 from rooflight.hardware.device import Device
 from rooflight.ledger import DTYPE_BYTES, Ledger, Op
 from rooflight.measured import Measured, is_measured
-from rooflight.spec import FIELDS, StepSpec, Verb, is_live
+from rooflight.spec import FIELDS, StepSpec, Verb, inputs_of, is_live
 
 _ANY_BATCH = ("params", "trainable_params", "param_bytes", "model_bytes", "layers", "gradient_bytes", "optimizer_bytes",
               "batch", "output_size", "input_features", "share")  # fmt: skip
@@ -69,15 +69,19 @@ class Book:
     def command(self, verb: Verb = "estimate", *, metrics: str | None = None, **changed: Any) -> str:
         """What makes the ledger that is missing: of this very step but for what is `changed`."""
         header = self.ledger.header
-        if is_live(header) and "model" not in changed:
-            return StepSpec.of(header).python_call(verb)
         spec = StepSpec.of(header)
         if "model" in changed:  # the settings of one model are nothing to another
-            spec = StepSpec(model=header.model, batch=spec.batch, step=spec.step)
+            spec = StepSpec(model=header.model, batch=header.batch, step=spec.step, dtype=spec.dtype,
+                            autocast=spec.autocast)  # fmt: skip
         if changed.get("step", spec.step) != spec.step:
             others = [field for field in FIELDS.values() if field.step not in (None, changed["step"])]
             changed |= {field.name: field.default for field in others}
-        return structs.replace(spec, **changed).command(verb, metrics=metrics, output="run.json")
+        target = header.target if verb == "estimate" and header.target != "cuda" else None
+        if is_live(header) and "model" not in changed:
+            changed.pop("batch", None)  # that of the inputs
+            called, counted = inputs_of(header), None if metrics is None else [metrics]
+            return structs.replace(spec, **changed).python_call(verb, inputs=called, target=target, metrics=counted)
+        return structs.replace(spec, **changed).command(verb, target=target, metrics=metrics, output="run.json")
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,11 @@ def scope_of(book: Book, claim: Claim, name: str, *, metric: str = "", per_sampl
 def check_model(book: Book, model: str) -> None:
     own = book.ledger.header.model
     if model and not same_model(model, own):
-        raise CannotTell(f"the ledger is of {own}, the row of {model}", book.command(model=model.lower()))
+        from rooflight.models import builtin_names
+
+        known = model if ":" in model else next((name for name in builtin_names() if same_model(model, name)), "")
+        needs = book.command(model=known) if known else f"a ledger of {model}"
+        raise CannotTell(f"the ledger is of {own}, the row of {model}", needs)
 
 
 def _check_step(book: Book, step: StepName | None) -> None:

@@ -119,7 +119,7 @@ QUANTITIES = _all(
      "kernel time; kernel sum; sum of kernels; gpu time; sum of kernel times"),
     ("time", "second", "clock", "a time that does not say whose",
      "runtime; run time; inference time; step time; latency; duration"),
-    ("throughput", "rate", "clock", "samples a second", "samples/s; images/s; images per second; samples per second"),
+    ("throughput", "rate", "clock", "samples per second", "samples/s; images/s; images per second; samples per second"),
     ("tokens_per_s", "rate", "clock", "tokens a second", "tokens/s; tokens per second"),
     ("performance", "flop/s", "clock", "FLOPs by time",
      "flop/s; flops/s; achieved flop/s; gflop/s; achieved performance"),

@@ -26,11 +26,9 @@ def check_run(book: Book, claim: Claim, device: Device | None) -> None:
     """Was it measured, and on the device that the row is of?"""
     header = book.ledger.header
     if not book.is_measured:
-        on = f" on {claim.device}" if claim.device else ""
-        raise CannotTell(
-            "the ledger is an estimate: nothing was measured" + on,
-            f"{book.command('measure')}{on}",
-        )
+        on = f"on {claim.device}" if claim.device else ""
+        raise CannotTell(f"the ledger is an estimate: nothing was measured {on}".strip(),
+                         f"{on and f'{on}: '}{book.command('measure')}")  # fmt: skip
     if device is not None and book.device is not device:
         raise CannotTell(
             f"the ledger was measured on {header.device or 'no known device'}, the row is of {claim.device}",

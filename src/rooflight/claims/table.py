@@ -113,7 +113,7 @@ def _header(record: Record, where: str) -> list[str]:
     names = [_ALIASES.get(name, name) for name in names]
     for name in names:
         if name and names.count(name) > 1:
-            raise BadFile(f"{where}: row {record[0]}: the header has the column {name!r} twice: leave one of them away")
+            raise BadFile(f"{where}: row {record[0]}: the header has the column {name!r} twice: leave one of them out")
     is_long = "layer" not in names or "quantity" in names or "value" in names
     if not is_long and wide.quantities(names, (*REQUIRED, *OPTIONAL)):
         return names
@@ -138,7 +138,7 @@ def _check_once(rows: list[tuple[int, dict[str, str]]], where: str) -> None:
     for number, row in rows:
         key = tuple(sorted(row.items()))
         if key in seen:
-            raise BadFile(f"{where}: row {number} is row {seen[key]} once more: leave one of them away")
+            raise BadFile(f"{where}: row {number} is row {seen[key]} once more: leave one of them out")
         seen[key] = number
 
 

@@ -40,7 +40,7 @@ def command(where: str | None, described: str | None, seconds: float, output: Pa
     if output is not None and not output.is_dir() and not output.name.lower().endswith((".json", ".json.gz")):
         raise BadInput(f"{output}: the name must end in .json or .json.gz")
     if described is not None and where == "cpu":
-        raise BadInput("--as says what a GPU is; a CPU is known by /proc/cpuinfo: leave --as or --on cpu away")
+        raise BadInput("--as says what a GPU is; a CPU is known by /proc/cpuinfo: leave --as or --on cpu out")
     from rooflight.files import check_writable
 
     if output is not None:

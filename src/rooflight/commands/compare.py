@@ -4,10 +4,11 @@ what the mathematics says of it; `rooflight compare A --claims FILE`: a table ag
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.form_options import form_options, one_form
 from rooflight.commands.table_options import table_options
 from rooflight.errors import BadInput
 
@@ -30,14 +31,10 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
 @click.option("--strict", is_flag=True, help="With --claims: what is right only under another convention is wrong.")
 @table_options
 @click.option("--on", metavar="DEVICE", help="Where the times of an estimate are predicted: of A alone, or of B.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document: both headers, totals, rows, memory.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
-@click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json, .csv or .md.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
+@form_options(json="Print one JSON document: both headers, totals, rows, memory.", csv="Print the rows as CSV.",
+              output="Write to FILE: .json, .csv or .md.")  # fmt: skip
 def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, depth: int | None, unfold: bool,
-            on: str | None, as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None,
-            force: bool) -> None:  # fmt: skip
+            on: str | None, **form: Any) -> None:  # fmt: skip
     """Put two saved ledgers side by side and say why they differ: estimate and measurement, eager and compiled, two
     precisions, two batches. Without B, a measured A beside what the mathematics says of the same step; an estimate
     beside what is predicted of it with --on.
@@ -54,20 +51,18 @@ def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, 
     be checked, and 2 when the table cannot be read. Multiply-adds called FLOPs, or KiB called KB, are right under
     another convention: with --strict they are wrong.
     """
-    to = _form(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, output=output)
-    if output is not None:
-        from rooflight.files import check_writable
-
-        check_writable(output, force=force)
+    to = one_form(form, _FORMS, must="must end in .json, .csv or .md; a page is made by `rooflight report A B -o "
+                  "page.html`")  # fmt: skip
+    output, force = form["output"], form["force"]
     if claims is not None:
         from rooflight.commands.claims_output import check_claims
 
         if b is not None:
-            raise BadInput(f"--claims checks a table against one ledger: leave {b} or --claims away")
+            raise BadInput(f"--claims checks a table against one ledger: leave {b} or --claims out")
         check_claims(a, claims, to=to, output=output, force=force, strict=strict)
         return
     if strict:
-        raise BadInput("--strict is of --claims: give a table of claims with it, or leave it away")
+        raise BadInput("--strict is of --claims: give a table of claims with it, or leave it out")
     from rooflight.commands.output import show
     from rooflight.commands.terminal import say
     from rooflight.comparison.sides import Comparison, with_its_estimate
@@ -88,19 +83,3 @@ def _device(name: str) -> Device:
     if len(found) != 1 or found[0].kind != "gpu":
         raise BadInput("--on names one GPU here (see `rooflight list devices`)")
     return found[0]
-
-
-def _form(*, as_json: bool, as_csv: bool, as_markdown: bool, output: Path | None) -> str:
-    """The form that was asked for, or the one that the file's name tells."""
-    chosen = [form for form, given in (("json", as_json), ("csv", as_csv), ("md", as_markdown)) if given]
-    if len(chosen) > 1:
-        raise BadInput("choose one of --json, --csv and --md")
-    if output is None:
-        return chosen[0] if chosen else "text"
-    named = _FORMS.get(output.suffix.lower())
-    if named is None:
-        raise BadInput(f"{output}: the name must end in .json, .csv or .md; a page is made by `rooflight report A B -o "
-                       "page.html`")  # fmt: skip
-    if chosen and chosen[0] != named:
-        raise BadInput(f"--{chosen[0]} and -o {output} ask for two forms: leave one away")
-    return named

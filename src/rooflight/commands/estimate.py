@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.form_options import check_form, form, form_options
+from rooflight.commands.form_options import form_options, forms
 from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options
 from rooflight.commands.table_options import table_options
 from rooflight.commands.terminal import say
@@ -19,6 +19,7 @@ from rooflight.spec import StepSpec, shell
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
+    from rooflight.reporting.document import Document
 
 
 @click.command(short_help="what a model costs by mathematics")
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
 @click.option("--latex", is_flag=True, help="With --explain or --symbolic: as LaTeX.")
 @click.option("--symbolic", is_flag=True, help="The closed form in batch B and sequence S, with Big-O.")
-@form_options
+@form_options()
 def command(**options: Any) -> None:
     """What MODEL costs by mathematics, per operation, without a GPU and without memory for weights.
 
@@ -44,52 +45,43 @@ def command(**options: Any) -> None:
     package.module:factory or path/to/file.py:factory.
     """
     spec = step_of(options, "estimate")
-    _check(spec, options)
-    output: Path | None = options["output"]
+    to, written = forms(options)
+    _check(spec, options, to, written)
     if options["symbolic"]:
         _symbolic(spec, options)
         return
     ledger = _estimate(spec, options)
+    from rooflight.commands.output import keep, show
+    from rooflight.reporting.ledger_documents import estimate_document
+
+    def document(to: str) -> Document:
+        return estimate_document(ledger, by=options["by"], depth=options["depth"], folded=not options["unfold"],
+                                 epochs=options["epochs"], dataset_size=options["dataset_size"])  # fmt: skip
+
     if options["explain"] is not None:
         _explain(ledger, options)
-        if output is not None:
-            _save(ledger, output, options)
-        return
-    to = form(options)
-    if output is not None and _save(ledger, output, options) and to == "text":
-        _show(ledger, "text", options)
-        return
-    if output is None or to != "text":
-        _show(ledger, to, options)
+    output: Path | None = options["output"]
+    if output is not None:
+        say(keep(ledger, document, output, written, force=options["force"],
+                 told=f" ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}"))  # fmt: skip
+    if options["explain"] is None and (written in ("", "json") or to != "text"):
+        show(document(to), to)
 
 
-def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
+def _check(spec: StepSpec, options: Mapping[str, Any], to: str, written: str) -> None:
     for name in ("epochs", "dataset_size"):
         check_positive(name, options[name])
     if bool(options["epochs"]) != bool(options["dataset_size"]):
         raise BadInput("--epochs and --dataset-size go together: both are needed for the cost of a run")
     if options["epochs"] is not None and spec.step != "train":
-        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs away")
-    _check_forms(options)
-    check_form(options)
+        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs out")
     if options["latex"] and not (options["explain"] or options["symbolic"]):
         raise BadInput("--latex goes with --explain or --symbolic")
-
-
-def _check_forms(options: Mapping[str, Any]) -> None:
-    """Which ways of showing go together."""
-    tables = [name for name in ("as_json", "as_csv", "as_markdown") if options[name]]
-    ending = options["output"].name.lower() if options["output"] is not None else ".json"
-    if not ending.endswith((".json", ".json.gz", ".csv", ".md")):
-        raise BadInput(
-            f"{options['output']}: the name must end in .json, .json.gz, .csv or .md; a page is made from a "
-            "saved one: rooflight report FILE -o report.html"
-        )
     if options["explain"] and options["symbolic"]:
         raise BadInput("choose one of --explain and --symbolic")
-    if options["explain"] and (tables or not ending.endswith((".json", ".json.gz"))):
+    if options["explain"] and (to != "text" or written not in ("", "json")):
         raise BadInput("--explain prints text or --latex; with -o FILE.json it also saves the ledger, nothing else")
-    if options["symbolic"] and ("as_csv" in tables or "as_markdown" in tables or not ending.endswith(".json")):
+    if options["symbolic"] and (to in ("csv", "md") or written not in ("", "json")):
         raise BadInput("--symbolic prints text, --latex or --json, and writes a .json file with -o")
 
 
@@ -98,32 +90,6 @@ def _estimate(spec: StepSpec, options: Mapping[str, Any]) -> Ledger:
 
     with quiet_model():
         return estimate(spec, target=options["target"], command=shlex.join(["rooflight", *sys.argv[1:]]))
-
-
-def _show(ledger: Ledger, to: str, options: Mapping[str, Any], *, output: Path | None = None) -> None:
-    from rooflight.commands.output import show
-    from rooflight.reporting.ledger_documents import estimate_document
-
-    document = estimate_document(
-        ledger, by=options["by"], depth=options["depth"], folded=not options["unfold"], epochs=options["epochs"],
-        dataset_size=options["dataset_size"],
-    )  # fmt: skip
-    show(document, to, output=output, force=options["force"])
-
-
-def _save(ledger: Ledger, output: Path, options: Mapping[str, Any]) -> bool:
-    """Write the file that the name's ending asks for. Is it the ledger itself?"""
-
-    name = output.name.lower()
-    if name.endswith((".csv", ".md")):
-        _show(ledger, "csv" if name.endswith(".csv") else "md", options, output=output)
-        say(f"wrote {output}")
-        return False
-    from rooflight.files import save
-
-    save(ledger, output, force=options["force"])
-    say(f"wrote {output} ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}")
-    return True
 
 
 def _explain(ledger: Ledger, options: Mapping[str, Any]) -> None:
@@ -139,9 +105,8 @@ def _symbolic(spec: StepSpec, options: Mapping[str, Any]) -> None:
     """The closed form, checked at the batch and sequence that were asked for as well."""
     import json
 
-    from rooflight.commands.output import emit
+    from rooflight.commands.output import deliver
     from rooflight.estimation.symbolic import closed_form
-    from rooflight.files import write_atomically
     from rooflight.reporting.closed_form import to_json_dict, to_latex, to_text
 
     also = [(batch, spec.past if spec.step == "decode" else spec.seq) for batch in spec.batches]
@@ -153,8 +118,6 @@ def _symbolic(spec: StepSpec, options: Mapping[str, Any]) -> None:
         content = (
             to_latex(found, depth=options["depth"]) if options["latex"] else to_text(found, depth=options["depth"])
         )
-    if options["output"] is None:
-        emit(content)
-        return
-    write_atomically(options["output"], content.encode(), force=options["force"])
-    say(f"wrote {options['output']}")
+    deliver(content.encode(), options["output"], force=options["force"])
+    if options["output"] is not None:
+        say(f"wrote {options['output']}")

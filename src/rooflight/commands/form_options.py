@@ -1,4 +1,5 @@
-"""The options that say in which form a result is given, and where it goes."""
+"""The options that say in which form a result is given, and where it goes: for every verb one definition, and one
+function that reads them."""
 
 from __future__ import annotations
 
@@ -10,40 +11,59 @@ import click
 
 from rooflight.errors import BadInput
 
-_OPTIONS = (
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON document: header, totals, modules, ops."),
-    click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV."),
-    click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown."),
-    click.option("-o", "--output", type=click.Path(path_type=Path),
-                 help="Write to FILE: .json or .json.gz saves the ledger, .csv and .md the table."),
-    click.option("--force", is_flag=True, help="Replace an existing file."),
-)  # fmt: skip
+_FLAGS = {"json": "as_json", "csv": "as_csv", "md": "as_markdown"}
+_HELP = {
+    "json": "Print one JSON document: header, totals, modules, ops.",
+    "csv": "Print the table as CSV.",
+    "md": "Print as Markdown.",
+    "output": "Write to FILE: .json or .json.gz saves the ledger, .csv and .md the table.",
+}
+LEDGER_OR_TABLE = {".json": "json", ".json.gz": "json", ".csv": "csv", ".md": "md"}
+"""Endings of files' names, and the forms that they ask for."""
+_MUST = ("must end in .json, .json.gz, .csv or .md; a page is made from a saved one: `rooflight report FILE -o "
+         "report.html`")  # fmt: skip
 
 
-def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+def form_options(**help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`help`: where a verb has other words for one of them, by `json`, `csv`, `md` and `output`."""
+    told = _HELP | help
+    flags = [click.option(f"--{form}", name, is_flag=True, help=told[form]) for form, name in _FLAGS.items()]
+    output = click.option("-o", "--output", type=click.Path(path_type=Path), help=told["output"])
+    force = click.option("--force", is_flag=True, help="Replace an existing file.")
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed([*flags, output, force]):
+            command = option(command)
+        return command
+
+    return decorated
 
 
-def form(options: Mapping[str, Any]) -> str:
-    for name, found in (("as_json", "json"), ("as_csv", "csv"), ("as_markdown", "md")):
-        if options[name]:
-            return found
-    return "text"
-
-
-def check_form(options: Mapping[str, Any]) -> None:
-    if sum(options[name] for name in ("as_json", "as_csv", "as_markdown")) > 1:
-        raise BadInput("choose one of --json, --csv and --md")
+def forms(options: Mapping[str, Any], endings: Mapping[str, str] = LEDGER_OR_TABLE, *,
+          must: str = _MUST) -> tuple[str, str]:  # fmt: skip
+    """What is printed, as a flag or `--to` says, else text; and what is written, as the file's name says: nothing where
+    none is given. A file that cannot be written is refused here, before the work."""
+    flags = [form for form, name in _FLAGS.items() if options.get(name)]
+    to = options.get("to")
+    if len(flags) + (to is not None) > 1:
+        raise BadInput(f"choose one of {'--to, ' if 'to' in options else ''}--json, --csv and --md")
+    printed = to or (flags[0] if flags else "text")
     output: Path | None = options["output"]
     if output is None:
-        return
-    if not output.name.lower().endswith((".json", ".json.gz", ".csv", ".md")):
-        raise BadInput(
-            f"{output}: the name must end in .json, .json.gz, .csv or .md; a page is made from a "
-            "saved one: rooflight report FILE -o report.html"
-        )
+        return printed, ""
+    written = next((form for end, form in endings.items() if output.name.lower().endswith(end)), "")
+    if not written and to in (None, "text"):
+        raise BadInput(f"{output}: the name {must}")
     from rooflight.files import check_writable
 
     check_writable(output, force=options["force"])
+    return printed, written or printed
+
+
+def one_form(options: Mapping[str, Any], endings: Mapping[str, str], *, must: str) -> str:
+    """The same for a verb that either prints or writes."""
+    printed, written = forms(options, endings, must=must)
+    if written and printed not in ("text", written):
+        raise BadInput(f"--{'to ' if options.get('to') else ''}{printed} and -o {options['output']} ask for two forms: "
+                       "leave one out")  # fmt: skip
+    return written or printed

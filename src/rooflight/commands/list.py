@@ -65,7 +65,7 @@ def _metrics(as_json: bool) -> None:
         return
     console = make_console()
     columns = (Column("name", right=False, whole=True), Column("on the screen", right=False, optional=1),
-               Column("unit", right=False, whole=True), Column("what it is", right=False))  # fmt: skip
+               Column("unit", right=False, whole=True), Column("what it is", right=False, wraps=True))  # fmt: skip
     for group in GROUPS:
         rows = tuple((one.name, one.title, one.unit, one.about) for one in METRICS.values() if one.group == group)
         console.print(drawn(Table(group, columns, rows), console.width))

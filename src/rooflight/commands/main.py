@@ -17,6 +17,8 @@ import click
 from rooflight._version import __version__
 from rooflight.commands.terminal import Asked, program_options
 from rooflight.errors import RooflightError
+from rooflight.spec import by_option
+from rooflight.units import printable
 
 VERBS = {
     "estimate": "what a model costs by mathematics, per operation, without a GPU",
@@ -191,6 +193,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
         # A full disk or a closed terminal behind the output; files we write ourselves say so in their own words.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return f"cannot write the output: {error.strerror or text}; send it somewhere else, or make room first", 2
+    if isinstance(error, UnicodeEncodeError):
+        return "a name or a path that is not UTF-8 cannot be written: rename it, or give another", 2
     if isinstance(error, MemoryError):
         return "out of memory: try a smaller batch, or --debug to see where", 2
     return f"a bug in rooflight: {type(error).__name__}: {text} (add --debug for the traceback)", 70
@@ -198,6 +202,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
 
 def _usage(error: click.ClickException) -> str:
     """click says what is wrong; where it does not say what would be right, the help does."""
+    if isinstance(error, click.NoSuchOption) and (field := by_option().get(error.option_name)) is not None:
+        return f"{field.option} is of {' and '.join(field.verbs)}: leave it out, or ask one of these"
     text = " ".join(error.format_message().split()).rstrip(".")
     if any(words in text.lower() for words in ("did you mean", "one of", "there are", "`rooflight ")):
         return text
@@ -216,7 +222,7 @@ def _leave_at_once(message: str, code: int) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    click.echo(f"rooflight: {message}", err=True)
+    click.echo(f"rooflight: {printable(message)}", err=True)
     sys.exit(code)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.form_options import check_form, form, form_options
+from rooflight.commands.form_options import form_options, forms
 from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options
 from rooflight.commands.table_options import measured_options, table_options
 from rooflight.commands.terminal import progress, say
@@ -24,7 +24,6 @@ from rooflight.spec import StepSpec, shell
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
     from rooflight.measurement.findings import Progress
-    from rooflight.reporting.document import Document
 
 
 @click.command(short_help="what the hardware does, per operation")
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 @click.option("--profile-op", hidden=True, help="Run the step once for an outer profiler: `all`, or one op.")
 @table_options
 @measured_options
-@form_options
+@form_options()
 def command(**options: Any) -> None:
     """Run a step of MODEL for real, and write down what the hardware did in every operation.
 
@@ -70,7 +69,7 @@ def command(**options: Any) -> None:
         return
     options["output"] = _of_rank(options["output"])
     options["trace_file"] = _of_rank(options["trace_file"])
-    check_form(options)
+    to, written = forms(options)
     if options["ncu_command"] is not None:
         _ncu_command(spec, options)
         return
@@ -79,7 +78,7 @@ def command(**options: Any) -> None:
 
         check_writable(options["trace_file"], force=options["force"])
     ledger, stopped = _measure(spec, options)
-    _give(ledger, options)
+    _give(ledger, options, to, written)
     if stopped:
         click.echo("rooflight: interrupted; what was measured before is shown, the rest is missing", err=True)
         sys.exit(130)  # click would swallow its own Exit
@@ -90,13 +89,13 @@ def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
     eager = spec.execution == "eager"
     wishes = [options[name] for name in ("metrics", "per_kernel", "levels", "spread")]
     if options["counters"] == "none" and any(wishes):
-        raise BadInput("--metrics, --per-kernel, --level and --spread need counters: leave --counters none away")
+        raise BadInput("--metrics, --per-kernel, --level and --spread need counters: leave --counters none out")
     if options["counters"] == "ncu" and not eager:
         raise BadInput("--counters ncu is for the eager step: use --counters cupti with --compile and --graphs")
     if options["counters"] == "ncu" and options["spread"]:
         raise BadInput("--spread repeats the step in this process: use --counters cupti with it")
     if options["ncu_command"] is not None and not eager:
-        raise BadInput("--ncu-command opens an op of the eager step: leave --compile and --graphs away")
+        raise BadInput("--ncu-command opens an op of the eager step: leave --compile and --graphs out")
     trace_file = options["trace_file"]
     if trace_file is not None and trace_file == options["output"]:
         raise BadInput("--trace and -o name the same file: give them different names")
@@ -240,40 +239,27 @@ def _ncu_command(spec: StepSpec, options: Mapping[str, Any]) -> None:
     emit(open_op_command(line, op))
 
 
-def _give(ledger: Ledger, options: Mapping[str, Any]) -> None:
-    """Save first: a terminal that closes must not cost the measurement."""
-    from rooflight.commands.output import show
+def _give(ledger: Ledger, options: Mapping[str, Any], to: str, written: str) -> None:
+    """Save first: a terminal that closes must not cost the measurement. What stops it (a full disk) is told last."""
+    from rooflight.commands.output import keep, show
     from rooflight.reporting.ledger_documents import measure_document
 
-    to, output = form(options), options["output"]
     document = measure_document(ledger, by=options["by"], depth=options["depth"], folded=not options["unfold"],
                                 memory=options["memory"], kernels=options["kernels"])  # fmt: skip
-    unsaved = _saved(ledger, document, output, options) if output is not None else None
+    unsaved, output = None, options["output"]
+    if written:
+        try:
+            say(keep(ledger, lambda to: document, output, written, force=options["force"],
+                     told=f" ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}"))  # fmt: skip
+        except BadFile as error:
+            unsaved = error
     if options["trace_file"] is not None:
         _write_trace(ledger, options)
-    is_the_table = output is not None and output.name.lower().endswith((".csv", ".md")) and to == "text"
+    is_the_table = written in ("csv", "md") and to == "text"
     if ledger.header.rank == 0 and (unsaved is not None or not is_the_table):
         show(document, to)
     if unsaved is not None:
         raise unsaved
-
-
-def _saved(ledger: Ledger, document: Document, output: Path, options: Mapping[str, Any]) -> BadFile | None:
-    """Write the file that the name's ending asks for. What stops it (a full disk) is told after the result."""
-    from rooflight.commands.output import show
-    from rooflight.files import save
-
-    name = output.name.lower()
-    try:
-        if name.endswith((".json", ".json.gz")):
-            save(ledger, output, force=options["force"])
-            say(f"wrote {output} ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}")
-        else:
-            show(document, name.rpartition(".")[2], output=output, force=options["force"])
-            say(f"wrote {output}")
-    except BadFile as error:
-        return error
-    return None
 
 
 def _write_trace(ledger: Ledger, options: Mapping[str, Any]) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gzip
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rooflight.commands.terminal import make_console
-from rooflight.files import write_atomically
+from rooflight.files import save, write_atomically
 from rooflight.ledger import Ledger
 from rooflight.reporting.document import Document
 from rooflight.reporting.writers import write
 from rooflight.reporting.writers.terminal import print_document
+from rooflight.units import printable
 
 
 def show(document: Document, to: str, *, output: Path | None = None, force: bool = False) -> None:
@@ -24,6 +26,17 @@ def show(document: Document, to: str, *, output: Path | None = None, force: bool
     deliver(write(document, form, report=False), output, force=force)
 
 
+def keep(ledger: Ledger, document: Callable[[str], Document], output: Path, to: str, *, force: bool,
+         told: str = "") -> str:  # fmt: skip
+    """Into a file: the ledger itself as JSON, `document` of the form in any other. What there is to say of it; `told`
+    is of a ledger."""
+    if to == "json":
+        save(ledger, output, force=force)
+    else:
+        show(document(to), to, output=output, force=force)
+    return f"wrote {output}{told if to == 'json' else ''}"
+
+
 def show_roofline(ledger: Ledger, on: str) -> None:
     """The roofline in text: of where the step ran, or as predicted on the first of the devices."""
     from rooflight.prediction.asked import devices_of
@@ -33,7 +46,7 @@ def show_roofline(ledger: Ledger, on: str) -> None:
     console = make_console()
     told = told_of(ledger, source="", devices=devices_of(on, None))
     for line in text_roofline(told.elsewhere, on=told.roofed.device, width=min(console.width, 110)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def deliver(content: bytes, output: Path | None, *, force: bool) -> None:
@@ -47,6 +60,6 @@ def deliver(content: bytes, output: Path | None, *, force: bool) -> None:
 
 def emit(content: bytes | str) -> None:
     stream = sys.stdout.buffer
-    data = content if isinstance(content, bytes) else content.encode()
+    data = content if isinstance(content, bytes) else "\n".join(map(printable, content.split("\n"))).encode()
     stream.write(data if data.endswith(b"\n") else data + b"\n")
     stream.flush()

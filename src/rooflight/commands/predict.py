@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.form_options import check_form, form
+from rooflight.commands.form_options import form_options, forms
 from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @click.option("--epochs", type=int, help="With --dataset-size: the time of a whole training run.")
 @click.option("--dataset-size", type=int, help="Samples in an epoch.")
 @click.option("--price", type=float, help="What an hour of one device costs, in any currency.")
-@click.option("--memory", is_flag=True, help="Memory through the step, what is alive at its highest, what would save.")
+@click.option("--memory", is_flag=True, help="Memory over the step, by tensor at the peak, and what would save some.")
 @click.option("--max-batch", is_flag=True, help="The largest batch that fits each device; with --gpus, of a replica.")
 @click.option("--max-seq", is_flag=True, help="The longest sequence that fits each device, at the first batch.")
 @click.option(
@@ -56,11 +56,8 @@ if TYPE_CHECKING:
     help="Of torch's CUDA allocator, as in PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True, ...",
 )
 @click.option("--roofline", is_flag=True, help="With --json: roofs, ridges, every op as a point, the time of every op.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print one row a device and batch as CSV.")
-@click.option("--md", "as_markdown", is_flag=True, help="Print as Markdown.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE: .json, .json.gz, .csv or .md.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
+@form_options(json="Print one JSON document.", csv="Print one row a device and batch as CSV.",
+              output="Write to FILE: .json, .json.gz, .csv or .md.")  # fmt: skip
 def command(**options: Any) -> None:
     """How long a step of MODEL takes and how much memory, on GPUs that are here and GPUs that are not.
 
@@ -69,37 +66,33 @@ def command(**options: Any) -> None:
     data sheet.
     """
     spec = step_of(options, "predict")
-    _check(spec, options)
+    to, written = forms(options)
+    _check(spec, options, as_json="json" in (to, written))
     found = _predict(spec, options)
     from rooflight.commands.output import show
     from rooflight.reporting.predict_document import predict_document
 
     run = {name: options[name] for name in ("epochs", "dataset_size", "price")}
     document = predict_document(found, **run, op_times=options["roofline"])
-    output: Path | None = options["output"]
-    if output is not None:
-        name = output.name.lower().removesuffix(".gz")
-        show(document, name.rpartition(".")[2], output=output, force=options["force"])
-        say(f"wrote {output}")
-    to = form(options)
-    if output is None or to != "text":
+    if written:
+        show(document, written, output=options["output"], force=options["force"])
+        say(f"wrote {options['output']}")
+    if not written or to != "text":
         show(document, to)
 
 
-def _check(spec: StepSpec, options: Mapping[str, Any]) -> None:
+def _check(spec: StepSpec, options: Mapping[str, Any], *, as_json: bool) -> None:
     for name in ("epochs", "dataset_size"):
         check_positive(name, options[name])
     if bool(options["epochs"]) != bool(options["dataset_size"]):
         raise BadInput("--epochs and --dataset-size go together: both are needed for the time of a run")
     if options["epochs"] is not None and spec.step != "train":
-        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs away")
+        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs out")
     price = options["price"]
     if price is not None and not (math.isfinite(price) and price > 0):
         raise BadInput(f"--price must be above 0, got {price:g}: what one device costs an hour")
-    ending = "" if options["output"] is None else options["output"].name.lower()
-    if options["roofline"] and not (options["as_json"] or ending.endswith((".json", ".json.gz"))):
+    if options["roofline"] and not as_json:
         raise BadInput("--roofline is data for programs: add --json, or -o FILE.json")
-    check_form(options)
 
 
 def _ppp(text: str | None) -> Ppp | None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.form_options import form_options, one_form
 from rooflight.commands.garbage import rarely_collected
-from rooflight.commands.table_options import measured_options, table_options
+from rooflight.commands.table_options import KERNELS, measured_options, table_options
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
 from rooflight.spec import shell
@@ -21,15 +22,11 @@ if TYPE_CHECKING:
 FORMS = ("text", "html", "md", "latex", "csv", "json", "png", "svg", "pdf")
 CHARTS = ("roofline", "memory", "lanes", "shares", "sweep", "devices", "scaling")
 """Of a ledger; a pair has them twice, as roofline-a and roofline-b, and a study its own."""
-_FLAGS = {"as_json": "json", "as_csv": "csv", "as_markdown": "md"}
 
 
 @click.command(short_help="a ledger, two side by side, or a study as a page, tables or pictures")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Choice(FORMS), help="In which form; else the name behind -o tells, or it is text.")
-@click.option("--json", "as_json", is_flag=True, help="The same as --to json.")
-@click.option("--csv", "as_csv", is_flag=True, help="The same as --to csv.")
-@click.option("--md", "as_markdown", is_flag=True, help="The same as --to md.")
 @click.option("--chart", metavar="NAME", help=f"Which picture, with --to png, svg or pdf: {', '.join(CHARTS)}.")
 @click.option("--dark", is_flag=True, help="A picture for dark pages.")
 @click.option("--section", "sections", multiple=True, metavar="NAME",
@@ -44,11 +41,11 @@ _FLAGS = {"as_json": "json", "as_csv": "csv", "as_markdown": "md"}
 @table_options
 @measured_options
 @click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to FILE instead of the terminal.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
+@form_options(json="The same as --to json.", csv="The same as --to csv.", md="The same as --to md.",
+              output="Write to FILE instead of the terminal.")  # fmt: skip
 def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bool, sections: tuple[str, ...],
             width: str | None, claims: Path | None, on: str, by: By, depth: int | None, unfold: bool, memory: bool,
-            kernels: int, explain: str | None, output: Path | None, force: bool, **flags: bool) -> None:  # fmt: skip
+            kernels: int, explain: str | None, **asked: Any) -> None:  # fmt: skip
     """Show what is known of PATH: in the terminal, or as one file to open, send or print.
 
     PATH is a ledger, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it; recorded:NAME, a
@@ -59,7 +56,10 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
     With -o report.html, one page that needs no network: roofline, layers with their derivations, causes, memory, lanes,
     other batches and devices, many GPUs, where every number comes from. Pictures: -o roofline.png --chart roofline.
     """
-    form = _form(to, flags, output)
+    from rooflight.reporting.writers import ENDINGS, MUST
+
+    form = one_form({**asked, "to": to}, {f".{end}": form for end, form in ENDINGS.items()}, must=MUST)
+    output, force = asked["output"], asked["force"]
     if width is not None:
         from rooflight.reporting.writers import check_width
 
@@ -67,16 +67,17 @@ def command(paths: tuple[Path, ...], to: str | None, chart: str | None, dark: bo
     if form == "text" and claims is not None:
         raise BadInput(f"in the terminal a table is checked by `{shell('compare', paths[0], claims=claims)}`; here "
                        "it becomes a part of a file: add -o report.html")  # fmt: skip
+    table = {"--by": by != "module", "--depth": depth is not None, "--unfold": unfold, "--memory": memory,
+             "--kernels": kernels != KERNELS}  # fmt: skip
+    whole = form not in ("text", "csv") or sections or claims is not None
+    if given := [name for name, is_given in {**table, "--explain": explain is not None}.items() if is_given and whole]:
+        raise BadInput(f"{given[0]} is of the table in the terminal, and a report has all rows: leave it out, or the "
+                       "file or form")  # fmt: skip
+    if explain is not None and form != "text":
+        raise BadInput("--explain prints text: leave the form or the file out")
     if form == "text" and (sections or chart or dark):
         raise BadInput("--section, --chart and --dark are of a file: name one, such as -o report.html or -o "
                        "roofline.png, or say the form with --to")  # fmt: skip
-    if output is not None:
-        from rooflight.files import check_writable
-
-        check_writable(output, force=force)
-        if form == "text":
-            raise BadInput(f"{output}: the name must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to "
-                           "says the form")  # fmt: skip
     if len(paths) == 1 and paths[0].is_dir():
         _refuse_for_a_study(by=by, depth=depth, explain=explain, claims=claims)
         _study(paths[0], form, chart=chart, dark=dark, sections=sections, width=width, output=output, force=force)
@@ -107,20 +108,8 @@ def _ledgers(paths: tuple[Path, ...]) -> tuple[list[Ledger], list[str]]:
     from rooflight.reporting.report.arranged import arranged
 
     if len(paths) > 1 and any(path.is_dir() for path in paths):
-        raise BadInput("a study is reported alone: leave the others away")
+        raise BadInput("a study is reported alone: leave the others out")
     return arranged([load(path) for path in paths], [shlex.quote(str(path)) for path in paths])
-
-
-def _form(to: str | None, flags: dict[str, bool], output: Path | None) -> str:
-    """As --to says, or a flag, or the ending of the file's name."""
-    from rooflight.reporting.writers import ENDINGS
-
-    asked = [form for flag, form in _FLAGS.items() if flags[flag]]
-    if len(asked) + (to is not None) > 1:
-        raise BadInput("choose one of --to, --json, --csv and --md")
-    if asked or to is not None:
-        return to or asked[0]
-    return ENDINGS.get(output.suffix.lower().removeprefix("."), "text") if output is not None else "text"
 
 
 def _shown(ledgers: list[Ledger], form: str, *, by: By, depth: int | None, unfold: bool, memory: bool, kernels: int,
@@ -137,6 +126,9 @@ def _shown(ledgers: list[Ledger], form: str, *, by: By, depth: int | None, unfol
         show(document, form, output=output, force=force)
         return
     (ledger,) = ledgers
+    from rooflight.prediction.asked import devices_of
+
+    devices_of(on, None)  # what is wrong with them is told before the tables
     document = ledger_document(ledger, by=by, depth=depth, folded=not unfold, memory=memory, kernels=kernels)
     show(document, form, output=output, force=force)
     if form == "text" and not is_log(ledger):

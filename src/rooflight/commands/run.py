@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rooflight.commands.form_options import forms
 from rooflight.commands.terminal import say
 from rooflight.errors import BadFile, BadInput, CannotMeasure
+from rooflight.spec import shell
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 _NO_REGIONS = (
     "no region was entered: write `with rooflight.region('name'):` around what you want to know, and run it again"
 )
+_USUAL = {"--counters": "auto", "--level": "dram"}
 _WHY_MISSING = "they ran on another machine, entered no region or were killed before they could write"
-_ENDINGS = (".json", ".json.gz", ".csv", ".md")
 
 
 @click.command(
@@ -36,14 +38,14 @@ _ENDINGS = (".json", ".json.gz", ".csv", ".md")
 @click.option(
     "--counters",
     type=click.Choice(["auto", "cupti", "none"]),
-    default="auto",
+    default=_USUAL["--counters"],
     show_default=True,
     help="Hardware counters. auto: where they can be read; cupti: an error if they cannot; none: only time and memory.",
 )
 @click.option(
     "--level",
     type=click.Choice(["dram", "l2", "l1"]),
-    default="dram",
+    default=_USUAL["--level"],
     show_default=True,
     help="Count the bytes of this level of memory too; DRAM always.",
 )
@@ -71,8 +73,7 @@ def command(
     """
     if not command:
         raise BadInput("nothing to run: write `rooflight run -- python main.py`")
-    if output is not None:
-        _check(output, force=force)
+    to, written = forms({"as_json": as_json, "output": output, "force": force})
     if counters == "cupti":
         from rooflight.measurement.counters.library import has_driver
 
@@ -84,12 +85,14 @@ def command(
         environment = {**os.environ, RUN: folder, COUNTERS: counters, LEVEL: level}
         code = _run(command, environment, quiet=as_json)
         ledgers, damaged = _collect(Path(folder))
-        joined = _joined(ledgers, command)
+        given = {"--counters": counters, "--level": level}
+        how = [word for name, value in given.items() if value != _USUAL[name] for word in (name, value)]
+        joined = _joined(ledgers, shell("run", *how, "--", *command))
         # Before anything is printed: an output that is closed or full must not cost the only copy.
-        unsaved = _saved(joined, output, force=force) if joined is not None and output is not None else None
+        unsaved = _saved(joined, output, written, force=force) if joined is not None and output is not None else None
     for line in damaged:
         _say(line)
-    _show(joined, as_json=as_json, nothing_written=output is not None, code=code)
+    _show(joined, to, nothing_written=output is not None, code=code)
     if unsaved is not None:
         raise unsaved
     if not code and counters == "cupti" and joined is not None and not _has_counters(joined):
@@ -99,14 +102,6 @@ def command(
 
 def _has_counters(ledger: Ledger) -> bool:
     return any(value.origin.startswith("cupti") for row in ledger.measurements for value in row.quantities.values())
-
-
-def _check(output: Path, *, force: bool) -> None:
-    from rooflight.files import check_writable
-
-    if not output.name.lower().endswith(_ENDINGS):
-        raise BadInput(f"{output}: the name must end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}")
-    check_writable(output, force=force)
 
 
 # --- the program ---
@@ -197,7 +192,7 @@ def _collect(folder: Path) -> tuple[list[tuple[str, Ledger]], list[str]]:
     return sorted(ledgers, key=lambda entry: (entry[1].header.rank, int(entry[0]))), damaged
 
 
-def _joined(ledgers: Sequence[tuple[str, Ledger]], command: Sequence[str]) -> Ledger | None:
+def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | None:
     """One ledger of all processes. The first keeps the names of its regions, the others add whose they are."""
     if not ledgers:
         return None
@@ -216,44 +211,35 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: Sequence[str]) -> Le
     world = max(ledger.header.world for _, ledger in ledgers)
     if (missing := missing_ranks(ranks, world)) is not None:
         notes.insert(0, f"{missing}: {_WHY_MISSING}")
-    header = msgspec.structs.replace(
-        first.header, world=world, notes=tuple(notes), command=shlex.join(["rooflight", "run", "--", *command])
-    )
+    header = msgspec.structs.replace(first.header, world=world, notes=tuple(notes), command=command)
     return msgspec.structs.replace(first, header=header, measurements=tuple(rows))
 
 
-def _saved(ledger: Ledger, output: Path, *, force: bool) -> BadFile | None:
+def _saved(ledger: Ledger, output: Path, to: str, *, force: bool) -> BadFile | None:
     """What stood in the way, to be told after the figures were at least shown."""
-    name = output.name.lower()
+    from rooflight.commands.output import keep
+    from rooflight.reporting.ledger_documents import log_document
+
     try:
-        if name.endswith((".csv", ".md")):
-            from rooflight.commands.output import show
-            from rooflight.reporting.ledger_documents import log_document
-
-            show(log_document(ledger), "csv" if name.endswith(".csv") else "md", output=output, force=force)
-        else:
-            from rooflight.files import save
-
-            save(ledger, output, force=force)
+        say(f"rooflight: {keep(ledger, lambda to: log_document(ledger), output, to, force=force)}")
     except BadFile as error:
         return error
-    say(f"rooflight: wrote {output}")
     return None
 
 
-def _show(ledger: Ledger | None, *, as_json: bool, nothing_written: bool, code: int) -> None:
+def _show(ledger: Ledger | None, to: str, *, nothing_written: bool, code: int) -> None:
     """`nothing_written`: a file was asked for, to be told where there is nothing to write into it."""
     if code:
         _say(f"the program ended with exit code {code}" + (": what was measured before" if ledger is not None else ""))
     if ledger is None:
         _say(_NO_REGIONS + ("; nothing was written" if nothing_written else ""))
-        if as_json:
+        if to == "json":
             click.echo(f'{{"header":null,"regions":[],"exit_code":{code}}}')
         return
     from rooflight.commands.output import show
     from rooflight.reporting.ledger_documents import log_document
 
-    show(log_document(ledger, exit_code=code), "json" if as_json else "text")
+    show(log_document(ledger, exit_code=code), to)
 
 
 def _say(message: str) -> None:

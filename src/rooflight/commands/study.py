@@ -102,7 +102,7 @@ def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict
             axes[name] = options[name]
     if what.endswith(".toml") or Path(what).is_dir():
         if axes:
-            raise BadInput(f"{what} has its own plan: leave --{next(iter(axes)).removesuffix('_s')} away")
+            raise BadInput(f"{what} has its own plan: leave --{next(iter(axes)).removesuffix('_s')} out")
         return what, {}
     return _words("MODEL", what), axes
 

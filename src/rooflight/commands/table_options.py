@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+KERNELS = 10
 _OPTIONS = (
     click.option("--by", type=click.Choice(["module", "type", "op"]), default="module", show_default=True,
                  help="What a row of the table is."),
@@ -18,7 +19,7 @@ _OPTIONS = (
 
 _MEASURED = (
     click.option("--memory", is_flag=True, help="Of a measurement: what the allocator saw, row by row."),
-    click.option("--kernels", type=click.IntRange(min=0), default=10, show_default=True,
+    click.option("--kernels", type=click.IntRange(min=0), default=KERNELS, show_default=True,
                  help="Of a measurement: how many kernels to show."),
 )  # fmt: skip
 

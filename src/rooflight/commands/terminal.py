@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from rooflight.units import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -52,7 +54,7 @@ def is_quiet() -> bool:
 def say(message: str) -> None:
     """A word beside the result: what was written, what to do next."""
     if not is_quiet():
-        click.echo(message, err=True)
+        click.echo(printable(message), err=True)
 
 
 def make_console(*, stderr: bool = False) -> Console:

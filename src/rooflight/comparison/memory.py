@@ -238,9 +238,9 @@ def _of_step(side: Measured, name: str) -> Number | None:
 
 def _predicted(side: Measured, device: Device) -> SideMemory:
     """From the estimate's own ops and storages. Views are left out: they take nothing and free nothing."""
-    from rooflight.prediction.again import as_run_on
     from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
+    from rooflight.prediction.rebuilt import as_run_on
 
     ledger, _ = as_run_on(side.ledger, device)
     ops = ledger.ops

@@ -157,7 +157,7 @@ class Reasons:
         if wall is None or busy is None:
             return found
         kernels = self._measured.total.get("kernel_time_s")
-        more = [CauseSum(HOST, wall - busy, found.ops, "the wall's clock less the union of all kernels", None)]
+        more = [CauseSum(HOST, wall - busy, found.ops, "wall time minus the time in which any kernel runs", None)]
         if kernels is not None and abs(busy - kernels) > 1e-9:
             name = OVERLAP if busy < kernels else MEDIANS
             more.append(CauseSum(name, busy - kernels, found.ops, "union of the kernels less their sum", None))
@@ -183,7 +183,7 @@ _ASKED: dict[Quantity, str] = {
 }  # fmt: skip
 _MEASURED: dict[Quantity, str] = {
     "FLOPs": "executed by all units", "DRAM bytes": "bytes read and written", "time": "wall time",
-    "memory": "memory taken of the device",
+    "memory": "memory in use on the device",
 }  # fmt: skip
 
 
@@ -221,6 +221,6 @@ def _term(name: str, a: Account | None, b: Account | None) -> Term:
     said = next(cause for cause in reversed(found) if cause is not None)
     where = ""
     if said.largest is not None and said.ops > 1:
-        where = f" (of {said.largest.module or said.largest.name}, the largest of {said.ops:,} ops)"
+        where = f" (in {said.largest.module or said.largest.name}, the largest of {said.ops:,} ops)"
     amounts = [cause.amount if cause is not None else None for cause in found]
     return Term(name, amounts[0], amounts[1], said.evidence + where)

@@ -40,7 +40,7 @@ def estimate(
         >>> rooflight.estimate("resnet50", batch=16, step="train")
         >>> rooflight.estimate(my_model, torch.randn(8, 3, 224, 224)).to_pandas()
     """
-    spec = StepSpec.given(model, step, verb="estimate")
+    spec = StepSpec.given(model, step, verb="estimate", inputs=inputs, kwargs=kwargs)
     options = TraceOptions.of(spec, on=on, target=target, command=command)
     workload = workload_of(spec, model, inputs, kwargs, device=on if options.runs else "meta")
     ledger = fill_costs(trace(workload, options))

@@ -4,7 +4,7 @@ A layer's gain is time of its kernels. What that makes of the step is played thr
 GPU's: where the GPU waits for the host, faster kernels end no step earlier. What a change makes of an op is predicted
 with and without it, and a measured time is scaled by the ratio of the two: an error of the prediction that both share
 falls out, and what a change does not touch gains nothing. Kernels that would fall away were measured, and so were the
-bytes a second at which a chain of ops runs.
+bytes per second at which a chain of ops runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rooflight.errors import RooflightError
 from rooflight.ledger import Ledger
 from rooflight.measured import Group, Measured
 from rooflight.measured.step import busy_s, is_host_bound, wall_s
-from rooflight.prediction.advice import Predicted, Timing, advice_of, advise
+from rooflight.prediction.advice import Predicted, Timing, advice_of, advise, predicted_advice
 from rooflight.prediction.cache import Array
 from rooflight.prediction.cells import Cell, gap_of
 from rooflight.prediction.changes import Change, changes_of
@@ -69,7 +69,7 @@ class Advisor:
         self._step = cell.step if cell is not None else self._prepared()
         self.changes: tuple[Change, ...] = ()
         if predictor is not None and self._step is not None and any(one.ops for one in self._all):
-            possible = changes_of(self._step, predictor)
+            possible = changes_of(self._step, predictor, op_by_op=True)
             # What would make no kernel faster is no change of the kernels; a graph changes the host.
             self.changes = tuple(one for one in possible if one.key == "graph" or self._touches(one))
 
@@ -102,8 +102,10 @@ class Advisor:
 
     def step(self) -> tuple[Advice, ...]:
         """Every change of the whole step that is worth it, best first; then a larger batch."""
+        if self._cell is not None:
+            return predicted_advice(self._cell)
         others = (None if self.changes else self._graph_alone(), self._larger_batch())
-        return (*advise(self.changes, self._timing), *(one for one in others if one is not None))
+        return (*advise(self.changes, self), *(one for one in others if one is not None))
 
     def _graph_alone(self) -> Advice | None:
         """Of a measured step whose ops prediction knows nothing of: the host launches once."""
@@ -151,9 +153,9 @@ class Advisor:
 
     def _larger_batch(self) -> Advice | None:
         """While the host works on a measured step, the GPU could do so many times the work. It fits where so many times
-        the memory of today does: parameters do not even grow. Of a predicted step, another batch is predicted."""
+        the memory of today does: parameters do not even grow."""
         header, busy = self._measured.ledger.header, busy_s(self._measured)
-        if self._cell is not None or header.batch is None or not busy or self.wall_s is None:
+        if header.batch is None or not busy or self.wall_s is None:
             return None
         times = min(int(self.wall_s / busy), _LARGEST, self._fits())
         if not is_host_bound(self._measured) or times < 2:
@@ -229,9 +231,10 @@ class Advisor:
         return ratio
 
     def _compiled_ratio(self, step: Step) -> Ratio:
-        """Chains of ops in one kernel, at the bytes a second they have now, with what else the compiler does."""
+        """Chains of ops in one kernel, at the bytes per second they have now, with what else the compiler does."""
         moves, layout = step.moves, self._layout_ratios
-        others = [self._predicted_ratio(change.step) for change in changes_of(step, self._known_predictor)
+        possible = changes_of(step, self._known_predictor, op_by_op=True)
+        others = [self._predicted_ratio(change.step) for change in possible
                   if change.key == "pad" or (change.key == "channels_last" and not layout)]  # fmt: skip
 
         def ratio(ops: Ops) -> float:

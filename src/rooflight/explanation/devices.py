@@ -11,10 +11,10 @@ from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, Value
 from rooflight.measured import is_measured
 from rooflight.measured.facts import Fact, StepTimes
-from rooflight.prediction.again import as_run_on
 from rooflight.prediction.asked import predictor_of
 from rooflight.prediction.cells import Cell, cells_of
 from rooflight.prediction.prepared import PreparedTrace
+from rooflight.prediction.rebuilt import as_run_on
 
 
 def judged_on(ledger: Ledger, on: Device | None) -> tuple[Device | None, str]:
@@ -31,7 +31,7 @@ def judged_on(ledger: Ledger, on: Device | None) -> tuple[Device | None, str]:
                 "it ran on a CPU, whose name does not tell how many of its cores did: it has no roof here",
             )
         if known is not None and on is not None and on.name != known.name:
-            raise BadInput(f"this step was measured on {header.device}: leave {on.name} away, or predict it there")
+            raise BadInput(f"this step was measured on {header.device}: leave {on.name} out, or predict it there")
         if known is None and on is None:
             return None, (f"{header.device or 'the device'} is not in the database, so its roofs are not known: "
                           "describe it in a .toml file and name that")  # fmt: skip

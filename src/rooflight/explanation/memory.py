@@ -16,7 +16,7 @@ from rooflight.measured.facts import step_values, steps_of_ranks
 WORKSPACE = "workspace of an op"
 LIBRARIES = "workspace of libraries"
 ROUNDING = "rounding of blocks"
-FRAGMENTATION = "held by the allocator, not allocated"
+FRAGMENTATION = "reserved, not allocated"
 CONTEXT = "CUDA context and libraries"
 
 
@@ -54,7 +54,7 @@ def explain_memory(ledger: Ledger) -> MemoryAccount | None:
     ]
     if memory.peak_reserved_bytes is not None:
         held = memory.peak_reserved_bytes - memory.peak_allocated_bytes
-        causes.append(Cause(FRAGMENTATION, held, "torch's allocator, played: segments that are not full at the peak"))
+        causes.append(Cause(FRAGMENTATION, held, "torch's allocator, replayed: segments that are not full at the peak"))
     if outside is not None and memory.outside_bytes is not None:
-        causes.append(Cause(CONTEXT, memory.outside_bytes, "what processes on such devices hold past the allocator"))
+        causes.append(Cause(CONTEXT, memory.outside_bytes, "what a process holds there outside the allocator"))
     return MemoryAccount(asked, measured, tuple(cause for cause in causes if cause.amount))

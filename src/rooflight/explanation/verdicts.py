@@ -28,12 +28,12 @@ from rooflight.measured.facts import Number, adds_up
 from rooflight.measured.rows import MeasuredRow, rows
 from rooflight.measured.step import busy_s, busy_share, executed, is_host_bound, moved, utilisation, wall_s
 from rooflight.metrics import Bound, Fit, Origin, Side
-from rooflight.prediction.again import as_run_on
 from rooflight.prediction.asked import memories_on, predictor_of
 from rooflight.prediction.calibrated.baseline import LAUNCH_S
 from rooflight.prediction.cells import Cell, cells_of
-from rooflight.prediction.prepared import PreparedTrace
+from rooflight.prediction.rebuilt import as_run_on, step_of, traces_of
 from rooflight.prediction.result import Advice, Prediction
+from rooflight.prediction.steps import Traces
 from rooflight.prediction.tiers import Predictor
 from rooflight.summary import By
 
@@ -167,17 +167,17 @@ def step_verdict(ledger: Ledger, *, on: Device | None = None) -> StepVerdict:
 
 
 class Judge:
-    """A step on its device, looked at once for many questions."""
+    """A step on its device, looked at once for many questions. `traces`: of its model, where others have them."""
 
-    def __init__(self, ledger: Ledger, *, on: Device | None = None) -> None:
+    def __init__(self, ledger: Ledger, *, on: Device | None = None, traces: Traces | None = None) -> None:
         self.device, self.reason = judged_on(ledger, on)
         self.cell: Cell | None = None
         """The prediction that its times are of, where they are predicted."""
         self.otherwise = ""
         """What must be said of ops that this device would run in other kernels."""
         if not is_measured(ledger) and self.predictor is not None:
-            there, self.otherwise = as_run_on(ledger, self.predictor.device)
-            self.cell = cells_of(PreparedTrace(there, None).at(None), [self.predictor])[0]
+            there, self.otherwise = as_run_on(ledger, self.predictor.device, traces)
+            self.cell = cells_of(step_of(there, traces or traces_of(ledger)), [self.predictor])[0]
         if self.cell is None:
             self.measured = Measured(ledger)
         else:  # with the ops that it would run, as those of a fused optimizer

@@ -87,7 +87,7 @@ def _keys(device: Device) -> Iterator[str]:
 def _numbers(figures: Sequence[tuple[str, Figure]]) -> Iterator[str]:
     for key, figure in figures:
         if not math.isfinite(figure.value) or figure.value <= 0:
-            yield f"{key} = {figure.value:g} is not a positive number: leave the key away where the device has none"
+            yield f"{key} = {figure.value:g} is not a positive number: leave the key out where the device has none"
 
 
 def _sizes(device: Device) -> Iterator[str]:

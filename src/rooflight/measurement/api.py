@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Unpack
 
 import msgspec
@@ -34,7 +34,7 @@ from rooflight.measurement.machine.conditions import Conditions, cuda_version, d
 from rooflight.measurement.options import CounterBackend, MeasureOptions
 from rooflight.measurement.ranks import place
 from rooflight.models.workload import Workload
-from rooflight.spec import StepKeywords, StepSpec, takes_step
+from rooflight.spec import POSITIONAL, StepKeywords, StepSpec, takes_step
 from rooflight.trace.given import workload_of
 from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.stage import Recording, Stage, staged
@@ -75,13 +75,13 @@ def measure(
         >>> ledger = rooflight.measure("resnet50", batch=16, step="train")
         >>> ledger.to_pandas()[["op", "kernel_time_s", "dram_bytes_read"]]
     """
-    spec = StepSpec.given(model, step, verb="measure")
+    spec = StepSpec.given(model, step, verb="measure", inputs=inputs, kwargs=kwargs)
     spec = msgspec.structs.replace(spec, compile=spec.compile or compile_mode is not None)
     if spec.compile and spec.graphs:
         raise BadInput("a compiled step is not captured as one CUDA graph here: choose one of --compile and --graphs "
                        "(--compile-mode=reduce-overhead uses graphs by itself)")  # fmt: skip
     options = MeasureOptions(
-        counters=counters, levels=tuple(levels), metrics=tuple(metrics), per_kernel=per_kernel, spread=spread,
+        counters=counters, levels=_several(levels), metrics=_several(metrics), per_kernel=per_kernel, spread=spread,
         repeat=repeat, execution=spec.execution, compile_mode=compile_mode,
     )  # fmt: skip
     if counters == "ncu":
@@ -95,7 +95,21 @@ def measure(
         workload = _placed(spec, model, inputs, kwargs, where)
         if is_compiled(workload.model) and not spec.graphs:
             options = replace(options, execution="compile")
+        called = [*(f"{POSITIONAL}{place}" for place in range(len(inputs))), *(kwargs or ())]
+        command = command or _asked(spec, options, live=called if isinstance(model, nn.Module) else None, device=device)
         return measure_workload(workload, _trace_options(spec, where, command), options, progress)
+
+
+def _several(given: Sequence[Any]) -> tuple[Any, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _asked(spec: StepSpec, options: MeasureOptions, *, live: list[str] | None, device: str | None) -> str:
+    """What measures so again: the step, and all that is not as usual."""
+    usual = MeasureOptions()
+    given = {one.name: getattr(options, one.name) for one in fields(options) if one.name != "execution"}
+    return spec.asked("measure", live=live, device=device,
+                      **{name: value for name, value in given.items() if value != getattr(usual, name)})  # fmt: skip
 
 
 def _placed(spec: StepSpec, model: str | nn.Module | StepSpec, inputs: tuple[Any, ...],
@@ -232,7 +246,7 @@ def _device(model: str | nn.Module | StepSpec, inputs: Any, asked: str | None) -
         raise BadInput("an input has no data (it is on meta): measure with real tensors, or use rooflight.estimate")
     if spot.type == "cuda" and not torch.cuda.is_available():
         raise CannotMeasure(
-            'torch sees no GPU: measure on the CPU (--on cpu, device="cpu"), or ask `rooflight doctor` what is missing'
+            "torch sees no GPU: measure on the CPU (--device=cpu), or ask `rooflight doctor` what is missing"
         )
     if spot.type == "cuda" and spot.index is not None and spot.index >= torch.cuda.device_count():
         raise BadInput(f"there is no {spot}: torch sees {torch.cuda.device_count()} GPU(s), the first is cuda:0")
@@ -248,7 +262,7 @@ def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
     }  # fmt: skip
     if asked := [name for name, wished in wishes.items() if wished]:
         raise BadInput(
-            f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU; leave it away"
+            f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU; leave it out"
         )
 
 

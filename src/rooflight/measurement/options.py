@@ -8,8 +8,10 @@ from typing import Literal
 from rooflight.counting.metrics import Level
 from rooflight.errors import BadInput
 from rooflight.ledger import Execution
+from rooflight.spec import Field
 
 CounterBackend = Literal["auto", "cupti", "ncu", "none"]
+_REPEAT = Field("Plain steps to take the time of.", key="repeat", kind="number")
 COUNTER_BACKENDS: tuple[CounterBackend, ...] = ("auto", "cupti", "ncu", "none")
 LEVELS: tuple[Level, ...] = ("dram", "l2", "l1")
 
@@ -31,14 +33,13 @@ class MeasureOptions:
     compile_mode: str | None = None
 
     def __post_init__(self) -> None:
-        if self.repeat < 1:
-            raise BadInput(f"--repeat must be at least 1, got {self.repeat}")
+        _REPEAT.read(self.repeat)
         if self.counters not in COUNTER_BACKENDS:
             raise BadInput(f"unknown counters {self.counters!r}; known: {', '.join(COUNTER_BACKENDS)}")
         if wrong := [level for level in self.levels if level not in LEVELS]:
             raise BadInput(f"unknown level {wrong[0]!r}; known: {', '.join(LEVELS)}")
         if self.counters == "none" and (self.metrics or self.per_kernel or self.spread):
-            raise BadInput("--metrics, --per-kernel and --spread need counters: leave --counters=none away")
+            raise BadInput("--metrics, --per-kernel and --spread need counters: leave --counters=none out")
 
     @property
     def profiled_runs(self) -> int:

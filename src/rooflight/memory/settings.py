@@ -78,7 +78,7 @@ def parse(text: str) -> Settings:
             raise BadInput(f"unknown allocator setting {name!r}; known: {', '.join(_KNOWN)}")
         elif name == "backend" and value != "native":
             raise BadInput(
-                f"allocator backend {value!r} is not modelled, only torch's own: leave it away, or say backend:native"
+                f"allocator backend {value!r} is not modelled, only torch's own: leave it out, or say backend:native"
             )
     # As torch has it: what is not split may exceed a request by a large segment, unless told otherwise.
     values.setdefault("max_non_split_rounding_bytes", values.get("large_segment_bytes", 20 * MIB))

@@ -63,7 +63,7 @@ def build(
         raise BadInput(f"unknown --step={step!r}; choose one of {', '.join(STEPS)}")
     if past is not None and step != "decode":
         raise BadInput(
-            f"--past={past} is for --step=decode; this step is {step!r}: add --step=decode, or leave --past away"
+            f"--past={past} is for --step=decode; this step is {step!r}: add --step=decode, or leave --past out"
         )
     shape = _checked_shape(input_shape)
     if seq is not None and shape is not None and shape.kind == "int" and shape.dims != (seq,):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextlib import nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from rooflight import units
 from rooflight.errors import BadInput, OutOfMemory
@@ -64,5 +66,22 @@ def from_shape(shape: InputShape, model: nn.Module, *, request: Request, device:
 
 def constructed(make: Callable[[], T], device: torch.device) -> T:
     """What `make` returns when its parameters are created on `device` directly."""
-    with device:
+    with device, _Uninitialised() if device.type == "meta" else nullcontext():
         return make()
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Leaves out what gives parameters their first values: without data there are none, and finding out takes torch
+    longer than all else that a constructor does."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        in_init = getattr(func, "__module__", "") == "torch.nn.init" and func.__name__.endswith("_")
+        if in_init or func in _FILLS:
+            tensor = args[0] if args else given.get("tensor")
+            if isinstance(tensor, Tensor) and tensor.is_meta:
+                return tensor
+        return func(*args, **given)
+
+
+_FILLS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_})

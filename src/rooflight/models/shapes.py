@@ -35,6 +35,9 @@ _ABOUT_SHAPES = re.compile(
 )
 
 
+_CHANGE = "change what it is called with (of a model by name, --input or --batch), or the layers"
+
+
 @dataclass(frozen=True)
 class _Call:
     """The call of a module that was under way when the error rose."""
@@ -74,7 +77,7 @@ def shape_error(model: nn.Module, error: BaseException) -> str | None:
         wants = _mismatch(call.module, call.tensor)
         if wants is not None:
             assert call.tensor is not None
-            return f"{call.title} wants {wants} (input {_shape(call.tensor)}); change --input, --batch or the layers"
+            return f"{call.title} wants {wants} (input {_shape(call.tensor)}); {_CHANGE}"
     message = one_line(error)
     if not _ABOUT_SHAPES.search(message):
         return None

@@ -111,13 +111,13 @@ def predict(
 
         >>> rooflight.predict("resnet50", on=["a100", "h200"], batch=[1, 8, 64], step="train")
     """
-    spec = StepSpec.given(model, step, verb="predict")
+    spec = StepSpec.given(model, step, verb="predict", inputs=inputs, kwargs=kwargs)
     _check_devices(on)
     given = read_calibration(calibration)
     devices = devices_of(on, given)
     batches, live = _batches(spec, model), spec.model if isinstance(model, (str, StepSpec)) else model
     layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
-    ppp = given_ppp(ppp) if isinstance(ppp, (int, float)) else ppp
+    ppp = ppp if ppp is None or isinstance(ppp, Ppp) else given_ppp(ppp)
     tier = _tier(devices, tier=tier, ppp=ppp, dtype=spec.autocast or spec.dtype)
     traces = Traces(live, inputs, kwargs, **spec.build)
     asked = Asked(traces, TraceOptions.of(spec, command=command), allocator or "")
@@ -248,15 +248,15 @@ def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout 
     if micro_batches is not None and layout is None:
         raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
     if layout is not None and roofline:
-        raise BadInput("a roofline is of one device: leave --roofline or --gpus away")
+        raise BadInput("a roofline is of one device: leave --roofline or --gpus out")
     if tier == "spec" and graphs:
-        raise BadInput("the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs away, or --tier "
+        raise BadInput("the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs out, or --tier "
                        "spec and --ppp")  # fmt: skip
     if devices[0].kind == "cpu" and graphs:
-        raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs, leave --graphs away")
+        raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs, leave --graphs out")
     if changes and (tier == "spec" or devices[0].kind == "cpu"):
         who = f"{devices[0].name} is a CPU" if devices[0].kind == "cpu" else "the spec tier knows no kernels"
-        raise BadInput(f"{who}, and {changes[0]} changes those of a GPU: leave {changes[0]} away")
+        raise BadInput(f"{who}, and {changes[0]} changes those of a GPU: leave {changes[0]} out")
 
 
 def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None, dtype: str) -> str | None:
@@ -266,7 +266,7 @@ def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None, dtype
     if tier is not None and tier not in TIERS:
         raise BadInput(f"unknown tier {tier!r}; known: {', '.join(TIERS)}")
     if ppp is not None and tier not in (None, "spec"):
-        raise BadInput("--ppp goes with the spec tier: leave --ppp or --tier away")
+        raise BadInput("--ppp goes with the spec tier: leave --ppp or --tier out")
     if len({device.kind for device in devices}) > 1:
         raise BadInput("a CPU and a GPU run different kernels: predict them one after the other")
     check_precision(dtype, devices)

@@ -31,7 +31,11 @@ HERE = ("here", "cpu")
 
 
 def read_calibration(given: str | Path | Calibration | None) -> Calibration | None:
-    return given if given is None or isinstance(given, Calibration) else read(Path(given))
+    if given is None or isinstance(given, Calibration):
+        return given
+    if not isinstance(given, (str, Path)):
+        raise BadInput(f"--calibration is a file of `rooflight calibrate`, not {given!r}")
+    return read(Path(given))
 
 
 def devices_of(on: str | Device | Sequence[str | Device], calibration: Calibration | None = None) -> list[Device]:
@@ -149,7 +153,7 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
         model = CalibratedModel(given, speed_of(device))
         return Predictor(device, "calibrated", model, f"given, made on {given.device}"), said
     if tier == "calibrated":
-        raise BadInput(f"--calibration was made on {given.device}, not on {device.name}: leave --tier away to carry it "
+        raise BadInput(f"--calibration was made on {given.device}, not on {device.name}: leave --tier out to carry it "
                        "over")  # fmt: skip
     model = CalibratedModel(given, speed_of(origin))
     said = (f"the calibration was made on {given.device}: its times are carried over to {device.name}",)

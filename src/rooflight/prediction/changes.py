@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from rooflight.errors import RooflightError
 from rooflight.hardware.tasks import CONVOLUTION, FAMILIES, OUTPUT, Task
-from rooflight.spec import execution
+from rooflight.spec import execution, is_live
+from rooflight.trace.target import HOPPER, generation, target_for
 
 if TYPE_CHECKING:
+    from rooflight.hardware.device import Device
     from rooflight.prediction.prepared import Step
     from rooflight.prediction.tiers import Predictor
 
@@ -23,17 +26,18 @@ _EVEN = 8
 _PADDED = 64
 """What a size is padded to."""
 _SIDES = ("m", "n", "k")
+_BF16 = "--dtype bf16"
 
 COMPILE_ASSUMES = (
-    "torch.compile is taken to run chains of elementwise ops, reductions and norms as one kernel each, at the bytes a "
-    "second that they have in eager mode, convolutions in channels_last and odd products padded where that is faster, "
-    "and to leave the host as slow as in eager mode; memory and the number of kernels are those of eager mode"
+    "torch.compile is assumed to run chains of elementwise ops, reductions and norms as one kernel each, at the bytes "
+    "per second that they reach in eager mode, and convolutions in channels_last and odd products padded where that is "
+    "faster; the host, memory and the number of kernels are those of eager mode"
 )
 
 
 BF16_ASSUMES = (
-    "bf16 is told from this trace: casts that a model makes only in 16 bits are not in it, and --dtype bf16, which is "
-    "traced for itself, may differ by some percent"
+    "bf16 is predicted from this trace, op by op: a model in bf16 makes casts and copies of its own, so that its own "
+    "prediction may differ by some percent"
 )
 
 
@@ -57,33 +61,64 @@ class Change:
     def and_graphs(self) -> Change:
         """The same, captured as one CUDA graph."""
         graph = as_graph(self.step)
-        return Change(f"graph + {self.key}", f"{graph.words}, and {self.words}", f"{graph.options} {self.options}",
-                      f"{graph.how} and {self.how}", graph.step, self.assumption)  # fmt: skip
+        between = ", " if is_live(self.step.ledger.header) else " "
+        return Change(f"graph + {self.key}", f"{graph.words}, and {self.words}",
+                      between.join((graph.options, self.options)), f"{graph.how} and {self.how}", graph.step,
+                      self.assumption)  # fmt: skip
 
 
-def changes_of(step: Step, predictor: Predictor) -> Iterator[Change]:
-    """Those that apply to the step on a device. What each of them gains, if anything, is another question."""
+def _option(step: Step, option: str) -> str:
+    """As it is asked for. A live module is its caller's: he has keywords, and converts it himself."""
+    if not is_live(step.ledger.header):
+        return option
+    return "model.bfloat16()" if option == _BF16 else f"{option.removeprefix('--').replace('-', '_')}=True"
+
+
+def changes_of(step: Step, predictor: Predictor, *, op_by_op: bool = False) -> Iterator[Change]:
+    """Those that apply to the step on a device. What each of them gains, if anything, is another question. `op_by_op`:
+    as steps of the very same ops, to be compared one by one."""
     families = {task.family for task in step.tasks}
     precisions = {task.precision for task in step.tasks}
     on_gpu = predictor.device.kind == "gpu"
     if precisions & {"fp32", "tf32"} and timed_in_bf16(predictor):
-        yield Change("bf16", "bf16 for the whole model", "--dtype bf16", "in bf16", in_bf16(step), BF16_ASSUMES)
+        yield from _bf16(step, predictor.device, op_by_op=op_by_op)
     if has_fp32_products(step) and "tf32" in predictor.device.tensor_flops_per_s:
-        yield Change("TF32", "TF32 in matrix work", "--tf32", "with TF32", in_tf32(step))
+        yield _change("TF32", "TF32 in matrix work", "--tf32", "with TF32", step, in_tf32)
     if (sizes := uneven_sizes(step)) and not step.is_compiled:  # the compiler pads by itself
         named = " and ".join(f"{size:,} padded to {_up(size):,}" for size in sizes[:2])
         more = f" and {len(sizes) - 2} more sizes" if len(sizes) > 2 else ""
-        yield Change("pad", f"{named}{more}", "--pad", f"with {named}{more}", padded(step))
+        yield _change("pad", f"{named}{more}", "--pad", f"with {named}{more}", step, padded)
     if has_convolutions(step) and not is_channels_last(step):
         words = "channels_last for model and images"
-        yield Change("channels_last", words, "--channels-last", "in channels_last", in_channels_last(step))
+        yield _change("channels_last", words, "--channels-last", "in channels_last", step, in_channels_last)
     if "foreach" in families and on_gpu:
         how = "with a fused optimizer (fused=True)"
-        yield Change("fused", "a fused optimizer (fused=True)", "--fused", how, fused(step))
+        yield _change("fused", "a fused optimizer (fused=True)", "--fused", how, step, fused)
     if not step.is_compiled and on_gpu:
-        yield Change("compile", "torch.compile", "--compile", "under torch.compile", compiled(step), COMPILE_ASSUMES)
+        yield _change("compile", "torch.compile", "--compile", "under torch.compile", step, compiled, COMPILE_ASSUMES)
     if not step.is_graph and on_gpu:
         yield as_graph(step)
+
+
+def _bf16(step: Step, device: Device, *, op_by_op: bool) -> Iterator[Change]:
+    target = target_for(device.kind, generation(device.capability or HOPPER))
+    try:
+        traced = None if op_by_op or step.traced_in is None else step.traced_in("bf16", target)
+    except RooflightError:  # it does not run in bf16, and advice never spoils what was asked
+        return
+    words = "bf16 for the whole model"
+    if traced is None:
+        yield _change("bf16", words, _BF16, "in bf16", step, in_bf16, BF16_ASSUMES)
+    else:
+        yield Change("bf16", words, _option(step, _BF16), "in bf16", traced)
+
+
+def _change(key: str, words: str, option: str, how: str, step: Step, make: Callable[[Step], Step],
+            assumption: str = "") -> Change:  # fmt: skip
+    made = step.variants.get(key)
+    if made is None:  # once for all devices
+        made = step.variants[key] = make(step)
+    return Change(key, words, _option(step, option), how, made, assumption)
 
 
 def as_graph(step: Step) -> Change:
@@ -91,8 +126,11 @@ def as_graph(step: Step) -> Change:
     asks = sorted({op.packet.removeprefix("aten::") for op, waits in zip(step.ledger.ops, step.waits, strict=True)
                    if waits})  # fmt: skip
     but = f" (without {asks[0]}, which no graph can hold)" if asks else ""
-    made = replace(step, execution=execution(compile=step.is_compiled, graphs=True))
-    return Change("graph", f"one CUDA graph for the step{but}", "--graphs", f"as one CUDA graph{but}", made)
+    return _change("graph", f"one CUDA graph for the step{but}", "--graphs", f"as one CUDA graph{but}", step, _captured)
+
+
+def _captured(step: Step) -> Step:
+    return replace(step, execution=execution(compile=step.is_compiled, graphs=True))
 
 
 def as_asked(step: Step) -> Step:

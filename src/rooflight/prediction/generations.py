@@ -12,7 +12,7 @@ from rooflight.prediction.asked import DOES_NOT_FIT
 from rooflight.prediction.prepared import Step
 from rooflight.prediction.result import Predictions
 from rooflight.prediction.what_fits import Asked
-from rooflight.trace.target import HOPPER, OLDEST, generation, needed_for
+from rooflight.trace.target import HOPPER, generation, needed_for, target_for
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Traced:
 def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced]) -> list[tuple[Traced, Sequence[Device]]]:
     """Devices with the trace for them, the newest first. One serves all of them, unless older ones run some of it in
     other kernels, however many predictions are asked for: what is said of a device does not depend on that."""
-    newest = max(devices, key=capability_of)
-    first = traced(target_of(newest))
+    newest = max(devices, key=_capability)
+    first = traced(_target(newest))
     groups: dict[int, list[Device]] = {}
     for device in devices:
-        served = not first.differs_on(capability_of(device))
-        groups.setdefault(generation(capability_of(newest if served else device)), []).append(device)
+        served = not first.differs_on(_capability(device))
+        groups.setdefault(generation(_capability(newest if served else device)), []).append(device)
     if len(groups) == 1:
         return [(first, devices)]
     found: list[tuple[Traced, Sequence[Device]]] = []
@@ -46,24 +46,21 @@ def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced]) ->
         if newest in some:
             found.append((first, some))
             continue
-        trace = traced(target_of(some[0]))
+        trace = traced(_target(some[0]))
         names = ", ".join(device.name for device in some)
-        why = ", ".join(first.differs_on(capability_of(some[0])))
+        why = ", ".join(first.differs_on(_capability(some[0])))
         note = f"{names}: traced apart from {newest.name}: {why}"
         found.append((replace(trace, notes=(*trace.notes, note)), some))
     return found
 
 
-def capability_of(device: Device) -> int:
+def _capability(device: Device) -> int:
     """Where nobody tells, as another vendor's: as Hopper."""
     return device.capability or HOPPER
 
 
-def target_of(device: Device) -> str:
-    if device.kind == "cpu":
-        return "cpu"
-    capability = capability_of(device)
-    return "cuda" if capability >= HOPPER else f"cuda:{max(capability, OLDEST)}"
+def _target(device: Device) -> str:
+    return target_for(device.kind, device.capability)
 
 
 def joined(parts: Sequence[Predictions], devices: Sequence[Device]) -> Predictions:

@@ -1,5 +1,5 @@
-"""Traces of built-in models that serve every batch, kept for the next process: importing torch and tracing takes longer
-than all that a report or a prediction does with a trace.
+"""Traces of built-in models, kept for the next process: importing torch and tracing takes longer than all that a report
+or a prediction does with a trace.
 
 A kept trace is what a process that has just loaded torch would find: it is known by the versions, the code that traces,
 the environment that torch reads, and all that describes the step. Whoever has loaded torch, and may have changed its
@@ -9,6 +9,7 @@ switches, has his steps traced.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -27,8 +28,8 @@ from rooflight.ledger import Ledger
 from rooflight.models import builtin_names
 from rooflight.trace import TraceOptions
 
-_MOST = 100
-"""A trace takes some hundred kilobytes."""
+_MOST = 200_000_000
+"""Bytes: a trace takes some hundred kilobytes, one of a large language model's training ten million."""
 _CODE = ("ledger.py", "spec.py", "models", "trace")
 
 
@@ -40,7 +41,8 @@ class KeptTrace:
     command: str
 
     @classmethod
-    def of(cls, model: object, which: Mapping[str, Any], options: TraceOptions, batch: int) -> KeptTrace | None:
+    def of(cls, model: object, which: Mapping[str, Any], options: TraceOptions, batch: int,
+           switches: Mapping[str, str]) -> KeptTrace | None:  # fmt: skip
         """`None` where it cannot be kept: others' models change, and a CPU's kernels are this machine's."""
         if not isinstance(model, str) or model not in builtin_names() or not options.target.startswith("cuda"):
             return None
@@ -48,7 +50,6 @@ class KeptTrace:
             versions = (__version__, _code(), version("torch"))
         except (OSError, PackageNotFoundError):  # torch, or rooflight, as no package brings it
             return None
-        switches = {name: value for name, value in os.environ.items() if name.startswith(("TORCH", "PYTORCH"))}
         described = [versions, switches, model, which,
                      asdict(replace(options, command="")), batch]  # fmt: skip
         written = msgspec.json.encode(described, enc_hook=repr, order="sorted")
@@ -68,6 +69,14 @@ class KeptTrace:
         content = msgspec.msgpack.encode(ledger)
         if msgspec.msgpack.decode(content, type=Ledger) == ledger:  # not so if it held a NaN
             kept.write(self.name, content, most=_MOST)
+
+
+def switches_of_torch() -> dict[str, str] | None:
+    """The environment that torch will read; `None` where it has been loaded: it sets variables of its own then, and
+    somebody may have changed its switches."""
+    if "torch" in sys.modules:
+        return None
+    return {name: value for name, value in os.environ.items() if name.startswith(("TORCH", "PYTORCH"))}
 
 
 @cache

@@ -33,6 +33,7 @@ from rooflight.prediction.prepared import Step, ledger_of
 from rooflight.prediction.result import Interval, Many, Prediction, ScalingPoint, Traffic
 from rooflight.prediction.tasks import tasks_of
 from rooflight.prediction.tiers import Predictor
+from rooflight.spec import NOT_ACCUMULATED
 
 _SIZES = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)
 """GPUs of the runs in a curve."""
@@ -128,6 +129,9 @@ def _nodes_note(asked: Layout, device: Device) -> tuple[str, ...]:
         f" ({figure.source})" if figure is not None else ", which is assumed: its file gives no gpus_per_node"
     )
     each = f" of {layout.gpus_per_node}" if full else f" of at most {layout.gpus_per_node}"
+    if asked.nodes > 1:
+        why += (f". Asked for were {asked.gpus_per_node:,} in each of {asked.nodes:,} nodes; --gpus is of one node, so "
+                f"for {asked.gpus_per_node:,} in all leave --nodes out")  # fmt: skip
     return (f"{device.name}: {layout.gpus:,} GPUs are {layout.nodes:,} nodes{each}, joined by a network: {why}",)
 
 
@@ -158,7 +162,7 @@ class Cluster:
     def _fabric_of(self, layout: Layout) -> Fabric:
         if self.device.kind == "cpu":
             raise BadInput(
-                f"{self.device.name} is a CPU: many devices are predicted for GPUs only, leave --gpus and --nodes away"
+                f"{self.device.name} is a CPU: many devices are predicted for GPUs only, leave --gpus and --nodes out"
             )
         return fabric_of(self.device, gpus_per_node=min(layout.gpus, layout.gpus_per_node))
 
@@ -169,7 +173,7 @@ class Cluster:
         if step.batch is None:
             raise BadInput("many GPUs need a batch: this model's inputs do not tell it")
         if step.ledger.header.accumulate > 1:
-            raise BadInput("--accumulate with several GPUs is not modelled: leave one of them away")
+            raise BadInput(NOT_ACCUMULATED)
         batch = step.batch
         known: dict[int, TimedStep] = {}
 

@@ -84,6 +84,8 @@ def default_ppp(device: Device) -> Ppp:
 
 def given_ppp(value: float) -> Ppp:
     """What the user said, taken at its word."""
+    if not isinstance(value, (int, float)):
+        raise BadInput(f"--ppp is a fraction of the peak, such as 0.5, not {value!r}")
     check_ppp(value)
     return Ppp(value, "given", low=value, high=value)
 

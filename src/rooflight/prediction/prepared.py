@@ -30,6 +30,10 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 _WAITS = frozenset({"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero", "aten::equal"})
 
 
+TracedIn = Callable[[str, str], "Step | None"]
+"""From a precision and a target (`cuda:80`); `None` where the model as it is now gives another step."""
+
+
 @dataclass(frozen=True)
 class Demands:
     """What every kind of op asks of a device, by formula: a `Demand` each, in columns."""
@@ -66,6 +70,8 @@ class Step:
     """What has been found out of the trace and holds for every batch."""
     larger: Callable[[int], Step] | None = None
     """The same step at another batch; `None`: it was traced with one batch only."""
+    traced_in: TracedIn | None = None
+    """The same step, traced in another precision; `None`: it cannot be traced again."""
     runs_in: Mapping[str, str] = field(default_factory=dict)
     """Precisions that stand for those of the trace, `{"fp32": "bf16"}`: what would be, told by tasks and demands. What
     a cache holds is still told by the bytes of the trace."""
@@ -97,7 +103,12 @@ class Step:
         """The same step, whose ops were changed."""
         prime = None if self.batch == self.ledger.header.batch else self.ledger.header.batch
         made = PreparedTrace(ledger, prime).at(None if prime is None else self.batch)
-        return replace_step(made, execution=self.execution, larger=self.larger)
+        return replace_step(made, execution=self.execution, larger=self.larger, traced_in=self.traced_in)
+
+    @cached_property
+    def variants(self) -> dict[str, Step]:
+        """This step run in other ways, by the key of the change: made once, whatever it is asked for."""
+        return {}
 
     @cached_property
     def moves(self) -> Array:
@@ -220,10 +231,13 @@ class _Sized:
 class PreparedTrace:
     """A traced step, whose ops were told apart once, ready for any batch."""
 
-    def __init__(self, ledger: Ledger, prime: int | None) -> None:
+    def __init__(self, ledger: Ledger, prime: int | None,
+                 traced_in: Callable[[int | None], TracedIn] | None = None) -> None:  # fmt: skip
         self.ledger = ledger
         self.prime = prime
         """The batch it was traced with, in whose place others can be put; `None`: no other can."""
+        self._traced_in = traced_in
+        """For each batch, what traces its step in another precision."""
         self._sizes = {storage.id: storage.nbytes for storage in ledger.storages}
         known: dict[object, int] = {}
         self._kinds: list[Op] = []
@@ -274,6 +288,7 @@ class PreparedTrace:
             kind_of=self._kind_of, tasks=tuple(tasks), task_kind=np.array(task_kind, dtype=np.intp),
             nbytes=_Sized(prime, batch or 1), touches=self._touches,
             larger=None if prime is None else self.at, shared=self.shared, execution=self.ledger.header.execution,
+            traced_in=None if self._traced_in is None else self._traced_in(batch),
         )  # fmt: skip
         return as_asked(step)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import Ledger
 from rooflight.prediction.batches import DoesNotScale, check_scales, prime_for
-from rooflight.prediction.kept_traces import KeptTrace
-from rooflight.prediction.prepared import PreparedTrace, Step
+from rooflight.prediction.kept_traces import KeptTrace, switches_of_torch
+from rooflight.prediction.prepared import PreparedTrace, Step, TracedIn
 from rooflight.trace import TraceOptions
 
 if TYPE_CHECKING:
@@ -33,16 +32,29 @@ class Traces:
         self.which: Mapping[str, Any] = which
         """What else names the step: `step`, `seq`, `dtype`, ..."""
         self._inputs, self._kwargs = inputs, kwargs
-        self._loads_torch = "torch" not in sys.modules
-        """Nobody can have changed torch's switches before this is asked."""
+        self._switches = switches_of_torch()
+        """Where torch was not loaded before: its traces can be kept."""
         self._single: dict[tuple[TraceOptions, int], Step] = {}
         self._scaled: dict[tuple[TraceOptions, int], PreparedTrace | DoesNotScale] = {}
+        self._in: dict[str, Traces] = {}
 
     def changed(self, **changes: Any) -> Traces:
         """Those of the step with some of what names it changed."""
         if not changes:
             return self
-        return Traces(self.model, self._inputs, self._kwargs, **{**self.which, **changes})
+        made = Traces(self.model, self._inputs, self._kwargs, **{**self.which, **changes})
+        made._switches = self._switches
+        return made
+
+    def traced_in(self, batch: int, options: TraceOptions, *, scaled: bool) -> TracedIn:
+        """What traces the step in another precision, the way it was traced in its own."""
+
+        def traced(dtype: str, target: str) -> Step:
+            if dtype not in self._in:
+                self._in[dtype] = self.changed(dtype=dtype)
+            return self._in[dtype].steps([batch], replace(options, target=target), scaled=scaled)[0][0]
+
+        return traced
 
     def steps(self, batches: Sequence[int], options: TraceOptions, *,
               scaled: bool = False) -> tuple[list[Step], tuple[str, ...]]:  # fmt: skip
@@ -67,8 +79,9 @@ class Traces:
     def _at(self, options: TraceOptions, batch: int) -> Step:
         key = options, batch
         if key not in self._single:
-            step = PreparedTrace(self._traced(options, batch)[0], None).at(None)
-            self._single[key] = replace(step, larger=lambda other: self._at(options, other))
+            step = PreparedTrace(self._traced(options, batch), None).at(None)
+            self._single[key] = replace(step, larger=lambda other: self._at(options, other),
+                                        traced_in=self.traced_in(batch, options, scaled=False))  # fmt: skip
         return self._single[key]
 
     def _one_for_all(self, options: TraceOptions, prime: int) -> PreparedTrace | DoesNotScale:
@@ -81,25 +94,33 @@ class Traces:
         return self._scaled[key]
 
     def _from_one(self, options: TraceOptions, prime: int) -> PreparedTrace:
-        kept = KeptTrace.of(self.model, self.which, options, prime) if self._loads_torch else None
-        known = None if kept is None else kept.read()
-        if known is not None:
-            return PreparedTrace(known, prime)
+        def check(ledger: Ledger, workload: Workload) -> None:
+            own = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
+            check_scales(ledger, prime, own)
+
         try:
-            ledger, workload = self._traced(options, prime)
+            ledger = self._traced(options, prime, check)
         except (BadInput, TraceFailed):
             # As a model that takes its batch in pairs. What is wrong with any batch will be said of the one that was
             # asked.
             raise DoesNotScale(f"the model does not take a batch of {prime}") from None
-        sizes = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
-        check_scales(ledger, prime, sizes)
-        if kept is not None:
-            kept.write(ledger)
-        return PreparedTrace(ledger, prime)
+        return PreparedTrace(ledger, prime, lambda batch: self.traced_in(batch or prime, options, scaled=True))
 
-    def _traced(self, options: TraceOptions, batch: int) -> tuple[Ledger, Workload]:
+    def _traced(self, options: TraceOptions, batch: int,
+                check: Callable[[Ledger, Workload], None] | None = None) -> Ledger:  # fmt: skip
+        """The trace of a batch, or the one that was kept. `check`: what must hold of it."""
+        switches = self._switches
+        kept = None if switches is None else KeptTrace.of(self.model, self.which, options, batch, switches)
+        known = None if kept is None else kept.read()
+        if known is not None:
+            return known
         from rooflight.trace import trace
         from rooflight.trace.given import given_workload
 
         workload = given_workload(self.model, (), None, batch=batch, device="meta", **self.which)
-        return trace(workload, options), workload
+        ledger = trace(workload, options)
+        if check is not None:
+            check(ledger, workload)
+        if kept is not None:
+            kept.write(ledger)
+        return ledger

@@ -99,7 +99,7 @@ class Predictor:
         return self._compiled_times(step) if step.is_compiled else self._op_times(step)
 
     def _compiled_times(self, step: Step) -> OpTimes:
-        """Chains of ops in one kernel, at the bytes a second that they have in eager mode. The compiler also keeps
+        """Chains of ops in one kernel, at the bytes per second that they have in eager mode. The compiler also keeps
         images in channels_last between convolutions and pads odd products, where that is faster."""
         found = self._op_times(step)
         part = step.moves

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import NoneType
 from typing import Any, Protocol
 
 from msgspec import structs
@@ -27,7 +28,7 @@ from rooflight.prediction.steps import Traces
 from rooflight.trace import TraceOptions
 
 Timed = Callable[[Step], tuple[float, float | None]]
-"""Seconds of a step on the device, and samples a second."""
+"""Seconds of a step on the device, and samples per second."""
 _WORTH = 0.01
 """Savings below this part of what the step takes are not worth a line."""
 _ONE_PERCENT = 100
@@ -155,7 +156,7 @@ def longest_sequence(asked: Asked, place: Place, memories: Memories, *, batch: i
         raise BadInput(f"--max-seq: {first.ledger.header.model} takes no sequence, --max-batch finds its largest batch")
 
     if asked.which.get("input_shape") is not None:
-        raise BadInput("--max-seq: the length is that of --input; leave --input away, or give a function with a "
+        raise BadInput("--max-seq: the length is that of --input; leave --input out, or give a function with a "
                        "parameter seq")  # fmt: skip
 
     def at_length(size: int) -> StepAt:
@@ -301,6 +302,8 @@ def _other_steps(asked: Asked, step: Step, batch: int, half: str | None) -> Iter
 
 
 def settings_given(text: str | None) -> Settings:
+    if not isinstance(text, (str, NoneType)):
+        raise BadInput(f"--allocator is a text, as in PYTORCH_CUDA_ALLOC_CONF, not {text!r}")
     return parse(text) if text else Settings()
 
 

@@ -28,7 +28,7 @@ def memory_tables(memory: JoinedMemory, model: str) -> list[Table]:
 def highest_table(memory: JoinedMemory, model: str) -> Table:
     """The op with the peak on each side."""
     columns = (
-        Column("memory at its highest", right=False), column("bytes"), Column("in", right=False),
+        Column("memory at the peak", right=False), column("bytes"), Column("in", right=False),
         column("layer"), column("phase", optional=1), column("op", write=units.exact, optional=2),
     )  # fmt: skip
     rows = tuple(

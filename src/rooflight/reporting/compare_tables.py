@@ -61,7 +61,7 @@ def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = 
         *_three("time", ("", ""), lambda side: side.time_s, seconds, optional=0),
         *_three("FLOPs", flops, lambda side: side.flops, whole_count, optional=first),
         *_three("bytes", traffic, lambda side: side.bytes, whole_bytes, optional=second),
-        (Column("unexplained FLOPs", why_tables.signed_share, optional=6), lambda row: why_tables.unexplained(row.why)),
+        (Column("unexplained FLOPs", signed_share, optional=6), lambda row: why_tables.unexplained(row.why)),
         (Column("mainly because of", right=False, optional=7), lambda row: why_tables.mainly(row.why)),
         (Column("only in A", units.exact, optional=8), lambda row: row.a.only_here if row.a else None),
         (Column("only in B", units.exact, optional=7), lambda row: row.b.only_here if row.b else None),
@@ -77,6 +77,10 @@ def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = 
         tuple(tuple(row[i] for i in kept) for row in cells),
         frozenset({len(cells) - 1}),
     )
+
+
+def signed_share(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2%}"
 
 
 def _three(name: str, basis: tuple[str, str], pick: Callable[[Figures], Any], write: Callable[[Any], str], *,

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import BadInput
-from rooflight.reporting.table import Table
+from rooflight.reporting.table import Table, Worded
 
 if TYPE_CHECKING:
     from rooflight.reporting.charts.chart import Chart
@@ -22,7 +22,7 @@ DEPTH = 3
 
 
 @dataclass(frozen=True)
-class Fact:
+class Fact(Worded):
     """One of the few figures that a reader wants first."""
 
     label: str
@@ -34,7 +34,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Section:
+class Section(Worded):
     """A part of a document."""
 
     name: str = ""
@@ -71,7 +71,7 @@ class Section:
             yield replace(self.plain, title="")
         for chart in self.charts:
             if chart.table.rows:
-                yield replace(chart.table, title=chart.title, note=chart.caption)
+                yield replace(chart.table, title=chart.title)
         yield from self.tables
 
     @property
@@ -85,13 +85,14 @@ class Section:
         return self._titled(self.tables)
 
     def _titled(self, tables: Iterable[Table]) -> Iterator[tuple[str, Table]]:
-        """The first table may give the section its heading, and needs no title then."""
+        """The first table may give the section its heading, and needs no title then; nor does one that is called so."""
         for number, table in enumerate(tables):
-            yield _capital(table.title) if number or self.title else "", table
+            title = _capital(table.title) if number or self.title else ""
+            yield "" if title == self.heading else title, table
 
 
 @dataclass(frozen=True, repr=False)
-class Document:
+class Document(Worded):
     """All of it: what every form is made from."""
 
     title: str
@@ -157,6 +158,14 @@ class Document:
         if empty is not None:
             raise BadInput(f"there is nothing in the section {empty.name!r} of this: {empty.missing}")
         return replace(self, sections=chosen, rows=None, data=None)
+
+
+def first_rows(table: Table, most: int | None, section: str) -> Table:
+    """No more rows than these, and how to get the others, which stand in this section of a report."""
+    if most is None or len(table.rows) <= most:
+        return table
+    more = f"{len(table.rows) - most:,} more rows: rooflight report PATH --to csv --section {section or 'NAME'}"
+    return replace(table, rows=table.rows[:most], more=more)
 
 
 def _capital(text: str) -> str:

@@ -27,26 +27,24 @@ _SOURCED = 1
 _LISTED = 5
 """Batches that the headline names one by one."""
 _TIERS = {
-    "calibrated": "calibrated: every op is the kernels it launches, timed by interpolation among micro-benchmarks of "
-                  "this very device",
-    "transferred": "transferred: the same among micro-benchmarks of another device, each time scaled by what tiles, "
-                   "waves and bandwidth say of the two",
+    "calibrated": "calibrated: every op is timed as the kernels it launches, by interpolation between micro-benchmarks "
+                  "of this device",
+    "transferred": "transferred: as calibrated, but with micro-benchmarks of another device, each time scaled by the "
+                   "tiles, waves and bandwidth of the two",
     "spec": "spec: read + compute + write of every op over the data sheet's figures and one constant (PALEO); no "
             "kernels, no host",
 }  # fmt: skip
 _OF_GPUS = ("GPU-busy is the time in which kernels run", "host-bound: the GPU works for less than 80% of the time")
 """What is explained only where there is a GPU: a CPU is its own host."""
 _EXPLAINED = (
-    "time/step is that of one step among many that follow one another, by the clock on the wall: the later of host and "
-    "device",
-    "± is a 90% interval, if errors are as they are among the calibrated points (spec: from one bound of the PPP "
-    "to the other)",
+    "time/step is the wall time of one step in a running loop: the slower of host and device",
+    "± is a 90% interval, assuming the errors seen at the calibrated points (spec: between the bounds of its PPP)",
     _OF_GPUS[0],
     "MFU is useful matrix FLOPs (1 multiply-add = 2 FLOP) over what the units they run on could do in that time",
-    "% of roof is the least time that peaks and bandwidth allow every op, over the time predicted: above 100% a cache "
-    "holds what it reads",
+    "% of roof is the least time that peaks and bandwidth allow every op, over the time predicted; above 100%, a "
+    "cache holds what it reads",
     _OF_GPUS[1],
-    "memory: allocated is what torch's allocator gives out, reserved what it holds of the device, in the first steps "
+    "memory: allocated is what torch's allocator gives out, reserved what it holds on the device, in the first steps "
     "of a process that has just built the model; bytes are powers of 1,000",
 )
 CONVENTIONS = "; ".join(_EXPLAINED)
@@ -155,9 +153,9 @@ def _summary(found: Predictions, one: Prediction) -> list[str]:
         if not running:
             return ["none of these fits", *_limits(found), *_warnings(found)]
         best = max(running, key=lambda row: row.throughput or 0.0)
-        most = f"{best.device} at batch {_size(best.batch)}, {units.per_second(best.throughput)}"
+        most = f"{best.device} at batch {_size(best.batch)}, {units.per_second(best.throughput)} samples/s"
         of_those = "" if len(running) == len(found) else " of those that fit"
-        return [f"the most samples a second{of_those}: {most}", *_limits(found), *_warnings(found)]
+        return [f"highest throughput{of_those}: {most}", *_limits(found), *_warnings(found)]
     ends = one.time_interval_s
     often = "between the bounds of its PPP" if one.tier == "spec" else "90% interval"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""

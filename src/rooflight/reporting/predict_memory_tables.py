@@ -28,9 +28,9 @@ def split_table(memory: Memory, title: str) -> Table:
     if memory.peak_reserved_bytes is not None and memory.outside_bytes is not None:
         rows += [
             ("cached and fragmented", memory.peak_reserved_bytes - memory.peak_allocated_bytes, None),
-            ("reserved at its peak", memory.peak_reserved_bytes, None),
+            ("reserved at the peak", memory.peak_reserved_bytes, None),
             ("CUDA context and libraries", memory.outside_bytes, None),
-            ("of the device", memory.device_bytes, None),
+            ("in use on the device", memory.device_bytes, None),
         ]
         emphasised |= {len(rows) - 3, len(rows) - 1}
     columns = (Column("memory", right=False), column("bytes"), column("share", write=_share))
@@ -51,9 +51,9 @@ def peak_words(memory: Memory, model: str) -> str:
 def tenant_table(memory: Memory, title: str) -> Table:
     """The largest things alive at the peak."""
     columns = (
-        Column("alive at the peak", right=False), Column("of", right=False, optional=2), Column("is", right=False),
-        Column("shape", right=False, optional=1), Column("in", right=False, optional=3),
-        Column("how many", units.exact), column("bytes"),
+        Column("alive at the peak", right=False), Column("module", right=False, optional=2),
+        Column("category", right=False), Column("shape", right=False, optional=1),
+        Column("dtype", right=False, optional=3), Column("count", units.exact), column("bytes"),
     )  # fmt: skip
     rows = tuple(
         (one.name.removeprefix("aten::"), one.module, WORDS[one.category], units.shape(one.shape) if one.dtype else "",
@@ -89,7 +89,7 @@ def _phase_of_every_op(timeline: Timeline) -> list[str]:
 
 def saving_table(savings: Sequence[Saving], title: str) -> Table:
     columns = (
-        Column("with", right=False, whole=True), Column("of the device", whole_bytes),
+        Column("with", right=False, whole=True), Column("on the device", whole_bytes),
         column("fit", raw="fits"), column("saved_bytes", raw="saved", optional=1),
         column("time_s", optional=2),
         column("samples_per_s", optional=3),
@@ -153,7 +153,7 @@ def tables(found: Predictions, one: Prediction, of: str) -> list[Table]:
     memory = one.memory
     if memory is None:
         return []
-    made = [split_table(memory, f"memory at its highest, {peak_words(memory, found.header.model)}{_stage(one)}{of}")]
+    made = [split_table(memory, f"memory at the peak, {peak_words(memory, found.header.model)}{_stage(one)}{of}")]
     if memory.timeline is not None:
         made += [tenant_table(memory, ""), *timeline_tables(memory.timeline, of)]
     if found.savings:

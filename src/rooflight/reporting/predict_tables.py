@@ -52,14 +52,14 @@ def money(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:,.2f}" if value >= 1 else f"{value:.3g}"
 
 
-def spread(one: Prediction) -> str:
+def spread(one: Prediction) -> Label:
     """How far its 90% interval reaches: `12%`, or both sides where they differ."""
     low, high = (abs(end / one.time_s - 1) if one.time_s else 0.0
                  for end in (one.time_interval_s.low, one.time_interval_s.high))  # fmt: skip
     if not low and not high:
-        return "–"
+        return Label(None, "–")
     clipped = not one.time_interval_s.low
-    return f"{high:.0%}" if clipped or abs(high - low) < 0.01 else f"-{low:.0%} +{high:.0%}"
+    return Label(high, f"{high:.0%}" if clipped or abs(high - low) < 0.01 else f"-{low:.0%} +{high:.0%}")
 
 
 def has_several(found: Predictions, of: str) -> bool:
@@ -102,7 +102,7 @@ def _memory(one: Prediction) -> Label:
 def _time() -> _Columns:
     return [
         (column("time_s"), lambda one: one.time_s),
-        (Column("±"), spread),
+        (Column("±", raw="time_high_s / time_s - 1"), spread),
     ]
 
 
@@ -213,7 +213,7 @@ def pivot_tables(found: Predictions, *, price: float | None = None) -> tuple[Tab
     else:
         wanted.append(("bound, and % of roof", _bound, str))
     if any(one.memory is not None for one in found):
-        wanted.append(("memory, of the device", _memory, str))
+        wanted.append(("memory in use on the device", _memory, str))
     if price is not None:
         wanted.append(("cost of 1 M samples", lambda one: one.cost_of_samples(10**6, price), money))
     return tuple(_pivot(found, *one) for one in wanted)
@@ -240,7 +240,7 @@ def op_table(one: Prediction, title: str) -> Table:
     """The costliest ops."""
     columns = (
         column("op"), column("calls", optional=1), Column("first in", right=False),
-        Column("shapes", right=False, optional=2), Column("in", right=False, optional=3),
+        Column("shapes", right=False, optional=2), Column("dtype", right=False, optional=3),
         column("time_s", heading="time"), column("share"),
         column("bound", optional=4), column("percent_of_roof"),
     )  # fmt: skip

@@ -11,8 +11,11 @@ from rooflight.reporting.roofline_marks import Mark
 from rooflight.reporting.table import Column, Table
 from rooflight.units import tera
 
+_TELLING = 20
+"""Rows for who has no picture: what takes the most time."""
 
-def marks_table(marks: Sequence[Mark]) -> Table:
+
+def marks_table(marks: Sequence[Mark], note: str = "") -> Table:
     """Of each what counters saw where they ran, else what formulas say; the slowest first."""
     columns = (
         column("what"), Column("op or layer", right=False), Column("where", right=False),
@@ -23,7 +26,8 @@ def marks_table(marks: Sequence[Mark]) -> Table:
         column("flops_per_s", heading="TFLOP/s", write=tera), column("percent_of_roof"), column("bound"),
     )  # fmt: skip
     rows = tuple(_row(mark) for mark in marks)
-    return Table("", columns, rows, frozenset(i for i, mark in enumerate(marks) if mark.kind == "step"))
+    whole = frozenset(i for i, mark in enumerate(marks) if mark.kind == "step")
+    return Table("", columns, rows, whole, note=note, telling=_TELLING)
 
 
 def _row(mark: Mark) -> tuple[Any, ...]:

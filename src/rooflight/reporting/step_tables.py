@@ -81,7 +81,7 @@ def speed_table(measured: Measured) -> Table:
     if any(value is not None for value in ppps):
         wall, while_busy = (figure(value, lambda one: "–" if one is None else f"{one:.2f}") for value in ppps)
         lines.append(("PPP: PALEO's percent of peak", wall, while_busy))
-    columns = (Column("speed", right=False), Column("by the wall"), Column("while the GPU is busy"))
+    columns = (Column("speed", right=False), Column("by wall time"), Column("while the GPU is busy"))
     return Table("", columns[:kept], tuple(row[:kept] for row in lines))
 
 

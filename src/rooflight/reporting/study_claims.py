@@ -59,14 +59,25 @@ def counter_table(judged: Sequence[Judged]) -> Table:
         found = one.counter_examples
         for point in found[:COUNTER_EXAMPLES]:
             left, right = both(point.telling)
-            lines.append((f"{one.number}", place(point.at), left, f"not {point.telling.sign}", right,
-                          point.telling.ratio, _by(point.telling)))  # fmt: skip
+            told = point.telling
+            lines.append((one.number, place(point.at), Label(told.left, left), f"not {told.sign}",
+                          Label(told.right, right), told.ratio, _by(told)))  # fmt: skip
         if len(found) > COUNTER_EXAMPLES:
-            lines.append((f"{one.number}", f"and {len(found) - COUNTER_EXAMPLES} more", "", "", "", None, ""))
+            lines.append(
+                (
+                    one.number,
+                    f"and {len(found) - COUNTER_EXAMPLES} more",
+                    Label(None, ""),
+                    "",
+                    Label(None, ""),
+                    None,
+                    "",
+                )
+            )
     columns = (
         Column("#", str), Column("refuted at", str, right=False, whole=True), Column("left", str),
-        Column("", str, right=False, whole=True), Column("right", str), Column("left / right", quotient),
-        Column("by", str, right=False),
+        Column("", str, right=False, whole=True, raw="relation"), Column("right", str),
+        Column("left / right", quotient), Column("by", str, right=False),
     )  # fmt: skip
     return Table("counter-examples", columns, tuple(lines))
 

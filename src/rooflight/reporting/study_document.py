@@ -24,16 +24,16 @@ MOST_CELLS = 200
 _NOTES = 12
 CONVENTIONS = (
     "estimated: useful FLOPs of matrix work, 1 multiply-add = 2 FLOP; bytes are compulsory, without reuse between ops",
-    "predicted and measured: the time of a step by the wall, memory allocated at its peak, samples a second; a "
+    "predicted and measured: the wall time of a step, memory allocated at its peak, samples per second; a "
     "measured time is the median of its steps, measured FLOPs are those that the counters saw in ops with matrix work",
-    "on several GPUs each has the cell's batch: FLOPs, bytes and memory are of one of them, samples a second of all",
+    "on several GPUs each has the cell's batch: FLOPs, bytes and memory are of one of them, samples per second of all",
     "a claim is judged wherever all its terms have a cell, the axes that it does not fix being equal; held: at every "
-    "such place; refuted: not at every one; not measured: a value that was asked for is missing; a quantity without "
+    "such place; refuted: not at every one; not measured: a value that it needs is missing; a quantity without "
     "side is the measured one where all of the comparison are, else the predicted, else the estimated",
     "forms are fitted by least squares of relative errors: error is their root mean square, corrected for what was "
-    "fitted; the knee is where the part that grows with the batch becomes as large as the part that does not, with the "
-    "interval that holds in 95 of 100 cases if the form is right; nothing is gained beyond the smallest batch within "
-    "5% of the best throughput",
+    "fitted; the knee is the batch at which the part that grows with it becomes as large as the part that does not, "
+    "with its 95% confidence interval if the form is right; throughput is saturated from the smallest batch within 5% "
+    "of the best on",
 )
 
 

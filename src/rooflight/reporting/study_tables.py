@@ -52,14 +52,13 @@ _COLUMNS = (
     _Shown("bytes", "bytes.estimated", units.bytes_, 8),
     _Shown("DRAM, measured", "bytes.measured", units.bytes_, 7),
     _Shown("time, predicted", "time.predicted", seconds),
-    _Shown("9 in 10 from", "time_low.predicted", seconds, 4),
+    _Shown("90% from", "time_low.predicted", seconds, 4),
     _Shown("to", "time_high.predicted", seconds, 4),
     _Shown("time, measured", "time.measured", seconds),
     _Shown("of predicted", "time.measured", quotient, 1, over="time.predicted"),
     _Shown("memory, predicted", "memory.predicted", whole_bytes, 3),
     _Shown("memory, measured", "memory.measured", whole_bytes, 3),
     _Shown("of predicted memory", "memory.measured", quotient, 2, over="memory.predicted"),
-    _Shown("of predicted", "memory.measured", quotient, 4, over="memory.predicted"),
     _Shown("samples/s, predicted", "throughput.predicted", per_second, 6),
     _Shown("samples/s, measured", "throughput.measured", per_second, 5),
     _Shown("MFU, predicted", "mfu.predicted", units.percent, 10),
@@ -83,7 +82,7 @@ def summary_document(rows: Sequence[Row], plan: Plan, *, most: int | None = None
         sections=table_sections([cell_table(rows, shown)] if rows else []),
         notes=(*_at_most([f"... and {len(rows) - len(shown):,} more cells"] if len(shown) < len(rows) else [], most),
                *_at_most(notes, most)),
-        small_print=("FLOPs: useful matrix work by formula, 1 multiply-add = 2; time: of a step, by the wall; memory: "
+        small_print=("FLOPs: useful matrix work by formula, 1 multiply-add = 2; time: wall time of a step; memory: "
                      "allocated at its peak",),
     )  # fmt: skip
 
@@ -122,7 +121,7 @@ def cell_table(rows: Sequence[Row], shown_rows: Sequence[Row] | None = None) -> 
     columns = [Column(axis, _text, right=axis in ("batch", "seq", "past", "gpus")) for axis in axes]
     shown = [one for one in _COLUMNS if any(one.of(row) not in (None, "") for row in rows)]
     columns += [one.column for one in shown]
-    columns += [Column("", str, right=False)] if any(row.state != "done" for row in rows) else []
+    columns += [Column("", str, right=False, raw="state")] if any(row.state != "done" for row in rows) else []
     lines = tuple(
         (*(row.cell.coordinates.get(axis) for axis in axes), *(one.of(row) for one in shown),
          "" if row.state == "done" else row.state)[: len(columns)]

@@ -66,7 +66,7 @@ def batch_table(trends: Sequence[Trend]) -> Table:
 def form(trend: Trend) -> str:
     """`9.90 ms + 0.11 ms × batch`."""
     if trend.fit is None:
-        return f"not told ({trend.no_fit})"
+        return f"– ({trend.no_fit})"
     return _formula(trend.fit, _WRITE[trend.quantity])
 
 
@@ -77,7 +77,7 @@ def _formula(fit: Fit, write: Callable[[Any], str]) -> str:
             fit.form, f"exactly {a} + {b} × batch"
         )
     if not fit.holds:
-        return "no form is near enough"
+        return "no form fits well enough"
     if fit.form == "constant":
         return f"{write(fit.a)}, whatever the batch"
     if fit.form == "power":
@@ -99,9 +99,9 @@ def _error(value: float | None) -> str:
 
 def _knee(trend: Trend) -> Label:
     if trend.knee is None:
-        return Label("", trend.no_knee)
+        return Label(None, trend.no_knee)
     one = trend.knee
-    return Label(repr(one.batch), f"batch {_batch(one.batch)} ({_batch(one.low)} to {_batch(one.high)})")
+    return Label(one.batch, f"batch {_batch(one.batch)} ({_batch(one.low)} to {_batch(one.high)})")
 
 
 def _batch(value: float) -> str:
@@ -116,11 +116,11 @@ def gain_table(gains: Sequence[Gain]) -> Table:
     columns += [Column(f"at {batch}", per_second, optional=3, raw=f"samples_per_s at {batch}")
                 for batch in batches] if few else []  # fmt: skip
     columns += [Column("best samples/s", per_second), Column("at batch", units.exact),
-                Column("nothing gained beyond", str, right=False), Column("fits up to", str, optional=1)]  # fmt: skip
+                Column("saturated from", str, right=False), Column("fits up to", str, optional=1)]  # fmt: skip
     lines = []
     for one in gains:
         rates = dict(one.points)
-        enough = Label("", one.no_enough) if one.enough is None else Label(str(one.enough), f"batch {one.enough}")
+        enough = Label(one.enough, one.no_enough if one.enough is None else f"batch {one.enough}")
         lines.append((words(one.at), one.side, *((rates.get(batch) for batch in batches) if few else ()),
                       rates[one.best], one.best, enough, _fits(one)))  # fmt: skip
     return Table("throughput", tuple(columns), tuple(lines))
@@ -128,9 +128,9 @@ def gain_table(gains: Sequence[Gain]) -> Table:
 
 def _fits(one: Gain) -> Label:
     if one.fits is None:
-        return Label("", "–" if one.fits_not is None else f"not at {one.fits_not}")
+        return Label(None, "–" if one.fits_not is None else f"not at {one.fits_not}")
     beyond = f", not {one.fits_not}" if one.fits_not is not None else ""
-    return Label(str(one.fits), f"{one.fits}{beyond}")
+    return Label(one.fits, f"{one.fits}{beyond}")
 
 
 def front_table(fronts: Sequence[Front]) -> Table:
@@ -147,7 +147,7 @@ def front_table(fronts: Sequence[Front]) -> Table:
         Column("with", str, right=False, whole=True), Column("time/sample", seconds, raw="time_per_sample_s"),
         Column("memory", whole_bytes, raw="memory_bytes"),
     )  # fmt: skip
-    return Table("time against space: what is not beaten in both", columns, lines)
+    return Table("Pareto front: time per sample and memory", columns, lines)
 
 
 def scaling_table(found: Sequence[Scaling]) -> Table:
@@ -164,7 +164,7 @@ def scaling_table(found: Sequence[Scaling]) -> Table:
         column("samples_per_s"), column("speedup", raw="speed-up"),
         column("efficiency"),
     )  # fmt: skip
-    return Table("one GPU and several: every GPU keeps its batch", columns, lines)
+    return Table("weak scaling: one GPU and several, the same batch on each", columns, lines)
 
 
 _BESIDE = {"on": "devices side by side", "dtype": "precisions side by side", "autocast": "with autocast and without",

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from rooflight.units import printable
 
 Cell = Any
 
 
 @dataclass(frozen=True)
-class Column:
+class Worded:
+    """Its words are only read, in every form, whatever somebody has called a module, a kernel or a file."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, str):
+                object.__setattr__(self, one.name, printable(value))
+            elif isinstance(value, tuple) and any(isinstance(text, str) for text in value):
+                object.__setattr__(self, one.name, tuple(map(printable, value)))
+
+
+@dataclass(frozen=True)
+class Column(Worded):
     """What a column is called, and how its values are written."""
 
     name: str
@@ -23,6 +38,8 @@ class Column:
     """Columns with the highest number go first when a terminal is too narrow; 0 always stays."""
     whole: bool = False
     """Its text is never cut short: a number's is not, either."""
+    wraps: bool = False
+    """Its text goes on in the next line of a terminal instead of being cut short."""
     raw: str = ""
     """What the values are called where they stand as they are, with their unit; else the name serves."""
     about: str = ""
@@ -30,7 +47,7 @@ class Column:
 
     def text(self, cell: Any) -> str:
         """A value as people read it, with the minus that numbers have in print."""
-        text = self.write(cell)
+        text = printable(self.write(cell))
         return f"−{text[1:]}" if self.right and text[:1] == "-" else text
 
     @property
@@ -51,7 +68,7 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Worded):
     """Columns, and rows of raw values."""
 
     title: str
@@ -64,6 +81,10 @@ class Table:
     """Rows that are totals."""
     note: str = ""
     """A sentence below it."""
+    telling: int | None = None
+    """So many of its first rows are enough on paper; files for programs have all."""
+    more: str = ""
+    """How to get the rows that are not here."""
     left_out: tuple[str, ...] = ()
     """Columns for which a terminal had no room."""
 

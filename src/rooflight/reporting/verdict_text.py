@@ -48,9 +48,9 @@ def place(verdict: Verdict) -> str:
     if not verdict.flops:
         return f"memory side: no FLOPs; {percent_text(verdict.percent_of_roof)} of the memory's bandwidth"
     if verdict.parts > 1:
-        return (f"{units.ratio(verdict.intensity)} FLOP/byte, where the ridge of its mix of units is at "
-                f"{units.ratio(verdict.ridge)}; more of its time on the {verdict.bound} side; "
-                f"{percent_text(verdict.percent_of_roof)} of the roofs of its ops")  # fmt: skip
+        return (f"{units.ratio(verdict.intensity)} FLOP/byte; the ridge is at {units.ratio(verdict.ridge)} for its mix "
+                f"of units; most of its time is {verdict.bound}-bound; {percent_text(verdict.percent_of_roof)} of the "
+                "roofs of its ops")  # fmt: skip
     return roof_verdict(verdict.intensity, verdict.ridge, verdict.attainable_flops_per_s, verdict.percent_of_roof)
 
 
@@ -60,17 +60,17 @@ def advised(verdict: Verdict) -> str:
     if advice is None:
         return _nothing(verdict)
     found = "predicted" if advice.origin.startswith("predicted") else advice.origin.partition(":")[0]
-    said = (f"{advice.how} its kernels would take {seconds(advice.changed_kernel_time_s)} instead of "
+    said = (f"{advice.how}, its kernels would take {seconds(advice.changed_kernel_time_s)} instead of "
             f"{seconds(advice.kernel_time_s)} ({found})")  # fmt: skip
     gained = units.percent(advice.gain_of_kernels)
     if advice.time_s is None or advice.wall_time_s is None:
-        return f"{said}: {gained} of the kernels' time"
+        return f"{said}: saves {gained} of the kernels' time"
     saved_s = advice.wall_time_s - advice.time_s
     if saved_s >= _REACHES * advice.saved_s:
-        return f"{said}: {seconds(saved_s)} of the step, a gain of {gain_text(advice.gain)}"
-    less = f"a gain of {gain_text(advice.gain)}" if advice.gain >= WORTH else "none"
+        return f"{said}: saves {seconds(saved_s)} of the step, a gain of {gain_text(advice.gain)}"
+    less = f"a gain of {gain_text(advice.gain)} for" if advice.gain >= WORTH else "nothing of"
     why = "is host-bound" if verdict.host_bound else "would then be host-bound"
-    return f"{said}: {gained} of the kernels' time, {less} for the step, which {why}"
+    return f"{said}: saves {gained} of the kernels' time, {less} the step, which {why}"
 
 
 def _nothing(verdict: Verdict) -> str:
@@ -102,12 +102,12 @@ def step_line(verdict: StepVerdict) -> str:
     if verdict.mfu is not None:
         said.append(f"MFU {units.percent(verdict.mfu)}")
     if verdict.far:
-        said.append(f"{far_text(verdict)} of the kernels' time is far from its roof")
+        said.append(far_text(verdict))
     too_large = verdict.fit == "does not fit"
     if too_large:
         said.append(f"it does not fit the memory of {verdict.device}: what takes less of it comes first")
     if verdict.advice:
-        said.append(f"best{ONCE_IT_FITS if too_large else ''}: {step_advised(verdict.advice[0])}")
+        said.append(f"best change{ONCE_IT_FITS if too_large else ''}: {step_advised(verdict.advice[0])}")
     return f"{verdict.bound}-bound: {'; '.join(said)}"
 
 
@@ -116,9 +116,9 @@ _SAID = 0.005
 
 
 def far_text(verdict: StepVerdict) -> str:
-    """`61% (short kernels 40%, neither roof 21%)`."""
+    """`far from the roof for 61% of the kernels' time (short kernels 40%, neither roof 21%)`."""
     parts = ", ".join(f"{why} {share:.0%}" for why, share in _sorted(verdict.far))
-    return f"{sum(verdict.far.values()):.0%} ({parts})"
+    return f"far from the roof for {sum(verdict.far.values()):.0%} of the kernels' time ({parts})"
 
 
 def _sorted(shares: Mapping[_Name, float]) -> list[tuple[_Name, float]]:
@@ -129,8 +129,8 @@ def step_advised(advice: Advice) -> str:
     """One change of the whole step."""
     gained = f"a gain of {gain_text(advice.gain)}"
     if advice.time_s is None or advice.wall_time_s is None:
-        return (f"{advice.how} the kernels take {seconds(advice.changed_kernel_time_s)} instead of "
+        return (f"{advice.how}, the kernels take {seconds(advice.changed_kernel_time_s)} instead of "
                 f"{seconds(advice.kernel_time_s)} (predicted), {gained}")  # fmt: skip
     more = " for more samples" if advice.samples > 1 else ""
-    return (f"{advice.how} a step takes {seconds(advice.time_s)} instead of {seconds(advice.wall_time_s)}{more} "
+    return (f"{advice.how}, a step takes {seconds(advice.time_s)} instead of {seconds(advice.wall_time_s)}{more} "
             f"(predicted), {gained}")  # fmt: skip

@@ -9,7 +9,7 @@ from rooflight.comparison.sides import Comparison
 from rooflight.comparison.why import Reasons, Term, Why
 from rooflight.explanation.cause import Account, Explained
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Column, Label, Table
 from rooflight.units import seconds, whole_bytes, whole_count
 
 Unit = Literal["flop", "byte", "second"]
@@ -32,12 +32,14 @@ def why_table(one: Why) -> Table:
     lines = [_line(one, one.asked, sides), *(_line(one, term, sides) for term in shown),
              _line(one, one.unexplained, sides, evidence=_gross(one)), _line(one, one.measured, sides)]  # fmt: skip
     both = len(sides) == 2
-    lines[0] = (*lines[0][:-1], _coverage(one))
+    for at, said in ((0, _coverage(one)), (-1, lines[-1][-1])):  # what is no cause adds nothing
+        share = lines[at][-2]
+        lines[at] = (*lines[at][:-2], Label(share, "" if share is None else f"{share:.1%}"), said)
     columns = [
         Column(f"why: {one.quantity}", right=False),
         *(Column(name.upper() if both else one.quantity, write) for name in sides),
         *([Column("B − A", write)] if both and one.is_comparable else []),
-        column("share", write=signed_share, optional=1),
+        column("share", write=_share, optional=1),
         column("evidence", optional=3),
     ]
     return Table("", tuple(columns), tuple(lines), frozenset({0, len(lines) - 1}))
@@ -63,15 +65,18 @@ def _gross(one: Why) -> str:
     whole = one.reference.b if one.reference.b is not None else one.reference.a
     if gross is None or not whole or one.quantity == "memory":
         return ""
-    return f"op by op, without signs: {signed_share(gross / whole)}"
+    return f"sum of the absolute values, op by op: {gross / whole:.2%}"
 
 
-def signed_share(value: float | None) -> str:
-    """Of a whole, with a minus where it takes away: `12.34%`, `−0.50%`, `100.00%`."""
+def _percent(value: float | None) -> str:
     if value is None:
         return ""
-    text = f"{abs(value):.2%}"
-    return f"−{text}" if value < 0 and text != "0.00%" else text
+    shown = value if abs(value) >= 0.00005 else 0.0  # no -0.00%
+    return f"{shown:+.2%}"
+
+
+def _share(value: float | Label | None) -> str:
+    return str(value) if isinstance(value, Label) else _percent(value)
 
 
 def amount_writer(unit: Unit) -> Callable[[float | None], str]:
@@ -93,7 +98,7 @@ def mainly(found: Account | None) -> str:
         return ""
     most = found.causes[0]
     share = most.amount / found.asked
-    return f"{most.name} {signed_share(share)}" if abs(share) >= SMALLEST else ""
+    return f"{most.name} {_percent(share)}" if abs(share) >= SMALLEST else ""
 
 
 def unexplained(found: Account | None) -> float | None:

@@ -12,7 +12,7 @@ from rooflight.reporting.table import Label
 
 def figure(value: float | None, write: Callable[[Any], str]) -> Label:
     """A cell of a table whose lines have different units."""
-    return Label("" if value is None else repr(value), write(value))
+    return Label(value, write(value))
 
 
 _GENERIC = re.compile(

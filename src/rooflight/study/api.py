@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from rooflight.errors import BadInput
-from rooflight.spec import takes_step
+from rooflight.spec import fields_for, takes_step
 from rooflight.study.cell import HERE, Row
 from rooflight.study.launch import Launcher, Progress, wanted_here
 from rooflight.study.machine import gpu
@@ -112,7 +112,7 @@ def prepare(plan: Asked, folder: str | Path | None, axes: Mapping[str, Any], *, 
             found = merged(read_plan_in(folder), found, str(folder))
         return Store(Path(folder or "FOLDER"), found)
     if folder is None:
-        raise BadInput("a study needs a folder for what it finds: add -o FOLDER")
+        raise BadInput("a study needs a folder for what it finds: add --folder=FOLDER")
     return begin(Path(folder), found, text)
 
 
@@ -123,7 +123,7 @@ def _asked(plan: Asked, axes: Mapping[str, Any]) -> tuple[Plan, str | None]:
         found = plan
     elif isinstance(plan, (str, Path)) and str(plan).endswith(".toml"):
         if axes:
-            raise BadInput(f"{plan} has its own grid: leave {', '.join(axes)} away, or change the file")
+            raise BadInput(f"{plan} has its own grid: leave {', '.join(axes)} out, or change the file")
         found, text = read_plan(Path(plan))
     elif not isinstance(plan, (str, Path, Sequence)):
         raise BadInput(f"a study takes models by name, a .toml file or a folder, not a {type(plan).__name__}: name "
@@ -140,8 +140,24 @@ def _asked(plan: Asked, axes: Mapping[str, Any]) -> tuple[Plan, str | None]:
     return found, text
 
 
+_BY_KEYWORD = {name: field for field in fields_for("study") for name in (field.key, field.keyword)}
+
+
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, (tuple, range)) else value for name, value in table.items()}
+    """Python's values as a file would have them: numbers of numpy, types of torch, shapes as sizes."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        field = _BY_KEYWORD.get(name)
+        is_shape = field is not None and field.kind == "shape" and not isinstance(value, (str, list))
+        several = not is_shape and isinstance(value, Iterable) and not isinstance(value, (str, Mapping))
+        values = [one if field is None or field.kind not in _READ else field.read(one)
+                  for one in (value if several else [value])]  # fmt: skip
+        found[name if field is None else field.key] = values if several else values[0]
+    return found
+
+
+_READ = ("number", "flag", "switch", "choice", "shape")
+"""What Python may give otherwise than a file does."""
 
 
 def make_ready(store: Store, *, retry: bool = False) -> None:

@@ -94,7 +94,7 @@ def knee(found: Fit, points: Points) -> Knee | str:
     batches = [x for x, _ in points]
     smallest, largest = min(batches), max(batches)
     if not found.holds:
-        return f"no form is near enough: points lie up to {found.worst:.0%} off"
+        return f"no form fits well enough: points lie up to {found.worst:.0%} off"
     if found.form == "constant":
         return f"flat up to batch {largest}: the knee lies beyond"
     if found.form == "power":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -161,13 +162,14 @@ def check(plan: Plan, where: str) -> None:
     if count > MOST_CELLS:
         raise BadInput(f"{where}: the grid has {count:,} cells, and at most {MOST_CELLS:,} are run: leave some axes' "
                        "values away, or make several studies")  # fmt: skip
+    _check_cells(plan, where)
     if not (math.isfinite(plan.timeout_s) and plan.timeout_s > 0):
         raise BadInput(f"{where}: timeout_s must be above 0, got {plan.timeout_s:g}")
     if plan.repeat < 1:
         raise BadInput(f"{where}: repeat must be at least 1, got {plan.repeat}")
     _check_once("layers", plan.layers, where)
     if any(not layer.strip() for layer in plan.layers):
-        raise BadInput(f"{where}: layers: an empty name, leave it away")
+        raise BadInput(f"{where}: layers: an empty name, leave it out")
 
 
 def check_claims(plan: Plan, where: str) -> None:
@@ -204,7 +206,7 @@ def _check_grid(grid: Grid, where: str) -> None:
         values = _values(grid, axis)
         if not values:
             raise BadInput(
-                f"{where}: {axis} is an empty list, so the grid has no cells: give a value, or leave {axis} away"
+                f"{where}: {axis} is an empty list, so the grid has no cells: give a value, or leave {axis} out"
             )
         _check_once(axis, values, where)
     for axis, field in _FIELDS.items():
@@ -212,7 +214,7 @@ def _check_grid(grid: Grid, where: str) -> None:
         for value in given:
             _check_value(field, value, where)
         if given and field.step not in (None, *_values(grid, "step")):
-            raise BadInput(f'{where}: {axis} goes with step = "{field.step}"')
+            raise BadInput(_said(f"{field.option} goes with --step={field.step}", where))
     for model in _values(grid, "model"):
         _check_model(model, where)
     _check_devices(grid, where)
@@ -220,11 +222,36 @@ def _check_grid(grid: Grid, where: str) -> None:
 
 def _check_value(field: Field, value: Any, where: str) -> None:
     if field.kind == "number" and not 1 <= value <= MOST_BATCH:
-        raise BadInput(f"{where}: {field.key} must be from 1 to {MOST_BATCH:,}, got {value:,}")
+        raise BadInput(_said(f"{field.option} must be from 1 to {MOST_BATCH:,}, got {value:,}", where))
     try:
         field.read(value)
     except BadInput as error:
-        raise BadInput(f"{where}: {error}") from None
+        raise BadInput(_said(error.text, where)) from None
+
+
+def _said(text: str, where: str) -> str:
+    """An error in the words of where the grid is from: options become the keys of a file."""
+    if where.endswith(".toml"):
+        text = re.sub(r"--([a-z0-9-]+)(=)?(\w+)?", _in_toml, text)
+    return f"{where}: {text}"
+
+
+def _in_toml(found: re.Match[str]) -> str:
+    name, equals, value = found.groups()
+    return f'{name.replace("-", "_")} = "{value}"' if equals else f"{name.replace('-', '_')}{value or ''}"
+
+
+def _check_cells(plan: Plan, where: str) -> None:
+    """One that cannot be is a result, and said of its cell; a study of none but such is a slip."""
+    refused = None
+    for cell in itertools.chain.from_iterable(map(_cells_of, plan.grid)):
+        try:
+            cell.check()
+            return
+        except BadInput as error:
+            refused = error
+    if refused is not None:
+        raise BadInput(_said(refused.text, where))
 
 
 def _check_model(model: str, where: str) -> None:
@@ -252,7 +279,7 @@ def _check_devices(grid: Grid, where: str) -> None:
         except RooflightError as error:
             raise type(error)(f"{where}: {error}") from None
         if name in named:
-            raise BadInput(f"{where}: on: {named[name]} and {text} are the same device, {name}: leave one of them away")
+            raise BadInput(f"{where}: on: {named[name]} and {text} are the same device, {name}: leave one of them out")
         named[name] = text
     for how in _values(grid, "parallel"):
         if how is None:
@@ -261,7 +288,7 @@ def _check_devices(grid: Grid, where: str) -> None:
             gpus * nodes for gpus in _values(grid, "gpus") for nodes in _values(grid, "nodes") if gpus * nodes > 1
         ]
         if not counts:
-            raise BadInput(f"{where}: parallel goes with gpus above 1")
+            raise BadInput(_said("--parallel goes with --gpus above 1", where))
         errors = []
         for gpus in counts:
             try:
@@ -272,7 +299,7 @@ def _check_devices(grid: Grid, where: str) -> None:
             raise BadInput(f"{where}: {_one_line(errors[0])}")
     for axis in ("gpus", "nodes"):
         if grid.on is None and _values(grid, axis) != [1]:
-            raise BadInput(f"{where}: {axis} goes with on: name the device")
+            raise BadInput(_said(f"--{axis} goes with --on: name the device", where))
 
 
 def is_of_this_machine(device: str) -> bool:
@@ -282,7 +309,7 @@ def is_of_this_machine(device: str) -> bool:
 def _check_once(axis: str, values: Sequence[Any], where: str) -> None:
     for place, value in enumerate(values):
         if value in values[:place]:
-            raise BadInput(f"{where}: {axis} has {value!r} twice: leave one of them away")
+            raise BadInput(f"{where}: {axis} has {value!r} twice: leave one of them out")
 
 
 def _values(grid: Grid, axis: str) -> list[Any]:

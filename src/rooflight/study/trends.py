@@ -42,7 +42,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     side: Side
     points: tuple[tuple[int, int | float], ...]
     best: int
-    """The batch with most samples a second."""
+    """The batch with most samples per second."""
     enough: int | None
     """The smallest batch within 5% of the best; larger ones gain nothing."""
     no_enough: str = ""

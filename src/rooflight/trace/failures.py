@@ -38,9 +38,7 @@ _DATA_DEPENDENT = (
 def _plain(error: Exception) -> TraceFailed:
     text = (str(error).strip().splitlines() or [""])[0]
     missing = isinstance(error, TypeError) and "forward() missing" in text
-    hint = (
-        "; pass what it is called with: rooflight.estimate(model, x), or --input on the command line" if missing else ""
-    )
+    hint = "; pass what it is called with behind the model, or, of a model by name, --input" if missing else ""
     return TraceFailed(f"{_where(error)}: {type(error).__name__}: {text}{hint}")
 
 

@@ -37,8 +37,6 @@ def given_workload(model: str | nn.Module, inputs: tuple[Any, ...], kwargs: Mapp
     if step not in STEPS:
         raise BadInput(f"unknown step {step!r}; known: {', '.join(STEPS)}")
     if isinstance(model, str):
-        if inputs or kwargs:
-            raise BadInput("inputs go with a live module; a model by name gets its own (use --batch, --seq, --input)")
         return build(
             model, batch=1 if batch is None else batch, seq=seq, past=past, dtype=dtype or "fp32", step=step,
             overrides=overrides or {}, input_shape=input_shape, download=download, device=device,

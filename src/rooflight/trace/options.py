@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
+from rooflight.errors import BadInput
 from rooflight.spec import FIELDS, StepSpec
 
 TensorKind = Literal["meta", "fake", "cpu", "cuda"]
@@ -43,6 +44,8 @@ class TraceOptions:
     def of(cls, spec: StepSpec, *, on: TensorKind = "meta", target: str = "cuda", rank: int = 0,
            command: str = "") -> TraceOptions:  # fmt: skip
         """As the step's description says."""
+        if on not in get_args(TensorKind):
+            raise BadInput(f"--on names the tensors of a trace: {', '.join(get_args(TensorKind))}, not {on!r}")
         shared = {one.name: getattr(spec, one.name) for one in fields(cls) if one.name in FIELDS}
         return cls(**shared, on=on, target=target, rank=rank, command=command)
 

@@ -49,17 +49,29 @@ def generation(capability: int) -> int:
     return max(one for one in (OLDEST, MAXWELL, AMPERE, HOPPER) if one <= max(capability, OLDEST))
 
 
+def target_for(kind: str, capability: int | None) -> str:
+    """The target of a device. Where nobody tells its capability, as another vendor's: as Hopper.
+
+    >>> target_for("gpu", 80), target_for("gpu", None), target_for("cpu", None)
+    ('cuda:80', 'cuda', 'cpu')
+    """
+    if kind == "cpu":
+        return "cpu"
+    known = capability or HOPPER
+    return "cuda" if known >= HOPPER else f"cuda:{max(known, OLDEST)}"
+
+
 def parse_target(text: str) -> Target:
     """`cuda`, `cuda:80` or `cpu`."""
     if text == "cpu":
         return Target("cpu")
     if text == "cuda":
         return Target("cuda")
-    if match := re.fullmatch(r"cuda:(\d\d\d?)", text):
+    if match := re.fullmatch(r"cuda:(\d\d\d?)", str(text)):
         capability = int(match[1])
         if OLDEST <= capability <= 150:
             return Target("cuda", capability)
-    raise BadInput(f"unknown target {text!r}: use cuda, cuda:80 (a compute capability) or cpu")
+    raise BadInput(f"unknown --target {text!r}: use cuda, cuda:80 (a compute capability) or cpu")
 
 
 @dataclass(frozen=True)

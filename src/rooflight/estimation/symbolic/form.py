@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar, Unpack
 
 from msgspec.structs import replace as changed
+from torch import nn
 
 from rooflight.errors import BadInput
 from rooflight.estimation.api import estimate
@@ -111,6 +112,9 @@ def closed_form(
 
         >>> closed_form(lambda batch, _: estimate(my_model, torch.randn(batch, 3, 32, 32)), sequence=False)
     """
+    if isinstance(model, nn.Module):
+        raise BadInput("a closed form needs the step at every batch: give the model by name, or a function that "
+                       "estimates it at (batch, sequence)")  # fmt: skip
     if callable(model):
         return _closed_form(sample(model, sequence=True if sequence is None else sequence), also)
 

@@ -79,7 +79,7 @@ def chip_of(target: str) -> str:
 
 def check_can_count(target: str) -> None:
     if target == "cpu":
-        raise BadInput("ncu: only on an NVIDIA GPU, and the step is measured on the CPU; leave --counters ncu away")
+        raise BadInput("ncu: only on an NVIDIA GPU, and the step is measured on the CPU; leave --counters ncu out")
     if find_ncu() is None:
         raise CannotMeasure("ncu is not on PATH: install Nsight Compute, or measure with --counters=cupti")
     chip_of(target)

@@ -1,6 +1,6 @@
 """What joins the GPUs: a link inside a node, a network between nodes, and how much of each is reached in practice.
 
-A bandwidth here is one direction of one GPU, in bytes a second, as a collective sees it (NCCL's bus bandwidth), not the
+A bandwidth is one direction of one GPU, in bytes per second as a collective sees it (NCCL's bus bandwidth), not the
 line rate of a data sheet. Every figure carries the words that say where it comes from; what is not known of the
 reader's cluster is an assumption, and can be overridden.
 """

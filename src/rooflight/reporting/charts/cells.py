@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflight.reporting.charts import vega_lite as vl
@@ -86,10 +86,11 @@ def _chart(bars: Sequence[_Bar], quantities: Sequence[_Quantity], *, batches: Co
     panels = [_panel(of[one], one, lines if one is seen[0] else lines.unnamed, sides=_present(drawn)) for one in seen]
     made = vl.concat(*panels, columns=2, spacing=16).resolve_scale(
         color="independent", strokeDash="independent", y="independent", yOffset="independent"
-    )
+    ).properties(usermeta=dict(axis=_LABELS + 20))  # fmt: skip
     hint = "Click a device in the legend to see it alone." if len(lines.names) > 1 else ""
+    note = f"At batch {min(batches):,}." if len(batches) == 1 else ""
     return Chart("cells", "Cells side by side", _caption(every, devices, _present(drawn), batches=batches),
-                 made.to_dict(), _table(bars, quantities), hint=hint)  # fmt: skip
+                 made.to_dict(), replace(_table(bars, quantities), note=note), hint=hint)  # fmt: skip
 
 
 def _present(bars: Sequence[_Bar]) -> list[Side]:

@@ -24,7 +24,8 @@ class Chart:
     spec: dict[str, Any]
     """Its definition in Vega-Lite, with its data inside and without a theme; its width is `WIDTH`."""
     table: Table
-    """The same numbers, for readers who cannot see it and for formats without pictures."""
+    """The same numbers, for readers who cannot see it and for formats without pictures; its note is what of the caption
+    they need."""
     hint: str = ""
     """What can be done with it, where it answers to clicks; nowhere else."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rooflight import units
@@ -21,6 +22,8 @@ from rooflight.units import per_second, seconds
 _ROW = 34
 """Height of a device, in pixels."""
 _MOST = 40
+_AXIS = 116
+"""Pixels for the names of devices, and for what stands over the end of an axis."""
 _BOUNDS = {"compute": COLOURS[0], "memory": COLOURS[1], "host": COLOURS[6]}
 _UNKNOWN = COLOURS[4]
 
@@ -32,7 +35,8 @@ def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int
     if isinstance(predictions, Predictions):
         found = _at_one_batch(predictions, batch)
         rows = [_row(one) for one in found]
-        caption, table = _caption(found), _table(found)
+        note = _note(found)
+        caption, table = _caption(found, note), replace(_table(found), note=note)
     else:
         rows = [{"device": one.device, "time": one.time_s, "text": seconds(one.time_s), "tier": one.tier,
                  "time_text": seconds(one.time_s)} for one in predictions]  # fmt: skip
@@ -52,6 +56,7 @@ def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int
     if knows_memory:
         panels.append(_memory([row for row in rows if row.get("memory") is not None], order))
     made = vl.concat(*panels, columns=2, spacing=20).resolve_scale(color="independent")
+    made = made.properties(usermeta=dict(axis=_AXIS))
     return Chart("devices", "Devices side by side", caption, made.to_dict(), table)
 
 
@@ -94,7 +99,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> vl.Drawing:
     y = _y(order)
     names = [name for name in _BOUNDS if any(row.get("bound") == name for row in rows)]
     tips = [("device", "device"), ("time_text", "time of a step"), ("between", "90% interval"),
-            ("rate", "samples a second"), ("what", "it is"), ("tier", "tier")]  # fmt: skip
+            ("rate", "samples per second"), ("what", "it is"), ("tier", "tier")]  # fmt: skip
     bars = vl.view(rows).mark("bar", height={"band": 0.62}).encode(
         x=x, y=y, tooltip=[vl.field(f"{field}:N", title=title) for field, title in tips if field in rows[0]]
     )  # fmt: skip
@@ -122,7 +127,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> vl.Drawing:
 def _memory(rows: Sequence[Row], order: Sequence[str]) -> vl.Drawing:
     most = max(max(row["memory"], row["capacity"]) for row in rows)
     scale = dict(domain=[0, 1.1 * most], nice=False)
-    axis = si_axis("memory of the device", "B", ticks=4)
+    axis = si_axis("memory in use on the device", "B", ticks=4)
     y = _y(order)
     tips = [vl.field("device:N"), vl.field("memory_text:N", title="memory")]
     has = vl.view(rows).mark("bar", style="soft", opacity=0.22, height={"band": 0.8}).encode(
@@ -138,14 +143,18 @@ def _memory(rows: Sequence[Row], order: Sequence[str]) -> vl.Drawing:
     return vl.layer(has, needs, text).properties(width=WIDTH // 2 - 190, height=_ROW * len(order))
 
 
-def _caption(found: Sequence[Prediction]) -> str:
-    at = f" at batch {found[0].batch:,}" if found and found[0].batch is not None else ""
-    many = "; each bar is a run on many GPUs, each with that batch" if any(one.many for one in found) else ""
+def _caption(found: Sequence[Prediction], note: str) -> str:
     more = f" The fastest {_MOST} of {len(found)} are drawn." if len(found) > _MOST else ""
-    return (f"Predicted for the same step{at}{many}. Bars: time of a step, the fastest first; the line through a bar's "
-            "end: its 90% interval. % of roof: the least time that the device's roofs allow, over "
-            "the time that its GPU works. Memory: what the step takes of the device, with context and libraries, in "
-            f"front of what a process can have of it.{more}")  # fmt: skip
+    return (f"{note} Bars: time of a step, the fastest first; the line through a bar's end: its 90% interval. Behind "
+            f"the bars of memory: what a process can have.{more}")  # fmt: skip
+
+
+def _note(found: Sequence[Prediction]) -> str:
+    """What is true of the numbers alone, too."""
+    at = f" at batch {found[0].batch:,}" if found and found[0].batch is not None else ""
+    many = ", on many GPUs, each with that batch" if any(one.many for one in found) else ""
+    return (f"Predicted for the same step{at}{many}. % of roof: the least time that the device's roofs allow, over the "
+            "time that its GPU works. Memory: with the CUDA context and the libraries.")  # fmt: skip
 
 
 def _table(found: Sequence[Prediction]) -> Table:
@@ -153,7 +162,8 @@ def _table(found: Sequence[Prediction]) -> Table:
         (column("device"), lambda one: one.device),
         (column("tier", optional=2), lambda one: one.tier),
         (column("time_s"), lambda one: one.time_s),
-        (Column("90% interval", optional=1), lambda one: between(one.time_interval_s)),
+        (Column("90% from", seconds, optional=1, raw="time_low_s"), lambda one: one.time_interval_s.low),
+        (Column("to", seconds, optional=1, raw="time_high_s"), lambda one: one.time_interval_s.high),
         (column("samples_per_s"), lambda one: one.throughput),
         (column("bound"), lambda one: one.bound),
         (column("percent_of_roof"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rooflight import units
@@ -47,7 +48,9 @@ def lanes_chart(ledger: Ledger) -> Chart | None:
     made = vl.vconcat(top, _overview(lanes, window, width), spacing=6).resolve_scale(x="independent")
     title = "The ops of the step in time" if not lanes.on_gpu else (
         "Host and GPU over the step" if lanes.placed else "The kernels of the step, end to end")  # fmt: skip
-    return Chart("lanes", title, _caption(lanes, wall_s(Measured(ledger))), made.to_dict(), _table(lanes), hint=_HINT)
+    note = _note(lanes, wall_s(Measured(ledger)))
+    table = replace(_table(lanes), note=note)
+    return Chart("lanes", title, _caption(lanes, note), made.to_dict(), table, hint=_HINT)
 
 
 def _around(lanes: Lanes, x: vl.Spec, y: vl.Spec, width: int) -> list[vl.Drawing]:
@@ -142,25 +145,31 @@ def _overview(lanes: Lanes, window: vl.Param, width: int) -> vl.Drawing:
 # --- in words ---
 
 
-def _caption(lanes: Lanes, wall: float | None) -> str:
+def _note(lanes: Lanes, wall: float | None) -> str:
+    """What is true of the numbers alone, too."""
+    if not lanes.on_gpu:
+        return "A step on a CPU: the time of each op is that of the host clock around it."
+    if lanes.busy_ns is None:
+        return "" if wall is None else f"By the clock a step takes {seconds(wall)}."
+    span, busy = lanes.span_ns / 1e9, lanes.busy_ns / 1e9
+    works = f"The GPU works for {seconds(busy)} of the {seconds(span)} shown ({units.percent(busy / span)})."
+    if wall is None:
+        return works
+    return f"{works} This is the step under the profiler; by the clock, without it, a step takes {seconds(wall)}."
+
+
+def _caption(lanes: Lanes, note: str) -> str:
     parts = []
     if not lanes.on_gpu:
-        parts.append("A step on a CPU: its ops laid end to end, each as long as the host clock said around it.")
+        parts.append("Ops are laid end to end.")
     elif lanes.busy_ns is None:
         parts.append("When each kernel began is not known here: those without a start are laid end to end in their "
                      "order, each as long as it took, so that waiting between them does not show. Colours tell what "
                      "their op does; phases and modules are drawn over their kernels.")  # fmt: skip
-        if wall is not None:
-            parts.append(f"By the clock a step takes {seconds(wall)}.")
     else:
-        span, busy = lanes.span_ns / 1e9, lanes.busy_ns / 1e9
-        parts.append(f"Kernels lie where the profiler saw them run, coloured by what their op does: the GPU works for "
-                     f"{seconds(busy)} of the {seconds(span)} drawn ({units.percent(busy / span)}); gaps are waiting. "
+        parts.append("Kernels lie where the profiler saw them run, coloured by what their op does; gaps are waiting. "
                      "Phases and modules are drawn where their kernels ran.")  # fmt: skip
-        if wall is not None:
-            parts.append(
-                f"This is the step under the profiler; by the clock, without it, a step takes {seconds(wall)}."
-            )
+    parts += [note] if note else []
     if lanes.has_launches:
         parts.append("Launches lie where the host called them.")
     elif lanes.on_gpu:
@@ -188,6 +197,6 @@ def _table(lanes: Lanes) -> Table:
     of = "ops" if OPS in lanes.names else "kernels, launches" if LAUNCHES in lanes.names else "kernels"
     columns = (
         Column("lane", right=False), column("what"), Column(f"{of}, stretches", units.exact),
-        column("time_s", heading="time"), Column("of the time drawn", units.percent),
+        column("time_s", heading="time"), Column("of the time", units.percent),
     )  # fmt: skip
     return Table("", columns, rows)

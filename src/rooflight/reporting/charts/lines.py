@@ -36,7 +36,7 @@ class _Charted:
 
 _CHARTED = (
     _Charted("time", "time of a step", "s", seconds),
-    _Charted("throughput", "samples a second", "", per_second),
+    _Charted("throughput", "samples per second", "", per_second),
     _Charted("memory", "memory at the peak", "B", whole_bytes),
 )
 
@@ -113,7 +113,7 @@ def _chart(name: str, model: str, charted: _Charted, lines: Sequence[Line]) -> C
                Column(charted.name, charted.write, raw=charted.quantity))  # fmt: skip
     table = Table("", columns, tuple((line.series, line.side, *point) for line in lines for point in line.points))
     spec = _drawn(name, charted, rows, every).to_dict()
-    return Chart(name, f"{model}: {charted.name}", caption, spec, table, hint=hint)
+    return Chart(name, f"{charted.name.capitalize()}: {model}", caption, spec, table, hint=hint)
 
 
 def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: Sequence[str]) -> vl.Drawing:
@@ -128,7 +128,7 @@ def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: 
     dashes = {"measured": [1, 0], "predicted": [5, 4], "estimated": [2, 3]}
     dash = vl.field(
         "side:N", title=None, sort=sides, scale=dict(domain=sides, range=[dashes[side] for side in sides]),
-        legend=dict(orient="top", symbolType="stroke", symbolSize=300, columns=1),
+        legend=dict(orient="bottom", direction="horizontal", symbolType="stroke", symbolSize=300),
     )  # fmt: skip
     colour, shape = found.color, found.shape
     if list(every) == [_ALONE]:  # nothing to tell apart

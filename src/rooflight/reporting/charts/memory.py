@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -63,8 +64,9 @@ def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | N
     scale = dict(domain=[0, 1.12 * highest], nice=False)
     top = vl.layer(*layers).encode(y=dict(scale=scale)).properties(width=WIDTH, height=_HEIGHT)
     predicted = predicted_for(ledger, on)
-    caption = _caption(ledger, memory, course, line, predicted=predicted)
-    table = _table(ledger, memory, course, line, predicted=predicted)
+    note = _note(ledger, memory if course else None, predicted=predicted, measured=bool(line))
+    caption = _caption(ledger, note, course=bool(course), line=bool(line))
+    table = replace(_table(ledger, memory, course, line, predicted=predicted), note=note)
     return Chart("memory", "Memory over the step", caption, top.to_dict(), table, hint=_HINT if course else "")
 
 
@@ -209,22 +211,29 @@ def _named(ledger: Ledger, index: int) -> str:
 # --- in words ---
 
 
-def _caption(
-    ledger: Ledger, memory: Memory | None, course: Sequence[Row], line: Sequence[Row], *, predicted: str
-) -> str:
+def _note(ledger: Ledger, memory: Memory | None, *, predicted: str, measured: bool) -> str:
+    """What is true of the numbers alone, too."""
     parts = []
-    if memory is not None and course:
-        parts.append("Coloured: bytes in tensors after each op, by category, as torch's allocator hands them out in a "
-                     f"step after the first; {predicted}, from the trace, by replaying its allocations. Workspace is "
-                     "what an op borrows while it runs. The triangle marks the op with the most.")  # fmt: skip
+    if memory is not None:
+        parts.append("Allocated: bytes in tensors after each op, as torch's allocator hands them out in a step after "
+                     f"the first; {predicted}, from the trace, by replaying its allocations. Workspace is what an op "
+                     "borrows while it runs.")  # fmt: skip
         if not is_of_this_course(memory):
-            parts.append("That peak is the first step's, in which the optimizer's state is made.")
-    if line:
-        parts.append("Line: what the allocator said after each op of the measured step, with all that the process "
+            parts.append("The peak is the first step's, in which the optimizer's state is made.")
+    if measured:
+        parts.append("Measured: what the allocator said after each op of the measured step, with all that the process "
                      "held before it.")  # fmt: skip
+    return " ".join(parts)
+
+
+def _caption(ledger: Ledger, note: str, *, course: bool, line: bool) -> str:
+    parts = ["Coloured: allocated, by category; the triangle marks the op with the most."] if course else []
+    if line:
+        parts.append("Line: measured.")
         ranks = len({op.rank for op in ledger.ops})
         if ranks > 1:
             parts.append(f"It is that of the first of {ranks} ranks; the table has all.")
+    parts.append(note)
     if len(ledger.ops) > MOST_PLACES:
         parts.append(f"Of each stretch of {len(ledger.ops) / MOST_PLACES:.1f} ops the fullest is drawn.")
     return " ".join(parts)

@@ -42,9 +42,9 @@ def predicted_memory(ledger: Ledger, on: Device | None = None) -> Memory | None:
     """
     if not ledger.ops or not ledger.storages or len({op.rank for op in ledger.ops}) > 1:
         return None
-    from rooflight.prediction.again import as_run_on
     from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
+    from rooflight.prediction.rebuilt import as_run_on
 
     device = _predicted_on(ledger, on)
     there, _ = as_run_on(ledger, device)
@@ -129,9 +129,9 @@ def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memo
     if memory is None:
         return Table("", (), ())
     columns = (
-        Column(f"alive at the peak, {predicted_for(ledger, on)}", right=False, raw="alive at the peak"),
-        Column("of", right=False, optional=2), Column("is", right=False), Column("shape", right=False, optional=1),
-        Column("in", right=False, optional=3), Column("how many", units.exact, optional=4),
+        Column("tensor", right=False), Column("module", right=False, optional=2), Column("category", right=False),
+        Column("shape", right=False, optional=1), Column("dtype", right=False, optional=3),
+        Column("count", units.exact, optional=4),
         column("bytes"), column("share"),
     )  # fmt: skip
     whole = memory.peak_allocated_bytes
@@ -140,7 +140,9 @@ def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memo
     if rest > 0:
         rows.append(("everything else", "", "", "", "", None, rest, rest / whole if whole else None))
     rows.append(("allocated at the peak", "", "", "", "", None, whole, 1.0))
-    return Table("", columns, tuple(rows), frozenset({len(rows) - 1}))
+    predicted = predicted_for(ledger, on)
+    note = f"What is alive at the peak, {predicted}."
+    return Table("", columns, tuple(rows), frozenset({len(rows) - 1}), note=note)
 
 
 def _tenant(one: Tenant, whole: int) -> tuple[Any, ...]:

@@ -71,7 +71,8 @@ def chart_of(marks: Marks, ledger: Ledger) -> Chart:
     title = f"Roofline of {marks.title}{', ' if kind else ''}{kind} on {marks.device.title}: times {marks.times}"
     rows = [row for mark in kept for row in _rows(mark, marks, frame)]
     spec = _drawn(marks, frame, rows).to_dict()
-    return Chart("roofline", title, _caption(marks, frame, kept), spec, marks_table(kept), hint=_hint(marks))
+    table = marks_table(kept, _note(marks))
+    return Chart("roofline", title, _caption(marks, frame, kept), spec, table, hint=_hint(marks))
 
 
 def _kept(marks: Marks) -> list[Mark]:
@@ -82,20 +83,24 @@ def _kept(marks: Marks) -> list[Mark]:
 
 
 def _caption(marks: Marks, frame: Frame, kept: list[Mark]) -> str:
-    counted = "as counted" in marks.bases
     said = ["Each point is an op, or several alike; diamonds are layers and parts of the model with all that runs in "
             "them, the star is the whole step. Larger points take more of the time."]  # fmt: skip
-    if counted:
-        said.append("As counted: executed FLOPs over DRAM bytes. By formula: useful FLOPs over compulsory bytes; "
-                    "points above a slope had their bytes from a cache. Where counters ran for an op, its % of roof "
-                    "and its bound are as counted in both.")  # fmt: skip
-    else:
-        said.append("FLOPs are useful ones and bytes compulsory ones, by formula.")
+    if "as counted" in marks.bases:
+        said.append("Points above a slope had their bytes from a cache.")
     said.append("Solid lines are peaks of the data sheet; dashed ones, and figures in brackets, were sustained in a "
                 "calibration."
                 if any(roof.measured for roof in marks.roofs.compute)
                 else "Lines are peaks of the data sheet.")  # fmt: skip
-    return " ".join([*said, *([marks.how] if marks.how else []), left_out(marks, frame, kept)]).strip()
+    return " ".join([*said, _note(marks), left_out(marks, frame, kept)]).strip()
+
+
+def _note(marks: Marks) -> str:
+    """What is true of the numbers alone, too."""
+    basis = ("As counted: executed FLOPs over DRAM bytes. By formula: useful FLOPs over compulsory bytes. Where "
+             "counters ran for an op, its % of roof and its bound are as counted in both."
+             if "as counted" in marks.bases else "FLOPs are useful ones and bytes compulsory ones, by formula."
+             )  # fmt: skip
+    return " ".join([basis, *([marks.how] if marks.how else [])])
 
 
 def _hint(marks: Marks) -> str:

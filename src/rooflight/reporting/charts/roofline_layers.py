@@ -151,7 +151,7 @@ def star(rows: list[Row], named: list[Row], frame: Frame) -> vl.Drawing:
 @cache
 def tooltip(*, step: bool = False) -> list[vl.Spec]:
     """All that is known of a point, written out in its row."""
-    named = [("name", "what"), ("module", "where"), ("phase", "phase"), ("count", "how many")]
+    named = [("name", "what"), ("module", "where"), ("phase", "phase"), ("count", "count")]
     figures = [("time", "time"), ("share_said", "of all kernels' time"), ("flops", "FLOPs"), ("units", "on"),
                ("bytes", "bytes"), ("intensity", "FLOP/B"), ("rate", "speed"), ("roof", "of the roof"),
                ("bound", "bound by")]  # fmt: skip

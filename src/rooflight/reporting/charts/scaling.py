@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rooflight import units
@@ -41,7 +42,10 @@ def scaling_chart(predictions: Predictions) -> Chart | None:
         *(_efficiency(curves[kind], lines.unnamed) for kind in kinds),
         columns=len(kinds), spacing=24,
     ).resolve_scale(color="independent", shape="independent")  # fmt: skip
-    return Chart("scaling", "Scaling to many GPUs", _caption(found, len(names)), made.to_dict(), _table(names, found),
+    note = _note(found)
+    more = f" The first {MOST} of {len(names)} runs are drawn." if len(names) > MOST else ""
+    caption = f"{note} Dashed: ideal, as many times faster as there are more GPUs.{more}"
+    return Chart("scaling", "Scaling to many GPUs", caption, made.to_dict(), replace(_table(names, found), note=note),
                  hint="Click a run in the legend to see it alone." if len(lines.names) > 1 else "")  # fmt: skip
 
 
@@ -72,7 +76,7 @@ def _x(rows: Sequence[Row]) -> vl.Spec:
 
 def _tips() -> list[vl.Spec]:
     named = {"run": "run", "gpus_text": "GPUs", "batch": "batch of a replica", "time": "time of a step",
-             "exposed": "communication that nothing hides", "rate": "samples a second", "speedup": "speed-up",
+             "exposed": "communication that nothing hides", "rate": "samples per second", "speedup": "speed-up",
              "percent": "efficiency"}  # fmt: skip
     return [vl.field(f"{field}:N", title=title) for field, title in named.items()]
 
@@ -90,7 +94,7 @@ def _throughput(rows: Sequence[Row], lines: Series, kind: str) -> vl.Drawing:
     """The selection stands in the panel with the legend, in its first layer, or it hears no clicks."""
     x = _x(rows)
     scale, ticks = log_scale(value for row in rows for value in (row["throughput"], row["ideal"]))
-    axis = si_axis("samples a second", "", values=ticks)
+    axis = si_axis("samples per second", "", values=ticks)
     y = vl.field("throughput:Q", axis=axis, scale=scale)
     ideal = vl.view(rows).mark("line", strokeDash=[5, 4], strokeWidth=1.1).encode(
         x=x, y=vl.field("ideal:Q", axis=axis, scale=scale), color=lines.color, opacity=lines.faint(0.75)
@@ -111,15 +115,13 @@ def _efficiency(rows: Sequence[Row], lines: Series) -> vl.Drawing:
     return vl.layer(ideal, *_line(rows, x, y, lines)).properties(width=_PANEL, height=_HEIGHT)
 
 
-def _caption(found: Sequence[Prediction], count: int) -> str:
+def _note(found: Sequence[Prediction]) -> str:
     many = found[0].many
     assert many is not None
     how = f"{many.parallel.upper() if len(many.parallel) <= 4 else many.parallel}"
-    more = f" The first {MOST} of {count} runs are drawn." if count > MOST else ""
-    return (f"Predicted, {how}. Dashed: ideal, as many times faster as there are more GPUs. Weak: the whole batch "
-            "grows with the GPUs. Strong: the whole batch stays, so that each GPU has less to do, until it waits for "
-            "its host and for the network. Efficiency is throughput over the ideal, against the smallest run of each "
-            f"curve.{more}")  # fmt: skip
+    return (f"Predicted, {how}. Weak scaling: the global batch grows with the GPUs. Strong scaling: the global batch "
+            "stays, so that each GPU has less to do, until it waits for its host and for the network. Efficiency is "
+            "the throughput over that of the smallest run times the number of GPUs.")  # fmt: skip
 
 
 def _table(names: Sequence[str], found: Sequence[Prediction]) -> Table:

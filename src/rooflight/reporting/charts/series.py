@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rooflight.reporting.charts import vega_lite as vl
-from rooflight.reporting.charts.axes import on_phone
+from rooflight.reporting.charts.axes import PLACE_WIDTH
 from rooflight.reporting.charts.theme import COLOURS
 
 MOST = len(COLOURS)
 """More lines than that cannot be told apart."""
+_PANEL = 720
+"""Pixels that a chart, or one of two side by side, has in a wide page."""
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 
 
@@ -37,8 +39,9 @@ class Series:
     def _legend(self) -> vl.Spec | None:
         if not self.has_legend:
             return None
-        longest = max(10, *map(len, self.names))
-        columns = on_phone(max(1, min(len(self.names), 42 // longest)), max(1, min(len(self.names), 100 // longest)))
+        wide = 5.6 * max(map(len, self.names), default=0) + 30
+        room = f"floor((min({PLACE_WIDTH}, {_PANEL}) - 70) / {wide:.0f})"
+        columns = vl.expr(f"max(1, min({len(self.names)}, {room}))")
         return dict(orient="top", columns=columns, symbolSize=90, symbolOpacity=1)
 
     @property

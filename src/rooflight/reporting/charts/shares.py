@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflight import summary, units
@@ -65,8 +65,10 @@ def shares_chart(ledger: Ledger) -> Chart | None:
             rows.append({"type": short, "whole": name, "quantity": one.name, "share": value / totals[one.name],
                          "text": text, "said": said, "amount": one.write(value)})  # fmt: skip
     spec = _drawn(rows, list(names.values()), shown).to_dict()
-    caption = f"{_caption(shown, ledger)}{_unknown(every, shown)}"
-    return Chart("shares", "Shares by type of layer", caption, spec, _table(amounts, shown, totals), hint=_HINT)
+    note = f"{_note(shown, ledger)}{_unknown(every, shown)}"
+    caption = f"Each bar is a type's part of the whole step, so that bars of one colour add up to 100%. {note}"
+    table = replace(_table(amounts, shown, totals), note=note)
+    return Chart("shares", "Shares by type of layer", caption, spec, table, hint=_HINT)
 
 
 def _short(name: str, names: Iterable[str]) -> str:
@@ -139,9 +141,8 @@ def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence
     return vl.layer(bars, text).properties(width=WIDTH, height=len(types) * (_BAR * len(names) + _GAP))
 
 
-def _caption(shown: Sequence[_Quantity], ledger: Ledger) -> str:
-    parts = ["Each bar is a type's part of the whole step, so that bars of one colour add up to 100%.",
-             "FLOPs (matrix work) and compulsory bytes are by formula."]  # fmt: skip
+def _note(shown: Sequence[_Quantity], ledger: Ledger) -> str:
+    parts = ["FLOPs (matrix work) and compulsory bytes are by formula."]
     if _DRAM in shown:
         parts.append("DRAM bytes were counted.")
     if _TIME in shown:

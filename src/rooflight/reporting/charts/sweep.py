@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rooflight import units
@@ -39,8 +40,9 @@ def sweep_chart(predictions: Predictions) -> Chart | None:
         _flops(rows, others, batches),
     ]  # fmt: skip
     made = vl.concat(*panels, columns=2, spacing=24).resolve_scale(color="independent", shape="independent")
-    return Chart("sweep", "Against the batch", _caption(drawn, len(devices)), made.to_dict(), _table(found),
-                 hint=_HINT)  # fmt: skip
+    note = _note(drawn)
+    return Chart("sweep", "Against the batch", _caption(drawn, len(devices), note), made.to_dict(),
+                 replace(_table(found), note=note), hint=_HINT)  # fmt: skip
 
 
 def _row(one: Prediction) -> Row:
@@ -110,7 +112,7 @@ def _memory(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> vl.Dr
     known = [row for row in rows if row["memory"] is not None]
     both = [value for row in known for value in (row["memory"], row["capacity"])]
     x, y = _batch_axis(batches), _y("memory", "memory, with capacities", "B", both or [1.0])
-    tips = _tips(("memory_text", "of the device"), ("fits", "it"))
+    tips = _tips(("memory_text", "memory"), ("fits", "it"))
     layers = _line(known, x, y, lines, tips)
     capacities = [
         {"device": device, "memory": capacity, "batch": batches[0], "text": f"{device} has {units.bytes_(capacity)}"}
@@ -139,19 +141,20 @@ def _time(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> vl.Draw
 def _throughput(rows: Sequence[Row], lines: Series, batches: Sequence[int]) -> vl.Drawing:
     known = [row for row in rows if row["throughput"]]
     x = _batch_axis(batches)
-    y = _y("throughput", "samples a second", "", (row["throughput"] for row in known))
-    return _panel(_line(known, x, y, lines, _tips(("rate", "samples a second"), ("fits", "it"))))
+    y = _y("throughput", "samples per second", "", (row["throughput"] for row in known))
+    return _panel(_line(known, x, y, lines, _tips(("rate", "samples per second"), ("fits", "it"))))
 
 
-def _caption(drawn: Sequence[Prediction], devices: int) -> str:
-    parts = [
-        "Predicted before anything has run; both axes are logarithmic. Shaded: the 90% interval. "
-        "Memory is that of the device with context and libraries; dashed: what each device has."
-    ]
+def _note(drawn: Sequence[Prediction]) -> str:
+    """What is true of the numbers alone, too."""
+    many = " The batch is one replica's, the samples are those of all GPUs." if any(one.many for one in drawn) else ""
+    return f"Predicted before anything has run. Memory: with the CUDA context and the libraries.{many}"
+
+
+def _caption(drawn: Sequence[Prediction], devices: int, note: str) -> str:
+    parts = [note, "Both axes are logarithmic. Shaded: the 90% interval. Dashed: the memory that each device has."]
     if any(one.fit == "does not fit" for one in drawn):
         parts.append("Hollow points do not fit.")
-    if any(one.many is not None for one in drawn):
-        parts.append("The batch is one replica's, the samples are those of all GPUs.")
     if devices > MOST:
         parts.append(f"The first {MOST} of {devices} devices are drawn.")
     return " ".join(parts)
@@ -165,7 +168,8 @@ def _table(found: Sequence[Prediction]) -> Table:
         (column("device_bytes"), lambda one: one.memory and one.memory.device_bytes),
         (column("fit"), lambda one: one.fit),
         (column("time_s"), lambda one: one.time_s),
-        (Column("90% interval", optional=2), lambda one: between(one.time_interval_s)),
+        (Column("90% from", seconds, optional=2, raw="time_low_s"), lambda one: one.time_interval_s.low),
+        (Column("to", seconds, optional=2, raw="time_high_s"), lambda one: one.time_interval_s.high),
         (column("samples_per_s"), lambda one: one.throughput),
         (column("tier", optional=1), lambda one: one.tier),
     ]

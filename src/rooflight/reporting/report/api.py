@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rooflight.errors import BadInput
 from rooflight.files import load, write_atomically
@@ -56,12 +57,14 @@ def report(
 
 def make(source: Source | Sequence[Source], *, on: On = DEVICES, claims: str | Path | None = None) -> Document:
     """The report itself."""
-    sources = [source] if isinstance(source, (Ledger, Study, str, Path)) else list(source)
+    sources: list[Any] = list(source) if isinstance(source, (list, tuple)) else [source]
+    if wrong := [one for one in sources if not isinstance(one, (Ledger, Study, str, Path))]:
+        raise BadInput(f"a report is of a Ledger, a Study or where one is kept, not of {type(wrong[0]).__name__}")
     found = [_loaded(one) for one in sources]
     study = next((one for one in found if isinstance(one, Study)), None)
     if study is not None:
         if len(found) > 1:
-            raise BadInput("a study is reported alone: leave the other away")
+            raise BadInput("a study is reported alone: leave the other out")
         if claims is not None:
             raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
         from rooflight.reporting.report.of_study import study_report

@@ -96,7 +96,7 @@ def _bound(told: Told) -> Iterator[Fact]:
         parts.append(f"the GPU is busy {min(step.busy_share, 1):.0%} of the time")
     if step.percent_of_roof is not None:
         parts.append(f"{percent_text(step.percent_of_roof)} of the attainable roof while it works")
-    parts += [f"{far_text(step)} of the kernels' time is far from its roof"] if step.far else []
+    parts += [far_text(step)] if step.far else []
     yield Fact(f"bound by{_there(told)}", step.bound, " · ".join(parts))
 
 
@@ -118,7 +118,7 @@ def _memory(told: Told) -> Iterator[Fact]:
         yield Fact(f"memory at the peak, {told.measured.origin}", whole_bytes(peak.value), " · ".join([*parts, *said]))
     elif own is not None:
         yield Fact(f"memory at the peak, predicted on {fits[0].device}", whole_bytes(own.peak_allocated_bytes),
-                   " · ".join([f"{whole_bytes(own.device_bytes)} of the device", *said]))  # fmt: skip
+                   " · ".join([f"{whole_bytes(own.device_bytes)} in use on the device", *said]))  # fmt: skip
 
 
 def _to_do(told: Told) -> Iterator[Fact]:

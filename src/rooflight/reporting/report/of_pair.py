@@ -154,7 +154,7 @@ def _columns(comparison: Comparison, rows: Sequence[PairRow]) -> Iterator[TreeCo
         yield made(Column("B/A", quotient, raw=f"{metric}_ratio", about=f"{title} of B by that of A"), _ratio(pick))
     yield made(Column("mainly because of", right=False, about="the largest cause of what was executed"),
                lambda row: mainly(row.why) or None)  # fmt: skip
-    yield made(column("unexplained", write=why_tables.signed_share,
+    yield made(column("unexplained", write=compare_tables.signed_share,
                       about="part of the FLOPs asked for that no cause explains"),
                lambda row: why_tables.unexplained(row.why))  # fmt: skip
 

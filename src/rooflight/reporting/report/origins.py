@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
@@ -12,7 +13,9 @@ from rooflight.reporting import measure_text, text
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import Section, filled
 from rooflight.reporting.table import Column, Table
+from rooflight.reporting.written import figure
 from rooflight.spec import repeat, shell
+from rooflight.units import giga, peak_tera
 
 
 def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Sequence[Device]) -> Section:
@@ -50,16 +53,18 @@ def _sources(measured: Measured) -> Table:
     )
 
 
-def _peaks(devices: Sequence[Device]) -> Table:
-    def rows() -> Iterator[tuple[str, str, str, str, str]]:
-        from rooflight.units import giga, peak_tera
+def _gigabytes(value: float) -> str:
+    return f"{giga(value)} GB/s"
 
+
+def _peaks(devices: Sequence[Device]) -> Table:
+    def rows() -> Iterator[tuple[Any, ...]]:
         for device in devices:
             bandwidth = device.bandwidth_bytes_per_s
-            yield device.name, "memory bandwidth", f"{giga(bandwidth.value)} GB/s", bandwidth.source, bandwidth.date
+            yield device.name, "memory bandwidth", figure(bandwidth.value, _gigabytes), bandwidth.source, bandwidth.date
             for unit, peaks in (("tensor", device.tensor_flops_per_s), ("core", device.core_flops_per_s)):
-                for precision, figure in peaks.items():
-                    yield device.name, f"{unit} {precision}", peak_tera(figure.value), figure.source, figure.date
+                for precision, one in peaks.items():
+                    yield device.name, f"{unit} {precision}", figure(one.value, peak_tera), one.source, one.date
 
     columns = (column("device"), Column("peak", right=False), Column("value"),
                Column("source", right=False), Column("read on", right=False))  # fmt: skip

@@ -1,7 +1,7 @@
 """What a step would take elsewhere: on other devices, at other batches, on many GPUs. Predicted when a report is made.
 
-Batches and many GPUs need the model itself, built again by name where that can be (`prediction/again.py`). Devices at
-the ledger's own batch need nothing but the ledger.
+Batches and many GPUs need the model itself (`prediction/rebuilt.py`). Devices at the ledger's own batch need nothing
+but the ledger.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -17,9 +17,11 @@ from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.measured import is_measured
-from rooflight.prediction.again import Again, as_run_on
 from rooflight.prediction.result import Predictions
 from rooflight.spec import StepSpec, is_live
+
+if TYPE_CHECKING:
+    from rooflight.prediction.rebuilt import Rebuilt
 
 _MOST_BATCH = 4096
 _SIZES, _SIZES_OF_LARGE = 9, 5
@@ -46,7 +48,7 @@ class Outlook:
     scaling: Part
 
 
-def outlook(ledger: Ledger, devices: Sequence[Device], again: Again | str) -> Outlook:
+def outlook(ledger: Ledger, devices: Sequence[Device], again: Rebuilt | str) -> Outlook:
     """On devices that can run the step. `again`: the same step by name, or why it cannot be had."""
     if not ledger.ops or ledger.header.step is None:
         nothing = Part(missing="nothing tells the ops of this run, so nothing can be predicted from it")
@@ -86,7 +88,10 @@ def _by_hand(ledger: Ledger, why: str, on: Sequence[str], changed: dict[str, Any
     """The command that answers what a report does not ask by itself."""
     if is_live(ledger.header) or ledger.header.batch is None:
         return Part(missing=why)
-    command = replace(StepSpec.of(ledger.header), **changed).command("predict", on=on)
+    try:
+        command = replace(StepSpec.of(ledger.header), **changed).check().command("predict", on=on)
+    except RooflightError as error:
+        return Part(missing=error.on_command_line)
     return Part(missing=f"{why}; the command below predicts it", command=command)
 
 
@@ -125,6 +130,7 @@ def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
     from rooflight.prediction.asked import memories_on, predictor_of
     from rooflight.prediction.cells import cells_of
     from rooflight.prediction.prepared import PreparedTrace
+    from rooflight.prediction.rebuilt import as_run_on
 
     header = ledger.header
     plain = replace(ledger, kernels=(), measurements=()) if is_measured(ledger) else ledger

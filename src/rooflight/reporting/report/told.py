@@ -15,7 +15,8 @@ from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
-from rooflight.prediction.again import Again, again, as_run_on
+from rooflight.prediction.rebuilt import Rebuilt, as_run_on, rebuilt, traces_of
+from rooflight.prediction.steps import Traces
 from rooflight.reporting.report.details import Details, details_of
 from rooflight.reporting.report.outlook import Outlook, outlook, usable
 from rooflight.reporting.report.tree import Tree, tree_of
@@ -48,23 +49,28 @@ class Told:
     @cached_property
     def judge(self) -> Judge:
         """Of a measured step on the device that it ran on, whether that has roofs or not."""
-        return Judge(self.ledger, on=None if self.is_measured or not self.devices else self.devices[0])
+        on = None if self.is_measured or not self.devices else self.devices[0]
+        return Judge(self.ledger, on=on, traces=self._traces)
 
     @property
     def ran_on_cpu(self) -> bool:
         return self.is_measured and self.ledger.header.target == "cpu"
 
     @cached_property
-    def again(self) -> Again | str:
+    def _traces(self) -> Traces | None:
+        return traces_of(self.ledger)
+
+    @cached_property
+    def again(self) -> Rebuilt | str:
         """The same step by name, or why it cannot be had."""
-        return again(self.ledger)
+        return rebuilt(self.ledger, self._traces)
 
     @cached_property
     def elsewhere(self) -> Ledger:
         """The step as a GPU would run it: of one that ran on a CPU, built again where that can be."""
         if not self.ran_on_cpu:
             return self.ledger
-        if isinstance(self.again, Again):
+        if isinstance(self.again, Rebuilt):
             return self.again.ledger
         return replace(self.ledger, kernels=(), measurements=(), header=replace(self.ledger.header, target="cuda"))
 
@@ -73,7 +79,7 @@ class Told:
         """Under roofs: where it ran; a step that ran on a CPU as predicted on the first device."""
         if not self.ran_on_cpu or not self.ledger.ops or not self.devices:
             return self.judge
-        return Judge(self.elsewhere, on=self.devices[0])
+        return Judge(self.elsewhere, on=self.devices[0], traces=self._traces)
 
     @cached_property
     def with_estimate(self) -> Comparison:

@@ -14,6 +14,7 @@ Form = Literal["html", "md", "latex", "csv", "json", "png", "svg", "pdf"]
 FORMS: tuple[Form, ...] = get_args(Form)
 ENDINGS: dict[str, Form] = {**{form: form for form in FORMS}, "htm": "html", "tex": "latex"}
 """Of files' names, and the forms that they ask for."""
+MUST = "must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to says the form"
 Mode = Literal["light", "dark"]
 
 
@@ -21,8 +22,7 @@ def form_of(path: Path) -> Form:
     """By the ending of a file's name."""
     ending = path.suffix.lower().removeprefix(".")
     if ending not in ENDINGS:
-        raise BadInput(f"{path}: the name must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to says "
-                       "the form")  # fmt: skip
+        raise BadInput(f"{path}: the name {MUST}")
     return ENDINGS[ending]
 
 
@@ -33,7 +33,7 @@ def check_width(width: str | None, form: str | None) -> None:
     from rooflight.reporting.writers.latex import width_in_pt
 
     if form != "latex":
-        raise BadInput("--width is that of LaTeX's tables: it goes with --to latex, or a file whose name ends in .tex")
+        raise BadInput("--width is that of LaTeX's tables: it goes with --to=latex, or a file whose name ends in .tex")
     width_in_pt(width)
 
 
@@ -48,7 +48,7 @@ def write(document: Document, form: Form, *, chart: str | None = None, sections:
             raise BadInput(f"--section goes with html, md, latex, csv and json: of a {form} --chart says which")
         return picture(chart_of(document, chart, form), form, mode=mode)
     if chart is not None:
-        raise BadInput(f"--chart goes with a picture: --to png, svg or pdf, not {form}; --section {chart} gives its "
+        raise BadInput(f"--chart goes with a picture: --to=png, svg or pdf, not {form}; --section={chart} gives its "
                        "numbers")  # fmt: skip
     document = document.only(sections)
     if form == "html":
@@ -79,7 +79,7 @@ def chart_of(document: Document, name: str | None, form: str) -> Chart:
     if section is not None and section.missing and name not in charts:
         raise BadInput(f"there is no chart {name!r} of this: {section.missing}")
     if not charts:
-        raise BadInput(f"there is no chart to draw in this report: --to {form} needs one, --to md gives its tables")
+        raise BadInput(f"there is no chart to draw in this report: --to={form} needs one, --to=md gives its tables")
     if name is None:
         if len(charts) > 1:
             raise BadInput(f"which picture? Add --chart: {', '.join(charts)}")

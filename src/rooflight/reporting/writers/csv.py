@@ -9,6 +9,7 @@ from typing import Any
 
 from rooflight.reporting.document import Document
 from rooflight.reporting.table import Label, Table
+from rooflight.units import printable
 
 
 def document_csv(document: Document) -> str:
@@ -37,5 +38,6 @@ def _raw(cell: Any) -> Any:
     if isinstance(cell, tuple):
         return "x".join(map(str, cell))
     text = cell.full if isinstance(cell, Label) else cell
+    text = printable(text) if isinstance(text, str) else text
     # A cell that a spreadsheet would run as a formula is only text.
-    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@") else text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 
+from rooflight.reporting.document import first_rows
 from rooflight.reporting.table import Label, Table
 from rooflight.reporting.writers.claims_cells import Lines, folded, has_claims
 
@@ -11,16 +12,20 @@ _MOST_ROWS = 400
 """Of a table that stands in a page as it is."""
 _SHORT_TEXT = 28
 """Letters of a cell that stay on one line."""
+_LONG_WORD = 60
+"""Letters of a word that may be broken, or it alone would take the width of the page."""
 _VERDICTS = {"held": "held", "refuted": "refuted", "not measured": "open"}
 _INLINE = {
     "": "text-align:left;padding:1px 10px", "r": "text-align:right;padding:1px 10px;white-space:pre",
-    "n": "text-align:left;padding:1px 10px;white-space:pre", "total": "font-weight:bold;border-top:1px solid",
+    "n": "text-align:left;padding:1px 10px;white-space:pre",
+    "w": "text-align:left;padding:1px 10px;white-space:pre-wrap;word-break:break-all;min-width:24em",
+    "total": "font-weight:bold;border-top:1px solid",
 }  # fmt: skip
 _INLINE_TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0"
 
 
-def table_html(table: Table, *, inline: bool = False) -> str:
-    """`inline`: styles stand in the cells, with the title: a notebook keeps no style sheets."""
+def table_html(table: Table, *, section: str = "", inline: bool = False) -> str:
+    """`inline`: styles stand in the cells, with the title: a notebook keeps no style sheets. `section`: where it is."""
 
     def styled(tag: str, kind: str, more: str = "") -> str:
         if inline:
@@ -33,19 +38,19 @@ def table_html(table: Table, *, inline: bool = False) -> str:
         f"{styled('th', 'r' if column.right else '')}{html.escape(column.name)}</th>" for column in table.columns
     )
     body = []
+    table = first_rows(table, None if inline else _MOST_ROWS, section)
     for number, (row, texts) in enumerate(zip(table.rows, table.written(), strict=True)):
-        if number == _MOST_ROWS and not inline:
-            more = f"{len(table.rows) - number:,} more rows: rooflight report PATH --to csv --section NAME"
-            body.append(f'<tr><td colspan="{len(texts)}">{html.escape(more)}</td></tr>')
-            break
         total = number in table.emphasised
         cells = []
         for column, cell, text in zip(table.columns, row, texts, strict=True):
             kind = "r" if column.right else "n" if len(text) <= _SHORT_TEXT or isinstance(cell, Label) else ""
+            kind = "w" if not column.right and any(len(word) > _LONG_WORD for word in text.split()) else kind
             kind = "" if isinstance(cell, Lines) else kind
             opened = styled("td", kind, f";{_INLINE['total']}" if total and inline else "")
             cells.append(f"{opened}{_content(column.name, cell, text)}</td>")
         body.append(f"<tr{' class=total' if total else ''}>{''.join(cells)}</tr>")
+    if table.more:
+        body.append(f'<tr><td colspan="{len(table.columns)}">{html.escape(table.more)}</td></tr>')
     caption = "<caption style='text-align:left;font-weight:bold;padding-top:8px'>"
     title = f"{caption}{html.escape(table.title)}</caption>" if inline and table.title else ""
     drawn = f"{title}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"

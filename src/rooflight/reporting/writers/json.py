@@ -33,7 +33,9 @@ def _section(section: Section) -> dict[str, Any]:
         "title": section.heading,
         "missing": section.missing or None,
         "lines": section.lines,
-        "tables": [{"title": table.title, "rows": _rows(table)} for table in section.all_tables],
+        "tables": [
+            {"title": table.title, "rows": _rows(table), "note": table.note or None} for table in section.all_tables
+        ],
         "conventions": section.small_print,
         "commands": section.commands,
     }

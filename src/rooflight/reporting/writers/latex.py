@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from rooflight.errors import BadInput
-from rooflight.reporting.document import Document
+from rooflight.reporting.document import Document, first_rows
 from rooflight.reporting.table import Table
 from rooflight.reporting.writers.latex_layout import Grid
 from rooflight.reporting.writers.latex_signs import latex
@@ -26,10 +26,10 @@ def width_in_pt(width: str | None) -> float:
         return TEXT_WIDTH_PT
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(pt|mm|cm|in)\s*", str(width), re.ASCII)
     if found is None:
-        raise BadInput(f"--width {width}: a number with its unit (cm, mm, in or pt), such as --width 16cm")
+        raise BadInput(f"--width={width}: a number with its unit (cm, mm, in or pt), such as --width=16cm")
     points = float(found[1]) * _UNITS_PT[found[2]]
     if not _LEAST_PT <= points <= _MOST_PT:
-        raise BadInput(f"--width {width}: a table needs 5 cm at least, and 2 m are enough for any")
+        raise BadInput(f"--width={width}: a table needs 5 cm at least, and 2 m are enough for any")
     return points
 
 
@@ -54,9 +54,9 @@ def document_latex(document: Document, width: str | None = None) -> str:
         missing = [f"Not here: {section.missing}."] if section.missing else []
         parts += _paragraphs(heading, [*missing, *section.lines])
         for title, table in section.titled_tables:
-            # What is said of a chart is of no use to who sees its numbers alone.
-            parts += _comments([table.note])
-            parts.append(latex_table(_grid(table), _caption(heading, title), width_pt))
+            shown = first_rows(table, table.telling, section.name)
+            parts.append(latex_table(_grid(shown), _caption(heading, title), width_pt))
+            parts += _paragraphs("", [shown.more, shown.note])
         parts += _comments([*section.small_print, *(f"$ {one}" for one in section.commands)])
     parts += _paragraphs("Notes", document.notes)
     parts += _comments(document.small_print)
@@ -84,7 +84,7 @@ def _paragraphs(title: str, said: Sequence[str]) -> list[str]:
         return []
     first = f"\\textbf{{{latex(title, _PROSE_EM)}.}} " if title else ""
     text = "\\par\\smallskip\n\\noindent ".join(kept)
-    return [f"{{\\footnotesize\\raggedright\\noindent {first}{text}\\par}}"]
+    return [f"{{\\footnotesize\\raggedright\\noindent {first}{text}\\par\\medskip}}"]
 
 
 def _comments(lines: Sequence[str]) -> list[str]:
@@ -93,4 +93,4 @@ def _comments(lines: Sequence[str]) -> list[str]:
 
 
 def _comment(text: str) -> str:
-    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    return " ".join(text.split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rooflight.reporting.document import Document, Section
+from rooflight.reporting.document import Document, Section, first_rows
 from rooflight.reporting.table import Table
 
 
@@ -20,6 +20,7 @@ def document_markdown(document: Document) -> str:
     parts += _listed(document.lines)
     for section in document.sections:
         parts += _section(section)
+    parts += ["## Notes\n"] if document.notes else []
     parts += _listed(document.notes)
     return "\n".join([*parts, *_paragraphs(document.small_print)])
 
@@ -30,8 +31,9 @@ def _section(section: Section) -> list[str]:
     parts += _paragraphs(section.lines)
     for title, table in section.titled_tables:
         parts += [f"### {_plain(title)}\n"] if title else []
-        parts.append(table_markdown(table))
-        parts += _paragraphs([table.note]) if table.note else []
+        shown = first_rows(table, table.telling, section.name)
+        parts.append(table_markdown(shown))
+        parts += _paragraphs([line for line in (shown.more, shown.note) if line])
     parts += [_block([f"$ {one}" for one in section.commands])] if section.commands else []
     return parts + _paragraphs(section.small_print)
 
@@ -48,7 +50,8 @@ def _listed(lines: Sequence[str]) -> list[str]:
 
 
 def _paragraphs(lines: Sequence[str]) -> list[str]:
-    return [f"{_plain(line)}\n" for line in lines]
+    """What would begin a list or a quotation does not."""
+    return [re.sub(r"^(\d*)([-+>.)])", r"\1\\\2", _plain(line)) + "\n" for line in lines]
 
 
 def _cell(text: str) -> str:
@@ -61,9 +64,10 @@ def _block(lines: Sequence[str]) -> str:
     """Lines as they are; nothing in them ends the block."""
     longest = max((len(found) for line in lines for found in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
-    return "\n".join([f"{fence}console", *(" ".join(line.split("\n")) for line in lines), f"{fence}\n"])
+    return "\n".join([f"{fence}console", *lines, f"{fence}\n"])
 
 
 def _plain(text: str) -> str:
     """One line in which nothing is Markdown or HTML, whatever a module is called."""
-    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
+    told = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*_\[\]|#$~])", r"\\\1", told)

@@ -35,7 +35,7 @@ def to_page(report: Document) -> str:
     from markupsafe import Markup
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["drawn"] = lambda table: Markup(table_html(table))
+    environment.filters["drawn"] = lambda table, section: Markup(table_html(table, section=section))
     environment.filters["shortened"] = lambda title: _SHORT.get(title, title.partition(":")[0])
     environment.keep_trailing_newline = True
     return environment.from_string(_asset("page.html")).render(
@@ -74,7 +74,7 @@ def _data(report: Document) -> dict[str, Any]:
 
 def _tree(tree: Tree) -> dict[str, Any]:
     return {
-        "names": tree.names, "paths": tree.paths, "kinds": tree.kinds,
+        "names": tuple(map(units.printable, tree.names)), "paths": tree.paths, "kinds": tree.kinds,
         "parents": [-1 if parent is None else parent for parent in tree.parents], "ops": tree.ops,
         "columns": [_column(column) for column in tree.columns],
     }  # fmt: skip
@@ -108,11 +108,12 @@ def _exact(value: Any) -> str | None:
 
 
 def _rounded(value: Any) -> Any:
-    """Floats with the digits that mean something; whole numbers stay whole. Infinities and NaN are unknown."""
+    """Floats with the digits that mean something; whole numbers stay whole. Infinities and NaN are unknown. Texts are
+    only read."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if value - value == 0 else None
     if isinstance(value, dict):
         return {str(key): _rounded(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_rounded(one) for one in value]
-    return value
+    return units.printable(value) if isinstance(value, str) else value

@@ -53,15 +53,15 @@ def drawn(table: Table, width: int) -> Any:
 
     table = narrowed(table, width)
     made = RichTable(
-        title=table.title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
-        caption=f"hidden columns: {', '.join(table.left_out)}" if table.left_out else None,
-        caption_justify="left",
+        title=Text(table.title) if table.title else None, title_justify="left", title_style="bold",
+        box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left",
+        caption=Text(f"hidden columns: {', '.join(table.left_out)}") if table.left_out else None,
     )  # fmt: skip
     texts = [[column.name for column in table.columns], *table.written()]
     for number, column in enumerate(table.columns):
         least = None if column.cuttable else max(len(row[number]) for row in texts)
         side: Any = "right" if column.right else "left"
-        made.add_column(column.name, justify=side, no_wrap=True, overflow="ellipsis", min_width=least)
+        made.add_column(Text(column.name), justify=side, no_wrap=not column.wraps, overflow="ellipsis", min_width=least)
     for number, row in enumerate(texts[1:]):
         made.add_row(*(Text(cell) for cell in row), style="bold" if number in table.emphasised else None)
     return made
@@ -115,10 +115,16 @@ def _with_columns(table: Table, kept: Sequence[int]) -> Table:
     )
 
 
+def _cut(text: str, width: int) -> str:
+    """Of a path the end tells more than the beginning."""
+    path = text.count(".") > 1 and " " not in text and len(text) > width
+    return f"…{text[1 - width :]}" if path else cut(text, width)
+
+
 def _with_names(table: Table, columns: tuple[Column, ...], widths: list[int], written: list[list[str]]) -> Table:
     rows = tuple(
         tuple(
-            cut(shown, width) if column.cuttable else cell
+            _cut(shown, width) if column.cuttable and not column.wraps else cell
             for cell, shown, column, width in zip(row, texts, columns, widths, strict=True)
         )
         for row, texts in zip(table.rows, written, strict=True)

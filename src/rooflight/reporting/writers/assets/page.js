@@ -44,11 +44,12 @@ function fitted(spec, width) {
     made.autosize = { type: "fit-x", contains: "padding" };
     return made;
   }
+  const axis = (width >= 640 && made.usermeta && made.usermeta.axis) || AXIS;
   const share = (node, room) => {
     if (width < 640 && node.hconcat) { node.vconcat = node.hconcat; delete node.hconcat; }
     if (width < 640 && node.concat) node.columns = 1;
     const key = VIEWS.find((one) => node[one]);
-    if (!key) { if (!node.facet && !node.spec && typeof node.width !== "object") node.width = Math.max(room - AXIS, 140); return; }
+    if (!key) { if (!node.facet && !node.spec && typeof node.width !== "object") node.width = Math.max(room - axis, 140); return; }
     const beside = key === "hconcat" ? node.hconcat.length : key === "concat" ? Math.min(node.columns || node.concat.length, node.concat.length) : 1;
     node[key].forEach((one) => share(one, room / beside - (beside > 1 ? 12 : 0)));
   };
