@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from rooflight import metrics
+from rooflight import metrics, units
 from rooflight.commands.main import main
 
 UNET = """
@@ -176,3 +176,62 @@ def test_the_layers_of_a_recorded_step_are_not_called_predicted(rooflight, tmp_p
     rooflight(f"report {RECORDING} -o page.html")
     page = (tmp_path / "page.html").read_text()
     assert "time of its kernels, predicted for" not in page and "time of a step, recorded" in page
+
+
+OF_OTHERS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(16, 32, 5, padding=2)
+        self.rnn = nn.LSTM(32, 128, 2, batch_first=True, bidirectional=True)
+        self.up = nn.ConvTranspose1d(256, 16, 4, stride=2, padding=1, groups=4)
+
+    def forward(self, x):
+        return self.up(self.rnn(self.conv(x).transpose(1, 2))[0].transpose(1, 2))
+
+def make():
+    return Net()
+"""
+ELSEWHERE = {
+    "recurrent": ("own.py:make --input 16x64 --batch 8 --step train --loss mse", "h200"),
+    "without tf32": ("own.py:make --input 16x64 --batch 8 --step train --loss mse", "v100"),
+    "attention": ("distilbert --batch 2 --dtype fp16", "v100"),
+    "decoding": ("gpt2 --step decode --past 512 --batch 4 --dtype fp16", "rtx-4090"),
+    "autocast": ("gpt2 --set n_layer=2 --seq 128 --batch 2 --step train --autocast fp16 --checkpoint blocks", "t4"),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_saved_step_is_the_same_on_devices_that_run_it_otherwise(name: str, rooflight, tmp_path) -> None:
+    """A ledger is traced for Hopper: where another device runs attention, TF32 or recurrent layers otherwise, `compare`
+    and `report` say of it what `predict` says."""
+    (tmp_path / "own.py").write_text(OF_OTHERS)
+    sys.modules.pop("own", None)
+    step, device = ELSEWHERE[name]
+    (row,) = json.loads(rooflight(f"predict {step} --on {device} --json"))["predictions"]
+    rooflight(f"estimate {step} -o step.json.gz")
+    compared = json.loads(rooflight(f"compare step.json.gz --on {device} --json"))
+    judged = compared["verdicts"]
+    same(of_prediction(row), {**judged["step"], "fit": judged["fit"]})
+    assert judged["step"]["wall_s"] == pytest.approx(row["time_s"], rel=1e-9)
+    rooflight(f"report step.json.gz --on {device} -o page.html")
+    page, texts = plain((tmp_path / "page.html").read_text()), written(of_prediction(row))
+    assert f"{texts['percent_of_roof']} of the attainable roof" in page and f"MFU {texts['mfu']}" in page
+    for amount in (units.seconds(row["time_s"]), units.bytes_(row["device_bytes"]), f"{texts['intensity']} FLOP/byte"):
+        assert amount in page
+
+    (tmp_path / "said.csv").write_text(f"layer,quantity,value,device\ntotal,bound,{row['bound']},{device}\n")
+    assert "1 of 1 right" in rooflight("compare step.json.gz --claims said.csv")
+
+
+def test_a_step_is_the_same_among_other_batches(rooflight) -> None:
+    """What ops cost the host does not hang on the batch that was asked for first."""
+    step = "vit-b-16 --set num_layers=2 --step train --dtype fp16 --on rtx-4090 --json"
+    (alone,) = json.loads(rooflight(f"predict {step} --batch 8"))["predictions"]
+    *_, among = json.loads(rooflight(f"predict {step} --batch 1,2,8"))["predictions"]
+    for name in (*NAMES, "time_s", "host_time_s", "gpu_time_s", "device_bytes"):
+        if name != "gain":
+            same({name: alone[name]}, {name: among[name]})

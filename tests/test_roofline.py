@@ -55,12 +55,12 @@ def test_a_point_by_hand():
     assert half.side == "memory"
     assert half.percent_of_roof == pytest.approx(50)
     assert half.verdict == (
-        "memory side: 50.2 FLOP/byte is left of the ridge at 100.3; 50% of the attainable 78.0 TFLOP/s"
+        "memory side: 50.2 FLOP/byte is left of the ridge at 100; 50% of the attainable 78.0 TFLOP/s"
     )
     right = roofline(book(conv(moved=155_500)), A100).ops[0]
     assert right.side == "compute"
     assert right.verdict == (
-        "compute side: 1e+03 FLOP/byte is right of the ridge at 100.3; the attainable 156 TFLOP/s is the roof, no time is "
+        "compute side: 1,003 FLOP/byte is right of the ridge at 100; the attainable 156 TFLOP/s is the roof, no time is "
         "known"
     )
 

@@ -289,7 +289,7 @@ DERIVED: dict[str, Metric] = _named((
            "back, which waits for the device), or does not fit", "memory", write=fits_word),
     _many("speedup", "times", "speed-up", "throughput over that of the first row of its curve"),
     _many("efficiency", "part", "efficiency", "throughput of one GPU among many over that of one alone"),
-    _many("exposed_s", "second", "waiting", "what communication makes a step longer by"),
+    _many("exposed_s", "second", "exposed", "what communication makes a step longer by"),
 ))  # fmt: skip
 """What follows from the others."""
 

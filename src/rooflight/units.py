@@ -54,9 +54,12 @@ def exact(value: int | float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
+    """Three digits, the last ones too where they are noughts: `0.699`, `45.0`, `1,234`."""
     if value is None:
         return "–"
-    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if not value or abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".removesuffix(".")
 
 
 def percent(value: float | None) -> str:

@@ -35,6 +35,7 @@ class Book:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self._predicted: dict[str, Judge] = {}
 
     @cached_property
     def measured(self) -> Measured:
@@ -48,6 +49,13 @@ class Book:
     def roofs(self) -> Judge:
         """The measured step under the roofs of its own device."""
         return Judge(self.ledger)
+
+    def on(self, device: Device) -> Judge:
+        """The step as it is predicted there."""
+        if device.name not in self._predicted:
+            plain = structs.replace(self.ledger, kernels=(), measurements=())
+            self._predicted[device.name] = Judge(plain, on=device)
+        return self._predicted[device.name]
 
     @cached_property
     def device(self) -> Device | None:

@@ -1,6 +1,7 @@
-"""A measured part of a step under the roofs of its device: the verdicts that `rooflight compare` shows, and no others.
+"""A part of a step under the roofs of a device: the verdicts that `rooflight compare` shows, and no others.
 
-What was only estimated, or is asked of another device, is not placed here.
+What was measured lies under those of its own device. Of what was only estimated, or is asked of another device, only
+the bound is told, with predicted times.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 from rooflight.claims.book import Scope
 from rooflight.claims.result import Answer, CannotTell
-from rooflight.explanation.verdicts import Verdict
+from rooflight.explanation.verdicts import Judge, StepVerdict, Verdict
 from rooflight.hardware.device import Device
 from rooflight.measured.rows import phases
 from rooflight.metrics import percent_text
@@ -24,10 +25,10 @@ def is_own(scope: Scope, device: Device | None) -> bool:
     return scope.book.is_measured and device in (None, scope.book.device) and scope.scale == 1
 
 
-def verdicts_on(scope: Scope) -> list[Verdict]:
+def verdicts_on(scope: Scope, judge: Judge | None = None) -> list[Verdict]:
     """What `compare` says of the part, the first before the others: of a step, as a whole and as the sum of its ops.
     Empty for what it has no row of."""
-    judge, place = scope.book.roofs, scope.place
+    judge, place = judge or scope.book.roofs, scope.place
     if scope.step in ("forward", "backward", "optimizer") and place.kind == "total":
         return [row for row in judge.of(phases(judge.measured)) if row.name == scope.step]
     if scope.step in ("forward", "backward", "optimizer") and scope.ledger.header.step == "train":
@@ -63,8 +64,17 @@ def shares(scope: Scope) -> list[Answer]:
 
 def bound(scope: Scope) -> Answer:
     """Of a step compute, memory or host; of a part the roof that it lies under, compute or memory."""
-    row = placed(scope)[0]
-    step = scope.book.roofs.step()
+    return _bound(placed(scope)[0], scope.book.roofs.step())
+
+
+def bound_on(scope: Scope, device: Device) -> Answer | None:
+    """The same as `rooflight predict` says of a step that was not measured there; `None` where it says nothing."""
+    judge = scope.book.on(device)
+    found = [] if judge.step().reason or scope.scale != 1 else verdicts_on(scope, judge)
+    return None if not found or found[0].reason else _bound(found[0], judge.step())
+
+
+def _bound(row: Verdict, step: StepVerdict) -> Answer:
     if row is step.whole:
         if step.bound is None:
             raise CannotTell(step.reason or "nothing tells what bounds the step")

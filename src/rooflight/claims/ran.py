@@ -206,9 +206,12 @@ def picture(book: Book, device: Device | None) -> Roofline:
 
 
 def bound(scope: Scope, device: Device | None) -> Answer:
-    """Of the step, or of a part by where most of its time goes. What was measured has one verdict everywhere."""
+    """Of the step, or of a part by where most of its time goes. What was measured has one verdict everywhere, and so
+    has what is predicted."""
     if placed.is_own(scope, device) and placed.verdicts_on(scope):
         return placed.bound(scope)
+    if device is not None and (predicted := placed.bound_on(scope, device)) is not None:
+        return predicted
     drawn = picture(scope.book, device)
     if Part(scope).is_step:
         return Answer(drawn.step.bound, drawn.step.verdict, f"times: {drawn.origin}")

@@ -240,9 +240,11 @@ def _predicted(side: Measured, device: Device) -> SideMemory:
     """From the estimate's own ops and storages. Views are left out: they take nothing and free nothing."""
     from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
+    from rooflight.prediction.rebuilt import as_run_on
 
-    ops = side.ledger.ops
-    memory = memories_on(device).of(PreparedTrace(side.ledger, None).at(None), device, timeline=True)
+    ledger, _ = as_run_on(side.ledger, device)
+    ops = ledger.ops
+    memory = memories_on(device).of(PreparedTrace(ledger, None).at(None), device, timeline=True)
     timeline = memory.timeline
     assert timeline is not None
     borrowed: Sequence[int] = timeline.categories.get("workspace", (0,) * len(ops))

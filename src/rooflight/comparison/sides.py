@@ -117,7 +117,7 @@ class Comparison:
         self._sides = (self.a, self.b)
         self.flops_basis = _bases(self._sides, EXECUTED_FLOPS, ("executed", "matrix executed", "useful"))
         self.bytes_basis = _bases(self._sides, DRAM_BYTES, ("DRAM", "DRAM", "compulsory"))
-        self.alignment: Alignment = align(a, b)
+        self.alignment: Alignment = align(self.a.ledger, self.b.ledger)
         self.only_a, self.only_b = list(self.alignment.only_a), list(self.alignment.only_b)
         self.reasons = Reasons(self.a), Reasons(self.b)
         self._only = (frozenset(op.index for op in self.only_a), frozenset(op.index for op in self.only_b))

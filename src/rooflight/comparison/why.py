@@ -219,6 +219,8 @@ def _term(name: str, a: Account | None, b: Account | None) -> Term:
     found = [next((cause for cause in side.causes if cause.name == name), None) if side is not None else None
              for side in (a, b)]  # fmt: skip
     said = next(cause for cause in reversed(found) if cause is not None)
-    where = f" (in {said.largest.module or said.largest.name})" if said.largest is not None and said.ops > 1 else ""
+    where = ""
+    if said.largest is not None and said.ops > 1:
+        where = f" (in {said.largest.module or said.largest.name}, the largest of {said.ops:,} ops)"
     amounts = [cause.amount if cause is not None else None for cause in found]
     return Term(name, amounts[0], amounts[1], said.evidence + where)

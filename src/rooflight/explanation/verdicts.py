@@ -31,7 +31,7 @@ from rooflight.metrics import Bound, Fit, Origin, Side
 from rooflight.prediction.asked import memories_on, predictor_of
 from rooflight.prediction.calibrated.baseline import LAUNCH_S
 from rooflight.prediction.cells import Cell, cells_of
-from rooflight.prediction.rebuilt import step_of, traces_of
+from rooflight.prediction.rebuilt import as_run_on, step_of, traces_of
 from rooflight.prediction.result import Advice, Prediction
 from rooflight.prediction.steps import Traces
 from rooflight.prediction.tiers import Predictor
@@ -69,6 +69,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """FLOPs that must be computed, by formula, per compulsory byte."""
     ridge: float | None = None
     side: Side | None = None
+    """Of the ridge: that of all of it, while `bound` may be the other where most of the time is."""
     attainable_flops_per_s: float | None = None
     flops_per_s: float | None = None
     roof_time_s: float | None = None
@@ -172,8 +173,11 @@ class Judge:
         self.device, self.reason = judged_on(ledger, on)
         self.cell: Cell | None = None
         """The prediction that its times are of, where they are predicted."""
+        self.otherwise = ""
+        """What must be said of ops that this device would run in other kernels."""
         if not is_measured(ledger) and self.predictor is not None:
-            self.cell = cells_of(step_of(ledger, traces or traces_of(ledger)), [self.predictor])[0]
+            there, self.otherwise = as_run_on(ledger, self.predictor.device, traces)
+            self.cell = cells_of(step_of(there, traces or traces_of(ledger)), [self.predictor])[0]
         if self.cell is None:
             self.measured = Measured(ledger)
         else:  # with the ops that it would run, as those of a fused optimizer
@@ -341,7 +345,7 @@ class Judge:
         percent = metrics.percent_of_roof(roof_s, found.whole.time_s) if parts else found.whole.percent_of_roof
         return replace(
             found, bound=bound, sides=dict(sides), far={why: share for why, share in far.items() if share},
-            whole=replace(found.whole, bound=found.whole.side if bound == "host" else bound, percent_of_roof=percent),
+            whole=replace(found.whole, bound=found.whole.bound if bound == "host" else bound, percent_of_roof=percent),
             percent_of_roof=percent, intensity=found.whole.estimated_intensity, mfu=self.mfu,
             fit=self.fit,
             advice=self.advisor.step(), predictor="" if predictor is None else f"{predictor.tier}: {predictor.source}",
@@ -361,20 +365,20 @@ class _Part:
 
 
 def _placed(plain: Verdict, work: Work, parts: Sequence[_Part], time_s: float, *, fused: bool) -> Verdict:
-    roof_s, side = work.roof_s, work.side
+    roof_s, bound = work.roof_s, work.side
     if len(parts) > 1:
         # Each under its own roof: what they add up to is what a plan for all of them could reach.
         roof_s = sum(part.work.roof_s for part in parts)
         of_memory = sum(part.time_s for part in parts if part.work.side == "memory")
-        side = metrics.side(sum(part.time_s for part in parts) - of_memory, of_memory)
+        bound = metrics.side(sum(part.time_s for part in parts) - of_memory, of_memory)
     return replace(
         plain, flops=work.flops, flops_basis=work.flops_basis, bytes=work.bytes, bytes_basis=work.bytes_basis,
-        units=work.units, intensity=work.intensity, ridge=work.ridge, side=side, parts=max(len(parts), 1),
+        units=work.units, intensity=work.intensity, ridge=work.ridge, side=work.side, parts=max(len(parts), 1),
         attainable_flops_per_s=work.flops / roof_s if roof_s else 0.0, flops_per_s=work.flops / time_s,
         roof_time_s=roof_s, percent_of_roof=metrics.percent_of_roof(roof_s, time_s),
         percent_of_compute=metrics.percent_of_roof(work.compute_s, time_s),
         percent_of_memory=metrics.percent_of_roof(work.memory_s, time_s),
-        percent_of_cache=_cache_percent(work, time_s, fused=fused), bound=side,
+        percent_of_cache=_cache_percent(work, time_s, fused=fused), bound=bound,
         far=_far(work, time_s, plain.kernels, fused=fused, roof_s=roof_s),
     )  # fmt: skip
 

@@ -53,17 +53,17 @@ class _Played:
 
 
 class Memories:
-    """Answers for any step and device. What devices have in common is played once.
+    """Answers for any step and device. What devices have in common is played once: most chips give a step the same
+    script, and those that differ in what a kernel borrows have one each, however many are asked for.
 
-    `many`: so many are asked for that a step is played on one chip for all GPUs, and nothing is named that is alive at
-    the peak. What a kernel borrows depends a little on the number of multiprocessors.
+    `named`: say what is alive at the peak, which takes longer than the rest.
     """
 
     def __init__(self, settings: Settings | None = None, workspaces: DeviceWorkspaces | None = None, *,
-                 many: bool = False) -> None:  # fmt: skip
+                 named: bool = True) -> None:  # fmt: skip
         self.settings = settings or Settings()
         self.workspaces = workspaces or DeviceWorkspaces()
-        self.many = many
+        self.named = named
         self._known: dict[tuple[object, ...], tuple[_Played, ...]] = {}
         self._shown: dict[tuple[int, bool], tuple[Peak, Timeline | None]] = {}
         self._kept: list[object] = []
@@ -92,7 +92,7 @@ class Memories:
     def fits(self, step: Step, device: Device, *, change: Change | None = None) -> Fit:
         """As `of`, without taking anything apart."""
         room = _room(self._around(step, device))
-        every = self._play(step, device, change)
+        every = self._play(self._whole(step, device), step, device, change)
         fits = all(self._within(one, device, room) is not None for one in every)
         return fits, max(one.reserved for one in every), room
 
@@ -114,7 +114,7 @@ class Memories:
         key = id(played), timeline  # all that is played is kept
         if key not in self._shown:
             self._shown[key] = (
-                peak_of(step, played.script, played.highest, first=played.is_first, tenants=not self.many),
+                peak_of(step, played.script, played.highest, first=played.is_first, tenants=self.named),
                 timeline_of(step, played.script, played.allocated_after) if timeline else None,
             )
         return self._shown[key]
@@ -124,20 +124,25 @@ class Memories:
         room = _room(self._around(step, device))
         # Whether half-precision weights are cast depends on the room there is; of ranks, it is decided for each.
         cast = _is_cast(step, room) if change is None else room if in_half_precision(step) else None
-        key = (id(step), id(change), watched, device.kind, None if self.many else chip_of(device),
-               cublas_bytes(device.capability), self.workspaces.origin(device.name), cast,
-               self._fraction_bytes(device) if self.settings.garbage_collection_threshold else None)  # fmt: skip
+        alike = (id(step), id(change), watched, device.kind, cast,
+                 self._fraction_bytes(device) if self.settings.garbage_collection_threshold else None)  # fmt: skip
+        key = (*alike, chip_of(device), cublas_bytes(device.capability), self.workspaces.origin(device.name))
         if key not in self._known:
-            self._known[key] = self._play(step, device, change, watched=watched)
-            self._kept.append((step, change))  # so that nothing else gets their ids
+            script = self._whole(step, device)
+            same = (*alike, tuple(script.nbytes), tuple(script.moments), tuple(script.kept.items()))
+            if same not in self._known:
+                self._known[same] = self._play(script, step, device, change, watched=watched)
+                self._kept.append((step, change))  # so that nothing else gets their ids
+            self._known[key] = self._known[same]
         return self._known[key]
 
-    def _play(self, step: Step, device: Device, change: Change | None, *, watched: bool = False) -> tuple[_Played, ...]:
+    def _play(self, script: Script, step: Step, device: Device, change: Change | None, *,
+              watched: bool = False) -> tuple[_Played, ...]:  # fmt: skip
+        room = _room(self._around(step, device))
         if change is None:
-            scripts: Mapping[int, Script] = {0: self.script(step, device)}
+            scripts: Mapping[int, Script] = {0: script if _is_cast(step, room) else replace(script, cast_from=None)}
         else:
-            room = _room(self._around(step, device))
-            scripts = {stage: _as_loaded(one, room) for stage, one in change(self._whole(step, device)).items()}
+            scripts = {stage: _as_loaded(one, room) for stage, one in change(script).items()}
         return tuple(
             _Played(stage, one, *_run(one, self._allocator(device, None), watched=watched))
             for stage, one in scripts.items()

@@ -144,7 +144,7 @@ def answer(asked: Asked, devices: Sequence[Device], batches: Sequence[int], *, t
     parts = by_generation(devices, traced)
     ways = [_ways(some, tier, given) for _, some in parts]
     own = own_workspaces([one for way in ways for one in way.predictors])
-    memories = Memories(settings_given(asked.allocator), DeviceWorkspaces(own), many=cells > ADVISED_CELLS)
+    memories = Memories(settings_given(asked.allocator), DeviceWorkspaces(own), named=cells <= ADVISED_CELLS)
     works = [
         _Work(trace, some, way, ppp=ppp, advice=cells <= ADVISED_CELLS if advice is None else advice, roofline=roofline,
               layout=layout, micro_batches=micro_batches, memories=memories, timeline=timeline,
@@ -184,13 +184,6 @@ def _ways(devices: Sequence[Device], tier: str | None, given: Calibration | None
     return _Ways(predictors, by_spec, notes)
 
 
-def _alike_gpus(work: _Work) -> tuple[str, ...]:
-    if not work.memories.many or sum(device.kind == "gpu" for device in work.devices) < 2:
-        return ()
-    return ("memory is played once for GPUs that differ in the number of multiprocessors alone: ask for at most "
-            f"{ADVISED_CELLS} devices and batches to have each one's own",)  # fmt: skip
-
-
 def _answered(work: _Work) -> Predictions:
     predictors, by_spec = work.ways.predictors, work.ways.by_spec
     rows = [*work.by_predictors(predictors), *(row for device in by_spec for row in work.by_spec(device))]
@@ -204,7 +197,7 @@ def _answered(work: _Work) -> Predictions:
     return Predictions(
         header=_header(steps), predictions=tuple(rows),
         notes=(*too_large(rows), *barely(rows), *steps[0].ledger.header.notes, *notes,
-               *_guesses(steps, {row.tier for row in rows}), *memory_notes(rows), *_alike_gpus(work)),
+               *_guesses(steps, {row.tier for row in rows}), *memory_notes(rows)),
         devices=tuple(work.devices), graphs=steps[0].is_graph, precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
     )  # fmt: skip
@@ -213,7 +206,7 @@ def _answered(work: _Work) -> Predictions:
 def _savings(works: Sequence[_Work], found: Predictions) -> tuple[Saving, ...]:
     """Of the first device and its largest batch, where memory was asked for, or where something does not fit."""
     rows, any_work = found.predictions, works[0]
-    if any_work.layout is not None or not rows or any_work.memories.many:
+    if any_work.layout is not None or not rows or not any_work.memories.named:
         return ()
     wrong = [row for row in rows if row.memory is not None and not row.memory.fits]
     if not wrong and not any_work.timeline:

@@ -73,15 +73,16 @@ class _UnderRoofs(TypedDict):
 def _under_roofs(step: Step, limits: Limits, seconds: Array, wall_s: float) -> _UnderRoofs:
     """What the roofs say of a step whose ops take so long."""
     kinds, gpu_s = step.kind_of, float(seconds.sum())
-    on_memory = limits.memory_s > limits.compute_s
-    memory_s = float(seconds[on_memory[kinds]].sum())
+    # An op of which nothing is known lies under neither roof.
+    on_memory, known = limits.memory_s > limits.compute_s, limits.roof_s > 0
+    memory_s, known_s = (float(seconds[some[kinds]].sum()) for some in (on_memory, known))
     host_bound = metrics.is_host_bound(gpu_s, wall_s)
     demands = step.demands
     flops, moved = (float(values[kinds].sum()) for values in (demands.matrix + demands.other,
                                                               demands.read + demands.written))  # fmt: skip
     return _UnderRoofs(
         mfu=metrics.utilisation(float(limits.matrix_s[kinds].sum()), wall_s),
-        bound=metrics.bound(gpu_s - memory_s, memory_s, host_bound=host_bound),
+        bound=metrics.bound(known_s - memory_s, memory_s, host_bound=host_bound),
         percent_of_roof=metrics.percent_of_roof(float(limits.roof_s[kinds].sum()), gpu_s) or 0.0,
         intensity=metrics.intensity(flops, moved),
     )
@@ -146,7 +147,10 @@ def host_of(step: Step, predictor: Predictor) -> Array:
     key = ("host", id(predictor.calibration), *step.runs_in.items())
     found: Array | None = step.shared.get(key)
     if found is None:
-        found = step.shared[key] = host_seconds(step.ledger, predictor.host, step.runs_in)
+        ops = step.ledger.ops
+        kinds = [replace(ops[first], cost=kind.cost) for first, kind in zip(step.first_of, step.kinds, strict=True)]
+        alike = [kinds[kind] for kind in step.kind_of.tolist()]
+        found = step.shared[key] = host_seconds(step.ledger, predictor.host, step.runs_in, alike)
     if step.spared:
         found = found.copy()
         found[list(step.spared)] = 0.0

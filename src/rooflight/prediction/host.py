@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -33,20 +33,25 @@ def host_class(task: Task) -> str:
     return next((name for start, name in _CLASSES if task.family.startswith(start)), "plain")
 
 
-def host_seconds(ledger: Ledger, costs: Mapping[str, Value], runs_in: Mapping[str, str] = _AS_TRACED) -> Array:
+def host_seconds(ledger: Ledger, costs: Mapping[str, Value], runs_in: Mapping[str, str] = _AS_TRACED,
+                 like: Sequence[Op] | None = None) -> Array:  # fmt: skip
     """One number an op. The optimizer's own work is spread over its ops. `runs_in`: precisions that stand for those of
-    the trace."""
+    the trace. `like`: the same ops with their costs, where the ledger's have none: what some of them launch follows
+    from these."""
     training = ledger.header.step == "train"
     known: dict[tuple[str, Parts], float] = {}
     seconds = np.zeros(len(ledger.ops))
     optimizing: list[int] = []
-    for place, op in enumerate(ledger.ops):
+    parted: dict[int, Parts] = {}
+    for place, (op, alike) in enumerate(zip(ledger.ops, like or ledger.ops, strict=True)):
         if op.phase == "optimizer":
             optimizing.append(place)
             continue
         phase = op.phase if training else "infer"
-        parts = tuple(((name, runs_in.get(precision, precision)), weight)
-                      for (name, precision), weight in parts_of(op))  # fmt: skip
+        parts = parted.get(id(alike))
+        if parts is None:
+            parts = parted[id(alike)] = tuple(((name, runs_in.get(precision, precision)), weight)
+                                              for (name, precision), weight in parts_of(alike))  # fmt: skip
         found = known.get((phase, parts))
         if found is None:
             mixed = _value(costs, f"mixed.{phase}") or 1.0

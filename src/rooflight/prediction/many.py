@@ -10,7 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 from msgspec.structs import replace
 
-from rooflight import metrics
+from rooflight import metrics, units
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.ledger import Op
@@ -317,9 +317,10 @@ def _host_note(found: ParallelStep) -> tuple[str, ...]:
         return ()
     pieces, larger = "", "a larger batch"
     if found.micro_batches > 1:
-        pieces, larger = f" of {found.micro_batches} micro-batches", "larger micro-batches"
-    share = found.host_wait_s / found.compute_s
-    return (f"{share:.0%} of the computing time{pieces} is waiting for the host: {larger} or --graphs would help",)
+        pieces, larger = f" of its {found.micro_batches} micro-batches", "larger micro-batches"
+    waits, whole = units.seconds(found.host_wait_s), units.seconds(found.compute_s)
+    return (f"of the {whole}{pieces} that each GPU computes for, it waits {waits} for its host to launch kernels: "
+            f"{larger} or --graphs would help",)  # fmt: skip
 
 
 def _sharding_note(found: ParallelStep, efficiency: float) -> tuple[str, ...]:

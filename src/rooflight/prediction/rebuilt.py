@@ -14,14 +14,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace as in_fields
+
 from rooflight.errors import BadInput, RooflightError
+from rooflight.hardware.device import Device
 from rooflight.ledger import Header, Ledger, Module, Op, total
+from rooflight.measured import is_measured
 from rooflight.models import builtin_names
 from rooflight.prediction.prepared import PreparedTrace, Step, ledger_of
 from rooflight.prediction.steps import Traces
 from rooflight.prediction.what_fits import Asked
 from rooflight.spec import StepSpec
 from rooflight.trace import TraceOptions
+from rooflight.trace.target import AMPERE, HOPPER, generation, needed_for, parse_target, target_for
 
 _OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):([A-Za-z][\w.-]*)")
 """Names of architectures; a folder of that name is none."""
@@ -41,6 +46,12 @@ class Rebuilt:
     def ledger(self) -> Ledger:
         """Its estimate."""
         return ledger_of(self.step)
+
+    def traced_for(self, target: str) -> Ledger:
+        """The same on another generation of GPUs."""
+        options = replace(self.asked.options, target=target)
+        (step,), _ = self.asked.traces.steps([self.step.batch or 1], options, scaled=self.scaled)
+        return ledger_of(step)
 
 
 def traces_of(ledger: Ledger) -> Traces | None:
@@ -65,12 +76,34 @@ def _built(ledger: Ledger, traces: Traces | None) -> Rebuilt:
     header = ledger.header
     if traces is None or header.batch is None:
         raise BadInput(f"{header.model} is not built again for a report")
-    options = TraceOptions.of(StepSpec.of(header))
+    target = header.target if header.target.startswith("cuda") else "cuda"
+    options = TraceOptions.of(StepSpec.of(header), target=target)
     (step,), notes = traces.steps([header.batch], options, scaled=_several(header))
     if _recomputed(step.ops_with_cost) != _recomputed(ledger.ops) or not _is_same(step, ledger):
         raise BadInput(f"{header.model} as it is built now is not what this ledger was made from (other sizes or "
                        "options)")  # fmt: skip
     return Rebuilt(Asked(traces, options), step, scaled=_several(header) and not notes)
+
+
+def as_run_on(ledger: Ledger, device: Device, traces: Traces | None = None) -> tuple[Ledger, str]:
+    """An estimate with the ops that the device would run, as `rooflight predict` has them; and what must be said where
+    these cannot be had. What was measured ran as it did."""
+    header, capability = ledger.header, device.capability or HOPPER
+    if is_measured(ledger) or not header.target.startswith("cuda") or device.kind != "gpu" or header.batch is None:
+        return ledger, ""
+    if capability < AMPERE and any(op.precision == "tf32" for op in ledger.ops):
+        ops = tuple(in_fields(op, precision="fp32") if op.precision == "tf32" else op for op in ledger.ops)
+        ledger = in_fields(ledger, ops=ops)
+    attending = [op for op in ledger.ops if op.packet.startswith("aten::_scaled_dot_product")]
+    newer = generation(parse_target(header.target).capability) < generation(capability)
+    if not newer and all(capability >= needed_for(op.packet, op.precision) for op in attending):
+        return ledger, ""
+    found = rebuilt(ledger, traces or traces_of(ledger))
+    if isinstance(found, str):
+        said = f"{device.name}: attention is taken to run in the kernels of {header.target}, for which it was traced"
+        return ledger, f"{said}: {found}" if attending else ""
+    other = found.traced_for(target_for(device.kind, device.capability))
+    return in_fields(other, header=in_fields(other.header, command=header.command, notes=header.notes)), ""
 
 
 def step_of(ledger: Ledger, traces: Traces | None) -> Step:

@@ -128,18 +128,18 @@ class Point:
 
 
 def verdict(intensity: float | None, ridge_: float, attainable_: float, percent: float | None) -> str:
-    """`memory side: 1.2 FLOP/byte is left of the ridge at 100; 4.5% of the attainable 1.87 TFLOP/s`."""
+    """`memory side: 1.20 FLOP/byte is left of the ridge at 100; 4.5% of the attainable 1.87 TFLOP/s`."""
     if intensity is None:
         where = "compute side: no bytes are known"
     elif intensity >= ridge_:
-        where = f"compute side: {intensity:.3g} FLOP/byte is right of the ridge at {ridge_:.4g}"
+        where = f"compute side: {units.ratio(intensity)} FLOP/byte is right of the ridge at {units.ratio(ridge_)}"
     else:
-        where = f"memory side: {intensity:.3g} FLOP/byte is left of the ridge at {ridge_:.4g}"
+        where = f"memory side: {units.ratio(intensity)} FLOP/byte is left of the ridge at {units.ratio(ridge_)}"
     roof = f"the attainable {units.count(attainable_)}FLOP/s"
     if percent is None:
         return f"{where}; {roof} is the roof, no time is known"
     above = " (above it: bytes came from a cache, or fused ops did not move theirs)" if percent > 100 else ""
-    return f"{where}; {percent:.3g}% of {roof}{above}"
+    return f"{where}; {metrics.percent_text(percent)} of {roof}{above}"
 
 
 @dataclass(frozen=True)
@@ -350,7 +350,8 @@ def _step(ledger: Ledger, roofs: Roofs, times: Times, points: Sequence[Point], i
     point = _point((ledger.header.model, "", ""), (), demands, roofs, time_s=time, dram=times.step_dram_bytes)
     op_roofs_s = sum(row.roof_time_s for row in points) + sum(row.roof_time_s or 0 for row in idle)
     compute = sum(_time(row) for row in points if row.side == "compute")
-    memory = sum(_time(row) for row in points if row.side == "memory") + sum(_time(row) for row in idle)
+    memory = sum(_time(row) for row in points if row.side == "memory")
+    memory += sum(_time(row) for row in idle if row.roof_time_s)  # what nothing is known of lies under neither
     share = metrics.busy_share(busy, times.wall_s)
     return Step(
         point=point,
@@ -360,7 +361,7 @@ def _step(ledger: Ledger, roofs: Roofs, times: Times, points: Sequence[Point], i
         busy_share=share,
         op_roofs_time_s=op_roofs_s,
         percent_of_op_roofs=percent_of_roof(op_roofs_s, time),
-        memory_share=memory / (memory + compute),
+        memory_share=ratio(memory, memory + compute) or 0.0,
         unknown=tuple(sorted({op.name for op in ledger.ops if is_unknown(op)})),
     )
 

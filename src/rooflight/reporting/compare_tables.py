@@ -175,6 +175,7 @@ def compare_document(
     ]
     executions = comparison.a.ledger.header.execution, comparison.b.ledger.header.execution
     notes += _uncounted(comparison)
+    notes += [judged[1].otherwise] if judged is not None and judged[1].otherwise else []
     notes += verdict_tables.advice_lines(judged[1], by, depth=shown, folded=folded) if judged is not None else []
     notes += compare_memory_tables.memory_notes(comparison.memory, executions)
     notes += [

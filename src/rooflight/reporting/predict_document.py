@@ -96,7 +96,8 @@ def describe(found: Predictions) -> str:
     """The `repr`: a line for every prediction."""
     rows = [
         f"{_place(one)}: {seconds(one.time_s)} a step ({tables.between(one.time_interval_s)}), "
-        f"{units.per_second(one.throughput)} samples/s, {one.bound}-bound, {one.tier}{_in_memory(one)}"
+        f"{units.per_second(one.throughput)} samples/s, {'' if one.many else f'{one.bound}-bound, '}{one.tier}"
+        f"{_in_memory(one)}"
         for one in found
     ]
     return "\n".join([headline(found), *rows])
@@ -237,15 +238,22 @@ def _notes(found: Predictions, one: Prediction, *, few: bool, price: float | Non
 
 
 def _of_devices(found: Predictions, told: Callable[[Many], Sequence[str]]) -> list[str]:
-    """What is told of every device's run on many, each line once, with the devices that it holds for unless it holds
-    for all."""
-    largest = {row.device: row.many for row in sorted(found, key=lambda row: row.batch or 0)}
-    devices: dict[str, list[str]] = {}
-    for name in dict.fromkeys(row.device for row in found):
-        for line in told(many) if (many := largest[name]) is not None else ():
-            devices.setdefault(line, []).append(name)
-    return [line if len(names) == len(largest) or line.startswith(f"{names[0]}: ") else f"{', '.join(names)}: {line}"
-            for line, names in devices.items()]  # fmt: skip
+    """What is told of every run on many, each line once, with the devices, and of several batches with those, that it
+    holds for unless it holds for all."""
+    batches: dict[str, list[int | None]] = {}
+    for row in found:
+        batches.setdefault(row.device, []).append(row.batch)
+    holds: dict[str, dict[str, list[int | None]]] = {}
+    for row in found:
+        for line in told(row.many) if row.many is not None else ():
+            holds.setdefault(line, {}).setdefault(row.device, []).append(row.batch)
+
+    def named(device: str, some: list[int | None]) -> str:
+        return device if some == batches[device] else f"{device} at batch {', '.join(map(_size, some))}"
+
+    return [line if where == batches or line.startswith(f"{next(iter(where))}: ") else
+            f"{', '.join(named(*one) for one in where.items())}: {line}"
+            for line, where in holds.items()]  # fmt: skip
 
 
 def _small_print(found: Predictions) -> list[str]:

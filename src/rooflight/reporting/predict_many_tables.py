@@ -46,7 +46,7 @@ def scaling_table(kind: str, points: Sequence[ScalingPoint]) -> Table:
     columns = (
         column("gpus"), column("batch_each", optional=3),
         column("global_batch", optional=1),
-        column("time_s"), column("exposed_s", heading="exposed", optional=2),
+        column("time_s"), column("exposed_s", optional=2),
         column("samples_per_s"), column("speedup", raw="speed-up"),
         column("efficiency"), column("fit"), Column("PALEO tree", quotient, optional=4),
         Column("butterfly", quotient, optional=6), Column("one-to-all", quotient, optional=5),

@@ -141,7 +141,7 @@ def _many_columns() -> _Columns:
     return [
         *_time(),
         (Column("computing", seconds, optional=4, raw="compute_s"), of("compute_s")),
-        (Column("waiting", seconds, optional=3, raw="waiting_s"), _waiting),
+        (Column("waiting", seconds, optional=3, raw="waiting_s", about="exposed communication, and bubbles"), _waiting),
         (column("efficiency"), of("efficiency")),
     ]
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rooflight import units
 from rooflight.hardware.roofs import Roof, Roofs, Slope, ridge, unit_name
 from rooflight.reporting.roofline_marks import Basis, Mark, Marks
 
@@ -220,14 +221,10 @@ def left_out(marks: Marks, frame: Frame, kept: Iterable[Mark]) -> str:
         if count:
             why = ("executed no FLOPs" if basis == "as counted" else
                    "have no FLOPs, or ran in several kernels together with others")  # fmt: skip
-            parts.append(f"{count:,} {'op' if count == 1 else 'ops'} ({_percent(share)} of the time) that {why}")
+            parts.append(f"{count:,} {'op' if count == 1 else 'ops'} ({units.percent(share)} of the time) that {why}")
         if outside:
             held = sum(mark.share or 0 for mark in outside)
-            parts.append(f"{sum(mark.count for mark in outside):,} more beyond its edges ({_percent(held)})")
+            parts.append(f"{sum(mark.count for mark in outside):,} more beyond its edges ({units.percent(held)})")
         if parts:
             said.append(f"{basis}, {' and '.join(parts)}")
     return f"Not in the picture: {'; '.join(said)}." if said else ""
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share >= 0.0005 else "<0.1%"

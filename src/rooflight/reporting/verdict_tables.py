@@ -86,6 +86,7 @@ def verdict_document(of: Ledger | Judge, *, by: By = "module", depth: int | None
 
 def _notes(judge: Judge, step: StepVerdict) -> list[str]:
     notes = [f"times are {step.times}; gains are predicted ({step.predictor})"] if step.predictor else []
+    notes += [judge.otherwise] if judge.otherwise else []
     notes += dict.fromkeys(advice.assumption for advice in step.advice if advice.assumption)
     if step.bound is not None and judge.advisor.reason:
         notes.append(f"no gains are predicted: {judge.advisor.reason}")

@@ -49,7 +49,7 @@ def place(verdict: Verdict) -> str:
         return f"memory side: no FLOPs; {percent_text(verdict.percent_of_roof)} of the memory's bandwidth"
     if verdict.parts > 1:
         return (f"{units.ratio(verdict.intensity)} FLOP/byte; the ridge is at {units.ratio(verdict.ridge)} for its mix "
-                f"of units; most of its time is {verdict.side}-bound; {percent_text(verdict.percent_of_roof)} of the "
+                f"of units; most of its time is {verdict.bound}-bound; {percent_text(verdict.percent_of_roof)} of the "
                 "roofs of its ops")  # fmt: skip
     return roof_verdict(verdict.intensity, verdict.ridge, verdict.attainable_flops_per_s, verdict.percent_of_roof)
 

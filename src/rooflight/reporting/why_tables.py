@@ -72,7 +72,7 @@ def _percent(value: float | None) -> str:
     if value is None:
         return ""
     shown = value if abs(value) >= 0.00005 else 0.0  # no -0.00%
-    return f"{shown:+.2%}" if abs(shown) < 0.9995 else f"{shown:.1%}"
+    return f"{shown:+.2%}"
 
 
 def _share(value: float | Label | None) -> str:

@@ -60,7 +60,9 @@ def predicted(found: Prediction, traced: Ledger | None = None,
         for layer in layers:
             inside = [time for op, time in zip(traced.ops, times, strict=True) if is_inside(op.module, layer)]
             values |= _named({"kernel_time": sum(inside) if inside else None}, "predicted", layer)
-    facts = {"device.predicted": found.device, "tier": found.tier, "bound.predicted": found.bound}
+    facts = {"device.predicted": found.device, "tier": found.tier}
+    if found.many is None:  # as percent of roof, it is of one GPU alone
+        facts["bound.predicted"] = found.bound
     if found.fit is not None:
         facts["fits"] = FIT_WORDS[found.fit]
     return values, facts

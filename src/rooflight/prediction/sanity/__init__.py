@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rooflight.hardware.roofs import Roof, attainable, ridge, roofs_of
-from rooflight.metrics import ratio
+from rooflight.metrics import percent_of_roof, ratio
 from rooflight.prediction.paleo import flops_time_s, throughput
 from rooflight.prediction.sanity.checks import CHECKS, looks_like_macs
 from rooflight.prediction.sanity.figures import link_claim, roof_point
@@ -44,8 +44,8 @@ def judge(given: Given) -> Judgement:
         flops_per_s=rate,
         bytes_per_s=ratio(given.bytes, given.time_s),
         attainable_flops_per_s=top,
-        percent_of_roof=None if rate is None or not top else 100 * rate / top,
-        percent_of_bandwidth=_percent(ratio(given.bytes, given.time_s), slope.bytes_per_s),
+        percent_of_roof=percent_of_roof(rate, top),
+        percent_of_bandwidth=percent_of_roof(ratio(given.bytes, given.time_s), slope.bytes_per_s),
         side=None if intensity is None else "compute" if intensity >= ridge(roof, slope) else "memory",
         time_s=time,
         throughput=throughput(given.batch, time) if given.batch and time else None,
@@ -60,7 +60,3 @@ def _work(given: Given, roof: Roof) -> float | None:
     if given.useful_flops is not None and (unseen or given.flops is None or looks_like_macs(given)):
         return given.useful_flops
     return given.flops
-
-
-def _percent(part: float | None, whole: float) -> float | None:
-    return None if part is None else 100 * part / whole

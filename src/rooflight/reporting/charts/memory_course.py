@@ -44,9 +44,11 @@ def predicted_memory(ledger: Ledger, on: Device | None = None) -> Memory | None:
         return None
     from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
+    from rooflight.prediction.rebuilt import as_run_on
 
     device = _predicted_on(ledger, on)
-    return memories_on(device).of(PreparedTrace(ledger, None).at(None), device, timeline=True)
+    there, _ = as_run_on(ledger, device)
+    return memories_on(device).of(PreparedTrace(there, None).at(None), device, timeline=True)
 
 
 def _predicted_on(ledger: Ledger, on: Device | None) -> Device:

@@ -155,7 +155,7 @@ def _memory(told: Told) -> Section | None:
     chart = memory_chart(told.ledger, on=on, memory=memory)
     tables = [peak_tenants_table(told.ledger, on=on, memory=memory).titled("Memory at the peak, by tensor")]
     if told.is_measured:
-        tables.append(step_tables.memory_table(told.measured).titled("As measured"))
+        tables.append(step_tables.memory_table(told.measured).titled(f"As {told.measured.origin}"))
     return Section(charts=_charts(chart), tables=filled(*tables))
 
 

@@ -130,16 +130,17 @@ def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
     from rooflight.prediction.asked import memories_on, predictor_of
     from rooflight.prediction.cells import cells_of
     from rooflight.prediction.prepared import PreparedTrace
+    from rooflight.prediction.rebuilt import as_run_on
 
     header = ledger.header
     plain = replace(ledger, kernels=(), measurements=()) if is_measured(ledger) else ledger
-    step = PreparedTrace(plain, None).at(None)
-    found = [predictor_of(device, None, None) for device in devices]
     memories = memories_on(*devices)
-    cells = cells_of(step, [one for one, _ in found])
-    rows = [
-        replace(cell.prediction(), memory=memories.of(step, device))
-        for cell, device in zip(cells, devices, strict=True)
-    ]
-    notes = tuple(note for _, said in found for note in said)
-    return Predictions(header=header, predictions=tuple(rows), devices=tuple(devices), notes=notes)
+    rows, notes = [], []
+    for device in devices:
+        there, otherwise = as_run_on(plain, device)
+        step = PreparedTrace(there, None).at(None)
+        predictor, said = predictor_of(device, None, None)
+        (cell,) = cells_of(step, [predictor])
+        rows.append(replace(cell.prediction(), memory=memories.of(step, device)))
+        notes += [*said, *([otherwise] if otherwise else [])]
+    return Predictions(header=header, predictions=tuple(rows), devices=tuple(devices), notes=tuple(notes))

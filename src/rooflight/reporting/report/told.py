@@ -15,7 +15,7 @@ from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
-from rooflight.prediction.rebuilt import Rebuilt, rebuilt, traces_of
+from rooflight.prediction.rebuilt import Rebuilt, as_run_on, rebuilt, traces_of
 from rooflight.prediction.steps import Traces
 from rooflight.reporting.report.details import Details, details_of
 from rooflight.reporting.report.outlook import Outlook, outlook, usable
@@ -105,9 +105,11 @@ class Told:
 
 
 def told_of(ledger: Ledger, *, source: str, devices: Sequence[Device]) -> Told:
-    """The device that it ran on comes first; those that cannot run it are left out."""
+    """The device that it ran on comes first; those that cannot run it are left out. An estimate is told with the ops
+    that the first would run."""
     known = recognise_name(ledger.header.device)
     first = [known] if known is not None and known.kind == "gpu" else []
     named = {device.name: device for device in (*first, *devices)}
     able, left_out = usable(ledger, list(named.values()))
-    return Told(ledger, source, tuple(able), left_out)
+    there = as_run_on(ledger, able[0])[0] if able else ledger
+    return Told(there, source, tuple(able), left_out)
