@@ -91,14 +91,15 @@ def test_the_oldest_of_a_kind_go(cache: Path) -> None:
 def test_a_trace_is_known_by_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     switches: dict[str, str] = {}
 
-    def name(model: str = "mnist-cnn", options: TraceOptions = OPTIONS, batch: int = 1619, **which: object) -> str:
-        found = KeptTrace.of(model, {**WHICH, **which}, options, batch, switches)
+    def name(model: str = "mnist-cnn", options: TraceOptions = OPTIONS, batch: int = 1619, scales: bool = True,
+             **which: object) -> str:  # fmt: skip
+        found = KeptTrace.of(model, {**WHICH, **which}, options, batch, switches, scales=scales)
         assert found is not None
         return found.name
 
     first = name()
     assert name() == first and name(options=replace(OPTIONS, command="rooflight predict")) == first
-    others = [name("resnet50"), name(batch=1637), name(step="infer"), name(dtype="bf16"), name(overrides={"a": "1"}),
+    others = [name("resnet50"), name(batch=1637), name(scales=False), name(step="infer"), name(dtype="bf16"), name(overrides={"a": "1"}),
               name(options=replace(OPTIONS, target="cuda:70")), name(options=replace(OPTIONS, tf32=True)),
               name(options=replace(OPTIONS, checkpoint=("blocks",)))]  # fmt: skip
     switches["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] = "1"
@@ -134,10 +135,10 @@ def test_the_code_that_traces_is_known_by_what_it_says(monkeypatch: pytest.Monke
 
 
 def test_others_models_and_those_of_a_cpu_are_not_kept() -> None:
-    assert KeptTrace.of("hf:gpt2", WHICH, OPTIONS, 1619, {}) is None
-    assert KeptTrace.of("file.py:model", WHICH, OPTIONS, 1619, {}) is None
-    assert KeptTrace.of(object(), WHICH, OPTIONS, 1619, {}) is None
-    assert KeptTrace.of("mnist-cnn", WHICH, replace(OPTIONS, target="cpu"), 1619, {}) is None
+    assert KeptTrace.of("hf:gpt2", WHICH, OPTIONS, 1619, {}, scales=True) is None
+    assert KeptTrace.of("file.py:model", WHICH, OPTIONS, 1619, {}, scales=True) is None
+    assert KeptTrace.of(object(), WHICH, OPTIONS, 1619, {}, scales=True) is None
+    assert KeptTrace.of("mnist-cnn", WHICH, replace(OPTIONS, target="cpu"), 1619, {}, scales=True) is None
 
 
 def test_a_kept_trace_is_the_trace(cache: Path) -> None:
@@ -219,3 +220,11 @@ def test_a_second_prediction_needs_no_torch_and_is_the_same(cache: Path) -> None
     line = ("predict", "resnet18", "--batch", "4", "--step", "train", "--on", "h200,a100", "--json")
     first, loaded = said(*line)
     assert loaded and said(*line) == (first, False)
+
+
+def test_a_trace_of_one_batch_does_not_pass_for_one_that_serves_all(cache: Path) -> None:
+    """1619 is the batch that stands for all others, where the model has no such size of its own."""
+    three = ("predict", "mnist-cnn", "--set", "channels=1619,40", "--batch", "1,2,4", "--on", "h200", "--json")
+    first, _ = said(*three)
+    said("predict", "mnist-cnn", "--set", "channels=1619,40", "--batch", "1619", "--on", "h200", "--json")
+    assert said(*three)[0] == first and "every batch was traced for itself" in first

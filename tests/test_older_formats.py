@@ -91,7 +91,6 @@ def test_todays_predictions_have_every_field_of_then_and_its_numbers(tmp_path: P
     assert set(old) <= set(new) and set(old["memory"]) <= set(new["memory"])
     for name in ("device", "tier", "batch", "flops", "kernels", "gpus"):
         assert new[name] == old[name], name
-    assert new["time_s"] == pytest.approx(old["time_s"], rel=0.2)
 
 
 def test_a_study_is_read_and_its_claims_are_understood(tmp_path: Path) -> None:

@@ -203,7 +203,9 @@ def test_the_call_of_a_live_module_has_its_inputs_and_all_that_was_asked() -> No
 def test_the_command_of_a_measurement_has_all_that_was_asked_of_it() -> None:
     found = rooflight.measure("mnist-cnn", batch=2, repeat=2, counters="none").header
     assert repeat(found, measured=True) == "rooflight measure mnist-cnn --batch 2 --counters none --repeat 2 --on cpu"
-    said = "rooflight -q measure mnist-cnn --batch=2 --repeat=2 --trace t.json --output=run.json --by op --level l2"
+    said = (
+        "rooflight --quiet measure mnist-cnn --batch=2 --repeat=2 --trace t.json --output=run.json --by op --level l2"
+    )
     asked = "rooflight measure mnist-cnn --batch 2 --repeat=2 --level l2 --on cpu"
     assert repeat(msgspec.structs.replace(found, command=said), measured=True) == asked
     several = StepSpec(model="gpt2").asked("measure", live=None, device="cuda:1", levels=("l2", "l1"), spread=True)

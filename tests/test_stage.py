@@ -466,7 +466,6 @@ def test_every_generator_is_put_back():
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (dict(model="mnist-cnn", inputs=(torch.ones(1),)), "inputs go with a live module"),
     (dict(model=nn.Linear(2, 2), inputs=(torch.ones(1, 2),), dtype="bf16"), "dtype: only for a model by name"),
     (dict(model=nn.Linear(2, 2), inputs=(torch.ones(1, 2),), past=3), "past: only for a model by name"),
     (dict(model=3, inputs=()), "expected the name of a model or an nn.Module, got int"),

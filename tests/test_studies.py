@@ -334,8 +334,8 @@ def test_a_page_reads_well():
         < content.index('data-chart="')
     )
     charts = [chart.title for chart in report.charts]
-    assert charts == [f"{model}: {what}" for model in ("resnet18", "resnet50")
-                      for what in ("time of a step", "samples per second", "memory at the peak")]  # fmt: skip
+    assert charts == [f"{what}: {model}" for model in ("resnet18", "resnet50")
+                      for what in ("Time of a step", "Samples per second", "Memory at the peak")]  # fmt: skip
     judged = list(by_h200("resnet-memory-roofline").values())
     unasked = [line for line in gap_table(judged).rows if str(line[3]).endswith("(not asked for)")]
     assert [line[3] for line in unasked] == [

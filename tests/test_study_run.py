@@ -160,7 +160,8 @@ def test_predictions_are_those_of_predict(tmp_path):
         assert row.values["memory.predicted"] == found.memory.peak_allocated_bytes
         assert row.values["reserved.predicted"] == found.memory.peak_reserved_bytes
         assert row.facts["tier"] == found.tier
-        assert row.facts["bound.predicted"] == found.bound
+        # What bounds a step on one GPU alone says nothing of two.
+        assert row.facts.get("bound.predicted") == (found.bound if cell.gpus == 1 else None)
 
 
 @pytest.fixture(scope="module")

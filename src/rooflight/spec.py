@@ -15,6 +15,7 @@ import shlex
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from keyword import iskeyword
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -301,11 +302,13 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """The same for a live module, which no command can build: what it is called with is yours to give. `inputs` are
         their names, as a header has them."""
         names = tuple(inputs)
-        places = [int(name.removeprefix(POSITIONAL) or 0) for name in names if name.startswith(POSITIONAL)]
+        numbered = [name for name in names if re.fullmatch(rf"{POSITIONAL}\d*", name)]
+        places = [int(name.removeprefix(POSITIONAL) or 0) for name in numbered]
         several = range(max(places, default=-1) + 1)
         called = ["x"] if len(several) == 1 else [f"x{place}" for place in several]
-        if by_keyword := dict.fromkeys(name for name in names if not name.startswith(POSITIONAL)):
-            called.append(f"kwargs={{{', '.join(f'{_python(name)}: {name}' for name in by_keyword)}}}")
+        if by_keyword := dict.fromkeys(name for name in names if name not in numbered):
+            values = {name: name if name.isidentifier() and not iskeyword(name) else "..." for name in by_keyword}
+            called.append(f"kwargs={{{', '.join(f'{_python(name)}: {value}' for name, value in values.items())}}}")
         given = {"batch": self.batch} | {field.keyword: value for field, value in self._given(verb)
                                          if not field.by_name}  # fmt: skip
         said = [f"{name}={_python(value)}" for name, value in {**given, **more}.items() if value is not None]
@@ -534,10 +537,16 @@ def _given_batch(header: Header) -> int | None:
     return None if first == {header.batch} else header.batch
 
 
+_FIRST_WITH_TF32 = 80
+"""Compute capability times ten."""
+
+
 def _tf32_of(header: Header, asked: bool | None) -> bool | None:
-    """As asked for, or as torch's switches were where they are not torch's own."""
-    modes = header.math
-    if asked is not None or modes is None or header.target == "cpu" or modes.tf32_conv != modes.tf32_matmul:
+    """As asked for, or as torch's switches were where they are not torch's own. What was traced for a GPU without TF32
+    does not tell."""
+    modes, (kind, _, capability) = header.math, header.target.partition(":")
+    untold = kind == "cpu" or (capability.isdigit() and int(capability) < _FIRST_WITH_TF32)
+    if asked is not None or modes is None or untold or modes.tf32_conv != modes.tf32_matmul:
         return asked
     return modes.tf32_conv
 

@@ -47,6 +47,8 @@ def forms(options: Mapping[str, Any], endings: Mapping[str, str] = LEDGER_OR_TAB
     to = options.get("to")
     if len(flags) + (to is not None) > 1:
         raise BadInput(f"choose one of {'--to, ' if 'to' in options else ''}--json, --csv and --md")
+    if flags and "to" in options:  # where there is --to, a flag is short for it
+        to = flags[0]
     printed = to or (flags[0] if flags else "text")
     output: Path | None = options["output"]
     if output is None:
@@ -63,7 +65,7 @@ def forms(options: Mapping[str, Any], endings: Mapping[str, str] = LEDGER_OR_TAB
 def one_form(options: Mapping[str, Any], endings: Mapping[str, str], *, must: str) -> str:
     """The same for a verb that either prints or writes."""
     printed, written = forms(options, endings, must=must)
-    if written and printed not in ("text", written):
+    if written and printed != written and (printed != "text" or options.get("to")):
         raise BadInput(f"--{'to ' if options.get('to') else ''}{printed} and -o {options['output']} ask for two forms: "
                        "leave one out")  # fmt: skip
     return written or printed

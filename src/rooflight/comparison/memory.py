@@ -240,9 +240,9 @@ def _predicted(side: Measured, device: Device) -> SideMemory:
     """From the estimate's own ops and storages. Views are left out: they take nothing and free nothing."""
     from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
-    from rooflight.prediction.rebuilt import as_run_on
+    from rooflight.prediction.rebuilt import as_run_on, traces_of
 
-    ledger, _ = as_run_on(side.ledger, device)
+    ledger, _ = as_run_on(side.ledger, device, traces_of(side.ledger))
     ops = ledger.ops
     memory = memories_on(device).of(PreparedTrace(ledger, None).at(None), device, timeline=True)
     timeline = memory.timeline

@@ -14,7 +14,7 @@ from rooflight.measured.facts import Fact, StepTimes
 from rooflight.prediction.asked import predictor_of
 from rooflight.prediction.cells import Cell, cells_of
 from rooflight.prediction.prepared import PreparedTrace
-from rooflight.prediction.rebuilt import as_run_on
+from rooflight.prediction.rebuilt import as_run_on, traces_of
 
 
 def judged_on(ledger: Ledger, on: Device | None) -> tuple[Device | None, str]:
@@ -72,9 +72,9 @@ class DeviceTime:
 def by_time(ledger: Ledger, devices: Sequence[Device]) -> list[DeviceTime]:
     """Devices by the predicted time of this step, the fastest first. How near to its ridge a step lies says nothing of
     which device is the better one."""
-    cells = [
-        cells_of(PreparedTrace(as_run_on(ledger, device)[0], None).at(None), [predictor_of(device, None, None)[0]])[0]
-        for device in devices
-    ]
+    cells, traces = [], traces_of(ledger)
+    for device in devices:
+        there, _ = as_run_on(ledger, device, traces)
+        cells += cells_of(PreparedTrace(there, None).at(None), [predictor_of(device, None, None)[0]])
     found = [DeviceTime(cell.predictor.device.name, cell.wall_s, cell.gpu_s, cell.predictor.tier) for cell in cells]
     return sorted(found, key=lambda one: one.time_s)

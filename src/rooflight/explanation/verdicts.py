@@ -176,8 +176,9 @@ class Judge:
         self.otherwise = ""
         """What must be said of ops that this device would run in other kernels."""
         if not is_measured(ledger) and self.predictor is not None:
+            traces = traces or traces_of(ledger)
             there, self.otherwise = as_run_on(ledger, self.predictor.device, traces)
-            self.cell = cells_of(step_of(there, traces or traces_of(ledger)), [self.predictor])[0]
+            self.cell = cells_of(step_of(there, traces), [self.predictor])[0]
         if self.cell is None:
             self.measured = Measured(ledger)
         else:  # with the ops that it would run, as those of a fused optimizer

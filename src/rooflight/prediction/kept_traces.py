@@ -42,8 +42,9 @@ class KeptTrace:
 
     @classmethod
     def of(cls, model: object, which: Mapping[str, Any], options: TraceOptions, batch: int,
-           switches: Mapping[str, str]) -> KeptTrace | None:  # fmt: skip
-        """`None` where it cannot be kept: others' models change, and a CPU's kernels are this machine's."""
+           switches: Mapping[str, str], *, scales: bool) -> KeptTrace | None:  # fmt: skip
+        """`None` where it cannot be kept: others' models change, and a CPU's kernels are this machine's. `scales`: it
+        was found to serve every batch."""
         if not isinstance(model, str) or model not in builtin_names() or not options.target.startswith("cuda"):
             return None
         try:
@@ -51,7 +52,7 @@ class KeptTrace:
         except (OSError, PackageNotFoundError):  # torch, or rooflight, as no package brings it
             return None
         described = [versions, switches, model, which,
-                     asdict(replace(options, command="")), batch]  # fmt: skip
+                     asdict(replace(options, command="")), batch, scales]  # fmt: skip
         written = msgspec.json.encode(described, enc_hook=repr, order="sorted")
         return cls(f"trace-{blake2b(written, digest_size=20).hexdigest()}.msgpack", options.command)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace as in_fields
 
-from rooflight.errors import BadInput, RooflightError
+from rooflight.errors import BadInput, RooflightError, TraceFailed
 from rooflight.hardware.device import Device
 from rooflight.ledger import Header, Ledger, Module, Op, total
 from rooflight.measured import is_measured
@@ -85,7 +85,7 @@ def _built(ledger: Ledger, traces: Traces | None) -> Rebuilt:
     return Rebuilt(Asked(traces, options), step, scaled=_several(header) and not notes)
 
 
-def as_run_on(ledger: Ledger, device: Device, traces: Traces | None = None) -> tuple[Ledger, str]:
+def as_run_on(ledger: Ledger, device: Device, traces: Traces | None) -> tuple[Ledger, str]:
     """An estimate with the ops that the device would run, as `rooflight predict` has them; and what must be said where
     these cannot be had. What was measured ran as it did."""
     header, capability = ledger.header, device.capability or HOPPER
@@ -98,7 +98,7 @@ def as_run_on(ledger: Ledger, device: Device, traces: Traces | None = None) -> t
     newer = generation(parse_target(header.target).capability) < generation(capability)
     if not newer and all(capability >= needed_for(op.packet, op.precision) for op in attending):
         return ledger, ""
-    found = rebuilt(ledger, traces or traces_of(ledger))
+    found = rebuilt(ledger, traces)
     if isinstance(found, str):
         said = f"{device.name}: attention is taken to run in the kernels of {header.target}, for which it was traced"
         return ledger, f"{said}: {found}" if attending else ""
@@ -114,7 +114,12 @@ def step_of(ledger: Ledger, traces: Traces | None) -> Step:
     traced_in = traces.traced_in(header.batch, TraceOptions.of(StepSpec.of(header)), scaled=_several(header))
 
     def traced(dtype: str, target: str) -> Step | None:
-        found = traced_in(dtype, target)
+        try:
+            found = traced_in(dtype, target)
+        except TraceFailed:  # the model does not run in it
+            raise
+        except RooflightError:  # it cannot be built here: a library is missing, or knows it no longer
+            return None
         return found if found is not None and _is_same(found, ledger) else None
 
     return replace(step, traced_in=traced)

@@ -110,7 +110,9 @@ class Traces:
                 check: Callable[[Ledger, Workload], None] | None = None) -> Ledger:  # fmt: skip
         """The trace of a batch, or the one that was kept. `check`: what must hold of it."""
         switches = self._switches
-        kept = None if switches is None else KeptTrace.of(self.model, self.which, options, batch, switches)
+        kept = None
+        if switches is not None:
+            kept = KeptTrace.of(self.model, self.which, options, batch, switches, scales=check is not None)
         known = None if kept is None else kept.read()
         if known is not None:
             return known

@@ -161,7 +161,7 @@ def check(plan: Plan, where: str) -> None:
     count = sum(map(_size, plan.grid))
     if count > MOST_CELLS:
         raise BadInput(f"{where}: the grid has {count:,} cells, and at most {MOST_CELLS:,} are run: leave some axes' "
-                       "values away, or make several studies")  # fmt: skip
+                       "values out, or make several studies")  # fmt: skip
     _check_cells(plan, where)
     if not (math.isfinite(plan.timeout_s) and plan.timeout_s > 0):
         raise BadInput(f"{where}: timeout_s must be above 0, got {plan.timeout_s:g}")

@@ -44,10 +44,10 @@ def predicted_memory(ledger: Ledger, on: Device | None = None) -> Memory | None:
         return None
     from rooflight.prediction.asked import memories_on
     from rooflight.prediction.prepared import PreparedTrace
-    from rooflight.prediction.rebuilt import as_run_on
+    from rooflight.prediction.rebuilt import as_run_on, traces_of
 
     device = _predicted_on(ledger, on)
-    there, _ = as_run_on(ledger, device)
+    there, _ = as_run_on(ledger, device, traces_of(ledger))
     return memories_on(device).of(PreparedTrace(there, None).at(None), device, timeline=True)
 
 

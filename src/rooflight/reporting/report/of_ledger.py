@@ -231,7 +231,7 @@ def _scaling(told: Told) -> Section | None:
 
 
 def _origins(told: Told) -> Section | None:
-    return origins_section(told.ledger, told.measured, told.source, told.devices)
+    return origins_section(told.given, told.measured, told.source, told.devices)
 
 
 _SECTIONS: tuple[tuple[str, str, Callable[[Told], Section | None]], ...] = (

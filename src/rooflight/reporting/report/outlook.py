@@ -130,14 +130,14 @@ def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
     from rooflight.prediction.asked import memories_on, predictor_of
     from rooflight.prediction.cells import cells_of
     from rooflight.prediction.prepared import PreparedTrace
-    from rooflight.prediction.rebuilt import as_run_on
+    from rooflight.prediction.rebuilt import as_run_on, traces_of
 
-    header = ledger.header
+    header, traces = ledger.header, traces_of(ledger)
     plain = replace(ledger, kernels=(), measurements=()) if is_measured(ledger) else ledger
     memories = memories_on(*devices)
     rows, notes = [], []
     for device in devices:
-        there, otherwise = as_run_on(plain, device)
+        there, otherwise = as_run_on(plain, device, traces)
         step = PreparedTrace(there, None).at(None)
         predictor, said = predictor_of(device, None, None)
         (cell,) = cells_of(step, [predictor])

@@ -26,13 +26,19 @@ from rooflight.reporting.report.tree import Tree, tree_of
 class Told:
     """A step with all that a report asks of it, each looked for once."""
 
-    ledger: Ledger
+    given: Ledger
+    """As it was loaded."""
     source: str
     """The path or name that it was loaded from, as a command line takes it; empty where it was never a file."""
     devices: tuple[Device, ...]
     """Whose times are predicted: those that can run the step. One that ran on a CPU is judged on the first."""
     left_out: tuple[str, ...] = ()
     """Devices that were named and cannot run it, and why."""
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """What is shown of an estimate has the ops that the first device would run."""
+        return as_run_on(self.given, self.devices[0], self._traces)[0] if self.devices else self.given
 
     @property
     def measured(self) -> Measured:
@@ -44,13 +50,13 @@ class Told:
 
     @property
     def is_measured(self) -> bool:
-        return is_measured(self.ledger)
+        return is_measured(self.given)
 
     @cached_property
     def judge(self) -> Judge:
         """Of a measured step on the device that it ran on, whether that has roofs or not."""
         on = None if self.is_measured or not self.devices else self.devices[0]
-        return Judge(self.ledger, on=on, traces=self._traces)
+        return Judge(self.given, on=on, traces=self._traces)
 
     @property
     def ran_on_cpu(self) -> bool:
@@ -58,12 +64,12 @@ class Told:
 
     @cached_property
     def _traces(self) -> Traces | None:
-        return traces_of(self.ledger)
+        return traces_of(self.given)
 
     @cached_property
     def again(self) -> Rebuilt | str:
         """The same step by name, or why it cannot be had."""
-        return rebuilt(self.ledger, self._traces)
+        return rebuilt(self.given, self._traces)
 
     @cached_property
     def elsewhere(self) -> Ledger:
@@ -101,15 +107,13 @@ class Told:
 
     @cached_property
     def outlook(self) -> Outlook:
-        return outlook(self.ledger, self.devices, self.again)
+        return outlook(self.given, self.devices, self.again)
 
 
 def told_of(ledger: Ledger, *, source: str, devices: Sequence[Device]) -> Told:
-    """The device that it ran on comes first; those that cannot run it are left out. An estimate is told with the ops
-    that the first would run."""
+    """The device that it ran on comes first; those that cannot run it are left out."""
     known = recognise_name(ledger.header.device)
     first = [known] if known is not None and known.kind == "gpu" else []
     named = {device.name: device for device in (*first, *devices)}
     able, left_out = usable(ledger, list(named.values()))
-    there = as_run_on(ledger, able[0])[0] if able else ledger
-    return Told(there, source, tuple(able), left_out)
+    return Told(ledger, source, tuple(able), left_out)
