@@ -235,3 +235,20 @@ def test_a_step_is_the_same_among_other_batches(rooflight) -> None:
     for name in (*NAMES, "time_s", "host_time_s", "gpu_time_s", "device_bytes"):
         if name != "gain":
             same({name: alone[name]}, {name: among[name]})
+
+
+@pytest.mark.parametrize("step", ["unet.py:make --input 3x64x64 --batch 8 --step train", "vit-b-16 --batch 4"])
+def test_a_device_takes_what_it_takes_whichever_is_named_first(step: str, rooflight) -> None:
+    """A V100 has no TF32 and other kernels of attention: an H200 beside it has."""
+    rooflight(f"estimate {step} -o step.json.gz")
+
+    def said(on: str) -> tuple[dict, list[str]]:
+        told = json.loads(rooflight(f"report step.json.gz --on {on} --json"))["report"]["sections"]
+        rows = {row["device"]: row for table in told["devices"]["tables"] for row in table["rows"] if "device" in row}
+        return rows, told["origins"]["commands"]
+
+    (first, commands), (other, others) = said("h200,v100"), said("v100,h200")
+    assert first.keys() == other.keys() and len(first) == 2
+    for device, row in first.items():
+        same(row, other[device])
+    assert not any("tf32" in one or "--target" in one for one in (*commands, *others))
