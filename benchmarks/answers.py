@@ -81,6 +81,22 @@ REASONS: dict[str, str] = {
     "*trends.*": "quantities by the names of the catalogue",
     "*.advised": "whether advice was looked for",
     "report: stdout.rows[]*": "values of a study by the names of the catalogue",
+    "*differences.input": "what two steps were asked for with is compared whole (StepSpec)",
+    "*causes[].name": "in plain English: reserved, not allocated",
+    "*.measured.name": "in plain English: memory in use on the device",
+    "*calibrations.*": "fused Adam was timed anew, and the file says so",
+    **dict.fromkeys(
+        (
+            "report: stdout.a",
+            "report: stdout.b",
+            *(
+                f"report: stdout.{name}"
+                for name in ("basis differences memory rows totals unmatched verdicts why".split())
+            ),
+        ),
+        "a report of two ledgers has the data of `compare`, beside its sections",
+    ),
+    "*report.notes": "notes are the document's, in every form",
     "*.units.*": "units of a study's values are those of the catalogue",
 }
 """Why an answer is another one now: pattern of `verb: path` -> one sentence. `*` is anything; indices of lists are `[]`,
