@@ -17,7 +17,6 @@ import click
 from rooflight._version import __version__
 from rooflight.commands.terminal import Asked, program_options
 from rooflight.errors import RooflightError
-from rooflight.spec import by_option
 from rooflight.units import printable
 
 VERBS = {
@@ -202,6 +201,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
 
 def _usage(error: click.ClickException) -> str:
     """click says what is wrong; where it does not say what would be right, the help does."""
+    from rooflight.spec import by_option  # `--help` needs none of it
+
     if isinstance(error, click.NoSuchOption) and (field := by_option().get(error.option_name)) is not None:
         return f"{field.option} is of {' and '.join(field.verbs)}: leave it out, or ask one of these"
     text = " ".join(error.format_message().split()).rstrip(".")

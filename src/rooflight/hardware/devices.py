@@ -14,6 +14,10 @@ _ENDING = ".toml"
 _VENDORS = ("nvidia-", "amd-", "intel-", "geforce-", "tesla-", "instinct-")
 
 
+USUAL = ("h200", "a100", "v100")
+"""Where a report predicts a step when nobody says where."""
+
+
 def names() -> tuple[str, ...]:
     """Of all devices: NVIDIA's GPUs from old to new, then other GPUs, then CPUs."""
     return tuple(device.name for device in known())

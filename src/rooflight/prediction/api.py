@@ -118,7 +118,8 @@ def predict(
     batches, live = _batches(spec, model), spec.model if isinstance(model, (str, StepSpec)) else model
     layout = layout_of(spec.parallel, gpus=spec.gpus, nodes=spec.nodes)
     ppp = ppp if ppp is None or isinstance(ppp, Ppp) else given_ppp(ppp)
-    tier = _tier(devices, tier=tier, ppp=ppp, dtype=spec.autocast or spec.dtype)
+    tier = _tier(devices, tier=tier, ppp=ppp)
+    check_precision(spec.autocast or spec.dtype, devices, option="--autocast" if spec.autocast else "--dtype")
     traces = Traces(live, inputs, kwargs, **spec.build)
     asked = Asked(traces, TraceOptions.of(spec, command=command), allocator or "")
     return answer(asked, devices, batches, tier=tier, ppp=ppp, given=given, advice=advice, find_savings=find_savings,
@@ -259,7 +260,7 @@ def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout 
         raise BadInput(f"{who}, and {changes[0]} changes those of a GPU: leave {changes[0]} out")
 
 
-def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None, dtype: str) -> str | None:
+def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None) -> str | None:
     """The tier that was asked for, if everything that was asked for goes together."""
     if not devices:
         raise BadInput("no device given: name one with --on (see `rooflight list devices`)")
@@ -269,7 +270,6 @@ def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None, dtype
         raise BadInput("--ppp goes with the spec tier: leave --ppp or --tier out")
     if len({device.kind for device in devices}) > 1:
         raise BadInput("a CPU and a GPU run different kernels: predict them one after the other")
-    check_precision(dtype, devices)
     return "spec" if ppp is not None else tier
 
 

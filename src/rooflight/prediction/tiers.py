@@ -187,8 +187,9 @@ def retargeted(task: Task, device: Device) -> Task:
     return Task(family, precision, numbers)
 
 
-def check_precision(step_precision: str, devices: Sequence[Device]) -> None:
-    """One clear line where devices cannot compute in what was asked for: all of them, and what they have."""
+def check_precision(step_precision: str, devices: Sequence[Device], *, option: str = "--dtype") -> None:
+    """One clear line where devices cannot compute in what was asked for: all of them, and what they have. `option`:
+    which one asked."""
     without = [device for device in devices if device.peak(step_precision) is None]
     if not without:
         return
@@ -198,7 +199,7 @@ def check_precision(step_precision: str, devices: Sequence[Device]) -> None:
     others = (
         f", or leave {','.join(device.name for device in without)} out of --on" if len(without) < len(devices) else ""
     )
-    raise BadInput(f"{have}; choose with --dtype{others}")
+    raise BadInput(f"{have}; choose with {option}{others}")
 
 
 def _model(device: str) -> tuple[CalibratedModel, str] | None:

@@ -92,8 +92,12 @@ def _notes(judge: Judge, step: StepVerdict) -> list[str]:
         notes.append(f"no gains are predicted: {judge.advisor.reason}")
     bases = {basis for row in judge.verdicts("op") for basis in (row.flops_basis, row.bytes_basis)}
     if bases & {"useful", "compulsory"}:
-        notes.append("some FLOPs or bytes were not counted: there they are by formula, and what comes from a cache is "
-                     "above its roof")  # fmt: skip
+        which = (
+            "FLOPs and bytes are"
+            if step.times == "predicted"
+            else "some FLOPs or bytes were not counted: there they are"
+        )
+        notes.append(f"{which} by formula, and what comes from a cache is above its roof")
     return notes
 
 

@@ -10,15 +10,13 @@ from typing import Any
 from rooflight.errors import BadInput
 from rooflight.files import load, write_atomically
 from rooflight.hardware.device import Device
+from rooflight.hardware.devices import USUAL
 from rooflight.ledger import Ledger
 from rooflight.reporting.document import Document
 from rooflight.reporting.ledger_documents import is_log
 from rooflight.reporting.report.arranged import arranged
 from rooflight.reporting.writers import Form, check_width, form_of, write
 from rooflight.study.api import Study
-
-DEVICES = ("h200", "a100", "v100")
-"""Where a step is predicted when nobody says where."""
 
 Source = Ledger | Study | str | Path
 On = str | Device | Sequence[str | Device]
@@ -29,7 +27,7 @@ def report(
     output: str | Path | None = None,
     *,
     to: Form | None = None,
-    on: On = DEVICES,
+    on: On = USUAL,
     chart: str | None = None,
     sections: Sequence[str] = (),
     claims: str | Path | None = None,
@@ -55,7 +53,7 @@ def report(
     return path
 
 
-def make(source: Source | Sequence[Source], *, on: On = DEVICES, claims: str | Path | None = None) -> Document:
+def make(source: Source | Sequence[Source], *, on: On = USUAL, claims: str | Path | None = None) -> Document:
     """The report itself."""
     sources: list[Any] = list(source) if isinstance(source, (list, tuple)) else [source]
     if wrong := [one for one in sources if not isinstance(one, (Ledger, Study, str, Path))]:
@@ -74,7 +72,7 @@ def make(source: Source | Sequence[Source], *, on: On = DEVICES, claims: str | P
     return named_report(ledgers, names, on=on, claims=None if claims is None else Path(claims))
 
 
-def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = DEVICES, claims: Path | None = None,
+def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = USUAL, claims: Path | None = None,
                  say: Callable[[str], None] | None = None) -> Document:  # fmt: skip
     """Of one ledger, or of two side by side; `names` are where they are from. `say` is told what is looked for."""
     from rooflight.prediction.asked import devices_of

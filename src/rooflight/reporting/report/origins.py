@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rooflight.hardware.device import Device
+from rooflight.hardware.devices import USUAL, find, names
 from rooflight.ledger import Ledger
 from rooflight.measured import Measured, is_measured
 from rooflight.reporting import measure_text, text
@@ -34,7 +35,7 @@ def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Se
     tables.append(_peaks(devices))
     return Section("origins", "Conventions, origins, and how to repeat it", lines=tuple(lines),
                    tables=filled(*tables), small_print=tuple(small),
-                   commands=tuple(_commands(ledger, source)))  # fmt: skip
+                   commands=tuple(_commands(ledger, source, devices)))  # fmt: skip
 
 
 def _versions(ledger: Ledger) -> Table:
@@ -71,7 +72,7 @@ def _peaks(devices: Sequence[Device]) -> Table:
     return Table("Peaks and bandwidths", columns, tuple(rows()))
 
 
-def _commands(ledger: Ledger, source: str) -> Iterator[str]:
+def _commands(ledger: Ledger, source: str, devices: Sequence[Device]) -> Iterator[str]:
     """What makes it again, and what shows it; `source` as a command line takes it."""
     if ledger.ops and ledger.header.step is not None:
         yield repeat(ledger.header, measured=is_measured(ledger))
@@ -80,6 +81,13 @@ def _commands(ledger: Ledger, source: str) -> Iterator[str]:
     sources = shlex.split(source)
     if not sources:
         return
-    yield shell("report", *sources, output="report.html")
+    yield shell("report", *sources, on=_asked_for(devices), output="report.html")
     if is_measured(ledger) and ledger.ops and len(sources) == 1:
         yield shell("compare", *sources)
+
+
+def _asked_for(devices: Sequence[Device]) -> list[str] | None:
+    """Their names, where they are not those that a report takes by itself; one from a file cannot be named."""
+    found = [device.name for device in devices]
+    usual = [find(name).name for name in USUAL]
+    return found if found and found != usual and set(found) <= set(names()) else None
