@@ -208,7 +208,7 @@ def test_a_note_is_in_every_form(form):
 def test_long_tables_tell_the_first_rows_where_people_read():
     table = Table("t", (Column("n"),), tuple((n,) for n in range(1000)), note="A note.", telling=20)
     document = Document("d", sections=(Section("s", tables=(table,)),))
-    said = "980 more rows: rooflight report PATH --to csv --section s"
+    said = "980 more rows: all are in this report with --to csv --section s"
     for form in ("md", "latex"):
         content = write(document, form).decode()
         assert (
@@ -218,7 +218,7 @@ def test_long_tables_tell_the_first_rows_where_people_read():
         )
         rows = re.findall(r"(?m)^\| (\d+) \|$" if form == "md" else r"(?m)^\{\}(\d+) \\\\", content)
         assert rows == [str(n) for n in range(20)] and "A note." in content
-    assert "600 more rows: rooflight report PATH --to csv --section s" in write(document, "html").decode()
+    assert "600 more rows: all are in this report with --to csv --section s" in write(document, "html").decode()
     assert len(write(document, "csv").decode().splitlines()) == 1002
 
 

@@ -164,7 +164,7 @@ def first_rows(table: Table, most: int | None, section: str) -> Table:
     """No more rows than these, and how to get the others, which stand in this section of a report."""
     if most is None or len(table.rows) <= most:
         return table
-    more = f"{len(table.rows) - most:,} more rows: rooflight report PATH --to csv --section {section or 'NAME'}"
+    more = f"{len(table.rows) - most:,} more rows: all are in this report with --to csv --section {section or 'NAME'}"
     return replace(table, rows=table.rows[:most], more=more)
 
 
