@@ -327,7 +327,9 @@ def test_the_host_is_timed_by_class_phase_and_mixture(monkeypatch, one_thread):
     assert {"gemm.infer", "conv.backward", "view.forward", "layer-norm.forward", "step.train"} <= found.keys()
     assert "dropout.infer" not in found  # it does nothing there
     assert {f"mixed.{phase}" for phase in ("infer", "forward", "backward")} <= found.keys()
-    assert all(cost.value >= 0 for cost in found.values()) and found["gemm.forward"].value > 0
+    # Of three short rounds by a real clock one class may get nothing; all of them together cannot.
+    assert all(cost.value >= 0 for cost in found.values())
+    assert sum(cost.value for name, cost in found.items() if name.endswith(".forward")) > 0
     assert "3 rounds" in found["gemm.infer"].origin
     # A mixture is one of each class in every block, with a change of shape where they differ.
     parts = [type(module).__name__ for module in bench._mixture.chain]
