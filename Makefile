@@ -8,27 +8,40 @@ STAMP := .venv/.installed
 # torch must never be resolved without its constraint: every pip call goes through this.
 PIP_INSTALL := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c constraints.txt
 
-.PHONY: help demo test lint format bench docs install
+.PHONY: help demo test test-slow coverage lint format bench docs install
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo     ResNet-50 training: estimated, measured, predicted, explained: demo/report.html"
-	@echo "make test     the tests"
-	@echo "make lint     ruff and mypy"
-	@echo "make format   let ruff rewrite the code"
-	@echo "make docs     the documentation site, into docs/_build/html"
-	@echo "make bench    the benchmarks; writes docs/benchmarks.md and docs/memory-errors.md"
-	@echo "make install  only make .venv; the others do it themselves"
+	@echo "make demo       ResNet-50 training: estimated, measured, predicted, explained: demo/report.html"
+	@echo "make test       the tests, but for the slow ones; 8 minutes on two cores"
+	@echo "make test-slow  the slow ones: full-size studies, Slurm, browsers, the documentation, the package"
+	@echo "make coverage   all of them, and what of the code they reach"
+	@echo "make lint       ruff, import-linter and mypy"
+	@echo "make format     let ruff rewrite the code"
+	@echo "make docs       the documentation site, into docs/_build/html"
+	@echo "make bench      the benchmarks; writes docs/benchmarks.md and docs/memory-errors.md"
+	@echo "make install    only make .venv; the others do it themselves"
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py demo
 
+# Two processes; who has run out of tests takes from the other, so that neighbours, which share what they load, mostly
+# stay together.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: $(STAMP)
-	@$(BIN)/python -m pytest -n 2
+	@$(PYTEST) -m "not slow"
+
+test-slow: $(STAMP)
+	@$(PYTEST) -m slow
+
+coverage: $(STAMP)
+	@$(PYTEST) --cov
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
 	@$(BIN)/mypy
 
 format: $(STAMP)

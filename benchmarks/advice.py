@@ -19,11 +19,11 @@ from statistics import median
 from textwrap import fill
 
 import rooflight
-from rooflight.explanation.verdicts import Judge
-from rooflight.measured.step import wall_s
+from rooflight.analysis.verdicts import Judge
 from rooflight.metrics import gain, gain_text
-from rooflight.reporting.verdict_tables import advice_lines, step_table, verdict_table
+from rooflight.reporting.sections.verdict_tables import advice_lines, step_table, verdict_table
 from rooflight.reporting.writers.markdown import table_markdown
+from rooflight.summary.measured_step import wall_s
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "verdicts.md"

@@ -73,6 +73,7 @@ REASONS: dict[str, str] = {
     "*stdout[]": "hidden columns were columns without room",
     "*.±": "the text of the interval; it was Python's repr of the prediction",
     "*device_bytes": "the number; it was Python's repr of the memory",
+    "*predictions[].source": "in plain trade English: transferred, not carried over",
     "*.notes[]": "in the words of the new verdicts",
     "*.commands[]": "every command is made by the step's description, and loses nothing",
     "*sections.*": "tables and sentences of the report follow the answers above",

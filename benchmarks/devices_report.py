@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rooflight.hardware.device import Device, figures
 from rooflight.hardware.devices import known
-from rooflight.reporting.device_tables import CONVENTIONS, devices_table
+from rooflight.reporting.sections.device_tables import CONVENTIONS, devices_table
 from rooflight.reporting.table import Column, Table
 from rooflight.reporting.writers.markdown import table_markdown
 

@@ -28,15 +28,15 @@ from h200_results import (
     undisturbed,
 )
 
-from rooflight import units
+from rooflight import formatting
 from rooflight.files import load
+from rooflight.formatting import per_second, quotient, seconds, whole_bytes
 from rooflight.ledger import Kernel, Ledger
-from rooflight.measured import Measured
-from rooflight.measured.facts import Number, op_values
-from rooflight.measured.step import busy_s, rates, self_check, useful_flops, utilisation, wall_s
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS, cuda_is_known
-from rooflight.reporting.written import kernel_name
-from rooflight.units import per_second, quotient, seconds, whole_bytes
+from rooflight.reporting.table import kernel_name
+from rooflight.summary.facts import Number, op_values
+from rooflight.summary.measured import Measured
+from rooflight.summary.measured_step import busy_s, rates, self_check, useful_flops, utilisation, wall_s
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "src" / "rooflight" / "recordings" / "h200"
@@ -99,8 +99,8 @@ def work(measured: dict[str, Measured]) -> list[str]:
         executed = found.total.executed_per_useful
         rows.append((
             name, f"{len(found.launched):,}", "–" if kernels is None else f"{kernels.value:,}",
-            units.count(useful_flops(found.ledger)), units.count(whole(found, TENSOR_FLOPS)),
-            units.count(cuda_cores(found)), quotient(executed), whole_bytes(whole(found, DRAM_BYTES[:1])),
+            formatting.count(useful_flops(found.ledger)), formatting.count(whole(found, TENSOR_FLOPS)),
+            formatting.count(cuda_cores(found)), quotient(executed), whole_bytes(whole(found, DRAM_BYTES[:1])),
             whole_bytes(whole(found, DRAM_BYTES[1:])),
         ))  # fmt: skip
     return [
@@ -146,7 +146,7 @@ def speed(measured: dict[str, Measured]) -> list[str]:
         passes, took = passes_of(found.ledger)
         rows.append((
             name, seconds(wall_s(found)), seconds(busy_s(found)),
-            *(("–",) * 3 if used is None else map(units.percent, (used.mfu, used.mfu_causal, used.hfu))),
+            *(("–",) * 3 if used is None else map(formatting.percent, (used.mfu, used.mfu_causal, used.hfu))),
             "–" if used is None else f"{used.peak.flops_per_s / 1e12:g} {used.precision}",
             per_second(rate.samples_per_s), per_second(rate.tokens_per_s), passes, took,
         ))  # fmt: skip

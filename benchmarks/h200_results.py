@@ -4,16 +4,17 @@ in several ways. `h200_report.py` puts them together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from rooflight import units
-from rooflight.comparison.sides import Comparison
+from rooflight import formatting
+from rooflight.analysis.comparison.sides import Comparison
+from rooflight.formatting import quotient, seconds, signed_percent, whole_bytes
 from rooflight.ledger import Ledger
 from rooflight.metrics import DRAM_BYTES
-from rooflight.units import quotient, seconds, signed_percent, whole_bytes
 
 VARIANTS = ("-compiled", "-graph")
 """What follows the name of an eager recording in those of the same step run otherwise."""
@@ -24,7 +25,8 @@ Row = Sequence[str]
 def table(head: Row, rows: Iterable[Row], *, words: int = 1) -> str:
     """Markdown; the first `words` columns are text, the others numbers."""
     rule = ["---" if place < words else "---:" for place in range(len(head))]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
+    signed = ([re.sub(r"^-(?=\d)", "−", cell) for cell in row] for row in rows)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *signed))
 
 
 def code(lines: Iterable[str]) -> str:
@@ -55,7 +57,8 @@ def against_ncu(result: Any) -> list[str]:
         ("FLOPs agree in every op, to the last digit: no tolerance is needed. " if all_equal else "")
         + "DRAM bytes do not, and cannot: ncu runs each kernel alone, again and again, and puts memory back in between. "
         "A kernel then does not find in the L2 cache what the kernel before it left there, and what it writes last "
-        "reaches DRAM when nobody counts. Ranges in a running step count what really happens. The largest differences:",
+        "reaches DRAM after counting has ended. Ranges in a running step count what happens in the step. "
+        "The largest differences:",
         "\n".join(f"- {line}" for line in told),
         f"Time for the counters alone: {result['cupti_counters_s']:.1f} s in the process, "
         f"{result['ncu_counters_s']:.1f} s by ncu ({result['ncu_process_s']:.1f} s less the "
@@ -169,7 +172,7 @@ def executions(recordings: dict[str, Ledger]) -> list[str]:
 def written(line: Any, side: str) -> str:
     if line is None or (value := getattr(line, side)) is None:
         return "–"
-    return {"second": seconds, "byte": whole_bytes}.get(line.unit, units.count)(value)
+    return {"second": seconds, "byte": whole_bytes}.get(line.unit, formatting.count)(value)
 
 
 def many_ops(result: Any) -> list[str]:

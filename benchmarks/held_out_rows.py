@@ -27,7 +27,7 @@ LATER = (
     "views of their product, without a copy that was counted."
 )
 FIRST = (
-    "**Looked at before.** The first ten models, timed in an earlier session and looked at twice: when they were measured, "
+    "**Looked at before.** The first ten models, timed in an earlier run and looked at twice: when they were measured, "
     "and to turn down a weighting of coordinates that left-out points of the calibration had suggested and that predicted "
     "all networks worse."
 )

@@ -1,6 +1,6 @@
 """Makes the table of counted ops that `rooflight compare` explains CUDA-core work with.
 
-usage: instructions.py    (reads benchmarks/h200/results/instructions, writes src/rooflight/explanation/counted)
+usage: instructions.py    (reads benchmarks/h200/results/instructions, writes src/rooflight/analysis/counted)
 """
 
 import gzip
@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 import rooflight
-from rooflight.explanation.instructions import FOLDER, Table, point_of
-from rooflight.measured.facts import op_values
+from rooflight.analysis.instruction_counts import FOLDER, InstructionTable, point_of
 from rooflight.metrics import CUDA_FLOPS
+from rooflight.summary.facts import op_values
 
 LEDGERS = Path(__file__).parent / "h200" / "results" / "instructions"
 USED = ("others-fp32", "others-bf16", "attentions-fp32", "attentions-bf16")
@@ -29,7 +29,7 @@ def main() -> None:
                 points[point.name, point.dtype, point.flags, point.layout, point.sizes] = msgspec.structs.replace(
                     point, per_element=round(point.per_element, 4)
                 )
-    table = Table("h200", torch, tuple(points.values()))
+    table = InstructionTable("h200", torch, tuple(points.values()))
     path = FOLDER / "h200.json.gz"
     path.write_bytes(gzip.compress(msgspec.json.encode(table), 9, mtime=0))
     print(f"wrote {path.name}: {len(table.points)} points, {path.stat().st_size:,} bytes")

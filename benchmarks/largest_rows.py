@@ -11,12 +11,12 @@ from predict_rows import DEVICE
 
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find
-from rooflight.memory.allocator import CachingAllocator, OutOfMemory
-from rooflight.memory.answer import Change, Memories
-from rooflight.memory.limits import Fit, largest
-from rooflight.memory.replay import Run
+from rooflight.memory.allocator import AllocatorFull, CachingAllocator
+from rooflight.memory.largest import SizeFit, largest
+from rooflight.memory.predict import MemoryPredictor, ScriptChange
+from rooflight.memory.replay import AllocatorRun
 from rooflight.prediction.api import predict
-from rooflight.prediction.prepared import Step
+from rooflight.step.costed_step import Step
 
 WAYS = ("plain", "expandable", "state first")
 RESULTS = Path(__file__).parent / "h200" / "results" / "largest_batch.json"
@@ -33,22 +33,22 @@ class Limit:
     predicted: int
 
 
-class StateFirst(Memories):
+class StateFirst(MemoryPredictor):
     """Plays the optimizer's first update before the first step, as the stage of a measurement does."""
 
-    def fits(self, step: Step, device: Device, *, change: Change | None = None) -> Fit:
+    def fits(self, step: Step, device: Device, *, change: ScriptChange | None = None) -> SizeFit:
         _, _, room = super().fits(step, device, change=change)
         held = self._held(step, device, None)
         assert held is not None
         return held <= room or self._held(step, device, room) is not None, held, room
 
     def _held(self, step: Step, device: Device, room: int | None) -> int | None:
-        run = Run(self.script(step, device), CachingAllocator(self.settings, room))
+        run = AllocatorRun(self.script(step, device), CachingAllocator(self.settings, room))
         try:
             run.build()
             run.update_first()
             return max(run.step().reserved for _ in range(3))
-        except OutOfMemory:
+        except AllocatorFull:
             return None
 
 
@@ -71,10 +71,10 @@ def _limit(row: dict[str, Any]) -> Limit:
 
 
 def _step_at(model: str, asked: dict[str, Any]) -> Any:
-    from rooflight.prediction.steps import Traces
+    from rooflight.prediction.traces import Traces
     from rooflight.trace import TraceOptions
 
     which = {"past": None, "overrides": None, "input_shape": None, "download": False, "step": asked["step"],
              "dtype": asked["dtype"], "seq": asked["seq"]}  # fmt: skip
     steps, _ = Traces(model, **which).steps([8], TraceOptions(target="cuda", on="meta"), scaled=True)
-    return steps[0].larger
+    return steps[0].at_batch

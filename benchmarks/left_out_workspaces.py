@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rooflight.hardware.tasks import CONVOLUTION, Task
-from rooflight.hardware.workspace_points import FAMILIES
-from rooflight.hardware.workspaces import shipped
-from rooflight.memory.convolutions import ConvolutionWorkspaces
-from rooflight.memory.convolutions.layers import Layers
+from rooflight.hardware.workspaces import FAMILIES, shipped
+from rooflight.memory.cudnn_workspaces import ConvolutionWorkspaces
+from rooflight.memory.cudnn_workspaces.layers import ConvolutionLayers
+from rooflight.ops.kernel_task import CONVOLUTION, Task
 
 PARTS = 5
 CLOSE, NEAR = 0.02, 0.10
@@ -54,7 +53,7 @@ def _of(precision: str, rows: np.ndarray) -> Iterator[LeftOut]:
         for way, family in enumerate(FAMILIES):
             asked = np.flatnonzero((part == which) & (recorded[:, way] >= 0))
             told[asked, way] = table.bytes_of_many(Task(family, precision, tuple(numbers[at].tolist())) for at in asked)
-    layers = Layers.of(numbers, BYTES[precision])
+    layers = ConvolutionLayers.of(numbers, BYTES[precision])
     for way, family in enumerate(FAMILIES):
         has = recorded[:, way] >= 0
         errors = np.abs(told[has, way] - recorded[has, way]) / layers.tensor_bytes[has]

@@ -46,7 +46,7 @@ TIED_HEAD = (
 )
 PROTOTYPE = (
     "`nn.Transformer` copies a layer six times and drops it: what its weights leave free among those of the copies cannot "
-    "be given back. That is half of what is missing (found by hand, not played below); of the other half nothing is known."
+    "be given back. That is half of what is missing (found by hand, not simulated below); of the other half nothing is known."
 )
 BUILDING = (
     "Building and casting the model had left blocks in the cache, and cuBLAS's workspace went into one of them; what is "
@@ -65,8 +65,8 @@ OTHER_FORM = (
 )
 OTHER_AMOUNTS = (
     "Seven convolutions borrow other amounts than the layers most like them, which hardly moves the allocated peak, but "
-    "which cached blocks serve depends on each. Played by hand with the measured amounts, after an earlier row, it came "
-    "out within 2%; those are not among what is played below."
+    "which cached blocks serve depends on each. Simulated by hand with the measured amounts, after an earlier row, it came "
+    "out within 2%; that is not among the simulations below."
 )
 REASONS: dict[str, str] = {
     "mnist_cnn infer fp32 b64": OTHER_FORM,
@@ -179,7 +179,7 @@ def far_off(rows: Sequence[Outcome], played: dict[str, int]) -> list[str]:
          signed(played[row.name] / row.measured.reserved - 1)]
         for row, why in zip(found, _reasons(found), strict=True)
     ]  # fmt: skip
-    heads = ("row", "the predicted peak", "reason", "allocated", "reserved", "reserved, played as measured")
+    heads = ("row", "the predicted peak", "reason", "allocated", "reserved", "reserved, simulated as measured")
     return ["\n".join(f"{number}. {why}" for why, number in numbers.items()), table(heads, lines, words=2)]
 
 
@@ -242,8 +242,8 @@ def page(rows: Sequence[Outcome], held_out: Sequence[Outcome]) -> str:
         "What the device has in use:",
         summary(rows, {"device": lambda row: row.device_error}),
         f"## Rows off by more than {LARGE:.0%}",
-        "Of what is allocated or reserved, for these reasons. In the last column the model of the allocator is played "
-        "through the history in which the row was measured.",
+        "Of what is allocated or reserved, for these reasons. In the last column the model of the allocator "
+        "simulates the history in which the row was measured.",
         *far_off(rows, played),
         "## Every row",
         every_row(rows),
@@ -259,7 +259,7 @@ def page(rows: Sequence[Outcome], held_out: Sequence[Outcome]) -> str:
 
 def _borrowed() -> list[str]:
     return [
-        "The layers whose workspaces were recorded on the H200, a fifth of them left out and told from the rest "
+        "The layers whose workspaces were recorded on the H200, a fifth of them left out and predicted from the rest "
         "(`benchmarks/left_out_workspaces.py`). Errors are in bytes of the layer's own tensors: input, output and weight.",
         table(left_out_workspaces.HEADS, left_out_workspaces.lines(left_out_workspaces.left_out())),
     ]
@@ -301,10 +301,10 @@ def _largest() -> list[str]:
     """The true limits beside the predicted ones."""
     return [
         "By halving, each batch in a process of its own (`benchmarks/h200/largest_batch.py`). *Plain*: the optimizer's "
-        "state is made by the first step, as in a training script, which is what `rooflight predict --max-batch` plays; "
+        "state is made by the first step, as in a training script, which is what `rooflight predict --max-batch` simulates; "
         "*expandable*: the same with `expandable_segments:True`, for which the answer names the batch as well; *state "
         "first*: by an update before the first step, as `rooflight measure` does, which no answer is about, but the same "
-        "model of the allocator plays it. How large a batch fits depends on it: where blocks lie decides whether the "
+        "model of the allocator simulates it. How large a batch fits depends on it: where blocks lie decides whether the "
         "largest tensor finds one.",
         limits_table(largest_batches()),
     ]

@@ -16,11 +16,11 @@ from predict_rows import DEVICE, NAMES, OPTIMIZERS, ROWS
 
 from rooflight.hardware.devices import find
 from rooflight.memory.allocator import CachingAllocator
-from rooflight.memory.answer import Memories
-from rooflight.memory.replay import Run
+from rooflight.memory.predict import MemoryPredictor
+from rooflight.memory.replay import AllocatorRun
 from rooflight.memory.result import Memory
 from rooflight.prediction.api import predict
-from rooflight.prediction.steps import Traces
+from rooflight.prediction.traces import Traces
 from rooflight.spec import module_names
 from rooflight.trace import TraceOptions
 
@@ -218,14 +218,18 @@ def _played(rows: Sequence[Measured], *, shared_process: bool) -> Iterable[tuple
     options = TraceOptions(target="cuda", on="meta", **traced)
     steps, _ = Traces(first.model, **which).steps([row.batch for row in rows], options)
     for row, step in zip(rows, steps, strict=True):
-        script, allocator, history = Memories().script(step, find(DEVICE)), CachingAllocator(), history_of(row.name)
+        script, allocator, history = (
+            MemoryPredictor().script(step, find(DEVICE)),
+            CachingAllocator(),
+            history_of(row.name),
+        )
         for number in script.lives.inputs if history.second_cache else ():
             allocator.allocate(script.nbytes[number])
         if shared_process:
             for size in (size for sizes in script.kept.values() for size in sizes):
                 allocator.allocate(size)
             script = replace(script, kept={})
-        run = Run(script, allocator)
+        run = AllocatorRun(script, allocator)
         run.build(dropped=history.dropped, emptied=history.emptied)
         if not shared_process:
             run.update_first()

@@ -26,8 +26,9 @@ from msgspec.structs import replace
 from predict_rows import DEVICE, GPU_BOUND, ROOT, Outcome, Spread, measured_rows, outcomes, within, wrong_families
 from predict_speed import speed
 
-from rooflight.hardware.calibration import FOLDER, Calibration, decode
+from rooflight.hardware.calibration import Calibration, decode
 from rooflight.hardware.devices import find
+from rooflight.hardware.recorded_tables import FOLDER
 from rooflight.ledger import Value
 from rooflight.prediction.api import predict
 from rooflight.prediction.paleo import best_ppp, default_ppp
@@ -309,7 +310,7 @@ def page(rows: Sequence[Outcome], made: str, *, estimator: dict[str, Any] | None
         "convolutions) and bf16, inference at batches 1, 16 and 64, training at 8 and 32 (mean-square loss, SGD with "
         "momentum for vision, AdamW for transformers), eager. "
         f"Predicted by tier: {', '.join(tiers)}. {made}",
-        "No constant was fitted to these rows: a calibration holds micro-benchmarks only, and `tests/test_predict_h200.py` "
+        "No constant was fitted to these rows: a calibration holds micro-benchmarks only, and `tests/prediction/test_h200.py` "
         "fails where one of its points is an op, shape, dtype and layout of a built-in model. Errors are relative, predicted over "
         "measured less 1; mean, median, 90th percentile and maximum are of their absolute values. GPU-busy time "
         "repeats within 0.6%, so errors of it are the model's own.",

@@ -27,14 +27,14 @@ from rooflight import summary
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find
 from rooflight.ledger import Ledger, Op
-from rooflight.prediction.many import retime_by, timed_by
-from rooflight.prediction.parallel.combined import Options, ParallelStep, predict
-from rooflight.prediction.parallel.fabric import Fabric, Link, fabric_of
-from rooflight.prediction.parallel.layout import Layout
-from rooflight.prediction.parallel.scaling import Curve, curve
-from rooflight.prediction.parallel.step import Retime, TimedStep
-from rooflight.prediction.prepared import PreparedTrace
+from rooflight.parallel.fabric import Fabric, Link, fabric_of
+from rooflight.parallel.layout import Layout, ParallelOptions
+from rooflight.prediction.cluster.combined import ParallelStep, predict
+from rooflight.prediction.cluster.scaling import ScalingCurve, curve
+from rooflight.prediction.cluster.step import Retime, TimedStep
+from rooflight.prediction.cluster_run import retime_by, timed_by
 from rooflight.prediction.tiers import Predictor, predictor
+from rooflight.step.costed_step import PreparedTrace
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data" / "published_parallel.json"
@@ -131,7 +131,7 @@ def run(row: dict[str, Any]) -> Run:
     layout = Layout(
         row["tensor"], row["pipeline"], row["data"], gpus_per_node=min(8, row["tensor"] * row["pipeline"] * row["data"])
     )
-    options = Options(
+    options = ParallelOptions(
         micro_batches=row["micro_batches"],
         interleave=row.get("interleave", 1),
         sequence_parallel=row.get("sequence_parallel", False),
@@ -159,7 +159,7 @@ def run(row: dict[str, Any]) -> Run:
     return Run(row, at(None), at(measured) if measured is not None else None)
 
 
-def firecaffe() -> tuple[Curve, Curve]:
+def firecaffe() -> tuple[ScalingCurve, ScalingCurve]:
     """Network in Network on K20X: PALEO's constants and its tree; and the ring that would be used today."""
     case = _data()["firecaffe"]
     device = find(case["device"])
@@ -184,7 +184,7 @@ def firecaffe() -> tuple[Curve, Curve]:
     fabric = Fabric(network, network)
     gpus = [1, *(row["gpus"] for row in case["speedups"])]
 
-    def scaled(overlap: bool) -> Curve:
+    def scaled(overlap: bool) -> ScalingCurve:
         return curve(
             "strong",
             step_at,
@@ -192,7 +192,7 @@ def firecaffe() -> tuple[Curve, Curve]:
             lambda _: fabric,
             batch=case["global_batch"],
             device=device,
-            options=Options(overlap=overlap),
+            options=ParallelOptions(overlap=overlap),
             replicas=gpus,
         )
 
@@ -278,7 +278,7 @@ def _megatron(runs: Sequence[Run]) -> list[str]:
     return _table(head, lines)
 
 
-def _firecaffe(after: Curve, beside: Curve) -> list[str]:
+def _firecaffe(after: ScalingCurve, beside: ScalingCurve) -> list[str]:
     rows = []
     for case, tree, ring in zip(_data()["firecaffe"]["speedups"], after.points[1:], beside.points[1:], strict=True):
         rows.append([
@@ -298,7 +298,7 @@ def _firecaffe(after: Curve, beside: Curve) -> list[str]:
     return _table(head, rows)
 
 
-def page(runs: Sequence[Run], curves: tuple[Curve, Curve]) -> str:
+def page(runs: Sequence[Run], curves: tuple[ScalingCurve, ScalingCurve]) -> str:
     neusight = [one for one in runs if one.row["set"] == "neusight"]
     megatron = [one for one in runs if one.row["set"] == "megatron"]
     measured = [one for one in neusight if one.from_measured is not None]
@@ -314,7 +314,7 @@ def page(runs: Sequence[Run], curves: tuple[Curve, Curve]) -> str:
         "# Predicted and published: many GPUs",
         "Written by `python benchmarks/predict_parallel.py`; the published figures, with their sources, are in `tests/data/published_parallel.json`.",
         METHOD,
-        "Links and latencies are those by which NCCL itself chooses (`src/rooflight/prediction/parallel/fabric.py` names each figure's source): 371 GB/s a GPU over NVLink on an H100, 240 on an A100; 200 Gbit/s of network an A100, of which 91% is reached.",
+        "Links and latencies are those by which NCCL itself chooses (`src/rooflight/parallel/fabric.py` names each figure's source): 371 GB/s a GPU over NVLink on an H100, 240 on an A100; 200 Gbit/s of network an A100, of which 91% is reached.",
         "## Four GPUs of one node, fp32",
         f"{sources['neusight']}.",
         _neusight(neusight),
@@ -344,7 +344,7 @@ WEAK = """## Where it is weak
 - The ops are torch's, run eagerly. Megatron-LM fuses some of them (softmax with its mask, a bias with GELU); they are
   timed as the ops they replace.
 - Communication is taken not to slow the kernels it runs beside. It does: NCCL takes SMs and bandwidth.
-- All GPUs are taken to be equally fast and nobody to disturb anybody; at thousands of GPUs stragglers and a shared
+- All GPUs are assumed to be equally fast and undisturbed; at thousands of GPUs stragglers and a shared
   network decide, and a curve of a few percent loss is a lower bound.
 - NCCL corrects a tree's bandwidth for middle sizes, and a ring's latency between nodes; that is left out.
 - NVLink SHARP (H100 and later) makes large all-reduces in a node about 1.3 times faster (480 instead of 370 GB/s, by

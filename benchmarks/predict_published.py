@@ -22,9 +22,9 @@ from published_steps import ROOT, traced
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.ledger import Ledger
-from rooflight.prediction.cells import cells_of, gap_of
-from rooflight.prediction.prepared import PreparedTrace
+from rooflight.prediction.device_run import device_runs, gap_of
 from rooflight.prediction.tiers import predictor
+from rooflight.step.costed_step import PreparedTrace
 
 STEPS = ROOT / "tests" / "data" / "published_steps.json"
 OPS = ROOT / "tests" / "data" / "published_ops.json"
@@ -50,7 +50,7 @@ def predicted_seconds(ledger: Ledger, device_name: str, mode: str) -> float:
     device = _device(device_name)
     assert device is not None
     step = PreparedTrace(ledger, None).at(None)
-    (cell,) = cells_of(step, [predictor(device)])
+    (cell,) = device_runs(step, [predictor(device)])
     return cell.gpu_s + gap_of(cell.predictor, graphs=False) * float(cell.times.kernels.sum())
 
 

@@ -21,13 +21,13 @@ from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.devices import find
 from rooflight.ledger import Ledger
 from rooflight.prediction.api import predict
-from rooflight.prediction.cells import cells_of
+from rooflight.prediction.device_run import device_runs
 from rooflight.prediction.paleo import spec_time
-from rooflight.prediction.prepared import PreparedTrace, Step
 from rooflight.prediction.result import Interval, Prediction
-from rooflight.prediction.roofline import Times, plain_roofline_s
-from rooflight.prediction.steps import Traces
+from rooflight.prediction.roofline import RooflineTimes, plain_roofline_s
 from rooflight.prediction.tiers import predictor
+from rooflight.prediction.traces import Traces
+from rooflight.step.costed_step import PreparedTrace, Step
 from rooflight.trace import TraceOptions
 
 ROOT = Path(__file__).parents[1]
@@ -159,8 +159,8 @@ def wrong_families(row: dict[str, Any], calibration: Calibration | None = None) 
     except rooflight.RooflightError:
         return "", []
     step = PreparedTrace(ledger, None).at(None)
-    predicted = cells_of(step, [predictor(find(DEVICE), None, calibration)])[0].times.seconds.tolist()
-    times = Times.of_measured(ledger)
+    predicted = device_runs(step, [predictor(find(DEVICE), None, calibration)])[0].times.seconds.tolist()
+    times = RooflineTimes.of_measured(ledger)
     families, apart = family_of_ops(step), defaultdict(float)
     for ops, measured_s in times.ops.items():
         family = next((families[op] for op in ops if families[op] is not None), "other")

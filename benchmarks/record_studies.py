@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 import rooflight
+from rooflight.study.journal import JournalEntry
 from rooflight.study.plan import read_plan
-from rooflight.study.store import Entry, read
+from rooflight.study.store import read
 from rooflight.study.values import measured
 
 HERE = Path(__file__).resolve().parent.parent / "studies"
@@ -48,7 +49,8 @@ def record(source: Path, target: Path) -> None:
         check=True, capture_output=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     found = [
-        entry if entry.side == "measured" else msgspec.structs.replace(entry, ledger="") for entry in done_in(target)
+        entry if entry.side == "measured" else msgspec.structs.replace(entry, ledger="", digest="")
+        for entry in done_in(target)
     ]
     shutil.rmtree(target / "journal")
     (target / "journal").mkdir()
@@ -62,11 +64,13 @@ def record(source: Path, target: Path) -> None:
     print(f"{target.name:24} {len(rows):3} cells, {len(files):3} measured, not done: {failed}", flush=True)
 
 
-def done_in(folder: Path) -> list[Entry]:
+def done_in(folder: Path) -> list[JournalEntry]:
     entries = []
     for path in sorted((folder / "journal").glob("*.jsonl")):
         entries += [
-            msgspec.json.decode(line, type=Entry) for line in path.read_bytes().splitlines() if line.endswith(b"}")
+            msgspec.json.decode(line, type=JournalEntry)
+            for line in path.read_bytes().splitlines()
+            if line.endswith(b"}")
         ]
     kept = {}
     for entry in sorted(entries, key=lambda one: one.at):

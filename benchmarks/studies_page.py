@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from rooflight.reporting.study_claims import counted, held_in, place, sides, telling
-from rooflight.study.cell import Row
-from rooflight.study.hypotheses import Judged, claims
+from rooflight.reporting.sections.study_claims import counted, held_in, place, sides, telling
+from rooflight.study.cell import StudyRow
+from rooflight.study.hypotheses import JudgedHypothesis, claims
 from rooflight.study.plan import read_plan
 from rooflight.study.store import read
 
@@ -54,7 +54,7 @@ ELSEWHERE = "in a table or a log, not in a claim: [claims.md](claims.md)"
 
 
 @cache
-def judged(name: str) -> tuple[tuple[Judged, ...], tuple[Row, ...]]:
+def judged(name: str) -> tuple[tuple[JudgedHypothesis, ...], tuple[StudyRow, ...]]:
     rows = read(STUDIES / "recorded" / "h200" / name)
     return tuple(claims(read_plan(STUDIES / f"{name}.toml")[0].claim, rows)), tuple(rows)
 
@@ -74,7 +74,7 @@ def study_table(name: str) -> str:
     return "\n".join(lines)
 
 
-def numbers(one: Judged) -> str:
+def numbers(one: JudgedHypothesis) -> str:
     label, where = telling(one)
     at = f" ({where})" if where else ""
     return f"{label.full}{at}"

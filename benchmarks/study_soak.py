@@ -2,7 +2,7 @@
 
 usage: study_soak.py [KILLS [SEED]] [--write]     (needs no GPU; about half an hour)
 
-The same as the test with 10 kills (tests/test_study_faults.py), longer: the coordinator, a worker, or all processes at
+The same as the test with 10 kills (tests/study/test_faults.py), longer: the coordinator, a worker, or all processes at
 once get SIGKILL; studies are gone on with until so many kills have hit them, and compared with one that nobody
 disturbed. A study that ends before it was killed often enough is followed by another one. `--write` keeps the result
 in results/study_soak.json.
@@ -19,9 +19,9 @@ import time
 from datetime import date
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from study_kills import Soak, check_nothing_lost_nothing_doubled, killed_study
+from tests.fixtures.study_kills import Soak, check_nothing_lost_nothing_doubled, killed_study
 
 from rooflight.study.plan import plan_of
 from rooflight.study.store import begin

@@ -22,13 +22,13 @@ from rich.table import Table
 from rich.text import Text
 
 import rooflight
-from rooflight.comparison.why import Why
+from rooflight.analysis.comparison.why import Why
+from rooflight.formatting import seconds, whole_bytes, whole_count
 from rooflight.ledger import Ledger, total
-from rooflight.measured import Measured
 from rooflight.prediction.result import Predictions
-from rooflight.reporting.measure_text import doubt
-from rooflight.reporting.report.of_ledger import STEPS
-from rooflight.units import seconds, whole_bytes, whole_count
+from rooflight.reporting.report.ledger_report import STEPS
+from rooflight.reporting.sections.measure_text import doubt
+from rooflight.summary.measured import Measured
 
 MODEL, BATCH, DEVICES = "resnet50", 4, ["h200", "a100", "v100"]
 RECORDED = "recorded:h200/resnet50-train-fp32"

@@ -14,9 +14,9 @@ import torch
 
 import rooflight
 from rooflight.ledger import Ledger, total
-from rooflight.measured import Measured
-from rooflight.models.torchvision_ops import declare_missing_operators
-from rooflight.reporting.measure_text import headlines
+from rooflight.models.optional_packages import declare_missing_operators
+from rooflight.reporting.sections.measure_text import headlines
+from rooflight.summary.measured import Measured
 
 BATCH = 4
 PARTS = ("self_attn", "mlp", "lm_head")

@@ -17,8 +17,8 @@ from torch import nn
 
 import rooflight
 from rooflight.ledger import total
-from rooflight.measured import Measured
-from rooflight.reporting.measure_text import headlines
+from rooflight.reporting.sections.measure_text import headlines
+from rooflight.summary.measured import Measured
 
 
 class Net(nn.Module):

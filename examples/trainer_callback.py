@@ -20,11 +20,11 @@ from transformers import TrainerCallback, TrainingArguments
 
 import rooflight
 from rooflight.ledger import Ledger
-from rooflight.measured import Measured
-from rooflight.measured.rows import rows
-from rooflight.measured.step import utilisation
-from rooflight.models.torchvision_ops import declare_missing_operators
-from rooflight.reporting.measure_text import headlines
+from rooflight.models.optional_packages import declare_missing_operators
+from rooflight.reporting.sections.measure_text import headlines
+from rooflight.summary.measured import Measured
+from rooflight.summary.measured_rows import rows
+from rooflight.summary.measured_step import utilisation
 
 
 class MeasureOneStep(TrainerCallback):

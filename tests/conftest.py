@@ -1,11 +1,15 @@
 """What every test process needs before torch is used."""
 
 import os
+import sys
+from collections.abc import Callable
 
 import pytest
 
 # torch's profiler reads this once, at its first use in a process, and from 2.13 on tells of every start and stop.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+# Tests run side by side, one process a core: threads of one would wait for those of the other, and spin meanwhile.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +21,24 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run `rooflight ARGUMENTS` in this process, in a terminal so wide: exit code, output, error output."""
+    from rooflight.commands.main import main
+
+    def run(*arguments: object, columns: int | None = None) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rooflight", *map(str, arguments)])
+        if columns is None:
+            monkeypatch.delenv("COLUMNS", raising=False)
+        else:
+            monkeypatch.setenv("COLUMNS", str(columns))
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capfd.readouterr()
+
+    return run

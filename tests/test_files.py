@@ -261,5 +261,5 @@ def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MOST_BYTES", 1000)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b" " * 100_000))
-    with pytest.raises(BadFile, match="unpacks to more than"):
+    with pytest.raises(BadFile, match="holds more than"):
         files.load(path)

@@ -17,20 +17,22 @@ from rooflight.commands.main import cli
 from rooflight.files import load
 from rooflight.hardware.calibration import read as read_calibration
 from rooflight.ledger import FORMAT_VERSION
-from rooflight.measured import Measured
 from rooflight.metrics import QUANTITIES
 from rooflight.spec import StepSpec
 from rooflight.study.api import load as load_study
 from rooflight.study.hypotheses import claims
+from rooflight.summary.measured import Measured
+from tests.fixtures.paths import DATA
+from tests.fixtures.recordings import recording
 
-FOLDER = Path(__file__).parent / "data" / "formats_6dd1d43"
+FOLDER = DATA / "formats_6dd1d43"
 
 
 @pytest.mark.parametrize("name", ["estimate", "measured", "regions"])
 def test_a_ledger_is_read(name: str) -> None:
     ledger = load(FOLDER / f"{name}.json.gz")
     assert ledger.format_version == FORMAT_VERSION > 3
-    held = {one for row in (*ledger.measurements, *ledger.kernels) for one in row.quantities}
+    held = {one for row in (*ledger.measurements, *ledger.kernels) for one in row.quantities}  # type: ignore[attr-defined]
     assert "gpu_time_s" not in held and all(one in QUANTITIES or "__" in one for one in held)
 
 
@@ -46,7 +48,7 @@ def test_what_an_estimate_says_is_what_it_said() -> None:
 
 def test_a_measurement_of_a_cpu_and_a_recording_keep_their_times() -> None:
     assert Measured(load(FOLDER / "measured.json.gz")).total.get("host_time_s")
-    recorded = Measured(load("recorded:h200/resnet50-train-fp32"))
+    recorded = Measured(recording("h200/resnet50-train-fp32"))
     assert recorded.origin == "recorded" and recorded.total.get("kernel_time_s") == pytest.approx(9.6396e-3, rel=1e-3)
 
 
@@ -63,7 +65,7 @@ def test_every_number_of_a_measurement_is_what_the_file_holds() -> None:
                     "kernel_time_s" if key == "gpu_time_s" else key: one
                     for key, one in row.get("quantities", {}).items()
                 }
-                assert {key: one.value for key, one in now.quantities.items()} == {
+                assert {key: one.value for key, one in now.quantities.items()} == {  # type: ignore[attr-defined]
                     key: one["value"] for key, one in held.items()
                 }, name
 

@@ -13,8 +13,7 @@ import sys
 
 import pytest
 
-from rooflight import metrics, units
-from rooflight.commands.main import main
+from rooflight import formatting, metrics
 
 UNET = """
 import torch
@@ -45,31 +44,29 @@ STEPS = {
     "mnist-cnn": "mnist-cnn --batch 64",
     "fused": "resnet18 --batch 8 --step train --optimizer adam --fused",
 }
+LARGE = ("resnet50", "llama3-8b", "fused")
+"""Full-size steps whose answers take long; what else they have to say, the other three have too."""
+each_step = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in STEPS]
+)
 RECORDING = "recorded:h200/resnet50-train-fp32"
 NAMES = ("bound", "percent_of_roof", "mfu", "intensity", "gain", "fit")
 
 
 @pytest.fixture
-def rooflight(monkeypatch, capfd, tmp_path):
+def rooflight(run, monkeypatch, tmp_path):
     """Run a command in this process, in a folder of its own that holds somebody's model."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "unet", raising=False)
     (tmp_path / "unet.py").write_text(UNET)
 
-    def run(command: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["rooflight", *shlex.split(command)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capfd.readouterr()
+    def rooflight(command: str) -> str:
+        code, out, err = run(*shlex.split(command), columns=400)
         assert not code, err
         return out
 
-    return run
+    return rooflight
 
 
 def same(one: dict, other: dict) -> None:
@@ -93,7 +90,7 @@ def plain(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
-@pytest.mark.parametrize("name", STEPS)
+@each_step
 def test_a_predicted_step_is_the_same_everywhere(name: str, rooflight, tmp_path) -> None:
     step = STEPS[name]
     (row,) = json.loads(rooflight(f"predict {step} --on h200 --json"))["predictions"]
@@ -160,7 +157,7 @@ def test_a_recorded_step_is_the_same_everywhere(rooflight, tmp_path) -> None:
     assert json.dumps(written_json).count(f"{texts['percent_of_roof']} of the attainable roof") >= 1
 
 
-@pytest.mark.parametrize("name", STEPS)
+@each_step
 def test_every_advice_is_an_option_that_gives_its_figure(name: str, rooflight) -> None:
     (row,) = json.loads(rooflight(f"predict {STEPS[name]} --on h200 --json"))["predictions"]
     assert row["advice"], "this step has none, and the test shows nothing"
@@ -220,7 +217,11 @@ def test_a_saved_step_is_the_same_on_devices_that_run_it_otherwise(name: str, ro
     rooflight(f"report step.json.gz --on {device} -o page.html")
     page, texts = plain((tmp_path / "page.html").read_text()), written(of_prediction(row))
     assert f"{texts['percent_of_roof']} of the attainable roof" in page and f"MFU {texts['mfu']}" in page
-    for amount in (units.seconds(row["time_s"]), units.bytes_(row["device_bytes"]), f"{texts['intensity']} FLOP/byte"):
+    for amount in (
+        formatting.seconds(row["time_s"]),
+        formatting.bytes_(row["device_bytes"]),
+        f"{texts['intensity']} FLOP/byte",
+    ):
         assert amount in page
 
     (tmp_path / "said.csv").write_text(f"layer,quantity,value,device\ntotal,bound,{row['bound']},{device}\n")

@@ -47,7 +47,7 @@ from rooflight.spec import (
 )
 from rooflight.study.api import _asked as study_asked
 from rooflight.study.api import study
-from rooflight.study.cell import Cell
+from rooflight.study.cell import StudyCell
 from rooflight.study.plan import read_plan
 
 NET = """
@@ -99,7 +99,7 @@ def parsed(command: str) -> StepSpec:
     assert program == "rooflight"
     found = cli.get_command(click.Context(cli), verb)
     assert found is not None
-    return step_of(found.make_context(verb, words).params, verb)  # type: ignore[arg-type]
+    return step_of(found.make_context(verb, words).params, verb)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -184,7 +184,7 @@ def test_a_live_module_is_repeated_by_a_call() -> None:
 
 
 class _Several(nn.Linear):
-    def forward(self, x: torch.Tensor, more: Any = None, *, mask: Any = None) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, x: torch.Tensor, more: Any = None, *, mask: Any = None) -> torch.Tensor:
         return super().forward(x if more is None else x + more) * mask
 
 
@@ -328,13 +328,13 @@ IDS = [  # computed by the code of 85513bf: names of files in studies of today
 
 @pytest.mark.parametrize(("cell", "expected"), IDS, ids=[expected for _, expected in IDS])
 def test_cells_keep_their_names(cell: dict[str, Any], expected: str) -> None:
-    found = msgspec.convert(cell, type=Cell)
+    found = msgspec.convert(cell, type=StudyCell)
     assert found.id == expected
     assert msgspec.to_builtins(found) == cell
 
 
 def test_new_axes_make_other_cells() -> None:
-    plain = Cell(model="resnet50", step="train")
+    plain = StudyCell(model="resnet50", step="train")
     others = [
         msgspec.structs.replace(plain, **{name: True}) for name in ("fused", "channels_last", "compile", "graphs")
     ]
@@ -358,7 +358,7 @@ def test_python_keywords_are_the_fields() -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "step"), [("loss", "mse", "train"), ("past", 4, "decode")])
-def test_what_python_once_left_aside_is_left_aside_with_a_word(name: str, value: Any, step: str) -> None:
+def test_what_python_once_left_aside_is_left_aside_with_a_word(name: str, value: Any, step: Any) -> None:
     with pytest.warns(DeprecationWarning, match=f'{name} goes with step="{step}"'):
         ledger = rooflight.estimate("mnist-cnn", **{name: value})
     assert ledger == rooflight.estimate("mnist-cnn")

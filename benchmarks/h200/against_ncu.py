@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from rooflight.files import load
-from rooflight.measurement.counters import ncu
+from rooflight.measurement import ncu
 from rooflight.measurement.options import MeasureOptions
 
 QUANTITIES = (

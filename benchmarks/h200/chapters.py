@@ -18,9 +18,10 @@ import msgspec
 import torch
 
 from rooflight.calibration.run import Bench, clock_for, plan_for, timed_rows
-from rooflight.hardware.calibration import Points, encode, read
+from rooflight.hardware.calibration import TimedPoints, read
 from rooflight.hardware.devices import recognise_name
-from rooflight.measurement.machine.conditions import driver_version
+from rooflight.hardware.recorded_tables import encode
+from rooflight.machine.installed_gpus import driver_version
 
 MOST = 2100
 """Points of a family and precision: what is quickly timed has thousands, which would only make prediction slower."""
@@ -54,7 +55,7 @@ def merged(path: Path, out: Path, note: str) -> None:
         chosen = rows[:: -(-len(rows) // MOST)]
         known[family, precision] = [*(before | {tuple(row[:-3]): row for row in chosen}).values()]
     found = msgspec.structs.replace(
-        calibration, points=tuple(Points(*key, rows) for key, rows in sorted(known.items())),
+        calibration, points=tuple(TimedPoints(*key, rows) for key, rows in sorted(known.items())),
         notes=tuple(dict.fromkeys((*calibration.notes, note))),
     )  # fmt: skip
     path.write_bytes(encode(found))

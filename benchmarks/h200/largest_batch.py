@@ -37,8 +37,8 @@ CASES = [
 def run(case: dict[str, Any], way: str, batch: int) -> None:
     import torch
 
+    from rooflight.models.resolve import given_workload
     from rooflight.trace import TraceOptions
-    from rooflight.trace.given import given_workload
     from rooflight.trace.stage import staged
 
     workload = given_workload(case["model"], (), None, device="cuda", past=None, overrides=None, input_shape=None,

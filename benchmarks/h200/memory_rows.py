@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from held_out_models import BERT_LARGE, LLAMA, cases
 
+from rooflight.models.resolve import given_workload
 from rooflight.trace import TraceOptions
-from rooflight.trace.given import given_workload
 from rooflight.trace.stage import staged
 
 OPTIONS = ("batch", "seq", "dtype", "step")

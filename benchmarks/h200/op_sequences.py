@@ -44,7 +44,7 @@ SMALL = (
     "lstm lstm_projected gru rnn attention_odd attention_bool_mask attention_float_mask attention_grouped convolutions "
     "convolutions_channels_last checkpointed multi_head"
 )
-SMALL_MODELS = Path(__file__).parents[2] / "tests" / "small_models.py"
+SMALL_MODELS = Path(__file__).parents[2] / "tests" / "fixtures" / "small_models.py"
 for name in SMALL.split():
     for step in ("infer", "train"):
         for dtype in ("fp32", "bf16"):

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 import rooflight
-from rooflight.measured import Measured
-from rooflight.measured.step import self_check
-from rooflight.measurement.counters import op_counters
+from rooflight.measurement.cupti import op_counters
+from rooflight.summary.measured import Measured
+from rooflight.summary.measured_step import self_check
 
 STEPS = {"distilbert": {"batch": 16, "seq": 128, "dtype": "bf16"}, "transformer": {"batch": 16}}
 

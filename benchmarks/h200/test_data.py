@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import rooflight
-from rooflight.measurement import profiler_trace, timeline
-from rooflight.measurement.counters import ncu
+from rooflight.measurement import ncu, profiler_trace
 from rooflight.measurement.execution.eager import EagerStep
 from rooflight.measurement.options import MeasureOptions
 from rooflight.models import build
@@ -41,13 +40,13 @@ def timelines(folder: Path) -> None:
         step = EagerStep(stage)
         step.prepare()
         stage.settle()
-        timeline.profiled(stage.run, cuda=True)
+        profiler_trace.profiled(stage.run, cuda=True)
         contents.clear()
         for _ in range(2):
             stage.put_back()
             step.profiled()
         stage.put_back()
-        timeline.profiled(lambda: stage.record(timeline.Marker()), cuda=True)
+        profiler_trace.profiled(lambda: stage.record(profiler_trace.RangeMarker()), cuda=True)
     for run, content in zip(("plain", "plain2", "marked"), contents, strict=True):
         write(folder / "timeline" / f"resnet18_{run}.json.gz", content)
 

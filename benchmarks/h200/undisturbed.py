@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 import rooflight
-from rooflight.counting import metrics
-from rooflight.measurement.counters.ranges import RangeProfiler
+from rooflight.hardware import counter_tables
+from rooflight.measurement.cupti.ranges import RangeProfiler
 from rooflight.models import build
 
 
@@ -60,7 +60,10 @@ def wall(model: nn.Module, inputs: torch.Tensor, repeats: int = 200) -> list[flo
 
 def counted_alone(model: nn.Module, inputs: torch.Tensor) -> None:
     """Counters as a measurement reads them, without the profiler that a measurement runs before."""
-    names = [counter.metric for counter in (*metrics.byte_counters(("dram",)), *metrics.cuda_core_counters("GH100"))]
+    names = [
+        counter.metric
+        for counter in (*counter_tables.byte_counters(("dram",)), *counter_tables.cuda_core_counters("GH100"))
+    ]
     with RangeProfiler(names, max_ranges=1) as profiler, torch.no_grad():
         done = False
         while not done:

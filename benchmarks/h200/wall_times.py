@@ -23,7 +23,7 @@ from statistics import median
 import torch
 
 from rooflight.calibration.host import HostBench
-from rooflight.measurement.machine.conditions import driver_version
+from rooflight.machine.installed_gpus import driver_version
 from rooflight.models import build
 
 MODELS = (("resnet18", None), ("resnet50", None), ("googlenet", None), ("gpt2", 128), ("distilbert-mlm", 128),

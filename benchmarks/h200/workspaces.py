@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from rooflight.calibration.workspaces import record
-from rooflight.hardware.workspaces import encode
+from rooflight.hardware.recorded_tables import encode
 
 found = record(torch.device("cuda"), float(sys.argv[2]), print)
 Path(sys.argv[1]).write_bytes(encode(found))

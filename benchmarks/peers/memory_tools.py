@@ -12,8 +12,8 @@ DEVICE = "h200"
 def _rooflight(workload: Workload, case: Case) -> Answer:
     """Trace and memory, without the prediction of time that `rooflight.predict` makes of the same trace."""
     from rooflight.hardware.devices import find
-    from rooflight.memory.answer import Memories
-    from rooflight.prediction.steps import Traces
+    from rooflight.memory.predict import MemoryPredictor
+    from rooflight.prediction.traces import Traces
     from rooflight.trace import TraceOptions
 
     loss = None if case.optimizer is None else "mse"
@@ -21,7 +21,7 @@ def _rooflight(workload: Workload, case: Case) -> Answer:
     traces = Traces(workload.model, workload.args, step=workload.step, seq=None, past=None, dtype=None, overrides=None,
                     input_shape=None, download=False)  # fmt: skip
     steps, _ = traces.steps((), options)
-    memory = Memories().of(steps[0], find(DEVICE))
+    memory = MemoryPredictor().of(steps[0], find(DEVICE))
     return Answer(peak_bytes=memory.peak_allocated_bytes, ops=len(steps[0].ledger.ops))
 
 

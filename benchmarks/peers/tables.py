@@ -309,7 +309,8 @@ def error(value: int | None, right: int | None) -> str:
     if not 0.5 < ratio < 2:
         return f"× {ratio:.2g}"
     percent = 100 * (ratio - 1)
-    return f"{percent:+.1f}%" if abs(percent) >= 0.1 else f"{percent:+.1g}%"
+    text = f"{percent:+.1f}%" if abs(percent) >= 0.1 else f"{percent:+.1g}%"
+    return text.replace("-", "−")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int | None = None) -> str:

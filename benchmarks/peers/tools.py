@@ -153,10 +153,10 @@ def mem_tracker(workload: Workload, case: Case, *, steps: int = 1) -> Answer:
 
 def mem_tracker_as_cuda(workload: Workload, case: Case, *, steps: int = 1) -> Answer:
     """The same, with attention and dropout as CUDA would run them: shows what the kernels of meta tensors add."""
-    from rooflight.trace.kernels import kernels_of
+    from rooflight.trace.dispatch import dispatch_as
     from rooflight.trace.target import parse_target
 
-    with kernels_of(parse_target("cuda")):
+    with dispatch_as(parse_target("cuda")):
         return mem_tracker(workload, case, steps=steps)
 
 

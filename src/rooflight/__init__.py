@@ -15,24 +15,27 @@ from typing import TYPE_CHECKING, Any
 from rooflight._version import __version__
 
 if TYPE_CHECKING:
-    from rooflight.comparison.api import compare
+    from rooflight.analysis.comparison.api import compare
     from rooflight.errors import RooflightError
     from rooflight.estimation.api import estimate
-    from rooflight.estimation.registry import Work, formula
     from rooflight.files import load, save
     from rooflight.ledger import Ledger, Op
     from rooflight.measurement.api import measure
     from rooflight.measurement.ranks import join
     from rooflight.measurement.regions import Region, region, regions, regions_ledger, save_regions
+    from rooflight.ops.kernel_task import Task
+    from rooflight.ops.registry import Work, formula, task
     from rooflight.prediction.api import predict
     from rooflight.reporting.report.api import report
     from rooflight.study.api import study
 
 _HOMES = {
-    "compare": "rooflight.comparison.api",
+    "compare": "rooflight.analysis.comparison.api",
     "estimate": "rooflight.estimation.api",
-    "formula": "rooflight.estimation.registry",
-    "Work": "rooflight.estimation.registry",
+    "formula": "rooflight.ops.registry",
+    "Work": "rooflight.ops.registry",
+    "task": "rooflight.ops.registry",
+    "Task": "rooflight.ops.kernel_task",
     "load": "rooflight.files",
     "save": "rooflight.files",
     "Ledger": "rooflight.ledger",
@@ -55,6 +58,7 @@ __all__ = [
     "Op",
     "Region",
     "RooflightError",
+    "Task",
     "Work",
     "__version__",
     "compare",
@@ -71,6 +75,7 @@ __all__ = [
     "save",
     "save_regions",
     "study",
+    "task",
 ]
 
 

@@ -9,7 +9,9 @@ An error is written once, and speaks the language of whoever reads it: its text 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
 
 
 class RooflightError(Exception):
@@ -25,14 +27,17 @@ class RooflightError(Exception):
     @property
     def on_command_line(self) -> str:
         """The line in options."""
-        from rooflight.spec import as_options
-
-        return as_options(self.text)
+        line: str = _spec().as_options(self.text)
+        return line
 
     def __str__(self) -> str:
-        from rooflight.spec import in_python
+        line: str = _spec().in_python(self.text)
+        return line
 
-        return in_python(self.text)
+
+def _spec() -> Any:
+    """What describes a step comes after errors, and knows the names of its options: asked when a line is read."""
+    return import_module("rooflight.spec")
 
 
 class UnknownModel(RooflightError):
@@ -68,3 +73,20 @@ class CannotMeasure(RooflightError):
 
 class OutOfMemory(CannotMeasure):
     """The step does not fit on the device it really runs on."""
+
+
+# --- parts of lines --------------------------------------------------------------------------------------------------
+
+
+def suggest(name: str, known: Iterable[str], *, otherwise: str) -> str:
+    """The end of a line about an unknown name: the nearest known ones, or `otherwise`, such as where to look."""
+    import difflib  # only when something is wrong
+
+    near = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, without line breaks and the full stop, at most 200 characters; its type if nothing."""
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -10,19 +10,22 @@ import difflib
 import gzip
 import os
 import re
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable
-from io import BytesIO
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from rooflight import recorded
+from rooflight import recordings
 from rooflight.errors import BadFile
 from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op
 
+UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding raises for content that is not of its type, not UTF-8, too deep, or has endless numbers."""
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -50,6 +53,10 @@ def _taken(path: Path) -> BadFile:
 def check_writable(path: str | Path, *, force: bool) -> None:
     """Say before the work starts what would stop it from being saved."""
     path = Path(path)
+    try:
+        path.resolve()
+    except (OSError, RuntimeError):  # Python 3.11 and 3.12 raise the latter for a circle of links
+        raise BadFile(f"{path} is a link that leads nowhere: give another name") from None
     if path.is_dir():
         raise BadFile(f"{path} is a folder: give a file name")
     if path.exists() and not path.is_file():
@@ -106,8 +113,8 @@ def _umask() -> int:
 
 def load(path: str | Path) -> Ledger:
     """Read a ledger, or the recording `recorded:NAME`; whatever is wrong with the file is said in one line."""
-    recording = recorded.name_of(str(path)) if recorded.is_recorded(path) else ""
-    path = recorded.path(str(path)) if recorded.is_recorded(path) else Path(path)
+    recording = recordings.name_of(str(path)) if recordings.is_recorded(path) else ""
+    path = recordings.path(str(path)) if recordings.is_recorded(path) else Path(path)
     content = read_bytes(path, what="ledger")
     version = _version(content, path)
     try:
@@ -123,7 +130,7 @@ def load(path: str | Path) -> Ledger:
                 raise BadFile(f"{path} has format {version}, which this rooflight cannot migrate to {FORMAT_VERSION}")
             document = MIGRATIONS[step](document)
         return _checked(msgspec.convert(document, type=Ledger))
-    except (msgspec.DecodeError, msgspec.ValidationError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except (*UNDECODABLE, LookupError, TypeError) as error:
         raise BadFile(f"{path} is no valid ledger: {_one_line(error)}; make it again, or take a copy") from error
 
 
@@ -144,8 +151,9 @@ def _with_kernel_time(ledger: Ledger) -> Ledger:
         quantities = {_RENAMED.get(name, name): value for name, value in row.quantities.items()}
         return msgspec.structs.replace(row, quantities=quantities)
 
-    return msgspec.structs.replace(ledger, kernels=tuple(map(renamed, ledger.kernels)),
-                                   measurements=tuple(map(renamed, ledger.measurements)))  # fmt: skip
+    return msgspec.structs.replace(
+        ledger, kernels=tuple(map(renamed, ledger.kernels)), measurements=tuple(map(renamed, ledger.measurements))
+    )
 
 
 _Row = TypeVar("_Row", Kernel, Measurement)
@@ -187,7 +195,7 @@ def _holds_predictions(content: bytes) -> bool:
     """Is this what `rooflight.save` or `rooflight predict --json` made of predictions?"""
     try:
         msgspec.json.decode(content, type=_Predicted)
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError):
+    except UNDECODABLE:
         return False
     return True
 
@@ -195,7 +203,7 @@ def _holds_predictions(content: bytes) -> bool:
 def _version(content: bytes, path: Path) -> int:
     try:
         version = msgspec.json.decode(content, type=_Stamp).format_version
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         # A file that breaks off in the middle fails here, before its version can be trusted.
         if content[:10] == b'{"header":':
             if _holds_predictions(content):
@@ -220,40 +228,93 @@ def _version(content: bytes, path: Path) -> int:
 
 
 MOST_BYTES = 4 * 1024**3
-"""No file that rooflight reads is larger than this when unpacked: a gzipped one could unpack to anything."""
+"""No file that rooflight reads is larger than this, packed or not: a gzipped one could unpack to anything."""
+_CHUNK_BYTES = 1 << 20
+_HANDED_OVER = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""What a shell hands over as a file, `<(...)` or its input: the only pipes that are read."""
 
 
 def read_bytes(path: Path, *, what: str) -> bytes:
     """The content of a file, unpacked when it is gzipped, whatever its name says; `what` it should be, for messages."""
     try:
-        content = path.read_bytes()
+        with _opened(path, what) as file:
+            content = _content(file)
+        if content is not None and content[:2] == b"\x1f\x8b":
+            content = _limited(gzip.GzipFile(fileobj=BytesIO(content)))
     except FileNotFoundError:
         raise BadFile(f"{path} does not exist: {_instead(path, what)}") from None
     except IsADirectoryError:
         raise BadFile(f"{path} is a folder, not a {what}: give a file") from None
-    except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
-    if content[:2] != b"\x1f\x8b":
-        return content
-    try:
-        with gzip.open(BytesIO(content)) as packed:
-            unpacked = packed.read(MOST_BYTES + 1)
     except EOFError:
         raise BadFile(
             f"{path} breaks off in the middle: it was not written, or not copied, to its end; make or copy it again"
         ) from None
-    except (OSError, zlib.error) as error:
+    except (gzip.BadGzipFile, zlib.error) as error:
         raise BadFile(f"{path} is no valid gzip file: {_one_line(error)}; make or copy it again") from error
-    if len(unpacked) > MOST_BYTES:
-        raise BadFile(f"{path} unpacks to more than {MOST_BYTES // 1024**3} GiB: that is no {what}, give another file")
-    return unpacked
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or _one_line(error)
+        raise BadFile(f"cannot read {path}: {reason}; may you read it?") from error
+    except ValueError as error:
+        raise BadFile(f"{path!s:.80} is no name of a file: {_one_line(error)}; give another") from error
+    if content is None:
+        raise BadFile(f"{path} holds more than {MOST_BYTES // 1024**3} GiB: that is no {what}, give another file")
+    return content
+
+
+def _opened(path: Path, what: str) -> BufferedIOBase:
+    """A regular file, or a pipe that a shell has made for this command: others may never end, or never begin. It is
+    opened without waiting, and looked at when it is open, so that nothing can be put in its place."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError
+        if not stat.S_ISREG(mode):
+            is_stream = stat.S_ISFIFO(mode) or os.isatty(descriptor)
+            if not is_stream or not (str(path).startswith(_HANDED_OVER) or _is_pipe(descriptor)):
+                hint = (
+                    "redirect a file or a pipe into it" if str(path) in _HANDED_OVER else "give a file, or /dev/stdin"
+                )
+                raise BadFile(f"{path} is no regular file, so it is no {what}: {hint}")
+            os.set_blocking(descriptor, True)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _is_pipe(descriptor: int) -> bool:
+    """One without a name, which only its two processes have. Linux tells."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").startswith("pipe:")
+    except OSError:
+        return False
+
+
+def _content(file: BufferedIOBase) -> bytes | None:
+    about = os.fstat(file.fileno())
+    if not stat.S_ISREG(about.st_mode):
+        return _limited(file)
+    return None if about.st_size > MOST_BYTES else file.read()
+
+
+def _limited(file: BufferedIOBase) -> bytes | None:
+    """All that a stream gives; `None`: more than any file that rooflight reads. By chunks: none asks for more than
+    there is."""
+    content = BytesIO()
+    while chunk := file.read(_CHUNK_BYTES):
+        if content.tell() + len(chunk) > MOST_BYTES:
+            return None
+        content.write(chunk)
+    return content.getvalue()
 
 
 def _instead(path: Path, what: str) -> str:
     """What may have been meant, for a file that is not there."""
     name = str(path).removesuffix(".json.gz")
-    if what == "ledger" and name in recorded.names():
-        return f"did you mean {recorded.PREFIX}{name}?"
+    if what == "ledger" and name in recordings.names():
+        return f"did you mean {recordings.PREFIX}{name}?"
     try:
         beside = {file.name.partition(".")[0]: file for file in path.parent.iterdir() if file.is_file()}
     except OSError:

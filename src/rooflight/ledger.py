@@ -18,6 +18,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from rooflight import views
+
 FORMAT_VERSION = 4
 
 Phase = Literal["forward", "backward", "optimizer"]
@@ -34,9 +36,25 @@ OPTIMIZER = "<optimizer>"
 """Module path of the optimizer's ops."""
 
 Dtype = Literal[
-    "fp64", "fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int64", "int32", "int16", "int8", "uint64", "uint32",
-    "uint16", "uint8", "bool", "complex32", "complex64", "complex128",
-]  # fmt: skip
+    "fp64",
+    "fp32",
+    "bf16",
+    "fp16",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint64",
+    "uint32",
+    "uint16",
+    "uint8",
+    "bool",
+    "complex32",
+    "complex64",
+    "complex128",
+]
 DTYPE_BYTES: dict[str, int] = {
     "fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int64": 8, "int32": 4, "int16": 2,
     "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
@@ -245,6 +263,10 @@ class Module(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             math.prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in zip(self.outputs, self.output_dtypes, strict=True)
         )
 
+    def pass_output_bytes(self, accumulate: int = 1) -> int:
+        """Outputs of all calls of one forward pass, each taken to be like the first; `accumulate` passes in a step."""
+        return self.output_bytes * max(self.calls // accumulate, 1)
+
 
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A measured quantity and the counter, clock or spec it was read from."""
@@ -357,7 +379,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     accumulate: Count = 1
     """Forward and backward passes before one optimizer step."""
     checkpoint: tuple[str, ...] = ()
-    """Modules that run again in backward, as they were asked for."""
+    """Modules with activation checkpointing, as given in `--checkpoint`."""
     execution: Execution = "eager"
     """How the step was run."""
     channels_last: bool = False
@@ -418,7 +440,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.execution in GRAPHS
 
 
-class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class Ledger(views.Shown, msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One step: what it was, its modules, its memory, its ops, and what was measured over them."""
 
     format_version: int
@@ -436,29 +458,10 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     measurements: tuple[Measurement, ...] = ()
     """What was measured, over sets of ops."""
 
-    # How a ledger looks is the report's business; these only let Python find it.
-    def __repr__(self) -> str:
-        from rooflight.reporting.text import describe
-
-        return describe(self)
-
-    def _repr_html_(self) -> str:
-        from rooflight.reporting.writers.notebook import ledger_notebook
-
-        return ledger_notebook(self)
-
-    def to_pandas(self) -> Any:
-        """One row for every op (needs pandas)."""
-        from rooflight.reporting.frames import to_pandas
-
-        return to_pandas(self)
-
     def roofline(self, on: str | None = None) -> Any:
         """The roofline as a chart, interactive in a notebook. A step that was measured on a GPU is shown on that; of
         any other, times are predicted for `on`, a device by name or file."""
-        from rooflight.reporting.charts.roofline import roofline_of
-
-        return roofline_of(self, on)
+        return views.roofline(self, on)
 
 
 class Uncounted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

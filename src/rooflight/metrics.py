@@ -11,11 +11,23 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from rooflight import units
+from rooflight import formatting
 
 Number = int | float
-Unit = Literal["flop", "byte", "second", "count", "flop/byte", "flop/second", "byte/second", "1/second", "part",
-               "percent", "times", "word"]  # fmt: skip
+Unit = Literal[
+    "flop",
+    "byte",
+    "second",
+    "count",
+    "flop/byte",
+    "flop/second",
+    "byte/second",
+    "1/second",
+    "part",
+    "percent",
+    "times",
+    "word",
+]
 """`part`: of a whole, 0.38; `percent`: the same times 100; `times`: how many times another."""
 Group = Literal["by formula", "counted", "time", "speed", "under the roofs", "advice", "memory", "many GPUs"]
 Bound = Literal["compute", "memory", "host"]
@@ -127,11 +139,19 @@ def _word(value: str | None) -> str:
 
 
 _WRITE: dict[Unit, Callable[[Any], str]] = {
-    "flop": units.whole_count, "byte": units.whole_bytes, "second": units.seconds, "count": units.whole_count,
-    "flop/byte": units.ratio, "flop/second": lambda value: f"{units.whole_count(value)}FLOP/s",
-    "byte/second": lambda value: f"{units.whole_count(value)}B/s", "1/second": units.per_second,
-    "part": units.percent, "percent": percent_text, "times": units.quotient, "word": _word,
-}  # fmt: skip
+    "flop": formatting.whole_count,
+    "byte": formatting.whole_bytes,
+    "second": formatting.seconds,
+    "count": formatting.whole_count,
+    "flop/byte": formatting.ratio,
+    "flop/second": lambda value: f"{formatting.whole_count(value)}FLOP/s",
+    "byte/second": lambda value: f"{formatting.whole_count(value)}B/s",
+    "1/second": formatting.per_second,
+    "part": formatting.percent,
+    "percent": percent_text,
+    "times": formatting.quotient,
+    "word": _word,
+}
 
 
 @dataclass(frozen=True)
@@ -170,8 +190,8 @@ ESTIMATED: dict[str, Metric] = _named((
     _formula("macs", "count", "MACs", "multiply-adds of matrix work (convolution, product, attention)"),
     _formula("flops", "flop", "FLOPs", "useful FLOPs of matrix work, a multiply-add as 2; attention in full"),
     _formula("flops_causal", "flop", "FLOPs, causal", "the same without the half that a causal mask leaves out"),
-    _formula("recompute_flops", "flop", "recomputed", "matrix FLOPs done again: by checkpointing, in fused attention's "
-             "backward"),
+    _formula("recompute_flops", "flop", "recomputed", "recomputed matrix FLOPs: activation checkpointing, and the "
+                                                      "backward of fused attention"),
     _formula("other_flops", "flop", "other FLOPs", "arithmetic outside matrix work, 1 for each result"),
     _formula("bytes_read", "byte", "read", "compulsory bytes: every distinct input read once"),
     _formula("bytes_written", "byte", "written", "compulsory bytes: every output written once"),
@@ -179,8 +199,8 @@ ESTIMATED: dict[str, Metric] = _named((
     _formula("bytes_step_min", "byte", "least bytes", "parameters, inputs and outputs of the step once",
              additive=False),
     _formula("params", "count", "params", "parameters, each once"),
-    _formula("intensity", "flop/byte", "FLOP/B", "FLOPs that must be computed (causal matrix work, recomputation and "
-             "other arithmetic) for every compulsory byte", additive=False),
+    _formula("intensity", "flop/byte", "FLOP/B", "FLOPs that must be computed (causal matrix work, recomputation "
+                                                 "and other arithmetic) per compulsory byte", additive=False),
 ))  # fmt: skip
 """What the mathematics says of an op, a layer or a step."""
 
@@ -210,22 +230,23 @@ QUANTITIES: dict[str, Metric] = _named((
     _counted("kernels", "count", "kernel launches"),
     _counted("executed_flops", "flop", "executed by all units together", additive=False),
     # Three times, with three names: they are never put in one ratio unsaid.
-    _time("wall_time_s", "wall", "a whole step by the host's clock: one of many that follow one another"),
+    _time("wall_time_s", "wall", "wall time of a step in a running loop, by the host's clock"),
     _time("gpu_busy_s", "GPU-busy", "the time in which the GPU works: the union of all kernel intervals"),
-    _time("kernel_time_s", "kernel time", "the durations of its kernels, added up", additive=True),
-    _time("host_time_s", "host", "time of the call on the CPU, for a step that runs there", additive=True),
-    _time("gpu_span_s", "GPU span", "from the first to the last work on the GPU, gaps included: of a region"),
-    Metric("executions", "count", "executions", "how often a region was run", "time"),
-    Metric("timed_executions", "count", "timed", "how many of them its time is the median of", "time"),
+    _time("kernel_time_s", "kernel time", "sum of the durations of its kernels", additive=True),
+    _time("host_time_s", "host", "time of the op's call, for a step that runs on the CPU", additive=True),
+    _time("gpu_span_s", "GPU span", "from the start of a region's first work on the GPU to the end of its last, "
+                                    "gaps included"),
+    Metric("executions", "count", "executions", "how many times a region was run", "time"),
+    Metric("timed_executions", "count", "timed", "how many of them were timed; the time is their median", "time"),
     # Memory, as torch's allocator sees it.
-    _memory("growth_bytes", "growth", "allocated after minus before, from op to op: no sum"),
+    _memory("growth_bytes", "growth", "allocated after minus before; rows do not add up"),
     _memory("allocations", "allocations", "calls of the allocator", unit="count", additive=True),
-    _memory("output_bytes", "outputs", "new storage that the results lie in, as the allocator rounds it",
+    _memory("output_bytes", "outputs", "newly allocated storage of the results, as the allocator rounds it",
             additive=True),
-    _memory("workspace_bytes", "workspace", "most taken and given back inside an op: no sum"),
-    _memory("allocated_bytes", "allocated", "allocated when it was over: the timeline"),
+    _memory("workspace_bytes", "workspace", "temporary memory of an op, freed before it ends; rows do not add up"),
+    _memory("allocated_bytes", "allocated", "allocated when the op has ended: memory over the step"),
     _memory("peak_allocated_bytes", "allocated", "most bytes in tensors at one time"),
-    _memory("peak_reserved_bytes", "reserved", "most bytes the allocator held of the device"),
+    _memory("peak_reserved_bytes", "reserved", "most bytes that the allocator held on the device"),
     _memory("allocated_before_bytes", "before", "allocated when the step began"),
     _memory("outside_bytes", "outside", "outside the allocator: CUDA context and libraries"),
     _memory("resident_bytes", "resident", "memory of the process after the step"),
@@ -249,22 +270,22 @@ def _many(name: str, unit: Unit, title: str, about: str) -> Metric:
 DERIVED: dict[str, Metric] = _named((
     Metric("matrix_executed_flops", "flop", "executed", "executed by the ops that have matrix work by formula",
            "counted"),
-    Metric("executed_per_useful", "times", "exec/useful", "executed by useful FLOPs, over the ops that have "
-           "matrix work", "counted"),
+    Metric("executed_per_useful", "times", "exec/useful", "executed over useful FLOPs, of the ops that have matrix "
+                                                          "work", "counted"),
     Metric("dram_bytes", "byte", "DRAM", "read from and written to device memory", "counted"),
-    Metric("dram_per_compulsory", "times", "DRAM/comp.", "DRAM bytes by compulsory bytes, of the ops whose "
-           "traffic was counted", "counted"),
-    Metric("dram_intensity", "flop/byte", "FLOP/B, DRAM", "executed FLOPs for every byte of DRAM traffic", "counted"),
-    Metric("unexplained", "part", "unexplained", "executed FLOPs that no cause explains, op by op without signs, as "
-           "part of the useful", "counted"),
+    Metric("dram_per_compulsory", "times", "DRAM/comp.", "DRAM bytes over compulsory bytes, of the ops whose "
+                                                         "traffic was counted", "counted"),
+    Metric("dram_intensity", "flop/byte", "FLOP/B, DRAM", "executed FLOPs per byte of DRAM traffic", "counted"),
+    Metric("unexplained", "part", "unexplained", "executed FLOPs that no cause explains, sum of the absolute values "
+                                                 "of all ops, as part of the useful", "counted"),
     Metric("share", "part", "share", "part of the step's useful FLOPs, or of its kernels' time where a table says so",
            "by formula"),
     Metric("busy_share", "part", "busy", "GPU-busy time as part of the wall time", "time"),
     Metric("time_low", "second", "from", "lower end of the 90% interval of the wall time", "time"),
     Metric("time_high", "second", "to", "upper end of the 90% interval of the wall time", "time"),
     _speed("throughput", "1/second", "samples/s", "samples per second of wall time, of all GPUs and micro-batches"),
-    _speed("tokens_per_s", "1/second", "tokens/s", "tokens a second of wall time; decoding makes one a sample"),
-    _speed("flops_per_s", "flop/second", "FLOP/s", "FLOPs by time, of the scope that stands beside it"),
+    _speed("tokens_per_s", "1/second", "tokens/s", "tokens per second of wall time; decoding makes one per sample"),
+    _speed("flops_per_s", "flop/second", "FLOP/s", "FLOPs over time, of the scope named beside it"),
     _speed("dram_bytes_per_s", "byte/second", "DRAM B/s", "DRAM bytes by time"),
     _speed("mfu", "part", "MFU", "useful FLOPs, each at the peak of the precision it runs in, as part of the wall "
            "time"),
@@ -281,15 +302,16 @@ DERIVED: dict[str, Metric] = _named((
            f"or under {FAR_PERCENT:.0f}% of it for neither reason"),
     _roofs("ridge", "flop/byte", "ridge", "FLOPs per byte from which on the units and not the memory are the limit"),
     _roofs("attainable_flops_per_s", "flop/second", "roof", "FLOPs over the least time that the roofs allow"),
-    Metric("gain", "part", "gain", "throughput with a change over throughput without, less 1", "advice",
+    Metric("gain", "part", "gain", "throughput with a change over throughput without it, minus 1", "advice",
            write=gain_text),
     Metric("saved_bytes", "byte", "saved", "memory of the device that a change saves", "advice"),
-    _memory("device_bytes", "memory", "what a tool outside the process sees in use: reserved, context and libraries"),
+    _memory("device_bytes", "memory", "memory in use on the device, as nvidia-smi shows it: reserved, CUDA context "
+                                      "and libraries"),
     Metric("fit", "word", "fits", "does a step run in the device's memory: fits, barely (cached blocks are given "
            "back, which waits for the device), or does not fit", "memory", write=fits_word),
     _many("speedup", "times", "speed-up", "throughput over that of the first row of its curve"),
     _many("efficiency", "part", "efficiency", "throughput of one GPU among many over that of one alone"),
-    _many("exposed_s", "second", "exposed", "what communication makes a step longer by"),
+    _many("exposed_s", "second", "exposed", "time by which communication lengthens a step"),
 ))  # fmt: skip
 """What follows from the others."""
 

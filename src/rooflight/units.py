@@ -1,160 +1,276 @@
-"""How quantities are written for people. Inside, everything is in SI units; this is the last step before the screen."""
+"""Every unit that rooflight reads, once: how it is spelled, what it is a multiple of, and its dimension.
+
+One table, read in three ways. `parse` and `parse_unit` are strict, for what is written for rooflight (hypotheses):
+exact spellings, and what could mean two things is refused. `printed_unit` knows what profilers print (`Kbyte`,
+`inst/cycle`), whose prefixes are powers of 1,000, also for bytes. `table_unit` takes what people write into tables, in
+any case and in words (`GFLOPS`, `million params`); what the quantity is counted in decides what it means.
+
+Base units have the names that `metrics.Unit` has; `rooflight.formatting` writes what this reads.
+"""
 
 from __future__ import annotations
 
-_STEERING = {
-    **dict.fromkeys([*range(32), *range(127, 160), 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]),
-    **dict.fromkeys([*range(9, 14), *range(28, 32), 0x85, 0x2028, 0x2029], " "),
-    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
-}
-"""What ends a line becomes a space; what a terminal obeys, or what turns the direction of reading, goes; half a letter,
-as of a path that is not UTF-8, cannot be written."""
-_PREFIXES = (
-    (10**24, "Y"),
-    (10**21, "Z"),
-    (10**18, "E"),
-    (10**15, "P"),
-    (10**12, "T"),
-    (10**9, "G"),
-    (10**6, "M"),
-    (10**3, "k"),
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from itertools import product
+from typing import NamedTuple
+
+
+class Dimension(NamedTuple):
+    """Exponents. Samples, tokens, parameters, MACs and ratios are plain counts."""
+
+    flop: int = 0
+    byte: int = 0
+    second: int = 0
+
+    def times(self, other: Dimension, sign: int = 1) -> Dimension:
+        return Dimension(*(mine + sign * its for mine, its in zip(self, other, strict=True)))
+
+    @property
+    def name(self) -> str:
+        """`FLOP/s`; of a plain number empty."""
+        parts = list(zip(("FLOP", "B", "s"), self, strict=True))
+        over = "·".join(_power(symbol, power) for symbol, power in parts if power > 0)
+        under = "·".join(_power(symbol, -power) for symbol, power in parts if power < 0)
+        return f"{over or '1'}/{under}" if under else over
+
+
+def _power(symbol: str, power: int) -> str:
+    return symbol if power == 1 else f"{symbol}^{power}"
+
+
+PLAIN = Dimension()
+FLOP = Dimension(flop=1)
+BYTE = Dimension(byte=1)
+SECOND = Dimension(second=1)
+DIMENSIONS: dict[str, Dimension] = {
+    "flop": FLOP, "mac": PLAIN, "byte": BYTE, "second": SECOND, "count": PLAIN, "part": PLAIN, "percent": PLAIN,
+    "times": PLAIN, "1/second": Dimension(second=-1), "flop/byte": Dimension(flop=1, byte=-1),
+    "flop/second": Dimension(flop=1, second=-1), "byte/second": Dimension(byte=1, second=-1),
+}  # fmt: skip
+"""By the base unit, as quantities name it."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One of it is `factor` of its base; its prefix is a `power` of 1,000 or, where it is binary, of 1,024."""
+
+    text: str
+    """As it was written; empty for a number without unit."""
+    base: str
+    """`byte/second`: a unit of `DIMENSIONS`, or what a profiler counts (`inst`, `cycle/second`)."""
+    factor: Fraction = Fraction(1)
+    power: int = 0
+    binary: bool = False
+
+    @property
+    def dimension(self) -> Dimension:
+        return DIMENSIONS.get(self.base, PLAIN)
+
+    @property
+    def rounds(self) -> bool:
+        """A number printed with so large a unit has lost its last digits."""
+        return self.factor > 1
+
+    def in_base(self, number: Decimal) -> Decimal:
+        """So many of it, in the base unit."""
+        return number * self.factor.numerator / self.factor.denominator
+
+
+@dataclass(frozen=True)
+class ParsedAmount:
+    """A number and its unit; the value is in the unit's base. `unit` is `None` where none was written."""
+
+    text: str
+    value: Fraction
+    unit: Unit | None
+
+    @property
+    def dimension(self) -> Dimension | None:
+        return None if self.unit is None else self.unit.dimension
+
+
+class UnitError(ValueError):
+    """No unit, or one that could be two: the message says which are known, or what to write instead."""
+
+
+class _Spelling(NamedTuple):
+    """Some of the names of one base unit, and the prefixes that they take."""
+
+    base: str
+    symbols: tuple[str, ...] = ()
+    """As strict texts have it."""
+    words: tuple[str, ...] = ()
+    """As tables of people have it besides: in small letters, without spaces and hyphens, `/s` and `/b` short."""
+    printed: tuple[str, ...] = ()
+    """As profilers print it."""
+    prefixes: Mapping[str, int] = {}
+    factor: Fraction = Fraction(1)
+
+
+_LARGE = {"k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_SMALL = {"m": -1, "u": -2, "µ": -2, "μ": -2, "n": -3, "p": -4}  # two different letters mu
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_LARGE_WORDS = {"kilo": 1, "thousand": 1, "mega": 2, "million": 2, "giga": 3, "billion": 3, "tera": 4}
+_SMALL_WORDS = {"milli": -1, "micro": -2, "nano": -3}
+_BILLION = {"b": 3, "bn": 3}
+_FLOP = ("flop", "flops", "op", "ops", "operation", "operations", "floatingpointoperation", "floatingpointoperations")
+_MAC = (
+    "mac", "macs", "madd", "madds", "multadd", "multadds", "multiplyadd", "multiplyadds", "multiplyaccumulate",
+    "multiplyaccumulates", "fma", "fmas",
+)  # fmt: skip
+_COUNTED = (
+    "param", "params", "parameter", "parameters", "element", "elements", "elem", "elems", "layer", "layers", "kernel",
+    "kernels", "image", "images", "sample", "samples", "weight", "weights", "call", "calls", "inst", "insts",
+    "instruction", "instructions",
+)  # fmt: skip
+_DONE = (
+    "", "1", "img", "imgs", "image", "images", "sample", "samples", "token", "tokens", "it", "iteration", "iterations",
+    "step", "steps", "batches",
+)  # fmt: skip
+_PRINTED_COUNTS = (
+    "inst", "instruction", "cycle", "warp", "block", "thread", "register", "sector", "request", "SM", "pass", "cluster",
+    "wavefront", "quad", "bit", "tag", "texel", "packet", "op", "flop",
+)  # fmt: skip
+_TABLE = (
+    _Spelling("flop", ("FLOP", "FLOPs"), ("", *_FLOP), prefixes=_LARGE),
+    _Spelling("flop", words=("",), prefixes=_BILLION),
+    _Spelling("mac", ("MAC", "MACs"), ("", *_MAC), prefixes=_LARGE),
+    _Spelling("mac", words=("",), prefixes=_BILLION),
+    _Spelling("count", ("",), prefixes=_LARGE),
+    _Spelling("count", words=("", *_COUNTED), prefixes=_LARGE | _BINARY),
+    _Spelling("count", words=("",), prefixes=_BILLION),
+    _Spelling("byte", ("B",), ("byte", "bytes"), ("byte", "bytes", "B"), _LARGE | _BINARY),
+    _Spelling("second", ("s",), ("sec", "secs", "second", "seconds"), ("second", "seconds", "sec", "s"), _SMALL),
+    _Spelling("second", ("min",), ("minute", "minutes"), factor=Fraction(60)),
+    _Spelling("second", ("h",), ("hour", "hours"), factor=Fraction(3600)),
+    _Spelling("flop/second", ("FLOP/s",), ("flops/s", "flopps", "flopsps", "flop", "flops"), prefixes=_LARGE),
+    _Spelling("byte/second", ("B/s",), ("byte/s", "bytes/s", "bps", "byteps", "bytesps"), prefixes=_LARGE | _BINARY),
+    _Spelling("flop/byte", ("FLOP/B",), tuple(f"{word}/b" for word in _FLOP), prefixes=_LARGE),
+    _Spelling("flop/byte", words=tuple(f"{word}/b" for word in _MAC), factor=Fraction(2)),
+    _Spelling("1/second", ("/s", "samples/s", "images/s", "tokens/s")),
+    _Spelling("1/second", words=tuple(f"{word}/s" for word in _DONE), prefixes=_LARGE),
+    _Spelling("1/second", words=("fps", "ips")),
+    _Spelling("part", ("%",), ("percent",), factor=Fraction(1, 100)),
+    _Spelling("times", ("x", "×"), ("times", "fold", "ratio")),
+    _Spelling("hz", printed=("hz", "Hz"), prefixes=_LARGE),
+    *(_Spelling(name, printed=(name, f"{name}s"), prefixes=_LARGE) for name in _PRINTED_COUNTS),
 )
 
 
-def printable(text: str) -> str:
-    """One line that is only read, whatever somebody has called a module, a kernel or a file."""
-    return text if text.isprintable() else text.translate(_STEERING)
+def _spelled(spelling: _Spelling, names: tuple[str, ...], prefixes: Mapping[str, int]) -> Iterator[Unit]:
+    for name, (prefix, power) in product(names, {"": 0, **prefixes}.items()):
+        binary = prefix in _BINARY
+        factor = Fraction(1024 if binary else 1000) ** power * spelling.factor
+        if name or prefix:
+            yield Unit(f"{prefix}{name}", spelling.base, factor, power, binary)
 
 
-def count(value: int | float | None) -> str:
-    """`4.09 G`; whole numbers under 10,000 as they are; unknown as a dash."""
-    if value is None:
-        return "–"
-    if abs(value) < 10_000:
-        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-    for size, prefix in _PREFIXES:
-        if abs(value) >= size:
-            return f"{_three_digits(value / size)} {prefix}"
-    return f"{value:,}"
+def _strict() -> dict[str, Unit]:
+    units = (unit for spelling in _TABLE for unit in _spelled(spelling, spelling.symbols, spelling.prefixes))
+    return {unit.text: unit for unit in units}
 
 
-def bytes_(value: int | None) -> str:
-    """`15.0 MB`, powers of 1,000."""
-    if value is None:
-        return "–"
-    if abs(value) < 10_000:
-        return f"{value:,} B"
-    text = count(value)
-    return f"{text}B"
+def _of_profilers() -> dict[str, Unit]:
+    """Nsight Compute prints 32,768 bytes as 32.77 Kbyte, and Nsight Systems' MB is 10**6 bytes too."""
+    units: dict[str, Unit] = {"": Unit("", ""), "%": Unit("%", "%")}
+    for spelling in _TABLE:
+        prefixes = {prefix: power for prefix, power in spelling.prefixes.items() if prefix not in _BINARY}
+        kilo = {"K": 1} if "k" in prefixes else {}
+        for unit in _spelled(spelling, spelling.printed, {**prefixes, **kilo}):
+            units.setdefault(unit.text, unit)
+    return units
 
 
-def exact(value: int | float | None) -> str:
-    """All digits: `1,358,954,496`."""
-    return "–" if value is None else f"{value:,}"
+def _of_tables() -> dict[str, dict[str, Unit]]:
+    """By base unit, then by what is written, in small letters."""
+    units: dict[str, dict[str, Unit]] = {base: {} for base in DIMENSIONS}
+    for spelling in _TABLE:
+        spelled = _LARGE_WORDS if "k" in spelling.prefixes else _SMALL_WORDS if "m" in spelling.prefixes else {}
+        prefixes, names = {**spelling.prefixes, **spelled}, (*spelling.symbols, *spelling.words)
+        for unit in _spelled(spelling, names, prefixes):
+            units.setdefault(spelling.base, {}).setdefault(unit.text.lower(), unit)
+    return units
 
 
-def ratio(value: float | None) -> str:
-    """Three digits, the last ones too where they are noughts: `0.699`, `45.0`, `1,234`."""
-    if value is None:
-        return "–"
-    if not value or abs(value) >= 999.5:
-        return f"{value:,.0f}"
-    return f"{value:#.3g}".removesuffix(".")
+UNITS = _strict()
+"""What strict texts may have, by its spelling."""
+_PRINTED = _of_profilers()
+_WRITTEN = _of_tables()
+UNCLEAR = {
+    "KB": "kB (1,000 bytes) or KiB (1,024)", "KB/s": "kB/s or KiB/s", "K": "k (1,000)", "kb": "kB: bits are not known",
+    "Kb": "kB: bits are not known", "Mb": "MB: bits are not known", "Gb": "GB: bits are not known",
+    "mb": "MB", "gb": "GB", "b": "B", "S": "s", "sec": "s", "seconds": "s", "msec": "ms", "MS": "ms",
+    **{f"{prefix}FLOPS": f"{prefix}FLOP for work or {prefix}FLOP/s for speed" for prefix in ("", *_LARGE)},
+    **{f"{prefix}flops": f"{prefix}FLOP for work or {prefix}FLOP/s for speed" for prefix in _LARGE},
+}  # fmt: skip
+"""Spellings that mean two things, or nothing, and what to write instead."""
+KNOWN = (
+    "FLOP, FLOP/s, FLOP/B, B, B/s (with k, M, G, T, B also with Ki, Mi, Gi, Ti), MAC, s, ms, us, ns, min, h, /s, "
+    "samples/s, %, x"
+)
+_AMOUNT = re.compile(
+    r"(?P<number>[+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*(?P<unit>.*)", re.DOTALL
+)
 
 
-def percent(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.1%}" if value >= 0.0005 or value == 0 else "<0.1%"
+def parse_unit(text: str) -> Unit:
+    """A unit in its exact spelling; raises `UnitError`."""
+    if (unit := UNITS.get(text)) is not None:
+        return unit
+    if text in UNCLEAR:
+        raise UnitError(f"the unit {text!r} is not clear: write {UNCLEAR[text]}")
+    shown = text if len(text) <= 30 else f"{text[:29]}…"
+    raise UnitError(f"unknown unit {shown!r}: one of {KNOWN}")
 
 
-def shape(dims: tuple[int, ...] | None) -> str:
-    """`64×64×24×24`; a scalar is `1`."""
-    if dims is None:
-        return "–"
-    return "×".join(map(str, dims)) if dims else "1"
+def parse(text: str) -> ParsedAmount:
+    """`1.5 GiB`, `300us`, `1e9 FLOP`, `40%` or a plain number, strictly; raises `UnitError`."""
+    split = _AMOUNT.fullmatch(text.strip())
+    if split is None:
+        raise UnitError(f"{text[:40]!r} is no number with a unit: write it as 1.5 GiB")
+    number = Fraction(split["number"].replace("_", ""))
+    unit = parse_unit(split["unit"]) if split["unit"] else None
+    return ParsedAmount(text.strip(), number if unit is None else number * unit.factor, unit)
 
 
-_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+def printed_unit(text: str) -> Unit | None:
+    """A unit as profilers print it; `None` for one that is not known. Percent stay percent."""
+    text = text.strip()
+    above, slash, below = text.partition("/")
+    if not slash:
+        return _PRINTED.get(text)
+    over, under = _PRINTED.get(above) if above else Unit("", "1"), _PRINTED.get(below) if below else None
+    if over is None or under is None:
+        return None
+    return Unit(text, f"{over.base}/{under.base}", over.factor / under.factor)
 
 
-def seconds(value: float | None) -> str:
-    """`22.9 ms`: three digits."""
-    if value is None:
-        return "–"
-    if value == 0:
-        return "0 s"
-    size, unit = next(((size, unit) for size, unit in _STEPS if abs(value) >= size * 0.9995), _STEPS[-1])
-    scaled = value / size
-    magnitude = abs(scaled)
-    digits = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
-    return f"{scaled:,.{digits}f} {unit}"
+_ALSO = {"flop": ("mac",), "mac": ("flop",), "times": ("part",)}
+"""What a quantity may be written in besides its own unit: work in the other count of it, a ratio in percent."""
+_COUNTERS = ("second", "byte", "count", "flop", "mac")
+"""What a profiler's counter may count; which of them its own name tells."""
+EXAMPLES = {
+    "flop": "FLOP, GFLOP or GMAC", "mac": "MAC or GMAC", "byte": "B, KB, KiB, MB or MiB", "second": "s, ms or us",
+    "count": "nothing, K or M", "flop/second": "GFLOP/s", "byte/second": "GB/s", "flop/byte": "FLOP/byte",
+    "1/second": "images/s", "part": "%", "times": "x, or nothing", "counter": "what the profiler prints",
+    "shape": "nothing", "word": "nothing",
+}  # fmt: skip
+"""Units of a table, for whoever wrote another."""
 
 
-def per_second(value: float | None) -> str:
-    """A count by the second, with three digits: `7.26`, `39.0`, `1,779`, `13.9 k`."""
-    if value is None:
-        return "–"
-    if abs(value) >= 10_000:
-        return count(value)
-    return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
-
-
-def tera(value: float | None) -> str:
-    """FLOP/s as TFLOP/s, without the unit."""
-    return "–" if value is None else _short(value / 1e12)
-
-
-def peak_tera(value: float) -> str:
-    """A peak as its data sheet gives it: `494.5 TFLOP/s`."""
-    return f"{value / 1e12:,g} TFLOP/s"
-
-
-def giga(value: float | None) -> str:
-    """B/s as GB/s, without the unit."""
-    return "–" if value is None else _short(value / 1e9)
-
-
-def _short(value: float) -> str:
-    if value == 0:
-        return "0"
-    if abs(value) < 0.01:
-        return "<0.01"
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
-
-
-def whole_bytes(value: float | None) -> str:
-    return bytes_(None if value is None else round(value))
-
-
-def whole_count(value: float | None) -> str:
-    return count(round(value) if isinstance(value, float) and value.is_integer() else value)
-
-
-def quotient(value: float | None) -> str:
-    """A ratio with three digits: `1.00`, `12.3`, `1,234`."""
-    if value is None:
-        return "–"
-    magnitude = abs(value)
-    if 0 < magnitude < 0.01:
-        return f"{value:.2g}"
-    return f"{value:,.{2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0}f}"
-
-
-def share(value: float | None) -> str:
-    """A part of a whole; one that takes away from it has a minus."""
-    return percent(value) if value is None or value >= 0 else f"-{percent(-value)}"
-
-
-def signed_percent(value: float | None) -> str:
-    """A relative difference: exactly equal is `0`, and what is not never reads so."""
-    if value is None:
-        return "–"
-    if value == 0:
-        return "0"
-    return f"{value:+.2%}" if abs(value) >= 0.0001 else f"{value:+.0e}"
-
-
-def _three_digits(value: float) -> str:
-    magnitude = abs(value)
-    return f"{value:.2f}" if magnitude < 10 else f"{value:.1f}" if magnitude < 100 else f"{value:.0f}"
+def table_unit(text: str, base: str) -> Unit | None:
+    """What people mean by a unit, for a quantity counted in `base` (or `counter`); `None` for one it cannot have."""
+    text = " ".join(text.replace("·", "/").split())
+    if not text:
+        return Unit("", base)
+    short = re.sub(r"\s*(?:/|\bper\b(?! cent))\s*", "/", text.lower())
+    short = re.sub(r"/sec(?:ond)?$", "/s", re.sub(r"/bytes?$", "/b", re.sub(r"[\s-]", "", short)))
+    bases = _COUNTERS if base == "counter" else (base, *_ALSO.get(base, ()))
+    for candidate in bases:
+        if (unit := _WRITTEN.get(candidate, {}).get(short)) is not None:
+            return Unit(text, unit.base, unit.factor, unit.power, unit.binary)
+    return None

@@ -10,7 +10,7 @@ def _counters_can_be_read():
     import torch
 
     from rooflight.errors import CannotMeasure
-    from rooflight.measurement.counters.ranges import probe
+    from rooflight.measurement.cupti.ranges import probe
 
     if not torch.cuda.is_available():
         pytest.skip("torch sees no GPU")

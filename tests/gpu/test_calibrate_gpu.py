@@ -10,8 +10,8 @@ import pytest
 
 import rooflight
 from rooflight.hardware.calibration import read
-from rooflight.measured import Measured
-from rooflight.measured.step import busy_s
+from rooflight.summary.measured import Measured
+from rooflight.summary.measured_step import busy_s
 
 pytestmark = pytest.mark.gpu
 

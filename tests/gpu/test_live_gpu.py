@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from test_live_modules import Snapshot
-from test_live_restored import Configured, Fault, FrozenConfig, Net, insides
 from torch import Tensor, nn
 
 import rooflight
 from rooflight.errors import RooflightError
+from tests.trace.test_live_modules import Snapshot
+from tests.trace.test_live_restored import Configured, Fault, FrozenConfig, Net, insides
 
 pytestmark = pytest.mark.gpu
 
@@ -22,18 +22,18 @@ def on_gpu() -> tuple[nn.Module, Tensor]:
 
 @pytest.mark.parametrize("step", ["infer", "train"])
 @pytest.mark.parametrize("options", [{"on": "meta"}, {"on": "fake"}, {"on": "cuda"}])
-def test_a_frozen_config_stays_as_it_is(step: str, options: dict[str, Any]) -> None:
+def test_a_frozen_config_stays_as_it_is(step: Any, options: dict[str, Any]) -> None:
     model, x = on_gpu()
     before = Snapshot(model)
     assert rooflight.estimate(model, x, step=step, **options).ops
     before.check(model)
-    assert all(dict(module.config) == {"scale": 2, "sizes": (4, 4)} for module in model)
-    assert isinstance(model[0].config, FrozenConfig)
+    assert all(dict(module.config) == {"scale": 2, "sizes": (4, 4)} for module in model)  # type: ignore[attr-defined]
+    assert isinstance(model[0].config, FrozenConfig)  # type: ignore[index]
 
 
 @pytest.mark.parametrize("step", ["infer", "train"])
 @pytest.mark.parametrize("graphs", [False, True])
-def test_it_is_measured_and_stays_as_it_is(step: str, graphs: bool) -> None:
+def test_it_is_measured_and_stays_as_it_is(step: Any, graphs: bool) -> None:
     model, x = on_gpu()
     before = Snapshot(model)
     assert rooflight.measure(model, x, step=step, counters="none", repeat=3, graphs=graphs).measurements
@@ -41,7 +41,7 @@ def test_it_is_measured_and_stays_as_it_is(step: str, graphs: bool) -> None:
 
 
 @pytest.mark.parametrize("step", ["infer", "train"])
-def test_a_failure_at_every_point_on_the_gpu(step: str) -> None:
+def test_a_failure_at_every_point_on_the_gpu(step: Any) -> None:
     x = torch.randn(3, 4, device="cuda")
     for at in range(10 if step == "train" else 9):
         fault = Fault(at, ValueError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +13,12 @@ from torch import nn
 
 import rooflight
 from rooflight.errors import OutOfMemory
-from rooflight.measured import Measured
-from rooflight.measured.step import self_check
 from rooflight.measurement.api import MeasurementStopped, measure
-from rooflight.measurement.counters import op_counters
-from rooflight.measurement.counters.ranges import RangeProfiler
+from rooflight.measurement.cupti import op_counters
+from rooflight.measurement.cupti.ranges import RangeProfiler
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
+from rooflight.summary.measured import Measured
+from rooflight.summary.measured_step import self_check
 
 pytestmark = pytest.mark.gpu
 
@@ -264,7 +265,7 @@ class Trips(nn.Module):
     def __init__(self, when, what) -> None:
         super().__init__()
         self.linear = nn.Linear(64, 64)
-        self.plan = type("Plan", (), {"armed": False, "when": when, "what": staticmethod(what), "done": False})
+        self.plan: Any = type("Plan", (), {"armed": False, "when": when, "what": staticmethod(what), "done": False})
 
     def progress(self, doing, done, total):
         if not self.plan.done and self.plan.when in doing:

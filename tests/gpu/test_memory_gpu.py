@@ -11,7 +11,7 @@ import torch
 import rooflight
 from rooflight.calibration.workspaces import record
 from rooflight.hardware.devices import recognise_name
-from rooflight.memory.allocator import Block, CachingAllocator
+from rooflight.memory.allocator import CachingAllocator, MemoryBlock
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -23,7 +23,7 @@ def test_the_model_follows_torchs_allocator(seed: int) -> None:
     if before != (0, 0):
         pytest.skip("something else is allocated in this process: what is free of its segments is not known")
     model = CachingAllocator()
-    live: dict[int, tuple[torch.Tensor, Block | None]] = {}
+    live: dict[int, tuple[torch.Tensor, MemoryBlock | None]] = {}
     for number in range(300):
         if live and draw.random() < 0.45:
             which = draw.choice(sorted(live))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rooflight.measurement.regions import region, regions, regions_ledger, settings, turns
+from rooflight.measurement.regions import region, regions, regions_ledger, scheduler, settings
 from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS
 from rooflight.models.architectures.mnist import MnistCnn
+from tests.fixtures.paths import ROOT
 
 pytestmark = pytest.mark.gpu
 
@@ -24,14 +24,14 @@ TENSOR_FLOPS = 2 * 9 * 32 * 64 * 576 * BATCH
 FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
 ENOUGH = 16
 """Executions after which all is known on any chip: first, plain, scout and at most ten passes."""
-EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_regions.py"
+EXAMPLE = ROOT / "examples" / "mnist_regions.py"
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
     for name in (settings.RUN, settings.COUNTERS, "RANK", "WORLD_SIZE", "SLURM_STEP_ID"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(turns, "_process", turns.Process())
+    monkeypatch.setattr(scheduler, "_process", scheduler.RegionProcess())
     torch.manual_seed(0)
     yield
     for r in regions():  # one that was left incomplete still holds the counters
@@ -158,7 +158,7 @@ def test_a_region_around_an_epoch_is_the_sum_of_its_steps(model, tf32):
 def test_when_chooses_the_executions(model, images, tf32):
     for epoch in range(6):
         for _ in range(ENOUGH):
-            with region("conv2", when=lambda epoch=epoch: epoch == 4) as r:
+            with region("conv2", when=lambda epoch=epoch: epoch == 4) as r:  # type: ignore[misc]
                 model.conv2(images)
     assert r.executions == ENOUGH
     assert r.quantities["tensor_flops_tf32"].value == TENSOR_FLOPS

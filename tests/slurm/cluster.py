@@ -357,7 +357,7 @@ def main() -> None:
         for line in sys.stdin:
             verb, *arguments = line.split()
             try:
-                verbs[verb](*arguments)
+                verbs[verb](*arguments)  # type: ignore[operator]
                 answer = "done"
             except (OSError, RuntimeError, TimeoutError) as error:
                 answer = f"{type(error).__name__}: {error}"

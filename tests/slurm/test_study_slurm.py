@@ -13,13 +13,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import cluster
 import msgspec
 import pytest
-from cluster import Cluster, wait_for
 
-from rooflight.study.cell import Row
-from rooflight.study.store import JOURNAL, Entry, read
+from rooflight.study.cell import StudyRow
+from rooflight.study.journal import JOURNAL, JournalEntry
+from rooflight.study.store import read
+from tests.slurm import cluster
+from tests.slurm.cluster import Cluster, wait_for
+
+pytestmark = pytest.mark.slow
 
 MODELS = Path(__file__).parent / "models_on_nodes.py"
 GATED, BROKEN = f"{MODELS}:gated", f"{MODELS}:broken"
@@ -80,12 +83,12 @@ class Site:
     def open_gate(self) -> None:
         (self.gate / "open").touch()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[StudyRow]:
         return read(self.folder)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         lines = [line for path in (self.folder / JOURNAL).glob("*.jsonl") for line in path.read_bytes().splitlines()]
-        return [msgspec.json.decode(line, type=Entry) for line in lines]
+        return [msgspec.json.decode(line, type=JournalEntry) for line in lines]
 
     def assert_each_done_once(self) -> None:
         finished = Counter((entry.key, entry.side) for entry in self.entries() if entry.state == "done")

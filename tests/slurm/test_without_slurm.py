@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rooflight.errors import BadInput
-from rooflight.study.cell import Cell
+from rooflight.study.cell import StudyCell
 from rooflight.study.slurm import queue
 from rooflight.study.slurm.options import SlurmOptions, asked, minutes
-from rooflight.study.slurm.records import Records, begun
+from rooflight.study.slurm.records import SubmissionRecords, begun
 from rooflight.study.slurm.submission import check_installed
 
 GOLDEN = """\
@@ -76,7 +76,7 @@ def test_a_dry_run_prints_the_script_and_its_cells(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = done.stdout.replace(str(tmp_path), "HOME")
-    cells = [Cell(model="mnist-cnn", batch=batch).id for batch in (1, 2, 4)]
+    cells = [StudyCell(model="mnist-cnn", batch=batch).id for batch in (1, 2, 4)]
     assert told[told.index("would submit") :].strip() == GOLDEN.format(*cells).strip()
     assert not (tmp_path / "found" / "slurm").exists()
 
@@ -162,7 +162,7 @@ def test_the_way_back_has_all_options() -> None:
 
 
 def test_records_are_read_back_and_thin_out(tmp_path: Path) -> None:
-    records = Records(tmp_path)
+    records = SubmissionRecords(tmp_path)
     assert records.read() == []
     cut_short = begun("aa", ["one"])
     whole = begun("bb", ["two", "three"]).with_jobs(["7_0", "7_1"])
@@ -176,7 +176,7 @@ def test_records_are_read_back_and_thin_out(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_said(tmp_path: Path) -> None:
-    records = Records(tmp_path)
+    records = SubmissionRecords(tmp_path)
     records.write(begun("aa", ["one"]))
     (path,) = (tmp_path / "slurm" / "jobs").iterdir()
     path.write_text('{"token": "aa"')
@@ -187,7 +187,7 @@ def test_a_damaged_record_is_said(tmp_path: Path) -> None:
 def test_the_states_of_tasks() -> None:
     alive = ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "CONFIGURING"]
     broken = ["CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE"]
-    assert not any(queue.Task("1", state).has_ended for state in alive)
-    assert all(queue.Task("1", state).is_broken for state in broken)
-    assert queue.Task("1", "COMPLETED").has_ended
-    assert not queue.Task("1", "COMPLETED").is_broken
+    assert not any(queue.SlurmTask("1", state).has_ended for state in alive)
+    assert all(queue.SlurmTask("1", state).is_broken for state in broken)
+    assert queue.SlurmTask("1", "COMPLETED").has_ended
+    assert not queue.SlurmTask("1", "COMPLETED").is_broken

@@ -20,7 +20,7 @@ GROUPS = {
     "Files": ("load", "save", "join"),
     "Regions of a program": ("region", "regions", "regions_ledger", "save_regions", "Region"),
     "Rows": ("Ledger", "Op"),
-    "Formulas of one's own": ("formula", "Work"),
+    "Formulas of one's own": ("formula", "Work", "task", "Task"),
     "Errors": ("RooflightError",),
 }
 """Every name of `rooflight.__all__` but the version stands in one of them; a test holds it to that."""
@@ -49,6 +49,10 @@ def public(name: str) -> Any:
     """What the name stands for. A folder of the package may have the same name, and hide it once it is imported."""
     home = rooflight._HOMES.get(name)
     return getattr(rooflight, name) if home is None else getattr(import_module(home), name)
+
+
+_NOT_PUBLIC = ("Judge",)
+"""What `Comparison.judge` gives: the machinery of verdicts, for reports."""
 
 
 def classes() -> list[type]:
@@ -90,7 +94,7 @@ def _named_in(annotation: str, module: str) -> list[type]:
     found: list[type] = []
     for held in (space.get(name) for name in names):
         found += [held] if inspect.isclass(held) else [one for one in get_args(held) if inspect.isclass(one)]
-    return [cls for cls in found if cls.__module__.startswith("rooflight")]
+    return [cls for cls in found if cls.__module__.startswith("rooflight") and cls.__name__ not in _NOT_PUBLIC]
 
 
 def _function(name: str, function: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import known
-from rooflight.reporting import device_tables
+from rooflight.reporting.sections import device_tables
 from rooflight_docs.markdown import cell, table
 
 

@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import rooflight.estimation.formulas as families
-from rooflight.estimation.registry import Formula, Work, find, lookup, registered
 from rooflight.ledger import Op
+from rooflight.ops.registry import FORMULAS, Formula, Work, formula_of
 from rooflight_docs.markdown import cell, table
-from rooflight_docs.matrix_calls import CALLS
 
-_TESTS = Path(__file__).parents[3] / "tests"
+_ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,14 @@ class Counted:
 
 def page() -> str:
     rows = counted()
-    parts = [f"{len(registered())} operators have one.\n"]
-    for name in sorted(families.__all__):
-        module = getattr(families, name)
-        parts += [f"## {name.replace('_', ' ').capitalize()}\n", f"{_prose(inspect.getdoc(module) or '')}\n"]
+    parts = [f"{len(rows)} operators have one.\n"]
+    for module in sorted({FORMULAS[operator].__module__ for operator in rows}):
+        title = module.rpartition(".")[2].replace("_", " ").capitalize()
+        parts += [f"## {title}\n", f"{_prose(inspect.getdoc(sys.modules[module]) or '')}\n"]
         groups: dict[Counted, list[str]] = {}
-        for operator, found in rows.items():
-            if lookup(operator).__module__ == module.__name__:
-                groups.setdefault(found, []).append(operator.removeprefix("aten::"))
+        for operator, counts in rows.items():
+            if FORMULAS[operator].__module__ == module:
+                groups.setdefault(counts, []).append(operator.removeprefix("aten::"))
         parts.append(table(("operators (aten)", "MACs", "other", "why"), _rows(groups)))
     return "\n".join(parts)
 
@@ -54,27 +52,26 @@ def page() -> str:
 def counted() -> dict[str, Counted]:
     """For every registered operator."""
     found: dict[str, Counted] = {}
-    for name in registered():
-        formula, op = lookup(name), _call(name)
+    for name in FORMULAS.names():
+        formula, op = FORMULAS[name], _call(name)
         # An operator that this torch does not have is shown with a call of its neighbour.
         if op is None:
-            op = next(call for other in registered() if lookup(other) is formula and (call := _call(other)) is not None)
+            alike = [other for other in FORMULAS.names() if FORMULAS[other] is formula]
+            op = next(call for other in alike if (call := _call(other)) is not None)
         found[name] = Counted.of(formula(op), _why(formula))
     return found
 
 
 def _call(name: str) -> Op | None:
-    if name in CALLS:
-        return CALLS[name]
-    if str(_TESTS) not in sys.path:
-        sys.path.append(str(_TESTS))
-    from formula_calls import call
+    if str(_ROOT) not in sys.path:
+        sys.path.append(str(_ROOT))
+    from tests.fixtures.formula_calls import call
 
     try:
         made: Op = call(name.removeprefix("aten::").partition(".")[0])
     except AttributeError:
         return None
-    return made if find(made) is lookup(name) else None
+    return made if formula_of(made) is FORMULAS[name] else None
 
 
 def _rows(groups: dict[Counted, list[str]]) -> Iterator[tuple[str, str, str, str]]:

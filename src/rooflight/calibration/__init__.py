@@ -1,1 +1,1 @@
-"""Micro-benchmarks: how long this device takes for works of our own choosing. `rooflight calibrate` runs them."""
+"""Micro-benchmarks that `rooflight calibrate` runs: how long a device takes for work of our own choosing."""

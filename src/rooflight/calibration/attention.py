@@ -8,12 +8,15 @@ from functools import partial
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rooflight.calibration.case import DTYPES, Call, Case, Cases, Pool
+from rooflight.calibration.case import DTYPES, BenchmarkCase, Call, Cases, TensorPool
 from rooflight.calibration.sampling import choice, is_power_of_two, points, whole
-from rooflight.hardware.tasks import Task
+from rooflight.ops.kernel_task import Task
 
-_BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
-             "efficient": SDPBackend.EFFICIENT_ATTENTION}  # fmt: skip
+_BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
 
 
 def kernel_set(kernel: str) -> AbstractContextManager[None]:
@@ -37,7 +40,7 @@ def attention_cases(kernel: str, precision: str, peak: float, seed: int, longest
         numbers = (batch, heads, heads, length, length, head_dim, causal, bias)
         for way in ("forward", "backward"):
             task = Task(f"attention-{kernel}-{way}", precision, numbers)
-            yield Case(task, partial(_attention, task))
+            yield BenchmarkCase(task, partial(_attention, task))
 
 
 _LONGEST_CACHE = 65536
@@ -45,8 +48,9 @@ _LARGEST_CACHE = 2.2e9
 """Bytes of keys and values: beyond, one more byte is as fast as the last."""
 
 
-def cached_cases(kernel: str, precision: str, peak: float, seed: int, longest_s: float,
-                 largest: float = _LARGEST_CACHE) -> Cases:  # fmt: skip
+def cached_cases(
+    kernel: str, precision: str, peak: float, seed: int, longest_s: float, largest: float = _LARGEST_CACHE
+) -> Cases:
     """Few queries against many keys: the next token and a KV cache, most of all; a text and what it is asked about.
     Heads may share keys and values."""
     for u in points(7, seed):
@@ -66,21 +70,22 @@ def cached_cases(kernel: str, precision: str, peak: float, seed: int, longest_s:
             batch += 2 if batch == 1 else 1
         numbers = (batch, heads, heads_kv, length_q, length_kv, head_dim, 0, bias)
         task = Task(f"attention-{kernel}-forward", precision, numbers)
-        yield Case(task, partial(_cached, task))
+        yield BenchmarkCase(task, partial(_cached, task))
 
 
-def _cached(task: Task, pool: Pool) -> Call:
+def _cached(task: Task, pool: TensorPool) -> Call:
     """To be run where its kernel is set. Keys and values lie as a cache keeps them: head by head."""
     batch, heads, heads_kv, length_q, length_kv, head_dim, _, bias = task.numbers
     dtype = DTYPES[task.precision]
     q = pool.take(batch, length_q, heads, head_dim, dtype=dtype).transpose(1, 2)
     k, v = (pool.take(batch, heads_kv, length_kv, head_dim, dtype=dtype) for _ in range(2))
     mask = pool.take(batch, 1, length_q, length_kv, dtype=dtype) if bias else None
-    return partial(torch.nn.functional.scaled_dot_product_attention, q, k, v, attn_mask=mask,
-                   enable_gqa=heads != heads_kv)  # fmt: skip
+    return partial(
+        torch.nn.functional.scaled_dot_product_attention, q, k, v, attn_mask=mask, enable_gqa=heads != heads_kv
+    )
 
 
-def _attention(task: Task, pool: Pool) -> Call:
+def _attention(task: Task, pool: TensorPool) -> Call:
     """To be run where its kernel is set."""
     batch, heads, _, length, _, head_dim, causal, bias = task.numbers
     dtype = DTYPES[task.precision]

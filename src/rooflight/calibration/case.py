@@ -10,10 +10,15 @@ from typing import Any
 
 import torch
 
-from rooflight.hardware.tasks import Task
+from rooflight.ops.kernel_task import Task
 
-DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
-          "fp64": torch.float64}  # fmt: skip
+DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp64": torch.float64,
+}
 
 
 @contextmanager
@@ -28,7 +33,7 @@ def precision_set(precision: str) -> Iterator[None]:
         conv.allow_tf32, matmul.allow_tf32 = before
 
 
-class Pool:
+class TensorPool:
     """Random numbers to cut the inputs of every case from: making them anew would cost more than the case itself.
 
     Random, not zeros: a GPU computes zeros with less power and at higher clocks.
@@ -43,7 +48,7 @@ class Pool:
         """What the case has cut, to be touched as if something had just written it."""
 
     @classmethod
-    def sharing(cls, other: Pool) -> Pool:
+    def sharing(cls, other: TensorPool) -> TensorPool:
         """Another place to cut from in the same numbers, for another thread. Some cases write them; none minds which
         they are."""
         pool = cls(other.device, other._nbytes)
@@ -84,10 +89,10 @@ Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchmarkCase:
     task: Task
-    make: Callable[[Pool], Call]
+    make: Callable[[TensorPool], Call]
     """Prepares the inputs and gives the call to be timed."""
 
 
-Cases = Iterator[Case]
+Cases = Iterator[BenchmarkCase]

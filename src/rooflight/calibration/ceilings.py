@@ -11,8 +11,9 @@ from rooflight.calibration.case import DTYPES, precision_set
 from rooflight.ledger import Value
 
 
-def ceilings(device: torch.device, precisions: list[str], *, side: int, megabytes: int, cache_bytes: int,
-             seconds: float) -> dict[str, Value]:  # fmt: skip
+def ceilings(
+    device: torch.device, precisions: list[str], *, side: int, megabytes: int, cache_bytes: int, seconds: float
+) -> dict[str, Value]:
     """FLOP/s by precision as `gemm.bf16`, bytes/s as `copy` and `triad` (in memory) and `copy.cache` (the best of
     several sizes)."""
     found: dict[str, Value] = {}

@@ -22,30 +22,30 @@ from typing import Any, Protocol
 
 import torch
 
-from rooflight.calibration.case import Call, Case, OutOfPool, Pool
-from rooflight.hardware.tasks import Task
+from rooflight.calibration.case import BenchmarkCase, Call, OutOfPool, TensorPool
+from rooflight.ops.kernel_task import Task
 
 _MARKER = "spin_kernel"
 _CHUNK = 400
 _MOST_HELD = 0.2
 """Of the free memory: calls that are ready hold what backward needs."""
 
-_Ready = tuple[Case, Call, list[torch.Tensor]]
+_Ready = tuple[BenchmarkCase, Call, list[torch.Tensor]]
 """A case, its call, and the tensors that it reads."""
 _Made = list[list[_Ready]]
 """By thread."""
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedCase:
     task: Task
     warm_s: float
     cold_s: float
     kernels: int
 
 
-class Clock(Protocol):
-    def timed(self, cases: Iterable[Case], until: float, *, many: bool = False) -> Iterator[Timed]:
+class BenchmarkClock(Protocol):
+    def timed(self, cases: Iterable[BenchmarkCase], until: float, *, many: bool = False) -> Iterator[TimedCase]:
         """Times of cases until none is left, or `time.monotonic()` passes `until`. `many`: threads are worth their
         while, because a library takes long to choose a kernel for each."""
         ...
@@ -59,7 +59,7 @@ class GpuClock:
     has what the library found. What costs no library a thought is made ready by one thread."""
 
     def __init__(self, device: torch.device, l2_bytes: int, pool_bytes: int) -> None:
-        self.pool = Pool(device, pool_bytes)
+        self.pool = TensorPool(device, pool_bytes)
         self._other = torch.zeros(3 * l2_bytes // 4, dtype=torch.float32, device=device)
         # What was written before must be written back while a case runs, as that of the op before in a model.
         self._written = self._other[: l2_bytes // 16]
@@ -70,7 +70,7 @@ class GpuClock:
         """About what one case takes to be timed."""
         self._stopped = Event()
 
-    def timed(self, cases: Iterable[Case], until: float, *, many: bool = False) -> Iterator[Timed]:
+    def timed(self, cases: Iterable[BenchmarkCase], until: float, *, many: bool = False) -> Iterator[TimedCase]:
         # Cases of one shape stay together: the second is ready sooner.
         groups = (list(some) for _, some in groupby(cases, key=lambda case: case.task.numbers))
         workers = self._workers if many else self._workers[:1]
@@ -79,7 +79,7 @@ class GpuClock:
             yield from self._timed(ready, workers)
             self._each_s = (time.monotonic() - begun) / sum(map(len, ready))
 
-    def _ready(self, groups: Iterator[list[Case]], until: float, workers: list[ThreadPoolExecutor]) -> _Made:
+    def _ready(self, groups: Iterator[list[BenchmarkCase]], until: float, workers: list[ThreadPoolExecutor]) -> _Made:
         """What each thread has made ready, until there is enough for a while, for the time that is left, or for the
         memory."""
         lock = Lock()
@@ -87,7 +87,7 @@ class GpuClock:
         free, _ = torch.cuda.mem_get_info()
         held = torch.cuda.memory_allocated()
         most = held + _MOST_HELD * (free + torch.cuda.memory_reserved() - held)
-        too_large: list[Case] = []
+        too_large: list[BenchmarkCase] = []
 
         def enough() -> bool:
             late = time.monotonic() + (_CHUNK - left) * self._each_s > until
@@ -96,7 +96,7 @@ class GpuClock:
         def some() -> list[_Ready]:
             nonlocal left
             made: list[_Ready] = []
-            pool = Pool.sharing(self.pool)
+            pool = TensorPool.sharing(self.pool)
             while True:
                 with lock:
                     cases = next(groups, None) if left > 0 and not self._stopped.is_set() else None
@@ -117,10 +117,10 @@ class GpuClock:
         if too_large:
             # So many at once had no room; one alone may have.
             torch.cuda.empty_cache()
-            found[0] += workers[0].submit(_prepared, too_large, Pool.sharing(self.pool), []).result()
+            found[0] += workers[0].submit(_prepared, too_large, TensorPool.sharing(self.pool), []).result()
         return found
 
-    def _timed(self, ready: _Made, workers: list[ThreadPoolExecutor]) -> Iterator[Timed]:
+    def _timed(self, ready: _Made, workers: list[ThreadPoolExecutor]) -> Iterator[TimedCase]:
         done: list[tuple[Task, bool]] = []
         with _watched() as profiler:
             for worker, made in zip(workers, ready, strict=True):
@@ -147,7 +147,7 @@ class GpuClock:
             worker.shutdown(wait=False, cancel_futures=True)
 
 
-def _prepared(cases: Sequence[Case], pool: Pool, too_large: list[Case]) -> list[_Ready]:
+def _prepared(cases: Sequence[BenchmarkCase], pool: TensorPool, too_large: list[BenchmarkCase]) -> list[_Ready]:
     """Calls that have run once; those that cannot be run here are left out."""
     found: list[_Ready] = []
     for case in cases:
@@ -186,13 +186,13 @@ def _watched() -> Iterator[Any]:
             yield profiler
 
 
-def _attributed(done: Sequence[tuple[Task, bool]], segments: Sequence[tuple[float, int]]) -> Iterator[Timed]:
+def _attributed(done: Sequence[tuple[Task, bool]], segments: Sequence[tuple[float, int]]) -> Iterator[TimedCase]:
     """The times of cases, each of which was run once warm and once cold."""
     if len(segments) != 2 * len(done):
         return  # the profiler lost some: better no times than those of another case
     for (task, well), (warm_s, count), (cold_s, _) in zip(done, segments[::2], segments[1::2], strict=True):
         if well and count:
-            yield Timed(task, warm_s, cold_s, count)
+            yield TimedCase(task, warm_s, cold_s, count)
 
 
 def _segments(profiler: Any) -> list[tuple[float, int]]:
@@ -219,10 +219,10 @@ class CpuClock:
     """Wall time of the call: a CPU has nothing but its host."""
 
     def __init__(self, cache_bytes: int, pool_bytes: int) -> None:
-        self.pool = Pool(torch.device("cpu"), pool_bytes)
+        self.pool = TensorPool(torch.device("cpu"), pool_bytes)
         self._other = torch.zeros(2 * cache_bytes, dtype=torch.uint8)
 
-    def timed(self, cases: Iterable[Case], until: float, *, many: bool = False) -> Iterator[Timed]:
+    def timed(self, cases: Iterable[BenchmarkCase], until: float, *, many: bool = False) -> Iterator[TimedCase]:
         for case in cases:
             if time.monotonic() > until:
                 return
@@ -236,7 +236,7 @@ class CpuClock:
                 warm = median(_seconds(call) for _ in range(3))
                 self._other.fill_(1)
                 cold = _seconds(call)
-            yield Timed(case.task, warm, max(warm, cold), 1)
+            yield TimedCase(case.task, warm, max(warm, cold), 1)
 
     def close(self) -> None:
         """Nothing is kept open."""

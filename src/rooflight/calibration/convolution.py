@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
-from rooflight.calibration.case import DTYPES, Call, Case, Cases, Pool
+from rooflight.calibration.case import DTYPES, BenchmarkCase, Call, Cases, TensorPool
 from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, whole
-from rooflight.hardware.tasks import Task
+from rooflight.ops.kernel_task import Task
 
 WAYS = ("conv-forward", "conv-dgrad", "conv-wgrad")
 # Kernel sides: 17 stands for 1x7, 71 for 7x1.
@@ -31,7 +31,7 @@ def convolution_cases(precision: str, peak: float, seed: int, longest_s: float, 
             continue
         for way in WAYS:
             task = Task(way, precision, numbers)
-            yield Case(task, partial(call_of, task))
+            yield BenchmarkCase(task, partial(call_of, task))
 
 
 def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
@@ -75,7 +75,7 @@ def output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) ->
     return max(1, (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1)
 
 
-def call_of(task: Task, pool: Pool) -> Call:
+def call_of(task: Task, pool: TensorPool) -> Call:
     n, c, h, w, k, r, s, stride, pad, dilation, groups, channels_last = task.numbers
     dtype = DTYPES[task.precision]
     layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -94,6 +94,14 @@ def call_of(task: Task, pool: Pool) -> Call:
     grad = take(n, k, *out).contiguous(memory_format=layout)
     mask = [task.family == "conv-dgrad", task.family == "conv-wgrad", False]
     return partial(
-        torch.ops.aten.convolution_backward.default, grad, x, weight, None, [stride] * 2, pads, [dilation] * 2, *rest,
+        torch.ops.aten.convolution_backward.default,
+        grad,
+        x,
+        weight,
+        None,
+        [stride] * 2,
+        pads,
+        [dilation] * 2,
+        *rest,
         mask,
-    )  # fmt: skip
+    )

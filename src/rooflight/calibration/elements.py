@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from rooflight.calibration.case import DTYPES, Call, Case, Cases, OutOfPool, Pool
+from rooflight.calibration.case import DTYPES, BenchmarkCase, Call, Cases, OutOfPool, TensorPool
 from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, unusual, whole
-from rooflight.hardware.tasks import Task
+from rooflight.ops.kernel_task import Task
 
 aten = torch.ops.aten
 _F, _B = torch.float32, torch.bfloat16
@@ -47,12 +47,15 @@ def elementwise_cases(seed: int, largest: int) -> Cases:
         family, taken, inputs, given, call = _ELEMENTWISE[name]
         elements = 8 * unusual(whole(u[0], 8, largest // 8))
         width = given if family == "cast" else taken
-        task = Task(family, "fp32" if width == _F else "bf16",
-                    (elements, inputs * elements * taken.itemsize, elements * given.itemsize))  # fmt: skip
-        yield Case(task, partial(_elementwise, elements, taken, max(inputs, 1), call))
+        task = Task(
+            family,
+            "fp32" if width == _F else "bf16",
+            (elements, inputs * elements * taken.itemsize, elements * given.itemsize),
+        )
+        yield BenchmarkCase(task, partial(_elementwise, elements, taken, max(inputs, 1), call))
 
 
-def _elementwise(elements: int, dtype: torch.dtype, inputs: int, call: Callable[..., Any], pool: Pool) -> Call:
+def _elementwise(elements: int, dtype: torch.dtype, inputs: int, call: Callable[..., Any], pool: TensorPool) -> Call:
     return partial(call, *(pool.take(elements, dtype=dtype) for _ in range(inputs)))
 
 
@@ -66,21 +69,20 @@ def broadcast_cases(seed: int, largest: int) -> Cases:
         size = DTYPES[precision].itemsize
         if u[3] < 0.15:
             task = Task("broadcast", precision, (rows * columns, size, rows * columns * size))
-            yield Case(task, partial(_expanded, rows, columns, DTYPES[precision]))
+            yield BenchmarkCase(task, partial(_expanded, rows, columns, DTYPES[precision]))
             continue
         by_row = u[3] < 0.6
         few = columns if by_row else rows
-        task = Task("broadcast", precision,
-                    (rows * columns, (rows * columns + few) * size, rows * columns * size))  # fmt: skip
-        yield Case(task, partial(_broadcast, rows, columns, by_row, DTYPES[precision]))
+        task = Task("broadcast", precision, (rows * columns, (rows * columns + few) * size, rows * columns * size))
+        yield BenchmarkCase(task, partial(_broadcast, rows, columns, by_row, DTYPES[precision]))
 
 
-def _broadcast(rows: int, columns: int, by_row: bool, dtype: torch.dtype, pool: Pool) -> Call:
+def _broadcast(rows: int, columns: int, by_row: bool, dtype: torch.dtype, pool: TensorPool) -> Call:
     few = pool.take(1, columns, dtype=dtype) if by_row else pool.take(rows, 1, dtype=dtype)
     return partial(torch.mul, pool.take(rows, columns, dtype=dtype), few)
 
 
-def _expanded(rows: int, columns: int, dtype: torch.dtype, pool: Pool) -> Call:
+def _expanded(rows: int, columns: int, dtype: torch.dtype, pool: TensorPool) -> Call:
     return partial(torch.div, pool.take(1, 1, dtype=dtype).expand(rows, columns), 2.0)
 
 
@@ -96,10 +98,10 @@ def strided_cases(seed: int, largest: int) -> Cases:
             continue
         nbytes = elements * DTYPES[precision].itemsize
         task = Task("strided", precision, (elements, nbytes, nbytes, run))
-        yield Case(task, partial(_strided, (outer, a, b, run), DTYPES[precision]))
+        yield BenchmarkCase(task, partial(_strided, (outer, a, b, run), DTYPES[precision]))
 
 
-def _strided(shape: tuple[int, int, int, int], dtype: torch.dtype, pool: Pool) -> Call:
+def _strided(shape: tuple[int, int, int, int], dtype: torch.dtype, pool: TensorPool) -> Call:
     return pool.take(*shape, dtype=dtype).transpose(1, 2).contiguous
 
 
@@ -109,10 +111,10 @@ def dropout_cases(seed: int, largest: int) -> Cases:
         precision = "fp32" if u[1] < 0.5 else "bf16"
         size = DTYPES[precision].itemsize
         task = Task("dropout", precision, (elements, elements * size, elements * (size + 1)))
-        yield Case(task, partial(_dropout, elements, DTYPES[precision]))
+        yield BenchmarkCase(task, partial(_dropout, elements, DTYPES[precision]))
 
 
-def _dropout(elements: int, dtype: torch.dtype, pool: Pool) -> Call:
+def _dropout(elements: int, dtype: torch.dtype, pool: TensorPool) -> Call:
     return partial(aten.native_dropout, pool.take(elements, dtype=dtype), 0.1, True)
 
 
@@ -131,10 +133,10 @@ def cat_cases(seed: int, largest: int) -> Cases:
             continue
         nbytes = elements * DTYPES[precision].itemsize
         task = Task("cat", precision, (tensors, elements, nbytes, nbytes, outer * first, contiguous, min(sizes)))
-        yield Case(task, partial(_cat, outer, sizes, contiguous, DTYPES[precision]))
+        yield BenchmarkCase(task, partial(_cat, outer, sizes, contiguous, DTYPES[precision]))
 
 
-def _cat(outer: int, sizes: list[int], contiguous: int, dtype: torch.dtype, pool: Pool) -> Call:
+def _cat(outer: int, sizes: list[int], contiguous: int, dtype: torch.dtype, pool: TensorPool) -> Call:
     if contiguous:
         return partial(torch.cat, [pool.take(outer, size, dtype=dtype) for size in sizes], 1)
     # Halves of heads that were cut from the features of a token, as a rotary embedding has them: its kernel works out
@@ -158,10 +160,10 @@ def reduce_cases(seed: int, largest: int) -> Cases:
             continue
         precision = "fp32" if u[3] < 0.5 else "bf16"
         task = Task("reduce", precision, (kept, reduced, int(innermost)))
-        yield Case(task, partial(_reduce, task))
+        yield BenchmarkCase(task, partial(_reduce, task))
 
 
-def _reduce(task: Task, pool: Pool) -> Call:
+def _reduce(task: Task, pool: TensorPool) -> Call:
     kept, reduced, innermost = task.numbers
     dtype = DTYPES[task.precision]
     if innermost:
@@ -178,10 +180,10 @@ def rows_cases(family: str, seed: int, largest: int) -> Cases:
         if not 256 <= rows * columns <= largest or (rows == 1 and columns % 64 == 0):  # a decoded token is such a row
             continue
         task = Task(family, "fp32" if u[2] < 0.5 else "bf16", (rows, columns))
-        yield Case(task, partial(_rows, task))
+        yield BenchmarkCase(task, partial(_rows, task))
 
 
-def _rows(task: Task, pool: Pool) -> Call:
+def _rows(task: Task, pool: TensorPool) -> Call:
     rows, columns = task.numbers
     dtype = DTYPES[task.precision]
     x, y = pool.take(rows, columns, dtype=dtype), pool.take(rows, columns, dtype=dtype)
@@ -207,10 +209,10 @@ def group_norm_cases(family: str, seed: int, largest: int) -> Cases:
         if rows * columns > largest:
             continue
         task = Task(family, "fp32" if u[2] < 0.5 else "bf16", (rows, columns))
-        yield Case(task, partial(_group_norm, task))
+        yield BenchmarkCase(task, partial(_group_norm, task))
 
 
-def _group_norm(task: Task, pool: Pool) -> Call:
+def _group_norm(task: Task, pool: TensorPool) -> Call:
     rows, columns = task.numbers
     dtype = DTYPES[task.precision]
     n, groups = (rows // 2, 2) if rows % 2 == 0 else (rows, 1)
@@ -220,8 +222,9 @@ def _group_norm(task: Task, pool: Pool) -> Call:
     if task.family == "group-norm-forward":
         return partial(aten.native_group_norm, x, weight, bias, n, shape[1], shape[2], groups, 1e-5)
     mean, scale = (torch.ones(n, groups, device=x.device, dtype=dtype) for _ in range(2))
-    return partial(aten.native_group_norm_backward, grad, x, mean, scale, weight, n, shape[1], shape[2], groups,
-                   [True, True, True])  # fmt: skip
+    return partial(
+        aten.native_group_norm_backward, grad, x, mean, scale, weight, n, shape[1], shape[2], groups, [True, True, True]
+    )
 
 
 def batch_norm_cases(family: str, seed: int, largest: int, *, cuda: bool) -> Cases:
@@ -237,10 +240,10 @@ def batch_norm_cases(family: str, seed: int, largest: int, *, cuda: bool) -> Cas
             return
         precision = "fp32" if u[4] < 0.5 else "bf16"
         task = Task(family, precision, (n, c, side * side, channels_last))
-        yield Case(task, partial(_batch_norm, task, side))
+        yield BenchmarkCase(task, partial(_batch_norm, task, side))
 
 
-def _batch_norm(task: Task, side: int, pool: Pool) -> Call:
+def _batch_norm(task: Task, side: int, pool: TensorPool) -> Call:
     n, c, _, channels_last = task.numbers
     dtype = DTYPES[task.precision]
     if "cudnn" in task.family and dtype == _B:
@@ -260,13 +263,15 @@ def _batch_norm(task: Task, side: int, pool: Pool) -> Call:
         if way != "backward":
             return partial(aten.cudnn_batch_norm, x, weight, bias, mean, variance, way == "train", 0.1, 1e-5)
         _, saved_mean, saved_scale, reserve = aten.cudnn_batch_norm(x, weight, bias, mean, variance, True, 0.1, 1e-5)
-        return partial(aten.cudnn_batch_norm_backward, x, grad, weight, mean, variance, saved_mean, saved_scale, 1e-5,
-                       reserve)  # fmt: skip
+        return partial(
+            aten.cudnn_batch_norm_backward, x, grad, weight, mean, variance, saved_mean, saved_scale, 1e-5, reserve
+        )
     if way != "backward":
         return partial(aten.native_batch_norm, x, weight, bias, mean, variance, way == "train", 0.1, 1e-5)
     saved, scale = (torch.ones(c, device=x.device, dtype=_kept(x)) for _ in range(2))
-    return partial(aten.native_batch_norm_backward, grad, x, weight, mean, variance, saved, scale, True, 1e-5,
-                   [True, True, True])  # fmt: skip
+    return partial(
+        aten.native_batch_norm_backward, grad, x, weight, mean, variance, saved, scale, True, 1e-5, [True, True, True]
+    )
 
 
 def embedding_cases(family: str, seed: int, largest: int) -> Cases:
@@ -277,10 +282,10 @@ def embedding_cases(family: str, seed: int, largest: int) -> Cases:
             continue  # too much, or the tokens of a batch that is decoded
         numbers = (rows, columns) if family.endswith("forward") else (rows, columns, vocabulary)
         task = Task(family, "fp32" if u[2] < 0.5 else "bf16", numbers)
-        yield Case(task, partial(_embedding, task, vocabulary))
+        yield BenchmarkCase(task, partial(_embedding, task, vocabulary))
 
 
-def _embedding(task: Task, vocabulary: int, pool: Pool) -> Call:
+def _embedding(task: Task, vocabulary: int, pool: TensorPool) -> Call:
     rows, columns = task.numbers[:2]
     dtype = DTYPES[task.precision]
     indices = torch.randint(0, vocabulary, (rows,), device=pool.device)
@@ -301,10 +306,10 @@ def pool_cases(family: str, seed: int, largest: int) -> Cases:
         out = (side - kernel) // stride + 1
         precision = "fp32" if u[4] < 0.5 else "bf16"
         task = Task(family, precision, (n * c, side, side, kernel, stride, out * out, int(u[5] < 0.2)))
-        yield Case(task, partial(_pool, task, n))
+        yield BenchmarkCase(task, partial(_pool, task, n))
 
 
-def _pool(task: Task, n: int, pool: Pool) -> Call:
+def _pool(task: Task, n: int, pool: TensorPool) -> Call:
     planes, h, w, kernel, stride, _, channels_last = task.numbers
     dtype = DTYPES[task.precision]
     c = planes // n
@@ -344,7 +349,7 @@ def foreach_cases(seed: int, largest: int) -> Cases:
         precision = "fp32" if u[3] < 0.5 else "bf16"
         nbytes = sum(sizes) * DTYPES[precision].itemsize
         task = Task("foreach", precision, (tensors, sum(sizes), lists * nbytes, written * nbytes))
-        yield Case(task, partial(_foreach, sizes, lists, DTYPES[precision], call))
+        yield BenchmarkCase(task, partial(_foreach, sizes, lists, DTYPES[precision], call))
 
 
 def tensor_sizes(tensors: int, elements: int) -> list[int]:
@@ -353,7 +358,7 @@ def tensor_sizes(tensors: int, elements: int) -> list[int]:
     return [max(8, int(elements * weight / sum(weights)) // 8 * 8) for weight in weights]
 
 
-def _foreach(sizes: list[int], lists: int, dtype: torch.dtype, call: Callable[..., Any], pool: Pool) -> Call:
+def _foreach(sizes: list[int], lists: int, dtype: torch.dtype, call: Callable[..., Any], pool: TensorPool) -> Call:
     taken = [[pool.take(size, dtype=dtype) for size in sizes] for _ in range(lists)]
     for tensor in taken[0]:
         tensor.abs_()
@@ -369,18 +374,19 @@ def fused_cases(family: str, seed: int, largest: int) -> Cases:
         nbytes = sum(sizes) * DTYPES[precision].itemsize
         reads, writes = (3, 2) if family == "fused-sgd" else (4, 3)
         task = Task(family, precision, (tensors, sum(sizes), reads * nbytes, writes * nbytes))
-        yield Case(task, partial(_fused, task, sizes))
+        yield BenchmarkCase(task, partial(_fused, task, sizes))
 
 
-def _fused(task: Task, sizes: list[int], pool: Pool) -> Call:
+def _fused(task: Task, sizes: list[int], pool: TensorPool) -> Call:
     if pool.device.type == "cpu":
         raise OutOfPool
     # Not cut from the pool, which others write: the root of a second moment below zero is no number, which takes
     # up to twice as long to compute with.
     lists = [[pool.own(size, dtype=DTYPES[task.precision]) for size in sizes] for _ in range(4)]
     if task.family == "fused-sgd":
-        options: dict[str, Any] = dict(weight_decay=0.0, momentum=0.9, lr=1e-9, dampening=0.0, nesterov=False,
-                                       maximize=False, is_first_step=False)  # fmt: skip
+        options: dict[str, Any] = dict(
+            weight_decay=0.0, momentum=0.9, lr=1e-9, dampening=0.0, nesterov=False, maximize=False, is_first_step=False
+        )
         return partial(aten._fused_sgd_, lists[0], lists[1], lists[2], **options)
     steps = [torch.ones((), device=pool.device) for _ in sizes]
     options = dict(lr=1e-9, beta1=0.9, beta2=0.999, weight_decay=0.01, eps=1e-8, amsgrad=False, maximize=False)

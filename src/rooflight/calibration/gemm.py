@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
-from rooflight.calibration.case import DTYPES, Call, Case, Cases, Pool
+from rooflight.calibration.case import DTYPES, BenchmarkCase, Call, Cases, TensorPool
 from rooflight.calibration.sampling import choice, is_power_of_two, points, unusual, whole
-from rooflight.hardware.tasks import Task
+from rooflight.ops.kernel_task import Task
 
 _LAYOUTS = ((4, 1), (3, 0), (3, 2), (0.5, 3))  # the bits: a transposed (2), b transposed (1)
 
@@ -38,7 +38,7 @@ def gemm_cases(precision: str, peak: float, seed: int, longest_s: float) -> Case
         # A single row or column lies in memory the same way round or the other.
         turned = layout >> 1 if m > 1 and k > 1 else 0
         task = Task("gemm", precision, (1, m, n, k, turned, layout & 1, bias))
-        yield Case(task, partial(_product, task))
+        yield BenchmarkCase(task, partial(_product, task))
 
 
 def batched_cases(precision: str, peak: float, seed: int, longest_s: float) -> Cases:
@@ -53,10 +53,10 @@ def batched_cases(precision: str, peak: float, seed: int, longest_s: float) -> C
         if 2 * batch * m * n * k / peak > longest_s or batch * (m * n + m * k + n * k) > 3e8:
             continue
         task = Task("gemm", precision, (batch, m, n, k, layout >> 1, layout & 1, 0))
-        yield Case(task, partial(_product, task))
+        yield BenchmarkCase(task, partial(_product, task))
 
 
-def _product(task: Task, pool: Pool) -> Call:
+def _product(task: Task, pool: TensorPool) -> Call:
     batch, m, n, k, a_transposed, b_transposed, bias = task.numbers
     dtype = DTYPES[task.precision]
     a = pool.take(batch, k, m, dtype=dtype).mT if a_transposed else pool.take(batch, m, k, dtype=dtype)

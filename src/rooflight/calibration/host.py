@@ -19,8 +19,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rooflight.estimation.api import estimate
 from rooflight.ledger import StepKind, Value
-from rooflight.prediction.host import cost_of, is_narrow, parts_of
+from rooflight.step.host_calls import cost_of, is_narrow, parts_of
 
 _LENGTH = 24
 _BLOCKS = 10
@@ -30,7 +31,7 @@ _IN_A_ROW = 4
 _PHASES = ("infer", "forward", "backward")
 
 
-class _Attention(nn.Module):
+class _AttentionLoop(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         heads = x.view(2, 16, 4, 16).transpose(1, 2)
         return F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(2, 16, 64)
@@ -81,7 +82,7 @@ _CHAINS: dict[str, _Made] = {
     "conv": (lambda: nn.Conv2d(16, 16, 3, padding=1, bias=False), (2, 16, 8, 8)),
     "batch-norm": (lambda: nn.BatchNorm2d(16), (2, 16, 8, 8)),
     "layer-norm": (lambda: nn.LayerNorm(64), (2, 16, 64)),
-    "attention": (_Attention, (2, 16, 64)),
+    "attention": (_AttentionLoop, (2, 16, 64)),
     "pool": (lambda: nn.MaxPool2d(3, 1, 1), (2, 16, 8, 8)),
 }
 
@@ -121,16 +122,20 @@ class HostBench:
     def __init__(self, device: torch.device) -> None:
         self._chains = {name: _Chain(_repeated(name), shape, device) for name, (_, shape) in _CHAINS.items()}
         if device.type == "cuda":
-            self._chains |= {f"{name}.bf16": _Chain(_repeated(name), shape, device, torch.bfloat16)
-                             for name, (_, shape) in _CHAINS.items() if name != "view"}  # fmt: skip
+            self._chains |= {
+                f"{name}.bf16": _Chain(_repeated(name), shape, device, torch.bfloat16)
+                for name, (_, shape) in _CHAINS.items()
+                if name != "view"
+            }
         self._mixture = _Chain(_mixed(), _CHAINS["view"][1], device)
-        self._optimizers = {(name, count): _Optimizer(device, make, count)
-                            for name, make in _OPTIMIZERS.items() for count in _TENSORS}  # fmt: skip
+        self._optimizers = {
+            (name, count): _Optimizer(device, make, count) for name, make in _OPTIMIZERS.items() for count in _TENSORS
+        }
         self._shortest = _ShortestStep(device)
         self.rounds = 0
 
     def time_once(self) -> None:
-        everything: tuple[_Timed, ...] = (
+        everything: tuple[_TimedCalls, ...] = (
             *self._chains.values(),
             self._mixture,
             *self._optimizers.values(),
@@ -155,8 +160,14 @@ class HostBench:
         for ending, narrow in (("", False), (".bf16", True)):
             chains = [chain for key, chain in self._chains.items() if key.endswith(".bf16") == narrow]
             for phase in _PHASES:
-                names = sorted({name for chain in chains for name, precision in chain.parts[phase]
-                                if is_narrow(precision) == narrow})  # fmt: skip
+                names = sorted(
+                    {
+                        name
+                        for chain in chains
+                        for name, precision in chain.parts[phase]
+                        if is_narrow(precision) == narrow
+                    }
+                )
                 if not names:
                     continue  # no GPU, no chains in 16 bits
                 counts = np.zeros((len(chains), len(names)))
@@ -236,13 +247,14 @@ def _settled(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-class _Timed(Protocol):
+class _TimedCalls(Protocol):
     def time_once(self) -> None: ...
 
 
 class _Chain:
-    def __init__(self, chain: nn.Module, shape: tuple[int, ...], device: torch.device,
-                 dtype: torch.dtype = torch.float32) -> None:  # fmt: skip
+    def __init__(
+        self, chain: nn.Module, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.chain = chain.to(device, dtype)
         self.x = torch.randn(shape, device=device).to(dtype)
         self.parts = _parts(self.chain, self.x, device.type)
@@ -275,8 +287,6 @@ class _Chain:
 
 def _parts(chain: nn.Module, x: torch.Tensor, target: str) -> dict[str, Counter[tuple[str, str]]]:
     """Classes of ops in the chain by phase, as prediction sees them in a ledger of it."""
-    from rooflight.estimation.api import estimate
-
     found: dict[str, Counter[tuple[str, str]]] = {phase: Counter() for phase in _PHASES}
     steps: tuple[tuple[StepKind, dict[str, Any]], ...] = (("infer", {}), ("train", {"loss": "mse", "optimizer": "sgd"}))
     for step, options in steps:
@@ -298,8 +308,9 @@ _TENSORS = (20, 220)
 
 
 class _Optimizer:
-    def __init__(self, device: torch.device, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
-                 count: int) -> None:  # fmt: skip
+    def __init__(
+        self, device: torch.device, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], count: int
+    ) -> None:
         self.device = device
         parameters = [nn.Parameter(torch.ones(8, device=device)) for _ in range(count)]
         for parameter in parameters:

@@ -46,8 +46,9 @@ def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
             continue
         # Channels last are few for their time: cuDNN compiles a kernel for most of them, for a fifth of a second.
         for layout, last, shares in (("", False, _CONVOLUTION), (", channels last", True, _CHANNELS_LAST)):
-            cases = convolution.convolution_cases(precision, peak, 30 + 10 * last + number, longest_s,
-                                                  channels_last=last)  # fmt: skip
+            cases = convolution.convolution_cases(
+                precision, peak, 30 + 10 * last + number, longest_s, channels_last=last
+            )
             add(f"convolution {precision}{layout}", cases, shares.get(precision, 1))
         for place, kernel in enumerate(("cudnn", "flash", "efficient")):
             if kernel in _KERNELS_OF.get(precision, ()):
@@ -57,8 +58,9 @@ def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
                 kernel_set = partial(attention.kernel_set, kernel)
                 plan.append(Chapter(f"{kernel} attention {precision}", cases, share, kernel_set, chosen=True))
                 cases = attention.cached_cases(kernel, precision, peak, 70 + 3 * number + place, longest_s)
-                plan.append(Chapter(f"{kernel} attention to a cache {precision}", cases, 0.3 * share, kernel_set,
-                                    chosen=True))  # fmt: skip
+                plan.append(
+                    Chapter(f"{kernel} attention to a cache {precision}", cases, 0.3 * share, kernel_set, chosen=True)
+                )
     return plan + memory_plan(largest, cuda=True)
 
 
@@ -69,17 +71,29 @@ def cpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
         plan += [
             Chapter(f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s), 12),
             Chapter(f"batched gemm {precision}", gemm.batched_cases(precision, peak, 20 + number, longest_s), 4),
-            Chapter(f"convolution {precision}",
-                    convolution.convolution_cases(precision, peak, 30 + number, longest_s, channels_last=False), 20),
-            Chapter(f"convolution {precision}, channels last",
-                    convolution.convolution_cases(precision, peak, 40 + number, longest_s, channels_last=True), 6),
-            Chapter(f"flash attention {precision}",
-                    attention.attention_cases("flash", precision, peak, 50 + number, longest_s), 6,
-                    partial(attention.kernel_set, "flash")),
-            Chapter(f"flash attention to a cache {precision}",
-                    attention.cached_cases("flash", precision, peak, 70 + number, longest_s, largest=1e8), 3,
-                    partial(attention.kernel_set, "flash")),
-        ]  # fmt: skip
+            Chapter(
+                f"convolution {precision}",
+                convolution.convolution_cases(precision, peak, 30 + number, longest_s, channels_last=False),
+                20,
+            ),
+            Chapter(
+                f"convolution {precision}, channels last",
+                convolution.convolution_cases(precision, peak, 40 + number, longest_s, channels_last=True),
+                6,
+            ),
+            Chapter(
+                f"flash attention {precision}",
+                attention.attention_cases("flash", precision, peak, 50 + number, longest_s),
+                6,
+                partial(attention.kernel_set, "flash"),
+            ),
+            Chapter(
+                f"flash attention to a cache {precision}",
+                attention.cached_cases("flash", precision, peak, 70 + number, longest_s, largest=1e8),
+                3,
+                partial(attention.kernel_set, "flash"),
+            ),
+        ]
     return plan + memory_plan(largest, cuda=False)
 
 

@@ -18,16 +18,17 @@ import torch
 
 from rooflight import __version__
 from rooflight.calibration.ceilings import ceilings
-from rooflight.calibration.clock import Clock, CpuClock, GpuClock
+from rooflight.calibration.clock import BenchmarkClock, CpuClock, GpuClock
 from rooflight.calibration.collectives import all_reduce_bandwidths
 from rooflight.calibration.host import gap_seconds, host_costs
 from rooflight.calibration.plan import Chapter, cpu_plan, gpu_plan
 from rooflight.calibration.workspaces import record
 from rooflight.errors import BadFile
-from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, Points
-from rooflight.hardware.workspace_points import WorkspacePoints, by_precision
+from rooflight.hardware.calibration import FORMAT_VERSION, Calibration, TimedPoints
+from rooflight.hardware.workspaces import WorkspacePoints, by_precision
 from rooflight.ledger import Value
-from rooflight.measurement.machine.conditions import Conditions, cuda_version, device_name, driver_version
+from rooflight.machine.conditions import Conditions
+from rooflight.machine.installed_gpus import cuda_version, device_name, driver_version
 
 Progress = Callable[[str, float], None]
 """What is being measured, and which part of the time has gone."""
@@ -52,8 +53,8 @@ class Bench:
     seconds: float
 
 
-class Journal:
-    """What is done so far, kept in a file, so that a calibration that was cut off goes on where it was."""
+class CalibrationJournal:
+    """What is done so far, kept in a file, so that an interrupted calibration can be resumed."""
 
     def __init__(self, path: Path | None, identity: dict[str, Any]) -> None:
         self._path = path
@@ -102,10 +103,16 @@ def calibrate(bench: Bench, progress: Progress, journal_path: Path | None = None
     kind = bench.device.type
     begun = time.monotonic()
     name = device_name(kind) or kind
-    journal = Journal(journal_path, {
-        "rooflight": __version__, "torch": str(torch.__version__), "device": name, "driver": driver_version() if kind ==
-        "cuda" else None, "seconds": bench.seconds,
-    })  # fmt: skip
+    journal = CalibrationJournal(
+        journal_path,
+        {
+            "rooflight": __version__,
+            "torch": str(torch.__version__),
+            "device": name,
+            "driver": driver_version() if kind == "cuda" else None,
+            "seconds": bench.seconds,
+        },
+    )
     conditions = Conditions(kind)
     conditions.before()
     with warnings.catch_warnings():
@@ -116,13 +123,21 @@ def calibrate(bench: Bench, progress: Progress, journal_path: Path | None = None
         _workspaces(bench, journal, progress)
     progress("done", 1.0)
     calibration = Calibration(
-        format_version=FORMAT_VERSION, rooflight=__version__, torch=str(torch.__version__), device=name,
-        cuda=cuda_version(), cudnn=_cudnn() if kind == "cuda" else None,
-        driver=driver_version() if kind == "cuda" else None, made=date.today().isoformat(),
-        seconds=round(time.monotonic() - begun, 1), conditions=conditions.after(),
-        ceilings=values["ceilings"], host=values["host"], points=_points(journal),
+        format_version=FORMAT_VERSION,
+        rooflight=__version__,
+        torch=str(torch.__version__),
+        device=name,
+        cuda=cuda_version(),
+        cudnn=_cudnn() if kind == "cuda" else None,
+        driver=driver_version() if kind == "cuda" else None,
+        made=date.today().isoformat(),
+        seconds=round(time.monotonic() - begun, 1),
+        conditions=conditions.after(),
+        ceilings=values["ceilings"],
+        host=values["host"],
+        points=_points(journal),
         workspaces=tuple(WorkspacePoints(*some) for some in sorted(journal.done.get(_WORKSPACES, {}).items())),
-    )  # fmt: skip
+    )
     journal.close()
     return calibration
 
@@ -132,16 +147,20 @@ def _cudnn() -> str | None:
     return None if version is None else str(version)
 
 
-def _values(bench: Bench, journal: Journal, progress: Progress) -> dict[str, dict[str, Value]]:
+def _values(bench: Bench, journal: CalibrationJournal, progress: Progress) -> dict[str, dict[str, Value]]:
     """The host first: a profiler that ran before slows every launch for as long as the process lives."""
     kind = bench.device.type
     sections: dict[str, Callable[[], dict[str, Value]]] = {
         "host": lambda: _host(bench),
         "ceilings": lambda: ceilings(
-            bench.device, [p for p in bench.peaks if kind == "cuda" or p == "fp32"], side=_SIDE[kind],
-            megabytes=_MEGABYTES[kind], cache_bytes=bench.cache_bytes, seconds=_CEILING_S[kind],
+            bench.device,
+            [p for p in bench.peaks if kind == "cuda" or p == "fp32"],
+            side=_SIDE[kind],
+            megabytes=_MEGABYTES[kind],
+            cache_bytes=bench.cache_bytes,
+            seconds=_CEILING_S[kind],
         ),
-    }  # fmt: skip
+    }
     found = {}
     for section, make in sections.items():
         if section not in journal.done:
@@ -162,7 +181,7 @@ def _host(bench: Bench) -> dict[str, Value]:
     return found
 
 
-def _chapters(bench: Bench, journal: Journal, progress: Progress) -> None:
+def _chapters(bench: Bench, journal: CalibrationJournal, progress: Progress) -> None:
     plan = plan_for(bench)
     left = [chapter for chapter in plan if chapter.name not in journal.done]
     whole = sum(chapter.share for chapter in plan)
@@ -177,7 +196,7 @@ def _chapters(bench: Bench, journal: Journal, progress: Progress) -> None:
                 gone += chapter.share
 
 
-def _workspaces(bench: Bench, journal: Journal, progress: Progress) -> None:
+def _workspaces(bench: Bench, journal: CalibrationJournal, progress: Progress) -> None:
     """Last: the clock's memory is free again, and nothing is timed any more that other layers in cuDNN's caches could
     disturb."""
     share = _WORKSPACES_SHARE[bench.device.type]
@@ -193,7 +212,7 @@ def _workspaces(bench: Bench, journal: Journal, progress: Progress) -> None:
     journal.keep(_WORKSPACES, by_precision(record(bench.device, seconds, told).points))
 
 
-def timed_rows(clock: Clock, chapter: Chapter, until: float) -> dict[str, list[list[int]]]:
+def timed_rows(clock: BenchmarkClock, chapter: Chapter, until: float) -> dict[str, list[list[int]]]:
     """By family and precision: a task's numbers, nanoseconds warm and cold, kernels."""
     rows: dict[str, list[list[int]]] = {}
     with chapter.setting():
@@ -211,7 +230,7 @@ def plan_for(bench: Bench) -> list[Chapter]:
     return cpu_plan(bench.peaks, largest=4_000_000, longest_s=20e-3)
 
 
-def clock_for(bench: Bench) -> Clock:
+def clock_for(bench: Bench) -> BenchmarkClock:
     if bench.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info()
         clock: GpuClock | CpuClock = GpuClock(bench.device, bench.cache_bytes, int(min(6 << 30, free / 8)))
@@ -223,7 +242,7 @@ def clock_for(bench: Bench) -> Clock:
     return clock
 
 
-def _points(journal: Journal) -> tuple[Points, ...]:
+def _points(journal: CalibrationJournal) -> tuple[TimedPoints, ...]:
     rows: dict[str, list[list[int]]] = {}
     for section, found in journal.done.items():
         if section not in ("host", "ceilings", _WORKSPACES):
@@ -232,5 +251,5 @@ def _points(journal: Journal) -> tuple[Points, ...]:
     found = []
     for key, some in sorted(rows.items()):
         family, _, precision = key.partition(" ")
-        found.append(Points(family, precision, some))
+        found.append(TimedPoints(family, precision, some))
     return tuple(found)

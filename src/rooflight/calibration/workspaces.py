@@ -12,12 +12,11 @@ from datetime import date
 
 import torch
 
-from rooflight.calibration.case import OutOfPool, Pool, precision_set
+from rooflight.calibration.case import OutOfPool, TensorPool, precision_set
 from rooflight.calibration.convolution import WAYS, call_of, output_size
 from rooflight.calibration.sampling import KNOWN_SIDES, choice, points, whole
-from rooflight.hardware.tasks import Task
-from rooflight.hardware.workspace_points import WorkspacePoints
-from rooflight.hardware.workspaces import FORMAT_VERSION, Workspaces
+from rooflight.hardware.workspaces import FORMAT_VERSION, WorkspacePoints, Workspaces
+from rooflight.ops.kernel_task import Task
 
 Numbers = tuple[int, ...]
 SHARES = {("tf32", 0): 26, ("bf16", 0): 30, ("fp32", 0): 12, ("tf32", 1): 12, ("bf16", 1): 16, ("fp32", 1): 4}
@@ -83,7 +82,7 @@ def borrowed_bytes(call: Callable[[], object]) -> int:
 
 def record(device: torch.device, seconds: float, progress: Callable[[str], None]) -> Workspaces:
     """As many layers as there is time for, on a CUDA device."""
-    pool = Pool(device, int(min(6 << 30, torch.cuda.mem_get_info(device)[0] / 8)))
+    pool = TensorPool(device, int(min(6 << 30, torch.cuda.mem_get_info(device)[0] / 8)))
     rows: dict[str, list[list[int]]] = {}
     for number, ((precision, last), share) in enumerate(SHARES.items()):
         progress(f"workspaces {precision}{', channels last' if last else ''}")
@@ -96,13 +95,16 @@ def record(device: torch.device, seconds: float, progress: Callable[[str], None]
                 if max(borrowed) >= 0:
                     rows.setdefault(precision, []).append([*layer, *borrowed])
     return Workspaces(
-        format_version=FORMAT_VERSION, device=torch.cuda.get_device_name(device), torch=str(torch.__version__),
-        cudnn=str(torch.backends.cudnn.version()), made=date.today().isoformat(),
+        format_version=FORMAT_VERSION,
+        device=torch.cuda.get_device_name(device),
+        torch=str(torch.__version__),
+        cudnn=str(torch.backends.cudnn.version()),
+        made=date.today().isoformat(),
         points=tuple(WorkspacePoints(precision, some) for precision, some in sorted(rows.items())),
-    )  # fmt: skip
+    )
 
 
-def _tried(task: Task, pool: Pool) -> int:
+def _tried(task: Task, pool: TensorPool) -> int:
     """-1: it is too large for here, or cuDNN has nothing for it."""
     pool.reset()
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.terminal import progress, say
+from rooflight.commands.terminal import complain, progress, say
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.spec import StepSpec
 
@@ -21,19 +21,30 @@ _LEAST_S, _MOST_S = 5, 3600
 
 @click.command(short_help="measure this device, so that predictions for it are calibrated")
 @click.option("--on", "where", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU if there is one.")
-@click.option("--as", "described", metavar="DEVICE", help="What the GPU is, where it is not recognised: name or .toml.")
-@click.option("--seconds", type=float, default=130, show_default=True,
-              help="For the micro-benchmarks; start and ceilings come on top.")  # fmt: skip
+@click.option(
+    "--as",
+    "described",
+    metavar="DEVICE",
+    help="Device to calibrate as, if the GPU is not recognised: a name or a .toml file.",
+)
+@click.option(
+    "--seconds",
+    type=float,
+    default=130,
+    show_default=True,
+    help="Time for the micro-benchmarks; start-up and sustained peaks take extra time.",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: where `rooflight predict` looks.")
-@click.option("--force", is_flag=True, help="Write over an existing file.")
-@click.option("--fresh", is_flag=True, help="Begin anew instead of going on where an earlier run was cut off.")
-def command(where: str | None, described: str | None, seconds: float, output: Path | None, force: bool,
-            fresh: bool) -> None:  # fmt: skip
-    """Time this device with micro-benchmarks of its own choosing: matrix products, convolutions, attention, memory, the
-    host; and see what memory cuDNN borrows. The result is a file that `rooflight predict` uses for this device; its
-    times are carried over to others.
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option("--fresh", is_flag=True, help="Start again instead of resuming an interrupted run.")
+def command(
+    where: str | None, described: str | None, seconds: float, output: Path | None, force: bool, fresh: bool
+) -> None:
+    """Time this device with micro-benchmarks: matrix products, convolutions, attention, memory, the host; and measure
+    the workspace memory of cuDNN's convolutions. The result is a file that `rooflight predict` uses for this device,
+    and from which it transfers times to others.
 
-    A calibration that is cut off goes on where it was.
+    The same command resumes a calibration that was interrupted.
     """
     if not _LEAST_S <= seconds <= _MOST_S:
         raise BadInput(f"--seconds must lie between {_LEAST_S} and {_MOST_S}, got {seconds:g}")
@@ -59,14 +70,12 @@ def command(where: str | None, described: str | None, seconds: float, output: Pa
     except OSError as error:
         raise BadInput(f"cannot write to {path.parent}: {error.strerror}; choose another place with -o") from None
     if journal.exists():
-        say(f"going on with {journal}; --fresh begins anew")
+        say(f"resuming {journal}; --fresh starts again")
     try:
         with progress("starting", count="{task.percentage:.0f}%") as bar:
             calibration = calibrate(bench, lambda doing, part: bar.show(doing, part, 1), journal)
     except KeyboardInterrupt:
-        click.echo(
-            f"rooflight: interrupted; what is done is kept in {journal}: the same command goes on from there", err=True
-        )
+        complain(f"interrupted; what is done is kept in {journal}: the same command resumes it")
         sys.exit(130)
     _write(calibration, path, force=force)
     _summary(calibration, path, name)
@@ -78,7 +87,7 @@ def _bench(where: str | None, seconds: float, described: str | None) -> tuple[Be
     from rooflight.calibration.run import Bench
     from rooflight.hardware.device import Device
     from rooflight.hardware.devices import find
-    from rooflight.hardware.recognise import this_device
+    from rooflight.machine.recognise import this_device
 
     on_gpu = torch.cuda.is_available() if where is None else where == "cuda"
     if on_gpu and not torch.cuda.is_available():
@@ -120,15 +129,15 @@ def _default_path(name: str) -> Path:
 
 def _write(calibration: Calibration, path: Path, *, force: bool) -> None:
     from rooflight.files import write_atomically
-    from rooflight.hardware.calibration import encode
+    from rooflight.hardware.recorded_tables import encode
 
     write_atomically(path, encode(calibration), force=force)
 
 
 def _summary(calibration: Calibration, path: Path, name: str) -> None:
-    from rooflight import units
+    from rooflight import formatting
     from rooflight.commands.output import emit
-    from rooflight.prediction.asked import waited_much
+    from rooflight.prediction.resolve_devices import waited_much
 
     points = sum(len(some.rows) for some in calibration.points)
     layers = sum(len(some.rows) for some in calibration.workspaces)
@@ -142,6 +151,6 @@ def _summary(calibration: Calibration, path: Path, name: str) -> None:
         if key.endswith(".burst"):
             continue
         unit = "FLOP/s" if key.startswith("gemm") else "B/s"
-        emit(f"  {key:12} {units.count(value.value) + unit:>14}   {value.origin}")
+        emit(f"  {key:12} {formatting.count(value.value) + unit:>14}   {value.origin}")
     where = None if path == _default_path(name) else path
     emit(f"wrote {path}; use it with: {StepSpec(model='resnet50').command('predict', on=name, calibration=where)}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rooflight.claims import check, read_claims
+from rooflight.analysis.claims import check, read_claims
 from rooflight.commands.output import show
 from rooflight.commands.terminal import say
 from rooflight.files import load
-from rooflight.reporting.claims_tables import claims_document
+from rooflight.reporting.sections.claims_tables import claims_document
 
 WRONG = 1
 """Exit code when something in the table is wrong, or nothing of it could be checked: a table that cannot be read at all

@@ -28,31 +28,46 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
     metavar="FILE",
     help="Check a table of claims (CSV: layer, quantity, value, ...) against A instead of comparing with B.",
 )
-@click.option("--strict", is_flag=True, help="With --claims: what is right only under another convention is wrong.")
+@click.option(
+    "--strict", is_flag=True, help="With --claims: a value that is right only under another convention counts as wrong."
+)
 @table_options
-@click.option("--on", metavar="DEVICE", help="Where the times of an estimate are predicted: of A alone, or of B.")
-@form_options(json="Print one JSON document: both headers, totals, rows, memory.", csv="Print the rows as CSV.",
-              output="Write to FILE: .json, .csv or .md.")  # fmt: skip
-def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, depth: int | None, unfold: bool,
-            on: str | None, **form: Any) -> None:  # fmt: skip
+@click.option("--on", metavar="DEVICE", help="GPU to predict the times of an estimate for (of A alone, or of B).")
+@form_options(
+    json="Print one JSON document: both headers, totals, rows, memory.",
+    csv="Print the rows as CSV.",
+    output="Write to FILE: .json, .csv or .md.",
+)
+def command(
+    a: Path,
+    b: Path | None,
+    claims: Path | None,
+    strict: bool,
+    by: By,
+    depth: int | None,
+    unfold: bool,
+    on: str | None,
+    **form: Any,
+) -> None:
     """Put two saved ledgers side by side and say why they differ: estimate and measurement, eager and compiled, two
-    precisions, two batches. Without B, a measured A beside what the mathematics says of the same step; an estimate
-    beside what is predicted of it with --on.
+    precisions, two batches. Without B, a measured A beside the estimate of the same step, or an estimate
+    beside its prediction on the GPU given with --on.
 
     The gap of every quantity is split into causes with their evidence (tile padding, layout kernels, a fast algorithm,
     L2 hits, launches, ...) and what none of them explains. What was measured gets a verdict and advice.
 
     A and B are files that `rooflight estimate -o` or `rooflight measure -o` saved, or recorded:NAME, a measurement
-    that comes with rooflight (see `rooflight list recordings`). Ratios are B by A. The memory of an estimate is
+    that comes with rooflight (see `rooflight list recordings`). Ratios are B/A. The memory of an estimate is
     predicted for the GPU of the other side.
 
-    With --claims there is no B: every row of somebody's own table is checked against A, and what is wrong is said with
-    the mistake that gives it. The exit code is then 0 when nothing is wrong, 1 when something is or when no row could
-    be checked, and 2 when the table cannot be read. Multiply-adds called FLOPs, or KiB called KB, are right under
-    another convention: with --strict they are wrong.
+    With --claims there is no B: every row of somebody's own table is checked against A, and a wrong value is shown
+    with the mistake that leads to it. The exit code is then 0 when nothing is wrong, 1 when something is or when no
+    row could be checked, and 2 when the table cannot be read. Multiply-adds called FLOPs, or KiB called KB, are
+    right under another convention: with --strict they are wrong.
     """
-    to = one_form(form, _FORMS, must="must end in .json, .csv or .md; a page is made by `rooflight report A B -o "
-                  "page.html`")  # fmt: skip
+    to = one_form(
+        form, _FORMS, must="must end in .json, .csv or .md; a page is made by `rooflight report A B -o page.html`"
+    )
     output, force = form["output"], form["force"]
     if claims is not None:
         from rooflight.commands.claims_output import check_claims
@@ -63,11 +78,11 @@ def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, 
         return
     if strict:
         raise BadInput("--strict is of --claims: give a table of claims with it, or leave it out")
+    from rooflight.analysis.comparison.sides import Comparison, with_its_estimate
     from rooflight.commands.output import show
     from rooflight.commands.terminal import say
-    from rooflight.comparison.sides import Comparison, with_its_estimate
     from rooflight.files import load
-    from rooflight.reporting.compare_tables import compare_document
+    from rooflight.reporting.sections.compare_tables import compare_document
 
     device = None if on is None else _device(on)
     comparison = with_its_estimate(load(a), str(a), on=device) if b is None else Comparison(load(a), load(b), on=device)
@@ -77,7 +92,7 @@ def command(a: Path, b: Path | None, claims: Path | None, strict: bool, by: By, 
 
 
 def _device(name: str) -> Device:
-    from rooflight.prediction.asked import devices_of
+    from rooflight.prediction.resolve_devices import devices_of
 
     found = devices_of(name, None)
     if len(found) != 1 or found[0].kind != "gpu":

@@ -50,7 +50,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 
-class _Layers(ShellComplete):
+class _LayerNames(ShellComplete):
     """Layers of the model or the ledger before --explain: click forgets what stands before an option without value."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
@@ -59,7 +59,7 @@ class _Layers(ShellComplete):
         return super().get_completions(args, incomplete)
 
 
-class _Bash(_Layers, BashComplete):
+class _Bash(_LayerNames, BashComplete):
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
@@ -74,11 +74,11 @@ class _Bash(_Layers, BashComplete):
         return f"{item.type},{str(item.value).removeprefix(typed[:cut])}"
 
 
-class _Zsh(_Layers, ZshComplete):
+class _Zsh(_LayerNames, ZshComplete):
     pass
 
 
-class _Fish(_Layers, FishComplete):
+class _Fish(_LayerNames, FishComplete):
     # h200,a100 is one word: only the first comma divides the kind from the word.
     source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
 
@@ -86,7 +86,7 @@ class _Fish(_Layers, FishComplete):
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
 
 
-@click.command(short_help="what your shell needs to complete words with Tab")
+@click.command(short_help="shell completion with Tab")
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 def command(shell: str) -> None:
     """Print the script with which a SHELL completes verbs, options, models, devices, recordings and layers.
@@ -163,7 +163,7 @@ def _one_device(context: click.Context, parameter: click.Parameter, incomplete: 
 
 
 def _ledgers(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from rooflight.recorded import PREFIX, names
+    from rooflight.recordings import PREFIX, names
 
     return _with_files((PREFIX + name for name in names()), incomplete)
 
@@ -172,7 +172,7 @@ def _layers(words: list[str]) -> list[str]:
     """Of a saved ledger; for a built-in model, of a recording of it, since building the model would need torch."""
     from rooflight.errors import RooflightError
     from rooflight.files import load
-    from rooflight.recorded import PREFIX, is_recorded, names
+    from rooflight.recordings import PREFIX, is_recorded, names
 
     what = next((word for word in words if not word.startswith("-")), "")
     alike = [PREFIX + name for name in names() if name.partition("/")[2].startswith(f"{what}-")]

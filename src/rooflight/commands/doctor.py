@@ -11,8 +11,8 @@ from rooflight.errors import RooflightError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rooflight.measurement.machine.checks.outcome import Status
-    from rooflight.measurement.machine.diagnosis import Diagnosis, Finding
+    from rooflight.measurement.doctor.diagnosis import Diagnosis, MachineFinding
+    from rooflight.measurement.doctor.subject import Status
 
 REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "time": ("time",),
@@ -25,7 +25,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
 _MARKS = {"ok": ("✓ ok", "green"), "limited": ("! limited", "yellow"), "no": ("✗ no", "red")}
 
 
-class Missing(RooflightError):
+class CapabilityMissing(RooflightError):
     """Something that was asked for cannot be done on this machine."""
 
     exit_code = 3
@@ -33,17 +33,25 @@ class Missing(RooflightError):
 
 @click.command(short_help="what can be measured here, and what would change it")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-@click.option("--require", "required", type=click.Choice(list(REQUIREMENTS)), multiple=True,
-              help="Exit with 3 if this cannot be measured here; may be repeated.")  # fmt: skip
-@click.option("--strict", is_flag=True,
-              help="Exit with 3 also for what is only limited; without --require, for anything at all.")  # fmt: skip
+@click.option(
+    "--require",
+    "required",
+    type=click.Choice(list(REQUIREMENTS)),
+    multiple=True,
+    help="Exit with 3 if this cannot be measured here; may be repeated.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with 3 also if it is only limited; without --require, if anything is missing or limited.",
+)
 def command(as_json: bool, required: tuple[str, ...], strict: bool) -> None:
     """Look at this machine: what rooflight can measure on it, what it cannot, why, and what would change that.
 
     Exit codes: 0 rooflight works here (--require and --strict ask for more), 2 wrong usage, 3 something that is
     needed is missing; then the last line, on standard error, says what.
     """
-    from rooflight.measurement.machine.diagnosis import diagnose
+    from rooflight.measurement.doctor.diagnosis import diagnose
 
     diagnosis = diagnose()
     if as_json:
@@ -54,18 +62,20 @@ def command(as_json: bool, required: tuple[str, ...], strict: bool) -> None:
 
 
 def refuse(diagnosis: Diagnosis, *, required: Sequence[str], strict: bool) -> None:
-    """Raise `Missing` for the first thing that is needed and not there."""
+    """Raise `CapabilityMissing` for the first thing that is needed and not there."""
     groups = [("estimate",), *(REQUIREMENTS[name] for name in required)]
     if strict and not required:
-        groups = [(found.id,) for found in diagnosis.capabilities]
+        groups = [(capabilities.id,) for capabilities in diagnosis.capabilities]
     enough = ("ok",) if strict else ("ok", "limited")
     for group in groups:
-        found = [diagnosis.capability(id) for id in group]
-        if not any(capability.status in enough for capability in found):
-            first = found[0]
+        capabilities = [diagnosis.capability(id) for id in group]
+        if not any(capability.status in enough for capability in capabilities):
+            first = capabilities[0]
             change = first.command or first.remedy
             state = "only limited" if first.status == "limited" else "cannot be had"
-            raise Missing(f"{first.what} {state} here: {first.reason}" + (f"; try: {change}" if change else ""))
+            raise CapabilityMissing(
+                f"{first.what} {state} here: {first.reason}" + (f"; try: {change}" if change else "")
+            )
 
 
 def _show_json(diagnosis: Diagnosis) -> None:
@@ -74,8 +84,13 @@ def _show_json(diagnosis: Diagnosis) -> None:
     from rooflight.commands.output import emit
 
     capabilities = {
-        found.id: {"status": found.status, "reason": found.reason, "remedy": found.remedy, "command": found.command}
-        for found in diagnosis.capabilities
+        capability.id: {
+            "status": capability.status,
+            "reason": capability.reason,
+            "remedy": capability.remedy,
+            "command": capability.command,
+        }
+        for capability in diagnosis.capabilities
     }
     document = {"capabilities": capabilities, "findings": diagnosis.findings, "versions": diagnosis.versions}
     emit(msgspec.json.format(msgspec.json.encode(document), indent=2))
@@ -90,12 +105,12 @@ def show(diagnosis: Diagnosis) -> None:
     told += [f"torch {versions['torch']}"] if versions["torch"] else []
     told += [f"driver {versions['driver']}"] if versions["driver"] else []
     console.print(" · ".join(told), markup=False, highlight=False, style="bold")
-    able = [(found.what, found.status, found.reason) for found in diagnosis.capabilities]
-    seen = [(found.what, found.status, found.detail) for found in diagnosis.findings]
+    able = [(entry.what, entry.status, entry.reason) for entry in diagnosis.capabilities]
+    seen = [(entry.what, entry.status, entry.detail) for entry in diagnosis.findings]
     width = 2 + max(len(what) for what, _, _ in (*able, *seen))
     console.print(_table("what can be measured here", able, width))
     console.print(_table("what was found", seen, width))
-    if any(found.remedy or found.command for found in diagnosis.findings):
+    if any(entry.remedy or entry.command for entry in diagnosis.findings):
         console.print("\nto change it", style="bold", highlight=False)
         _show_remedies(console, diagnosis.findings, width)
     else:
@@ -118,7 +133,7 @@ def _table(title: str, rows: Sequence[tuple[str, Status, str]], width: int) -> A
     return Group(Text(f"\n{title}", style="bold"), grid)
 
 
-def _show_remedies(console: Any, findings: Sequence[Finding], width: int) -> None:
+def _show_remedies(console: Any, findings: Sequence[MachineFinding], width: int) -> None:
     from rich.table import Table
     from rich.text import Text
 

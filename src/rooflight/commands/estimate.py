@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from rooflight.reporting.document import Document
 
 
-@click.command(short_help="what a model costs by mathematics")
+@click.command(short_help="FLOPs, bytes and memory of a model, by formula")
 @click.argument("model")
 @step_options("estimate")
 @click.option(
     "--target",
     default="cuda",
     show_default=True,
-    help="Whose kernels to assume: cuda (Hopper or newer), cuda:80 (a compute capability), cpu.",
+    help="Device whose kernels are assumed: cuda (Hopper or newer), cuda:80 (a compute capability), cpu.",
 )
 @table_options
 @click.option("--epochs", type=int, help="With --dataset-size: the cost of a whole training run.")
 @click.option("--dataset-size", type=int, help="Samples in an epoch.")
-@click.option("--explain", metavar="LAYER", help="Derive one layer by pen and paper.")
+@click.option("--explain", metavar="LAYER", help="Derive the figures of one layer, as with pen and paper.")
 @click.option("--latex", is_flag=True, help="With --explain or --symbolic: as LaTeX.")
 @click.option("--symbolic", is_flag=True, help="The closed form in batch B and sequence S, with Big-O.")
 @form_options()
 def command(**options: Any) -> None:
-    """What MODEL costs by mathematics, per operation, without a GPU and without memory for weights.
+    """FLOPs, bytes and memory of every operation of MODEL, by formula; needs no GPU and no memory for weights.
 
     MODEL is a built-in name (see `rooflight list models`), torchvision:NAME, timm:NAME, hf:NAME-or-folder,
     package.module:factory or path/to/file.py:factory.
@@ -52,18 +52,32 @@ def command(**options: Any) -> None:
         return
     ledger = _estimate(spec, options)
     from rooflight.commands.output import keep, show
-    from rooflight.reporting.ledger_documents import estimate_document
+    from rooflight.reporting.sections.ledger_documents import estimate_document
 
     def document(to: str) -> Document:
-        return estimate_document(ledger, by=options["by"], depth=options["depth"], folded=not options["unfold"],
-                                 epochs=options["epochs"], dataset_size=options["dataset_size"])  # fmt: skip
+        return estimate_document(
+            ledger,
+            by=options["by"],
+            depth=options["depth"],
+            folded=not options["unfold"],
+            epochs=options["epochs"],
+            dataset_size=options["dataset_size"],
+        )
 
     if options["explain"] is not None:
         _explain(ledger, options)
     output: Path | None = options["output"]
     if output is not None:
-        say(keep(ledger, document, output, written, force=options["force"],
-                 told=f" ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}"))  # fmt: skip
+        say(
+            keep(
+                ledger,
+                document,
+                output,
+                written,
+                force=options["force"],
+                told=f" ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}",
+            )
+        )
     if options["explain"] is None and (written in ("", "json") or to != "text"):
         show(document(to), to)
 
@@ -95,7 +109,7 @@ def _estimate(spec: StepSpec, options: Mapping[str, Any]) -> Ledger:
 def _explain(ledger: Ledger, options: Mapping[str, Any]) -> None:
     from rooflight.commands.output import emit
     from rooflight.estimation.derivation import derive
-    from rooflight.reporting.derivation import derivation_latex, derivation_text
+    from rooflight.reporting.sections.derivation import derivation_latex, derivation_text
 
     derivation = derive(ledger, options["explain"])
     emit(derivation_latex(derivation) if options["latex"] else derivation_text(derivation))
@@ -107,7 +121,7 @@ def _symbolic(spec: StepSpec, options: Mapping[str, Any]) -> None:
 
     from rooflight.commands.output import deliver
     from rooflight.estimation.symbolic import closed_form
-    from rooflight.reporting.closed_form import to_json_dict, to_latex, to_text
+    from rooflight.reporting.sections.closed_form import to_json_dict, to_latex, to_text
 
     also = [(batch, spec.past if spec.step == "decode" else spec.seq) for batch in spec.batches]
     with quiet_model():

@@ -20,8 +20,9 @@ _HELP = {
 }
 LEDGER_OR_TABLE = {".json": "json", ".json.gz": "json", ".csv": "csv", ".md": "md"}
 """Endings of files' names, and the forms that they ask for."""
-_MUST = ("must end in .json, .json.gz, .csv or .md; a page is made from a saved one: `rooflight report FILE -o "
-         "report.html`")  # fmt: skip
+_MUST = (
+    "must end in .json, .json.gz, .csv or .md; a page is made from a saved one: `rooflight report FILE -o report.html`"
+)
 
 
 def form_options(**help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -39,8 +40,9 @@ def form_options(**help: str) -> Callable[[Callable[..., Any]], Callable[..., An
     return decorated
 
 
-def forms(options: Mapping[str, Any], endings: Mapping[str, str] = LEDGER_OR_TABLE, *,
-          must: str = _MUST) -> tuple[str, str]:  # fmt: skip
+def forms(
+    options: Mapping[str, Any], endings: Mapping[str, str] = LEDGER_OR_TABLE, *, must: str = _MUST
+) -> tuple[str, str]:
     """What is printed, as a flag or `--to` says, else text; and what is written, as the file's name says: nothing where
     none is given. A file that cannot be written is refused here, before the work."""
     flags = [form for form, name in _FLAGS.items() if options.get(name)]
@@ -66,6 +68,8 @@ def one_form(options: Mapping[str, Any], endings: Mapping[str, str], *, must: st
     """The same for a verb that either prints or writes."""
     printed, written = forms(options, endings, must=must)
     if written and printed != written and (printed != "text" or options.get("to")):
-        raise BadInput(f"--{'to ' if options.get('to') else ''}{printed} and -o {options['output']} ask for two forms: "
-                       "leave one out")  # fmt: skip
+        raise BadInput(
+            f"--{'to ' if options.get('to') else ''}{printed} and -o {options['output']} ask for two forms: "
+            "leave one out"
+        )
     return written or printed

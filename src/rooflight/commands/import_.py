@@ -27,21 +27,25 @@ _ROWS_IN_TEXT = 25
     show_default=True,
     help="What a row is: all launches of a kernel, each launch, or an NVTX range or op.",
 )
-@click.option("--top", type=click.IntRange(min=1), help="Rows to show; the others are added up. Default: 25 in text.")
-@form_options(json="Print one JSON document: header, totals, origins, kernels.",
-              csv="Print the table of kernels as CSV.",
-              output="Write to LEDGER: .json or .json.gz saves the ledger, .csv and .md the table.")  # fmt: skip
+@click.option(
+    "--top", type=click.IntRange(min=1), help="Rows to show; the others are summed up in one. Default: 25 in text."
+)
+@form_options(
+    json="Print one JSON document: header, totals, origins, kernels.",
+    csv="Print the table of kernels as CSV.",
+    output="Write to LEDGER: .json or .json.gz saves the ledger, .csv and .md the table.",
+)
 def command(**options: Any) -> None:
-    """Read a log that another profiler wrote: FLOPs, bytes and time of every kernel, with units put right.
+    """Read a log that another profiler wrote: FLOPs, bytes and time of every kernel, in the same units.
 
     FILE may be Nsight Compute's CSV (raw or details page, any units and separators), its console output or a
     .ncu-rep; Nsight Systems' `nsys stats --report cuda_gpu_trace --format csv`; nvprof's metrics; or a Chrome trace
-    of PyTorch's profiler. Any of them may be gzipped. What it is, is found out from its content.
+    of PyTorch's profiler. Any of them may be gzipped. The format is recognised by the content.
     """
     to, written = forms(options)
     ledger = _read(options["path"])
     from rooflight.commands.output import keep, show
-    from rooflight.reporting.ledger_documents import log_document
+    from rooflight.reporting.sections.ledger_documents import log_document
 
     def document(to: str) -> Document:
         top = options["top"]
@@ -49,8 +53,16 @@ def command(**options: Any) -> None:
         return log_document(ledger, by=options["by"], top=shown, rows_top=top)
 
     if written:
-        say(keep(ledger, document, options["output"], written, force=options["force"],
-                 told=f" ({len(ledger.kernels):,} launches)"))  # fmt: skip
+        say(
+            keep(
+                ledger,
+                document,
+                options["output"],
+                written,
+                force=options["force"],
+                told=f" ({len(ledger.kernels):,} launches)",
+            )
+        )
     if written in ("", "json") or to != "text":
         show(document(to), to)
 
@@ -58,7 +70,7 @@ def command(**options: Any) -> None:
 def _read(path: Path) -> Ledger:
     import msgspec
 
-    from rooflight.importing import read
+    from rooflight.profiles import read
 
     ledger = read(path)
     header = msgspec.structs.replace(ledger.header, command=shell("import", path))

@@ -6,6 +6,8 @@ import json
 
 import click
 
+from rooflight.formatting import printable
+
 
 @click.command(short_help="models, formulas, recordings, devices, metrics")
 @click.argument("what", type=click.Choice(["models", "formulas", "recordings", "devices", "metrics"]))
@@ -32,7 +34,7 @@ def command(what: str, name: str | None, as_json: bool) -> None:
         return
     width = max(len(name) for name, _ in rows)
     for row, text in rows:
-        click.echo(f"{row:{width}}  {text}".rstrip())
+        click.echo(printable(f"{row:{width}}  {text}".rstrip()))
 
 
 def _rows(what: str) -> list[tuple[str, str]]:
@@ -42,14 +44,13 @@ def _rows(what: str) -> list[tuple[str, str]]:
         return [(name, describe(name)) for name in builtin_names()]
     if what == "recordings":
         from rooflight.files import load
-        from rooflight.recorded import PREFIX, names
-        from rooflight.reporting.text import headline
+        from rooflight.recordings import PREFIX, names
+        from rooflight.reporting.sections.ledger_documents import headline
 
         return [(PREFIX + name, headline(load(PREFIX + name))) for name in names()]
-    import rooflight.estimation.formulas  # noqa: F401  (registers them)
-    from rooflight.estimation.registry import registered
+    from rooflight.ops.registry import FORMULAS
 
-    return [(name, "") for name in registered()]
+    return [(name, "") for name in FORMULAS.names()]
 
 
 def _metrics(as_json: bool) -> None:
@@ -60,12 +61,29 @@ def _metrics(as_json: bool) -> None:
     from rooflight.reporting.writers.terminal import drawn
 
     if as_json:
-        emit(json.dumps([{"name": one.name, "title": one.title, "unit": one.unit, "group": one.group,
-                          "definition": one.about} for one in METRICS.values()], ensure_ascii=False))  # fmt: skip
+        emit(
+            json.dumps(
+                [
+                    {
+                        "name": one.name,
+                        "title": one.title,
+                        "unit": one.unit,
+                        "group": one.group,
+                        "definition": one.about,
+                    }
+                    for one in METRICS.values()
+                ],
+                ensure_ascii=False,
+            )
+        )
         return
     console = make_console()
-    columns = (Column("name", right=False, whole=True), Column("on the screen", right=False, optional=1),
-               Column("unit", right=False, whole=True), Column("what it is", right=False, wraps=True))  # fmt: skip
+    columns = (
+        Column("name", right=False, whole=True),
+        Column("on the screen", right=False, optional=1),
+        Column("unit", right=False, whole=True),
+        Column("what it is", right=False, wraps=True),
+    )
     for group in GROUPS:
         rows = tuple((one.name, one.title, one.unit, one.about) for one in METRICS.values() if one.group == group)
         console.print(drawn(Table(group, columns, rows), console.width))
@@ -75,8 +93,8 @@ def _devices(name: str | None, as_json: bool) -> None:
     from rooflight.commands.output import emit
     from rooflight.commands.terminal import make_console
     from rooflight.hardware.devices import known
-    from rooflight.prediction.asked import device_of
-    from rooflight.reporting import device_tables
+    from rooflight.prediction.resolve_devices import device_of
+    from rooflight.reporting.sections import device_tables
     from rooflight.reporting.writers.terminal import drawn
 
     chosen = known() if name is None else (device_of(name),)

@@ -15,23 +15,22 @@ from types import FrameType
 import click
 
 from rooflight._version import __version__
-from rooflight.commands.terminal import Asked, program_options
+from rooflight.commands.terminal import ProgramOptions, complain, program_options
 from rooflight.errors import RooflightError
-from rooflight.units import printable
 
 VERBS = {
-    "estimate": "what a model costs by mathematics, per operation, without a GPU",
+    "estimate": "FLOPs, bytes and memory of every operation by formula, without a GPU",
     "measure": "what the hardware does, per operation: counters, time and memory",
     "run": "measure the regions of a script",
-    "predict": "how long a step takes on a device, or on many, here or elsewhere",
-    "calibrate": "time this device with micro-benchmarks, for predictions that know it",
+    "predict": "time and memory of a step on any device, or on many, without running it",
+    "calibrate": "time this device with micro-benchmarks, for calibrated predictions",
     "compare": "two ledgers side by side: estimate and measurement, eager and compiled, two devices",
     "study": "a grid of models, batches, precisions and devices, here or on a cluster",
     "import": "read the logs of ncu, nsys, nvprof and PyTorch's profiler",
-    "doctor": "what can be measured on this machine, and what to change where it cannot",
+    "doctor": "what can be measured on this machine, and how to enable the rest",
     "report": "show a saved ledger or a study as text, Markdown, CSV, JSON or HTML",
-    "list": "what there is to choose from: models, devices, formulas, recordings",
-    "completion": "what your shell needs to complete verbs, options, models and devices with Tab",
+    "list": "list models, devices, formulas, recordings and metrics",
+    "completion": "shell completion of verbs, options, models and devices with Tab",
 }
 
 _MODULES = {"import": "import_"}
@@ -114,7 +113,7 @@ def main() -> None:
 
         register()
     _mend_output()
-    asked = Asked()
+    asked = ProgramOptions()
     interrupted = _Interrupted()
     try:
         with interrupted.noticed():
@@ -157,20 +156,25 @@ class _Interrupted:
 
     @contextmanager
     def noticed(self) -> Iterator[None]:
+        has_timer = hasattr(signal, "setitimer")  # Windows has none
+
         def handler(number: int, frame: FrameType | None) -> None:
             self._seen = True
             # Python drops what is raised inside callbacks and finalizers: say it again until somebody listens.
-            signal.setitimer(signal.ITIMER_REAL, 1.0)
+            if has_timer:
+                signal.setitimer(signal.ITIMER_REAL, 1.0)
             raise KeyboardInterrupt
 
         if threading.current_thread() is not threading.main_thread():
             yield  # Ctrl-C does not come here
             return
-        before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGALRM)}
+        heard = (signal.SIGINT, signal.SIGALRM) if has_timer else (signal.SIGINT,)
+        before = {number: signal.signal(number, handler) for number in heard}
         try:
             yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            if has_timer:
+                signal.setitimer(signal.ITIMER_REAL, 0)
             for number, old in before.items():
                 signal.signal(number, old)
 
@@ -204,7 +208,7 @@ def _usage(error: click.ClickException) -> str:
     from rooflight.spec import by_option  # `--help` needs none of it
 
     if isinstance(error, click.NoSuchOption) and (field := by_option().get(error.option_name)) is not None:
-        return f"{field.option} is of {' and '.join(field.verbs)}: leave it out, or ask one of these"
+        return f"{field.option} is of {' and '.join(field.verbs)}: leave it out, or use one of these"
     text = " ".join(error.format_message().split()).rstrip(".")
     if any(words in text.lower() for words in ("did you mean", "one of", "there are", "`rooflight ")):
         return text
@@ -217,13 +221,13 @@ def _usage(error: click.ClickException) -> str:
 
 def _leave_at_once(message: str, code: int) -> None:
     """Python ends itself by the signal, whatever exit code it is told, if Ctrl-C came in the wrong place."""
-    click.echo(f"rooflight: {message}", err=True)
+    complain(message)
     sys.stderr.flush()
     os._exit(code)
 
 
 def _fail(message: str, code: int) -> None:
-    click.echo(f"rooflight: {printable(message)}", err=True)
+    complain(message)
     sys.exit(code)
 
 

@@ -17,7 +17,7 @@ import click
 from rooflight.commands.form_options import form_options, forms
 from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options
 from rooflight.commands.table_options import measured_options, table_options
-from rooflight.commands.terminal import progress, say
+from rooflight.commands.terminal import complain, progress, say
 from rooflight.errors import BadFile, BadInput, CannotMeasure, RooflightError
 from rooflight.spec import StepSpec, shell
 
@@ -25,42 +25,56 @@ if TYPE_CHECKING:
     from rooflight.ledger import Ledger
     from rooflight.measurement.findings import Progress
 
+_HAS_TIMER = hasattr(signal, "setitimer")
+"""Windows has none, and Ctrl-C is said once there."""
+
 
 @click.command(short_help="what the hardware does, per operation")
 @click.argument("model")
 @step_options("measure")
 @click.option("--on", "device", metavar="DEVICE", help="cuda, cuda:1 or cpu. Default: the GPU if there is one.")
 @click.option(
-    "--counters", type=click.Choice(["auto", "cupti", "ncu", "none"]), default="auto", show_default=True,
+    "--counters",
+    type=click.Choice(["auto", "cupti", "ncu", "none"]),
+    default="auto",
+    show_default=True,
     help="Hardware counters: CUPTI in this process, ncu around another one, or none.",
-)  # fmt: skip
+)
 @click.option(
-    "--level", "levels", type=click.Choice(["dram", "l2", "l1"]), multiple=True,
-    help="Where bytes are counted. Repeatable. Default: dram.",
-)  # fmt: skip
-@click.option("--metrics", multiple=True, metavar="NAME", help="A further counter by its own name. Repeatable.")
+    "--level",
+    "levels",
+    type=click.Choice(["dram", "l2", "l1"]),
+    multiple=True,
+    help="Memory level whose bytes are counted. Repeatable. Default: dram.",
+)
+@click.option(
+    "--metrics", multiple=True, metavar="NAME", help="Another hardware counter, by NVIDIA's name. Repeatable."
+)
 @click.option("--per-kernel", is_flag=True, help="Counters for every kernel too, not only for every op.")
-@click.option("--spread", is_flag=True, help="Count the whole step three times, to know how far its counts lie apart.")
-@click.option("--repeat", type=int, default=20, show_default=True, help="Plain steps to take the time of.")
+@click.option("--spread", is_flag=True, help="Count the whole step three times, to see how much the counts vary.")
+@click.option("--repeat", type=int, default=20, show_default=True, help="Steps to time, without profiler and counters.")
 @click.option(
     "--compile-mode", metavar="MODE", help="torch.compile's mode: reduce-overhead, max-autotune, ... Implies --compile."
 )
 @click.option(
-    "--trace", "trace_file", type=click.Path(path_type=Path), metavar="FILE",
+    "--trace",
+    "trace_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
     help="Write a trace for ui.perfetto.dev or chrome://tracing.",
-)  # fmt: skip
+)
 @click.option(
-    "--ncu-command", metavar="OP", help="Only print the ncu command that opens OP (a number, or MODULE:NAME)."
+    "--ncu-command", metavar="OP", help="Only print the ncu command that profiles OP (a number, or MODULE:NAME)."
 )
 @click.option("--profile-op", hidden=True, help="Run the step once for an outer profiler: `all`, or one op.")
 @table_options
 @measured_options
 @form_options()
 def command(**options: Any) -> None:
-    """Run a step of MODEL for real, and write down what the hardware did in every operation.
+    """Run a step of MODEL, and record what the hardware did in every operation.
 
     On an NVIDIA GPU: FLOPs by unit and precision, DRAM bytes, time, memory, kernels. On a CPU: time and memory, and
-    FLOPs where the machine lets them be counted. `rooflight doctor` says what can be measured here.
+    FLOPs where perf events may be read. `rooflight doctor` says what can be measured here.
     """
     spec = step_of({**options, "compile": options["compile"] or bool(options["compile_mode"])}, "measure")
     _check(spec, options)
@@ -80,7 +94,7 @@ def command(**options: Any) -> None:
     ledger, stopped = _measure(spec, options)
     _give(ledger, options, to, written)
     if stopped:
-        click.echo("rooflight: interrupted; what was measured before is shown, the rest is missing", err=True)
+        complain("interrupted; what was measured before is shown, the rest is missing")
         sys.exit(130)  # click would swallow its own Exit
 
 
@@ -118,24 +132,35 @@ def _measure(spec: StepSpec, options: Mapping[str, Any]) -> tuple[Ledger, bool]:
     try:
         with quiet_model(), _progress() as show, _heard_once():
             ledger = measure(
-                spec, device=options["device"], counters="none" if backend == "ncu" else backend,
+                spec,
+                device=options["device"],
+                counters="none" if backend == "ncu" else backend,
                 levels=options["levels"] or ("dram",),
                 metrics=() if backend == "ncu" else options["metrics"],
-                per_kernel=options["per_kernel"] and backend != "ncu", repeat=options["repeat"],
-                spread=options["spread"], compile_mode=options["compile_mode"], progress=show,
+                per_kernel=options["per_kernel"] and backend != "ncu",
+                repeat=options["repeat"],
+                spread=options["spread"],
+                compile_mode=options["compile_mode"],
+                progress=show,
                 command=shlex.join(["rooflight", *sys.argv[1:]]),
-            )  # fmt: skip
+            )
             if backend != "ncu":
                 return ledger, False
             show("counters: ncu replays every kernel", 0, 1)
             try:
                 return _with_ncu(ledger, spec, options), False
             except KeyboardInterrupt:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                _stop_saying_it_again()
                 return _noted(ledger, "interrupted while ncu counted: counters are missing"), True
     except MeasurementStopped as stopped:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # heard: no need to say it again
+        _stop_saying_it_again()
         return stopped.ledger, True
+
+
+def _stop_saying_it_again() -> None:
+    """Ctrl-C was heard."""
+    if _HAS_TIMER:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @contextmanager
@@ -143,6 +168,9 @@ def _heard_once() -> Iterator[None]:
     """Ctrl-C is said again every second until somebody listens. Who listens writes down what was measured, which may
     take longer than that, and must not be interrupted by the same Ctrl-C.
     """
+    if not _HAS_TIMER:
+        yield
+        return
     say_again = signal.getsignal(signal.SIGALRM)
     if threading.current_thread() is not threading.main_thread() or not callable(say_again):
         yield
@@ -166,7 +194,7 @@ def _refuse_ncu(device: str | None) -> None:
     """Before the step is measured, not after."""
     import torch
 
-    from rooflight.measurement.counters import ncu
+    from rooflight.measurement import ncu
 
     if not _on_gpu(device):
         ncu.check_can_count("cpu")
@@ -190,7 +218,7 @@ def _noted(ledger: Ledger, note: str) -> Ledger:
 
 
 def _with_ncu(ledger: Ledger, spec: StepSpec, options: Mapping[str, Any]) -> Ledger:
-    from rooflight.measurement.counters import ncu
+    from rooflight.measurement import ncu
     from rooflight.measurement.options import MeasureOptions
 
     _release_gpu()
@@ -228,7 +256,7 @@ def _run_for_a_profiler(spec: StepSpec, options: Mapping[str, Any]) -> None:
 def _ncu_command(spec: StepSpec, options: Mapping[str, Any]) -> None:
     from rooflight.commands.output import emit
     from rooflight.estimation.api import estimate
-    from rooflight.measurement.counters.ncu import find_op, open_op_command
+    from rooflight.measurement.ncu import find_op, open_op_command
 
     with quiet_model():
         ledger = estimate(spec)
@@ -242,15 +270,29 @@ def _ncu_command(spec: StepSpec, options: Mapping[str, Any]) -> None:
 def _give(ledger: Ledger, options: Mapping[str, Any], to: str, written: str) -> None:
     """Save first: a terminal that closes must not cost the measurement. What stops it (a full disk) is told last."""
     from rooflight.commands.output import keep, show
-    from rooflight.reporting.ledger_documents import measure_document
+    from rooflight.reporting.sections.ledger_documents import measure_document
 
-    document = measure_document(ledger, by=options["by"], depth=options["depth"], folded=not options["unfold"],
-                                memory=options["memory"], kernels=options["kernels"])  # fmt: skip
+    document = measure_document(
+        ledger,
+        by=options["by"],
+        depth=options["depth"],
+        folded=not options["unfold"],
+        memory=options["memory"],
+        kernels=options["kernels"],
+    )
     unsaved, output = None, options["output"]
     if written:
         try:
-            say(keep(ledger, lambda to: document, output, written, force=options["force"],
-                     told=f" ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}"))  # fmt: skip
+            say(
+                keep(
+                    ledger,
+                    lambda to: document,
+                    output,
+                    written,
+                    force=options["force"],
+                    told=f" ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}",
+                )
+            )
         except BadFile as error:
             unsaved = error
     if options["trace_file"] is not None:
@@ -265,21 +307,21 @@ def _give(ledger: Ledger, options: Mapping[str, Any], to: str, written: str) -> 
 def _write_trace(ledger: Ledger, options: Mapping[str, Any]) -> None:
     """What is wrong with it must not cost the rest of the result."""
     from rooflight.files import write_atomically
-    from rooflight.reporting.perfetto import to_perfetto
+    from rooflight.reporting.writers.perfetto import to_perfetto
 
     try:
         write_atomically(options["trace_file"], to_perfetto(ledger), force=options["force"])
     except RooflightError as error:
-        click.echo(f"rooflight: no trace written: {error.on_command_line}", err=True)
+        complain(f"no trace written: {error.on_command_line}")
     else:
         say(f"wrote {options['trace_file']}; open it at https://ui.perfetto.dev")
 
 
 def _of_rank(output: Path | None) -> Path | None:
     """Under torchrun every process writes its own file: run.json becomes run.rank1.json."""
-    from rooflight.measurement.ranks import place
+    from rooflight.measurement.ranks import process_rank
 
-    here = place()
+    here = process_rank()
     if output is None or here.world < 2:
         return output
     stem, dot, ending = output.name.partition(".")
@@ -289,8 +331,8 @@ def _of_rank(output: Path | None) -> Path | None:
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """A bar with what is being done; of several processes, only the first shows it."""
-    from rooflight.measurement.ranks import place
+    from rooflight.measurement.ranks import process_rank
 
     count = "run {task.completed:g} of {task.total:g}"
-    with progress("starting", count=count, wanted=not place().rank) as bar:
+    with progress("starting", count=count, wanted=not process_rank().rank) as bar:
         yield bar.show

@@ -10,11 +10,11 @@ from typing import Any
 
 from rooflight.commands.terminal import make_console
 from rooflight.files import save, write_atomically
+from rooflight.formatting import printable
 from rooflight.ledger import Ledger
 from rooflight.reporting.document import Document
 from rooflight.reporting.writers import write
 from rooflight.reporting.writers.terminal import print_document
-from rooflight.units import printable
 
 
 def show(document: Document, to: str, *, output: Path | None = None, force: bool = False) -> None:
@@ -26,8 +26,9 @@ def show(document: Document, to: str, *, output: Path | None = None, force: bool
     deliver(write(document, form, report=False), output, force=force)
 
 
-def keep(ledger: Ledger, document: Callable[[str], Document], output: Path, to: str, *, force: bool,
-         told: str = "") -> str:  # fmt: skip
+def keep(
+    ledger: Ledger, document: Callable[[str], Document], output: Path, to: str, *, force: bool, told: str = ""
+) -> str:
     """Into a file: the ledger itself as JSON, `document` of the form in any other. What there is to say of it; `told`
     is of a ledger."""
     if to == "json":
@@ -39,13 +40,13 @@ def keep(ledger: Ledger, document: Callable[[str], Document], output: Path, to: 
 
 def show_roofline(ledger: Ledger, on: str) -> None:
     """The roofline in text: of where the step ran, or as predicted on the first of the devices."""
-    from rooflight.prediction.asked import devices_of
-    from rooflight.reporting.report.told import told_of
-    from rooflight.reporting.text_roofline import text_roofline
+    from rooflight.prediction.resolve_devices import devices_of
+    from rooflight.reporting.charts.text_roofline import text_roofline
+    from rooflight.reporting.report.context import context_of
 
     console = make_console()
-    told = told_of(ledger, source="", devices=devices_of(on, None))
-    for line in text_roofline(told.elsewhere, on=told.roofed.device, width=min(console.width, 110)):
+    context = context_of(ledger, source="", devices=devices_of(on, None))
+    for line in text_roofline(context.elsewhere, on=context.roofed.device, width=min(console.width, 110)):
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 

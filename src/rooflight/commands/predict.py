@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rooflight.prediction.result import Predictions
 
 
-@click.command(short_help="time and memory of a step on a device, or on many, here or elsewhere")
+@click.command(short_help="time and memory of a step on any device, or on many")
 @click.argument("model")
 @step_options("predict")
 @click.option(
@@ -31,46 +31,53 @@ if TYPE_CHECKING:
     default="h200",
     show_default=True,
     metavar="DEVICE,...",
-    help="See `rooflight list devices`; or a .toml file; or `here`.",
+    help="Names of `rooflight list devices`, a .toml file, or `here` for this machine's.",
 )
 @click.option(
     "--tier",
     type=click.Choice(["calibrated", "transferred", "spec"]),
-    help="How times are found. Default: the best there is for the device.",
+    help="Method of prediction. Default: the most accurate that the device has data for.",
 )
 @click.option(
     "--ppp",
     metavar="FRACTION|LEDGER",
-    help="Platform percent of peak, PALEO's constant (asks for --tier spec); of a ledger, what was measured.",
+    help="PALEO's platform percent of peak, with --tier spec: a fraction, or a measured ledger to take it from.",
 )
-@click.option("--calibration", type=click.Path(path_type=Path), help="A file of `rooflight calibrate`.")
+@click.option(
+    "--calibration", type=click.Path(path_type=Path), help="Calibration file, as written by `rooflight calibrate`."
+)
 @click.option("--epochs", type=int, help="With --dataset-size: the time of a whole training run.")
 @click.option("--dataset-size", type=int, help="Samples in an epoch.")
-@click.option("--price", type=float, help="What an hour of one device costs, in any currency.")
-@click.option("--memory", is_flag=True, help="Memory over the step, by tensor at the peak, and what would save some.")
-@click.option("--max-batch", is_flag=True, help="The largest batch that fits each device; with --gpus, of a replica.")
+@click.option("--price", type=float, help="Price of one device per hour, in any currency.")
+@click.option(
+    "--memory", is_flag=True, help="Memory over the step, memory at the peak by tensor, and what would reduce it."
+)
+@click.option("--max-batch", is_flag=True, help="The largest batch that fits each device; with --gpus, per replica.")
 @click.option("--max-seq", is_flag=True, help="The longest sequence that fits each device, at the first batch.")
 @click.option(
     "--allocator",
     metavar="SETTINGS",
-    help="Of torch's CUDA allocator, as in PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True, ...",
+    help="Settings of torch's CUDA allocator, as in PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True, ...",
 )
 @click.option("--roofline", is_flag=True, help="With --json: roofs, ridges, every op as a point, the time of every op.")
-@form_options(json="Print one JSON document.", csv="Print one row a device and batch as CSV.",
-              output="Write to FILE: .json, .json.gz, .csv or .md.")  # fmt: skip
+@form_options(
+    json="Print one JSON document.",
+    csv="Print as CSV, one row per device and batch.",
+    output="Write to FILE: .json, .json.gz, .csv or .md.",
+)
 def command(**options: Any) -> None:
-    """How long a step of MODEL takes and how much memory, on GPUs that are here and GPUs that are not.
+    """Predict how long a step of MODEL takes and how much memory it needs, on devices of this machine or any other.
 
-    MODEL is named as for `rooflight estimate`. Several batches and devices are given with commas. Every time comes with
-    an interval, and with how it was found: from the device's own calibration, from another's carried over, or from its
-    data sheet.
+    MODEL is named as for `rooflight estimate`. Several batches and devices are separated by commas. Every time has a
+    90% interval and a tier: calibrated (micro-benchmarks of the device itself), transferred (those of another device,
+    scaled), or spec (the data sheet).
     """
     spec = step_of(options, "predict")
     to, written = forms(options)
     _check(spec, options, as_json="json" in (to, written))
     found = _predict(spec, options)
     from rooflight.commands.output import show
-    from rooflight.reporting.predict_document import predict_document
+    from rooflight.reporting.sections.predict_document import predict_document
 
     run = {name: options[name] for name in ("epochs", "dataset_size", "price")}
     document = predict_document(found, **run, op_times=options["roofline"])
@@ -109,7 +116,7 @@ def _ppp(text: str | None) -> Ppp | None:
         return given_ppp(value)
     from rooflight.files import load
     from rooflight.hardware.devices import recognise_name
-    from rooflight.recorded import is_recorded
+    from rooflight.recordings import is_recorded
 
     if not is_recorded(text) and not Path(text).exists():
         raise BadInput(f"--ppp {text}: give a fraction such as 0.5, or the file of a measured ledger")
@@ -126,8 +133,15 @@ def _predict(spec: StepSpec, options: Mapping[str, Any]) -> Predictions:
 
     with quiet_model(), progress(f"predicting {spec.model} on {options['devices']}"):
         return predict(
-            spec, on=options["devices"], tier=options["tier"], ppp=_ppp(options["ppp"]),
-            calibration=options["calibration"], roofline=options["roofline"], memory=options["memory"],
-            max_batch=options["max_batch"], max_seq=options["max_seq"], allocator=options["allocator"],
+            spec,
+            on=options["devices"],
+            tier=options["tier"],
+            ppp=_ppp(options["ppp"]),
+            calibration=options["calibration"],
+            roofline=options["roofline"],
+            memory=options["memory"],
+            max_batch=options["max_batch"],
+            max_seq=options["max_seq"],
+            allocator=options["allocator"],
             command=shlex.join(["rooflight", *sys.argv[1:]]),
-        )  # fmt: skip
+        )

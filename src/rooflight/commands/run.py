@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rooflight.commands.form_options import forms
-from rooflight.commands.terminal import say
+from rooflight.commands.terminal import complain, say
 from rooflight.errors import BadFile, BadInput, CannotMeasure
 from rooflight.spec import shell
 
@@ -64,7 +64,7 @@ def command(
     """Run a program and show what its regions measured.
 
     The program marks them itself, with `with rooflight.region("conv2"):` or as a decorator, and runs as it does
-    without rooflight; each execution of a region adds a piece, and what is still missing at the end is said. The exit
+    without rooflight; each execution of a region measures a part, and what is missing at the end is listed. The exit
     code is the program's.
 
     \b
@@ -75,7 +75,7 @@ def command(
         raise BadInput("nothing to run: write `rooflight run -- python main.py`")
     to, written = forms({"as_json": as_json, "output": output, "force": force})
     if counters == "cupti":
-        from rooflight.measurement.counters.library import has_driver
+        from rooflight.measurement.cupti.library import has_driver
 
         if not has_driver():
             raise CannotMeasure("--counters cupti: there is no NVIDIA driver here (`rooflight doctor` says more)")
@@ -91,12 +91,12 @@ def command(
         # Before anything is printed: an output that is closed or full must not cost the only copy.
         unsaved = _saved(joined, output, written, force=force) if joined is not None and output is not None else None
     for line in damaged:
-        _say(line)
+        complain(line)
     _show(joined, to, nothing_written=output is not None, code=code)
     if unsaved is not None:
         raise unsaved
     if not code and counters == "cupti" and joined is not None and not _has_counters(joined):
-        raise CannotMeasure("--counters cupti was asked for, and nothing could be counted: the lines above say why")
+        raise CannotMeasure("--counters cupti: nothing could be counted, and the lines above say why")
     sys.exit(code)
 
 
@@ -137,7 +137,8 @@ def _run(command: Sequence[str], environment: dict[str, str], *, quiet: bool) ->
 @contextmanager
 def _answered_by(handler: signal._HANDLER) -> Iterator[None]:
     """While the program runs, signals are its business. A handler, unlike `SIG_IGN`, is not inherited by it."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # Windows has no SIGHUP.
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     try:
         before = {number: signal.signal(number, handler) for number in numbers}
     except ValueError:  # not the main thread: no signals come here
@@ -152,6 +153,8 @@ def _answered_by(handler: signal._HANDLER) -> Iterator[None]:
 
 def _at_terminal() -> bool:
     """Are we in the foreground of a terminal, where the whole group hears Ctrl-C?"""
+    if not hasattr(os, "tcgetpgrp"):  # Windows: Ctrl-C reaches every program of the console
+        return True
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
@@ -218,7 +221,7 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | Non
 def _saved(ledger: Ledger, output: Path, to: str, *, force: bool) -> BadFile | None:
     """What stood in the way, to be told after the figures were at least shown."""
     from rooflight.commands.output import keep
-    from rooflight.reporting.ledger_documents import log_document
+    from rooflight.reporting.sections.ledger_documents import log_document
 
     try:
         say(f"rooflight: {keep(ledger, lambda to: log_document(ledger), output, to, force=force)}")
@@ -230,17 +233,15 @@ def _saved(ledger: Ledger, output: Path, to: str, *, force: bool) -> BadFile | N
 def _show(ledger: Ledger | None, to: str, *, nothing_written: bool, code: int) -> None:
     """`nothing_written`: a file was asked for, to be told where there is nothing to write into it."""
     if code:
-        _say(f"the program ended with exit code {code}" + (": what was measured before" if ledger is not None else ""))
+        complain(
+            f"the program ended with exit code {code}" + (": what was measured before" if ledger is not None else "")
+        )
     if ledger is None:
-        _say(_NO_REGIONS + ("; nothing was written" if nothing_written else ""))
+        complain(_NO_REGIONS + ("; nothing was written" if nothing_written else ""))
         if to == "json":
             click.echo(f'{{"header":null,"regions":[],"exit_code":{code}}}')
         return
     from rooflight.commands.output import show
-    from rooflight.reporting.ledger_documents import log_document
+    from rooflight.reporting.sections.ledger_documents import log_document
 
     show(log_document(ledger, exit_code=code), to)
-
-
-def _say(message: str) -> None:
-    click.echo(f"rooflight: {message}", err=True)

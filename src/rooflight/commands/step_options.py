@@ -37,8 +37,15 @@ def _option(field: Field, verb: Verb) -> Callable[[Callable[..., Any]], Callable
         return click.option(field.option, field.name, metavar="N,...", default="1", show_default=True, help=help)
     kind = click.Choice(field.choices) if field.choices else int if field.kind == "number" else str
     default = field.default or None
-    return click.option(field.option, field.name, type=kind, default=default, show_default=default is not None,
-                        metavar=field.metavar, help=help)  # fmt: skip
+    return click.option(
+        field.option,
+        field.name,
+        type=kind,
+        default=default,
+        show_default=default is not None,
+        metavar=field.metavar,
+        help=help,
+    )
 
 
 def _takes_several(field: Field, verb: Verb) -> bool:

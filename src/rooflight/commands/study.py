@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rooflight.commands.step_options import one_shape, step_options, whole_numbers
-from rooflight.commands.terminal import Bar, is_quiet, progress, say, shows_bars
+from rooflight.commands.terminal import ProgressBar, is_quiet, progress, say, shows_bars
 from rooflight.errors import BadInput
+from rooflight.formatting import printable
 from rooflight.spec import Field, fields_for, settings_of, shell
 
 if TYPE_CHECKING:
+    from rooflight.study.journal import JournalEntry
     from rooflight.study.launch import Launcher, Progress
-    from rooflight.study.store import Entry, Store
+    from rooflight.study.store import Store
 
 _MOST_LINES = 40
 """Of a study's progress and of its end; the report has all of them."""
@@ -33,38 +35,56 @@ _LINE_S = 5.0
 @click.argument("what", metavar="STUDY.toml|MODEL,...|FOLDER")
 @step_options("study")
 @click.option(
-    "--on", metavar="DEVICE,...", help="Devices to predict on; measured where they are here. `here`: this one."
+    "--on",
+    metavar="DEVICE,...",
+    help="Devices to predict on, and to measure on where present; `here` is this machine's.",
 )
-@click.option("--layers", metavar="LAYER,...", help="Keep values of these layers too.")
-@click.option("--measure/--no-measure", default=None, help="Default: where a device is here.")
-@click.option("--repeat", type=int, help="Plain steps that a measured time is the median of. Default: 20.")
-@click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="For one side of a cell. Default: 3600.")
-@click.option("-o", "--output", "folder", type=click.Path(path_type=Path), metavar="FOLDER", help="Where all is kept.")
-@click.option("--retry", is_flag=True, help="Try again what failed.")
-@click.option("--launcher", type=click.Choice(["local", "slurm"]), default="local", show_default=True,
-              help="Where cells are run.")  # fmt: skip
-@click.option("--workers", type=int, help="Local processes that compute. Default: one a core.")
-@click.option("--partition", help="Of Slurm.")
-@click.option("--gres", help="What each cell gets of a node: gpu:1.")
-@click.option("--time", help="Slurm's limit for one cell: 90 (minutes), 1:30:00. Default: 60.")
-@click.option("--account", help="Of Slurm.")
-@click.option("--qos", help="Of Slurm.")
-@click.option("--constraint", help="Of Slurm.")
-@click.option("--nodelist", help="Of Slurm.")
-@click.option("--max-parallel", type=int, help="Cells at a time in Slurm. Default: 8.")
+@click.option("--layers", metavar="LAYER,...", help="Also record the values of these layers.")
+@click.option(
+    "--measure/--no-measure", default=None, help="Measure the cells or not. Default: where the device is present."
+)
+@click.option("--repeat", type=int, help="Timed steps per measurement, of which the median is taken. Default: 20.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=float,
+    metavar="SECONDS",
+    help="Limit for the estimate, the prediction or the measurement of a cell. Default: 3600.",
+)
+@click.option(
+    "-o", "--output", "folder", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder for all results."
+)
+@click.option("--retry", is_flag=True, help="Run failed cells again.")
+@click.option(
+    "--launcher", type=click.Choice(["local", "slurm"]), default="local", show_default=True, help="Where cells are run."
+)
+@click.option("--workers", type=int, help="Local worker processes. Default: one per core.")
+@click.option("--partition", help="Slurm partition.")
+@click.option("--gres", help="Slurm resources of each cell, such as gpu:1.")
+@click.option("--time", help="Slurm time limit of one cell: 90 (minutes), 1:30:00. Default: 60.")
+@click.option("--account", help="Slurm account.")
+@click.option("--qos", help="Slurm quality of service.")
+@click.option("--constraint", help="Slurm constraint on nodes.")
+@click.option("--nodelist", help="Slurm nodes to use.")
+@click.option("--max-parallel", type=int, help="Cells that run in Slurm at the same time. Default: 8.")
 @click.option("--slurm", multiple=True, metavar="KEY=VALUE", help="Any other option of sbatch. Repeatable.")
-@click.option("--setup", multiple=True, metavar="COMMAND", help="Run on a node before Python: module load cuda.")
-@click.option("--python", metavar="COMMAND", help="What starts Python on a node. Default: this one.")
-@click.option("--cancel", is_flag=True, help="Take the study's tasks from Slurm; what is finished is kept.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be run.")
+@click.option(
+    "--setup",
+    multiple=True,
+    metavar="COMMAND",
+    help="Command to run on a node before Python, such as module load cuda. Repeatable.",
+)
+@click.option("--python", metavar="COMMAND", help="Command that starts Python on a node. Default: this Python.")
+@click.option("--cancel", is_flag=True, help="Cancel the study's tasks in Slurm; finished cells are kept.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be run.")
 def command(what: str, **options: Any) -> None:
-    """Run a grid of models, batches, precisions and devices: every cell estimated, predicted on its device, and
-    measured where the device is here.
+    """Run a grid of models, batches, precisions and devices: every cell is estimated, predicted on its device, and
+    measured where the device is present.
 
-    FOLDER keeps everything: interrupted or killed, `rooflight study FOLDER` goes on where it was; several may work on
-    one folder at once. `rooflight report FOLDER` shows it.
+    FOLDER keeps everything: after an interruption, `rooflight study FOLDER` resumes; several processes may work
+    on one folder at once. `rooflight report FOLDER` shows it.
     """
-    from rooflight.study.api import make_ready, prepare, run
+    from rooflight.study.api import make_ready, prepare, run, to_make_again
 
     if options["cancel"]:
         _cancel(what, options)
@@ -75,14 +95,16 @@ def command(what: str, **options: Any) -> None:
     try:
         if options["dry_run"]:
             from rooflight.commands.output import emit
-            from rooflight.study.outline import outline
+            from rooflight.study.launch import outline
 
             said = outline(store, elsewhere=options["launcher"] == "slurm")
+            said += to_make_again(store)[1]
             emit("\n".join([*said, launcher.dry_run(store.folder, store.waiting())]))
             return
-        make_ready(store, retry=options["retry"])
-        with _heard(store, launcher), _progress(store) as told:
-            run(store, launcher, progress=told)
+        for line in make_ready(store, retry=options["retry"]):
+            say(line)
+        with _heard(store, launcher), _progress(store) as report:
+            run(store, launcher, progress=report)
         _show(store, launcher)
     finally:
         store.close()
@@ -119,10 +141,10 @@ def _axis(field: Field, value: Any) -> Any:
 
 
 def _words(name: str, text: str) -> list[str]:
-    found = [part.strip() for part in text.split(",")]
-    if not all(found):
+    words = [part.strip() for part in text.split(",")]
+    if not all(words):
         raise BadInput(f"{name}: an empty name in {text!r}, write names with one comma between them")
-    return found
+    return words
 
 
 _OF_SLURM = ("partition", "gres", "time", "account", "qos", "constraint", "nodelist", "max_parallel", "slurm", "setup",
@@ -148,7 +170,7 @@ def _launcher(options: Mapping[str, Any]) -> Launcher:
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
 
 
 def _cancel(what: str, options: Mapping[str, Any]) -> None:
@@ -167,8 +189,12 @@ def _heard(store: Store, launcher: Launcher) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         signal.setitimer(signal.ITIMER_REAL, 0)  # heard: no need to say it again
-        told = getattr(launcher, "when_interrupted", None)
-        how = f"go on with: {shell('study', store.folder)}" if told is None else told(store.folder)
+        when_interrupted = getattr(launcher, "when_interrupted", None)
+        how = (
+            f"go on with: {shell('study', store.folder)}"
+            if when_interrupted is None
+            else when_interrupted(store.folder)
+        )
         _say(f"rooflight: interrupted; what was finished is kept, {how}")
         sys.stderr.flush()
         os._exit(130)
@@ -177,7 +203,7 @@ def _heard(store: Store, launcher: Launcher) -> Iterator[None]:
 @contextmanager
 def _progress(store: Store) -> Iterator[Progress]:
     """A bar where somebody watches, else a line now and then; what fails is said at once."""
-    from rooflight.study.store import key_of
+    from rooflight.study.journal import key_of
 
     keys = {key_of(cell, side) for cell in store.cells for side in store.sides(cell)}
     finished = sum(not store.is_open(key) for key in keys)
@@ -193,7 +219,7 @@ def _progress(store: Store) -> Iterator[Progress]:
 def _lines(total: int, finished: int) -> Progress:
     last = time.monotonic()
 
-    def told(entry: Entry) -> None:
+    def told(entry: JournalEntry) -> None:
         nonlocal finished, last
         finished += 1
         if entry.failure:
@@ -205,10 +231,10 @@ def _lines(total: int, finished: int) -> Progress:
     return told
 
 
-def _on_bar(bar: Bar, total: int, finished: int) -> Progress:
+def _on_bar(bar: ProgressBar, total: int, finished: int) -> Progress:
     bar.show("starting", finished, total)
 
-    def told(entry: Entry) -> None:
+    def told(entry: JournalEntry) -> None:
         nonlocal finished
         finished += 1
         bar.show(f"{entry.side} {entry.key.rpartition('-')[0]}", finished, max(total, finished))
@@ -228,17 +254,20 @@ def _show(store: Store, launcher: Launcher) -> None:
     """What was found, where it is, and what to do next."""
     from rooflight.commands.output import show
     from rooflight.reporting.document import table_sections
-    from rooflight.reporting.study_claims import claim_table, counted
-    from rooflight.reporting.study_tables import summary_document
+    from rooflight.reporting.sections.study_claims import claim_table, counted
+    from rooflight.reporting.sections.study_tables import summary_document
     from rooflight.study.hypotheses import claims
 
     rows, plan = store.rows, store.plan
-    found = summary_document(rows, plan, most=_MOST_LINES)
+    document = summary_document(rows, plan, most=_MOST_LINES)
     if plan.claim:
         judged = claims(plan.claim, rows)
-        found = replace(found, lines=(*found.lines, counted(judged)),
-                        sections=(*table_sections([claim_table(judged)]), *found.sections))  # fmt: skip
-    show(found, "text")
+        document = replace(
+            document,
+            lines=(*document.lines, counted(judged)),
+            sections=(*table_sections([claim_table(judged)]), *document.sections),
+        )
+    show(document, "text")
     say(f"wrote {store.folder}; all of it with: {shell('report', store.folder)}")
     if any(row.state == "failed" for row in rows):
         _say(f"try again what failed with: {_again(store, launcher)} --retry")

@@ -9,19 +9,30 @@ import click
 
 KERNELS = 10
 _OPTIONS = (
-    click.option("--by", type=click.Choice(["module", "type", "op"]), default="module", show_default=True,
-                 help="What a row of the table is."),
-    click.option("--depth", type=click.IntRange(min=0),
-                 help="Levels of the module tree to show. Default: 3 where people read, all in CSV."),
-    click.option("--unfold", is_flag=True, help="Show equal blocks one by one."),
-)  # fmt: skip
+    click.option(
+        "--by",
+        type=click.Choice(["module", "type", "op"]),
+        default="module",
+        show_default=True,
+        help="What a row of the table is.",
+    ),
+    click.option(
+        "--depth", type=click.IntRange(min=0), help="Levels of the module tree to show. Default: 3, in CSV all."
+    ),
+    click.option("--unfold", is_flag=True, help="Show identical blocks one by one."),
+)
 
 
 _MEASURED = (
-    click.option("--memory", is_flag=True, help="Of a measurement: what the allocator saw, row by row."),
-    click.option("--kernels", type=click.IntRange(min=0), default=KERNELS, show_default=True,
-                 help="Of a measurement: how many kernels to show."),
-)  # fmt: skip
+    click.option("--memory", is_flag=True, help="For a measurement: allocated memory, row by row."),
+    click.option(
+        "--kernels",
+        type=click.IntRange(min=0),
+        default=KERNELS,
+        show_default=True,
+        help="For a measurement: how many kernels to show.",
+    ),
+)
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:

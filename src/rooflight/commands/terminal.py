@@ -1,6 +1,7 @@
 """The person at the terminal: words beside the result, and a bar while it is made.
 
-Both go to the error output, and with --quiet neither is shown. Results and errors never come through here.
+Both go to the error output, and with --quiet neither is shown; what went wrong is shown always. Results never come
+through here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from rooflight.units import printable
+from rooflight.formatting import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Asked:
+class ProgramOptions:
     """What was asked of the whole program, before or after the verb; click carries it along as the context's object."""
 
     quiet: bool = False
@@ -32,22 +33,34 @@ class Asked:
 def program_options() -> list[click.Parameter]:
     """--quiet and --debug: of every verb too, since that is where one adds them to a command that was just given."""
     return [
-        click.Option(["--quiet"], is_flag=True, expose_value=False, is_eager=True, callback=_remember,
-                     help="Say nothing but the result and errors."),
-        click.Option(["--debug"], is_flag=True, expose_value=False, is_eager=True, callback=_remember,
-                     help="Show the traceback when something goes wrong."),
-    ]  # fmt: skip
+        click.Option(
+            ["--quiet"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_remember,
+            help="Print only the result and errors.",
+        ),
+        click.Option(
+            ["--debug"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_remember,
+            help="Show the traceback when something goes wrong.",
+        ),
+    ]
 
 
 def _remember(context: click.Context, option: click.Parameter, given: bool) -> None:
-    asked = context.ensure_object(Asked)
+    asked = context.ensure_object(ProgramOptions)
     if given and option.name is not None:
         setattr(asked, option.name, True)
 
 
 def is_quiet() -> bool:
     context = click.get_current_context(silent=True)
-    asked = None if context is None else context.find_object(Asked)
+    asked = None if context is None else context.find_object(ProgramOptions)
     return asked is not None and asked.quiet
 
 
@@ -55,6 +68,11 @@ def say(message: str) -> None:
     """A word beside the result: what was written, what to do next."""
     if not is_quiet():
         click.echo(printable(message), err=True)
+
+
+def complain(message: str) -> None:
+    """What went wrong, in one line, quiet or not."""
+    click.echo(f"rooflight: {printable(message)}", err=True)
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -69,7 +87,7 @@ def make_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, color_system=system, width=int(given) if given.isdigit() and int(given) > 20 else 150)
 
 
-class Bar:
+class ProgressBar:
     """What is being done, and how far it is; nothing where nobody looks."""
 
     def __init__(self, shown: Progress | None = None, task: TaskID | None = None) -> None:
@@ -79,14 +97,14 @@ class Bar:
     def show(self, doing: str, done: float = 0, total: float | None = None) -> None:
         """`done` of `total`; without a total, of the same as before."""
         if self._shown is not None and self._task is not None:
-            self._shown.update(self._task, description=doing, completed=done, total=total)
+            self._shown.update(self._task, description=printable(doing), completed=done, total=total)
 
     def line(self, message: str) -> None:
         """A line that stays, above the bar; where there is none, on the error output."""
         if self._shown is not None:
-            self._shown.console.print(message, markup=False, highlight=False)
+            self._shown.console.print(printable(message), markup=False, highlight=False)
         else:
-            click.echo(message, err=True)
+            click.echo(printable(message), err=True)
 
 
 def shows_bars() -> bool:
@@ -95,13 +113,13 @@ def shows_bars() -> bool:
 
 
 @contextmanager
-def progress(doing: str, *, count: str = "", wanted: bool = True) -> Iterator[Bar]:
+def progress(doing: str, *, count: str = "", wanted: bool = True) -> Iterator[ProgressBar]:
     """A bar on the error output where `shows_bars()`, gone when the work is done.
 
     `count` is put after it, with rich's words: "{task.completed:g} of {task.total:g}". Without it the bar only moves.
     """
     if not wanted or not shows_bars():
-        yield Bar()
+        yield ProgressBar()
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
@@ -112,4 +130,4 @@ def progress(doing: str, *, count: str = "", wanted: bool = True) -> Iterator[Ba
     what = TextColumn("{task.description}", markup=False, table_column=Column(width=wide, no_wrap=True))
     columns = [what, BarColumn(wide), *([TextColumn(count)] if count else []), TimeElapsedColumn()]
     with Progress(*columns, console=console, transient=True) as shown:
-        yield Bar(shown, shown.add_task(doing, total=1 if count else None))
+        yield ProgressBar(shown, shown.add_task(doing, total=1 if count else None))

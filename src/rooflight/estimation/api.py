@@ -10,12 +10,14 @@ from torch import nn
 from rooflight.estimation.costs import fill_costs
 from rooflight.estimation.fused_optimizer import with_fused_optimizer
 from rooflight.ledger import Ledger
+from rooflight.models.resolve import workload_of
 from rooflight.spec import StepKeywords, StepSpec, takes_step
 from rooflight.trace import TraceOptions, trace
-from rooflight.trace.given import workload_of
+from rooflight.trace.dynamo import outside_compiled_code
 from rooflight.trace.options import TensorKind
 
 
+@outside_compiled_code
 @takes_step("estimate")
 def estimate(
     model: str | nn.Module | StepSpec,
@@ -26,15 +28,14 @@ def estimate(
     command: str = "",
     **step: Unpack[StepKeywords],
 ) -> Ledger:
-    """The cost of one step, one row for every aten op, without a GPU and without memory for weights.
+    """The cost of one step, one row per aten op; needs no GPU and no memory for weights.
 
     `model` is a name (`"resnet50"`, `"hf:gpt2"`, ...), built here with `batch`, `seq`, `dtype` and `overrides`; or a
     live module, called with `inputs` and `kwargs` (say `batch` and `seq` if they are not the inputs' first dimensions)
-    and left exactly as it was: device, mode, hooks, state, gradients
-    and random state. A training step runs it in train mode, the others in eval mode. `checkpoint`: modules that it runs
-    again in backward instead of keeping what they make (`"h.*"`, or `"blocks"` for the repeated ones). `fused`: the
-    optimizer is one op. `channels_last`, `compile` and `graphs` say how the step is to be run; its ops stay those of
-    the plain step.
+    and left exactly as it was: device, mode, hooks, state, gradients and random state. A training step runs it in train
+    mode, the others in eval mode. `checkpoint`: activation checkpointing, the modules to recompute in backward
+    (`"h.*"`, or `"blocks"` for the repeated ones). `fused`: the optimizer is one op. `channels_last`, `compile` and
+    `graphs` say how the step is run; the ops of the estimate are still those of the plain eager step.
 
         >>> import rooflight
         >>> rooflight.estimate("resnet50", batch=16, step="train")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from typing import Any
 
 from msgspec.structs import replace
 
-from rooflight.errors import RooflightError
-from rooflight.estimation import formulas as _formulas  # noqa: F401  (registers them)
-from rooflight.estimation.expressions import evaluate
-from rooflight.estimation.fallback import torch_cost
-from rooflight.estimation.registry import Formula, Work, find, origin
-from rooflight.ledger import Cost, Ledger, Op, Tensor
+from rooflight.ledger import Arg, Cost, Ledger, Op, Tensor
+from rooflight.ops.expressions import evaluate
+from rooflight.ops.registry import FORMULAS, Formula, Work, applied, formula_of
 
 _VIEW = Cost("a view moves nothing", 0, 0, 0, 0, 0, 0)
 _HOST = Cost("runs on the host, not on the target", 0, 0, 0, 0, 0, 0)
@@ -39,21 +37,15 @@ def cost_of(op: Op, storage_bytes: dict[int, int]) -> Cost | None:
         return _VIEW
     if op.kind == "host":
         return _HOST
-    found = find(op)
-    if found is None:
-        return torch_cost(op, bytes_read(op, storage_bytes), bytes_written(op))
-    return _cost(op, work_of(op, found), storage_bytes)
+    formula = formula_of(op)
+    if formula is None:
+        return _registered_cost(op, bytes_read(op, storage_bytes), bytes_written(op))
+    return _cost(op, work_of(op, formula), storage_bytes)
 
 
 def work_of(op: Op, formula: Formula) -> Work:
     """Run a formula; one that trips over an op is a bug in the formula, and says which."""
-    try:
-        return formula(op)
-    except Exception as error:
-        raise RooflightError(
-            f"the formula {formula.__qualname__} for {op.name} fails on {[t.shape for t in op.inputs]}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    return applied("formula", formula, op)
 
 
 def _cost(op: Op, work: Work, storage_bytes: dict[int, int]) -> Cost:
@@ -65,7 +57,7 @@ def _cost(op: Op, work: Work, storage_bytes: dict[int, int]) -> Cost:
         # Work of a checkpointed forward done a second time is not useful a second time.
         macs, causal, again = 0, 0, again + macs
     return Cost(
-        origin=origin(op),
+        origin=f"formula {FORMULAS.name_of(op)}",
         macs=macs,
         flops=2 * macs,
         other_flops=evaluate(work.other, where),
@@ -81,10 +73,9 @@ def bytes_read(op: Op, storage_bytes: dict[int, int]) -> int:
     per_storage: dict[int, set[Tensor]] = {}
     # An overload such as `add.out` only writes what it mutates; `add_` reads it too.
     overload = op.name.partition(".")[2]
-    into = op.mutates if overload.endswith("out") or overload in ("grad_input", "values") else ()
-    written_only = {id(tensor) for name in into for tensor in op.tensors(name)}
-    for tensor in op.inputs:
-        if id(tensor) not in written_only:
+    written_only = op.mutates if overload.endswith("out") or overload in ("grad_input", "values") else ()
+    for name in op.args.keys() - set(written_only):
+        for tensor in op.tensors(name):
             per_storage.setdefault(tensor.storage, set()).add(tensor)
     return sum(
         min(sum(tensor.nbytes for tensor in tensors), storage_bytes.get(number, 1 << 62))
@@ -97,11 +88,7 @@ def bytes_written(op: Op) -> int:
     outputs = set(op.outputs)
     for name in op.mutates:
         outputs.update(op.tensors(name))
-    return _distinct_bytes(outputs)
-
-
-def _distinct_bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in set(tensors))
+    return sum(tensor.nbytes for tensor in outputs)
 
 
 def signature(op: Op, storage_bytes: dict[int, int]) -> object:
@@ -119,3 +106,58 @@ def signature(op: Op, storage_bytes: dict[int, int]) -> object:
 
     arguments = tuple((name, plain(value)) for name, value in op.args.items())
     return op.name, op.kind, op.recompute, arguments, tuple(plain(tensor) for tensor in op.outputs)
+
+
+# --- torch's own registry of FLOP formulas, for custom operators that registered themselves there --------------------
+
+
+def _registered_cost(op: Op, bytes_read: int, bytes_written: int) -> Cost | None:
+    """The cost by `torch.utils.flop_counter.flop_registry`, or `None`. Work outside matrices stays unknown."""
+    packet = _torch_packet(op)
+    if packet is None:
+        return None
+    from torch.utils.flop_counter import flop_registry
+
+    formula: Any = flop_registry.get(packet)
+    if formula is None:
+        return None
+    args, kwargs = _call_arguments(op, getattr(packet, op.name.partition(".")[2] or "default"))
+    outputs = [tensor.shape for tensor in op.outputs]
+    try:
+        flops = int(formula(*args, **kwargs, out_val=outputs[0] if len(outputs) == 1 else outputs))
+    except Exception:
+        # A foreign formula that cannot cope is as good as none: the op is then listed as uncounted.
+        return None
+    useful, again = (0, flops) if op.recompute else (flops, 0)
+    return Cost("torch's flop_registry", useful // 2, useful, None, bytes_read, bytes_written, useful, again)
+
+
+def _torch_packet(op: Op) -> Any:
+    # A ledger can be read without torch; then there is no registry to ask.
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    namespace, _, operator = op.packet.partition("::")
+    return getattr(getattr(torch.ops, namespace), operator, None)
+
+
+def _call_arguments(op: Op, overload: Any) -> tuple[list[Any], dict[str, Any]]:
+    """As the operator was called: absent arguments back in their places, tensors as shapes."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for argument in overload._schema.arguments:
+        default = argument.default_value if argument.has_default_value() else None
+        value = _shapes(op.args[argument.name]) if argument.name in op.args else default
+        if argument.kwarg_only:
+            kwargs[argument.name] = value
+        else:
+            args.append(value)
+    return args, kwargs
+
+
+def _shapes(value: Arg) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape
+    if isinstance(value, list):
+        return [_shapes(item) for item in value]
+    return value

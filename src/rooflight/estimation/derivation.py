@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflight.errors import BadInput, RooflightError
-from rooflight.estimation import formulas as _formulas  # noqa: F401  (registers them)
 from rooflight.estimation.costs import work_of
-from rooflight.estimation.expressions import symbols
-from rooflight.estimation.registry import Work, find
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Tensor, is_inside
+from rooflight.ops.expressions import symbols
+from rooflight.ops.registry import Work, formula_of
 
 # What the letters of a formula mean, by a word in the op's name; the first that fits speaks.
 _MEANINGS: tuple[tuple[str, dict[str, str]], ...] = (
@@ -38,7 +37,7 @@ _MEANINGS: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 @dataclass(frozen=True)
-class Share:
+class MovedTensor:
     """A tensor that is read or written, and its bytes."""
 
     name: str
@@ -55,8 +54,8 @@ class OpDerivation:
     """Path of the module it runs in, below the one that is derived."""
     times: int
     """How many equal ops this stands for."""
-    read: tuple[Share, ...]
-    written: tuple[Share, ...]
+    read: tuple[MovedTensor, ...]
+    written: tuple[MovedTensor, ...]
     legend: tuple[tuple[str, str, int | float], ...]
     """Symbols with their meaning and value."""
 
@@ -94,7 +93,7 @@ def derive(ledger: Ledger, path: str) -> Derivation:
     groups: dict[object, list[Op]] = {}
     for op in ops:
         groups.setdefault(_alike(op), []).append(op)
-    return Derivation(ledger, path, module, tuple(_derive(found, path) for found in groups.values()))
+    return Derivation(ledger, path, module, tuple(_derive(alike, path) for alike in groups.values()))
 
 
 def derive_each(ledger: Ledger) -> tuple[list[OpDerivation], dict[int, int]]:
@@ -106,16 +105,16 @@ def derive_each(ledger: Ledger) -> tuple[list[OpDerivation], dict[int, int]]:
     for op in ledger.ops:
         if op.kind == "compute":
             groups.setdefault(_alike(op), []).append(op)
-    found: list[OpDerivation] = []
+    derivations: list[OpDerivation] = []
     which: dict[int, int] = {}
     for ops in groups.values():
         try:
             derived = _derive(ops[:1], ops[0].module)
         except RooflightError:
             continue
-        which.update((op.index, len(found)) for op in ops)
-        found.append(derived)
-    return found, which
+        which.update((op.index, len(derivations)) for op in ops)
+        derivations.append(derived)
+    return derivations, which
 
 
 def _alike(op: Op) -> object:
@@ -127,13 +126,17 @@ def _derive(ops: list[Op], path: str) -> OpDerivation:
     op = ops[0]
     places = list(dict.fromkeys(alike.module.removeprefix(path).removeprefix(".") for alike in ops))
     place = places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
-    formula = find(op)
+    formula = formula_of(op)
     work = work_of(op, formula) if formula is not None else None
-    read = [Share(name, tensor) for name, value in op.args.items() for tensor in op.tensors(name) if value is not None]
-    written = [
-        Share("output" if len(op.outputs) == 1 else f"output {i}", tensor) for i, tensor in enumerate(op.outputs)
+    read = [
+        MovedTensor(name, tensor) for name, value in op.args.items() for tensor in op.tensors(name) if value is not None
     ]
-    written += [Share(name, tensor) for name in op.mutates for tensor in op.tensors(name) if tensor not in op.outputs]
+    written = [
+        MovedTensor("output" if len(op.outputs) == 1 else f"output {i}", tensor) for i, tensor in enumerate(op.outputs)
+    ]
+    written += [
+        MovedTensor(name, tensor) for name in op.mutates for tensor in op.tensors(name) if tensor not in op.outputs
+    ]
     meanings = next(words for sign, words in _MEANINGS if sign in op.packet)
     legend = tuple((symbol, meanings.get(symbol, ""), work.where[symbol]) for symbol in _used(work)) if work else ()
     return OpDerivation(op, work, place, len(ops), tuple(read), tuple(written), legend)

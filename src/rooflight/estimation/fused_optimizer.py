@@ -26,18 +26,22 @@ def with_fused_optimizer(ledger: Ledger) -> Ledger:
             category = categories.get(tensor.storage, "")
             if category in held and (category != "optimizer-state" or tensor.numel > 1):
                 held[category].setdefault(tensor.storage, tensor)
-    parameters, gradients, states = (list(found.values()) for found in held.values())
+    parameters, gradients, states = (list(tensors.values()) for tensors in held.values())
     of_states = _STATES.get(name, "exp_avgs")
     momentum = {"momentum": 0.9} if states and name == "_fused_sgd_" else {}
-    made = replace(
-        lists[-1], name=f"aten::{name}", mutates=("self", of_states), outputs=(), kind="compute",
+    fused = replace(
+        lists[-1],
+        name=f"aten::{name}",
+        mutates=("self", of_states),
+        outputs=(),
+        kind="compute",
         args={"self": parameters, "grads": gradients, of_states: states, **momentum},
-    )  # fmt: skip
-    made = replace(made, cost=cost_of(made, {storage.id: storage.nbytes for storage in ledger.storages}))
-    return replace(ledger, ops=tuple(_in_place(op, made) for op in ledger.ops))
+    )
+    fused = replace(fused, cost=cost_of(fused, {storage.id: storage.nbytes for storage in ledger.storages}))
+    return replace(ledger, ops=tuple(_or_nothing(op, fused) for op in ledger.ops))
 
 
-def _in_place(op: Op, made: Op) -> Op:
-    if op.index == made.index:
-        return made
+def _or_nothing(op: Op, fused: Op) -> Op:
+    if op.index == fused.index:
+        return fused
     return replace(op, kind="view", cost=None) if op.phase == "optimizer" and op.kind == "compute" else op

@@ -5,26 +5,23 @@ Times are stored as whole nanoseconds, one row a point: the task's numbers, then
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
+from collections.abc import Sequence
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from rooflight.errors import BadInput
-from rooflight.hardware.tasks import FAMILIES, Task
-from rooflight.hardware.workspace_points import WorkspacePoints, fault_of
+from rooflight.hardware.recorded_tables import MOST, TableFormat, shipped_bytes
+from rooflight.hardware.workspaces import WorkspacePoints, fault_of
 from rooflight.ledger import Value
+from rooflight.ops.kernel_task import FAMILIES, Task
 
 FORMAT_VERSION = 1
-FOLDER = "calibrations"
 
 
-class Points(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TimedPoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All timed works of one family in one precision."""
 
     family: str
@@ -52,63 +49,49 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The best that was reached: sustained matrix FLOP/s by precision, copy and triad bytes/s."""
     host: dict[str, Value] = {}
     """Seconds of the host for one op of a class, and between two kernels of the device."""
-    points: tuple[Points, ...] = ()
+    points: tuple[TimedPoints, ...] = ()
     workspaces: tuple[WorkspacePoints, ...] = ()
     """What cuDNN takes for convolutions beside their tensors; none on a CPU, and in files of before it was recorded."""
     notes: tuple[str, ...] = ()
 
 
-def _of_this_version(text: bytes, source: str) -> Calibration:
-    """Read in one go. Only what does not fit is read again: that it is of another version is said first."""
-    try:
-        calibration = msgspec.json.decode(text, type=Calibration)
-    except msgspec.ValidationError:
-        found = msgspec.json.decode(text)
-        _check_version(found.get("format_version") if isinstance(found, dict) else None, source)
-        raise
-    _check_version(calibration.format_version, source)
-    return calibration
-
-
-def _check_version(version: object, source: str) -> None:
-    if version != FORMAT_VERSION:
-        raise BadInput(
-            f"{source}: calibration format {version!r}, this rooflight reads {FORMAT_VERSION}; make it again with: "
-            "rooflight calibrate"
-        )
+_FORMAT = TableFormat(Calibration, "calibration", FORMAT_VERSION, "make one with: rooflight calibrate")
 
 
 def decode(content: bytes, source: str) -> Calibration:
-    try:
-        calibration = _of_this_version(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content, source)
-    except (msgspec.MsgspecError, OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        raise BadInput(f"{source} is no calibration file: {error}; make one with: rooflight calibrate") from None
-    for points in calibration.points:
-        names = FAMILIES.get(points.family)
-        if names is None or any(len(row) != len(names) + 3 or min(row) < 0 or not row[-3] or not row[-2]
-                                for row in points.rows):  # fmt: skip
-            raise BadInput(f"{source}: its {points.family!r} points do not fit this rooflight; make it again with: "
-                           "rooflight calibrate")  # fmt: skip
-    fault = fault_of(calibration.workspaces)
-    if fault is not None:
-        raise BadInput(f"{source}: its workspaces {fault}; make it again with: rooflight calibrate")
-    for key, value in (*calibration.host.items(), *calibration.ceilings.items()):
-        if value.value < 0:
-            raise BadInput(f"{source}: {key} is negative; make it again with: rooflight calibrate")
-    return calibration
-
-
-def encode(calibration: Calibration) -> bytes:
-    return gzip.compress(msgspec.json.encode(calibration), mtime=0)
+    return _checked(_FORMAT.decode(content, source), source)
 
 
 def read(path: Path) -> Calibration:
-    try:
-        return decode(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BadInput(
-            f"cannot read {path}: {error.strerror}; give another file, or make one with: rooflight calibrate"
-        ) from None
+    return _checked(_FORMAT.read(path), str(path))
+
+
+def _checked(calibration: Calibration, source: str) -> Calibration:
+    fault = _fault_of(calibration)
+    if fault is not None:
+        raise BadInput(f"{source}: {fault}; make it again with: rooflight calibrate")
+    return calibration
+
+
+def _fault_of(calibration: Calibration) -> str | None:
+    """What types do not say: its numbers are those of tasks that this rooflight knows."""
+    for points in calibration.points:
+        names = FAMILIES.get(points.family)
+        if names is None or not all(_is_point(row, len(names)) for row in points.rows):
+            return f"its {points.family!r} points do not fit this rooflight"
+    fault = fault_of(calibration.workspaces)
+    if fault is not None:
+        return f"its workspaces {fault}"
+    for key, value in (*calibration.host.items(), *calibration.ceilings.items()):
+        if value.value < 0:
+            return f"{key} is negative"
+        if value.value > MOST:
+            return f"{key} is larger than anything that a device does"
+    return None
+
+
+def _is_point(row: Sequence[int], numbers: int) -> bool:
+    return len(row) == numbers + 3 and min(row) >= 0 and max(row) < MOST and bool(row[-3] and row[-2])
 
 
 def own_path(device: str) -> Path:
@@ -129,5 +112,5 @@ def calibration_for(device: str) -> tuple[Calibration, str] | None:
 @lru_cache(maxsize=8)
 def shipped(device: str) -> Calibration | None:
     """The calibration that comes with rooflight for a device of the database: read once, it does not change."""
-    file: Any = resources.files("rooflight.hardware") / FOLDER / f"{device}.json.gz"
-    return decode(file.read_bytes(), f"the shipped calibration of {device}") if file.is_file() else None
+    content = shipped_bytes(device)
+    return None if content is None else decode(content, f"the shipped calibration of {device}")

@@ -14,7 +14,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from rooflight.errors import BadInput
+from rooflight import files
+from rooflight.errors import BadFile, BadInput
 from rooflight.hardware import plausible
 
 Kind = Literal["gpu", "cpu"]
@@ -97,13 +98,9 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def read(path: str | Path) -> Device:
     """The device that a file describes; what is wrong with the file is said in one line."""
     try:
-        content = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise BadInput(f"{path} does not exist: give a file, or a device of `rooflight list devices`") from None
-    except OSError as error:
-        raise BadInput(
-            f"cannot read {path}: {error.strerror or error}; give a file, or a device of `rooflight list devices`"
-        ) from error
+        content = files.read_bytes(Path(path), what="device")
+    except BadFile as error:
+        raise BadInput(f"{error}, or name a device of `rooflight list devices`") from error
     return parse(content, str(path))
 
 
@@ -111,15 +108,20 @@ def parse(content: bytes, where: str) -> Device:
     """A device from the text of a TOML file; `where` it was read, for messages."""
     try:
         document = tomllib.loads(content.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInput(
-            f"{where} is not TOML: {_one_line(error)}; docs/devices.md shows how a device is described"
-        ) from error
-    try:
         device = msgspec.convert(document, Device)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise _no_device(where, f"is not TOML: {_one_line(error)}") from error
     except msgspec.ValidationError as error:
         raise BadInput(f"{where}: {_explained(str(error))}") from error
+    except RecursionError:
+        raise _no_device(where, "has arrays or tables inside one another without end") from None
+    except (ValueError, OverflowError):  # whole numbers of more digits than Python reads, or than a float holds
+        raise _no_device(where, "has a number that is larger than anything of a device") from None
     return checked(device, where)
+
+
+def _no_device(where: str, why: str) -> BadInput:
+    return BadInput(f"{where} {why}; docs/devices.md shows how a device is described")
 
 
 def checked(device: Device, where: str) -> Device:

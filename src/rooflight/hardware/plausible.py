@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 CORE_PRECISIONS = ("fp64", "fp32", "fp16", "bf16")
 TENSOR_PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 LINKS = {
-    "nvlink": (1e10, 1e13), "nvlink-c2c": (1e10, 1e13), "infinity-fabric": (1e10, 1e13),
-    "pcie": (2.4e8, 5e11), "network": (1e8, 1e12),
-}  # fmt: skip
+    "nvlink": (1e10, 1e13),
+    "nvlink-c2c": (1e10, 1e13),
+    "infinity-fabric": (1e10, 1e13),
+    "pcie": (2.4e8, 5e11),
+    "network": (1e8, 1e12),
+}
 """What links are called, and between what their bytes/s in one direction lie."""
 
 # FP32 lanes of one multiprocessor, by compute capability: table "Throughput of Native Arithmetic Instructions" of the
@@ -42,9 +45,14 @@ _SIZE = {"GB": 2.0**30, "MB": 2.0**20, "KB": 2.0**10}
 _FREQUENCY = {"GHz": 1e9, "MHz": 1e6, "kHz": 1e3}
 _CORE_RATIO = {"fp64": (1 / 130, 1.1), "fp16": (0.4, 8.5), "bf16": (0.4, 8.5)}
 _TENSOR_RATIO = {
-    "fp64": (0.005, 3.0), "fp32": (0.9, 3.0), "tf32": (0.9, 21.0), "fp16": (0.9, 40.0), "bf16": (0.9, 40.0),
-    "fp8": (0.9, 90.0), "int8": (0.9, 90.0),
-}  # fmt: skip
+    "fp64": (0.005, 3.0),
+    "fp32": (0.9, 3.0),
+    "tf32": (0.9, 21.0),
+    "fp16": (0.9, 40.0),
+    "bf16": (0.9, 40.0),
+    "fp8": (0.9, 90.0),
+    "int8": (0.9, 90.0),
+}
 """A peak over the FP32 peak of the cores: sparse figures of big tensor cores lie above."""
 
 
@@ -72,8 +80,11 @@ def _problems(device: Device, figures: Sequence[tuple[str, Figure]]) -> Iterator
 
 
 def _keys(device: Device) -> Iterator[str]:
-    for table, known in (("core_flops_per_s", CORE_PRECISIONS), ("tensor_flops_per_s", TENSOR_PRECISIONS),
-                         ("links_bytes_per_s", tuple(LINKS))):  # fmt: skip
+    for table, known in (
+        ("core_flops_per_s", CORE_PRECISIONS),
+        ("tensor_flops_per_s", TENSOR_PRECISIONS),
+        ("links_bytes_per_s", tuple(LINKS)),
+    ):
         for key in getattr(device, table):
             if key not in known:
                 yield f"{table}.{key} is no known key: it takes {', '.join(known)}"
@@ -91,6 +102,8 @@ def _numbers(figures: Sequence[tuple[str, Figure]]) -> Iterator[str]:
 
 
 def _sizes(device: Device) -> Iterator[str]:
+    if device.capability is not None and not 10 <= device.capability < 1000:
+        yield "capability is none that NVIDIA has: write 90 for 9.0, or leave it out"
     yield from _in_range("bandwidth_bytes_per_s", device.bandwidth_bytes_per_s, _BANDWIDTH[device.kind], _RATE)
     yield from _in_range("memory_bytes", device.memory_bytes, (1e9, 2e12), _SIZE)
     yield from _in_range("context_bytes", device.context_bytes, (1e6, 5e9), _SIZE)
@@ -183,8 +196,14 @@ def _in_range(
         return
     hints = {f"given in {unit}?": size for unit, size in units.items()}
     hints |= {"too small by 1000?": 1e3, "too large by 1000?": 1e-3}
-    hint = next((f": {word} write {figure.value * size:.6g}" for word, size in hints.items()
-                 if low <= figure.value * size <= high), "")  # fmt: skip
+    hint = next(
+        (
+            f": {word} write {figure.value * size:.6g}"
+            for word, size in hints.items()
+            if low <= figure.value * size <= high
+        ),
+        "",
+    )
     yield f"{key} = {figure.value:g} is not plausible ({low:g} to {high:g}){hint}"
 
 

@@ -1,20 +1,60 @@
-"""The workspace file: how many bytes cuDNN asked for, layer by layer, on one device. Versioned, decoded strictly."""
+"""Workspaces that cuDNN asked for, layer by layer, on one device: points of a calibration, or a file of their own.
+
+One row a layer: the task's numbers (see rooflight.ops.kernel_task.CONVOLUTION), then the bytes of its workspace forward
+and for the gradients of input and weight; -1 where cuDNN had nothing for it.
+"""
 
 from __future__ import annotations
 
-import gzip
-import zlib
-from importlib import resources
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
+from itertools import chain
 
 import msgspec
+import numpy as np
 
 from rooflight.errors import BadInput
-from rooflight.hardware.calibration import FOLDER
-from rooflight.hardware.workspace_points import WorkspacePoints, by_precision, fault_of
+from rooflight.hardware.recorded_tables import TableFormat, shipped_bytes
+from rooflight.ops.kernel_task import CONVOLUTION
 
 FORMAT_VERSION = 1
+FAMILIES = ("conv-forward", "conv-dgrad", "conv-wgrad")
+_COLUMNS = len(CONVOLUTION) + len(FAMILIES)
+_LEAST = [*(0 if name in ("pad", "channels_last") else 1 for name in CONVOLUTION), *(-1 for _ in FAMILIES)]
+
+
+class WorkspacePoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All recorded layers in one precision."""
+
+    precision: str
+    rows: list[list[int]]
+
+
+def by_precision(points: Iterable[WorkspacePoints]) -> dict[str, list[list[int]]]:
+    """As `ConvolutionWorkspaces` takes them."""
+    return {some.precision: some.rows for some in points}
+
+
+def fault_of(points: Iterable[WorkspacePoints]) -> str | None:
+    """What is wrong with them, as the end of a sentence that begins with what they are; `None`: nothing."""
+    seen = set()
+    for some in points:
+        if some.precision in seen:
+            return f"in {some.precision} come twice"
+        seen.add(some.precision)
+        if not _are_layers(some.rows):
+            return f"in {some.precision} are no layers"
+    return None
+
+
+def _are_layers(rows: list[list[int]]) -> bool:
+    """Sizes are positive, padding and the layout may be nought; all of it fits 64 bits."""
+    if any(len(row) != _COLUMNS for row in rows):
+        return False
+    try:
+        table = np.fromiter(chain.from_iterable(rows), np.int64, _COLUMNS * len(rows)).reshape(-1, _COLUMNS)
+    except OverflowError:
+        return False
+    return bool((table >= _LEAST).all() and (table < 1 << 48).all())
 
 
 class Workspaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -31,46 +71,18 @@ class Workspaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return by_precision(self.points)
 
 
+_FORMAT = TableFormat(Workspaces, "workspace", FORMAT_VERSION, "make it again, or install rooflight again")
+
+
 def decode(content: bytes, source: str) -> Workspaces:
-    try:
-        workspaces = _of_this_version(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content, source)
-    except (msgspec.MsgspecError, OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        raise BadInput(f"{source} is no workspace file: {error}; make it again, or install rooflight again") from None
+    workspaces = _FORMAT.decode(content, source)
     fault = fault_of(workspaces.points)
     if fault is not None:
-        raise BadInput(f"{source}: its points {fault}; make it again, or install rooflight again")
+        raise BadInput(f"{source}: its points {fault}; {_FORMAT.remedy}")
     return workspaces
-
-
-def _of_this_version(text: bytes, source: str) -> Workspaces:
-    """Read in one go. Only what does not fit is read again: that it is of another version is said first."""
-    try:
-        workspaces = msgspec.json.decode(text, type=Workspaces)
-    except msgspec.ValidationError:
-        found = msgspec.json.decode(text)
-        _check_version(found.get("format_version") if isinstance(found, dict) else None, source)
-        raise
-    _check_version(workspaces.format_version, source)
-    return workspaces
-
-
-def _check_version(version: object, source: str) -> None:
-    if version != FORMAT_VERSION:
-        raise BadInput(f"{source}: workspace format {version!r}, this rooflight reads {FORMAT_VERSION}; make it again")
-
-
-def encode(workspaces: Workspaces) -> bytes:
-    return gzip.compress(msgspec.json.encode(workspaces), mtime=0)
-
-
-def read(path: Path) -> Workspaces:
-    try:
-        return decode(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}; give another file") from None
 
 
 def shipped(device: str) -> Workspaces | None:
     """The workspaces that come with rooflight for a device of the database."""
-    file: Any = resources.files("rooflight.hardware") / FOLDER / f"{device}-workspaces.json.gz"
-    return decode(file.read_bytes(), f"the shipped workspaces of {device}") if file.is_file() else None
+    content = shipped_bytes(f"{device}-workspaces")
+    return None if content is None else decode(content, f"the shipped workspaces of {device}")

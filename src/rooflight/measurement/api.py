@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -16,26 +15,28 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
-from rooflight import units
-from rooflight.counting.metrics import Level
+from rooflight import formatting
 from rooflight.errors import BadInput, CannotMeasure, RooflightError
 from rooflight.estimation.costs import fill_costs
+from rooflight.hardware.counter_tables import Level
 from rooflight.ledger import FORMAT_VERSION, Ledger
-from rooflight.measurement.counters.op_counters import check_names
-from rooflight.measurement.counters.ranges import probe
-from rooflight.measurement.cpu import collect as on_cpu
-from rooflight.measurement.execution.compiled import CompiledStep
+from rooflight.machine import Machine
+from rooflight.machine.conditions import Conditions
+from rooflight.machine.installed_gpus import cuda_version, device_name, driver_version
+from rooflight.measurement.collectors import cpu as on_cpu
+from rooflight.measurement.collectors import gpu as on_gpu
+from rooflight.measurement.collectors.plain_step import CollectorContext
+from rooflight.measurement.cupti.op_counters import check_names
+from rooflight.measurement.cupti.ranges import probe
+from rooflight.measurement.execution.compiled import CompiledStep, is_compiled
 from rooflight.measurement.execution.eager import CapturedStep, EagerStep
-from rooflight.measurement.execution.provenance import is_compiled
-from rooflight.measurement.findings import Findings, Interrupted, Progress, silent
-from rooflight.measurement.gpu import collect as on_gpu
-from rooflight.measurement.machine import Machine
-from rooflight.measurement.machine.conditions import Conditions, cuda_version, device_name, driver_version
+from rooflight.measurement.findings import Findings, MeasurementInterrupted, Progress, silent
+from rooflight.measurement.ncu import run_profiled_step
 from rooflight.measurement.options import CounterBackend, MeasureOptions
-from rooflight.measurement.ranks import place
+from rooflight.measurement.ranks import process_rank
+from rooflight.models.resolve import workload_of
 from rooflight.models.workload import Workload
 from rooflight.spec import POSITIONAL, StepKeywords, StepSpec, takes_step
-from rooflight.trace.given import workload_of
 from rooflight.trace.options import TensorKind, TraceOptions
 from rooflight.trace.stage import Recording, Stage, staged
 from rooflight.trace.tracer import header_of
@@ -66,11 +67,11 @@ def measure(
     command: str = "",
     **step: Unpack[StepKeywords],
 ) -> Ledger:
-    """Run one step for real and measure it: time, memory, kernels, and what the hardware counted, for every op.
+    """Run one step and measure it: time, memory, kernels and hardware counters of every op.
 
     `model` is a name, built here on `device` (the GPU if there is one), or a live module that is called with `inputs`
-    where it is, and left exactly as it was. The step is run `repeat` times plainly for its time and a few times more
-    for the rest. What cannot be measured is missing, and a note says why.
+    where it is, and left exactly as it was. The step is timed `repeat` times without profiler and counters, and run a
+    few times more for the rest. What cannot be measured is missing, and a note says why.
 
         >>> ledger = rooflight.measure("resnet50", batch=16, step="train")
         >>> ledger.to_pandas()[["op", "kernel_time_s", "dram_bytes_read"]]
@@ -78,12 +79,20 @@ def measure(
     spec = StepSpec.given(model, step, verb="measure", inputs=inputs, kwargs=kwargs)
     spec = msgspec.structs.replace(spec, compile=spec.compile or compile_mode is not None)
     if spec.compile and spec.graphs:
-        raise BadInput("a compiled step is not captured as one CUDA graph here: choose one of --compile and --graphs "
-                       "(--compile-mode=reduce-overhead uses graphs by itself)")  # fmt: skip
+        raise BadInput(
+            "a compiled step is not captured as one CUDA graph here: choose one of --compile and --graphs "
+            "(--compile-mode=reduce-overhead uses graphs by itself)"
+        )
     options = MeasureOptions(
-        counters=counters, levels=_several(levels), metrics=_several(metrics), per_kernel=per_kernel, spread=spread,
-        repeat=repeat, execution=spec.execution, compile_mode=compile_mode,
-    )  # fmt: skip
+        counters=counters,
+        levels=_several(levels),
+        metrics=_several(metrics),
+        per_kernel=per_kernel,
+        spread=spread,
+        repeat=repeat,
+        execution=spec.execution,
+        compile_mode=compile_mode,
+    )
     if counters == "ncu":
         raise BadInput("ncu needs a process of its own: use the command line, `rooflight measure --counters ncu`")
     where = _device(model, (inputs, kwargs), device)
@@ -107,20 +116,31 @@ def _several(given: Sequence[Any]) -> tuple[Any, ...]:
 def _asked(spec: StepSpec, options: MeasureOptions, *, live: list[str] | None, device: str | None) -> str:
     """What measures so again: the step, and all that is not as usual."""
     usual = MeasureOptions()
-    given = {one.name: getattr(options, one.name) for one in fields(options) if one.name != "execution"}
-    return spec.asked("measure", live=live, device=device,
-                      **{name: value for name, value in given.items() if value != getattr(usual, name)})  # fmt: skip
+    given = {field.name: getattr(options, field.name) for field in fields(options) if field.name != "execution"}
+    return spec.asked(
+        "measure",
+        live=live,
+        device=device,
+        **{name: value for name, value in given.items() if value != getattr(usual, name)},
+    )
 
 
-def _placed(spec: StepSpec, model: str | nn.Module | StepSpec, inputs: tuple[Any, ...],
-            kwargs: Mapping[str, Any] | None, where: torch.device) -> Workload:  # fmt: skip
+def _placed(
+    spec: StepSpec,
+    model: str | nn.Module | StepSpec,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    where: torch.device,
+) -> Workload:
     """The workload on the device, in the memory format that was asked for."""
     workload = workload_of(spec, model, inputs, kwargs, device=where.type)
     if not spec.channels_last:
         return workload
     if isinstance(model, nn.Module):
-        raise BadInput("--channels-last is for a model by name: a live module is left as it is; put it and its inputs "
-                       "into it yourself with .to(memory_format=torch.channels_last)")  # fmt: skip
+        raise BadInput(
+            "--channels-last is for a model by name: a live module is left as it is; put it and its inputs "
+            "into it yourself with .to(memory_format=torch.channels_last)"
+        )
 
     def laid_out(leaf: Any) -> Any:
         is_image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4
@@ -128,29 +148,29 @@ def _placed(spec: StepSpec, model: str | nn.Module | StepSpec, inputs: tuple[Any
 
     # torch's own spelling for mypy is of a single tensor
     model_ = workload.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return replace(workload, model=model_, args=tree_map(laid_out, workload.args),
-                   kwargs=tree_map(laid_out, workload.kwargs))  # fmt: skip
+    return replace(
+        workload, model=model_, args=tree_map(laid_out, workload.args), kwargs=tree_map(laid_out, workload.kwargs)
+    )
 
 
 def _trace_options(spec: StepSpec, where: torch.device, command: str = "") -> TraceOptions:
     on: TensorKind = "cuda" if where.type == "cuda" else "cpu"
-    return TraceOptions.of(spec, on=on, target=_target(where), rank=place().rank, command=command)
+    return TraceOptions.of(spec, on=on, target=_target(where), rank=process_rank().rank, command=command)
 
 
 def profiled_step(spec: StepSpec, *, device: str | None, only: str | None) -> None:
     """Run the step of a model by name for an outer profiler, such as ncu."""
-    from rooflight.measurement.profiled_step import run_profiled_step
-
     where = _device(spec.model, (), device)
     with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
         run_profiled_step(_placed(spec, spec, (), None, where), _trace_options(spec, where), only=only)
 
 
-def measure_workload(workload: Workload, trace_options: TraceOptions, options: MeasureOptions,
-                     progress: Progress = silent) -> Ledger:  # fmt: skip
+def measure_workload(
+    workload: Workload, trace_options: TraceOptions, options: MeasureOptions, progress: Progress = silent
+) -> Ledger:
     """Measure a step that is ready to be staged."""
     findings = Findings()
-    if place().rank and options.counters == "auto":
+    if process_rank().rank and options.counters == "auto":
         options = replace(options, counters="none", metrics=(), per_kernel=False, spread=False)
         findings.notes.append("counters are read on rank 0 only")
     conditions = Conditions(trace_options.on)
@@ -172,14 +192,12 @@ def measure_workload(workload: Workload, trace_options: TraceOptions, options: M
             stage.settle()
             stage.put_back()
             conditions.before()
-            if trace_options.on == "cuda":
-                on_gpu.collect(stage, options, execution, findings, progress)
-            else:
-                on_cpu.collect(stage, options, execution, findings, progress)
+            collect = on_gpu.collect if trace_options.on == "cuda" else on_cpu.collect
+            collect(CollectorContext(stage, options, execution, findings, progress))
         except KeyboardInterrupt as stop:
             if not findings.step:
                 raise
-            if not isinstance(stop, Interrupted):
+            if not isinstance(stop, MeasurementInterrupted):
                 findings.notes.append("interrupted between two measurements: what follows is missing")
             raise MeasurementStopped(_ledger(stage, findings, conditions, options)) from None
         finally:
@@ -215,16 +233,26 @@ def _ledger(stage: Stage, findings: Findings, conditions: Conditions, options: M
             recording = Recording((), (), (), (), ())  # a note says why
     header = header_of(stage, recording)
     header = msgspec.structs.replace(
-        header, execution=options.execution, device=device_name(on), cuda=cuda_version() if on == "cuda" else None,
-        driver=driver_version() if on == "cuda" else None, conditions=conditions.after(),
-        notes=(*header.notes, *findings.notes), world=place().world,
-    )  # fmt: skip
+        header,
+        execution=options.execution,
+        device=device_name(on),
+        cuda=cuda_version() if on == "cuda" else None,
+        driver=driver_version() if on == "cuda" else None,
+        conditions=conditions.after(),
+        notes=(*header.notes, *findings.notes),
+        world=process_rank().world,
+    )
     return fill_costs(
         Ledger(
-            format_version=FORMAT_VERSION, header=header, modules=recording.modules, storages=recording.storages,
-            ops=recording.ops, kernels=findings.kernels, measurements=findings.measurements(),
+            format_version=FORMAT_VERSION,
+            header=header,
+            modules=recording.modules,
+            storages=recording.storages,
+            ops=recording.ops,
+            kernels=findings.kernels,
+            measurements=findings.measurements(),
         )
-    )  # fmt: skip
+    )
 
 
 def _device(model: str | nn.Module | StepSpec, inputs: Any, asked: str | None) -> torch.device:
@@ -256,10 +284,13 @@ def _device(model: str | nn.Module | StepSpec, inputs: Any, asked: str | None) -
 def _refuse_what_needs_a_gpu(options: MeasureOptions, *, graphs: bool) -> None:
     """What was asked for by name is not left out in silence."""
     wishes = {
-        "CUDA graphs": graphs, "CUPTI": options.counters == "cupti", "further counters": bool(options.metrics),
-        "counters by kernel": options.per_kernel, "the spread of counts": options.spread,
+        "CUDA graphs": graphs,
+        "CUPTI": options.counters == "cupti",
+        "further counters": bool(options.metrics),
+        "counters by kernel": options.per_kernel,
+        "the spread of counts": options.spread,
         "levels of the memory": options.levels not in (("dram",), ()),
-    }  # fmt: skip
+    }
     if asked := [name for name, wished in wishes.items() if wished]:
         raise BadInput(
             f"{' and '.join(asked)}: only on an NVIDIA GPU, and the step is measured on the CPU; leave it out"
@@ -283,8 +314,8 @@ def _refuse_what_cannot_fit(where: torch.device, spec: StepSpec, workload: Workl
         if free is not None and nbytes > free:
             copy = "" if device != host else " and a copy of them" if where == host else " (a copy to restore from)"
             raise CannotMeasure(
-                f"{workload.name} needs {units.bytes_(nbytes)} for its {what}{copy}, and {device} has "
-                f"{units.bytes_(free)} free: `rooflight estimate` it instead, or use a smaller model or dtype"
+                f"{workload.name} needs {formatting.bytes_(nbytes)} for its {what}{copy}, and {device} has "
+                f"{formatting.bytes_(free)} free: `rooflight estimate` it instead, or use a smaller model or dtype"
             )
 
 
@@ -292,8 +323,7 @@ def _free_bytes(where: torch.device) -> int | None:
     if where.type == "cuda":
         return torch.cuda.mem_get_info(where)[0]
     machine = Machine()
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", machine.text("/proc/meminfo") or "", re.MULTILINE)
-    known = [int(found[1]) * 1024 if found else None, machine.memory_limit_bytes()]
+    known = [machine.memory_bytes("MemAvailable"), machine.memory_limit_bytes()]
     return min((value for value in known if value is not None), default=None)
 
 
@@ -307,11 +337,11 @@ def _parsed(name: str) -> torch.device:
 def _default_device() -> str:
     if not torch.cuda.is_available():
         return "cpu"
-    return f"cuda:{place().local_rank % torch.cuda.device_count()}"
+    return f"cuda:{process_rank().local_rank % torch.cuda.device_count()}"
 
 
-def _target(place: torch.device) -> str:
-    if place.type == "cpu":
+def _target(where: torch.device) -> str:
+    if where.type == "cpu":
         return "cpu"
-    major, minor = torch.cuda.get_device_capability(place)
+    major, minor = torch.cuda.get_device_capability(where)
     return f"cuda:{major}{minor}"

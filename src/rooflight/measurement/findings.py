@@ -27,7 +27,7 @@ def silent(doing: str, done: int, total: int) -> None:
     """No progress is shown."""
 
 
-class Interrupted(KeyboardInterrupt):
+class MeasurementInterrupted(KeyboardInterrupt):
     """Ctrl-C while something was measured. `findings` holds what was measured before."""
 
     def __init__(self, findings: Findings) -> None:
@@ -58,17 +58,14 @@ class Findings:
             self.notes.append(
                 f"interrupted while measuring {what}: of that a part may be there, what follows is missing"
             )
-            raise Interrupted(self) from None
+            raise MeasurementInterrupted(self) from None
         except RooflightError as error:
             if isinstance(error, OutOfMemory):
                 _release_memory()
             self.notes.append(f"{what} not measured: {error}")
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # a full disk; an error of the device, which comes later than its cause
-            line = (str(error).strip().splitlines() or [""])[0]
-            self.notes.append(f"{what} not measured: {type(error).__name__}: {line}")
+        # A full disk; an error of the device, which comes later than its cause.
+        except (OSError, RuntimeError) as error:
+            self.notes.append(f"{what} not measured: {type(error).__name__}: {first_line(error)}")
 
     def measurements(self) -> tuple[Measurement, ...]:
         rows: list[tuple[Scope, tuple[int, ...], str, dict[str, Value]]] = [("step", (), "", self.step)]
@@ -84,6 +81,11 @@ def _release_memory() -> None:
     """Give back what the allocator holds but nobody uses, so that the next run finds it."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def first_line(error: object) -> str:
+    """What an error says, without the screens that torch's go on for."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
 def median(values: Sequence[float], origin: str) -> Value:

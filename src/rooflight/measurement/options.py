@@ -1,17 +1,17 @@
-"""What is measured of a step, and how."""
+"""What to measure of a step, and how."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from rooflight.counting.metrics import Level
 from rooflight.errors import BadInput
+from rooflight.hardware.counter_tables import Level
 from rooflight.ledger import Execution
 from rooflight.spec import Field
 
 CounterBackend = Literal["auto", "cupti", "ncu", "none"]
-_REPEAT = Field("Plain steps to take the time of.", key="repeat", kind="number")
+_REPEAT = Field("Steps to time, without profiler and counters.", key="repeat", kind="number")
 COUNTER_BACKENDS: tuple[CounterBackend, ...] = ("auto", "cupti", "ncu", "none")
 LEVELS: tuple[Level, ...] = ("dram", "l2", "l1")
 
@@ -23,11 +23,11 @@ class MeasureOptions:
     counters: CounterBackend = "auto"
     levels: tuple[Level, ...] = ("dram",)
     metrics: tuple[str, ...] = ()
-    """Further counters by their own names."""
+    """Other hardware counters, by NVIDIA's names."""
     per_kernel: bool = False
     """Counters for every kernel, beside those for every op."""
     spread: bool = False
-    """Count the whole step three times, to know how far its counts lie apart."""
+    """Count the whole step three times, to see how much the counts vary."""
     repeat: int = 20
     execution: Execution = "eager"
     compile_mode: str | None = None

@@ -14,7 +14,7 @@ from rooflight.ledger import FORMAT_VERSION, Arg, Ledger, Op, Storage, Tensor
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessRank:
     """Which of several processes this is."""
 
     rank: int
@@ -23,7 +23,7 @@ class Place:
     """Among those on this machine; the rank where the launcher does not say."""
 
 
-ALONE = Place(rank=0, world=1, local_rank=0)
+ALONE = ProcessRank(rank=0, world=1, local_rank=0)
 
 # torchrun runs inside a step of Slurm, and so does what mpirun starts: who is nearest to the program is asked first.
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -35,7 +35,7 @@ opens may be a step too, of one task.
 """
 
 
-def place(environment: Mapping[str, str] = os.environ) -> Place:
+def process_rank(environment: Mapping[str, str] = os.environ) -> ProcessRank:
     """Rank and number of processes as the launcher says (torchrun, Open MPI, Slurm's srun); alone where none does."""
     for names in (_TORCHRUN, _OPEN_MPI, _SLURM):
         rank_name, world_name, local_name = names
@@ -50,7 +50,7 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
         rank = _number(environment, rank_name)
         if rank >= world:
             raise BadInput(f"{rank_name}={rank} is no rank of {world_name}={world}: ranks are counted from 0")
-        return Place(rank, world, _number(environment, local_name) if environment.get(local_name) else rank)
+        return ProcessRank(rank, world, _number(environment, local_name) if environment.get(local_name) else rank)
     return ALONE
 
 
@@ -83,11 +83,11 @@ def _runs(numbers: Sequence[int]) -> list[str]:
 
 def refuse_collectives(ops: Sequence[Op]) -> None:
     """Counters repeat the step on one rank, and slow it down: the others would wait for it, or it for them for ever."""
-    found = next((op for op in ops if op.name.startswith(("c10d::", "_c10d_functional::"))), None)
-    if found is not None:
+    collective = next((op for op in ops if op.name.startswith(("c10d::", "_c10d_functional::"))), None)
+    if collective is not None:
         raise CannotMeasure(
-            f"the step talks to other ranks ({found.name}), and a rank cannot repeat that alone: measure the model "
-            "without DDP or FSDP around it, or put a rooflight.region into the training loop"
+            f"the step talks to other ranks ({collective.name}), and a rank cannot repeat that alone: measure the "
+            "model without DDP or FSDP around it, or put a rooflight.region into the training loop"
         )
 
 
@@ -124,9 +124,11 @@ def join(ledgers: Sequence[Ledger]) -> Ledger:
         notes[missing] = None
     header = msgspec.structs.replace(first, notes=tuple(notes))
     return Ledger(
-        format_version=FORMAT_VERSION, header=header, modules=ordered[0].modules,
-        **{name: tuple(found) for name, found in rows.items()},
-    )  # fmt: skip
+        format_version=FORMAT_VERSION,
+        header=header,
+        modules=ordered[0].modules,
+        **{name: tuple(joined) for name, joined in rows.items()},
+    )
 
 
 def _add(rows: dict[str, list[Any]], ledger: Ledger) -> None:

@@ -13,16 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rooflight.counting.tiles import tile
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Kernel, KernelKind, Value
 from rooflight.measurement.findings import median
-from rooflight.measurement.profiler_trace import Marker, Marks, Sizes, Trace, profiled
-
-__all__ = [
-    "Launch", "Marker", "SequenceDiffers", "StepTimes", "gpu_busy_s", "launches", "merge", "per_op_time",
-    "profiled",
-]  # fmt: skip
+from rooflight.measurement.profiler_trace import StepTrace, marked_op
+from rooflight.ops.kernel_names import tile
+from rooflight.profiles.kineto import DeviceWork, Id, Sizes, Thread, open_ranges
+from rooflight.profiles.log_ledger import covered_s
 
 _DURATIONS = "kineto: kernel duration"
 
@@ -47,7 +44,7 @@ class SequenceDiffers(CannotMeasure):
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """One kernel, copy or set. `start_s` counts from the first launch of its trace."""
 
     name: str
@@ -74,45 +71,65 @@ class Launch:
         return self.start_s + self.time_s
 
 
-def launches(trace: Trace) -> list[Launch]:
+def launches(trace: StepTrace) -> list[KernelLaunch]:
     """All device work in order of start, each with the op that launched it."""
     if not trace.work:
         return []
-    marks = Marks(trace.marks)
-    work = sorted(trace.work, key=lambda one: (one.start_ns, one.correlation, one.graph_node or 0))
-    first_ns = work[0].start_ns
-    found = []
-    for one in work:
-        # The host range that was open when it was launched is exact; the time of the launching call comes from
-        # another clock, and serves where the profiler kept no range.
-        op = marks.at(trace.ranges.get(one.external)) if one.external is not None else None
-        if op is None:
-            op = marks.at(trace.calls.get(one.correlation))
-        call = trace.calls.get(one.correlation)
-        found.append(
-            Launch(
-                name=one.name, kind=one.kind, stream=one.stream, start_s=(one.start_ns - first_ns) / 1e9,
-                time_s=one.time_ns / 1e9, device=one.device, grid=one.grid, block=one.block, op=op,
-                correlation=one.correlation, graph_node=one.graph_node,
-                launch_s=None if call is None else (call.time_ns - first_ns) / 1e9,
-                launch_time_s=None if call is None else call.took_ns / 1e9,
+    ops = _launching_ops(trace)
+    order = sorted(trace.work, key=lambda work: (work.start_ns, _correlation(work), work.args.graph_node or 0))
+    first_ns = order[0].start_ns
+    result = []
+    for work in order:
+        correlation = _correlation(work)
+        call = trace.calls.get(correlation)
+        result.append(
+            KernelLaunch(
+                name=work.name,
+                kind=work.kind,
+                stream=work.args.stream if isinstance(work.args.stream, int) else 0,
+                start_s=(work.start_ns - first_ns) / 1e9,
+                time_s=work.time_ns / 1e9,
+                device=work.device or 0,
+                grid=work.args.grid,
+                block=work.args.block,
+                # The host range that was open when it was launched is exact; the time of the launching call comes
+                # from another clock, and serves where the profiler kept no range.
+                op=ops.get(("range", work.args.external), ops.get(("call", correlation))),
+                correlation=correlation,
+                graph_node=work.args.graph_node or None,
+                launch_s=None if call is None else (call.start_ns - first_ns) / 1e9,
+                launch_time_s=None if call is None else call.time_ns / 1e9,
             )
-        )  # fmt: skip
-    return found
+        )
+    return result
 
 
-def gpu_busy_s(launches: Iterable[Launch]) -> float:
+def _correlation(work: DeviceWork) -> int:
+    return work.args.correlation if isinstance(work.args.correlation, int) else 0
+
+
+def _launching_ops(trace: StepTrace) -> dict[tuple[str, Id | None], int]:
+    """The op whose mark is the innermost around a host range, by its external id, or a call, by its correlation."""
+    moments: list[tuple[Thread, int, tuple[str, Id | None]]] = []
+    for external in {work.args.external for work in trace.work}:
+        host_range = trace.ranges.get(external) if external is not None else None
+        if host_range is not None:
+            moments.append((host_range.thread, host_range.start_ns, ("range", external)))
+    for correlation in {_correlation(work) for work in trace.work}:
+        call = trace.calls.get(correlation)
+        if call is not None:
+            moments.append((call.thread, call.start_ns, ("call", correlation)))
+    ops = [marked_op(mark) for mark in trace.marks]
+    return {key: ops[stack[-1]] for key, stack in open_ranges(trace.marks, moments) if stack}
+
+
+def gpu_busy_s(launches: Iterable[KernelLaunch]) -> float:
     """Seconds in which at least one launch ran, on any stream."""
-    busy = 0.0
-    until = float("-inf")
-    for launch in sorted(launches, key=lambda launch: launch.start_s):
-        busy += max(0.0, launch.end_s - max(launch.start_s, until))
-        until = max(until, launch.end_s)
-    return busy
+    return covered_s((launch.start_s, launch.end_s) for launch in launches)
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class DeviceTimes:
     """The device's side of a whole step."""
 
     gpu_busy_s: Value
@@ -128,7 +145,7 @@ class StepTimes:
         return {"gpu_busy_s": self.gpu_busy_s, "kernel_time_s": self.kernel_time_s, "kernels": self.kernels}
 
 
-def merge(marked: list[Launch], plain: Sequence[list[Launch]]) -> tuple[tuple[Kernel, ...], StepTimes]:
+def merge(marked: list[KernelLaunch], plain: Sequence[list[KernelLaunch]]) -> tuple[tuple[Kernel, ...], DeviceTimes]:
     """Ops from the marked run, durations from the plain ones (median, least, greatest), start from the plain run of
     median length. Without plain runs the marked one gives the times too, and the origin says so.
 
@@ -143,20 +160,27 @@ def merge(marked: list[Launch], plain: Sequence[list[Launch]]) -> tuple[tuple[Ke
         op, ops = marked[position].op, marked[position].ops
         kernels.append(
             Kernel(
-                name=launch.name, ops=ops or (() if op is None else (op,)), kind=launch.kind, grid=launch.grid,
-                block=launch.block, tile=tile(launch.name) if launch.kind == "kernel" else None, stream=launch.stream,
-                start_s=launch.start_s, time_s=statistics.median(times), launch_s=launch.launch_s,
+                name=launch.name,
+                ops=ops or (() if op is None else (op,)),
+                kind=launch.kind,
+                grid=launch.grid,
+                block=launch.block,
+                tile=tile(launch.name) if launch.kind == "kernel" else None,
+                stream=launch.stream,
+                start_s=launch.start_s,
+                time_s=statistics.median(times),
+                launch_s=launch.launch_s,
                 launch_time_s=launch.launch_time_s,
                 quantities={"kernel_time_s": median(times, origin)},
             )
-        )  # fmt: skip
+        )
     return tuple(sorted(kernels, key=lambda kernel: kernel.start_s or 0.0)), _step_times(marked, matched, origin)
 
 
-def _step_times(marked: list[Launch], matched: Sequence[list[Launch]], origin: str) -> StepTimes:
+def _step_times(marked: list[KernelLaunch], matched: Sequence[list[KernelLaunch]], origin: str) -> DeviceTimes:
     outside = [position for position, launch in enumerate(marked) if launch.op is None and not launch.ops]
     runs = origin.removeprefix(f"{_DURATIONS}, ")
-    return StepTimes(
+    return DeviceTimes(
         gpu_busy_s=median([gpu_busy_s(run) for run in matched], f"kineto: union of kernel intervals, {runs}"),
         kernel_time_s=median([_sum_s(run) for run in matched], f"kineto: sum of kernel durations, {runs}"),
         kernels=Value(len(marked), "kineto: launches"),
@@ -196,22 +220,22 @@ def _sum_of_values(values: Sequence[Value]) -> Value:
 _Stream = tuple[int, int]
 
 
-def _streams(run: Sequence[Launch]) -> dict[_Stream, list[int]]:
+def _streams(run: Sequence[KernelLaunch]) -> dict[_Stream, list[int]]:
     """Positions of each stream's launches, streams in order of their first."""
-    found: dict[_Stream, list[int]] = defaultdict(list)
+    positions: dict[_Stream, list[int]] = defaultdict(list)
     for position, launch in enumerate(run):
-        found[launch.device, launch.stream].append(position)
-    return found
+        positions[launch.device, launch.stream].append(position)
+    return positions
 
 
-def _matched(marked: Sequence[Launch], run: Sequence[Launch], *, name: str) -> list[Launch]:
+def _matched(marked: Sequence[KernelLaunch], run: Sequence[KernelLaunch], *, name: str) -> list[KernelLaunch]:
     """The launches of `run` in the order of `marked`.
 
     Streams are matched by number; one taken from torch's pool has another number in every run, so what is left is
     matched by the kernels that run on it, in order of appearance.
     """
     ours, theirs = _streams(marked), _streams(run)
-    result: list[Launch | None] = [None] * len(marked)
+    result: list[KernelLaunch | None] = [None] * len(marked)
     left: list[_Stream] = []
     for stream, positions in ours.items():
         if stream in theirs and _names(marked, positions) == _names(run, theirs[stream]):
@@ -230,26 +254,28 @@ def _matched(marked: Sequence[Launch], run: Sequence[Launch], *, name: str) -> l
     return [launch for launch in result if launch is not None]
 
 
-def _names(run: Sequence[Launch], positions: Sequence[int]) -> list[str]:
+def _names(run: Sequence[KernelLaunch], positions: Sequence[int]) -> list[str]:
     return [run[position].name for position in positions]
 
 
-def _place(result: list[Launch | None], positions: Sequence[int], run: Sequence[Launch], theirs: Sequence[int]) -> None:
+def _place(
+    result: list[KernelLaunch | None], positions: Sequence[int], run: Sequence[KernelLaunch], theirs: Sequence[int]
+) -> None:
     for position, their in zip(positions, theirs, strict=True):
         result[position] = run[their]
 
 
-def _difference(expected: Sequence[str], found: Sequence[str], *, run: str, stream: int) -> SequenceDiffers:
+def _difference(expected: Sequence[str], launched: Sequence[str], *, run: str, stream: int) -> SequenceDiffers:
     position = next(
-        (n for n, (one, other) in enumerate(zip(expected, found, strict=False)) if one != other),
-        min(len(expected), len(found)),
+        (n for n, (ours, theirs) in enumerate(zip(expected, launched, strict=False)) if ours != theirs),
+        min(len(expected), len(launched)),
     )
     return SequenceDiffers(
         run=run,
         stream=stream,
         position=position,
         expected=expected[position] if position < len(expected) else None,
-        found=found[position] if position < len(found) else None,
+        found=launched[position] if position < len(launched) else None,
     )
 
 
@@ -257,11 +283,11 @@ def _of_runs(number: int, what: str) -> str:
     return f"1 {what}" if number == 1 else f"median of {number} {what}s"
 
 
-def _sum_s(run: Iterable[Launch]) -> float:
+def _sum_s(run: Iterable[KernelLaunch]) -> float:
     return sum(launch.time_s for launch in run)
 
 
-def _span_s(run: Sequence[Launch]) -> float:
+def _span_s(run: Sequence[KernelLaunch]) -> float:
     return max((launch.end_s for launch in run), default=0.0) - min((launch.start_s for launch in run), default=0.0)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 
-from rooflight.memory.settings import MIB, Settings
+from rooflight.memory.settings import MIB, AllocatorSettings
 
 BLOCK = 512
 SMALL = MIB
@@ -27,7 +27,7 @@ _PAGES = 1 << 60
 """Room for addresses of one expandable segment: more than any device has."""
 
 
-class OutOfMemory(Exception):
+class AllocatorFull(Exception):
     """The device cannot hold this request, after everything that was free has been given back."""
 
     def __init__(self, nbytes: int) -> None:
@@ -35,13 +35,19 @@ class OutOfMemory(Exception):
         self.nbytes = nbytes
 
 
-class Block:
+class MemoryBlock:
     """A piece of a segment. Its neighbours are those of the same segment."""
 
     __slots__ = ("address", "following", "free_since", "given", "mapped", "pool", "preceding", "size")
 
-    def __init__(self, pool: _Pool, address: int, size: int, preceding: Block | None = None,
-                 following: Block | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        pool: _BlockPool,
+        address: int,
+        size: int,
+        preceding: MemoryBlock | None = None,
+        following: MemoryBlock | None = None,
+    ) -> None:
         self.pool = pool
         self.address = address
         self.size = size
@@ -56,13 +62,13 @@ class Block:
         return self.preceding is not None or self.following is not None
 
 
-Held = dict[int, Block]
+Held = dict[int, MemoryBlock]
 """What an event asked for, by its number."""
 Sized = Sequence[int] | Mapping[int, int]
 """Bytes, by number."""
 
 
-class _Pool:
+class _BlockPool:
     """Free blocks, by size and address; with expandable segments, also the addresses that nothing is mapped to."""
 
     def __init__(self, segment: int, *, small: bool = False, least_rest: int = BLOCK) -> None:
@@ -70,15 +76,15 @@ class _Pool:
         self.segment = segment
         self.least_rest = least_rest
         """What is left of a block is split off from here on."""
-        self.free: list[tuple[int, int, Block]] = []
-        self.unmapped: list[tuple[int, Block]] = []
+        self.free: list[tuple[int, int, MemoryBlock]] = []
+        self.unmapped: list[tuple[int, MemoryBlock]] = []
         self.searches = 0
 
-    def add(self, block: Block) -> None:
+    def add(self, block: MemoryBlock) -> None:
         block.free_since = self.searches
         insort(self.free, (block.size, block.address, block))
 
-    def take(self, block: Block) -> None:
+    def take(self, block: MemoryBlock) -> None:
         del self.free[bisect_left(self.free, (block.size, block.address))]
 
 
@@ -87,18 +93,23 @@ class CachingAllocator:
     `fraction_bytes`: what a memory fraction allows the process, whether or not it ends there. Where it does, torch asks
     before it goes to the device; else the device says when there is no more."""
 
-    def __init__(self, settings: Settings | None = None, capacity_bytes: int | None = None,
-                 fraction_bytes: int | None = None) -> None:  # fmt: skip
-        self.settings = settings or Settings()
+    def __init__(
+        self,
+        settings: AllocatorSettings | None = None,
+        capacity_bytes: int | None = None,
+        fraction_bytes: int | None = None,
+    ) -> None:
+        self.settings = settings or AllocatorSettings()
         self.capacity_bytes = capacity_bytes
         self._is_fraction = capacity_bytes is not None and capacity_bytes == fraction_bytes
         self.allocated = self.reserved = 0
         self.peak_allocated = self.peak_reserved = 0
         self.retries = 0
         """How often free segments had to be given back for a request."""
-        self._small = _Pool(SMALL_SEGMENT, small=True)
-        self._large = _Pool(self.settings.large_segment_bytes,
-                            least_rest=BLOCK if self.settings.expandable_segments else SMALL + BLOCK)  # fmt: skip
+        self._small = _BlockPool(SMALL_SEGMENT, small=True)
+        self._large = _BlockPool(
+            self.settings.large_segment_bytes, least_rest=BLOCK if self.settings.expandable_segments else SMALL + BLOCK
+        )
         threshold = self.settings.garbage_collection_threshold
         self._collects_from = int(threshold * fraction_bytes) if threshold and fraction_bytes is not None else None
         self._next_address = 0
@@ -110,7 +121,7 @@ class CachingAllocator:
     def reset_peaks(self) -> None:
         self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
 
-    def allocate(self, nbytes: int, address: int | None = None) -> Block | None:
+    def allocate(self, nbytes: int, address: int | None = None) -> MemoryBlock | None:
         """A block for so many bytes; `None` for none, which takes no memory. `address`: where the driver would put it
         if it is asked for another segment; by itself the model goes on where the last one ended."""
         if address is not None:
@@ -119,7 +130,7 @@ class CachingAllocator:
         self.play((0,), (nbytes,), held)
         return held.get(0)
 
-    def free(self, block: Block | None) -> None:
+    def free(self, block: MemoryBlock | None) -> None:
         if block is not None:
             self.play((~0,), (), {0: block})
 
@@ -172,13 +183,13 @@ class CachingAllocator:
                 free = pool.free
                 found = bisect_left(free, (size,))
                 if simple and found < len(free):
-                    block: Block = free.pop(found)[2]
+                    block: MemoryBlock = free.pop(found)[2]
                 else:
                     block = self._fitting(pool, size, found) or self._new(pool, size)
                 rest = block.size - size
                 if rest >= pool.least_rest and (simple or self._may_split(pool, size)):
                     address, following = block.address + size, block.following
-                    block.following = remainder = Block(pool, address, rest, block, following)
+                    block.following = remainder = MemoryBlock(pool, address, rest, block, following)
                     if following is not None:
                         following.preceding = remainder
                     block.size = size
@@ -209,10 +220,10 @@ class CachingAllocator:
                 return _rounded_to_parts(nbytes, parts)
         return -(-nbytes // BLOCK) * BLOCK
 
-    def _may_split(self, pool: _Pool, size: int) -> bool:
+    def _may_split(self, pool: _BlockPool, size: int) -> bool:
         return pool.small or self._expands or self._unsplit is None or size < self._unsplit
 
-    def _fitting(self, pool: _Pool, size: int, place: int) -> Block | None:
+    def _fitting(self, pool: _BlockPool, size: int, place: int) -> MemoryBlock | None:
         """The smallest free block that is large enough: that at this place, if it may be given out."""
         free = pool.free
         if place == len(free):
@@ -230,7 +241,7 @@ class CachingAllocator:
         del free[place]
         return found
 
-    def _new(self, pool: _Pool, size: int) -> Block:
+    def _new(self, pool: _BlockPool, size: int) -> MemoryBlock:
         if self._collects_from is not None:
             self._collect_garbage(self._collects_from)
         found = self._from_device(pool, size)
@@ -241,10 +252,10 @@ class CachingAllocator:
             self.empty_cache()
             found = self._from_device(pool, size)
         if found is None:
-            raise OutOfMemory(size)
+            raise AllocatorFull(size)
         return found
 
-    def _from_device(self, pool: _Pool, size: int) -> Block | None:
+    def _from_device(self, pool: _BlockPool, size: int) -> MemoryBlock | None:
         whole = pool.segment if pool.small or size < OWN_SEGMENT else -(-size // ROUNDED_TO) * ROUNDED_TO
         if self._expands:
             # A fraction is asked before anything is rounded to pages, as if none of them were mapped: the last page may
@@ -252,7 +263,7 @@ class CachingAllocator:
             return self._mapped(pool, size) if self._has_room(whole) or not self._is_fraction else None
         if not self._has_room(whole):
             return None
-        block = Block(pool, self._next_address, whole)
+        block = MemoryBlock(pool, self._next_address, whole)
         self._next_address += whole
         self._reserve(whole)
         return block
@@ -265,11 +276,11 @@ class CachingAllocator:
         if self.reserved > self.peak_reserved:
             self.peak_reserved = self.reserved
 
-    def _give_back(self, block: Block) -> None:
+    def _give_back(self, block: MemoryBlock) -> None:
         block.pool.take(block)
         self.reserved -= block.size
 
-    def _give_back_oversized(self, pool: _Pool, size: int) -> bool:
+    def _give_back_oversized(self, pool: _BlockPool, size: int) -> bool:
         """Blocks too large to be split serve no smaller request: one that is large enough goes first, or several."""
         if self._unsplit is None:
             return False
@@ -307,7 +318,7 @@ class CachingAllocator:
                     del ages[address]
                     self._give_back(block)
 
-    def _merge(self, block: Block, other: Block | None) -> None:
+    def _merge(self, block: MemoryBlock, other: MemoryBlock | None) -> None:
         """Take a free neighbour into the block."""
         if other is None or other.given or other.mapped != block.mapped:
             return
@@ -328,7 +339,7 @@ class CachingAllocator:
         block.size += other.size
 
     # Expandable segments.
-    def _mapped(self, pool: _Pool, size: int) -> Block | None:
+    def _mapped(self, pool: _BlockPool, size: int) -> MemoryBlock | None:
         """Map pages to addresses next to a free block, or to the first that are free; `None`: there are too few."""
         block = self._expandable(pool, size)
         if not block.mapped and not self._map(block, min(block.size, size)):
@@ -342,7 +353,7 @@ class CachingAllocator:
         pool.take(block)
         return block
 
-    def _expandable(self, pool: _Pool, size: int) -> Block:
+    def _expandable(self, pool: _BlockPool, size: int) -> MemoryBlock:
         for _, found in pool.unmapped:
             start = found
             if found.preceding is not None and not found.preceding.given:
@@ -354,13 +365,13 @@ class CachingAllocator:
             if room >= size:
                 return start
         page = pool.segment
-        block = Block(pool, -(-self._next_address // page) * page, _PAGES * page)
+        block = MemoryBlock(pool, -(-self._next_address // page) * page, _PAGES * page)
         self._next_address = block.address + block.size
         block.mapped = False
         insort(pool.unmapped, (block.address, block))
         return block
 
-    def _map(self, block: Block, size: int) -> bool:
+    def _map(self, block: MemoryBlock, size: int) -> bool:
         """Map whole pages to the beginning of unmapped addresses; free neighbours become part of the block. Not if the
         device has fewer."""
         pool = block.pool
@@ -370,7 +381,7 @@ class CachingAllocator:
         pool.unmapped.remove((block.address, block))
         block.mapped = True
         if whole < block.size:
-            rest = Block(pool, block.address + whole, block.size - whole)
+            rest = MemoryBlock(pool, block.address + whole, block.size - whole)
             rest.mapped = False
             rest.preceding, rest.following = block, block.following
             if block.following is not None:
@@ -384,7 +395,7 @@ class CachingAllocator:
         pool.add(block)
         return True
 
-    def _unmap(self, block: Block) -> None:
+    def _unmap(self, block: MemoryBlock) -> None:
         """Give the whole pages inside a free block back."""
         pool = block.pool
         start = -(-block.address // pool.segment) * pool.segment
@@ -393,14 +404,14 @@ class CachingAllocator:
             return
         pool.take(block)
         if block.address < start:
-            before = Block(pool, block.address, start - block.address)
+            before = MemoryBlock(pool, block.address, start - block.address)
             before.preceding, before.following = block.preceding, block
             if block.preceding is not None:
                 block.preceding.following = before
             block.preceding = before
             pool.add(before)
         if end < block.address + block.size:
-            after = Block(pool, end, block.address + block.size - end)
+            after = MemoryBlock(pool, end, block.address + block.size - end)
             after.preceding, after.following = block, block.following
             if block.following is not None:
                 block.following.preceding = after
@@ -413,7 +424,7 @@ class CachingAllocator:
         insort(pool.unmapped, (block.address, block))
 
 
-def _growable(block: Block) -> int:
+def _growable(block: MemoryBlock) -> int:
     following = block.following
     return block.size + (following.size if following is not None and not following.mapped else 0)
 

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rooflight.ledger import Op, Tensor
-from rooflight.memory.moments import Moments
-from rooflight.memory.replay import Peaks
+from rooflight.ledger import Header, Op, Tensor
+from rooflight.memory.allocation_script import AllocationScript
+from rooflight.memory.replay import StepPeaks
 from rooflight.memory.result import Peak, Tenant, Timeline
-from rooflight.memory.tape import Script
-from rooflight.memory.weight_copies import CATEGORY, copies_of_weights
-from rooflight.prediction.prepared import Step
+from rooflight.memory.storage_lifetimes import WEIGHT_COPY, copies_of_weights
+from rooflight.ops.workspace_phases import WorkspacePhases
+from rooflight.step.costed_step import Step
 
 LISTED = 12
 """Tenants that are named."""
 WORDS = {
-    "parameter": "parameters", CATEGORY: "copies of weights (autocast)", "buffer": "buffers",
+    "parameter": "parameters", WEIGHT_COPY: "copies of weights (autocast)", "buffer": "buffers",
     "gradient": "gradients", "optimizer-state": "optimizer state",
     "gathered": "gathered weights", "bucket": "buckets of gradients", "activation": "activations kept for backward",
     "input": "inputs", "output": "outputs", "temporary": "temporaries", "workspace": "workspace",
@@ -27,7 +27,12 @@ WORDS = {
 """Categories in the order in which they are shown, and what people call them."""
 
 
-def peak_of(step: Step, script: Script, peaks: Peaks, *, first: bool, tenants: bool = True) -> Peak:
+def category_word(category: str, header: Header) -> str:
+    """What people call it in this step: of a decoded token nearly all inputs are the KV cache."""
+    return "KV cache and inputs" if category == "input" and header.step == "decode" else WORDS[category]
+
+
+def peak_of(step: Step, script: AllocationScript, peaks: StepPeaks, *, first: bool, tenants: bool = True) -> Peak:
     """The moment of the highest peak. `first`: it is the first step's, which begins without the optimizer's state.
     `tenants`: name what is alive there, too."""
     ledger = step.ledger
@@ -46,24 +51,23 @@ def peak_of(step: Step, script: Script, peaks: Peaks, *, first: bool, tenants: b
     split["libraries"] += sum(size for at, size in kept if not first or at <= peaks.op)
     split["rounding"] = peaks.allocated - sum(split.values())
     return Peak(
-        op=peaks.op, name="" if op is None else op.name, module="" if op is None else op.module,
+        op=peaks.op,
+        name="" if op is None else op.name,
+        module="" if op is None else op.module,
         phase="" if op is None else op.phase,
         split={name: split[name] for name in WORDS if split[name]},
         tenants=_tenants(step, script, alive, borrowed, op) if tenants else (),
-    )  # fmt: skip
+    )
 
 
-def _category(step: Step, script: Script, number: int) -> str:
+def _category(step: Step, script: AllocationScript, number: int) -> str:
     storages = step.ledger.storages
     if number >= len(storages):
         return script.lives.rows[number - len(storages)].category
-    copies: set[int] | None = step.shared.get(CATEGORY)
-    if copies is None:
-        copies = step.shared[CATEGORY] = copies_of_weights(step.ledger)
-    return CATEGORY if number in copies else storages[number].category
+    return WEIGHT_COPY if number in step.once(copies_of_weights) else storages[number].category
 
 
-def _inside(script: Script, op: int) -> tuple[set[int], tuple[int, ...]]:
+def _inside(script: AllocationScript, op: int) -> tuple[set[int], tuple[int, ...]]:
     """At the op's highest moment: results that are not there yet, and what it borrows."""
     moments = script.moments[op] if op < len(script.moments) else ()
     results = script.lives.results[op] if op < len(script.lives.results) else ()
@@ -77,8 +81,9 @@ def _inside(script: Script, op: int) -> tuple[set[int], tuple[int, ...]]:
     return set(results[made:]), borrowed
 
 
-def _tenants(step: Step, script: Script, alive: Sequence[int], borrowed: Sequence[int],
-             op: Op | None) -> tuple[Tenant, ...]:  # fmt: skip
+def _tenants(
+    step: Step, script: AllocationScript, alive: Sequence[int], borrowed: Sequence[int], op: Op | None
+) -> tuple[Tenant, ...]:
     ledger, nbytes = step.ledger, script.nbytes
     largest = sorted((one for one in alive if nbytes[one]), key=lambda number: nbytes[number], reverse=True)
     stored = [number for number in largest if number < len(ledger.storages)]
@@ -97,29 +102,38 @@ def _tenants(step: Step, script: Script, alive: Sequence[int], borrowed: Sequenc
         storage = ledger.storages[numbers[0]]
         tensor = described.get(storage.id)
         maker_op = ledger.ops[storage.born] if storage.born is not None and storage.born < len(ledger.ops) else None
-        found.append(Tenant(
-            bytes=nbytes[numbers[0]] * len(numbers), count=len(numbers), category=_category(step, script, numbers[0]),
-            name=storage.name or (maker_op.name if maker_op is not None else ""),
-            module=maker_op.module if maker_op is not None else storage.name.rpartition(".")[0],
-            # Results that the trace has no size for, as the reserve of recurrent layers, have no shape either.
-            shape=tuple(step.nbytes.size(side) for side in tensor.shape) if tensor is not None and tensor.numel else (),
-            dtype=tensor.dtype if tensor is not None and tensor.numel else "",
-        ))  # fmt: skip
+        found.append(
+            Tenant(
+                bytes=nbytes[numbers[0]] * len(numbers),
+                count=len(numbers),
+                category=_category(step, script, numbers[0]),
+                name=storage.name or (maker_op.name if maker_op is not None else ""),
+                module=maker_op.module if maker_op is not None else storage.name.rpartition(".")[0],
+                # Results that the trace has no size for, as the reserve of recurrent layers, have no shape either.
+                shape=tuple(step.scaling.size(side) for side in tensor.shape)
+                if tensor is not None and tensor.numel
+                else (),
+                dtype=tensor.dtype if tensor is not None and tensor.numel else "",
+            )
+        )
     if borrowed and op is not None:
-        found.append(Tenant(bytes=sum(borrowed), count=len(borrowed), category="workspace", name=op.name,
-                            module=op.module))  # fmt: skip
+        found.append(
+            Tenant(bytes=sum(borrowed), count=len(borrowed), category="workspace", name=op.name, module=op.module)
+        )
     return tuple(sorted(found, key=lambda tenant: tenant.bytes, reverse=True)[:LISTED])
 
 
-def _beside(step: Step, script: Script, alive: Sequence[int]) -> list[Tenant]:
+def _beside(step: Step, script: AllocationScript, alive: Sequence[int]) -> list[Tenant]:
     """What is no storage of the step's own: those of one name are one row."""
     first, rows = len(step.ledger.storages), script.lives.rows
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number in alive:
         if number >= first:
             groups[rows[number - first].category, rows[number - first].name].append(script.nbytes[number])
-    return [Tenant(bytes=sum(sizes), count=len(sizes), category=category, name=name)
-            for (category, name), sizes in groups.items()]  # fmt: skip
+    return [
+        Tenant(bytes=sum(sizes), count=len(sizes), category=category, name=name)
+        for (category, name), sizes in groups.items()
+    ]
 
 
 def _described(ops: Sequence[Op], wanted: set[int]) -> dict[int, Tensor]:
@@ -134,7 +148,7 @@ def _described(ops: Sequence[Op], wanted: set[int]) -> dict[int, Tensor]:
     return found
 
 
-def timeline_of(step: Step, script: Script, allocated: Sequence[int]) -> Timeline:
+def timeline_of(step: Step, script: AllocationScript, allocated: Sequence[int]) -> Timeline:
     """Bytes of every category after each op, as asked for."""
     ops = len(step.ledger.ops)
     changes: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(ops + 1, dtype=np.int64))
@@ -149,8 +163,11 @@ def timeline_of(step: Step, script: Script, allocated: Sequence[int]) -> Timelin
     found = {name: tuple(np.cumsum(changes[name])[:ops].tolist()) for name in WORDS if name in changes}
     found["workspace"] = tuple(map(_borrowed_most, script.moments))
     found["libraries"] = (sum(sum(sizes) for sizes in script.kept.values()),) * ops
-    return Timeline(categories={name: row for name, row in found.items() if any(row)}, allocated=tuple(allocated),
-                    phases=_stretches(step.ledger.ops))  # fmt: skip
+    return Timeline(
+        categories={name: row for name, row in found.items() if any(row)},
+        allocated=tuple(allocated),
+        phases=_stretches(step.ledger.ops),
+    )
 
 
 def _stretches(ops: Sequence[Op]) -> tuple[tuple[str, int], ...]:
@@ -161,5 +178,5 @@ def _stretches(ops: Sequence[Op]) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def _borrowed_most(moments: Moments) -> int:
+def _borrowed_most(moments: WorkspacePhases) -> int:
     return max((sum(moment.temporaries) for moment in moments), default=0)

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from rooflight.memory.allocation_script import AllocationScript, RunEvents, StepEvents, events_of
 from rooflight.memory.allocator import CachingAllocator, Held
-from rooflight.memory.tape import Script, Tape, Tapes, tapes_of
 
 
 @dataclass(frozen=True)
-class Peaks:
+class StepPeaks:
     """Of one step, in bytes."""
 
     before: int
@@ -25,10 +25,10 @@ class Peaks:
     """The op at which most was allocated."""
 
 
-class Run:
+class AllocatorRun:
     """Plays a script step after step. `OutOfMemory` is the allocator's."""
 
-    def __init__(self, script: Script, allocator: CachingAllocator) -> None:
+    def __init__(self, script: AllocationScript, allocator: CachingAllocator) -> None:
         self._script = script
         self.allocator = allocator
         self._held: Held = {}
@@ -38,8 +38,8 @@ class Run:
         """Of every op of the last step that was played with `watched`."""
 
     @cached_property
-    def _tapes(self) -> Tapes:
-        return tapes_of(self._script, with_state=not self._has_state)
+    def _tapes(self) -> RunEvents:
+        return events_of(self._script, with_state=not self._has_state)
 
     def build(self, *, dropped: Sequence[int] = (), emptied: bool = True) -> None:
         """Make the model and its inputs; what its making left in the cache is given back, if it is `emptied`.
@@ -81,7 +81,7 @@ class Run:
         """Inputs that a step uses up, as decoding does with its cache, are there again in the next."""
         self._make(number for number in self._script.lives.inputs if number not in self._held)
 
-    def step(self, *, watched: bool = False) -> Peaks:
+    def step(self, *, watched: bool = False) -> StepPeaks:
         """One step. The first makes the optimizer's state and what libraries keep."""
         allocator, lives = self.allocator, self._script.lives
         tape = self._tapes.later if self._steps else self._tapes.first
@@ -93,11 +93,11 @@ class Run:
         self.allocated_after = []
         where = self._play_watched(tape) if watched else allocator.play(tape.events, self._tapes.sizes, self._held)
         self._free(lives.freed[-1])
-        peaks = Peaks(before, allocator.peak_allocated, allocator.peak_reserved, tape.op_at(where))
+        peaks = StepPeaks(before, allocator.peak_allocated, allocator.peak_reserved, tape.op_at(where))
         self._free(lives.left)
         return peaks
 
-    def _play_watched(self, tape: Tape) -> int:
+    def _play_watched(self, tape: StepEvents) -> int:
         """Op by op."""
         highest, start = -1, 0
         for end in tape.ends:

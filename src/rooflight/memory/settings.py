@@ -10,8 +10,15 @@ from rooflight.errors import BadInput
 MIB = 1 << 20
 _FIRST, _INTERVALS = 20, 16
 """Sizes are told apart by powers of two from 1 MiB to 64 GiB."""
-_KNOWN = ("expandable_segments", "large_segment_size_mb", "max_split_size_mb", "max_non_split_rounding_mb",
-          "garbage_collection_threshold", "roundup_power2_divisions", "per_process_memory_fraction")  # fmt: skip
+_KNOWN = (
+    "expandable_segments",
+    "large_segment_size_mb",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "garbage_collection_threshold",
+    "roundup_power2_divisions",
+    "per_process_memory_fraction",
+)
 _KNOWN_ELSEWHERE = frozenset({
     "backend", "pinned_use_cuda_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
     "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "pinned_max_round_threshold_mb",
@@ -22,7 +29,7 @@ _KNOWN_ELSEWHERE = frozenset({
 
 
 @dataclass(frozen=True)
-class Settings:
+class AllocatorSettings:
     """Torch's defaults, unless told otherwise."""
 
     expandable_segments: bool = False
@@ -43,8 +50,10 @@ class Settings:
     def notes(self) -> tuple[str, ...]:
         """Of a setting that does nothing, to whoever set it."""
         if self.garbage_collection_threshold and self.memory_fraction is None:
-            return ("torch heeds garbage_collection_threshold only under a memory fraction: add "
-                    "per_process_memory_fraction:0.9, or call torch.cuda.set_per_process_memory_fraction",)  # fmt: skip
+            return (
+                "torch heeds garbage_collection_threshold only under a memory fraction: add "
+                "per_process_memory_fraction:0.9, or call torch.cuda.set_per_process_memory_fraction",
+            )
         return ()
 
     def divisions(self, nbytes: int) -> int:
@@ -52,7 +61,7 @@ class Settings:
         return self.roundup_power2_divisions[min(interval, _INTERVALS - 1)]
 
 
-def parse(text: str) -> Settings:
+def parse(text: str) -> AllocatorSettings:
     """`expandable_segments:True,max_split_size_mb:128` and the like.
 
     >>> parse("max_split_size_mb:40").max_split_bytes
@@ -82,13 +91,17 @@ def parse(text: str) -> Settings:
             )
     # As torch has it: what is not split may exceed a request by a large segment, unless told otherwise.
     values.setdefault("max_non_split_rounding_bytes", values.get("large_segment_bytes", 20 * MIB))
-    found = Settings(**values)  # type: ignore[arg-type]
+    found = AllocatorSettings(**values)  # type: ignore[arg-type]
     segment = found.large_segment_bytes
-    for name, chosen in (("max_split_size_mb", found.max_split_bytes),
-                         ("max_non_split_rounding_mb", found.max_non_split_rounding_bytes)):  # fmt: skip
+    for name, chosen in (
+        ("max_split_size_mb", found.max_split_bytes),
+        ("max_non_split_rounding_mb", found.max_non_split_rounding_bytes),
+    ):
         if chosen is not None and chosen < segment:
-            raise BadInput(f"allocator setting {name} must be at least a large segment, which is {segment // MIB}, got "
-                           f"{chosen // MIB}")  # fmt: skip
+            raise BadInput(
+                f"allocator setting {name} must be at least a large segment, which is {segment // MIB}, got "
+                f"{chosen // MIB}"
+            )
     return found
 
 

@@ -7,12 +7,11 @@ the source that a name belongs to.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from rooflight.errors import BadInput, UnknownModel
 from rooflight.models import registry
-from rooflight.models.workload import DTYPES, STEPS, InputShape, Request, Workload, parse_input
+from rooflight.models.workload import DTYPES, STEPS, InputShape, ModelRequest, Workload, parse_input
 
 __all__ = ["InputShape", "Workload", "build", "builtin_names", "describe", "parse_input"]
 
@@ -68,20 +67,20 @@ def build(
     shape = _checked_shape(input_shape)
     if seq is not None and shape is not None and shape.kind == "int" and shape.dims != (seq,):
         raise BadInput(f"--seq={seq} and --input={shape} name two lengths: give one of them")
-    request = Request(
-        spec=spec,
-        batch=batch,
-        seq=seq,
-        past=past,
-        dtype=dtype,
-        step=known_step,
-        overrides=dict(overrides),
-        input_shape=shape,
-        download=download,
-        device=device,
+    return _load(
+        ModelRequest(
+            spec=spec,
+            batch=batch,
+            seq=seq,
+            past=past,
+            dtype=dtype,
+            step=known_step,
+            overrides=dict(overrides),
+            input_shape=shape,
+            download=download,
+            device=device,
+        )
     )
-    asked = None if shape is None else str(shape)
-    return replace(_load(request), seq=seq, settings=request.overrides, input=asked, download=download)
 
 
 def _checked_shape(shape: Sequence[int] | InputShape | str | None) -> InputShape | None:
@@ -95,7 +94,7 @@ def _checked_shape(shape: Sequence[int] | InputShape | str | None) -> InputShape
     return InputShape(dims)
 
 
-def _load(request: Request) -> Workload:
+def _load(request: ModelRequest) -> Workload:
     """Split the spec, and let the source it names build the workload."""
     source, colon, name = request.spec.partition(":")
     if not request.spec.strip() or (colon and not (source and name)) or ":" in name:

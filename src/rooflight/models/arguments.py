@@ -10,15 +10,14 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from rooflight.errors import BadInput
-from rooflight.models.messages import suggest
+from rooflight.errors import BadInput, suggest
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 LISTED = 12
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-class _NotReadable(Exception):
+class _WrongText(Exception):
     """The text is no value of the wanted type; the argument says what is wanted."""
 
 
@@ -45,7 +44,7 @@ def parse(overrides: Mapping[str, str], types_by_name: Mapping[str, Any], *, own
             raise BadInput(f"{owner} has no argument {name!r}; {_choices(name, types_by_name)}")
         try:
             values[name] = read(text, types_by_name[name])
-        except _NotReadable as wanted:
+        except _WrongText as wanted:
             raise BadInput(f"--set={name}={text}: {owner} wants {wanted} for {name}") from None
     return values
 
@@ -57,7 +56,7 @@ def read(text: str, wanted: Any) -> Any:
         return _read_union(text, members)
     if origin is Literal:
         if text not in map(str, members):
-            raise _NotReadable("one of " + ", ".join(map(str, members)))
+            raise _WrongText("one of " + ", ".join(map(str, members)))
         return next(member for member in members if str(member) == text)
     if wanted in (tuple, list) or origin in (tuple, list):
         return _read_sequence(text, origin or wanted, members=members)
@@ -71,7 +70,7 @@ def read(text: str, wanted: Any) -> Any:
         return text
     if wanted in (Any, inspect.Parameter.empty):
         return _read_union(text, (int, float, bool, str))
-    raise _NotReadable(_WORDS.get(wanted, "an object that text cannot name"))
+    raise _WrongText(_WORDS.get(wanted, "an object that text cannot name"))
 
 
 def _read_float(text: str) -> float:
@@ -80,7 +79,7 @@ def _read_float(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise _NotReadable(_WORDS[float])
+        raise _WrongText(_WORDS[float])
     return value
 
 
@@ -93,9 +92,9 @@ def _read_union(text: str, members: Iterable[Any]) -> Any:
             continue
         try:
             return read(text, member)
-        except _NotReadable as wanted:
+        except _WrongText as wanted:
             wants.append(str(wanted))
-    raise _NotReadable(" or ".join(wants))
+    raise _WrongText(" or ".join(wants))
 
 
 def _read_sequence(text: str, kind: Any, *, members: tuple[Any, ...]) -> Any:
@@ -105,11 +104,11 @@ def _read_sequence(text: str, kind: Any, *, members: tuple[Any, ...]) -> Any:
     wanted = f"{length or 'one or more'} {noun}s separated by commas"
     parts = text.split(",")
     if length is not None and len(parts) != length:
-        raise _NotReadable(wanted)
+        raise _WrongText(wanted)
     try:
         return kind(read(part.strip(), member) for part in parts)
-    except _NotReadable:
-        raise _NotReadable(wanted) from None
+    except _WrongText:
+        raise _WrongText(wanted) from None
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:

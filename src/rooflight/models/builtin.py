@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooflight.errors import BadInput
+from rooflight.errors import BadInput, one_line
 from rooflight.models import arguments, inputs
-from rooflight.models.messages import one_line
-from rooflight.models.registry import BUILTINS, Builtin
-from rooflight.models.workload import Request, Workload, loss_for
+from rooflight.models.registry import BUILTINS, BuiltinModel
+from rooflight.models.workload import ModelRequest, Workload
 
 
-def load(entry: Builtin, request: Request) -> Workload:
+def load(entry: BuiltinModel, request: ModelRequest) -> Workload:
     """Build one built-in model and the inputs of the step."""
     if request.step == "decode" and not entry.decodes:
         able = ", ".join(known.name for known in BUILTINS.values() if known.decodes)
@@ -31,31 +30,26 @@ def load(entry: Builtin, request: Request) -> Workload:
     model = inputs.make_ready(model, request)
     sequence, past = _lengths(entry, request, limit=_limit(entry, network, values=values))
     args, kwargs = _step_inputs(entry, model, request=request, sequence=sequence, past=past, device=device)
-    return Workload(
-        name=request.spec,
-        model=model,
+    return request.workload(
+        model,
         args=args,
         kwargs=kwargs,
-        batch=request.batch,
         sequence=sequence,
         past=past,
-        step=request.step,
-        dtype=request.dtype,
         task=entry.task,
-        loss=loss_for(entry.task),
         optimizer=entry.optimizer,
         notes=tuple(getattr(model, "notes", ())),
     )
 
 
-def _network_class(entry: Builtin) -> type[nn.Module]:
+def _network_class(entry: BuiltinModel) -> type[nn.Module]:
     module, _, name = entry.architecture.partition(":")
     network = getattr(importlib.import_module(f"rooflight.models.architectures.{module}"), name)
     assert isinstance(network, type) and issubclass(network, nn.Module)
     return network
 
 
-def _arguments(entry: Builtin, network: type[nn.Module], *, request: Request) -> dict[str, Any]:
+def _arguments(entry: BuiltinModel, network: type[nn.Module], *, request: ModelRequest) -> dict[str, Any]:
     given = arguments.parse(request.overrides, arguments.settable(network), owner=entry.name)
     for name, value in given.items():
         sizes = value if isinstance(value, tuple) else (value,)
@@ -64,7 +58,7 @@ def _arguments(entry: Builtin, network: type[nn.Module], *, request: Request) ->
     return {**entry.arguments, **given}
 
 
-def _limit(entry: Builtin, network: type[nn.Module], *, values: dict[str, Any]) -> int | None:
+def _limit(entry: BuiltinModel, network: type[nn.Module], *, values: dict[str, Any]) -> int | None:
     """The longest sequence that the position table holds, where the model has one."""
     if entry.positions is None:
         return None
@@ -72,7 +66,7 @@ def _limit(entry: Builtin, network: type[nn.Module], *, values: dict[str, Any]) 
     return int(values.get(entry.positions, default))
 
 
-def _lengths(entry: Builtin, request: Request, *, limit: int | None) -> tuple[int | None, int | None]:
+def _lengths(entry: BuiltinModel, request: ModelRequest, *, limit: int | None) -> tuple[int | None, int | None]:
     """Tokens of a sequence in this step, and tokens in the cache; None where the model or step has no such thing."""
     if entry.inputs == "image":
         if request.seq is not None:
@@ -88,7 +82,7 @@ def _lengths(entry: Builtin, request: Request, *, limit: int | None) -> tuple[in
     return wanted, None
 
 
-def _sequence_from_shape(entry: Builtin, request: Request) -> int | None:
+def _sequence_from_shape(entry: BuiltinModel, request: ModelRequest) -> int | None:
     shape = request.input_shape
     if shape is None:
         return None
@@ -97,7 +91,7 @@ def _sequence_from_shape(entry: Builtin, request: Request) -> int | None:
     return shape.dims[0]
 
 
-def _check_positions(entry: Builtin, wanted: int, *, limit: int | None, option: str) -> None:
+def _check_positions(entry: BuiltinModel, wanted: int, *, limit: int | None, option: str) -> None:
     if limit is not None and wanted > limit:
         raise BadInput(
             f"{entry.name} has {limit} positions, {option} needs {wanted}; "
@@ -106,10 +100,10 @@ def _check_positions(entry: Builtin, wanted: int, *, limit: int | None, option: 
 
 
 def _step_inputs(
-    entry: Builtin,
+    entry: BuiltinModel,
     model: nn.Module,
     *,
-    request: Request,
+    request: ModelRequest,
     sequence: int | None,
     past: int | None,
     device: torch.device,
@@ -129,7 +123,9 @@ def _step_inputs(
     return (numbers,), {} if past is None else {"cache": _cache(model, past, request=request, device=device)}
 
 
-def _cache(model: nn.Module, past: int, *, request: Request, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
+def _cache(
+    model: nn.Module, past: int, *, request: ModelRequest, device: torch.device
+) -> tuple[tuple[Tensor, Tensor], ...]:
     """Keys and values of `past` tokens for every layer, as after a prefill."""
     shape: tuple[int, int, int] = model.cache_shape  # type: ignore[assignment]
     layers, heads, size = shape

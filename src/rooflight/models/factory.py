@@ -17,17 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from rooflight.errors import BadInput, UnknownModel
+from rooflight.errors import BadInput, UnknownModel, one_line, suggest
 from rooflight.models import arguments, inputs
-from rooflight.models.messages import one_line, suggest
-from rooflight.models.torchvision_ops import declare_missing_operators
-from rooflight.models.workload import Request, Task, Workload, loss_for
+from rooflight.models.optional_packages import declare_missing_operators
+from rooflight.models.workload import ModelRequest, Task, Workload, optimizer_for
 
 _FORMS = "an nn.Module, (module, inputs) or (module, args, kwargs)"
 
 
 @dataclass(frozen=True)
-class _Made:
+class _FactoryResult:
     """What a factory returned; `args` is None where it left the inputs to us."""
 
     model: nn.Module
@@ -35,7 +34,7 @@ class _Made:
     kwargs: Mapping[str, Any]
 
 
-def load(place: str, name: str, *, request: Request) -> Workload:
+def load(place: str, name: str, *, request: ModelRequest) -> Workload:
     """Import the factory, call it, and complete what it returned with inputs."""
     if request.step == "decode":
         raise BadInput(f"{request.spec} cannot decode: write the cache into your factory's inputs and use --step=infer")
@@ -50,19 +49,14 @@ def load(place: str, name: str, *, request: Request) -> Workload:
     batch = _batch(made, request, takes_batch="batch" in values)
     tokens = next((leaf for leaf in tree_leaves((args, kwargs)) if _is_tokens(leaf)), None)
     task = _task(tokens, args)
-    return Workload(
-        name=request.spec,
-        model=model,
+    return request.workload(
+        model,
         args=args,
         kwargs=kwargs,
         batch=batch,
         sequence=_sequence(tokens, values),
-        past=None,
-        step=request.step,
-        dtype=request.dtype,
         task=task,
-        loss=loss_for(task),
-        optimizer="momentum" if task == "classification" else "adamw",
+        optimizer=optimizer_for(task),
     )
 
 
@@ -140,7 +134,7 @@ def _find(module: ModuleType, name: str, *, spec: str) -> Any:
     return found
 
 
-def _call_arguments(found: Any, request: Request) -> dict[str, Any]:
+def _call_arguments(found: Any, request: ModelRequest) -> dict[str, Any]:
     """The keyword arguments to call the factory with; the batch and the sequence where it takes them."""
     if isinstance(found, nn.Module):
         if request.overrides:
@@ -160,18 +154,20 @@ def _call_arguments(found: Any, request: Request) -> dict[str, Any]:
     return values
 
 
-def _check_takes_sequence(request: Request, known: Container[str]) -> None:
+def _check_takes_sequence(request: ModelRequest, known: Container[str]) -> None:
     if request.seq is not None and "seq" not in known:
-        raise BadInput(f"{request.spec} takes no --seq: give the length in --input (int:128 for tokens), or give the "
-                       "factory a parameter `seq`")  # fmt: skip
+        raise BadInput(
+            f"{request.spec} takes no --seq: give the length in --input (int:128 for tokens), or give the "
+            "factory a parameter `seq`"
+        )
 
 
-def _made(found: Any, values: dict[str, Any], *, request: Request, device: torch.device) -> _Made:
+def _made(found: Any, values: dict[str, Any], *, request: ModelRequest, device: torch.device) -> _FactoryResult:
     """Call the factory on the device; where that cannot be (it reads values, or mixes devices), on the CPU."""
     if isinstance(found, nn.Module):
-        return _Made(found, None, {})
+        return _FactoryResult(found, None, {})
 
-    def call() -> _Made:
+    def call() -> _FactoryResult:
         return _unpacked(found(**values), request.spec)
 
     try:
@@ -186,7 +182,7 @@ def _made(found: Any, values: dict[str, Any], *, request: Request, device: torch
     return _on_cpu(call, request)
 
 
-def _on_cpu(call: Callable[[], _Made], request: Request) -> _Made:
+def _on_cpu(call: Callable[[], _FactoryResult], request: ModelRequest) -> _FactoryResult:
     try:
         return inputs.constructed(call, torch.device("cpu"))
     except BadInput:
@@ -195,26 +191,26 @@ def _on_cpu(call: Callable[[], _Made], request: Request) -> _Made:
         raise BadInput(f"{request.spec} failed: {_raised(error, request.spec)}") from error
 
 
-def _mixed(made: _Made) -> bool:
+def _mixed(made: _FactoryResult) -> bool:
     """Part of the model has data and part has not, or the model has data and its inputs have not."""
     state = {tensor.is_meta for tensor in (*made.model.parameters(), *made.model.buffers())}
     given = {leaf.is_meta for leaf in tree_leaves((made.args, dict(made.kwargs))) if isinstance(leaf, Tensor)}
     return len(state) > 1 or (state == {False} and True in given)
 
 
-def _unpacked(result: Any, spec: str) -> _Made:
+def _unpacked(result: Any, spec: str) -> _FactoryResult:
     if isinstance(result, nn.Module):
-        return _Made(result, None, {})
+        return _FactoryResult(result, None, {})
     parts = result if isinstance(result, tuple) else ()
     if len(parts) not in (2, 3) or not isinstance(parts[0], nn.Module):
         raise BadInput(f"{spec} returned an object of type {type(result).__name__}; return {_FORMS}")
     given = parts[1] if isinstance(parts[1], (tuple, list)) else (parts[1],)
     if len(parts) == 2 and isinstance(parts[1], Mapping):
-        return _Made(parts[0], (), parts[1])
+        return _FactoryResult(parts[0], (), parts[1])
     kwargs = parts[2] if len(parts) == 3 else {}
     if not isinstance(kwargs, Mapping):
         raise BadInput(f"{spec} returned keyword inputs of type {type(kwargs).__name__}; return {_FORMS}")
-    return _Made(parts[0], tuple(given), kwargs)
+    return _FactoryResult(parts[0], tuple(given), kwargs)
 
 
 def _home(model: nn.Module, device: torch.device) -> torch.device:
@@ -223,7 +219,7 @@ def _home(model: nn.Module, device: torch.device) -> torch.device:
 
 
 def _step_inputs(
-    made: _Made, model: nn.Module, *, request: Request, home: torch.device
+    made: _FactoryResult, model: nn.Module, *, request: ModelRequest, home: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if request.input_shape is not None:
         # A finished module has data wherever it was made; what only a trace sees needs none, however large.
@@ -243,7 +239,7 @@ def _step_inputs(
     return tree_map(placed, made.args), tree_map(placed, dict(made.kwargs))
 
 
-def _batch(made: _Made, request: Request, *, takes_batch: bool) -> int:
+def _batch(made: _FactoryResult, request: ModelRequest, *, takes_batch: bool) -> int:
     if made.args is None or takes_batch or request.input_shape is not None:
         return request.batch
     if request.batch != 1:

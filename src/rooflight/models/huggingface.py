@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from rooflight.errors import BadInput, RooflightError, UnknownModel
+from rooflight.errors import BadInput, RooflightError, UnknownModel, one_line, suggest
 from rooflight.models import arguments, inputs
-from rooflight.models.image_zoo import imported
-from rooflight.models.messages import one_line, suggest
-from rooflight.models.workload import InputShape, Request, Task, Workload, loss_for
+from rooflight.models.optional_packages import imported
+from rooflight.models.registry import WHERE_LISTED
+from rooflight.models.workload import InputShape, ModelRequest, Task, Workload
 
 DEFAULT_SEQUENCE = 128
 
 
-def load(name: str, request: Request) -> Workload:
+def load(name: str, request: ModelRequest) -> Workload:
     """Build the model that the configuration describes, with inputs of its kind."""
     with _offline(not request.download):
         library = imported("transformers")
@@ -47,20 +47,7 @@ def load(name: str, request: Request) -> Workload:
         kwargs["use_cache"] = True
     if past is not None:
         kwargs["past_key_values"] = _prefilled(model, past, request=request, device=home)
-    return Workload(
-        name=request.spec,
-        model=model,
-        args=(),
-        kwargs=kwargs,
-        batch=request.batch,
-        sequence=sequence,
-        past=past,
-        step=request.step,
-        dtype=request.dtype,
-        task=task,
-        loss=loss_for(task),
-        optimizer="adamw",
-    )
+    return request.workload(model, args=(), kwargs=kwargs, sequence=sequence, past=past, task=task, optimizer="adamw")
 
 
 @contextmanager
@@ -86,7 +73,7 @@ def _offline(wanted: bool) -> Iterator[None]:
             os.environ["HF_HUB_OFFLINE"] = before
 
 
-def _configured(library: Any, name: str, *, request: Request) -> tuple[Any, Any]:
+def _configured(library: Any, name: str, *, request: ModelRequest) -> tuple[Any, Any]:
     """The configuration with the user's overrides, and the model's class where the name or the file says it."""
     types = library.models.auto.configuration_auto.CONFIG_MAPPING
     if name in types and not Path(name).is_dir():
@@ -100,14 +87,15 @@ def _configured(library: Any, name: str, *, request: Request) -> tuple[Any, Any]
     model_type = fields.get("model_type")
     if model_type not in types:
         raise UnknownModel(
-            f"{request.spec}: config.json has no model_type known here; {suggest(str(model_type), types)}"
+            f"{request.spec}: config.json has no model_type known here; "
+            + suggest(str(model_type), types, otherwise=WHERE_LISTED)
         )
     config = _with_overrides(types[model_type], fields, request=request)
     cls = getattr(library, (fields.get("architectures") or [""])[0] or "-", None)
     return config, cls
 
 
-def _fields(library: Any, name: str, *, request: Request, known: list[str]) -> dict[str, Any]:
+def _fields(library: Any, name: str, *, request: ModelRequest, known: list[str]) -> dict[str, Any]:
     """The entries of config.json, from a folder, the local cache or (if asked) the hub."""
     folder = Path(name).expanduser()
     if folder.is_dir() and not (folder / "config.json").is_file():
@@ -129,7 +117,7 @@ def _fields(library: Any, name: str, *, request: Request, known: list[str]) -> d
     return dict(fields)
 
 
-def _with_overrides(kind: Any, fields: Mapping[str, Any], *, request: Request) -> Any:
+def _with_overrides(kind: Any, fields: Mapping[str, Any], *, request: ModelRequest) -> Any:
     """The configuration, built anew with the overrides so that what follows from them is derived."""
     try:
         config = kind.from_dict(dict(fields))
@@ -180,7 +168,7 @@ def _first(entry: Any) -> Any:
     return entry[0] if isinstance(entry, (tuple, list)) else entry
 
 
-def _constructed(cls: Any, config: Any, *, request: Request, device: torch.device) -> nn.Module:
+def _constructed(cls: Any, config: Any, *, request: ModelRequest, device: torch.device) -> nn.Module:
     try:
         model = inputs.constructed(lambda: cls(config), device)
     except Exception:
@@ -203,7 +191,7 @@ def _task(cls: Any) -> Task:
     return "classification" if "Classification" in name else "features"
 
 
-def _lengths(config: Any, request: Request, *, task: Task, main: str) -> tuple[int | None, int | None]:
+def _lengths(config: Any, request: ModelRequest, *, task: Task, main: str) -> tuple[int | None, int | None]:
     limit = getattr(config, "max_position_embeddings", None)
     limit = limit if isinstance(limit, int) and limit > 0 else None
     shape = request.input_shape
@@ -221,13 +209,13 @@ def _lengths(config: Any, request: Request, *, task: Task, main: str) -> tuple[i
     return wanted, None
 
 
-def _check_limit(request: Request, wanted: int, *, limit: int | None) -> None:
+def _check_limit(request: ModelRequest, wanted: int, *, limit: int | None) -> None:
     if limit is not None and wanted > limit:
         raise BadInput(f"{request.spec} has {limit} positions, this step needs {wanted}; shorten --seq or --past")
 
 
 def _main_input(
-    main: str, model: nn.Module, *, config: Any, request: Request, device: torch.device, sequence: int | None
+    main: str, model: nn.Module, *, config: Any, request: ModelRequest, device: torch.device, sequence: int | None
 ) -> torch.Tensor:
     """Token numbers, images of the configured size, or whatever --input describes."""
     if request.input_shape is not None and main != "input_ids":
@@ -245,7 +233,7 @@ def _main_input(
 
 
 @torch.no_grad()
-def _prefilled(model: nn.Module, past: int, *, request: Request, device: torch.device) -> Any:
+def _prefilled(model: nn.Module, past: int, *, request: ModelRequest, device: torch.device) -> Any:
     """The cache after `past` tokens, made by the model itself: only it knows the shapes."""
     prompt = inputs.tokens((request.batch, past), model, device=device)
     try:

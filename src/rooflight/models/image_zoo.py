@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,19 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from rooflight.errors import BadInput, UnknownModel
+from rooflight.errors import BadInput, UnknownModel, one_line, suggest
 from rooflight.models import arguments, inputs
-from rooflight.models.messages import one_line, suggest
+from rooflight.models.optional_packages import imported
 from rooflight.models.registry import Zoo
-from rooflight.models.torchvision_ops import declare_missing_operators
-from rooflight.models.workload import InputShape, Optimizer, Request, Workload
+from rooflight.models.workload import InputShape, ModelRequest, Optimizer, Workload
 
 _ATTENTION = ("vit", "swin", "deit", "beit", "eva", "maxvit", "cait", "xcit", "pit_")
 # Families of torchvision that take lists of images, pairs of frames or integer weights, not one image tensor.
 _OTHER_INPUTS = ("detection", "optical_flow", "quantization")
 
 
-def load(source: Zoo, name: str, *, request: Request) -> Workload:
+def load(source: Zoo, name: str, *, request: ModelRequest) -> Workload:
     """Build a network of the zoo by its name there."""
     if request.step == "decode":
         raise BadInput(f"{request.spec} is an image network and cannot decode; use --step=infer or train")
@@ -33,36 +31,8 @@ def load(source: Zoo, name: str, *, request: Request) -> Workload:
     model = inputs.make_ready(_constructed(make, request, device=device), request)
     shape = request.input_shape or InputShape(tuple(default(model)))
     optimizer: Optimizer = "adamw" if name.lower().startswith(_ATTENTION) else "momentum"
-    return Workload(
-        name=request.spec,
-        model=model,
-        args=(inputs.from_shape(shape, model, request=request, device=device),),
-        kwargs={},
-        batch=request.batch,
-        sequence=None,
-        past=None,
-        step=request.step,
-        dtype=request.dtype,
-        task="classification",
-        loss="cross-entropy",
-        optimizer=optimizer,
-    )
-
-
-def imported(package: str) -> Any:
-    """The optional package, or one line that says how to install it."""
-    declare_missing_operators()
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise UnknownModel(f"{package} needs {error.name}, which is missing: pip install {error.name}") from error
-        raise UnknownModel(f"{package} is not installed: pip install {package}") from None
-    except Exception as error:  # a package built for another torch fails in ways of its own
-        raise UnknownModel(
-            f"{package} cannot be imported beside torch {torch.__version__}: {one_line(error)}; install the release "
-            "that was made for it"
-        ) from error
+    image = inputs.from_shape(shape, model, request=request, device=device)
+    return request.workload(model, args=(image,), kwargs={}, task="classification", optimizer=optimizer)
 
 
 Maker = Callable[..., Any]
@@ -112,7 +82,7 @@ def _near(name: str, known: Sequence[str], source: str) -> str:
     return suggest(name, known, otherwise=f"see {source}'s list_models()")
 
 
-def _constructed(make: Maker, request: Request, *, device: torch.device) -> nn.Module:
+def _constructed(make: Maker, request: ModelRequest, *, device: torch.device) -> nn.Module:
     """Build without arguments first: the class that comes out says which arguments it takes."""
     extra = _quiet_arguments(make)
     if request.overrides:

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from rooflight import units
+from rooflight import formatting
 from rooflight.errors import BadInput, OutOfMemory
-from rooflight.models.workload import InputShape, Request
+from rooflight.models.workload import InputShape, ModelRequest
 
 T = TypeVar("T")
 
 
-def device_of(request: Request) -> torch.device:
+def device_of(request: ModelRequest) -> torch.device:
     """The device asked for, or one line that says why it cannot be used."""
     try:
         device = torch.device(request.device)
@@ -29,7 +29,7 @@ def device_of(request: Request) -> torch.device:
     return device
 
 
-def make_ready(model: nn.Module, request: Request) -> nn.Module:
+def make_ready(model: nn.Module, request: ModelRequest) -> nn.Module:
     """The model converted to the wanted dtype and set to train or eval as the step needs."""
     if any(tensor.is_floating_point() and tensor.dtype != request.torch_dtype for tensor in _state(model)):
         model = model.to(request.torch_dtype)
@@ -40,13 +40,13 @@ def _state(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
-def floats(sizes: Sequence[int], request: Request, *, device: torch.device) -> Tensor:
+def floats(sizes: Sequence[int], request: ModelRequest, *, device: torch.device) -> Tensor:
     """Random numbers of the step's dtype, with the batch in front of `sizes`."""
     try:
         return torch.randn(request.batch, *sizes, device=device, dtype=request.torch_dtype)
     except RuntimeError as error:  # a CPU that runs out of memory raises no OutOfMemoryError
         if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            needed = units.bytes_(math.prod((request.batch, *sizes)) * request.torch_dtype.itemsize)
+            needed = formatting.bytes_(math.prod((request.batch, *sizes)) * request.torch_dtype.itemsize)
             raise OutOfMemory(f"the input alone takes {needed}, which {device} has not: use a smaller batch") from error
         raise
 
@@ -57,7 +57,7 @@ def tokens(sizes: Sequence[int], model: nn.Module, *, device: torch.device) -> T
     return torch.randint(0, rows, tuple(sizes), device=device)
 
 
-def from_shape(shape: InputShape, model: nn.Module, *, request: Request, device: torch.device) -> Tensor:
+def from_shape(shape: InputShape, model: nn.Module, *, request: ModelRequest, device: torch.device) -> Tensor:
     """One input as `--input` describes it, the batch in front."""
     if shape.kind == "int":
         return tokens((request.batch, *shape.dims), model, device=device)
@@ -66,11 +66,11 @@ def from_shape(shape: InputShape, model: nn.Module, *, request: Request, device:
 
 def constructed(make: Callable[[], T], device: torch.device) -> T:
     """What `make` returns when its parameters are created on `device` directly."""
-    with device, _Uninitialised() if device.type == "meta" else nullcontext():
+    with device, _NoInitialisation() if device.type == "meta" else nullcontext():
         return make()
 
 
-class _Uninitialised(TorchFunctionMode):
+class _NoInitialisation(TorchFunctionMode):
     """Leaves out what gives parameters their first values: without data there are none, and finding out takes torch
     longer than all else that a constructor does."""
 

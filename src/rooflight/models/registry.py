@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
-from rooflight.errors import UnknownModel
-from rooflight.models.messages import suggest
+from rooflight.errors import UnknownModel, suggest
 from rooflight.models.workload import Optimizer, Task
 
 InputKind = Literal["image", "tokens", "tokens-seq-first", "features"]
 Zoo = Literal["torchvision", "timm"]
 ZOOS: tuple[Zoo, ...] = ("torchvision", "timm")
 IMAGENET = (3, 224, 224)
+WHERE_LISTED = "see `rooflight list models`"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Builtin:
+@dataclass(frozen=True)
+class BuiltinModel:
     """One built-in model: where its class is, with which arguments, and what one step of it takes.
 
     `architecture` is `module:Class` below `rooflight.models.architectures`; `shape` is the default input without the
     batch (for tokens: the default sequence length); `positions` names the constructor argument that limits the
-    sequence, where there is one; `decodes` says that it can run one token against a cache.
+    sequence, where there is one; `decodes` says that it can run one token against a cache. The defaults are those of
+    an image network.
     """
 
     name: str
     description: str
     architecture: str
-    inputs: InputKind
-    shape: tuple[int, ...]
-    task: Task
-    optimizer: Optimizer
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    inputs: InputKind = "image"
+    shape: tuple[int, ...] = IMAGENET
+    task: Task = "classification"
+    optimizer: Optimizer = "momentum"
     positions: str | None = None
     decodes: bool = False
 
@@ -47,77 +49,23 @@ class Builtin:
         return f"{self.shape[0]} tokens"
 
 
-def _vision(name: str, description: str, *, architecture: str, arguments: Mapping[str, Any] | None = None) -> Builtin:
-    return Builtin(
-        name=name,
-        description=description,
-        architecture=architecture,
-        inputs="image",
-        shape=IMAGENET,
-        task="classification",
-        optimizer="momentum",
-        arguments=arguments or {},
-    )
+def _vgg(depth: int, *convs: int) -> BuiltinModel:
+    return BuiltinModel(f"vgg{depth}", f"VGG-{depth} without batch norm", "vgg:VGG", {"convs": convs})
 
 
-def _mnist(name: str, description: str, *, architecture: str) -> Builtin:
-    return replace(_vision(name, description, architecture=architecture), shape=(1, 28, 28))
-
-
-def _vgg(depth: int, convs: tuple[int, ...]) -> Builtin:
-    return _vision(f"vgg{depth}", f"VGG-{depth} without batch norm", architecture="vgg:VGG", arguments={"convs": convs})
-
-
-def _resnet(depth: int, layers: tuple[int, ...], *, bottleneck: bool) -> Builtin:
+def _resnet(depth: int, *layers: int, bottleneck: bool) -> BuiltinModel:
     arguments = {"layers": layers, "bottleneck": bottleneck}
-    return _vision(f"resnet{depth}", f"ResNet-{depth} v1.5", architecture="resnet:ResNet", arguments=arguments)
+    return BuiltinModel(f"resnet{depth}", f"ResNet-{depth} v1.5", "resnet:ResNet", arguments)
 
 
-def _distilbert(name: str, description: str, *, architecture: str, task: Task) -> Builtin:
-    return Builtin(
-        name=name,
-        description=description,
-        architecture=architecture,
-        inputs="tokens",
-        shape=(128,),
-        task=task,
-        optimizer="adamw",
-        positions="max_position_embeddings",
-    )
+_text = partial(BuiltinModel, inputs="tokens", task="language-model", optimizer="adamw")
+_causal = partial(_text, decodes=True)
 
 
-def _causal(
-    name: str,
-    description: str,
-    *,
-    architecture: str,
-    sequence: int,
-    arguments: Mapping[str, Any] | None = None,
-    positions: str | None = None,
-) -> Builtin:
-    return Builtin(
-        name=name,
-        description=description,
-        architecture=architecture,
-        inputs="tokens",
-        shape=(sequence,),
-        task="language-model",
-        optimizer="adamw",
-        arguments=arguments or {},
-        positions=positions,
-        decodes=True,
-    )
-
-
-def _gpt2(name: str, size: str, *, n_embd: int, n_layer: int, n_head: int) -> Builtin:
-    return _causal(
-        name,
-        f"GPT-2 {size}, tied language-model head",
-        architecture="gpt2:GPT2LMHeadModel",
-        sequence=1024,
-        arguments={"n_embd": n_embd, "n_layer": n_layer, "n_head": n_head},
-        positions="n_positions",
-    )
+def _gpt2(name: str, size: str, *, n_embd: int, n_layer: int, n_head: int) -> BuiltinModel:
+    description = f"GPT-2 {size}, tied language-model head"
+    arguments = {"n_embd": n_embd, "n_layer": n_layer, "n_head": n_head}
+    return _causal(name, description, "gpt2:GPT2LMHeadModel", arguments, shape=(1024,), positions="n_positions")
 
 
 _LLAMA3_70B = {
@@ -128,96 +76,81 @@ _LLAMA3_70B = {
 }
 
 _ENTRIES = (
-    _mnist(
+    BuiltinModel(
         "mnist-cnn",
         "the PyTorch MNIST example: two 3x3 convolutions, two linear layers",
-        architecture="mnist:MnistCnn",
+        "mnist:MnistCnn",
+        shape=(1, 28, 28),
     ),
-    _mnist(
+    BuiltinModel(
         "mnist-cnn-5x5",
         "the older MNIST example: two 5x5 convolutions, 21,840 parameters",
-        architecture="mnist:MnistCnn5x5",
+        "mnist:MnistCnn5x5",
+        shape=(1, 28, 28),
     ),
-    _vision("alexnet", "AlexNet (one-tower version)", architecture="alexnet:AlexNet"),
-    _vgg(11, (1, 1, 2, 2, 2)),
-    _vgg(13, (2, 2, 2, 2, 2)),
-    _vgg(16, (2, 2, 3, 3, 3)),
-    _vgg(19, (2, 2, 4, 4, 4)),
-    _vision("googlenet", "GoogLeNet (Inception v1 with batch norm)", architecture="googlenet:GoogLeNet"),
-    _resnet(18, (2, 2, 2, 2), bottleneck=False),
-    _resnet(34, (3, 4, 6, 3), bottleneck=False),
-    _resnet(50, (3, 4, 6, 3), bottleneck=True),
-    _resnet(101, (3, 4, 23, 3), bottleneck=True),
-    _resnet(152, (3, 8, 36, 3), bottleneck=True),
-    _vision(
+    BuiltinModel("alexnet", "AlexNet (one-tower version)", "alexnet:AlexNet"),
+    _vgg(11, 1, 1, 2, 2, 2),
+    _vgg(13, 2, 2, 2, 2, 2),
+    _vgg(16, 2, 2, 3, 3, 3),
+    _vgg(19, 2, 2, 4, 4, 4),
+    BuiltinModel("googlenet", "GoogLeNet (Inception v1 with batch norm)", "googlenet:GoogLeNet"),
+    _resnet(18, 2, 2, 2, 2, bottleneck=False),
+    _resnet(34, 3, 4, 6, 3, bottleneck=False),
+    _resnet(50, 3, 4, 6, 3, bottleneck=True),
+    _resnet(101, 3, 4, 23, 3, bottleneck=True),
+    _resnet(152, 3, 8, 36, 3, bottleneck=True),
+    BuiltinModel(
         "wide-resnet50-2",
         "Wide ResNet-50-2",
-        architecture="resnet:ResNet",
-        arguments={"layers": (3, 4, 6, 3), "bottleneck": True, "width_per_group": 128},
+        "resnet:ResNet",
+        {"layers": (3, 4, 6, 3), "bottleneck": True, "width_per_group": 128},
     ),
-    replace(
-        _vision("vit-b-16", "Vision Transformer B/16", architecture="vit:VisionTransformer"),
-        optimizer="adamw",
-    ),
-    Builtin(
-        name="transformer",
-        description="torch.nn.Transformer, 6 encoder and 6 decoder layers, source = target",
-        architecture="transformer:EncoderDecoder",
+    BuiltinModel("vit-b-16", "Vision Transformer B/16", "vit:VisionTransformer", optimizer="adamw"),
+    BuiltinModel(
+        "transformer",
+        "torch.nn.Transformer, 6 encoder and 6 decoder layers, source = target",
+        "transformer:EncoderDecoder",
         inputs="features",
         shape=(128, 512),
         task="features",
         optimizer="adamw",
     ),
-    Builtin(
-        name="word-lm",
-        description="the PyTorch word-language-model example with its transformer",
-        architecture="word_lm:TransformerModel",
+    _text(
+        "word-lm",
+        "the PyTorch word-language-model example with its transformer",
+        "word_lm:TransformerModel",
         inputs="tokens-seq-first",
         shape=(35,),
-        task="language-model",
-        optimizer="adamw",
         positions="max_len",
     ),
-    _distilbert(
+    _text(
         "distilbert",
         "DistilBERT base, hidden states",
-        architecture="distilbert:DistilBertModel",
+        "distilbert:DistilBertModel",
+        shape=(128,),
         task="features",
+        positions="max_position_embeddings",
     ),
-    _distilbert(
+    _text(
         "distilbert-mlm",
         "DistilBERT with its masked-LM head",
-        architecture="distilbert:DistilBertForMaskedLM",
+        "distilbert:DistilBertForMaskedLM",
+        shape=(128,),
         task="masked-lm",
+        positions="max_position_embeddings",
     ),
     _gpt2("gpt2", "small", n_embd=768, n_layer=12, n_head=12),
     _gpt2("gpt2-medium", "medium", n_embd=1024, n_layer=24, n_head=16),
     _gpt2("gpt2-large", "large", n_embd=1280, n_layer=36, n_head=20),
     _gpt2("gpt2-xl", "XL", n_embd=1600, n_layer=48, n_head=25),
-    _causal(
-        "llama3-8b",
-        "Llama 3 8B, grouped-query attention",
-        architecture="llama:LlamaForCausalLM",
-        sequence=2048,
-    ),
-    _causal(
-        "llama3-70b",
-        "Llama 3 70B, grouped-query attention",
-        architecture="llama:LlamaForCausalLM",
-        sequence=2048,
-        arguments=_LLAMA3_70B,
-    ),
-    _causal(
-        "mixtral-8x7b",
-        "Mixtral 8x7B, two of eight experts a token",
-        architecture="mixtral:MixtralForCausalLM",
-        sequence=2048,
-    ),
+    _causal("llama3-8b", "Llama 3 8B, grouped-query attention", "llama:LlamaForCausalLM", shape=(2048,)),
+    _causal("llama3-70b", "Llama 3 70B, grouped-query attention", "llama:LlamaForCausalLM", _LLAMA3_70B, shape=(2048,)),
+    _causal("mixtral-8x7b", "Mixtral 8x7B, two of eight experts a token", "mixtral:MixtralForCausalLM", shape=(2048,)),
 )
 
 
-def _by_name(entries: Iterable[Builtin]) -> Mapping[str, Builtin]:
-    table: dict[str, Builtin] = {}
+def _by_name(entries: Iterable[BuiltinModel]) -> Mapping[str, BuiltinModel]:
+    table: dict[str, BuiltinModel] = {}
     for entry in entries:
         if entry.name in table:
             raise ValueError(f"built-in model {entry.name} is registered twice")
@@ -228,11 +161,11 @@ def _by_name(entries: Iterable[Builtin]) -> Mapping[str, Builtin]:
 BUILTINS = _by_name(_ENTRIES)
 
 
-def find(name: str) -> Builtin:
+def find(name: str) -> BuiltinModel:
     """The built-in model of that name; `_` may stand for `-`, as other libraries write it."""
     entry = BUILTINS.get(name) or BUILTINS.get(name.replace("_", "-"))
     if entry is None and name.endswith(".py"):
         raise UnknownModel(f"{name} is a file: name the model in it, as in {name}:MyNet")
     if entry is None:
-        raise UnknownModel(f"no built-in model {name!r}; {suggest(name, BUILTINS)}")
+        raise UnknownModel(f"no built-in model {name!r}; {suggest(name, BUILTINS, otherwise=WHERE_LISTED)}")
     return entry

@@ -18,8 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.pooling import _AvgPoolNd, _MaxPoolNd
 
-from rooflight.errors import BadInput
-from rooflight.models.messages import one_line
+from rooflight.errors import BadInput, one_line
 
 # What torch says when sizes do not fit, as opposed to every other RuntimeError.
 _ABOUT_SHAPES = re.compile(
@@ -39,7 +38,7 @@ _CHANGE = "change what it is called with (of a model by name, --input or --batch
 
 
 @dataclass(frozen=True)
-class _Call:
+class _FailedCall:
     """The call of a module that was under way when the error rose."""
 
     path: str
@@ -87,7 +86,7 @@ def shape_error(model: nn.Module, error: BaseException) -> str | None:
     return f"{call.title} cannot take input {shapes or 'of that kind'}: {message}"
 
 
-def _innermost_call(model: nn.Module, trace: TracebackType | None) -> _Call | None:
+def _innermost_call(model: nn.Module, trace: TracebackType | None) -> _FailedCall | None:
     """The deepest `Module.__call__` in the traceback, with the positional inputs it was given."""
     paths = {id(module): name for name, module in model.named_modules()}
     found = None
@@ -97,7 +96,7 @@ def _innermost_call(model: nn.Module, trace: TracebackType | None) -> _Call | No
         if frame.f_code.co_name in ("_call_impl", "_wrapped_call_impl") and isinstance(names.get("self"), nn.Module):
             module = names["self"]
             given = (*names.get("args", ()), *names.get("kwargs", {}).values())
-            found = _Call(paths.get(id(module), ""), module, given)
+            found = _FailedCall(paths.get(id(module), ""), module, given)
         trace = trace.tb_next
     return found
 

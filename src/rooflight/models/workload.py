@@ -21,7 +21,8 @@ Loss = Literal["cross-entropy", "mse"]
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 
 STEPS: tuple[Step, ...] = ("infer", "train", "decode")
-DTYPES: dict[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
+DTYPES = ("fp32", "bf16", "fp16", "fp64")
+"""What a model can be converted to."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class InputShape:
 
 
 @dataclass(frozen=True)
-class Request:
+class ModelRequest:
     """The checked options of one `build`, as every source of models reads them."""
 
     spec: str
@@ -86,11 +87,43 @@ class Request:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The torch dtype that the model is converted to."""
-        import torch
+        from rooflight.models.dtypes import torch_dtype
 
-        dtype = getattr(torch, DTYPES[self.dtype])
-        assert isinstance(dtype, torch.dtype)
-        return dtype
+        return torch_dtype(self.dtype)
+
+    def workload(
+        self,
+        model: nn.Module,
+        *,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        task: Task,
+        optimizer: Optimizer,
+        batch: int | None = None,
+        sequence: int | None = None,
+        past: int | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Workload:
+        """The model that was built for it, with its inputs."""
+        return Workload(
+            name=self.spec,
+            model=model,
+            args=args,
+            kwargs=kwargs,
+            batch=self.batch if batch is None else batch,
+            sequence=sequence,
+            past=past,
+            step=self.step,
+            dtype=self.dtype,
+            task=task,
+            loss=loss_for(task),
+            optimizer=optimizer,
+            notes=notes,
+            seq=self.seq,
+            settings=self.overrides,
+            input=None if self.input_shape is None else str(self.input_shape),
+            download=self.download,
+        )
 
 
 def parse_input(text: str) -> InputShape:
@@ -113,6 +146,11 @@ def parse_input(text: str) -> InputShape:
     if 0 in dims:
         raise BadInput(f"--input={text}: every size must be at least 1")
     return InputShape(dims, kind)
+
+
+def optimizer_for(task: Task) -> Optimizer:
+    """The optimizer it takes unless somebody names another: that of image networks, or that of all the others."""
+    return "momentum" if task == "classification" else "adamw"
 
 
 def loss_for(task: Task) -> Loss:

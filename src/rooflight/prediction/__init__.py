@@ -1,1 +1,1 @@
-"""From a ledger and a device to time, throughput and bound. Nothing here needs torch or the device itself."""
+"""From a step and devices to time, capacity and throughput, on one GPU or many. Needs neither torch nor the device."""

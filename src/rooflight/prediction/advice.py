@@ -12,10 +12,10 @@ from typing import Protocol
 
 from rooflight import metrics
 from rooflight.errors import RooflightError
-from rooflight.prediction.cells import Cell, cells_of
-from rooflight.prediction.changes import Change, changes_of
-from rooflight.prediction.prepared import Step
+from rooflight.prediction.device_run import DeviceRun, device_runs
 from rooflight.prediction.result import Advice
+from rooflight.step.changes import Change, changes_of
+from rooflight.step.costed_step import Step
 
 _LARGER = 4
 """How many times larger a batch is looked at."""
@@ -38,18 +38,18 @@ class Timing(Protocol):
         ...
 
 
-class Predicted:
+class PredictedTiming:
     """Of a step that was predicted: what it takes with a change is predicted likewise."""
 
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
-        self.wall_s, self.kernel_s = cell.wall_s, cell.gpu_s
-        header, batch = cell.step.ledger.header, cell.step.batch
+    def __init__(self, run: DeviceRun) -> None:
+        self._cell = run
+        self.wall_s, self.kernel_s = run.wall_s, run.gpu_s
+        header, batch = run.step.ledger.header, run.step.batch
         self.samples = None if batch is None else batch * header.accumulate
-        self._origin = f"predicted, {cell.predictor.tier} on {cell.predictor.device.name}"
+        self._origin = f"predicted, {run.predictor.tier} on {run.predictor.device.name}"
 
     def with_change(self, change: Change) -> tuple[float | None, float, str]:
-        other = cells_of(change.step, [self._cell.predictor])[0]
+        other = device_runs(change.step, [self._cell.predictor])[0]
         return other.wall_s, other.gpu_s, self._origin
 
 
@@ -76,43 +76,59 @@ def advice_of(change: Change, timing: Timing) -> Advice:
     else:
         gain = metrics.gain(timing.wall_s, wall_s)
     return Advice(
-        change=change.words, key=change.key, options=change.options, how=change.how, origin=origin, time_s=wall_s,
-        throughput=metrics.throughput(timing.samples, wall_s), gain=gain, wall_time_s=timing.wall_s,
-        kernel_time_s=timing.kernel_s, changed_kernel_time_s=kernel_s, gain_of_kernels=of_kernels,
+        change=change.words,
+        key=change.key,
+        options=change.options,
+        how=change.how,
+        origin=origin,
+        time_s=wall_s,
+        throughput=metrics.throughput(timing.samples, wall_s),
+        gain=gain,
+        wall_time_s=timing.wall_s,
+        kernel_time_s=timing.kernel_s,
+        changed_kernel_time_s=kernel_s,
+        gain_of_kernels=of_kernels,
         assumption=change.assumption,
-    )  # fmt: skip
+    )
 
 
-def predicted_advice(cell: Cell, fits: Callable[[Step], bool] | None = None) -> tuple[Advice, ...]:
+def predicted_advice(run: DeviceRun, fits: Callable[[Step], bool] | None = None) -> tuple[Advice, ...]:
     """Of a predicted step: its changes, and after them four times its batch where that can be had and fits."""
-    changes = tuple(changes_of(cell.step, cell.predictor))
-    return (*advise(changes, Predicted(cell)), *(_larger_batch(cell, fits) if fits is not None else ()))
+    changes = tuple(changes_of(run.step, run.predictor.device, run.predictor.calibration))
+    return (*advise(changes, PredictedTiming(run)), *(_larger_batch(run, fits) if fits is not None else ()))
 
 
-def _larger_batch(cell: Cell, fits: Callable[[Step], bool]) -> Iterator[Advice]:
-    step = cell.step
-    if step.larger is None or step.batch is None:
+def _larger_batch(run: DeviceRun, fits: Callable[[Step], bool]) -> Iterator[Advice]:
+    step = run.step
+    if step.at_batch is None or step.batch is None:
         return
     try:
-        larger = step.larger(_LARGER * step.batch)
+        larger = step.at_batch(_LARGER * step.batch)
     except RooflightError:  # advice never spoils what was asked
         return
     if not fits(larger):
         return
-    yield from batch_advice(cell, cells_of(larger, [cell.predictor])[0])
+    yield from batch_advice(run, device_runs(larger, [run.predictor])[0])
 
 
-def batch_advice(cell: Cell, larger: Cell) -> Iterator[Advice]:
+def batch_advice(run: DeviceRun, larger: DeviceRun) -> Iterator[Advice]:
     """What a larger batch, predicted, makes of the throughput."""
-    before, batch = cell.step.batch, larger.step.batch
+    before, batch = run.step.batch, larger.step.batch
     assert before is not None and batch is not None
-    gain = metrics.gain(cell.wall_s, larger.wall_s, samples=batch / before)
+    gain = metrics.gain(run.wall_s, larger.wall_s, samples=batch / before)
     if gain >= metrics.WORTH:
-        timing = Predicted(larger)
+        timing = PredictedTiming(larger)
         yield Advice(
-            change=f"batch {batch} instead of {before}", key="batch", options=f"--batch {batch}",
-            how=f"with a batch of {batch:,} instead of {before:,}", origin=f"predicted, {cell.predictor.tier} on "
-            f"{cell.predictor.device.name}", time_s=larger.wall_s, samples=batch / before,
-            throughput=metrics.throughput(timing.samples, larger.wall_s), gain=gain, wall_time_s=cell.wall_s,
-            kernel_time_s=cell.gpu_s, changed_kernel_time_s=larger.gpu_s,
-        )  # fmt: skip
+            change=f"batch {batch} instead of {before}",
+            key="batch",
+            options=f"--batch {batch}",
+            how=f"with a batch of {batch:,} instead of {before:,}",
+            origin=f"predicted, {run.predictor.tier} on {run.predictor.device.name}",
+            time_s=larger.wall_s,
+            samples=batch / before,
+            throughput=metrics.throughput(timing.samples, larger.wall_s),
+            gain=gain,
+            wall_time_s=run.wall_s,
+            kernel_time_s=run.gpu_s,
+            changed_kernel_time_s=larger.gpu_s,
+        )

@@ -15,12 +15,29 @@ from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.device import Device
 from rooflight.hardware.roofs import is_unknown
 from rooflight.ledger import Op
-from rooflight.memory.answer import Memories
-from rooflight.memory.convolutions.known import DeviceWorkspaces
-from rooflight.memory.limits import MOST
+from rooflight.memory.cudnn_workspaces import DeviceWorkspaces
+from rooflight.memory.largest import MOST
+from rooflight.memory.predict import MemoryPredictor
 from rooflight.memory.result import Memory
+from rooflight.ops.op_tasks import is_guess
+from rooflight.parallel.layout import Layout
 from rooflight.prediction.advice import predicted_advice
-from rooflight.prediction.asked import (
+from rooflight.prediction.capacity import (
+    Deployment,
+    OneDevice,
+    Timed,
+    barely,
+    memory_notes,
+    savings,
+    settings_given,
+    too_large,
+    with_limits,
+)
+from rooflight.prediction.cluster_run import Cluster, layout_of, retime_by, timed_by, timed_by_spec
+from rooflight.prediction.device_run import DeviceRun, device_runs, rates, spec_prediction
+from rooflight.prediction.generations import GenerationTrace, by_generation, joined
+from rooflight.prediction.paleo import Ppp, given_ppp
+from rooflight.prediction.resolve_devices import (
     assumed_notes,
     ceilings_of,
     devices_of,
@@ -32,37 +49,13 @@ from rooflight.prediction.asked import (
     vendor_notes,
     versions_notes,
 )
-from rooflight.prediction.cells import Cell, cells_of, rates, spec_cell
-from rooflight.prediction.changes import COMPILE_ASSUMES
-from rooflight.prediction.generations import Traced, by_generation, joined
-from rooflight.prediction.many import (
-    Cluster,
-    layout_of,
-    retime_by,
-    timed_by,
-    timed_by_spec,
-)
-from rooflight.prediction.paleo import Ppp, given_ppp
-from rooflight.prediction.parallel.layout import Layout
-from rooflight.prediction.prepared import Step, ledger_of
-from rooflight.prediction.result import Prediction, Predictions, Saving
-from rooflight.prediction.roofline import Times, roofline
-from rooflight.prediction.steps import Traces
-from rooflight.prediction.tasks import is_guess
+from rooflight.prediction.result import MemorySaving, Prediction, Predictions
+from rooflight.prediction.roofline import RooflineTimes, roofline
 from rooflight.prediction.tiers import TIERS, Predictor, check_precision
-from rooflight.prediction.what_fits import (
-    Asked,
-    OneDevice,
-    Place,
-    Timed,
-    barely,
-    memory_notes,
-    savings,
-    settings_given,
-    too_large,
-    with_limits,
-)
+from rooflight.prediction.traces import StepRequest, Traces
 from rooflight.spec import FIELDS, PredictKeywords, StepSpec, takes_step
+from rooflight.step.changes import COMPILE_ASSUMES
+from rooflight.step.costed_step import Step, ledger_of
 from rooflight.trace import TraceOptions
 
 if TYPE_CHECKING:
@@ -94,20 +87,18 @@ def predict(
     command: str = "",
     **step: Unpack[PredictKeywords],
 ) -> Predictions:
-    """The time of one step on every device in `on` at every batch, without any of them.
+    """Predicted time and memory of one step, for every device in `on` and every batch; none of them is needed.
 
     `model` and its options are those of `rooflight.estimate`. `on`: names of the database, .toml files, or `here`;
-    several in a list, or with commas between them.
-    `tier`: `calibrated`, `transferred` or `spec`; the best there is for each device where it is not given (`ppp` asks
-    for `spec`). `calibration`: a file of `rooflight calibrate`. `graphs`: the step as one CUDA graph. `compile`,
-    `fused`, `channels_last` and `pad` are changes of the traced step. `roofline`: roofs and points beside every
-    prediction. `gpus` in each of `nodes`, working together as `parallel` says (`ddp`, `fsdp`, `tp`, `pp`, `8x4x2`,
-    ...): the batch is then that of one replica, cut into `micro_batches`.
-    `advice`: what would make each faster; where nothing is said, of at most 12 predictions.
-    `memory`: the timeline of memory, and what would take less of it; its peaks are in every prediction.
-    `find_savings`: look for what would take less where a step does not fit. `max_batch`, `max_seq`: the largest batch
-    and the longest sequence that fit, of a model by name. `allocator`: settings of torch's CUDA allocator as in
-    PYTORCH_CUDA_ALLOC_CONF.
+    several in a list, or separated by commas. `tier`: `calibrated`, `transferred` or `spec`; by default the most
+    accurate that each device has data for (`ppp` needs `spec`). `calibration`: a file written by `rooflight calibrate`.
+    `graphs`: the step as one CUDA graph. `compile`, `fused`, `channels_last` and `pad` are changes of the traced step.
+    `roofline`: roofs and points beside every prediction. `gpus` in each of `nodes`, working together as `parallel` says
+    (`ddp`, `fsdp`, `tp`, `pp`, `8x4x2`, ...): the batch is then that of one replica, cut into `micro_batches`.
+    `advice`: what would make each faster; by default if there are at most 12 predictions. `memory`: memory over the
+    step, and what would reduce it; the peaks are in every prediction. `find_savings`: look for what would reduce memory
+    where a step does not fit. `max_batch`, `max_seq`: the largest batch and the longest sequence that fit, of a model
+    by name. `allocator`: settings of torch's CUDA allocator as in PYTORCH_CUDA_ALLOC_CONF.
 
         >>> rooflight.predict("resnet50", on=["a100", "h200"], batch=[1, 8, 64], step="train")
     """
@@ -121,48 +112,93 @@ def predict(
     tier = _tier(devices, tier=tier, ppp=ppp)
     check_precision(spec.autocast or spec.dtype, devices, option="--autocast" if spec.autocast else "--dtype")
     traces = Traces(live, inputs, kwargs, **spec.build)
-    asked = Asked(traces, TraceOptions.of(spec, command=command), allocator or "")
-    return answer(asked, devices, batches, tier=tier, ppp=ppp, given=given, advice=advice, find_savings=find_savings,
-                  roofline=roofline, layout=layout, micro_batches=spec.micro_batches, timeline=memory,
-                  max_batch=max_batch, max_seq=max_seq)  # fmt: skip
+    asked = StepRequest(traces, TraceOptions.of(spec, command=command), allocator or "")
+    return answer(
+        asked,
+        devices,
+        batches,
+        tier=tier,
+        ppp=ppp,
+        given=given,
+        advice=advice,
+        find_savings=find_savings,
+        roofline=roofline,
+        layout=layout,
+        micro_batches=spec.micro_batches,
+        timeline=memory,
+        max_batch=max_batch,
+        max_seq=max_seq,
+    )
 
 
-def answer(asked: Asked, devices: Sequence[Device], batches: Sequence[int], *, tier: str | None = None,
-           ppp: Ppp | None = None, given: Calibration | None = None, advice: bool | None = None,
-           find_savings: bool = True, roofline: bool = False, layout: Layout | None = None,
-           micro_batches: int | None = None, timeline: bool = False, max_batch: bool = False, max_seq: bool = False,
-           scaled: bool = False) -> Predictions:  # fmt: skip
+def answer(
+    asked: StepRequest,
+    devices: Sequence[Device],
+    batches: Sequence[int],
+    *,
+    tier: str | None = None,
+    ppp: Ppp | None = None,
+    given: Calibration | None = None,
+    advice: bool | None = None,
+    find_savings: bool = True,
+    roofline: bool = False,
+    layout: Layout | None = None,
+    micro_batches: int | None = None,
+    timeline: bool = False,
+    max_batch: bool = False,
+    max_seq: bool = False,
+    scaled: bool = False,
+) -> Predictions:
     """`predict` of a step whose traces are shared by several questions. `scaled`: its batches come from one trace that
     serves every batch, however few are asked for."""
     _check_together(devices, tier, layout, asked.options, roofline=roofline, micro_batches=micro_batches)
 
-    def traced(target: str) -> Traced:
+    def traced(target: str) -> GenerationTrace:
         one = replace_option(asked, options=replace_option(asked.options, target=target))
         steps, notes = one.traces.steps(batches, one.options, scaled=scaled or layout is not None)
-        return Traced(one, steps, notes)
+        return GenerationTrace(one, steps, notes)
 
     cells = len(batches or [1]) * len(devices)
     parts = by_generation(devices, traced)
     ways = [_ways(some, tier, given) for _, some in parts]
     own = own_workspaces([one for way in ways for one in way.predictors])
-    memories = Memories(settings_given(asked.allocator), DeviceWorkspaces(own), named=cells <= ADVISED_CELLS)
+    memories = MemoryPredictor(settings_given(asked.allocator), DeviceWorkspaces(own), named=cells <= ADVISED_CELLS)
     works = [
-        _Work(trace, some, way, ppp=ppp, advice=cells <= ADVISED_CELLS if advice is None else advice, roofline=roofline,
-              layout=layout, micro_batches=micro_batches, memories=memories, timeline=timeline,
-              curves=cells <= CURVED_CELLS)
+        _PredictionJob(
+            trace,
+            some,
+            way,
+            ppp=ppp,
+            advice=cells <= ADVISED_CELLS if advice is None else advice,
+            roofline=roofline,
+            layout=layout,
+            micro_batches=micro_batches,
+            memories=memories,
+            timeline=timeline,
+            curves=cells <= CURVED_CELLS,
+        )
         for (trace, some), way in zip(parts, ways, strict=True)
-    ]  # fmt: skip
-    found = joined([
-        with_limits(_answered(work), work.trace.asked, [work.place(device) for device in work.devices], memories,
-                    max_batch=max_batch, max_seq=max_seq)
-        for work in works
-    ], devices)  # fmt: skip
+    ]
+    found = joined(
+        [
+            with_limits(
+                _answered(work),
+                work.trace.asked,
+                [work.place(device) for device in work.devices],
+                memories,
+                max_batch=max_batch,
+                max_seq=max_seq,
+            )
+            for work in works
+        ],
+        devices,
+    )
     saved = _savings(works, found) if find_savings else ()
     return replace(found, notes=(*found.notes, *memories.settings.notes), savings=saved)
 
 
 @dataclass(frozen=True)
-class _Ways:
+class _TimeSources:
     """How each device's times are found, and what must be said of it."""
 
     predictors: Sequence[Predictor]
@@ -170,7 +206,7 @@ class _Ways:
     notes: tuple[str, ...]
 
 
-def _ways(devices: Sequence[Device], tier: str | None, given: Calibration | None) -> _Ways:
+def _ways(devices: Sequence[Device], tier: str | None, given: Calibration | None) -> _TimeSources:
     predictors: list[Predictor] = []
     by_spec: list[Device] = []
     notes: tuple[str, ...] = ()
@@ -182,29 +218,44 @@ def _ways(devices: Sequence[Device], tier: str | None, given: Calibration | None
         one, said = predictor_of(device, tier, given)
         predictors.append(one)
         notes += said
-    return _Ways(predictors, by_spec, notes)
+    return _TimeSources(predictors, by_spec, notes)
 
 
-def _answered(work: _Work) -> Predictions:
+def _answered(work: _PredictionJob) -> Predictions:
     predictors, by_spec = work.ways.predictors, work.ways.by_spec
     rows = [*work.by_predictors(predictors), *(row for device in by_spec for row in work.by_spec(device))]
     places = {device.name: place for place, device in enumerate(work.devices)}
     rows.sort(key=lambda row: places[row.device])
     timed = [one.device for one in predictors]
     assumed = (COMPILE_ASSUMES,) if work.steps[0].is_compiled and predictors else ()
-    notes = (*assumed, *work.trace.notes, *work.ways.notes, *vendor_notes(predictors), *versions_notes(predictors),
-             *assumed_notes(timed))  # fmt: skip
+    notes = (
+        *assumed,
+        *work.trace.notes,
+        *work.ways.notes,
+        *vendor_notes(predictors),
+        *versions_notes(predictors),
+        *assumed_notes(timed),
+    )
     steps = work.steps
     return Predictions(
-        header=_header(steps), predictions=tuple(rows),
-        notes=(*too_large(rows), *barely(rows), *steps[0].ledger.header.notes, *notes,
-               *_guesses(steps, {row.tier for row in rows}), *memory_notes(rows)),
-        devices=tuple(work.devices), graphs=steps[0].is_graph, precisions=_precisions(steps[0]),
+        header=_header(steps),
+        predictions=tuple(rows),
+        notes=(
+            *too_large(rows),
+            *barely(rows),
+            *steps[0].ledger.header.notes,
+            *notes,
+            *_guesses(steps, {row.tier for row in rows}),
+            *memory_notes(rows),
+        ),
+        devices=tuple(work.devices),
+        graphs=steps[0].is_graph,
+        precisions=_precisions(steps[0]),
         calibrations={one.device.name: _made(one) for one in predictors},
-    )  # fmt: skip
+    )
 
 
-def _savings(works: Sequence[_Work], found: Predictions) -> tuple[Saving, ...]:
+def _savings(works: Sequence[_PredictionJob], found: Predictions) -> tuple[MemorySaving, ...]:
     """Of the first device and its largest batch, where memory was asked for, or where something does not fit."""
     rows, any_work = found.predictions, works[0]
     if any_work.layout is not None or not rows or not any_work.memories.named:
@@ -242,8 +293,15 @@ _CHANGES = ("compile", "channels_last", "fused", "pad")
 """Ways to run a step that change its kernels."""
 
 
-def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout | None, how: TraceOptions, *,
-                    roofline: bool, micro_batches: int | None) -> None:  # fmt: skip
+def _check_together(
+    devices: Sequence[Device],
+    tier: str | None,
+    layout: Layout | None,
+    how: TraceOptions,
+    *,
+    roofline: bool,
+    micro_batches: int | None,
+) -> None:
     """One line for what cannot be asked for at once."""
     graphs, changes = how.graphs, [FIELDS[name].option for name in _CHANGES if getattr(how, name)]
     if micro_batches is not None and layout is None:
@@ -251,8 +309,9 @@ def _check_together(devices: Sequence[Device], tier: str | None, layout: Layout 
     if layout is not None and roofline:
         raise BadInput("a roofline is of one device: leave --roofline or --gpus out")
     if tier == "spec" and graphs:
-        raise BadInput("the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs out, or --tier "
-                       "spec and --ppp")  # fmt: skip
+        raise BadInput(
+            "the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs out, or --tier spec and --ppp"
+        )
     if devices[0].kind == "cpu" and graphs:
         raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs, leave --graphs out")
     if changes and (tier == "spec" or devices[0].kind == "cpu"):
@@ -274,19 +333,19 @@ def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None) -> st
 
 
 @dataclass(frozen=True)
-class _Work:
+class _PredictionJob:
     """Steps, and what is wanted of each on each device."""
 
-    trace: Traced
+    trace: GenerationTrace
     devices: Sequence[Device]
-    ways: _Ways
+    ways: _TimeSources
     _: KW_ONLY
     ppp: Ppp | None
     advice: bool
     roofline: bool
     layout: Layout | None
     micro_batches: int | None
-    memories: Memories
+    memories: MemoryPredictor
     timeline: bool
     curves: bool
 
@@ -297,7 +356,7 @@ class _Work:
     def by_spec(self, device: Device) -> list[Prediction]:
         rows = []
         for step in self.steps:
-            found = replace(spec_cell(step, device, self.ppp), memory=self._memory(step, device))
+            found = replace(spec_prediction(step, device, self.ppp), memory=self._memory(step, device))
             if self.roofline:
                 found = _with_roofline(found, step, device, None)
             rows.append(self._spread(found, step, self._cluster(device, None)))
@@ -307,21 +366,22 @@ class _Work:
         tasks = [task for step in self.steps for task in step.tasks]
         for one in predictors:
             one.task_times(tasks)  # all at once is faster than step by step
-        cells: list[list[Cell]] = [cells_of(step, predictors) for step in self.steps]
+        runs: list[list[DeviceRun]] = [device_runs(step, predictors) for step in self.steps]
         advised = self.advice and self.layout is None
         rows = []
         for number, one in enumerate(predictors):
-            for step, row in zip(self.steps, cells, strict=True):
+            for step, row in zip(self.steps, runs, strict=True):
                 found = replace(row[number].prediction(), memory=self._memory(step, one.device))
                 if advised:
-                    found = replace(found, advised=True,
-                                    advice=predicted_advice(row[number], self._fits_on(one.device)))  # fmt: skip
+                    found = replace(
+                        found, advised=True, advice=predicted_advice(row[number], self._fits_on(one.device))
+                    )
                 if self.roofline:
                     found = _with_roofline(found, step, one.device, one)
                 rows.append(self._spread(found, step, self._cluster(one.device, one)))
         return rows
 
-    def place(self, device: Device) -> Place:
+    def place(self, device: Device) -> Deployment:
         """Where the step runs: the device, or as many of it as were asked for."""
         return self._cluster(device, self._predictor(device.name)) or OneDevice(device)
 
@@ -348,7 +408,7 @@ class _Work:
     def _fits_on(self, device: Device) -> Callable[[Step], bool]:
         return lambda step: self.memories.fits(step, device)[0]
 
-    def savings(self, about: Prediction) -> tuple[Saving, ...]:
+    def savings(self, about: Prediction) -> tuple[MemorySaving, ...]:
         step = next(step for step in self.steps if step.batch == about.batch)
         device = next(device for device in self.devices if device.name == about.device)
         timed = self._timed(device, self._predictor(device.name))
@@ -357,9 +417,9 @@ class _Work:
     def _timed(self, device: Device, used: Predictor | None) -> Timed:
         def timed(step: Step) -> tuple[float, float | None]:
             if used is None:
-                found = spec_cell(step, device, self.ppp)
+                found = spec_prediction(step, device, self.ppp)
                 return found.time_s, found.throughput
-            time_s = cells_of(step, [used])[0].wall_s
+            time_s = device_runs(step, [used])[0].wall_s
             return time_s, rates(step, time_s)[0]
 
         return timed
@@ -367,9 +427,12 @@ class _Work:
 
 def _with_roofline(found: Prediction, step: Step, device: Device, used: Predictor | None) -> Prediction:
     ledger = ledger_of(step)
-    times = Times.of_ops(
-        f"predicted, {found.tier}", dict(enumerate(found.op_times_s)), gpu_busy_s=found.gpu_time_s, wall_s=found.time_s,
-    )  # fmt: skip
+    times = RooflineTimes.of_ops(
+        f"predicted, {found.tier}",
+        dict(enumerate(found.op_times_s)),
+        gpu_busy_s=found.gpu_time_s,
+        wall_s=found.time_s,
+    )
     return replace(found, roofline=roofline(ledger, device, times=times, ceilings=ceilings_of(device, used)).to_dict())
 
 
@@ -379,7 +442,7 @@ def _guesses(steps: Sequence[Step], tiers: set[str]) -> tuple[str, ...]:
     if tiers != {"spec"}:
         doubts.append((is_guess, "nothing like it was timed, so its time is a guess, and may be far too short: "))
     if "spec" in tiers:
-        doubts.append((is_unknown, "no formula, or only a part of one, tells what it takes, which counts as nothing: "))
+        doubts.append((is_unknown, "no formula, or only part of one: the missing part counts as no time: "))
     found = []
     for doubtful, said in doubts:
         names = sorted({op.packet.removeprefix("aten::") for step in steps for op in step.kinds if doubtful(op)})

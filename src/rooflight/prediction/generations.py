@@ -8,29 +8,32 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from rooflight.hardware.device import Device
-from rooflight.prediction.asked import DOES_NOT_FIT
-from rooflight.prediction.prepared import Step
+from rooflight.prediction.resolve_devices import DOES_NOT_FIT
 from rooflight.prediction.result import Predictions
-from rooflight.prediction.what_fits import Asked
+from rooflight.prediction.traces import StepRequest
+from rooflight.step.costed_step import Step
 from rooflight.trace.target import HOPPER, generation, needed_for, target_for
 
 
 @dataclass(frozen=True)
-class Traced:
+class GenerationTrace:
     """The step as devices of one generation run it."""
 
-    asked: Asked
+    asked: StepRequest
     steps: Sequence[Step]
     notes: tuple[str, ...]
 
     def differs_on(self, capability: int) -> list[str]:
         """What of it an older generation runs otherwise; nothing: the trace serves it too."""
         unlike = [op for op in self.steps[0].kinds if capability < needed_for(op.packet, op.precision)]
-        return sorted({"matrix work without TF32" if op.precision == "tf32" else "attention in other kernels"
-                       for op in unlike})  # fmt: skip
+        return sorted(
+            {"matrix work without TF32" if op.precision == "tf32" else "attention in other kernels" for op in unlike}
+        )
 
 
-def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced]) -> list[tuple[Traced, Sequence[Device]]]:
+def by_generation(
+    devices: Sequence[Device], traced: Callable[[str], GenerationTrace]
+) -> list[tuple[GenerationTrace, Sequence[Device]]]:
     """Devices with the trace for them, the newest first. One serves all of them, unless older ones run some of it in
     other kernels, however many predictions are asked for: what is said of a device does not depend on that."""
     newest = max(devices, key=_capability)
@@ -41,7 +44,7 @@ def by_generation(devices: Sequence[Device], traced: Callable[[str], Traced]) ->
         groups.setdefault(generation(_capability(newest if served else device)), []).append(device)
     if len(groups) == 1:
         return [(first, devices)]
-    found: list[tuple[Traced, Sequence[Device]]] = []
+    found: list[tuple[GenerationTrace, Sequence[Device]]] = []
     for _, some in sorted(groups.items(), reverse=True):
         if newest in some:
             found.append((first, some))
@@ -70,10 +73,12 @@ def joined(parts: Sequence[Predictions], devices: Sequence[Device]) -> Predictio
     places = {device.name: place for place, device in enumerate(devices)}
     everything = dict.fromkeys(note for part in parts for note in part.notes)
     return structs.replace(
-        parts[0], devices=tuple(devices),
+        parts[0],
+        devices=tuple(devices),
         predictions=tuple(sorted((row for part in parts for row in part), key=lambda row: places[row.device])),
         limits=tuple(sorted((one for part in parts for one in part.limits), key=lambda one: places[one.device])),
         notes=tuple(sorted(everything, key=lambda note: not note.startswith(DOES_NOT_FIT))),
         calibrations={name: made for part in parts for name, made in part.calibrations.items()},
-        precisions=tuple(sorted({one for part in parts for one in part.precisions})), traces=len(parts),
-    )  # fmt: skip
+        precisions=tuple(sorted({one for part in parts for one in part.precisions})),
+        traces=len(parts),
+    )

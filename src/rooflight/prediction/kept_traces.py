@@ -22,15 +22,16 @@ import msgspec
 from msgspec.structs import replace as replace_field
 
 import rooflight
-from rooflight import kept
+from rooflight import user_cache
 from rooflight._version import __version__
+from rooflight.files import UNDECODABLE
 from rooflight.ledger import Ledger
 from rooflight.models import builtin_names
 from rooflight.trace import TraceOptions
 
 _MOST = 200_000_000
 """Bytes: a trace takes some hundred kilobytes, one of a large language model's training ten million."""
-_CODE = ("ledger.py", "spec.py", "models", "trace")
+_CODE = ("ledger.py", "spec", "models", "trace")
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,16 @@ class KeptTrace:
     command: str
 
     @classmethod
-    def of(cls, model: object, which: Mapping[str, Any], options: TraceOptions, batch: int,
-           switches: Mapping[str, str], *, scales: bool) -> KeptTrace | None:  # fmt: skip
+    def of(
+        cls,
+        model: object,
+        which: Mapping[str, Any],
+        options: TraceOptions,
+        batch: int,
+        switches: Mapping[str, str],
+        *,
+        scales: bool,
+    ) -> KeptTrace | None:
         """`None` where it cannot be kept: others' models change, and a CPU's kernels are this machine's. `scales`: it
         was found to serve every batch."""
         if not isinstance(model, str) or model not in builtin_names() or not options.target.startswith("cuda"):
@@ -51,25 +60,24 @@ class KeptTrace:
             versions = (__version__, _code(), version("torch"))
         except (OSError, PackageNotFoundError):  # torch, or rooflight, as no package brings it
             return None
-        described = [versions, switches, model, which,
-                     asdict(replace(options, command="")), batch, scales]  # fmt: skip
+        described = [versions, switches, model, which, asdict(replace(options, command="")), batch, scales]
         written = msgspec.json.encode(described, enc_hook=repr, order="sorted")
         return cls(f"trace-{blake2b(written, digest_size=20).hexdigest()}.msgpack", options.command)
 
     def read(self) -> Ledger | None:
-        content = kept.read(self.name)
+        content = user_cache.read(self.name)
         if content is None:
             return None
         try:
             found = msgspec.msgpack.decode(content, type=Ledger)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return None
         return replace_field(found, header=replace_field(found.header, command=self.command))
 
     def write(self, ledger: Ledger) -> None:
         content = msgspec.msgpack.encode(ledger)
         if msgspec.msgpack.decode(content, type=Ledger) == ledger:  # not so if it held a NaN
-            kept.write(self.name, content, most=_MOST)
+            user_cache.write(self.name, content, most=_MOST)
 
 
 def switches_of_torch() -> dict[str, str] | None:

@@ -22,8 +22,8 @@ from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.hardware.roofs import Demand, Roofs, demand_of, is_unknown, roofs_of
 from rooflight.ledger import Ledger, Op
-from rooflight.measured import Measured
-from rooflight.measured.step import busy_s, wall_s
+from rooflight.summary.measured import Measured
+from rooflight.summary.measured_step import busy_s, wall_s
 
 Form = Literal["bytes-and-flops", "flops"]
 """PALEO's own sum of read, compute and write, or the FLOPs alone."""

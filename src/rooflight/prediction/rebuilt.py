@@ -19,12 +19,11 @@ from msgspec.structs import replace as in_fields
 from rooflight.errors import BadInput, RooflightError, TraceFailed
 from rooflight.hardware.device import Device
 from rooflight.ledger import Header, Ledger, Module, Op, total
-from rooflight.measured import is_measured
 from rooflight.models import builtin_names
-from rooflight.prediction.prepared import PreparedTrace, Step, ledger_of
-from rooflight.prediction.steps import Traces
-from rooflight.prediction.what_fits import Asked
+from rooflight.prediction.traces import StepRequest, Traces
 from rooflight.spec import StepSpec
+from rooflight.step.costed_step import PreparedTrace, Step, ledger_of
+from rooflight.summary.measured import is_measured
 from rooflight.trace import TraceOptions
 from rooflight.trace.target import AMPERE, HOPPER, generation, needed_for, parse_target, target_for
 
@@ -36,7 +35,7 @@ _OF_LIBRARIES = re.compile(r"(?:torchvision|timm|hf):([A-Za-z][\w.-]*)")
 class Rebuilt:
     """What was traced of it serves all questions."""
 
-    asked: Asked
+    asked: StepRequest
     step: Step
     """As a GPU would run it."""
     scaled: bool
@@ -80,9 +79,10 @@ def _built(ledger: Ledger, traces: Traces | None) -> Rebuilt:
     options = TraceOptions.of(StepSpec.of(header), target=target)
     (step,), notes = traces.steps([header.batch], options, scaled=_several(header))
     if _recomputed(step.ops_with_cost) != _recomputed(ledger.ops) or not _is_same(step, ledger):
-        raise BadInput(f"{header.model} as it is built now is not what this ledger was made from (other sizes or "
-                       "options)")  # fmt: skip
-    return Rebuilt(Asked(traces, options), step, scaled=_several(header) and not notes)
+        raise BadInput(
+            f"{header.model} as it is built now is not what this ledger was made from (other sizes or options)"
+        )
+    return Rebuilt(StepRequest(traces, options), step, scaled=_several(header) and not notes)
 
 
 def as_run_on(ledger: Ledger, device: Device, traces: Traces | None) -> tuple[Ledger, str]:

@@ -6,11 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from rooflight import views
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.ledger import Header
 from rooflight.memory.result import Memory
 from rooflight.metrics import Bound, Fit
+from rooflight.prediction.resolve_devices import device_of
 
 _NAMED = 6
 """Of so many predictions it is said that they are there."""
@@ -131,7 +133,7 @@ class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Does the fullest of its GPUs have the memory? `None`: not looked for."""
 
 
-class Many(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """The step of one GPU among many. Bytes and times are of one GPU, the fullest; parameters are the model's, once."""
 
     parallel: str
@@ -193,7 +195,7 @@ class Many(msgspec.Struct, frozen=True, kw_only=True):
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     """A whole training run, and what it costs."""
 
     epochs: int
@@ -268,7 +270,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """The largest batch that fits, where it was asked for."""
     max_seq: int | None = None
     """The longest sequence that fits at this batch, where it was asked for."""
-    many: Many | None = None
+    many: ClusterPrediction | None = None
     """The run on several GPUs that `time_s`, `throughput` and `mfu` are then of. `gpu_time_s`, its interval (as wide,
     for its length, as one GPU's), `host_time_s` and `phases` are of one GPU of it, in a pipeline of the slowest stage;
     the rest is of one GPU alone with a replica's whole batch."""
@@ -299,23 +301,30 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         """How many of the device work together."""
         return 1 if self.many is None else self.many.gpus
 
-    def run(self, epochs: int, dataset_size: int, price: float | None = None, *, accumulate: int = 1) -> Run | None:
+    def run(
+        self, epochs: int, dataset_size: int, price: float | None = None, *, accumulate: int = 1
+    ) -> TrainingRun | None:
         """So many epochs of so many samples; `price` is of one device for an hour. `None`: the batch is not known."""
         samples = self.many.global_batch if self.many is not None else (self.batch or 0) * accumulate
         if not samples:
             return None
         steps = epochs * -(-dataset_size // samples)
         low, high = self.time_interval_s.low, self.time_interval_s.high
-        return Run(epochs=epochs, dataset_size=dataset_size, steps=steps, time_s=steps * self.time_s,
-                   time_interval_s=Interval(steps * low, steps * high),
-                   cost=None if price is None else price * self.gpus * steps * self.time_s / 3600)  # fmt: skip
+        return TrainingRun(
+            epochs=epochs,
+            dataset_size=dataset_size,
+            steps=steps,
+            time_s=steps * self.time_s,
+            time_interval_s=Interval(steps * low, steps * high),
+            cost=None if price is None else price * self.gpus * steps * self.time_s / 3600,
+        )
 
     def cost_of_samples(self, samples: int, price: float) -> float | None:
         """What so many samples cost at this price of one device for an hour."""
         return price * self.gpus * samples / self.throughput / 3600 if self.throughput else None
 
 
-class Saving(msgspec.Struct, frozen=True, kw_only=True):
+class MemorySaving(msgspec.Struct, frozen=True, kw_only=True):
     """A change that takes less memory, and what the same prediction says of the step with it."""
 
     device: str
@@ -344,7 +353,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     """Samples a second with it."""
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
+class SizeLimit(msgspec.Struct, frozen=True, kw_only=True):
     """How large a step can be on a device, and how that was found."""
 
     device: str
@@ -378,7 +387,7 @@ class NoPrediction(BadInput, KeyError):
         return Exception.__str__(self)
 
 
-class Predictions(msgspec.Struct, frozen=True, kw_only=True):
+class Predictions(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
     """One prediction for every device and batch."""
 
     header: Header
@@ -397,9 +406,9 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
     """Is the step one CUDA graph?"""
     traces: int = 1
     """Made for all of them: one for every generation of GPUs that runs the step in other kernels."""
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[SizeLimit, ...] = ()
     """The largest batch or sequence of every device, where it was asked for."""
-    savings: tuple[Saving, ...] = ()
+    savings: tuple[MemorySaving, ...] = ()
     """What would take less memory, each predicted."""
 
     def __iter__(self) -> Any:
@@ -411,27 +420,8 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
     def __getitem__(self, place: int) -> Prediction:
         return self.predictions[place]
 
-    def __repr__(self) -> str:
-        from rooflight.reporting.predict_document import describe
-
-        return describe(self)
-
-    def _repr_html_(self) -> str:
-        from rooflight.reporting.predict_document import predict_document
-        from rooflight.reporting.writers.notebook import document_notebook
-
-        return document_notebook(predict_document(self))
-
-    def to_pandas(self) -> Any:
-        """One row for every device and batch (needs pandas)."""
-        from rooflight.reporting.frames import predictions_to_pandas
-
-        return predictions_to_pandas(self)
-
     def at(self, device: str, batch: int | None = None) -> Prediction:
         """The prediction for a device, at a batch where there are several."""
-        from rooflight.prediction.asked import device_of
-
         known = {one.device for one in self.predictions}
         name = device if device in known else device_of(device).name
         for one in self.predictions:

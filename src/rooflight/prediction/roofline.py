@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rooflight import metrics, units
+from rooflight import formatting, metrics
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.hardware.roofs import Ceilings, Demand, Roofs, Unit, demand_of, is_unknown, ridge, roofs_of
 from rooflight.ledger import Ledger
-from rooflight.measured import Measured, is_measured
-from rooflight.measured.step import busy_s, dram_bytes, wall_s
 from rooflight.metrics import DRAM_BYTES, HOST_BOUND, Bound, Side, intensity, percent_of_roof, ratio
+from rooflight.summary.measured import Measured, is_measured
+from rooflight.summary.measured_step import busy_s, dram_bytes, wall_s
 
 NO_OP = "<no op>"
 
@@ -35,7 +35,7 @@ CONVENTIONS = (
 
 
 @dataclass(frozen=True)
-class Times:
+class RooflineTimes:
     """How long ops took or will take, by the set of ops that a time is of, and where that is known from."""
 
     origin: str
@@ -53,13 +53,13 @@ class Times:
         *,
         gpu_busy_s: float | None = None,
         wall_s: float | None = None,
-    ) -> Times:
+    ) -> RooflineTimes:
         """One time for each op, by its index: what a prediction gives."""
         busy = sum(op_times_s.values()) if gpu_busy_s is None else gpu_busy_s
         return cls(origin, {(index,): time for index, time in op_times_s.items()}, gpu_busy_s=busy, wall_s=wall_s)
 
     @classmethod
-    def of_measured(cls, ledger: Ledger) -> Times:
+    def of_measured(cls, ledger: Ledger) -> RooflineTimes:
         """What was measured of a step, by one process."""
         measured = Measured(ledger)
         if len(measured.ranks) > 1:
@@ -87,7 +87,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Point:
+class RooflinePoint:
     """One op, several that ran as one, or the whole step, under its roof."""
 
     name: str
@@ -132,10 +132,14 @@ def verdict(intensity: float | None, ridge_: float, attainable_: float, percent:
     if intensity is None:
         where = "compute side: no bytes are known"
     elif intensity >= ridge_:
-        where = f"compute side: {units.ratio(intensity)} FLOP/byte is right of the ridge at {units.ratio(ridge_)}"
+        where = (
+            f"compute side: {formatting.ratio(intensity)} FLOP/byte is right of the ridge at {formatting.ratio(ridge_)}"
+        )
     else:
-        where = f"memory side: {units.ratio(intensity)} FLOP/byte is left of the ridge at {units.ratio(ridge_)}"
-    roof = f"the attainable {units.count(attainable_)}FLOP/s"
+        where = (
+            f"memory side: {formatting.ratio(intensity)} FLOP/byte is left of the ridge at {formatting.ratio(ridge_)}"
+        )
+    roof = f"the attainable {formatting.count(attainable_)}FLOP/s"
     if percent is None:
         return f"{where}; {roof} is the roof, no time is known"
     above = " (above it: bytes came from a cache, or fused ops did not move theirs)" if percent > 100 else ""
@@ -143,7 +147,7 @@ def verdict(intensity: float | None, ridge_: float, attainable_: float, percent:
 
 
 @dataclass(frozen=True)
-class Idle:
+class IdleTime:
     """An op without FLOPs, or of which nothing is known: copies, casts, indexing, initialisation."""
 
     name: str
@@ -158,10 +162,10 @@ class Idle:
 
 
 @dataclass(frozen=True)
-class Step:
+class RooflineStep:
     """The whole step: its point, and which limit its time goes to."""
 
-    point: Point
+    point: RooflinePoint
     bound: Bound
     gpu_busy_s: float | None
     wall_s: float | None
@@ -189,10 +193,10 @@ class Roofline:
     roofs: Roofs
     origin: str
     """Where the times are from."""
-    ops: tuple[Point, ...]
-    zero_flop_ops: tuple[Idle, ...]
+    ops: tuple[RooflinePoint, ...]
+    zero_flop_ops: tuple[IdleTime, ...]
     """The slowest first."""
-    step: Step
+    step: RooflineStep
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; `None` is unknown."""
@@ -230,11 +234,15 @@ def ridges(roofs: Roofs) -> list[dict[str, Any]]:
 
 
 def roofline(
-    ledger: Ledger, device: Device, *, times: Times | None = None, ceilings: Ceilings | None = None
+    ledger: Ledger, device: Device, *, times: RooflineTimes | None = None, ceilings: Ceilings | None = None
 ) -> Roofline:
     """A step under the roofs of a device. Without `times`, what the ledger itself measured, if it did."""
     if times is None:
-        times = Times.of_measured(ledger) if is_measured(ledger) else Times("none: only what the roofs allow")
+        times = (
+            RooflineTimes.of_measured(ledger)
+            if is_measured(ledger)
+            else RooflineTimes("none: only what the roofs allow")
+        )
     roofs = roofs_of(device, ceilings)
     points, idle = [], []
     for group, time, moved in _groups(ledger, times):
@@ -254,7 +262,7 @@ def plain_roofline_s(ledger: Ledger, device: Device, *, ceilings: Ceilings | Non
     return sum(demand.roof_s(roofs, measured=ceilings is not None) for demand in demands)
 
 
-def _groups(ledger: Ledger, times: Times) -> Iterable[tuple[tuple[int, ...], float | None, float | None]]:
+def _groups(ledger: Ledger, times: RooflineTimes) -> Iterable[tuple[tuple[int, ...], float | None, float | None]]:
     """Sets of ops with their time and bytes, every op in exactly one: sets that share an op are joined."""
     parent = list(range(len(ledger.ops)))
 
@@ -297,7 +305,7 @@ def _point(
     *,
     time_s: float | None,
     dram: float | None,
-) -> Point:
+) -> RooflinePoint:
     flops, moved = sum(demand.flops for demand in demands), sum(demand.bytes for demand in demands)
     compute_s = sum(demand.compute_s(roofs) for demand in demands)
     slope = roofs.slope()
@@ -309,7 +317,7 @@ def _point(
     if any(roof.measured for roof in roofs.compute):
         units_s = sum(demand.compute_s(roofs, measured=True) for demand in demands)
         sustained = max(units_s, moved / roofs.slope(measured=True).bytes_per_s)
-    return Point(
+    return RooflinePoint(
         *names,
         ops=ops,
         precision=roof.precision,
@@ -334,14 +342,16 @@ def _point(
 
 def _idle(
     ledger: Ledger, group: tuple[int, ...], demands: Sequence[Demand], roofs: Roofs, time_s: float | None
-) -> Idle:
+) -> IdleTime:
     known = bool(demands) and not any(is_unknown(ledger.ops[index]) for index in group)
     moved = sum(demand.bytes for demand in demands) if known else None
     roof_s = None if moved is None else moved / roofs.slope().bytes_per_s
-    return Idle(*_names(ledger, group), group, moved, time_s, roof_s, percent_of_roof(roof_s, time_s))
+    return IdleTime(*_names(ledger, group), group, moved, time_s, roof_s, percent_of_roof(roof_s, time_s))
 
 
-def _step(ledger: Ledger, roofs: Roofs, times: Times, points: Sequence[Point], idle: Sequence[Idle]) -> Step:
+def _step(
+    ledger: Ledger, roofs: Roofs, times: RooflineTimes, points: Sequence[RooflinePoint], idle: Sequence[IdleTime]
+) -> RooflineStep:
     if not points:
         raise BadInput(f"no op of {ledger.header.model} has FLOPs: there is nothing to put under a roof")
     demands = [demand for op in ledger.ops if (demand := demand_of(op)) is not None]
@@ -353,7 +363,7 @@ def _step(ledger: Ledger, roofs: Roofs, times: Times, points: Sequence[Point], i
     memory = sum(_time(row) for row in points if row.side == "memory")
     memory += sum(_time(row) for row in idle if row.roof_time_s)  # what nothing is known of lies under neither
     share = metrics.busy_share(busy, times.wall_s)
-    return Step(
+    return RooflineStep(
         point=point,
         bound=metrics.bound(compute, memory, host_bound=metrics.is_host_bound(busy, times.wall_s)),
         gpu_busy_s=busy,
@@ -366,5 +376,5 @@ def _step(ledger: Ledger, roofs: Roofs, times: Times, points: Sequence[Point], i
     )
 
 
-def _time(row: Point | Idle) -> float:
+def _time(row: RooflinePoint | IdleTime) -> float:
     return row.time_s if row.time_s is not None else row.roof_time_s or 0

@@ -1,4 +1,4 @@
-"""How a time is found, always named: from this device's calibration, from another's carried over, or from specs alone.
+"""How a time is predicted, always named: from the device's calibration, another device's, or the data sheet alone.
 
 `calibrated`: tasks are looked up among this device's own micro-benchmarks. `transferred`: the same among another
 device's, and every task's time scaled by what tiles, waves and bandwidth say of the two devices. `spec`: PALEO, read +
@@ -19,14 +19,14 @@ from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration, calibration_for, own_path
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find
-from rooflight.hardware.tasks import Task, rows_of
 from rooflight.ledger import Value
-from rooflight.prediction.cache import USABLE, Array
+from rooflight.ops.kernel_task import Task, rows_of
 from rooflight.prediction.calibrated.baseline import Speed, baseline_seconds, least_seconds
-from rooflight.prediction.calibrated.model import CalibratedModel, Times
-from rooflight.prediction.changes import has_convolutions, in_channels_last, is_channels_last, padded, uneven_sizes
-from rooflight.prediction.limits import cache_bytes, floor_seconds
-from rooflight.prediction.prepared import Step
+from rooflight.prediction.calibrated.model import CalibratedModel, TaskTimes
+from rooflight.prediction.least_times import cache_bytes, floor_seconds
+from rooflight.step.cache_reuse import USABLE, Array
+from rooflight.step.changes import has_convolutions, in_channels_last, is_channels_last, padded, uneven_sizes
+from rooflight.step.costed_step import Step
 
 Tier = Literal["calibrated", "transferred", "spec"]
 TIERS: tuple[Tier, ...] = ("calibrated", "transferred", "spec")
@@ -65,8 +65,14 @@ def speed_of(device: Device) -> Speed:
         if figure is not None:
             peaks[precision] = figure.value
     bandwidth = device.bandwidth_bytes_per_s.value
-    return Speed(device.sms.value, 0.85 * bandwidth, _CACHE_SPEEDUP * bandwidth, 0.7 * cache_bytes(device), peaks,
-                 device.clock_hz.value)  # fmt: skip
+    return Speed(
+        device.sms.value,
+        0.85 * bandwidth,
+        _CACHE_SPEEDUP * bandwidth,
+        0.7 * cache_bytes(device),
+        peaks,
+        device.clock_hz.value,
+    )
 
 
 @dataclass(frozen=True)
@@ -107,8 +113,9 @@ class Predictor:
         others += [padded(step)] if uneven_sizes(step) else []
         for other in others:
             with_it = self._op_times(other).seconds
-            part = part * np.minimum(1.0, np.divide(with_it, found.seconds, out=np.ones(len(part)),
-                                                    where=found.seconds > 0))  # fmt: skip
+            part = part * np.minimum(
+                1.0, np.divide(with_it, found.seconds, out=np.ones(len(part)), where=found.seconds > 0)
+            )
         seconds: Array = np.maximum(found.seconds * part, found.floor_s)
         shorter = float(seconds.sum()) / float(found.seconds.sum() or 1.0)
         return replace(found, seconds=seconds, deviation_s=found.deviation_s * shorter)
@@ -117,8 +124,9 @@ class Predictor:
         times = self.task_times(step.tasks)
         warm_s, cold_s = times.warm_s, times.cold_s
         count = len(step.kinds)
-        sums = [np.bincount(step.task_kind, values, count).astype(np.float64) for values in
-                (warm_s, cold_s, times.kernels)]  # fmt: skip
+        sums = [
+            np.bincount(step.task_kind, values, count).astype(np.float64) for values in (warm_s, cold_s, times.kernels)
+        ]
         warm, cold, kernels = sums
         shares, _ = step.cold_reads(USABLE * cache_bytes(self.device))
         of = step.kind_of
@@ -136,7 +144,7 @@ class Predictor:
         """Of tasks that belong to no step, their inputs in memory."""
         return self.task_times(tasks).cold_s
 
-    def task_times(self, tasks: Sequence[Task]) -> Times:
+    def task_times(self, tasks: Sequence[Task]) -> TaskTimes:
         """Each is found once; asking for the tasks of all steps first finds them all at once."""
         known = self._known
         missing = [task for task in dict.fromkeys(tasks) if task not in known]
@@ -144,16 +152,22 @@ class Predictor:
             here = [retargeted(task, self.device) for task in missing]
             found = self.model.times(here)
             warm_s, cold_s = self._here(here, found)
-            rows = zip(warm_s.tolist(), cold_s.tolist(), found.deviation.tolist(), found.distance.tolist(),
-                       found.kernels.tolist(), strict=True)  # fmt: skip
+            rows = zip(
+                warm_s.tolist(),
+                cold_s.tolist(),
+                found.deviation.tolist(),
+                found.distance.tolist(),
+                found.kernels.tolist(),
+                strict=True,
+            )
             known.update(zip(missing, rows, strict=True))
-        return Times(*np.array([known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
+        return TaskTimes(*np.array([known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
 
     @cached_property
     def _known(self) -> dict[Task, tuple[float, ...]]:
         return {}
 
-    def _here(self, tasks: Sequence[Task], found: Times) -> tuple[Array, Array]:
+    def _here(self, tasks: Sequence[Task], found: TaskTimes) -> tuple[Array, Array]:
         """Seconds on this device: those of the one it is carried over from, by what tiles, waves and bandwidth say of
         the two, and never less than the peak allows."""
         if self.tier == "calibrated":
@@ -166,7 +180,8 @@ class Predictor:
         for (family, precision), places in groups.items():
             numbers = rows_of([tasks[place] for place in places], np.float64)
             ratio[places] = baseline_seconds(family, precision, numbers, here) / baseline_seconds(
-                family, precision, numbers, there)  # fmt: skip
+                family, precision, numbers, there
+            )
             least[places] = least_seconds(family, precision, numbers, here)
         return np.maximum(found.warm_s * ratio, least), np.maximum(found.cold_s * ratio, least)
 
@@ -193,9 +208,11 @@ def check_precision(step_precision: str, devices: Sequence[Device], *, option: s
     without = [device for device in devices if device.peak(step_precision) is None]
     if not without:
         return
-    have = "; ".join(f"{device.title} has no {step_precision}: it has "
-                     f"{', '.join(sorted({*device.core_flops_per_s, *device.tensor_flops_per_s}))}"
-                     for device in without)  # fmt: skip
+    have = "; ".join(
+        f"{device.title} has no {step_precision}: it has "
+        f"{', '.join(sorted({*device.core_flops_per_s, *device.tensor_flops_per_s}))}"
+        for device in without
+    )
     others = (
         f", or leave {','.join(device.name for device in without)} out of --on" if len(without) < len(devices) else ""
     )
@@ -225,12 +242,15 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
     if own is not None:
         return Predictor(device, "calibrated", *own)
     if tier == "calibrated":
-        raise BadInput(f"there is no calibration of {device.name}: make one there with `rooflight calibrate`, or leave "
-                       "--tier away")  # fmt: skip
+        raise BadInput(
+            f"there is no calibration of {device.name}: make one there with `rooflight calibrate`, or leave --tier away"
+        )
     if device.kind == "cpu":
-        raise BadInput(f"no calibration of {device.name}, and a GPU's cannot be carried over to a CPU: run `rooflight "
-                       "calibrate --on cpu` there, or use --tier spec")  # fmt: skip
+        raise BadInput(
+            f"no calibration of {device.name}, and a GPU's cannot be transferred to a CPU: run `rooflight "
+            "calibrate --on cpu` there, or use --tier spec"
+        )
     origin = _model(ORIGIN)
     if origin is None:
         raise BadInput(f"the calibration of {ORIGIN} that comes with rooflight is missing: install it again")
-    return Predictor(device, "transferred", origin[0], f"carried over from {ORIGIN} ({origin[1]}), its host too")
+    return Predictor(device, "transferred", origin[0], f"transferred from {ORIGIN} ({origin[1]}), host times included")

@@ -1,1 +1,1 @@
-"""A ledger as people read it: terminal, notebook, Markdown, CSV, JSON."""
+"""Results as people read them: every one becomes a document of sections, tables and charts, which writers write."""

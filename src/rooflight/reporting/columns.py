@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rooflight import units
+from rooflight import formatting
 from rooflight.metrics import METRICS, Metric
 from rooflight.reporting.table import Column
 
@@ -26,24 +26,44 @@ def _predicted(metric: str, heading: str, raw: str) -> Column:
 
 _WORDS = ("device", "tier", "layer", "type", "phase", "op", "what", "evidence", "series")
 _COUNTS = {
-    "batch": "batch", "batch_each": "batch each", "global_batch": "global batch", "gpus": "GPUs", "nodes": "nodes",
-    "calls": "calls", "ops": "ops", "exactly": "exactly", "steps": "steps",
-}  # fmt: skip
+    "batch": "batch",
+    "batch_each": "batch each",
+    "global_batch": "global batch",
+    "gpus": "GPUs",
+    "nodes": "nodes",
+    "calls": "calls",
+    "ops": "ops",
+    "exactly": "exactly",
+    "steps": "steps",
+}
 CATALOGUE: dict[str, Column] = {
     **{name: _of(metric) for name, metric in METRICS.items()},
     **{name: Column(name, right=False) for name in _WORDS},
-    **{name: Column(heading, units.exact) for name, heading in _COUNTS.items()},
-    "output": Column("output", units.shape, about="shape of the first output"),
+    **{name: Column(heading, formatting.exact) for name, heading in _COUNTS.items()},
+    "output": Column("output", formatting.shape, about="shape of the first output"),
     "time_s": _predicted("wall_time_s", "time/step", "time_s"),
     "gpu_time_s": _predicted("gpu_busy_s", "GPU-busy", "gpu_time_s"),
     "samples_per_s": _predicted("throughput", "samples/s", "samples_per_s"),
 }
 
 
-def column(name: str, *, heading: str = "", optional: int = 0, raw: str = "", about: str = "",
-           write: Callable[[Any], str] | None = None) -> Column:  # fmt: skip
+def column(
+    name: str,
+    *,
+    heading: str = "",
+    optional: int = 0,
+    raw: str = "",
+    about: str = "",
+    write: Callable[[Any], str] | None = None,
+) -> Column:
     """A column of the catalogue; `heading` where a table says it shorter, `raw` where files always called it so,
     `write` where the heading has the unit (TFLOP/s), or a sum may be negative."""
     found = CATALOGUE[name]
-    return replace(found, name=heading or found.name, optional=optional, raw=raw or found.raw,
-                   about=about or found.about, write=write or found.write)  # fmt: skip
+    return replace(
+        found,
+        name=heading or found.name,
+        optional=optional,
+        raw=raw or found.raw,
+        about=about or found.about,
+        write=write or found.write,
+    )

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from rooflight import views
 from rooflight.errors import BadInput
 from rooflight.reporting.table import Table, Worded
 
 if TYPE_CHECKING:
     from rooflight.reporting.charts.chart import Chart
-    from rooflight.reporting.report.details import Details
-    from rooflight.reporting.report.tree import Tree
+    from rooflight.reporting.report.tree import Details, Tree
 
 DEPTH = 3
 """Levels of the tree of modules that people are shown where they ask for none."""
@@ -69,10 +69,13 @@ class Section(Worded):
         """The tree's, the charts' numbers, its own: what a form without charts and folding shows."""
         if self.plain is not None and self.plain.rows:
             yield replace(self.plain, title="")
-        for chart in self.charts:
-            if chart.table.rows:
-                yield replace(chart.table, title=chart.title)
+        yield from self.charts_as_tables
         yield from self.tables
+
+    @property
+    def charts_as_tables(self) -> Iterator[Table]:
+        """The numbers of its charts, each under the chart's title."""
+        return (replace(chart.table, title=chart.title) for chart in self.charts if chart.table.rows)
 
     @property
     def titled_tables(self) -> Iterator[tuple[str, Table]]:
@@ -135,15 +138,11 @@ class Document(Worded):
         return f"Document({self.title!r}, sections: {', '.join(section.name for section in self.sections)})"
 
     def _repr_html_(self) -> str:
-        from rooflight.reporting.writers.notebook import document_notebook
-
-        return document_notebook(self)
+        return views.notebook(self)
 
     def to_markdown(self) -> str:
         """All of it, as Markdown."""
-        from rooflight.reporting.writers.markdown import document_markdown
-
-        return document_markdown(self)
+        return views.markdown(self)
 
     def only(self, names: Sequence[str]) -> Document:
         """The document with these sections alone."""

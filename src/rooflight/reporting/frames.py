@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import RooflightError
 from rooflight.ledger import QUANTITIES, Ledger
-from rooflight.measured.facts import op_values
+from rooflight.reporting.sections.predict_tables import csv_table
+from rooflight.summary.facts import op_values
 
 if TYPE_CHECKING:
-    from rooflight.comparison.sides import Comparison, Figures
+    from rooflight.analysis.comparison.sides import Comparison, Figures
     from rooflight.prediction.result import Predictions
     from rooflight.summary import By
 
 _COMPARED: dict[str, Callable[[Figures], int | float | None]] = {
-    "time": lambda side: side.time_s, "flops": lambda side: side.flops, "bytes": lambda side: side.bytes,
-}  # fmt: skip
+    "time": lambda side: side.time_s,
+    "flops": lambda side: side.flops,
+    "bytes": lambda side: side.bytes,
+}
 
 
 def _pandas() -> Any:
@@ -29,8 +32,6 @@ def _pandas() -> Any:
 
 
 def predictions_to_pandas(found: Predictions) -> Any:
-    from rooflight.reporting.predict_tables import csv_table
-
     table = csv_table(found)
     return _pandas().DataFrame(list(table.rows), columns=[column.name for column in table.columns])
 
@@ -41,8 +42,10 @@ def comparison_to_pandas(found: Comparison, by: By) -> Any:
     for row in found.rows(by):
         record: dict[str, Any] = {by: row.name, "type": row.type, "depth": row.depth}
         for name in ("time_s", "flops", "bytes", "ops", "only_here"):
-            record |= {f"{name}_{side}": None if figures is None else getattr(figures, name)
-                       for side, figures in (("a", row.a), ("b", row.b))}  # fmt: skip
+            record |= {
+                f"{name}_{side}": None if figures is None else getattr(figures, name)
+                for side, figures in (("a", row.a), ("b", row.b))
+            }
         for name, pick in _COMPARED.items():
             record[f"{name}_ratio"] = row.ratio_of(pick)
         records.append(record)
@@ -56,10 +59,17 @@ def to_pandas(ledger: Ledger) -> Any:
     records = []
     for op, values in zip(ledger.ops, measured, strict=True):
         record: dict[str, Any] = {
-            "phase": op.phase, "module": op.module, "call": op.call, "op": op.name, "ordinal": op.ordinal,
-            "kind": op.kind, "precision": op.precision, "recompute": op.recompute,
-            "inputs": [tensor.shape for tensor in op.inputs], "outputs": [tensor.shape for tensor in op.outputs],
-        }  # fmt: skip
+            "phase": op.phase,
+            "module": op.module,
+            "call": op.call,
+            "op": op.name,
+            "ordinal": op.ordinal,
+            "kind": op.kind,
+            "precision": op.precision,
+            "recompute": op.recompute,
+            "inputs": [tensor.shape for tensor in op.inputs],
+            "outputs": [tensor.shape for tensor in op.outputs],
+        }
         for quantity in QUANTITIES:
             record[quantity] = getattr(op.cost, quantity) if op.cost is not None else None
         record["origin"] = op.cost.origin if op.cost is not None else None

@@ -1,12 +1,16 @@
-"""A table as data: columns that know how to be written, rows of raw values. One definition, every form."""
+"""A table as data: columns that know how to be written, rows of raw values, cells that are more than a number. One
+definition, every form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
-from rooflight.units import printable
+from rooflight.formatting import printable
+from rooflight.ops.kernel_names import short_name
 
 Cell = Any
 
@@ -95,3 +99,73 @@ class Table(Worded):
     def written(self) -> list[list[str]]:
         """Every cell as text."""
         return [[column.text(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+
+
+def figure(value: float | None, write: Callable[[Any], str]) -> Label:
+    """A cell of a table whose lines have different units."""
+    return Label(value, write(value))
+
+
+_GENERIC = re.compile(
+    r"^(?:void )?(?:\w+::|\(anonymous namespace\)::)*(\w*(?:elementwise|reduce|tensor_apply)_kernel)<"
+)
+_WORK = re.compile(r"\b(\w*[Ff]unctor\w*|\w+_kernel_cuda|\w+_kernel_impl|\w+Ops|launch_\w+)\b")
+_WRAPPERS = ("BinaryFunctor", "UnaryFunctor", "AUnaryFunctor", "BUnaryFunctor")
+_TELLING = re.compile(r"ImplicitGemm[A-Za-z]*Convolution|Conv[23]d(?:Wgrad|Dgrad|Fprop)|ReduceSplitK|GemmUniversal")
+_SHAPE = re.compile(r"GemmShapeILi(\d+)ELi(\d+)ELi(\d+)E")
+
+
+@lru_cache(maxsize=8192)  # a step launches the same few kernels thousands of times
+def kernel_name(name: str, width: int = 48) -> Label:
+    """A kernel's name for a line of a table; one of torch's generic kernels is named by the work it was made for."""
+    if (generic := _GENERIC.match(name)) is not None:
+        work = next((word for word in _WORK.findall(name[generic.end() :]) if word not in _WRAPPERS), None)
+        if work is not None:
+            return Label(name, cut(f"{work} in {generic[1]}", width))
+    if name.startswith("_ZN") and (words := dict.fromkeys(_TELLING.findall(name))):
+        # The profiler left it mangled: its telling words are still there.
+        shape = _SHAPE.search(name)
+        return Label(name, cut(" ".join([*words, "x".join(shape.groups()) if shape else ""]).strip(), width))
+    return Label(name, short_name(name.removeprefix("void "), width))
+
+
+def cut(text: str, width: int) -> str:
+    """The beginning of a name that is too long for its place."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+RowT = TypeVar("RowT")
+
+
+def table_of(
+    columns: Sequence[tuple[Column, Callable[[RowT], Any]]],
+    rows: Sequence[RowT],
+    *,
+    title: str = "",
+    has_total: bool = False,
+    leave_out: Callable[[Column, Sequence[Any]], bool] | None = None,
+) -> Table:
+    """A table whose columns say what they show of a row. `has_total`: the last row is one. `leave_out`: which columns
+    say nothing, by what stands in them; the first says what a row is, and stays."""
+    cells = [[value(row) for row in rows] for _, value in columns]
+    kept = [
+        place
+        for place, (column, _) in enumerate(columns)
+        if not place or leave_out is None or not leave_out(column, cells[place])
+    ]
+    return Table(
+        title,
+        tuple(columns[place][0] for place in kept),
+        tuple(zip(*(cells[place] for place in kept), strict=True)) if rows else (),
+        frozenset({len(rows) - 1}) if has_total else frozenset(),
+    )
+
+
+def says_nothing(column: Column, cells: Sequence[Any]) -> bool:
+    """Neither a number nor a word in any row."""
+    return all(cell is None or cell == "" for cell in cells)
+
+
+def is_unknown(column: Column, cells: Sequence[Any]) -> bool:
+    """A column of numbers that are known of no row; words are there or not."""
+    return column.right and all(cell is None for cell in cells)

@@ -15,11 +15,11 @@ from types import ModuleType
 from typing import Any
 
 
-class _Callable(ModuleType):
+class _CallableModule(ModuleType):
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         from rooflight.study.api import study
 
         return study(*arguments, **options)
 
 
-sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__class__ = _CallableModule

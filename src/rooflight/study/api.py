@@ -2,63 +2,46 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
+from rooflight import views
 from rooflight.errors import BadInput
 from rooflight.spec import fields_for, takes_step
-from rooflight.study.cell import HERE, Row
+from rooflight.study.cell import HERE, StudyRow
+from rooflight.study.journal import Key
 from rooflight.study.launch import Launcher, Progress, wanted_here
+from rooflight.study.local import LocalLauncher
 from rooflight.study.machine import gpu
-from rooflight.study.plan import Measure, Plan, check_claims, merged, plan_of, read_plan
-from rooflight.study.store import Store, begin, is_study, open_study, read, read_plan_in
-
-if TYPE_CHECKING:
-    from rooflight.reporting.document import Document
+from rooflight.study.plan import Measure, StudyPlan, check_claims, merged, plan_of, read_plan
+from rooflight.study.store import UNREADABLE, Store, begin, is_study, open_study, read, read_plan_in
 
 T = TypeVar("T")
 OneOrMore: TypeAlias = T | Sequence[T]
-Asked = str | Path | Plan | Sequence[str]
+Asked = str | Path | StudyPlan | Sequence[str]
 _OF_THE_WHOLE = ("title", "about", "layers", "measure", "timeout_s", "repeat", "claim")
 """What is no axis of a grid."""
 
 
-@dataclass(frozen=True)
-class Study:
+@dataclass(frozen=True, repr=False)
+class Study(views.Shown):
     """What a study found. `rows` has one for every cell."""
 
     folder: Path
     """Where everything is kept."""
-    plan: Plan
+    plan: StudyPlan
     """What was asked for."""
-    rows: list[Row]
+    rows: list[StudyRow]
     """One for every cell, in the order of the plan."""
 
-    def to_pandas(self) -> Any:
-        """One row for every cell: its coordinates, its values, what went wrong (needs pandas)."""
-        from rooflight.reporting.study_tables import to_pandas
-
-        return to_pandas(self.rows)
-
-    def page(self) -> Document:
-        """Claims with their verdicts, cells, trends: as `rooflight report` shows them."""
-        from rooflight.reporting.study_document import study_document
-
-        return study_document(self.rows, self.plan, folder=str(self.folder))
-
-    def _repr_html_(self) -> str:
-        from rooflight.reporting.writers.notebook import document_notebook
-
-        return document_notebook(self.page())
-
-    def __repr__(self) -> str:
-        states = [row.state for row in self.rows]
-        told = ", ".join(f"{states.count(state)} {state}" for state in ("done", "failed", "waiting") if state in states)
-        return f"Study({str(self.folder)!r}: {len(self.rows)} cells, {told})"
+    def page(self) -> Any:
+        """A document of claims with their verdicts, cells, trends: as `rooflight report` shows them."""
+        return views.document(self)
 
 
 @takes_step("study")
@@ -87,7 +70,8 @@ def study(
     given = {**axes, "on": on, "layers": layers, "measure": measure, "repeat": repeat, "timeout_s": timeout_s}
     store = prepare(plan, folder, {name: value for name, value in given.items() if value is not None})
     try:
-        make_ready(store, retry=retry)
+        for line in make_ready(store, retry=retry):
+            warnings.warn(line, stacklevel=2)
         run(store, launcher, progress=progress)
         return Study(store.folder, store.plan, store.rows)
     finally:
@@ -106,38 +90,40 @@ def prepare(plan: Asked, folder: str | Path | None, axes: Mapping[str, Any], *, 
         if axes or folder is not None:
             raise BadInput(f"{plan} is a study's folder, which has a plan: give no other folder and no grid")
         return open_study(Path(plan))
-    found, text = _asked(plan, axes)
+    asked, text = _asked(plan, axes)
     if dry:
         if folder is not None and is_study(Path(folder)):
-            found = merged(read_plan_in(folder), found, str(folder))
-        return Store(Path(folder or "FOLDER"), found)
+            asked = merged(read_plan_in(folder), asked, str(folder))
+        return Store(Path(folder or "FOLDER"), asked)
     if folder is None:
         raise BadInput("a study needs a folder for what it finds: add --folder=FOLDER")
-    return begin(Path(folder), found, text)
+    return begin(Path(folder), asked, text)
 
 
-def _asked(plan: Asked, axes: Mapping[str, Any]) -> tuple[Plan, str | None]:
+def _asked(plan: Asked, axes: Mapping[str, Any]) -> tuple[StudyPlan, str | None]:
     """The plan, and the text of its file where that holds all of it."""
     text = None
-    if isinstance(plan, Plan):
-        found = plan
+    if isinstance(plan, StudyPlan):
+        asked = plan
     elif isinstance(plan, (str, Path)) and str(plan).endswith(".toml"):
         if axes:
             raise BadInput(f"{plan} has its own grid: leave {', '.join(axes)} out, or change the file")
-        found, text = read_plan(Path(plan))
+        asked, text = read_plan(Path(plan))
     elif not isinstance(plan, (str, Path, Sequence)):
-        raise BadInput(f"a study takes models by name, a .toml file or a folder, not a {type(plan).__name__}: name "
-                       "your own model by its factory, as my_package.my_module:MyNet")  # fmt: skip
+        raise BadInput(
+            f"a study takes models by name, a .toml file or a folder, not a {type(plan).__name__}: name "
+            "your own model by its factory, as my_package.my_module:MyNet"
+        )
     else:
         models = [str(plan)] if isinstance(plan, (str, Path)) else list(plan)
         top = {name: value for name, value in axes.items() if name in _OF_THE_WHOLE}
         grid = {"model": models, **{name: value for name, value in axes.items() if name not in top}}
-        found = plan_of({"grid": _plain(grid), **_plain(top)}, "the study")
-    check_claims(found, str(plan) if text is not None else "the study")
-    if all(grid.on is None for grid in found.grid) and gpu() is not None:
+        asked = plan_of({"grid": _plain(grid), **_plain(top)}, "the study")
+    check_claims(asked, str(plan) if text is not None else "the study")
+    if all(grid.on is None for grid in asked.grid) and gpu() is not None:
         # Without a word on where, it is the GPU of this machine; whoever reads the folder elsewhere must know.
-        found, text = replace(found, grid=tuple(replace(grid, on=HERE) for grid in found.grid)), None
-    return found, text
+        asked, text = replace(asked, grid=tuple(replace(grid, on=HERE) for grid in asked.grid)), None
+    return asked, text
 
 
 _BY_KEYWORD = {name: field for field in fields_for("study") for name in (field.key, field.keyword)}
@@ -145,33 +131,66 @@ _BY_KEYWORD = {name: field for field in fields_for("study") for name in (field.k
 
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
     """Python's values as a file would have them: numbers of numpy, types of torch, shapes as sizes."""
-    found: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for name, value in table.items():
         field = _BY_KEYWORD.get(name)
         is_shape = field is not None and field.kind == "shape" and not isinstance(value, (str, list))
         several = not is_shape and isinstance(value, Iterable) and not isinstance(value, (str, Mapping))
-        values = [one if field is None or field.kind not in _READ else field.read(one)
-                  for one in (value if several else [value])]  # fmt: skip
-        found[name if field is None else field.key] = values if several else values[0]
-    return found
+        values = [
+            item if field is None or field.kind not in _READ else field.read(item)
+            for item in (value if several else [value])
+        ]
+        plain[name if field is None else field.key] = values if several else values[0]
+    return plain
 
 
 _READ = ("number", "flag", "switch", "choice", "shape")
 """What Python may give otherwise than a file does."""
 
 
-def make_ready(store: Store, *, retry: bool = False) -> None:
-    """Write down what this machine will measure, and what is to be tried again: all that is open is then known."""
+def make_ready(store: Store, *, retry: bool = False) -> list[str]:
+    """Write down what this machine will measure, and what is to be done again: all that is open is then known.
+
+    Ledgers that are gone, or are not the files that were written, are made again where that can be done here; the lines
+    name them.
+    """
+    again, lines = to_make_again(store)
+    store.lose_keys(again)
     if retry:
         store.forgive()
     store.want(wanted_here(store, store.cells))
+    return lines
+
+
+def to_make_again(store: Store) -> tuple[list[Key], list[str]]:
+    """Of ledgers that are gone or exchanged: which are made again here, and a line for each kind of damage. One that
+    cannot be read may be whole, and stays as it is."""
+    damaged = store.damaged_ledgers()
+    here = {cell.id for cell in wanted_here(store, store.cells)} if damaged else set()
+    unreadable = [key for key, damage in damaged.items() if damage.startswith(UNREADABLE)]
+    lost = [key for key in damaged if key not in unreadable]
+    again = [key for key in lost if key[1] == "estimated" or key[0] in here]
+    elsewhere = [key for key in lost if key not in again]
+    return again, [
+        *_damage_lines(damaged, again, "made again"),
+        *_damage_lines(damaged, elsewhere, "its values are kept, and it is made again where its device is"),
+        *_damage_lines(damaged, unreadable, "left as it is; may you read it?"),
+    ]
+
+
+def _damage_lines(damaged: Mapping[Key, str], keys: Sequence[Key], what: str) -> list[str]:
+    """`ledger of x.estimated is missing: made again`, the same damage once."""
+    lines = []
+    for damage in dict.fromkeys(damaged[key] for key in keys):
+        first, *others = (".".join(key) for key in keys if damaged[key] == damage)
+        more = f" (and those of {len(others):,} more)" if others else ""
+        lines.append(f"the ledger of {first}{more} {damage}: {what}")
+    return lines
 
 
 def run(store: Store, launcher: Launcher | None = None, *, progress: Progress = lambda entry: None) -> None:
     """Do what is open, and write the index."""
     if launcher is None:
-        from rooflight.study.local import LocalLauncher
-
         launcher = LocalLauncher()
     waiting = store.waiting()
     try:

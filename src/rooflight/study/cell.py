@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from rooflight.metrics import METRICS
+from rooflight.metrics import FIT_WORDS, METRICS
 from rooflight.spec import StepSpec, fields_for
 
 Side = Literal["estimated", "predicted", "measured"]
@@ -18,7 +18,7 @@ HERE = "here"
 """The device of this machine: its GPU, or its processor where there is none."""
 
 
-class Cell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A step and a device."""
 
     batch: int = 1
@@ -30,8 +30,11 @@ class Cell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     def id(self) -> str:
         """Stable over processes and versions: what is as usual is not part of it."""
         # Values are compared: `omit_defaults` leaves a text away only where it is the very same object.
-        given = {"model": self.model} | {field.key: getattr(self, field.name) for field in fields_for("study")
-                                         if field.is_given(getattr(self, field.name))}  # fmt: skip
+        given = {"model": self.model} | {
+            field.key: getattr(self, field.name)
+            for field in fields_for("study")
+            if field.is_given(getattr(self, field.name))
+        }
         given |= {} if self.on is None else {"on": self.on}
         return f"{self.slug}-{hashlib.sha256(msgspec.json.encode(given, order='deterministic')).hexdigest()[:8]}"
 
@@ -39,22 +42,31 @@ class Cell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     def slug(self) -> str:
         """For people: `resnet50-b16-train-bf16-h200`."""
         flags = [field.key for field in fields_for("study") if field.kind == "flag" and getattr(self, field.name)]
-        parts = [self.model, f"b{self.batch}", f"s{self.seq}" if self.seq else "", self.step, self.dtype,
-                 f"autocast-{self.autocast}" if self.autocast else "", *flags, *self.settings.values(), self.on or "",
-                 f"x{self.gpus * self.nodes}" if self.gpus * self.nodes > 1 else ""]  # fmt: skip
+        parts = [
+            self.model,
+            f"b{self.batch}",
+            f"s{self.seq}" if self.seq else "",
+            self.step,
+            self.dtype,
+            f"autocast-{self.autocast}" if self.autocast else "",
+            *flags,
+            *self.settings.values(),
+            self.on or "",
+            f"x{self.gpus * self.nodes}" if self.gpus * self.nodes > 1 else "",
+        ]
         return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(part for part in parts if part)).strip("-")[:80]
 
     @property
     def coordinates(self) -> dict[str, str | int | bool]:
         """All that tells one cell from another, those that are given or have a usual value."""
-        found: dict[str, str | int | bool] = {"model": self.model}
+        coordinates: dict[str, str | int | bool] = {"model": self.model}
         for field in fields_for("study"):
             value = getattr(self, field.name)
             if field.name == "gpus" and self.on is not None:
-                found["on"] = self.on
+                coordinates["on"] = self.on
             if field.kind != "settings" and (field.name in _ALWAYS or field.is_given(value)):
-                found[field.key] = ",".join(value) if isinstance(value, tuple) else value
-        return found | self.settings
+                coordinates[field.key] = ",".join(value) if isinstance(value, tuple) else value
+        return coordinates | self.settings
 
     @property
     def is_on_one_device(self) -> bool:
@@ -69,7 +81,7 @@ class Cell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         return ""
 
     @property
-    def alone(self) -> Cell:
+    def alone(self) -> StudyCell:
         """The cell without its device: what is estimated."""
         only_predicted = {field.name: field.default for field in fields_for("study") if "estimate" not in field.verbs}
         return msgspec.structs.replace(self, on=None, **only_predicted)
@@ -87,14 +99,14 @@ _ALWAYS = ("batch", "step", "dtype", "gpus")
 State = Literal["done", "failed", "waiting"]
 
 
-class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class StudyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What became of a cell: everything that claims, trends and reports read.
 
     `values` are named `quantity.side`, in SI units: `flops.estimated`, `time.predicted`, `memory.measured`; those of
     one layer `conv2/flops.estimated`. Unknown ones are absent.
     """
 
-    cell: Cell
+    cell: StudyCell
     """The step and the device."""
     state: State = "waiting"
     """`done`, `failed` or `waiting`."""
@@ -112,7 +124,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     """What each side took to find."""
 
 
-class Quantity(msgspec.Struct, frozen=True):
+class StudyQuantity(msgspec.Struct, frozen=True):
     """A name that values have, and the metric that it is on each side that knows it."""
 
     name: str
@@ -155,7 +167,25 @@ _METRICS: dict[str, dict[Side, str]] = {
     "unexplained": _on("unexplained", "measured"),
     "share": _on("share", "estimated"),
 }
-QUANTITIES: dict[str, Quantity] = {name: Quantity(name, sides) for name, sides in _METRICS.items()}
+QUANTITIES: dict[str, StudyQuantity] = {name: StudyQuantity(name, sides) for name, sides in _METRICS.items()}
+
+
+class StudyFact(msgspec.Struct, frozen=True):
+    """What cells are said to be in words."""
+
+    keys: dict[Side, str]
+    """How a row names it, by side."""
+    words: tuple[str, ...] | None = None
+    """All that it can be; `None`: anything."""
+
+
+FACTS: dict[str, StudyFact] = {
+    "bound": StudyFact({"measured": "bound.measured", "predicted": "bound.predicted"}, ("compute", "memory", "host")),
+    "device": StudyFact({"measured": "device", "predicted": "device.predicted"}),
+    "tier": StudyFact({"predicted": "tier"}, ("calibrated", "transferred", "spec")),
+    "fits": StudyFact({"predicted": "fits"}, tuple(FIT_WORDS.values())),
+    "torch": StudyFact({"measured": "torch"}),
+}
 
 _LAYERS_TIME, _STEPS_TIME = "kernel_time", "gpu_busy"
 OLD_NAMES = {"gpu_time": (_STEPS_TIME, _LAYERS_TIME)}

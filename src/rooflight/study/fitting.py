@@ -33,7 +33,7 @@ _SURE = 4.0
 """A knee that is known to less than this factor either way is not told."""
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
+class CurveFit(msgspec.Struct, frozen=True, kw_only=True):
     """`a + b x`, with `power` `b x^power`, or flat at `a` and then `b x`."""
 
     form: Form
@@ -71,50 +71,50 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     """Between these in 95 of 100 cases, if the form is right."""
 
 
-def fit(points: Points) -> Fit | str:
+def fit(points: Points) -> CurveFit | str:
     """The form of a curve, or why none is told."""
-    found = sorted(dict(points).items())
-    if len(found) < LEAST_POINTS:
-        return f"{len(found)} batch size{'s' if len(found) != 1 else ''}: a form needs {LEAST_POINTS}"
-    if any(y <= 0 or not math.isfinite(y) or x <= 0 for x, y in found):
+    ordered = sorted(dict(points).items())
+    if len(ordered) < LEAST_POINTS:
+        return f"{len(ordered)} batch size{'s' if len(ordered) != 1 else ''}: a form needs {LEAST_POINTS}"
+    if any(y <= 0 or not math.isfinite(y) or x <= 0 for x, y in ordered):
         return "values that are not above 0"
-    exact = _exact(found)
+    exact = _exact(ordered)
     if exact is not None:
         return exact
-    best = _simplest(found)
-    others = [one for one in (_flat_then_proportional(found), _power(found)) if one is not None]
-    for other in sorted(others, key=lambda one: one.error):
+    best = _simplest(ordered)
+    others = [candidate for candidate in (_flat_then_proportional(ordered), _power(ordered)) if candidate is not None]
+    for other in sorted(others, key=lambda candidate: candidate.error):
         if best.error > _OFF and other.error < _DECIDEDLY * best.error:
             return other
     return best
 
 
-def knee(found: Fit, points: Points) -> Knee | str:
+def knee(curve: CurveFit, points: Points) -> Knee | str:
     """Where a curve leaves its flat part, or why that is not told."""
     batches = [x for x, _ in points]
     smallest, largest = min(batches), max(batches)
-    if not found.holds:
-        return f"no form fits well enough: points lie up to {found.worst:.0%} off"
-    if found.form == "constant":
+    if not curve.holds:
+        return f"no form fits well enough: points lie up to {curve.worst:.0%} off"
+    if curve.form == "constant":
         return f"flat up to batch {largest}: the knee lies beyond"
-    if found.form == "power":
+    if curve.form == "power":
         return "no flat part: it grows as a power of the batch"
-    if found.form == "proportional" or found.a <= 0:
+    if curve.form == "proportional" or curve.a <= 0:
         return f"no flat part: it grows with the batch from batch {smallest} on"
-    if found.b <= 0:
+    if curve.b <= 0:
         return "it does not grow with the batch"
-    at = found.a / found.b
+    at = curve.a / curve.b
     if at > largest:
         return f"flat part up to batch {largest}: the knee lies beyond"
     if at < smallest:
         return f"the knee lies below batch {smallest}"
-    spread = _student(found.points - 2) * (found.ratio_deviation or 0.0)
+    spread = _student(curve.points - 2) * (curve.ratio_deviation or 0.0)
     if spread > math.log(_SURE):
         return f"not certain: near batch {at:.0f}, but the points allow others"
     return Knee(batch=at, low=at * math.exp(-spread), high=at * math.exp(spread))
 
 
-def _exact(points: Points) -> Fit | None:
+def _exact(points: Points) -> CurveFit | None:
     """A line on which every point lies, in whole numbers."""
     if not all(isinstance(y, int) for _, y in points):
         return None
@@ -124,23 +124,33 @@ def _exact(points: Points) -> Fit | None:
     if any(start + slope * x != y for x, y in points):
         return None
     form: Form = "constant" if slope == 0 else "proportional" if start == 0 else "linear"
-    return Fit(form=form, a=float(start), b=float(slope), exact=True, error=0.0, worst=0.0, points=len(points),
-               ratio_deviation=0.0)  # fmt: skip
+    return CurveFit(
+        form=form,
+        a=float(start),
+        b=float(slope),
+        exact=True,
+        error=0.0,
+        worst=0.0,
+        points=len(points),
+        ratio_deviation=0.0,
+    )
 
 
-def _simplest(points: Points) -> Fit:
+def _simplest(points: Points) -> CurveFit:
     """A line, or less where its other part cannot be told from nothing."""
     line, deviation_a, deviation_b = _linear(points)
     allowed = 1.5 * line.error + 0.002
     student = _student(len(points) - 2)
-    for simpler, value, deviation in ((_constant(points), line.b, deviation_b),
-                                      (_proportional(points), line.a, deviation_a)):  # fmt: skip
+    for simpler, value, deviation in (
+        (_constant(points), line.b, deviation_b),
+        (_proportional(points), line.a, deviation_a),
+    ):
         if abs(value) <= student * deviation and simpler.error <= allowed:
             return simpler
     return line
 
 
-def _linear(points: Points) -> tuple[Fit, float, float]:
+def _linear(points: Points) -> tuple[CurveFit, float, float]:
     # Minimise the sum of w (a + b x - y)^2 with w = 1 / y^2, about the weighted middle, which loses no digits.
     # Values and batches are scaled to about 1 first.
     x_scale, y_scale = points[-1][0], math.exp(sum(math.log(y) for _, y in points) / len(points))
@@ -157,9 +167,16 @@ def _linear(points: Points) -> tuple[Fit, float, float]:
     noise = max(error, _FINEST) ** 2
     var_a, var_b, cov = noise * (1 / weight + x_middle**2 / spread), noise / spread, -noise * x_middle / spread
     ratio = var_a / a**2 + var_b / b**2 - 2 * cov / (a * b) if a and b else None
-    made = Fit(form="linear", a=found_a, b=found_b, error=error, worst=worst, points=len(points),
-               ratio_deviation=None if ratio is None else math.sqrt(max(ratio, 0.0)))  # fmt: skip
-    return made, math.sqrt(var_a) * y_scale, math.sqrt(var_b) * y_scale / x_scale
+    line = CurveFit(
+        form="linear",
+        a=found_a,
+        b=found_b,
+        error=error,
+        worst=worst,
+        points=len(points),
+        ratio_deviation=None if ratio is None else math.sqrt(max(ratio, 0.0)),
+    )
+    return line, math.sqrt(var_a) * y_scale, math.sqrt(var_b) * y_scale / x_scale
 
 
 def _mean(values: Sequence[float]) -> tuple[float, float]:
@@ -168,21 +185,21 @@ def _mean(values: Sequence[float]) -> tuple[float, float]:
     return math.fsum(1 / value for value in values) / squares, squares
 
 
-def _constant(points: Points) -> Fit:
+def _constant(points: Points) -> CurveFit:
     a, _ = _mean([float(y) for _, y in points])
     error, worst = _errors(points, lambda x: a, fitted=1)
-    return Fit(form="constant", a=a, b=0.0, error=error, worst=worst, points=len(points))
+    return CurveFit(form="constant", a=a, b=0.0, error=error, worst=worst, points=len(points))
 
 
-def _proportional(points: Points) -> Fit:
+def _proportional(points: Points) -> CurveFit:
     b, _ = _mean([y / x for x, y in points])
     error, worst = _errors(points, lambda x: b * x, fitted=1)
-    return Fit(form="proportional", a=0.0, b=b, error=error, worst=worst, points=len(points))
+    return CurveFit(form="proportional", a=0.0, b=b, error=error, worst=worst, points=len(points))
 
 
-def _flat_then_proportional(points: Points) -> Fit | None:
+def _flat_then_proportional(points: Points) -> CurveFit | None:
     """The later of two that run side by side: a host that needs its time whatever the batch, and a device."""
-    best: Fit | None = None
+    best: CurveFit | None = None
     for split in range(2, len(points) - 1):
         flat, grown = [float(y) for _, y in points[:split]], [y / x for x, y in points[split:]]
         (a, squares_a), (b, squares_b) = _mean(flat), _mean(grown)
@@ -190,31 +207,38 @@ def _flat_then_proportional(points: Points) -> Fit | None:
         noise = max(error, _FINEST) ** 2
         deviation = math.sqrt(noise / (squares_a * a**2) + noise / (squares_b * b**2))
         if best is None or error < best.error:
-            best = Fit(form="flat, then proportional", a=a, b=b, error=error, worst=worst, points=len(points),
-                       ratio_deviation=deviation)  # fmt: skip
+            best = CurveFit(
+                form="flat, then proportional",
+                a=a,
+                b=b,
+                error=error,
+                worst=worst,
+                points=len(points),
+                ratio_deviation=deviation,
+            )
     return best
 
 
-def _power(points: Points) -> Fit | None:
+def _power(points: Points) -> CurveFit | None:
     """Where there are points enough to tell a bend from a bad point, and more than next to no growth."""
     if len(points) <= LEAST_POINTS:
         return None
     logs = [(math.log(x), math.log(y)) for x, y in points]
-    middle_x, middle_y = (math.fsum(one[i] for one in logs) / len(logs) for i in (0, 1))
+    middle_x, middle_y = (math.fsum(point[i] for point in logs) / len(logs) for i in (0, 1))
     spread = math.fsum((x - middle_x) ** 2 for x, _ in logs)
     power = math.fsum((x - middle_x) * (y - middle_y) for x, y in logs) / spread
     if power < _LEAST_POWER:
         return None
     b = math.exp(middle_y - power * middle_x)
     error, worst = _errors(points, lambda x: b * x**power, fitted=2)
-    return Fit(form="power", a=0.0, b=b, power=power, error=error, worst=worst, points=len(points))
+    return CurveFit(form="power", a=0.0, b=b, power=power, error=error, worst=worst, points=len(points))
 
 
 def _errors(
     points: Sequence[tuple[float, float]], form: Callable[[float], float], *, fitted: int
 ) -> tuple[float, float]:
     off = [form(x) / y - 1 for x, y in points]
-    return math.sqrt(math.fsum(one**2 for one in off) / (len(off) - fitted)), max(map(abs, off))
+    return math.sqrt(math.fsum(error**2 for error in off) / (len(off) - fitted)), max(map(abs, off))
 
 
 def _student(freedom: int) -> float:

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from rooflight.errors import BadFile
-from rooflight.study.cell import Cell, Side, values_now
+from rooflight.files import UNDECODABLE
+from rooflight.study.cell import Side, StudyCell, values_now
 
 JOURNAL = "journal"
 
@@ -25,16 +26,17 @@ class StoreBroken(BadFile):
     """The folder cannot be written: no failure of a cell, but the end of the study for now."""
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class JournalEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One line of the journal: what became of one side of a cell, or what is to become of it.
 
-    `wanted`: somebody has the device and will measure. `again`: as many failures as `tries` says are forgiven.
+    `wanted`: somebody has the device and will measure. `again`: as many failures as `tries` says are forgiven. `lost`:
+    what was done at `lost_at` is to be done again, because its ledger is gone or is not the file that was written.
     """
 
     key: str
     """The cell's id; of an estimate, that of the step, which all devices share."""
     side: Side
-    state: Literal["done", "failed", "wanted", "again"]
+    state: Literal["done", "failed", "wanted", "again", "lost"]
     at: float
     """Seconds since 1970, for people."""
     values: dict[str, int | float] = {}
@@ -42,20 +44,27 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     notes: tuple[str, ...] = ()
     failure: str = ""
     ledger: str = ""
+    digest: str = ""
+    """SHA-256 of the ledger's file; unknown in journals of earlier versions."""
     seconds: float | None = None
     tries: int = 0
+    lost_at: float | None = None
 
 
 Key = tuple[str, Side]
 
 
-def step_of(cell: Cell) -> Cell:
-    """The cell without its device: what is estimated."""
-    return cell.alone
+class LedgerFile(NamedTuple):
+    """A ledger in the study's folder."""
+
+    name: str
+    """Relative to the folder."""
+    digest: str
 
 
-def key_of(cell: Cell, side: Side) -> Key:
-    return (step_of(cell).id if side == "estimated" else cell.id), side
+def key_of(cell: StudyCell, side: Side) -> Key:
+    """Of an estimate it is the step's, which all devices share."""
+    return (cell.alone.id if side == "estimated" else cell.id), side
 
 
 def lock_of(key: Key) -> str:
@@ -63,18 +72,19 @@ def lock_of(key: Key) -> str:
     return ".".join(key)
 
 
-class Journal:
+class StudyJournal:
     """The journal of one study, as one process sees it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read: dict[str, int] = {}
-        self._done: dict[Key, Entry] = {}
-        self._failed: dict[Key, list[Entry]] = {}
+        self._done: dict[Key, list[JournalEntry]] = {}
+        self._failed: dict[Key, list[JournalEntry]] = {}
         self._forgiven: dict[Key, int] = {}
+        self._lost: dict[Key, set[float]] = {}
         self._wanted: set[Key] = set()
         self._segment: Path | None = None
-        self.heard: Callable[[Entry], None] = lambda entry: None
+        self.heard: Callable[[JournalEntry], None] = lambda entry: None
         """Told of every entry that is new to us, whoever wrote it."""
         self.refresh()
 
@@ -86,25 +96,27 @@ class Journal:
         """
         if surely:
             _change(self.folder / JOURNAL)
-        found: list[Entry] = []
+        entries: list[JournalEntry] = []
         ours = None if self._segment is None else self._segment.name
         for name, size in sorted(_sizes(self.folder / JOURNAL)):
             if size > self._read.get(name, 0) or (surely and name != ours):
-                found += self._rest_of(name)
-        for entry in found:
+                entries += self._rest_of(name)
+        for entry in entries:
             key = (entry.key, entry.side)
             if entry.state == "done":
-                self._done.setdefault(key, entry)
+                self._done.setdefault(key, []).append(entry)
             elif entry.state == "failed":
                 self._failed.setdefault(key, []).append(entry)
             elif entry.state == "again":
                 self._forgiven[key] = max(self._forgiven.get(key, 0), entry.tries)
+            elif entry.state == "lost" and entry.lost_at is not None:
+                self._lost.setdefault(key, set()).add(entry.lost_at)
             else:
                 self._wanted.add(key)
-        for entry in found:
+        for entry in entries:
             self.heard(entry)
 
-    def _rest_of(self, name: str) -> list[Entry]:
+    def _rest_of(self, name: str) -> list[JournalEntry]:
         path, start = self.folder / JOURNAL / name, self._read.get(name, 0)
         try:
             with path.open("rb") as file:
@@ -114,35 +126,43 @@ class Journal:
             raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
         # What has no end of line is being written at this moment, or its process was killed while it wrote.
         whole = content[: content.rfind(b"\n") + 1]
-        found = []
+        entries = []
         for line in whole.splitlines():
             try:
                 entry = _DECODER.decode(line)
-                found.append(msgspec.structs.replace(entry, values=values_now(entry.values)))
-            except (msgspec.DecodeError, msgspec.ValidationError) as error:
-                raise BadFile(f"{path} is damaged, or of another version of rooflight ({error}): remove it, and what "
-                              "it told will be found again") from None  # fmt: skip
+                entries.append(msgspec.structs.replace(entry, values=values_now(entry.values)))
+            except UNDECODABLE as error:
+                raise BadFile(
+                    f"{path} is damaged, or of another version of rooflight ({error}): remove it, and what "
+                    "it told will be found again"
+                ) from None
         self._read[name] = start + len(whole)
-        return found
+        return entries
 
     def is_open(self, key: Key) -> bool:
         """Is it still to be done?"""
-        return key not in self._done and self.failures(key) <= self._forgiven.get(key, 0)
+        return not self.done_entries(key) and self.failures(key) <= self._forgiven.get(key, 0)
+
+    def done_entries(self, key: Key) -> list[JournalEntry]:
+        """What counts; more than one where two machines did it at once."""
+        lost = self._lost.get(key, ())
+        return [entry for entry in self._done.get(key, ()) if entry.at not in lost]
 
     def failures(self, key: Key) -> int:
         return len(self._failed.get(key, ()))
 
-    def entry(self, key: Key) -> Entry | None:
+    def entry(self, key: Key) -> JournalEntry | None:
         """What became of it in the end; `None`: it is open."""
         if self.is_open(key):
             return None
-        return self._done.get(key) or max(self._failed[key], key=lambda one: one.at)
+        done = self.done_entries(key)
+        return done[0] if done else max(self._failed[key], key=lambda entry: entry.at)
 
     def is_wanted(self, key: Key) -> bool:
         """Has somebody said that it will be done, or done it?"""
         return key in self._wanted or key in self._done or key in self._failed
 
-    def record(self, entries: Iterable[Entry]) -> None:
+    def record(self, entries: Iterable[JournalEntry]) -> None:
         """Append to the journal, to stay. Lines of a disk that is full are taken back."""
         content = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
         if not content:
@@ -177,28 +197,58 @@ class Journal:
 
     def forgive_keys(self, keys: Iterable[Key]) -> int:
         """Let those that failed be tried once more; how many they are."""
-        failed = [key for key in dict.fromkeys(keys) if key not in self._done and not self.is_open(key)]
+        failed = [key for key in dict.fromkeys(keys) if not self.done_entries(key) and not self.is_open(key)]
         self.record(_entry(key, "again", tries=self.failures(key)) for key in failed)
         return len(failed)
 
+    def lose_keys(self, keys: Iterable[Key]) -> None:
+        """Let these be done once more, though they were done."""
+        lost = [
+            msgspec.structs.replace(_entry(key, "lost"), lost_at=entry.at)
+            for key in keys
+            for entry in self.done_entries(key)
+        ]
+        self.record(lost)
+        self.forgive_keys((entry.key, entry.side) for entry in lost)
 
-_DECODER = msgspec.json.Decoder(Entry)
+
+_DECODER = msgspec.json.Decoder(JournalEntry)
 
 
-def done(cell: Cell, side: Side, *, values: Mapping[str, int | float], facts: Mapping[str, str] | None = None,
-         notes: Sequence[str] = (), ledger: str = "", seconds: float | None = None) -> Entry:  # fmt: skip
+def done(
+    cell: StudyCell,
+    side: Side,
+    *,
+    values: Mapping[str, int | float],
+    facts: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+    ledger: LedgerFile | None = None,
+    seconds: float | None = None,
+) -> JournalEntry:
     key, _ = key_of(cell, side)
-    return Entry(key=key, side=side, state="done", at=time.time(), values=dict(values), facts=dict(facts or {}),
-                 notes=tuple(notes), ledger=ledger, seconds=seconds)  # fmt: skip
+    return JournalEntry(
+        key=key,
+        side=side,
+        state="done",
+        at=time.time(),
+        values=dict(values),
+        facts=dict(facts or {}),
+        notes=tuple(notes),
+        ledger="" if ledger is None else ledger.name,
+        digest="" if ledger is None else ledger.digest,
+        seconds=seconds,
+    )
 
 
-def failed(cell: Cell, side: Side, reason: str, *, seconds: float | None = None) -> Entry:
+def failed(cell: StudyCell, side: Side, reason: str, *, seconds: float | None = None) -> JournalEntry:
     key, _ = key_of(cell, side)
-    return Entry(key=key, side=side, state="failed", at=time.time(), failure=" ".join(reason.split()), seconds=seconds)
+    return JournalEntry(
+        key=key, side=side, state="failed", at=time.time(), failure=" ".join(reason.split()), seconds=seconds
+    )
 
 
-def _entry(key: Key, state: Literal["wanted", "again"], *, tries: int = 0) -> Entry:
-    return Entry(key=key[0], side=key[1], state=state, at=time.time(), tries=tries)
+def _entry(key: Key, state: Literal["wanted", "again", "lost"], *, tries: int = 0) -> JournalEntry:
+    return JournalEntry(key=key[0], side=key[1], state=state, at=time.time(), tries=tries)
 
 
 _HOST = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-") or "host"
@@ -227,8 +277,8 @@ def _sync_folder(folder: Path) -> None:
 
 def _sizes(folder: Path) -> list[tuple[str, int]]:
     try:
-        with os.scandir(folder) as found:
-            return [(one.name, one.stat().st_size) for one in found if one.name.endswith(".jsonl")]
+        with os.scandir(folder) as files:
+            return [(file.name, file.stat().st_size) for file in files if file.name.endswith(".jsonl")]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -253,5 +303,6 @@ def unwritten(folder: Path, error: BadFile) -> StoreBroken:
 
 
 def _no_space(folder: Path, error: OSError) -> StoreBroken:
-    return StoreBroken(f"{folder}: {error.strerror}; what was finished is kept: make space, then go on with: rooflight "
-                       f"study {folder}")  # fmt: skip
+    return StoreBroken(
+        f"{folder}: {error.strerror}; what was finished is kept: make space, then go on with: rooflight study {folder}"
+    )

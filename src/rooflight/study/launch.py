@@ -1,8 +1,10 @@
-"""Who runs the cells of a study: the processes of this machine, or a cluster; and what is run together."""
+"""Who runs the cells of a study: the processes of this machine, or a cluster; what is run together, and in words what
+would be run."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +12,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from rooflight.study.cell import Cell, Side
-from rooflight.study.machine import is_here
-from rooflight.study.store import Entry, Key, Store, key_of, lock_of, step_of
+from rooflight.study.cell import Side, StudyCell
+from rooflight.study.journal import JournalEntry, Key, key_of, lock_of
+from rooflight.study.machine import is_here, place_of
+from rooflight.study.store import Store
 
-Progress = Callable[[Entry], None]
+Progress = Callable[[JournalEntry], None]
 """Told of every side of a cell that is finished, done or failed."""
 TOGETHER = range(8, 33)
 """Batches that one process takes on at once: fewer would be traced in vain, more would keep the others waiting."""
@@ -23,50 +26,98 @@ TOGETHER = range(8, 33)
 class Launcher(Protocol):
     """Runs cells that wait until none of them does, or until nothing more can be done here."""
 
-    def run(self, folder: Path, waiting: list[Cell], progress: Progress) -> None: ...
+    def run(self, folder: Path, waiting: list[StudyCell], progress: Progress) -> None: ...
 
-    def dry_run(self, folder: Path, waiting: list[Cell]) -> str:
+    def dry_run(self, folder: Path, waiting: list[StudyCell]) -> str:
         """What `run` would do, in words."""
         ...
 
 
 @dataclass(frozen=True)
-class Unit:
+class WorkUnit:
     """One side of cells that differ in their batch alone: they share a trace."""
 
     side: Side
-    cells: tuple[Cell, ...]
+    cells: tuple[StudyCell, ...]
     crashes: int = 0
     """How many processes have died of it."""
 
 
-def units_of(store: Store, cells: Sequence[Cell], sides: Sequence[Side], *, workers: int = 1) -> list[Unit]:
+def units_of(store: Store, cells: Sequence[StudyCell], sides: Sequence[Side], *, workers: int = 1) -> list[WorkUnit]:
     """What is open of these cells, put together where that saves work, and not where it leaves a worker idle."""
-    groups: dict[tuple[Side, str], dict[Key, Cell]] = {}
+    groups: dict[tuple[Side, str], dict[Key, StudyCell]] = {}
     for side in sides:
         for cell in cells:
             key = key_of(cell, side)
             if side in store.sides(cell) and store.is_open(key):
-                alike = replace(step_of(cell) if side == "estimated" else cell, batch=1)
+                alike = replace(cell.alone if side == "estimated" else cell, batch=1)
                 groups.setdefault((side, alike.id), {})[key] = cell
-    found = []
-    for (side, _), some in groups.items():
-        members = list(some.values())
+    units = []
+    for (side, _), alike_cells in groups.items():
+        members = list(alike_cells.values())
         share = -(-len(members) * len(groups) // workers)
         size = 1 if side == "measured" else min(max(share, TOGETHER[0]), TOGETHER[-1])
-        found += [Unit(side, tuple(members[start : start + size])) for start in range(0, len(members), size)]
-    return found
+        units += [WorkUnit(side, tuple(members[start : start + size])) for start in range(0, len(members), size)]
+    return units
 
 
-def free_units(store: Store, units: Sequence[Unit]) -> list[Unit]:
+def free_units(store: Store, units: Sequence[WorkUnit]) -> list[WorkUnit]:
     """Those that no other process is at, without the cells that one is at."""
-    found = []
+    free = []
     for unit in units:
         cells = tuple(cell for cell in unit.cells if store.locks.is_free(lock_of(key_of(cell, unit.side))))
-        found += [dataclasses.replace(unit, cells=cells)] if cells else []
-    return found
+        free += [dataclasses.replace(unit, cells=cells)] if cells else []
+    return free
 
 
-def wanted_here(store: Store, cells: Sequence[Cell]) -> list[Cell]:
+def wanted_here(store: Store, cells: Sequence[StudyCell]) -> list[StudyCell]:
     """Cells that this machine can measure."""
     return [cell for cell in cells if store.is_measurable(cell) and is_here(cell.on)]
+
+
+# --- what would be done ---
+
+_SHOWN = 12
+"""Command lines that are written out."""
+
+
+def outline(store: Store, *, elsewhere: bool = False) -> list[str]:
+    """Cells, what they share, what is measured, and the commands that would do each alone. `elsewhere`: on the nodes of
+    a cluster, whose devices nobody here knows."""
+    cells = store.cells
+    open_ = {
+        side: {
+            key_of(cell, side): cell
+            for cell in cells
+            if side in store.sides(cell) and store.is_open(key_of(cell, side))
+        }
+        for side in ("estimated", "predicted")
+    }
+    possible = [cell for cell in cells if store.is_measurable(cell) and store.is_open((cell.id, "measured"))]
+    here = [] if elsewhere else wanted_here(store, possible)
+    traces = len(units_of(store, cells, ("estimated",)))
+    lines = [f"{len(cells):,} cells into {store.folder}"]
+    finished = sum(row.state != "waiting" for row in store.rows)
+    lines += [f"{finished:,} of them are finished already"] if finished else []
+    lines.append(f"{len(open_['estimated']):,} steps to be estimated, with {traces:,} traces for all their batches")
+    devices = Counter(cell.on for cell in open_["predicted"].values())
+    if devices:
+        named = ", ".join(f"{count:,} on {device}" for device, count in devices.items())
+        lines.append(f"{len(open_['predicted']):,} predictions: {named}")
+    if elsewhere and possible:
+        lines.append(f"up to {len(possible):,} measurements: of those cells whose device their node has")
+    elif here:
+        lines.append(f"{len(here):,} measurements here, one at a time on each device")
+    elif store.plan.measure is not False and not elsewhere:
+        lines.append("nothing to be measured: none of the devices is here")
+    return lines + _commands(list(open_["estimated"].values()), list(open_["predicted"].values()), here)
+
+
+def _commands(estimated: list[StudyCell], predicted: list[StudyCell], measured: list[StudyCell]) -> list[str]:
+    lines = list(dict.fromkeys(cell.command("estimate") for cell in estimated))
+    lines += [cell.command("predict", on=cell.on) for cell in predicted]
+    lines += [cell.command("measure", on=place_of(cell.on)) for cell in measured]
+    if not lines:
+        return ["nothing is left to do"]
+    more = [f"... and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
+    return ["each by itself would be:", *(f"  {line}" for line in lines[:_SHOWN]), *(f"  {line}" for line in more)]

@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from rooflight.study.cell import Cell, Side
-from rooflight.study.commands import worker_command
-from rooflight.study.launch import Progress, Unit, free_units, units_of, wanted_here
+from rooflight.study.cell import Side, StudyCell
+from rooflight.study.journal import JournalEntry, StoreBroken, failed, key_of, lock_of
+from rooflight.study.launch import Progress, WorkUnit, free_units, units_of, wanted_here
 from rooflight.study.machine import environment_of, gpus_of, is_here, place_of
-from rooflight.study.processes import Worker
-from rooflight.study.store import Entry, Store, StoreBroken, failed, key_of, lock_of, open_study
-from rooflight.study.worker import Request
+from rooflight.study.store import Store, open_study
+from rooflight.study.worker import WorkerProcess, WorkRequest, worker_command
 
 _POLL_S = 0.25
 """How often it is looked whether another process has finished what it has taken."""
@@ -33,7 +32,7 @@ _IN_VAIN = 100
 
 
 @dataclass(frozen=True)
-class _Slot:
+class _WorkerSlot:
     """A place for one worker."""
 
     number: int
@@ -46,8 +45,8 @@ class _Slot:
 
     @property
     def environment(self) -> dict[str, str]:
-        found = {} if self.gpu is None else environment_of(self.gpu)
-        return found if self.threads is None else {**found, "OMP_NUM_THREADS": str(self.threads)}
+        environment = {} if self.gpu is None else environment_of(self.gpu)
+        return environment if self.threads is None else {**environment, "OMP_NUM_THREADS": str(self.threads)}
 
 
 class LocalLauncher:
@@ -56,10 +55,10 @@ class LocalLauncher:
     def __init__(self, *, workers: int | None = None) -> None:
         self.workers = workers or _cores()
 
-    def run(self, folder: Path, waiting: list[Cell], progress: Progress) -> None:
+    def run(self, folder: Path, waiting: list[StudyCell], progress: Progress) -> None:
         store = open_study(folder)
 
-        def heard(entry: Entry) -> None:
+        def heard(entry: JournalEntry) -> None:
             if entry.state in ("done", "failed"):
                 progress(entry)
 
@@ -67,17 +66,17 @@ class LocalLauncher:
         try:
             here = wanted_here(store, waiting)
             store.want(here)
-            with _Loop(store) as loop:
-                computing = [_Slot(number, threads=1) for number in range(self.workers)]
+            with _WorkerLoop(store) as loop:
+                computing = [_WorkerSlot(number, threads=1) for number in range(self.workers)]
                 sides: tuple[Side, ...] = ("estimated", "predicted")
                 loop.finish(partial(units_of, store, waiting, sides, workers=self.workers), computing)
                 loop.dismiss()  # nothing else is at work while something is measured
-                for slots, some in _by_places(here):
-                    loop.finish(partial(units_of, store, some, ("measured",)), slots)
+                for slots, cells in _by_places(here):
+                    loop.finish(partial(units_of, store, cells, ("measured",)), slots)
         finally:
             store.close()
 
-    def dry_run(self, folder: Path, waiting: list[Cell]) -> str:
+    def dry_run(self, folder: Path, waiting: list[StudyCell]) -> str:
         """The processes that would be started."""
         lines = [f"up to {self.workers} processes that compute: {worker_command(folder)}"]
         here = [cell for cell in waiting if is_here(cell.on) and cell.is_on_one_device]
@@ -87,17 +86,17 @@ class LocalLauncher:
         return "\n".join(lines)
 
 
-class _Loop:
+class _WorkerLoop:
     """Runs units in slots until none is left."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._workers: dict[_Slot, Worker] = {}
-        self._units: dict[_Slot, Unit] = {}
-        self._deadlines: dict[_Slot, float] = {}
+        self._workers: dict[_WorkerSlot, WorkerProcess] = {}
+        self._units: dict[_WorkerSlot, WorkUnit] = {}
+        self._deadlines: dict[_WorkerSlot, float] = {}
         self._selector = selectors.DefaultSelector()
 
-    def __enter__(self) -> _Loop:
+    def __enter__(self) -> _WorkerLoop:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,7 +108,7 @@ class _Loop:
         for slot in list(self._workers):
             self._end(slot)
 
-    def finish(self, units: Callable[[], list[Unit]], slots: Sequence[_Slot]) -> None:
+    def finish(self, units: Callable[[], list[WorkUnit]], slots: Sequence[_WorkerSlot]) -> None:
         """Until no unit is open, ours or another process's; what that leaves behind when it dies is then ours."""
         in_vain = 0
         while left := units():
@@ -123,7 +122,7 @@ class _Loop:
             if in_vain > _IN_VAIN:
                 raise RuntimeError(f"{left[0].cells[0].id}: {left[0].side} stays open whatever is done")
 
-    def _pass(self, units: Iterable[Unit], slots: Sequence[_Slot]) -> None:
+    def _pass(self, units: Iterable[WorkUnit], slots: Sequence[_WorkerSlot]) -> None:
         if not slots:
             raise ValueError("no place to run anything in")
         queue = deque(units)
@@ -136,28 +135,28 @@ class _Loop:
             self._listen(queue)
         self._store.refresh()
 
-    def _still_open(self, unit: Unit) -> Unit | None:
+    def _still_open(self, unit: WorkUnit) -> WorkUnit | None:
         self._store.refresh()
         left = tuple(cell for cell in unit.cells if self._store.is_open(key_of(cell, unit.side)))
         return replace(unit, cells=left) if left else None
 
-    def _give(self, slot: _Slot, unit: Unit) -> None:
+    def _give(self, slot: _WorkerSlot, unit: WorkUnit) -> None:
         worker = self._workers.get(slot)
         if worker is None:
-            worker = self._workers[slot] = Worker(self._store.folder, slot.environment)
+            worker = self._workers[slot] = WorkerProcess(self._store.folder, slot.environment)
             self._selector.register(worker.pipe, selectors.EVENT_READ, slot)
         self._units[slot] = unit
         cells = tuple(cell.id for cell in unit.cells)
-        worker.send(Request(side=unit.side, cells=cells, threads=slot.threads, alone=slot.alone))
+        worker.send(WorkRequest(side=unit.side, cells=cells, threads=slot.threads, alone=slot.alone))
 
-    def _end(self, slot: _Slot) -> None:
+    def _end(self, slot: _WorkerSlot) -> None:
         worker = self._workers.pop(slot)
         self._selector.unregister(worker.pipe)
         worker.kill()
         self._units.pop(slot, None)
         self._deadlines.pop(slot, None)
 
-    def _listen(self, queue: deque[Unit]) -> None:
+    def _listen(self, queue: deque[WorkUnit]) -> None:
         for key, _ in self._selector.select(_POLL_S):
             self._hear(key.data, queue)
         now = time.monotonic()
@@ -167,7 +166,7 @@ class _Loop:
             reason = f"took longer than {self._store.plan.timeout_s:g} s, which is the study's timeout_s"
             self._blame(unit, reason, queue, again=len(unit.cells) > 1)
 
-    def _hear(self, slot: _Slot, queue: deque[Unit]) -> None:
+    def _hear(self, slot: _WorkerSlot, queue: deque[WorkUnit]) -> None:
         news = self._workers[slot].news()
         if news is None:
             unit, reason = self._units.get(slot), self._workers[slot].end()
@@ -175,10 +174,10 @@ class _Loop:
             if unit is not None:
                 self._blame(unit, reason, queue, again=len(unit.cells) > 1 or unit.crashes + 1 < _CRASHES)
             return
-        for one in news:
-            if one.what == "broken":
-                raise StoreBroken(one.why)
-            if one.what == "finished":
+        for item in news:
+            if item.what == "broken":
+                raise StoreBroken(item.why)
+            if item.what == "finished":
                 del self._units[slot]
                 self._deadlines.pop(slot, None)
                 if slot.fresh:
@@ -188,39 +187,43 @@ class _Loop:
                 self._deadlines[slot] = time.monotonic() + self._store.plan.timeout_s
                 self._store.refresh()
 
-    def _blame(self, unit: Unit, reason: str, queue: deque[Unit], *, again: bool) -> None:
+    def _blame(self, unit: WorkUnit, reason: str, queue: deque[WorkUnit], *, again: bool) -> None:
         """Cell by cell once more, or written down as failed, unless somebody else is at it."""
         left = self._still_open(unit)
         if left is None:
             return
         if again:
-            queue.extend(Unit(unit.side, (cell,), unit.crashes + 1) for cell in left.cells)
+            queue.extend(WorkUnit(unit.side, (cell,), unit.crashes + 1) for cell in left.cells)
             return
         for cell in left.cells:
             name = lock_of(key_of(cell, unit.side))
             if not self._store.locks.take(name):
                 continue
             try:
-                if self._still_open(Unit(unit.side, (cell,))) is not None:
+                if self._still_open(WorkUnit(unit.side, (cell,))) is not None:
                     self._store.record([failed(cell, unit.side, reason)])
             finally:
                 self._store.locks.give(name)
 
 
-def _by_places(cells: Iterable[Cell]) -> list[tuple[list[_Slot], list[Cell]]]:
+def _by_places(cells: Iterable[StudyCell]) -> list[tuple[list[_WorkerSlot], list[StudyCell]]]:
     """Cells by where they are measured: those on GPUs first."""
-    found: dict[tuple[_Slot, ...], list[Cell]] = {}
+    by_slots: dict[tuple[_WorkerSlot, ...], list[StudyCell]] = {}
     for cell in cells:
-        found.setdefault(tuple(_places(cell.on)), []).append(cell)
-    return sorted(((list(slots), some) for slots, some in found.items()), key=lambda one: one[0][0].gpu is None)
+        by_slots.setdefault(tuple(_places(cell.on)), []).append(cell)
+    return sorted(
+        ((list(slots), members) for slots, members in by_slots.items()), key=lambda place: place[0][0].gpu is None
+    )
 
 
-def _places(on: str | None) -> list[_Slot]:
+def _places(on: str | None) -> list[_WorkerSlot]:
     """All of this machine's that are this device."""
     host = socket.gethostname()
     if on is None or place_of(on) == "cpu":
-        return [_Slot(0, alone=f"{host} cpu", fresh=True)]
-    return [_Slot(number, alone=f"{host} gpu {gpu}", gpu=gpu, fresh=True) for number, gpu in enumerate(gpus_of(on))]
+        return [_WorkerSlot(0, alone=f"{host} cpu", fresh=True)]
+    return [
+        _WorkerSlot(number, alone=f"{host} gpu {gpu}", gpu=gpu, fresh=True) for number, gpu in enumerate(gpus_of(on))
+    ]
 
 
 def _cores() -> int:

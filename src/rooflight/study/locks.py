@@ -7,20 +7,25 @@ behind. Locks belong to the open file, so that two of them exclude each other in
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rooflight.errors import BadFile
+from rooflight.errors import BadFile, RooflightError
+
+try:
+    import fcntl
+except ImportError:  # Windows; what else rooflight does works there
+    fcntl = None  # type: ignore[assignment]
 
 _PRESENCE = "somebody is here"
 _FLOCK = "hhqqi4x"
 """Linux's `struct flock` where files are addressed with 64 bits."""
-_OFD = hasattr(fcntl, "F_OFD_SETLK")
+_OFD = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
 """Locks of an open file; elsewhere than on Linux they are those of a process."""
 
 
@@ -28,6 +33,8 @@ class Locks:
     """The locks of one study's folder, as one process holds them."""
 
     def __init__(self, path: Path) -> None:
+        if fcntl is None:
+            raise RooflightError("a study locks its files as Linux and macOS do: run it there, or in WSL")
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -86,8 +93,9 @@ class Locks:
         except OSError as error:
             if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
-            raise BadFile(f"the folder's file system takes no locks: {error.strerror or error}; give a folder on "
-                          "another one") from error  # fmt: skip
+            raise BadFile(
+                f"the folder's file system takes no locks: {error.strerror or error}; give a folder on another one"
+            ) from error
         return True
 
     def _asked(self, command: int, kind: int, name: str) -> bytes:

@@ -8,8 +8,8 @@ from functools import cache
 
 from rooflight.errors import RooflightError
 from rooflight.hardware.devices import find, recognise_name
-from rooflight.hardware.recognise import Recognised, this_device
-from rooflight.measurement.machine import nvml
+from rooflight.machine import nvml
+from rooflight.machine.recognise import Recognised, this_device
 from rooflight.study.plan import PROCESSOR, is_of_this_machine
 
 
@@ -41,8 +41,8 @@ def is_here(on: str | None) -> bool:
         return False
     if wanted.kind == "gpu":
         return bool(gpus_of(on))
-    found = processor()
-    return found is not None and found.device is not None and found.device.name == wanted.name
+    ours = processor()
+    return ours is not None and ours.device is not None and ours.device.name == wanted.name
 
 
 def place_of(on: str | None) -> str:
@@ -60,10 +60,13 @@ def gpus_of(on: str) -> list[str]:
     there = {name: _named(name) for name in gpu_names()}
     if is_of_this_machine(on):
         first = gpu()
-        return [name for name, one in there.items() if first is not None and one == first]
+        return [name for name, recognised in there.items() if first is not None and recognised == first]
     wanted = find(on).name
-    return [name for name, one in there.items()
-            if one is not None and one.device is not None and one.device.name == wanted]  # fmt: skip
+    return [
+        name
+        for name, recognised in there.items()
+        if recognised is not None and recognised.device is not None and recognised.device.name == wanted
+    ]
 
 
 def gpu_names() -> list[str]:
@@ -91,27 +94,27 @@ def _named(name: str) -> Recognised | None:
         there = _by_number()
         return there[int(name)] if int(name) < len(there) else _first_gpu()
     library = nvml.connect()
-    found = library.find(uuid=name) if library is not None else None
-    return _first_gpu() if found is None else _recognised(found)
+    handle = library.find(uuid=name) if library is not None else None
+    return _first_gpu() if handle is None else _recognised(handle)
 
 
 def _by_number() -> tuple[Recognised, ...]:
     """All GPUs, in the driver's order."""
-    told = _told()
-    known = tuple(one for one in told if one is not None)
-    first = None if known and len(known) == len(told) else _first_gpu()
-    return known if first is None else (first,) * max(1, len(told))
+    gpus = _told()
+    known = tuple(recognised for recognised in gpus if recognised is not None)
+    first = None if known and len(known) == len(gpus) else _first_gpu()
+    return known if first is None else (first,) * max(1, len(gpus))
 
 
 @cache
 def _told() -> tuple[Recognised | None, ...]:
     library = nvml.connect()
-    return tuple(_recognised(one) for one in library.gpus()) if library is not None else ()
+    return tuple(_recognised(handle) for handle in library.gpus()) if library is not None else ()
 
 
-def _recognised(one: nvml.Gpu) -> Recognised | None:
-    name = one.name()
+def _recognised(handle: nvml.Gpu) -> Recognised | None:
+    name = handle.name()
     if not name:
         return None
     # A slice is no whole board, and a board that is cut up is of no use as one.
-    return Recognised(name, "gpu", "NVML", None if one.mig() else recognise_name(name))
+    return Recognised(name, "gpu", "NVML", None if handle.mig() else recognise_name(name))

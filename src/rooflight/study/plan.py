@@ -1,4 +1,4 @@
-"""What a study is asked for: its grids as they stand in a TOML file, checked strictly, and the cells they make.
+"""The plan of a study: its grids as written in a TOML file, checked strictly, and the cells they make.
 
 Nothing here runs a model: what is wrong with a plan is said before any work begins.
 """
@@ -18,24 +18,28 @@ import msgspec
 from msgspec.structs import replace
 
 from rooflight.errors import BadFile, BadInput, RooflightError
+from rooflight.hardware import devices
+from rooflight.models import registry
+from rooflight.parallel import layout
 from rooflight.spec import FIELDS, Field, fields_for
-from rooflight.study.cell import HERE, Cell, Row
-from rooflight.study.toml import written
+from rooflight.study.cell import HERE, StudyCell, StudyRow
+from rooflight.study.hypotheses import parse, unknown_names
 
 MOST_CELLS = 100_000
 """More of them are a mistake in the grid."""
 MOST_BATCH = 1 << 24
 PROCESSOR = "cpu"
 """This machine's processor, also where it has a GPU."""
+_LISTS = ("grid", "claim", "layers")
 Setting = str | int | float | bool
 
 
 def _axis(field: Field) -> tuple[str, Any, Any]:
     """One value, or several; as a file spells it."""
     kinds: dict[str, Any] = {"number": int, "flag": bool, "switch": bool, "settings": dict[str, Setting]}
-    one: Any = kinds.get(field.kind or "", str)
+    kind: Any = kinds.get(field.kind or "", str)
     default = None if field.kind in ("settings", "modules") else field.default
-    return field.key, Union[one, list[one], None] if default is None else Union[one, list[one]], default  # noqa: UP007
+    return field.key, Union[kind, list[kind], None] if default is None else Union[kind, list[kind]], default  # noqa: UP007
 
 
 _ON = Field("Devices of the database, `.toml` files, or `here`.", name="on", key="on", kind="text")
@@ -44,7 +48,7 @@ AXES = tuple(_FIELDS)
 
 if TYPE_CHECKING:
 
-    class Grid(msgspec.Struct, frozen=True):
+    class StudyGrid(msgspec.Struct, frozen=True):
         """All that describes a step, and its device."""
 
         model: str | list[str]
@@ -53,14 +57,19 @@ if TYPE_CHECKING:
         """Devices of the database, `.toml` files, or `here`."""
 
 else:
-    Grid = msgspec.defstruct(
-        "Grid", [("model", str | list[str]), *map(_axis, (*fields_for("study"), _ON))], module=__name__, frozen=True,
-        forbid_unknown_fields=True, omit_defaults=True, kw_only=True,
+    StudyGrid = msgspec.defstruct(
+        "StudyGrid",
+        [("model", str | list[str]), *map(_axis, (*fields_for("study"), _ON))],
+        module=__name__,
+        frozen=True,
+        forbid_unknown_fields=True,
+        omit_defaults=True,
+        kw_only=True,
         namespace={"__doc__": "All that describes a step, and its device: each an axis, one value or several."},
-    )  # fmt: skip
+    )
 
 
-class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class StudyClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A sentence to be judged by the rows: in the small grammar of claims, in words, and who says so."""
 
     claim: str
@@ -75,46 +84,33 @@ Measure = Literal["auto"] | bool
 """`auto`: where the device is here; `True`: every cell that names one device waits for a machine that has it."""
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class StudyPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A study as it was asked for."""
 
     title: str = ""
     """One line."""
     about: str = ""
     """What is to be found out."""
-    grid: tuple[Grid, ...]
+    grid: tuple[StudyGrid, ...]
     """One or several, their cells together."""
     layers: tuple[str, ...] = ()
     """Values of these layers are kept too."""
     measure: Measure = "auto"
     """Which cells are measured."""
     timeout_s: float = 3600.0
-    """For one side of one cell."""
+    """Limit for the estimate, the prediction or the measurement of a cell."""
     repeat: int = 20
-    """Plain steps that a measured time is the median of."""
-    claim: tuple[Claim, ...] = ()
+    """Timed steps per measurement, of which the median is taken."""
+    claim: tuple[StudyClaim, ...] = ()
     """What is to be judged."""
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[StudyCell]:
         """Every cell once, in the order of the grids."""
         return _cells(self)
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The same as TOML gives it: `[grid]` or several `[[grid]]`."""
-
-    grid: Grid | list[Grid]
-    title: str = ""
-    about: str = ""
-    layers: str | list[str] = []
-    measure: str | bool = "auto"
-    timeout_s: int | float = 3600.0
-    repeat: int = 20
-    claim: Claim | list[Claim] = []
-
-
-def read_plan(path: Path) -> tuple[Plan, str]:
+def read_plan(path: Path) -> tuple[StudyPlan, str]:
     """The plan in a TOML file, and its text; whatever is wrong with it is said in one line."""
     try:
         content = path.read_bytes()
@@ -129,30 +125,23 @@ def read_plan(path: Path) -> tuple[Plan, str]:
         raise BadFile(f"{path} is no TOML file: {_one_line(error)}") from None
 
 
-def plan_of(document: Mapping[str, Any], where: str) -> Plan:
+def plan_of(document: Mapping[str, Any], where: str) -> StudyPlan:
     """A plan out of plain data, checked."""
     _check_keys(document, where)
+    measure = document.get("measure", "auto")
+    if isinstance(measure, str) and measure != "auto":
+        raise BadInput(f'{where}: measure is "auto", true or false, not {measure!r}')
+    # [grid] or several [[grid]], one layer or a list of them.
+    listed = {name: value if isinstance(value, list) else [value] for name, value in document.items() if name in _LISTS}
     try:
-        found = msgspec.convert(dict(document), type=_File)
+        plan = msgspec.convert({**document, **listed}, type=StudyPlan)
     except (msgspec.ValidationError, ValueError, TypeError, RecursionError, OverflowError) as error:
         raise BadInput(f"{where}: {_readable(error)}") from None
-    measure: Measure
-    if isinstance(found.measure, bool):
-        measure = found.measure
-    elif found.measure == "auto":
-        measure = "auto"
-    else:
-        raise BadInput(f'{where}: measure is "auto", true or false, not {found.measure!r}')
-    grids = found.grid if isinstance(found.grid, list) else [found.grid]
-    claims = found.claim if isinstance(found.claim, list) else [found.claim]
-    layers = [found.layers] if isinstance(found.layers, str) else found.layers
-    plan = Plan(title=found.title, about=found.about, grid=tuple(grids), layers=tuple(layers), measure=measure,
-                timeout_s=float(found.timeout_s), repeat=found.repeat, claim=tuple(claims))  # fmt: skip
     check(plan, where)
     return plan
 
 
-def check(plan: Plan, where: str) -> None:
+def check(plan: StudyPlan, where: str) -> None:
     """All that types cannot say."""
     if not plan.grid:
         raise BadInput(f"{where}: no [grid]: give at least a model")
@@ -160,8 +149,10 @@ def check(plan: Plan, where: str) -> None:
         _check_grid(grid, where)
     count = sum(map(_size, plan.grid))
     if count > MOST_CELLS:
-        raise BadInput(f"{where}: the grid has {count:,} cells, and at most {MOST_CELLS:,} are run: leave some axes' "
-                       "values out, or make several studies")  # fmt: skip
+        raise BadInput(
+            f"{where}: the grid has {count:,} cells, and at most {MOST_CELLS:,} are run: leave some axes' "
+            "values out, or make several studies"
+        )
     _check_cells(plan, where)
     if not (math.isfinite(plan.timeout_s) and plan.timeout_s > 0):
         raise BadInput(f"{where}: timeout_s must be above 0, got {plan.timeout_s:g}")
@@ -172,11 +163,9 @@ def check(plan: Plan, where: str) -> None:
         raise BadInput(f"{where}: layers: an empty name, leave it out")
 
 
-def check_claims(plan: Plan, where: str) -> None:
+def check_claims(plan: StudyPlan, where: str) -> None:
     """A claim that cannot be read, or that names what no cell has, is told before the work, not after it."""
-    from rooflight.study.hypotheses import parse, unknown_names
-
-    rows = [Row(cell=cell) for cell in plan.cells] if plan.claim else []
+    rows = [StudyRow(cell=cell) for cell in plan.cells] if plan.claim else []
     for number, claim in enumerate(plan.claim, start=1):
         try:
             unknown = unknown_names(parse(claim.claim), rows)
@@ -188,11 +177,11 @@ def check_claims(plan: Plan, where: str) -> None:
 
 def _check_keys(document: Mapping[str, Any], where: str) -> None:
     """Misspelt ones with what was meant: msgspec only says that they are unknown."""
-    known = _File.__struct_fields__
+    known = StudyPlan.__struct_fields__
     tables: list[tuple[str, Any, Sequence[str]]] = [("", document, known)]
-    for name, fields in (("grid", AXES), ("claim", Claim.__struct_fields__)):
-        found = document.get(name)
-        tables += [(f"[{name}] ", one, fields) for one in (found if isinstance(found, list) else [found])]
+    for name, fields in (("grid", AXES), ("claim", StudyClaim.__struct_fields__)):
+        given = document.get(name)
+        tables += [(f"[{name}] ", entry, fields) for entry in (given if isinstance(given, list) else [given])]
     for prefix, table, names in tables:
         for key in table if isinstance(table, dict) else ():
             if key not in names:
@@ -201,7 +190,7 @@ def _check_keys(document: Mapping[str, Any], where: str) -> None:
                 raise BadInput(f"{where}: {prefix}unknown key {key!r}: {hint}")
 
 
-def _check_grid(grid: Grid, where: str) -> None:
+def _check_grid(grid: StudyGrid, where: str) -> None:
     for axis in AXES:
         values = _values(grid, axis)
         if not values:
@@ -236,12 +225,12 @@ def _said(text: str, where: str) -> str:
     return f"{where}: {text}"
 
 
-def _in_toml(found: re.Match[str]) -> str:
-    name, equals, value = found.groups()
+def _in_toml(option: re.Match[str]) -> str:
+    name, equals, value = option.groups()
     return f'{name.replace("-", "_")} = "{value}"' if equals else f"{name.replace('-', '_')}{value or ''}"
 
 
-def _check_cells(plan: Plan, where: str) -> None:
+def _check_cells(plan: StudyPlan, where: str) -> None:
     """One that cannot be is a result, and said of its cell; a study of none but such is a slip."""
     refused = None
     for cell in itertools.chain.from_iterable(map(_cells_of, plan.grid)):
@@ -255,27 +244,22 @@ def _check_cells(plan: Plan, where: str) -> None:
 
 
 def _check_model(model: str, where: str) -> None:
-    from rooflight.models.registry import find
-
     if not model.strip() or model != model.strip():
         raise BadInput(f"{where}: model {model!r}: give a name, as in `rooflight list models`")
     if ":" not in model:
         try:
-            find(model)
+            registry.find(model)
         except RooflightError as error:
             raise type(error)(f"{where}: {error}") from None
 
 
-def _check_devices(grid: Grid, where: str) -> None:
-    from rooflight.hardware.devices import find
-    from rooflight.prediction.parallel.layout import parse
-
+def _check_devices(grid: StudyGrid, where: str) -> None:
     named: dict[str, str] = {}
     for text in _values(grid, "on"):
         if text is None or is_of_this_machine(text):
             continue
         try:
-            name = find(text).name
+            name = devices.find(text).name
         except RooflightError as error:
             raise type(error)(f"{where}: {error}") from None
         if name in named:
@@ -292,7 +276,7 @@ def _check_devices(grid: Grid, where: str) -> None:
         errors = []
         for gpus in counts:
             try:
-                parse(how, gpus=gpus)
+                layout.parse(how, gpus=gpus)
             except RooflightError as error:
                 errors.append(error)
         if len(errors) == len(counts):
@@ -312,78 +296,110 @@ def _check_once(axis: str, values: Sequence[Any], where: str) -> None:
             raise BadInput(f"{where}: {axis} has {value!r} twice: leave one of them out")
 
 
-def _values(grid: Grid, axis: str) -> list[Any]:
+def _values(grid: StudyGrid, axis: str) -> list[Any]:
     value = getattr(grid, axis)
     return value if isinstance(value, list) else [value]
 
 
-def _size(grid: Grid) -> int:
+def _size(grid: StudyGrid) -> int:
     return math.prod(len(_values(grid, axis)) for axis in AXES)
 
 
-def _cells(plan: Plan) -> list[Cell]:
-    found: dict[str, Cell] = {}
+def _cells(plan: StudyPlan) -> list[StudyCell]:
+    by_id: dict[str, StudyCell] = {}
     for grid in plan.grid:
         for cell in _cells_of(grid):
-            found.setdefault(cell.id, cell)
-    return list(found.values())
+            by_id.setdefault(cell.id, cell)
+    return list(by_id.values())
 
 
-def _cells_of(grid: Grid) -> Iterator[Cell]:
+def _cells_of(grid: StudyGrid) -> Iterator[StudyCell]:
     order = sorted(AXES, key=_ORDER.index)
     for values in itertools.product(*(_values(grid, axis) for axis in order)):
         given = {_FIELDS[axis]: value for axis, value in zip(order, values, strict=True) if value is not None}
         step = given.get(FIELDS["step"], "infer")
-        found = {field.name: field.read(value) for field, value in given.items() if field.step in (None, step)}
-        if found.get("gpus", 1) * found.get("nodes", 1) == 1:
-            found = {name: value for name, value in found.items() if name not in ("parallel", "micro_batches")}
-        yield Cell(**found)
+        fields = {field.name: field.read(value) for field, value in given.items() if field.step in (None, step)}
+        if fields.get("gpus", 1) * fields.get("nodes", 1) == 1:
+            fields = {name: value for name, value in fields.items() if name not in ("parallel", "micro_batches")}
+        yield StudyCell(**fields)
 
 
-_ORDER = ("model", "set", "input", *(axis for axis in AXES if axis not in (
-    "model", "set", "input", "batch", "seq", "past", "on", "gpus", "nodes", "parallel", "micro_batches",
-)), "seq", "past", "on", "gpus", "nodes", "parallel", "micro_batches", "batch")  # fmt: skip
+_SLOWEST = ("model", "set", "input")
+_FASTEST = ("seq", "past", "on", "gpus", "nodes", "parallel", "micro_batches", "batch")
+_ORDER = (*_SLOWEST, *(axis for axis in AXES if axis not in _SLOWEST + _FASTEST), *_FASTEST)
 """Of the cells: the batch changes first, the model last."""
 
 
-def merged(old: Plan, new: Plan, where: str) -> Plan:
+def merged(old: StudyPlan, new: StudyPlan, where: str) -> StudyPlan:
     """The plan of a folder with the cells of another one besides. Claims and words are the new one's."""
     for name in ("layers", "measure", "repeat"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            raise BadInput(f"{where} holds a study with {name} = {written(before)}, and this one has {written(after)}: "
-                           "give another folder, or the same value")  # fmt: skip
+            raise BadInput(
+                f"{where} holds a study with {name} = {written(before)}, and this one has {written(after)}: "
+                "give another folder, or the same value"
+            )
     there = {cell.id for cell in new.cells}
     if all(cell.id in there for cell in old.cells):
         grids = new.grid
     else:
         grids = (*old.grid, *(grid for grid in new.grid if grid not in old.grid))
-    return replace(new, grid=grids, title=new.title or old.title, about=new.about or old.about,
-                   claim=new.claim or old.claim)  # fmt: skip
+    return replace(
+        new, grid=grids, title=new.title or old.title, about=new.about or old.about, claim=new.claim or old.claim
+    )
 
 
-def to_toml(plan: Plan) -> str:
+def to_toml(plan: StudyPlan) -> str:
     """A plan as a file that reads back as the same plan."""
-    usual = Plan(grid=plan.grid)
-    lines = [f"{name} = {written(getattr(plan, name))}" for name in ("title", "about", "layers", "measure", "timeout_s",
-             "repeat") if getattr(plan, name) != getattr(usual, name)]  # fmt: skip
+    usual = StudyPlan(grid=plan.grid)
+    lines = [
+        f"{name} = {written(getattr(plan, name))}"
+        for name in ("title", "about", "layers", "measure", "timeout_s", "repeat")
+        if getattr(plan, name) != getattr(usual, name)
+    ]
     for grid in plan.grid:
         lines += ["", "[[grid]]"]
         given = msgspec.structs.asdict(grid)
-        usual_grid = msgspec.structs.asdict(Grid(model=grid.model))
-        lines += [f"{name} = {written(value)}" for name, value in given.items()
-                  if name == "model" or value != usual_grid[name]]  # fmt: skip
+        usual_grid = msgspec.structs.asdict(StudyGrid(model=grid.model))
+        lines += [
+            f"{name} = {written(value)}"
+            for name, value in given.items()
+            if name == "model" or value != usual_grid[name]
+        ]
     for claim in plan.claim:
         lines += ["", "[[claim]]"]
         lines += [f"{name} = {written(value)}" for name, value in msgspec.structs.asdict(claim).items() if value]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
+def written(value: Any) -> str:
+    """A value as TOML: Python reads it, but does not write it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(name)} = {written(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(written, value)) + "]"
+    return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda control: f"\\u{ord(control[0]):04x}", escaped) + '"'
+
+
 def _readable(error: Exception) -> str:
     """`Expected int, got str - at $.grid.batch` as `grid.batch: expected int, got str`."""
     text = _one_line(error).replace("`", "")
     said, at, place = text.partition(" - at $.")
-    return f"{place}: {said[:1].lower()}{said[1:]}" if at else said
+    key = re.sub(r"\[.*?\]", "", place)
+    return f"{key}: {said[:1].lower()}{said[1:]}" if at else said
 
 
 def _one_line(error: Exception) -> str:

@@ -13,55 +13,31 @@ process can be killed at any moment, and others can go on beside it.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
 from rooflight.errors import BadFile
-from rooflight.files import write_atomically
+from rooflight.files import UNDECODABLE, write_atomically
 from rooflight.ledger import Ledger
 from rooflight.spec import shell
-from rooflight.study.cell import SIDES, Cell, Row, Side, State, values_now
+from rooflight.study.cell import SIDES, Side, State, StudyCell, StudyRow, values_now
 from rooflight.study.journal import (
     JOURNAL,
-    Entry,
-    Journal,
+    JournalEntry,
     Key,
-    StoreBroken,
-    done,
-    failed,
+    LedgerFile,
+    StudyJournal,
     key_of,
-    lock_of,
-    step_of,
     unwritten,
 )
 from rooflight.study.locks import Locks
-from rooflight.study.plan import Plan, merged, read_plan, to_toml
-
-__all__ = [
-    "INDEX",
-    "JOURNAL",
-    "LEDGERS",
-    "LOCK",
-    "PLAN",
-    "Entry",
-    "Key",
-    "Store",
-    "StoreBroken",
-    "begin",
-    "done",
-    "failed",
-    "is_study",
-    "key_of",
-    "lock_of",
-    "open_study",
-    "read",
-    "read_plan_in",
-    "step_of",
-]
+from rooflight.study.plan import StudyPlan, merged, read_plan, to_toml
 
 PLAN, LEDGERS, LOCK, INDEX = "study.toml", "ledgers", "lock", "index.json"
 INDEX_VERSION = 1
@@ -69,10 +45,10 @@ _LEFT_BEHIND = re.compile(r"\.(.+\.json\.gz|index\.json|study\.toml)\.\w+|\.[A-Z
 """Names of files that are not yet what they will be."""
 
 
-class Store(Journal):
+class Store(StudyJournal):
     """One study's folder, as one process sees it: its plan, and what its journal says of the plan's cells."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: StudyPlan) -> None:
         super().__init__(folder)
         self.plan = plan
         self.cells = plan.cells
@@ -89,7 +65,7 @@ class Store(Journal):
 
     # --- reading ---
 
-    def sides(self, cell: Cell) -> list[Side]:
+    def sides(self, cell: StudyCell) -> list[Side]:
         """What the cell asks for, as far as anybody knows."""
         asked: list[Side] = ["estimated"]
         asked += ["predicted"] if cell.on is not None else []
@@ -97,11 +73,12 @@ class Store(Journal):
             asked.append("measured")
         return asked
 
-    def is_measurable(self, cell: Cell) -> bool:
+    def is_measurable(self, cell: StudyCell) -> bool:
         """Could some machine measure it?"""
         return self.plan.measure is not False and cell.is_on_one_device
 
-    def row(self, cell: Cell) -> Row:
+    def row(self, cell: StudyCell, damaged: Mapping[Key, str] = MappingProxyType({})) -> StudyRow:
+        """`damaged`: ledgers of which a note must be made."""
         values: dict[str, int | float] = {}
         facts: dict[str, str] = {}
         failures: dict[Side, str] = {}
@@ -121,24 +98,57 @@ class Store(Journal):
                 failures[side] = entry.failure
             if entry.ledger:
                 ledgers[side] = entry.ledger
+            if damage := damaged.get(key_of(cell, side)):
+                notes[_damage_note(side, damage, self.folder)] = None
             if entry.seconds is not None:
                 seconds[side] = entry.seconds
         state: State = "waiting" if waiting else "failed" if failures else "done"
-        return Row(cell=cell, state=state, values=values, facts=facts, failures=failures, notes=tuple(notes),
-                   ledgers=ledgers, seconds=seconds)  # fmt: skip
+        return StudyRow(
+            cell=cell,
+            state=state,
+            values=values,
+            facts=facts,
+            failures=failures,
+            notes=tuple(notes),
+            ledgers=ledgers,
+            seconds=seconds,
+        )
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[StudyRow]:
         return [self.row(cell) for cell in self.cells]
 
-    def waiting(self) -> list[Cell]:
+    def waiting(self) -> list[StudyCell]:
         """Cells of which a side is still to be done."""
         return [cell for cell in self.cells if any(self.is_open(key_of(cell, side)) for side in self.sides(cell))]
 
+    def damaged_ledgers(self) -> dict[Key, str]:
+        """Ledgers that the journal knows and that are gone, or are not the files that were written; in words."""
+        keys = dict.fromkeys(key_of(cell, side) for cell in self.cells for side in self.sides(cell))
+        return {key: damage for key in keys if (damage := self._damage(self.done_entries(key)))}
+
+    def _damage(self, entries: Sequence[JournalEntry]) -> str:
+        """Of several that did the same at once the last one wrote the file: any of them may be it."""
+        kept = [entry for entry in entries if entry.ledger]
+        if not kept:
+            return ""
+        try:
+            content = (self.folder / kept[0].ledger).read_bytes()
+        except FileNotFoundError:
+            return "is missing"
+        except OSError as error:
+            return f"{UNREADABLE} ({error.strerror or error})"
+        known = {entry.digest for entry in kept}
+        return "" if "" in known or _digest(content) in known else "is not the file that was written"
+
+    def is_intact(self, entry: JournalEntry) -> bool:
+        """Is the ledger of an entry the one that was written?"""
+        return bool(entry.ledger) and not self._damage([entry])
+
     # --- writing ---
 
-    def save_ledger(self, ledger: Ledger, cell: Cell, side: Side) -> str:
-        """Its name, relative to the folder. Whoever comes second writes the same, or newer."""
+    def save_ledger(self, ledger: Ledger, cell: StudyCell, side: Side) -> LedgerFile:
+        """Whoever comes second writes the same, or newer."""
         name = f"{LEDGERS}/{key_of(cell, side)[0]}.{side}.json.gz"
         # Packed in haste: a study of many batches would else spend most of its time on it.
         content = gzip.compress(msgspec.json.encode(ledger), compresslevel=1, mtime=0)
@@ -146,9 +156,9 @@ class Store(Journal):
             write_atomically(self.folder / name, content, force=True)
         except BadFile as error:
             raise unwritten(self.folder, error) from error
-        return name
+        return LedgerFile(name, _digest(content))
 
-    def want(self, cells: Iterable[Cell]) -> None:
+    def want(self, cells: Iterable[StudyCell]) -> None:
         """Write down that these will be measured, so that whoever reads the folder knows that they wait."""
         self.want_keys((cell.id, "measured") for cell in cells)
 
@@ -159,7 +169,7 @@ class Store(Journal):
     def write_index(self) -> Path:
         """All rows in one file, for programs; those too that another process has added to the plan meanwhile."""
         path, now = self.folder / INDEX, open_study(self.folder)
-        content = msgspec.json.encode(_Index(format_version=INDEX_VERSION, title=now.plan.title, rows=now.rows))
+        content = msgspec.json.encode(_StudyIndex(format_version=INDEX_VERSION, title=now.plan.title, rows=now.rows))
         try:
             write_atomically(path, content, force=True)
         except BadFile as error:
@@ -180,15 +190,32 @@ class Store(Journal):
             self._locks = None
 
 
-def read(folder: str | Path) -> list[Row]:
+def read(folder: str | Path) -> list[StudyRow]:
     """What became of every cell of a study, in the order of its plan."""
     folder = Path(folder)
     if (folder / PLAN).is_file() and not (folder / JOURNAL).is_dir() and (folder / INDEX).is_file():
         return _rows_in(folder / INDEX)  # as results are passed on: without the journal
-    return open_study(folder).rows
+    store = open_study(folder)
+    damaged = store.damaged_ledgers()
+    return [store.row(cell, damaged) for cell in store.cells]
 
 
-def read_plan_in(folder: str | Path) -> Plan:
+def _damage_note(side: Side, damage: str, folder: Path) -> str:
+    if damage.startswith(UNREADABLE):
+        return f"the ledger of what was {side} {damage}: may you read it?"
+    where = "" if side == "estimated" else " where its device is"
+    return f"the ledger of what was {side} {damage}; it is made again{where} with: {shell('study', folder)}"
+
+
+UNREADABLE = "cannot be read"
+"""How the damage of a ledger begins that is there, and may be whole: it is left as it is."""
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_plan_in(folder: str | Path) -> StudyPlan:
     """The plan of a study's folder."""
     return _plan_in(Path(folder))
 
@@ -197,25 +224,25 @@ def is_study(path: Path) -> bool:
     return (path / PLAN).is_file() and ((path / JOURNAL).is_dir() or (path / INDEX).is_file())
 
 
-class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _StudyIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     format_version: int
     title: str
-    rows: list[Row]
+    rows: list[StudyRow]
 
 
-def _rows_in(path: Path) -> list[Row]:
+def _rows_in(path: Path) -> list[StudyRow]:
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Index)
+        index = msgspec.json.decode(path.read_bytes(), type=_StudyIndex)
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise BadFile(f"{path} is no index of a study: {error}; remove it, and it is written again") from None
-    if found.format_version != INDEX_VERSION:
+    if index.format_version != INDEX_VERSION:
         raise BadFile(
-            f"{path} has format {found.format_version}, and this rooflight reads {INDEX_VERSION}: use the "
+            f"{path} has format {index.format_version}, and this rooflight reads {INDEX_VERSION}: use the "
             "rooflight that wrote it"
         )
-    return [msgspec.structs.replace(row, values=values_now(row.values)) for row in found.rows]
+    return [msgspec.structs.replace(row, values=values_now(row.values)) for row in index.rows]
 
 
 def _begun(folder: Path) -> str:
@@ -233,12 +260,14 @@ def open_study(folder: Path) -> Store:
             f"{folder} is no study's folder: it has no {PLAN} and {JOURNAL}/; one is begun with `{_begun(folder)}`"
         )
     if not (folder / JOURNAL).is_dir():
-        raise BadFile(f"{folder} holds results without their journal: `rooflight report` shows them, and "
-                      f"`{shell('study', folder / PLAN, output='NEW')}` finds them anew")  # fmt: skip
+        raise BadFile(
+            f"{folder} holds results without their journal: `rooflight report` shows them, and "
+            f"`{shell('study', folder / PLAN, output='NEW')}` finds them anew"
+        )
     return Store(folder, _plan_in(folder))
 
 
-def begin(folder: Path, plan: Plan, text: str | None = None) -> Store:
+def begin(folder: Path, plan: StudyPlan, text: str | None = None) -> Store:
     """The folder of this plan, made or gone on with; `text`: the plan's file as it was given."""
     _make(folder)
     locks = Locks(folder / LOCK)
@@ -264,8 +293,8 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Another process may be writing the plan at this moment, under a name that begins so, or was killed doing it.
-        found = {name for name in _names(folder) if not name.startswith((f".{PLAN}.", f".{INDEX}."))}
-        others = sorted(found - {PLAN, JOURNAL, LEDGERS, LOCK, INDEX})
+        names = {name for name in _names(folder) if not name.startswith((f".{PLAN}.", f".{INDEX}."))}
+        others = sorted(names - {PLAN, JOURNAL, LEDGERS, LOCK, INDEX})
         if others and not (folder / PLAN).exists():
             raise BadFile(f"{folder} holds other things ({others[0]}): give a new or empty folder for the study")
         for name in (JOURNAL, LEDGERS):
@@ -276,11 +305,11 @@ def _make(folder: Path) -> None:
         raise BadFile(f"no permission to write into {folder}: give another folder")
 
 
-def _plan_in(folder: Path) -> Plan:
+def _plan_in(folder: Path) -> StudyPlan:
     return read_plan(folder / PLAN)[0]
 
 
-def _write_plan(folder: Path, plan: Plan, text: str | None) -> None:
+def _write_plan(folder: Path, plan: StudyPlan, text: str | None) -> None:
     write_atomically(folder / PLAN, (text or to_toml(plan)).encode(), force=True)
 
 

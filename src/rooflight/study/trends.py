@@ -1,18 +1,56 @@
-"""How a study's cells change with the batch: the form of time, memory and FLOPs, the knee, and when more gains nothing.
+"""What a study's cells show when one thing changes and the rest does not: how time, memory and FLOPs grow with the
+batch, the knee, when more gains nothing; devices, precisions, one GPU and many side by side, time against memory.
 
-What cannot be told (too few points, a knee outside them) is `None`, and beside it stands why.
+Two sides never stand in one ratio. What cannot be told (too few points, a knee outside them) is `None`, and beside it
+stands why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-from rooflight.study.cell import SIDES, Row, Side
-from rooflight.study.fitting import Fit, Knee, fit, knee
-from rooflight.study.series import OF_THE_DEVICE, At, grouped, shown, value, varying
-from rooflight.study.side_by_side import Front, Ratios, Scaling, fronts, ratios, scaling
+from rooflight.study.cell import SIDES, Side, StudyRow
+from rooflight.study.fitting import CurveFit, Knee, fit, knee
+
+Place = tuple[tuple[str, str | int | bool], ...]
+"""Coordinates that can be a key."""
+At = dict[str, str | int | bool]
+OF_THE_DEVICE = ("on", "gpus", "nodes", "parallel", "micro_batches", "pad")
+"""What an estimate does not depend on."""
+
+
+def place(row: StudyRow, *, without: Collection[str] = ()) -> Place:
+    return tuple(sorted((axis, value) for axis, value in row.cell.coordinates.items() if axis not in without))
+
+
+def grouped(rows: Sequence[StudyRow], *, without: Collection[str]) -> dict[Place, list[StudyRow]]:
+    """Rows that are equal but for these axes."""
+    groups: dict[Place, list[StudyRow]] = {}
+    for row in rows:
+        groups.setdefault(place(row, without=without), []).append(row)
+    return groups
+
+
+def value(row: StudyRow, quantity: str, side: Side) -> int | float | None:
+    return row.values.get(f"{quantity}.{side}")
+
+
+def varying(rows: Sequence[StudyRow]) -> tuple[str, ...]:
+    """The axes in which these rows differ; one that some of them do not have is one, too."""
+    places = [row.cell.coordinates for row in rows]
+    axes = dict.fromkeys(axis for place in places for axis in place)
+    return tuple(axis for axis in axes if len({place.get(axis) for place in places}) > 1)
+
+
+def shown(where: Place, axes: Collection[str]) -> At:
+    """What of a place must be said to tell it from the others."""
+    coordinates = dict(where)
+    return {axis: coordinates[axis] for axis in axes if axis in coordinates}
+
+
+# --- against the batch ---
 
 _FITTED = ("time", "gpu_busy", "memory", "flops", "bytes")
 ENOUGH = 0.95
@@ -28,14 +66,14 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     quantity: str
     side: Side
     points: tuple[tuple[int, int | float], ...]
-    fit: Fit | None
+    fit: CurveFit | None
     no_fit: str = ""
     knee: Knee | None = None
     """Of times only."""
     no_knee: str = ""
 
 
-class Gain(msgspec.Struct, frozen=True, kw_only=True):
+class ThroughputGain(msgspec.Struct, frozen=True, kw_only=True):
     """Samples a second against the batch."""
 
     at: At
@@ -52,79 +90,227 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest that is predicted not to."""
 
 
-class Trends(msgspec.Struct, frozen=True, kw_only=True):
-    against_batch: tuple[Trend, ...] = ()
-    throughput: tuple[Gain, ...] = ()
-    fronts: tuple[Front, ...] = ()
-    scaling: tuple[Scaling, ...] = ()
-    ratios: tuple[Ratios, ...] = ()
-
-
-def trends(rows: Sequence[Row]) -> Trends:
-    """All that a study shows when one thing changes and the rest does not."""
-    return Trends(
-        against_batch=tuple(against_batch(rows)),
-        throughput=tuple(gains(rows)),
-        fronts=tuple(fronts(rows)),
-        scaling=tuple(scaling(rows)),
-        ratios=tuple(one for axis in _ALONGSIDE for one in ratios(rows, axis)),
-    )
-
-
-def against_batch(rows: Sequence[Row]) -> list[Trend]:
+def against_batch(rows: Sequence[StudyRow]) -> list[Trend]:
     """Every curve of more than one batch."""
     axes = varying(rows)
-    found = []
+    curves = []
     for quantity in _FITTED:
         for side in SIDES:
             without = ("batch", *OF_THE_DEVICE) if side == "estimated" else ("batch",)
             for where, group in grouped(rows, without=without).items():
                 points = _points(group, quantity, side)
                 if len(points) > 1:
-                    found.append(_trend(shown(where, axes), quantity, side, points))
-    return found
+                    curves.append(_trend(shown(where, axes), quantity, side, points))
+    return curves
 
 
-def gains(rows: Sequence[Row]) -> list[Gain]:
+def gains(rows: Sequence[StudyRow]) -> list[ThroughputGain]:
     """Throughput of every series that has some."""
     axes = varying(rows)
-    found = []
+    series = []
     for side in SIDES:
         for where, group in grouped(rows, without=("batch",)).items():
             points = _points(group, "throughput", side)
             if len(points) > 1:
-                found.append(_gain(shown(where, axes), side, points, group))
-    return found
+                series.append(_gain(shown(where, axes), side, points, group))
+    return series
 
 
-def _points(rows: Sequence[Row], quantity: str, side: Side) -> tuple[tuple[int, int | float], ...]:
-    found = {row.cell.batch: one for row in rows if (one := value(row, quantity, side)) is not None}
-    return tuple(sorted(found.items()))
+def _points(rows: Sequence[StudyRow], quantity: str, side: Side) -> tuple[tuple[int, int | float], ...]:
+    by_batch = {row.cell.batch: number for row in rows if (number := value(row, quantity, side)) is not None}
+    return tuple(sorted(by_batch.items()))
 
 
 def _trend(at: At, quantity: str, side: Side, points: tuple[tuple[int, int | float], ...]) -> Trend:
-    made = fit(points)
-    if isinstance(made, str):
-        return Trend(at=at, quantity=quantity, side=side, points=points, fit=None, no_fit=made)
-    bend = knee(made, points) if quantity in ("time", "gpu_busy") else ""
-    told = (bend, "") if isinstance(bend, Knee) else (None, bend)
-    return Trend(at=at, quantity=quantity, side=side, points=points, fit=made, knee=told[0], no_knee=told[1])
+    curve = fit(points)
+    if isinstance(curve, str):
+        return Trend(at=at, quantity=quantity, side=side, points=points, fit=None, no_fit=curve)
+    bend = knee(curve, points) if quantity in ("time", "gpu_busy") else ""
+    known = (bend, "") if isinstance(bend, Knee) else (None, bend)
+    return Trend(at=at, quantity=quantity, side=side, points=points, fit=curve, knee=known[0], no_knee=known[1])
 
 
-def _gain(at: At, side: Side, points: tuple[tuple[int, int | float], ...], rows: Sequence[Row]) -> Gain:
-    told = {row.cell.batch: row.facts["fits"] for row in rows if "fits" in row.facts}
+def _gain(at: At, side: Side, points: tuple[tuple[int, int | float], ...], rows: Sequence[StudyRow]) -> ThroughputGain:
+    fits_at = {row.cell.batch: row.facts["fits"] for row in rows if "fits" in row.facts}
     # What is predicted for a step that does not fit is no gain.
-    real = [point for point in points if side != "predicted" or told.get(point[0]) != "no"] or points
+    real = [point for point in points if side != "predicted" or fits_at.get(point[0]) != "no"] or points
     best, most = max(real, key=lambda point: point[1])
     enough = next(batch for batch, rate in real if rate >= ENOUGH * most)
     open_end = enough == real[-1][0]
-    return Gain(
+    return ThroughputGain(
         at=at,
         side=side,
         points=points,
         best=best,
         enough=None if open_end else enough,
         no_enough=f"still gaining at {enough}" if open_end else "",
-        fits=max((batch for batch, fits in told.items() if fits == "yes"), default=None),
-        fits_not=min((batch for batch, fits in told.items() if fits == "no"), default=None),
+        fits=max((batch for batch, fits in fits_at.items() if fits == "yes"), default=None),
+        fits_not=min((batch for batch, fits in fits_at.items() if fits == "no"), default=None),
+    )
+
+
+# --- beside one another ---
+
+_COMPARED = ("time", "memory")
+
+
+class FrontPoint(msgspec.Struct, frozen=True, kw_only=True):
+    at: At
+    time_per_sample_s: float
+    memory_bytes: float
+    best: bool
+    """No other point is better in one of the two and not worse in the other."""
+
+
+class Front(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of a sample against memory of one device, of one model and step: what can be traded for what."""
+
+    at: At
+    side: Side
+    points: tuple[FrontPoint, ...]
+
+
+class WeakScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
+    gpus: int
+    parallel: str
+    batch: int
+    throughput: float
+    speedup: float
+    efficiency: float
+
+
+class WeakScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """The same step on more devices, each with its batch."""
+
+    at: At
+    side: Side
+    points: tuple[WeakScalingPoint, ...]
+    """The first is what the others are compared with."""
+
+
+class Ratios(msgspec.Struct, frozen=True, kw_only=True):
+    """One quantity at the values of one axis, everything else being equal."""
+
+    axis: str
+    at: At
+    quantity: str
+    side: Side
+    values: dict[str, float]
+    ratios: dict[str, float]
+    """To the first."""
+
+
+def fronts(rows: Sequence[StudyRow]) -> list[Front]:
+    """Of every model, step and device with more than one cell that has time and memory, and fits."""
+    axes = varying(rows)
+    kept = ("model", "step", "seq", "past", "on", "gpus", "parallel")
+    choices = [axis for axis in axes if axis not in kept]
+    without = {axis for row in rows for axis in row.cell.coordinates if axis not in kept}
+    traded = []
+    for side in SIDES:
+        for where, group in grouped(rows, without=without).items():
+            points = []
+            for row in group:
+                if side == "predicted" and value(row, "time", "measured") is not None:
+                    continue  # what was measured is told by the measurement
+                time, memory = value(row, "time", side), value(row, "memory", side)
+                fits = side != "predicted" or row.facts.get("fits") != "no"
+                if time is not None and memory is not None and time > 0 and fits:
+                    at = {axis: row.cell.coordinates[axis] for axis in choices if axis in row.cell.coordinates}
+                    points.append((at, time / (row.cell.batch * row.cell.gpus), float(memory)))
+            if len(points) > 1:
+                traded.append(Front(at=shown(where, axes), side=side, points=_front(points)))
+    return traded
+
+
+def _front(points: Sequence[tuple[At, float, float]]) -> tuple[FrontPoint, ...]:
+    front = []
+    least = float("inf")
+    for at, time, memory in sorted(points, key=lambda point: (point[2], point[1])):
+        front.append(FrontPoint(at=at, time_per_sample_s=time, memory_bytes=memory, best=time < least))
+        least = min(least, time)
+    return tuple(front)
+
+
+def scaling(rows: Sequence[StudyRow]) -> list[WeakScaling]:
+    """Every step that the study has on more than one number of devices."""
+    if len({row.cell.gpus for row in rows}) < 2:
+        return []
+    axes = varying(rows)
+    scaled = []
+    for side in SIDES:
+        for where, group in grouped(rows, without=("gpus", "parallel")).items():
+            rated = [
+                (row, rate)
+                for row in sorted(group, key=lambda row: row.cell.gpus)
+                if (rate := value(row, "throughput", side)) is not None and rate > 0
+            ]
+            if len({row.cell.gpus for row, _ in rated}) > 1:
+                scaled.append(WeakScaling(at=shown(where, axes), side=side, points=_scaled(rated)))
+    return scaled
+
+
+def _scaled(rated: Sequence[tuple[StudyRow, float]]) -> tuple[WeakScalingPoint, ...]:
+    base, base_rate = rated[0]
+    return tuple(
+        WeakScalingPoint(
+            gpus=row.cell.gpus,
+            parallel=row.cell.parallel or "",
+            batch=row.cell.batch,
+            throughput=rate,
+            speedup=rate / base_rate,
+            efficiency=rate / base_rate * base.cell.gpus / row.cell.gpus,
+        )
+        for row, rate in rated
+    )
+
+
+def ratios(rows: Sequence[StudyRow], axis: str) -> list[Ratios]:
+    """Along an axis of several values: each over the first, of one side."""
+    axes = varying(rows)
+    if axis not in axes:
+        return []
+    compared = []
+    for quantity in _COMPARED:
+        for side in SIDES:
+            for where, group in grouped(rows, without=(axis,)).items():
+                values: dict[str, float] = {}
+                for row in group:
+                    number = value(row, quantity, side)
+                    if number is not None and number > 0:
+                        values.setdefault(str(row.cell.coordinates.get(axis, "none")), number)
+                if len(values) > 1:
+                    first = next(iter(values.values()))
+                    compared.append(
+                        Ratios(
+                            axis=axis,
+                            at=shown(where, axes),
+                            quantity=quantity,
+                            side=side,
+                            values=values,
+                            ratios={name: number / first for name, number in values.items()},
+                        )
+                    )
+    return compared
+
+
+# --- all of it ---
+
+
+class Trends(msgspec.Struct, frozen=True, kw_only=True):
+    against_batch: tuple[Trend, ...] = ()
+    throughput: tuple[ThroughputGain, ...] = ()
+    fronts: tuple[Front, ...] = ()
+    scaling: tuple[WeakScaling, ...] = ()
+    ratios: tuple[Ratios, ...] = ()
+
+
+def trends(rows: Sequence[StudyRow]) -> Trends:
+    """All that a study shows when one thing changes and the rest does not."""
+    return Trends(
+        against_batch=tuple(against_batch(rows)),
+        throughput=tuple(gains(rows)),
+        fronts=tuple(fronts(rows)),
+        scaling=tuple(scaling(rows)),
+        ratios=tuple(beside for axis in _ALONGSIDE for beside in ratios(rows, axis)),
     )

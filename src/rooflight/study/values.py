@@ -6,16 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rooflight import summary
+from rooflight.analysis.cause import account
+from rooflight.analysis.flop_causes import explain_flops
+from rooflight.analysis.verdicts import step_verdict
 from rooflight.errors import RooflightError
+from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, Totals, is_inside, total
-from rooflight.measured import Measured
-from rooflight.measured import rows as measured_rows
-from rooflight.measured import step as measured_step
 from rooflight.metrics import FIT_WORDS, intensity, ratio
 from rooflight.study.cell import Side
+from rooflight.summary import measured_rows, measured_step
+from rooflight.summary.measured import Measured
 
 if TYPE_CHECKING:
-    from rooflight.explanation.verdicts import StepVerdict
+    from rooflight.analysis.verdicts import StepVerdict
     from rooflight.prediction.result import Prediction
 
 Number = int | float
@@ -27,11 +30,11 @@ LEAST_SHARE = 0.001
 def estimated(ledger: Ledger, layers: Sequence[str] = ()) -> Values:
     """What the mathematics says of the step and of some of its layers."""
     sums = total(ledger.ops)
-    found: dict[str, Number | None] = {**_of_totals(sums), "params": summary.params(ledger)}
+    numbers: dict[str, Number | None] = {**_of_totals(sums), "params": summary.params(ledger)}
     for row in summary.rows(ledger, "type"):
         if sums.flops and row.share is not None and row.share >= LEAST_SHARE and row.name.isidentifier():
-            found[f"share.{row.name}"] = row.share
-    values = _named(found, "estimated")
+            numbers[f"share.{row.name}"] = row.share
+    values = _named(numbers, "estimated")
     for row in _rows_of(ledger, layers):
         values |= _named({**_of_totals(row.totals), "params": row.params, "share": row.share}, "estimated", row.name)
     return values
@@ -43,60 +46,86 @@ def missing_layers(ledger: Ledger, layers: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{ledger.header.model} has no layer {layer}" for layer in layers if layer not in there)
 
 
-def predicted(found: Prediction, traced: Ledger | None = None,
-              layers: Sequence[str] = ()) -> tuple[Values, dict[str, str]]:  # fmt: skip
+def predicted(
+    prediction: Prediction, traced: Ledger | None = None, layers: Sequence[str] = ()
+) -> tuple[Values, dict[str, str]]:
     """The numbers of a prediction, and what it says in words. `traced`: the same ops, at any batch, to tell layers."""
-    memory = found.memory
-    values = _named({
-        "time": found.wall_time_s, "time_low": found.time_interval_s.low, "time_high": found.time_interval_s.high,
-        "gpu_busy": found.gpu_busy_s, "throughput": found.throughput, "tokens": found.tokens_per_s, "mfu": found.mfu,
-        "percent_of_roof": found.percent_of_roof if found.many is None else None, "gain": found.gain,
-        "kernels": found.kernels if found.many is None else None,
-        "memory": None if memory is None else memory.peak_allocated_bytes,
-        "reserved": None if memory is None else memory.peak_reserved_bytes,
-    }, "predicted")  # fmt: skip
-    times = found.op_times_s
+    memory = prediction.memory
+    values = _named(
+        {
+            "time": prediction.wall_time_s,
+            "time_low": prediction.time_interval_s.low,
+            "time_high": prediction.time_interval_s.high,
+            "gpu_busy": prediction.gpu_busy_s,
+            "throughput": prediction.throughput,
+            "tokens": prediction.tokens_per_s,
+            "mfu": prediction.mfu,
+            "percent_of_roof": prediction.percent_of_roof if prediction.many is None else None,
+            "gain": prediction.gain,
+            "kernels": prediction.kernels if prediction.many is None else None,
+            "memory": None if memory is None else memory.peak_allocated_bytes,
+            "reserved": None if memory is None else memory.peak_reserved_bytes,
+        },
+        "predicted",
+    )
+    times = prediction.op_times_s
     if traced is not None and len(traced.ops) == len(times):
         for layer in layers:
             inside = [time for op, time in zip(traced.ops, times, strict=True) if is_inside(op.module, layer)]
             values |= _named({"kernel_time": sum(inside) if inside else None}, "predicted", layer)
-    facts = {"device.predicted": found.device, "tier": found.tier}
-    if found.many is None:  # as percent of roof, it is of one GPU alone
-        facts["bound.predicted"] = found.bound
-    if found.fit is not None:
-        facts["fits"] = FIT_WORDS[found.fit]
+    facts = {"device.predicted": prediction.device, "tier": prediction.tier}
+    if prediction.many is None:  # as percent of roof, it is of one GPU alone
+        facts["bound.predicted"] = prediction.bound
+    if prediction.fit is not None:
+        facts["fits"] = FIT_WORDS[prediction.fit]
     return values, facts
 
 
 def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[str, str]]:
     """The numbers of a measurement, and what it says in words."""
-    found = Measured(ledger)
-    executed, moved = measured_step.executed_flops(found), measured_step.dram_bytes(found)
-    rates, used = measured_step.rates(found), measured_step.utilisation(found)
+    step = Measured(ledger)
+    executed, moved = measured_step.executed_flops(step), measured_step.dram_bytes(step)
+    rates, used = measured_step.rates(step), measured_step.utilisation(step)
     verdict = _verdict(ledger)
-    values = _named({
-        "flops": found.total.matrix_executed, "executed": executed, "bytes": moved,
-        "intensity": intensity(executed, moved),
-        "time": measured_step.wall_s(found), "gpu_busy": measured_step.busy_s(found),
-        "kernel_time": found.total.get("kernel_time_s"),
-        "throughput": rates.samples_per_s, "tokens": rates.tokens_per_s,
-        "memory": _of_step(found, "peak_allocated_bytes"), "reserved": _of_step(found, "peak_reserved_bytes"),
-        "mfu": None if used is None else used.mfu, "hfu": None if used is None else used.hfu,
-        "percent_of_roof": None if verdict is None else verdict.percent_of_roof,
-        "gain": None if verdict is None else verdict.gain, "kernels": found.total.get("kernels"),
-        "unexplained": _unexplained(ledger),
-    }, "measured")  # fmt: skip
+    values = _named(
+        {
+            "flops": step.total.matrix_executed,
+            "executed": executed,
+            "bytes": moved,
+            "intensity": intensity(executed, moved),
+            "time": measured_step.wall_s(step),
+            "gpu_busy": measured_step.busy_s(step),
+            "kernel_time": step.total.get("kernel_time_s"),
+            "throughput": rates.samples_per_s,
+            "tokens": rates.tokens_per_s,
+            "memory": _of_step(step, "peak_allocated_bytes"),
+            "reserved": _of_step(step, "peak_reserved_bytes"),
+            "mfu": None if used is None else used.mfu,
+            "hfu": None if used is None else used.hfu,
+            "percent_of_roof": None if verdict is None else verdict.percent_of_roof,
+            "gain": None if verdict is None else verdict.gain,
+            "kernels": step.total.get("kernels"),
+            "unexplained": _unexplained(ledger),
+        },
+        "measured",
+    )
     if layers:
         wanted = set(layers)
-        for row in measured_rows.rows(found):
+        for row in measured_rows.rows(step):
             if row.name in wanted:
                 sums = row.sums
-                values |= _named({
-                    "flops": sums.matrix_executed, "executed": sums.executed_flops, "bytes": sums.dram_bytes,
-                    "intensity": intensity(sums.executed_flops, sums.dram_bytes),
-                    "kernel_time": sums.get("kernel_time_s"),
-                    "kernels": sums.get("kernels"),
-                }, "measured", row.name)  # fmt: skip
+                values |= _named(
+                    {
+                        "flops": sums.matrix_executed,
+                        "executed": sums.executed_flops,
+                        "bytes": sums.dram_bytes,
+                        "intensity": intensity(sums.executed_flops, sums.dram_bytes),
+                        "kernel_time": sums.get("kernel_time_s"),
+                        "kernels": sums.get("kernels"),
+                    },
+                    "measured",
+                    row.name,
+                )
     bound = "" if verdict is None else verdict.bound or ""
     facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", "bound.measured": bound}
     return values, {name: text for name, text in facts.items() if text}
@@ -104,18 +133,12 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
 
 def _unexplained(ledger: Ledger) -> float | None:
     """Op by op, without signs: what is too much in one op does not make up for what is missing in another."""
-    from rooflight.explanation.cause import account
-    from rooflight.explanation.flops import explain_flops
-
     rows = explain_flops(ledger)
     return ratio(account(rows).unexplained_gross, account(rows).asked) if rows else None
 
 
 def _verdict(ledger: Ledger) -> StepVerdict | None:
     """What `rooflight compare` says of it; nothing where the device is not in the database."""
-    from rooflight.explanation.verdicts import step_verdict
-    from rooflight.hardware.devices import recognise_name
-
     if recognise_name(ledger.header.device) is None:
         return None
     try:
@@ -125,17 +148,22 @@ def _verdict(ledger: Ledger) -> StepVerdict | None:
 
 
 def _of_totals(sums: Totals) -> dict[str, Number | None]:
-    return {"flops": sums.flops, "macs": sums.macs, "other_flops": sums.other_flops, "bytes": sums.bytes,
-            "intensity": sums.intensity}  # fmt: skip
+    return {
+        "flops": sums.flops,
+        "macs": sums.macs,
+        "other_flops": sums.other_flops,
+        "bytes": sums.bytes,
+        "intensity": sums.intensity,
+    }
 
 
-def _rows_of(ledger: Ledger, layers: Sequence[str]) -> Iterable[summary.Row]:
+def _rows_of(ledger: Ledger, layers: Sequence[str]) -> Iterable[summary.SummaryRow]:
     wanted = set(layers)
     return [row for row in summary.rows(ledger, "module") if row.name in wanted] if wanted else []
 
 
-def _of_step(found: Measured, name: str) -> Number | None:
-    value = found.step.get(name)
+def _of_step(step: Measured, name: str) -> Number | None:
+    value = step.step.get(name)
     return None if value is None else value.value
 
 

@@ -15,27 +15,33 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rooflight import formatting
 from rooflight.errors import BadInput, OutOfMemory, RooflightError
 from rooflight.files import load
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.ledger import Ledger
-from rooflight.measured.step import main_precision
+from rooflight.measurement.api import measure
+from rooflight.prediction.api import predict
+from rooflight.prediction.resolve_devices import device_of
 from rooflight.study import values
-from rooflight.study.cell import Cell, Row, Side
-from rooflight.study.commands import measure_command
+from rooflight.study.cell import Side, StudyCell, StudyRow
+from rooflight.study.journal import JournalEntry, StoreBroken, done, failed, key_of, lock_of
 from rooflight.study.machine import is_here, place_of
 from rooflight.study.plan import is_of_this_machine
-from rooflight.study.store import Entry, Store, StoreBroken, done, failed, key_of, lock_of, open_study, step_of
-from rooflight.study.traced import Traced, estimated, traced_once
+from rooflight.study.shared_trace import SharedTrace, estimated, traced_once
+from rooflight.study.store import Store, open_study
+from rooflight.summary.measured import Measured
+from rooflight.summary.measured_step import main_precision
+from rooflight.summary.reliability import doubt
 
 if TYPE_CHECKING:
     from rooflight.prediction.result import Predictions
 
-Told = Callable[[], None]
+Wrote = Callable[[], None]
 """Called whenever something has been written down."""
 
 
-def run_cell(folder: Path, cell_id: str) -> Row:
+def run_cell(folder: Path, cell_id: str) -> StudyRow:
     """All that one cell asks for and this machine can do. What others are doing at this moment is waited for."""
     store = open_study(Path(folder))
     try:
@@ -51,7 +57,9 @@ def run_cell(folder: Path, cell_id: str) -> Row:
         store.close()
 
 
-def run_side(store: Store, cells: Sequence[Cell], side: Side, *, wait: bool = False, told: Told | None = None) -> None:
+def run_side(
+    store: Store, cells: Sequence[StudyCell], side: Side, *, wait: bool = False, wrote: Wrote | None = None
+) -> None:
     """One side of cells that differ in their batch alone; those that others have at this moment are left to them, or
     waited for."""
     names = {lock_of(key_of(cell, side)): cell for cell in cells}
@@ -65,32 +73,34 @@ def run_side(store: Store, cells: Sequence[Cell], side: Side, *, wait: bool = Fa
         store.refresh(surely=True)  # somebody may have done it before the lock was ours
         left = [names[name] for name in ours if store.is_open(key_of(names[name], side))]
         if left:
-            _DO[side](store, left, told or (lambda: None))
+            _DO[side](store, left, wrote or (lambda: None))
     finally:
         for name in ours:
             store.locks.give(name)
 
 
-def _keep(store: Store, entries: Iterable[Entry], told: Told) -> None:
+def _keep(store: Store, entries: Iterable[JournalEntry], wrote: Wrote) -> None:
     store.record(entries)
-    told()
+    wrote()
 
 
-def _check_batch(cell: Cell, found: int | None) -> None:
+def _check_batch(cell: StudyCell, batch: int | None) -> None:
     """A factory that makes its own inputs has a batch of its own, and no number of it belongs into another's cell."""
-    if found not in (None, cell.batch):
-        raise BadInput(f"the inputs that {cell.model} makes have a batch of {found}, and the cell one of {cell.batch}: "
-                       "give the factory a parameter `batch` to make them by")  # fmt: skip
+    if batch not in (None, cell.batch):
+        raise BadInput(
+            f"the inputs that {cell.model} makes have a batch of {batch}, and the cell one of {cell.batch}: "
+            "give the factory a parameter `batch` to make them by"
+        )
 
 
 # --- estimates ---
 
 
-def _estimate(store: Store, cells: Sequence[Cell], told: Told) -> None:
+def _estimate(store: Store, cells: Sequence[StudyCell], wrote: Wrote) -> None:
     """One trace for all batches, except that of one sample, where some models skip sums over the batch."""
-    steps = list({step_of(cell).id: step_of(cell) for cell in cells}.values())
+    steps = list({cell.alone.id: cell.alone for cell in cells}.values())
     many = [cell for cell in steps if cell.batch > 1]
-    traced: Traced | None = None
+    traced: SharedTrace | None = None
     if len(many) > 1:
         with suppress(Exception):  # then each for itself: what is wrong is said of the batch that was asked for
             traced = traced_once(many)
@@ -99,37 +109,37 @@ def _estimate(store: Store, cells: Sequence[Cell], told: Told) -> None:
         try:
             ledger = traced.at(cell) if traced is not None and cell.batch > 1 else estimated(cell)
             _check_batch(cell, ledger.header.batch)
-            found = values.estimated(ledger, store.plan.layers)
+            numbers = values.estimated(ledger, store.plan.layers)
             notes = (*ledger.header.notes, *values.missing_layers(ledger, store.plan.layers))
         except Exception as error:
-            _keep(store, [failed(cell, "estimated", reason_of(error), seconds=time.perf_counter() - began)], told)
+            _keep(store, [failed(cell, "estimated", reason_of(error), seconds=time.perf_counter() - began)], wrote)
             continue
-        name = store.save_ledger(ledger, cell, "estimated")
-        entry = done(cell, "estimated", values=found, notes=notes, ledger=name, seconds=time.perf_counter() - began)
-        _keep(store, [entry], told)
+        file = store.save_ledger(ledger, cell, "estimated")
+        entry = done(cell, "estimated", values=numbers, notes=notes, ledger=file, seconds=time.perf_counter() - began)
+        _keep(store, [entry], wrote)
 
 
 # --- predictions ---
 
 
-def _predict(store: Store, cells: Sequence[Cell], told: Told) -> None:
+def _predict(store: Store, cells: Sequence[StudyCell], wrote: Wrote) -> None:
     """All batches at once, again but for that of one sample; one by one where that fails."""
-    for some in ([cell for cell in cells if cell.batch > 1], [cell for cell in cells if cell.batch == 1]):
-        if not some:
+    for together in ([cell for cell in cells if cell.batch > 1], [cell for cell in cells if cell.batch == 1]):
+        if not together:
             continue
         try:
-            entries = _predicted(store, some)
+            entries = _predicted(store, together)
         except Exception:
-            if len(some) == 1:
-                entries = [_predicted_or_why(store, some[0])]
+            if len(together) == 1:
+                entries = [_predicted_or_why(store, together[0])]
             else:
-                for cell in some:
-                    _keep(store, [_predicted_or_why(store, cell)], told)
+                for cell in together:
+                    _keep(store, [_predicted_or_why(store, cell)], wrote)
                 continue
-        _keep(store, entries, told)
+        _keep(store, entries, wrote)
 
 
-def _predicted_or_why(store: Store, cell: Cell) -> Entry:
+def _predicted_or_why(store: Store, cell: StudyCell) -> JournalEntry:
     began = time.perf_counter()
     try:
         return _predicted(store, [cell])[0]
@@ -140,11 +150,9 @@ def _predicted_or_why(store: Store, cell: Cell) -> Entry:
         return failed(cell, "predicted", reason_of(error), seconds=seconds)
 
 
-def _undescribed(cell: Cell) -> str | None:
+def _undescribed(cell: StudyCell) -> str | None:
     """Why nothing can be predicted for the device of this machine, where nobody has calibrated it: no failure, for
     nobody named it."""
-    from rooflight.prediction.asked import device_of
-
     if cell.on is None or not is_of_this_machine(cell.on):
         return None
     try:
@@ -154,17 +162,15 @@ def _undescribed(cell: Cell) -> str | None:
     return None
 
 
-def _predicted(store: Store, cells: Sequence[Cell]) -> list[Entry]:
-    from rooflight.prediction.api import predict
-
+def _predicted(store: Store, cells: Sequence[StudyCell]) -> list[JournalEntry]:
     began, first, layers = time.perf_counter(), cells[0], store.plan.layers
     assert first.on is not None
     # However many batches there are: the gain is a quantity of every cell.
-    found = predict(first.at([cell.batch for cell in cells]), on=[first.on], advice=True, find_savings=False)
-    traced = _ops_of(store, first, found) if layers else None
+    predictions = predict(first.at([cell.batch for cell in cells]), on=[first.on], advice=True, find_savings=False)
+    traced = _ops_of(store, first, predictions) if layers else None
     seconds = (time.perf_counter() - began) / len(cells)
     entries = []
-    for cell, row in zip(cells, found, strict=True):
+    for cell, row in zip(cells, predictions, strict=True):
         _check_batch(cell, row.batch)
         numbers, facts = values.predicted(row, traced, layers)
         notes = () if row.memory is None or row.memory.fits else (_too_large(row),)
@@ -172,16 +178,16 @@ def _predicted(store: Store, cells: Sequence[Cell]) -> list[Entry]:
     return entries
 
 
-def _ops_of(store: Store, cell: Cell, found: Predictions) -> Ledger:
+def _ops_of(store: Store, cell: StudyCell, predictions: Predictions) -> Ledger:
     """The ops that were predicted: as they were estimated where that is the same, traced for the device where not."""
-    entry, target = store.entry(key_of(cell, "estimated")), found.header.target
-    if entry is not None and entry.ledger:
+    entry, target = store.entry(key_of(cell, "estimated")), predictions.header.target
+    if entry is not None and store.is_intact(entry):
         with suppress(RooflightError):
             saved = _saved(store.folder / entry.ledger)
-            same = not store.plan.layers and found.precisions == (main_precision(saved),)
+            same = not store.plan.layers and predictions.precisions == (main_precision(saved),)
             if same or saved.header.target == target:
                 return saved
-    return estimated(step_of(cell), target=target)
+    return estimated(cell.alone, target=target)
 
 
 @lru_cache(maxsize=4)
@@ -191,17 +197,17 @@ def _saved(path: Path) -> Ledger:
 
 
 def _too_large(row: Any) -> str:
-    from rooflight import units
-
     memory = row.memory
-    return (f"does not fit {row.device}: it needs {units.bytes_(memory.device_bytes)} of "
-            f"{units.bytes_(memory.usable_bytes)}")  # fmt: skip
+    return (
+        f"does not fit {row.device}: it needs {formatting.bytes_(memory.device_bytes)} of "
+        f"{formatting.bytes_(memory.usable_bytes)}"
+    )
 
 
 # --- measurements ---
 
 
-def _measure(store: Store, cells: Sequence[Cell], told: Told) -> None:
+def _measure(store: Store, cells: Sequence[StudyCell], wrote: Wrote) -> None:
     for cell in cells:
         began = time.perf_counter()
         try:
@@ -210,44 +216,43 @@ def _measure(store: Store, cells: Sequence[Cell], told: Told) -> None:
             _check_device(cell, ledger.header.device)
             numbers, facts = values.measured(ledger, store.plan.layers)
         except Exception as error:
-            _keep(store, [failed(cell, "measured", reason_of(error), seconds=time.perf_counter() - began)], told)
+            _keep(store, [failed(cell, "measured", reason_of(error), seconds=time.perf_counter() - began)], wrote)
             continue
-        name = store.save_ledger(ledger, cell, "measured")
-        entry = done(cell, "measured", values=numbers, facts=facts, notes=(*_doubt(ledger), *ledger.header.notes),
-                     ledger=name,
-                     seconds=time.perf_counter() - began)  # fmt: skip
-        _keep(store, [entry], told)
+        file = store.save_ledger(ledger, cell, "measured")
+        entry = done(
+            cell,
+            "measured",
+            values=numbers,
+            facts=facts,
+            notes=(*filter(None, [doubt(Measured(ledger))]), *ledger.header.notes),
+            ledger=file,
+            seconds=time.perf_counter() - began,
+        )
+        _keep(store, [entry], wrote)
 
 
-def _doubt(ledger: Ledger) -> tuple[str, ...]:
-    """What `rooflight report` says on top of a run whose times cannot be trusted."""
-    from rooflight.measured import Measured
-    from rooflight.reporting.measure_text import doubt
-
-    said = doubt(Measured(ledger))
-    return (said,) if said else ()
-
-
-def _measured(cell: Cell, repeat: int) -> Ledger:
-    from rooflight.measurement.api import measure
-
+def _measured(cell: StudyCell, repeat: int) -> Ledger:
     where = place_of(cell.on)
-    return measure(cell, device=where, repeat=repeat, command=measure_command(cell, where))
+    return measure(cell, device=where, repeat=repeat, command=cell.command("measure", on=where))
 
 
-def _check_device(cell: Cell, ran_on: str | None) -> None:
+def _check_device(cell: StudyCell, ran_on: str | None) -> None:
     """torch takes the GPU that comes first for it: where a cell names its device, it must have been that one."""
     if cell.on is None or is_of_this_machine(cell.on):
         return
-    found, wanted = recognise_name(ran_on), find(cell.on)
-    if found is None or found.name != wanted.name:
-        raise BadInput(f"it ran on {ran_on or 'an unknown device'}, which is no {wanted.title}: choose the GPU with "
-                       "CUDA_VISIBLE_DEVICES; CUDA_DEVICE_ORDER=PCI_BUS_ID makes its numbers nvidia-smi's")  # fmt: skip
+    ran, wanted = recognise_name(ran_on), find(cell.on)
+    if ran is None or ran.name != wanted.name:
+        raise BadInput(
+            f"it ran on {ran_on or 'an unknown device'}, which is no {wanted.title}: choose the GPU with "
+            "CUDA_VISIBLE_DEVICES; CUDA_DEVICE_ORDER=PCI_BUS_ID makes its numbers nvidia-smi's"
+        )
 
 
-_DO: dict[Side, Callable[[Store, Sequence[Cell], Told], None]] = {
-    "estimated": _estimate, "predicted": _predict, "measured": _measure,
-}  # fmt: skip
+_DO: dict[Side, Callable[[Store, Sequence[StudyCell], Wrote], None]] = {
+    "estimated": _estimate,
+    "predicted": _predict,
+    "measured": _measure,
+}
 
 
 _NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "not enough memory", "out of memory")
@@ -258,7 +263,7 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, StoreBroken):
         raise error
     text = " ".join(str(error).split())
-    memory = any(isinstance(one, (MemoryError, torch.OutOfMemoryError, OutOfMemory)) for one in _causes(error))
+    memory = any(isinstance(cause, (MemoryError, torch.OutOfMemoryError, OutOfMemory)) for cause in _causes(error))
     if memory or any(sign in text for sign in _NO_MEMORY):
         said = text or "the machine has no more of it"
         return said if said.startswith("out of memory") else f"out of memory: {said}"
@@ -268,7 +273,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or found.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from rooflight.errors import BadInput
-from rooflight.trace.precision import torch_dtype
+from rooflight.models.dtypes import torch_dtype
 
 LOWER = frozenset(
     """conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu addmm addmv
@@ -75,7 +75,7 @@ def autocast_as_now() -> Callable[[], AbstractContextManager[None]]:
 
 @contextmanager
 def _as_modes(dtype: torch.dtype | None) -> Iterator[None]:
-    levels = _Levels()
+    levels = _AutocastNesting()
     _open.append(levels)
     try:
         with _contexts_of_the_model(levels), levels.at(dtype):
@@ -84,7 +84,7 @@ def _as_modes(dtype: torch.dtype | None) -> Iterator[None]:
         _open.pop()
 
 
-class _Levels:
+class _AutocastNesting:
     """The nesting of autocast contexts. Only inside one is the mode active: it costs the fast path of attention."""
 
     def __init__(self) -> None:
@@ -118,20 +118,25 @@ class _Levels:
             self.pop()
 
 
-_open: list[_Levels] = []
+_open: list[_AutocastNesting] = []
 """Of this step, innermost last."""
 
 
 @contextmanager
-def _contexts_of_the_model(levels: _Levels) -> Iterator[None]:
+def _contexts_of_the_model(levels: _AutocastNesting) -> Iterator[None]:
     """`torch.autocast("cuda")` in a model's forward, which a torch without CUDA would switch off with a warning.
 
     A model that asks for its tensors' own device gets "meta", which stands for the target here.
     """
     original = autocast.__init__, autocast.__enter__, autocast.__exit__
 
-    def init(self: Any, device_type: str, dtype: torch.dtype | None = None, enabled: bool = True,
-             cache_enabled: bool | None = None) -> None:  # fmt: skip
+    def init(
+        self: Any,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
         if device_type not in ("cuda", "meta"):
             original[0](self, device_type, dtype, enabled, cache_enabled)
             return
@@ -169,8 +174,8 @@ class _Autocast(TorchFunctionMode):
         super().__init__()
         self.dtype = dtype
         self._low = dtype or torch.float32
-        # The weight is kept beside its cast, so that its id cannot pass to another tensor.
         self._cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """By the id of the weight, and with the weight, so that the id stays its own."""
         # Some functions (max_pool2d) hand themselves over once more from within: then they just run.
         self._opening: set[Any] = set()
 
@@ -241,8 +246,14 @@ def _by_class(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return not target.is_floating_point() and not smoothing
 
 
-def _cross_entropy(input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1,
-                   ignore_index: int = -100, label_smoothing: float = 0.0) -> torch.Tensor:  # fmt: skip
+def _cross_entropy(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
     scores = torch.log_softmax(input, 1 if input.dim() > 1 else 0, dtype=input.dtype)
     weight = None if weight is None else weight.float()
     loss: torch.Tensor = torch._C._nn.nll_loss_nd(scores.float(), target, weight, reduction, ignore_index)  # type: ignore[arg-type]

@@ -34,18 +34,19 @@ _IN_A_NODE = {
 _IN_THIS_NODE = {
     "BinaryCrossEntropyWithLogitsBackward0": {aten.sub.Tensor: aten.sub_.Tensor, aten.mul.Tensor: aten.mul_.Tensor},
 }
-_SELECTING = {
-    f"{name}Backward0" for name in ("Max", "Min", "Sort", "Topk", "Kthvalue", "Mode")
-} | {"MedianBackward1"}  # fmt: skip
+_SELECTING = {f"{name}Backward0" for name in ("Max", "Min", "Sort", "Topk", "Kthvalue", "Mode")} | {"MedianBackward1"}
 """Nodes whose zeros are `zeros`, and `new_zeros` without data."""
 _MAY_BE_IN_PLACE = {
-    _ADD, aten.new_zeros.default, aten.index_put.default, *_IN_A_NODE,
+    _ADD,
+    aten.new_zeros.default,
+    aten.index_put.default,
+    *_IN_A_NODE,
     *(function for own in _IN_THIS_NODE.values() for function in own),
-}  # fmt: skip
+}
 _is_dense = aten.is_non_overlapping_and_dense.default
 
 
-class InPlace:
+class InPlaceCalls:
     """Follows which node of autograd made which tensor, to tell the engine's sums from those in a node's formula."""
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ def interception_for(tensors: Iterable[torch.Tensor]) -> Interception:
 @contextmanager
 def as_a_mode(handler: Handler) -> Iterator[None]:
     """For fake tensors and other subclasses with a dispatch of their own: only a mode sees calls before they do."""
-    with _Mode(handler):
+    with _HandOverMode(handler):
         yield
 
 
@@ -153,7 +153,7 @@ def _without_inference_mode(function: Any, args: tuple[Any, ...], kwargs: dict[s
         return function(*args, **kwargs)
 
 
-class _Mode(TorchDispatchMode):
+class _HandOverMode(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # torch would import Dynamo (seconds) at the first op, to keep it from compiling this method. Compiled code

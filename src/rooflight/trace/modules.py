@@ -15,7 +15,7 @@ from torch.autograd import _get_sequence_nr
 from torch.utils._pytree import tree_leaves
 
 from rooflight.ledger import LOSS, Dtype, Module
-from rooflight.trace.precision import dtype_name
+from rooflight.models.dtypes import dtype_name
 
 Place = tuple[str, int]
 """Path of a module, and which call of it."""
@@ -33,10 +33,15 @@ class ModuleTracker:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = list(model.modules())  # as they are before the step: a forward may add some and drop others
+        # As they are before the step: a forward may add some and drop others. What is known by its id is held here, so
+        # that the id stays its own.
+        self._modules = list(model.modules())
+        self._parameters = list(model.parameters())
         # A compiled module wraps the original under this name; users know the original's paths.
-        self._paths = {id(module): original_name(path).removesuffix("_orig_mod").rstrip(".")
-                       for path, module in model.named_modules()}  # fmt: skip
+        self._paths = {
+            id(module): original_name(path).removesuffix("_orig_mod").rstrip(".")
+            for path, module in model.named_modules()
+        }
         self._calls: Counter[str] = Counter()
         self._forward_calls: Counter[str] = Counter()
         self._stack: list[Place] = [("", 0)]
@@ -160,10 +165,18 @@ class ModuleTracker:
                 buffer_bytes += buffer.numel() * buffer.element_size()
         inputs, outputs, dtypes = self._shapes.get(path, ((), (), ()))
         return Module(
-            path=path, type=type(module).__name__, params=params, trainable_params=trainable, param_bytes=param_bytes,
-            buffer_bytes=buffer_bytes, tied=tuple(tied), calls=self._forward_calls[path], inputs=inputs,
-            outputs=outputs, output_dtypes=dtypes,
-        )  # fmt: skip
+            path=path,
+            type=type(module).__name__,
+            params=params,
+            trainable_params=trainable,
+            param_bytes=param_bytes,
+            buffer_bytes=buffer_bytes,
+            tied=tuple(tied),
+            calls=self._forward_calls[path],
+            inputs=inputs,
+            outputs=outputs,
+            output_dtypes=dtypes,
+        )
 
 
 def original_name(name: str) -> str:

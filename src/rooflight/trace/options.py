@@ -41,8 +41,9 @@ class TraceOptions:
     command: str = ""
 
     @classmethod
-    def of(cls, spec: StepSpec, *, on: TensorKind = "meta", target: str = "cuda", rank: int = 0,
-           command: str = "") -> TraceOptions:  # fmt: skip
+    def of(
+        cls, spec: StepSpec, *, on: TensorKind = "meta", target: str = "cuda", rank: int = 0, command: str = ""
+    ) -> TraceOptions:
         """As the step's description says."""
         if on not in get_args(TensorKind):
             raise BadInput(f"--on names the tensors of a trace: {', '.join(get_args(TensorKind))}, not {on!r}")

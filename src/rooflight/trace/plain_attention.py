@@ -16,7 +16,7 @@ _HIGHEST = 1 << 62
 """Accumulations of gradients all carry the highest number: they are of no call."""
 
 
-class _Calls:
+class _AttentionCalls:
     """Of one trace. Autograd numbers its nodes: those of a call lie between the numbers before and after it."""
 
     def __init__(self) -> None:
@@ -24,14 +24,14 @@ class _Calls:
         self.inside = False
 
 
-_calls = _Calls()  # of the trace that runs: there is one at a time
+_calls = _AttentionCalls()  # of the trace that runs: there is one at a time
 
 
 @contextmanager
 def calls_followed() -> Iterator[None]:
     """Around a trace."""
     global _calls
-    before, _calls = _calls, _Calls()
+    before, _calls = _calls, _AttentionCalls()
     try:
         yield
     finally:

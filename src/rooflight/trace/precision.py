@@ -1,4 +1,4 @@
-"""Names of dtypes, and the precision that arithmetic really runs in on the target."""
+"""The precision that arithmetic really runs in on the target."""
 
 from __future__ import annotations
 
@@ -7,42 +7,26 @@ from contextlib import contextmanager
 
 import torch
 
-from rooflight.errors import BadInput
-from rooflight.ledger import Dtype, MathModes, Tensor
+from rooflight.ledger import DTYPE_BYTES, Dtype, MathModes, Tensor
+from rooflight.models.dtypes import FLOATS
 from rooflight.trace.target import Target
 
-DTYPE_NAMES: dict[torch.dtype, Dtype] = {
-    torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
-    torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2",
-    torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8", torch.uint8: "uint8",
-    torch.uint16: "uint16", torch.uint32: "uint32", torch.uint64: "uint64",
-    torch.bool: "bool", torch.complex32: "complex32", torch.complex64: "complex64", torch.complex128: "complex128",
-}  # fmt: skip
-
-_FLOATS = {"fp64", "fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2"}
-_CONVOLUTIONS = {"aten::convolution", "aten::convolution_backward", "aten::cudnn_convolution", "aten::_cudnn_rnn",
-                 "aten::_cudnn_rnn_backward"}  # fmt: skip
-_ATTENTION = ("aten::_scaled_dot_product_", "aten::_flash_attention_", "aten::_efficient_attention_",
-              "aten::_cudnn_attention_")  # fmt: skip
+_CONVOLUTIONS = {
+    "aten::convolution",
+    "aten::convolution_backward",
+    "aten::cudnn_convolution",
+    "aten::_cudnn_rnn",
+    "aten::_cudnn_rnn_backward",
+}
+_ATTENTION = (
+    "aten::_scaled_dot_product_",
+    "aten::_flash_attention_",
+    "aten::_efficient_attention_",
+    "aten::_cudnn_attention_",
+)
 _MATMULS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::linear",
             "aten::_addmm_activation", "aten::_native_multi_head_attention",
             "aten::_transformer_encoder_layer_fwd"}  # fmt: skip
-
-
-def dtype_name(dtype: torch.dtype) -> Dtype:
-    try:
-        return DTYPE_NAMES[dtype]
-    except KeyError:
-        raise BadInput(
-            f"tensors of {dtype} are not supported; convert the model to one of {', '.join(sorted(_FLOATS))}"
-        ) from None
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    for dtype, known in DTYPE_NAMES.items():
-        if known == name:
-            return dtype
-    raise BadInput(f"unknown dtype {name!r}; known: {', '.join(sorted(_FLOATS))}")
 
 
 def math_modes(target: Target) -> MathModes:
@@ -77,17 +61,14 @@ def effective_precision(packet: str, tensors: Sequence[Tensor], modes: MathModes
 
     Fused attention computes in its inputs' type; the sums of rows that it keeps for backward are always fp32.
     """
-    precision = ""
+    precision: Dtype | None = None
     if packet.startswith(_ATTENTION):
         tensors = tensors[:1]
     for tensor in tensors:
-        if tensor.dtype in _FLOATS and (not precision or tensor.itemsize > _SIZES[precision]):
+        if tensor.dtype in FLOATS and (not precision or tensor.itemsize > DTYPE_BYTES[precision]):
             precision = tensor.dtype
     if precision == "fp32" and (
         (modes.tf32_conv and packet in _CONVOLUTIONS) or (modes.tf32_matmul and packet in _MATMULS)
     ):
         return "tf32"
     return precision or (tensors[0].dtype if tensors else "")
-
-
-_SIZES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}

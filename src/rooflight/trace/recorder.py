@@ -17,19 +17,20 @@ from torch._C import _current_autograd_node
 from torch.utils._pytree import tree_map_only
 
 from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tensor
-from rooflight.trace.in_place import InPlace
+from rooflight.models.dtypes import DTYPE_NAMES
+from rooflight.trace.in_place import InPlaceCalls
 from rooflight.trace.interception import Interception, below_autograd
 from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.plain_attention import call_of
-from rooflight.trace.precision import DTYPE_NAMES, effective_precision
-from rooflight.trace.shortcuts import Shortcuts
+from rooflight.trace.precision import effective_precision
+from rooflight.trace.shape_cache import ShapeCache
 from rooflight.trace.storages import Storages
 
 _RESHAPED = "aten::_reshape_alias"
 _OUR_NAMESPACES_TO_DROP = ("profiler", "prim")
 
 
-class _Signature:
+class _OpSignature:
     """What an operator's schema says, read once."""
 
     __slots__ = ("arguments", "dropped", "mutated", "name", "packet", "pure")
@@ -62,9 +63,17 @@ class Observer(Protocol):
 class Recorder:
     """Records ops while it is entered. `phase` is set by whoever runs the step."""
 
-    def __init__(self, tracker: ModuleTracker, *, device: str, modes: MathModes, rank: int = 0,
-                 stand_ins: Mapping[Any, Callable[..., Any]] | None = None, observer: Observer | None = None,
-                 interception: Interception = below_autograd) -> None:  # fmt: skip
+    def __init__(
+        self,
+        tracker: ModuleTracker,
+        *,
+        device: str,
+        modes: MathModes,
+        rank: int = 0,
+        meta_kernels: Mapping[Any, Callable[..., Any]] | None = None,
+        observer: Observer | None = None,
+        interception: Interception = below_autograd,
+    ) -> None:
         self.ops: list[Op] = []
         self.phase: Phase = "forward"
         self.storages = Storages(self.ops.__len__, device)
@@ -73,10 +82,10 @@ class Recorder:
         self._modes = modes
         self._rank = rank
         self._ordinals: Counter[tuple[str, str, int, str]] = Counter()
-        self._signatures: dict[Any, _Signature] = {}
-        self._stand_ins = stand_ins or {}
-        self._shortcuts = Shortcuts()
-        self._in_place = InPlace() if device == "meta" else None
+        self._signatures: dict[Any, _OpSignature] = {}
+        self._meta_kernels = meta_kernels or {}
+        self._shapes = ShapeCache()
+        self._in_place = InPlaceCalls() if device == "meta" else None
         self._observer = observer
         self._interception = interception
         self._entered = ExitStack()
@@ -95,7 +104,7 @@ class Recorder:
             func, args, kwargs = self._in_place.plainly((func, args, kwargs), node)
         signature = self._signatures.get(func)
         if signature is None:
-            signature = self._signatures[func] = _Signature(func)
+            signature = self._signatures[func] = _OpSignature(func)
         if signature.dropped:
             return func(*args, **kwargs)
         # Inputs are described before the call: an op in place may change their shape or storage.
@@ -118,10 +127,10 @@ class Recorder:
         return result
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, pure: bool) -> Any:
-        func = self._stand_ins.get(func, func)
+        func = self._meta_kernels.get(func, func)
         try:
             if pure and self._device == "meta":
-                return self._shortcuts.run(func, args, kwargs)
+                return self._shapes.run(func, args, kwargs)
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
             # Constants that live on the CPU (masks, tables) meet tensors without data: give up their data too.
@@ -130,7 +139,7 @@ class Recorder:
             args, kwargs = tree_map_only(torch.Tensor, _to_meta, (args, kwargs))
             return func(*args, **kwargs)
 
-    def _arguments(self, signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Arg]:
+    def _arguments(self, signature: _OpSignature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Arg]:
         described: dict[str, Arg] = {}
         for name, value in zip(signature.arguments, args, strict=False):
             if value is not None:
@@ -159,7 +168,7 @@ class Recorder:
             return [self.storages.describe(v) if isinstance(v, torch.Tensor) else _scalar(v) for v in value]
         return _scalar(value)
 
-    def _write(self, signature: _Signature, described: dict[str, Arg], result: Any, node: Any) -> None:
+    def _write(self, signature: _OpSignature, described: dict[str, Arg], result: Any, node: Any) -> None:
         phase = self.phase
         self.storages.saved_by_autograd = phase != "backward" or torch.is_grad_enabled()
         outputs = self._outputs(result)
@@ -181,13 +190,22 @@ class Recorder:
         self._ordinals[key] = ordinal + 1
         self.ops.append(
             Op(
-                index=len(self.ops), phase=phase, module=module, call=call, name=name, ordinal=ordinal,
-                rank=self._rank, kind=self._kind(signature, inputs, outputs),
+                index=len(self.ops),
+                phase=phase,
+                module=module,
+                call=call,
+                name=name,
+                ordinal=ordinal,
+                rank=self._rank,
+                kind=self._kind(signature, inputs, outputs),
                 precision=effective_precision(signature.packet, inputs or outputs, self._modes),
-                args=described, outputs=outputs, mutates=signature.mutated, recompute=recompute,
+                args=described,
+                outputs=outputs,
+                mutates=signature.mutated,
+                recompute=recompute,
                 attention=call_of(node),
             )
-        )  # fmt: skip
+        )
 
     def _outputs(self, result: Any) -> tuple[Tensor, ...]:
         if isinstance(result, torch.Tensor):
@@ -202,7 +220,7 @@ class Recorder:
             return tuple(found)
         return ()
 
-    def _kind(self, signature: _Signature, inputs: list[Tensor], outputs: tuple[Tensor, ...]) -> Any:
+    def _kind(self, signature: _OpSignature, inputs: list[Tensor], outputs: tuple[Tensor, ...]) -> Any:
         lives = self.storages
         touched = [*inputs, *outputs]
         if touched and all(lives.is_host(tensor.storage) for tensor in touched):

@@ -21,20 +21,29 @@ from torch import nn
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import MathModes, Module, Op, Storage, Tensor
 from rooflight.models.workload import Workload
-from rooflight.trace.arguments import fresh_caches, is_cache, prepare, tensor_leaves
 from rooflight.trace.autocast import autocast_as_cuda, autocast_on_cpu
-from rooflight.trace.checkpointed import Checkpoints
+from rooflight.trace.borrowing import KeptAttributes, borrowed
+from rooflight.trace.checkpointing import Checkpoints
+from rooflight.trace.dispatch import dispatch_as
+from rooflight.trace.dynamo import eagerly
 from rooflight.trace.failures import failures_explained
+from rooflight.trace.inputs import fresh_caches, is_cache, prepare, tensor_leaves
 from rooflight.trace.interception import Interception, as_a_mode, interception_for, nothing_handed_over
-from rooflight.trace.kept import KeptRandomness, KeptValues, optimizer_tensors
-from rooflight.trace.kernels import kernels_of
-from rooflight.trace.live import KeptAttributes, borrowed
+from rooflight.trace.meta_kernels import META_KERNELS
 from rooflight.trace.modules import ModuleTracker, original_name
 from rooflight.trace.options import TraceOptions
 from rooflight.trace.precision import math_modes, tf32_switched
 from rooflight.trace.recorder import Observer, Recorder
-from rooflight.trace.stand_ins import STAND_INS
-from rooflight.trace.step import Labels, Training, Unwatched, make_optimizer, own_loss, run_inference, run_training
+from rooflight.trace.snapshots import KeptRandomness, KeptValues, optimizer_tensors
+from rooflight.trace.step import (
+    StepLabels,
+    TrainingChoices,
+    UnwatchedStep,
+    make_optimizer,
+    own_loss,
+    run_inference,
+    run_training,
+)
 from rooflight.trace.target import Target, parse_target
 
 
@@ -63,7 +72,7 @@ class Stage:
     options: TraceOptions
     target: Target
     modes: MathModes
-    choices: Training
+    choices: TrainingChoices
     arguments: tuple[Any, Any]
     optimizer: torch.optim.Optimizer | None
     notes: list[str]
@@ -75,7 +84,7 @@ class Stage:
     writes_unseen: bool = False
     """Values may change without torch's knowing, as a replayed graph changes them."""
     inputs_with_gradient: tuple[torch.Tensor, ...] = ()
-    labels: Labels = field(default_factory=Labels)
+    labels: StepLabels = field(default_factory=StepLabels)
     lent: tuple[KeptValues, ...] = ()
     """The values of model and inputs as they came."""
     _attributes: KeptAttributes | None = None
@@ -127,16 +136,23 @@ class Stage:
         on, model = self.options.on, self.model
         device = {"fake": "cpu"}.get(on, on)
         tracker = ModuleTracker(model)
-        stand_ins = STAND_INS if self.target.kind == "cuda" and on in ("meta", "fake") else None
+        meta_kernels = META_KERNELS if self.target.kind == "cuda" and on in ("meta", "fake") else None
         recorder = Recorder(
-            tracker, device=device, modes=self.modes, rank=self.options.rank, stand_ins=stand_ins, observer=observer,
+            tracker,
+            device=device,
+            modes=self.modes,
+            rank=self.options.rank,
+            meta_kernels=meta_kernels,
+            observer=observer,
             interception=way,
-        )  # fmt: skip
+        )
         inputs = _register(recorder, model, self.optimizer, arguments)
         with (
-            tracker.watch(), self.checkpoints.followed(tracker.again), _eagerly(),
+            tracker.watch(),
+            self.checkpoints.followed(tracker.again),
+            eagerly(),
             failures_explained(model, on_data=on in ("cpu", "cuda")),
-        ):  # fmt: skip
+        ):
             output = self._step(model, arguments, recorder, tracker)
         _file_grown_caches(recorder, arguments)
         outputs = _file_results(recorder, model, output, self.optimizer)
@@ -149,7 +165,7 @@ class Stage:
         arguments = arguments or self.fresh_arguments()
         if self.play is not None:
             return self.play(arguments)
-        nobody = Unwatched()
+        nobody = UnwatchedStep()
         with failures_explained(self.model, on_data=True):
             return self._step(self.call, arguments, nobody, nobody)
 
@@ -172,9 +188,14 @@ class Stage:
         for tensor in self.inputs_with_gradient:
             tensor.grad = None
         return run_training(
-            forward, notes, places, optimizer=self.optimizer, training=self.choices, labels=self.labels,
+            forward,
+            notes,
+            places,
+            optimizer=self.optimizer,
+            training=self.choices,
+            labels=self.labels,
             autocast=autocast,
-        )  # fmt: skip
+        )
 
     def keep(self) -> None:
         """Take the values from which `put_back` starts every run anew."""
@@ -216,11 +237,6 @@ def _input_tensors(arguments: tuple[Any, Any]) -> list[torch.Tensor]:
     return [leaf for value in (*args, *kwargs.values()) for leaf in tensor_leaves(value)]
 
 
-def _eagerly() -> AbstractContextManager[Any]:
-    """Compiled parts run as they were written. Whoever has some has loaded Dynamo, which takes seconds to import."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
 def _autocast(options: TraceOptions, target: Target) -> AbstractContextManager[Any]:
     if options.on == "cpu" and target.kind == "cpu":
         if options.autocast is None:
@@ -236,7 +252,7 @@ _lock = threading.RLock()
 def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
     """Set the stage for a step; model, modes and random state are as they were afterwards."""
     target = parse_target(options.target)
-    choices = Training(
+    choices = TrainingChoices(
         loss=options.loss or workload.loss,
         optimizer=options.optimizer or workload.optimizer,
         foreach=target.kind == "cuda" if options.foreach is None else options.foreach,
@@ -261,6 +277,9 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         stage.enter_context(nothing_handed_over())
         stage.enter_context(torch.inference_mode(False))
         stage.enter_context(torch.autocast("cpu", enabled=False))
+        # Anomaly detection looks for NaNs in every gradient, which are no ops of the step, nor known without data.
+        anomalies_looked_for = torch.is_anomaly_enabled()
+        stage.enter_context(torch.autograd.set_detect_anomaly(False))
         stage.enter_context(_room_for_deep_models())
         stage.enter_context(tf32_switched(options.tf32))
         values = stage.enter_context(borrowed(workload.model, training=training, on=options.on))
@@ -271,17 +290,27 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
             stage.callback(inputs.put_back, everything=True)
         notes: list[str] = []
         if options.on in ("meta", "fake"):
-            notes = stage.enter_context(kernels_of(target, device="meta" if options.on == "meta" else "cpu"))
+            notes = stage.enter_context(dispatch_as(target, device="meta" if options.on == "meta" else "cpu"))
+        if anomalies_looked_for:
+            notes.append("autograd's anomaly detection was off for this step: its checks are no part of it")
         optimizer = make_optimizer(workload.model, choices) if training else None
         for kept in lent:
             kept.put_back()  # weight decay moves them when the optimizer makes its state
         stage.enter_context(checkpoints.placed())
         yield Stage(
-            workload=workload, options=options, target=target, modes=math_modes(target), choices=choices,
-            arguments=arguments, optimizer=optimizer, notes=notes, call=workload.model, lent=lent,
+            workload=workload,
+            options=options,
+            target=target,
+            modes=math_modes(target),
+            choices=choices,
+            arguments=arguments,
+            optimizer=optimizer,
+            notes=notes,
+            call=workload.model,
+            lent=lent,
             checkpoints=checkpoints,
             inputs_with_gradient=tuple(tensor for tensor in _input_tensors(arguments) if tensor.requires_grad),
-        )  # fmt: skip
+        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import BadInput
 from rooflight.ledger import LOSS, Phase
-from rooflight.trace.arguments import tensor_leaves
+from rooflight.trace.inputs import tensor_leaves
 from rooflight.trace.interception import nothing_handed_over
 
 LOSSES = ("cross-entropy", "mse", "sum")
@@ -26,7 +26,7 @@ OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingChoices:
     """How a training step is done."""
 
     loss: str = "cross-entropy"
@@ -46,7 +46,7 @@ class Training:
             raise BadInput(f"--accumulate must be at least 1, got {self.accumulate}")
 
 
-def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer | None:
+def make_optimizer(model: nn.Module, training: TrainingChoices) -> torch.optim.Optimizer | None:
     """The optimizer with its state in place, as after a first step; `None` when nothing is trained."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
@@ -83,7 +83,7 @@ class StepNotes(Protocol):
     def labels_made(self, labels: torch.Tensor) -> None: ...
 
 
-class Places(Protocol):
+class PlaceObserver(Protocol):
     """Told when the step enters a place that is no module."""
 
     def enter(self, path: str) -> None: ...
@@ -91,12 +91,12 @@ class Places(Protocol):
     def leave(self) -> None: ...
 
 
-class Unwatched:
+class UnwatchedStep:
     """Follows nothing: the plain step, as a user would run it."""
 
     phase: Phase = "forward"
 
-    def __enter__(self) -> Unwatched:
+    def __enter__(self) -> UnwatchedStep:
         return self
 
     def __exit__(self, *failure: Any) -> None:
@@ -118,7 +118,7 @@ class Unwatched:
         pass
 
 
-class Labels:
+class StepLabels:
     """The labels of a step: an input of it, not an op of it, so they are made once and outside of what is recorded."""
 
     def __init__(self) -> None:
@@ -139,9 +139,16 @@ def run_inference(forward: Callable[[], Any], notes: StepNotes) -> Any:
         return forward()
 
 
-def run_training(forward: Callable[[], Any], notes: StepNotes, places: Places, *,
-                 optimizer: torch.optim.Optimizer | None, training: Training, labels: Labels,
-                 autocast: Callable[[], AbstractContextManager[None]] = nullcontext) -> Any:  # fmt: skip
+def run_training(
+    forward: Callable[[], Any],
+    notes: StepNotes,
+    places: PlaceObserver,
+    *,
+    optimizer: torch.optim.Optimizer | None,
+    training: TrainingChoices,
+    labels: StepLabels,
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Any:
     """One training step. `autocast` is open around the loss; `forward` opens its own."""
     output: Any = None
     with torch.enable_grad(), notes:
@@ -188,7 +195,7 @@ def own_loss(output: Any) -> torch.Tensor | None:
     return value if value.dim() == 0 else None
 
 
-def _loss(output: Any, name: str, notes: StepNotes, labels: Labels) -> torch.Tensor:
+def _loss(output: Any, name: str, notes: StepNotes, labels: StepLabels) -> torch.Tensor:
     """Cross-entropy over the last dimension (dimension 1 of a 4-d output), or the mean square in fp32."""
     own = own_loss(output)
     if own is not None:

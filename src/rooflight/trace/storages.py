@@ -20,11 +20,11 @@ import torch
 
 from rooflight.errors import TraceFailed
 from rooflight.ledger import Category, Storage, Tensor
-from rooflight.trace.precision import DTYPE_NAMES, dtype_name
+from rooflight.models.dtypes import DTYPE_NAMES, dtype_name
 
 
 @dataclass(slots=True)
-class _Life:
+class _StorageLife:
     nbytes: int
     category: Category
     born: int | None
@@ -39,7 +39,7 @@ class Storages:
     def __init__(self, clock: Callable[[], int], device: str) -> None:
         self._clock = clock
         self._device = device
-        self._lives: list[_Life] = []
+        self._lives: list[_StorageLife] = []
         self._ids: dict[int, int] = {}
         self._forgotten: set[int] = set()
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -57,7 +57,7 @@ class Storages:
             number = self._ids[address] = len(self._lives)
             born = None if category is not None else self._clock()
             host = tensor.device.type != self._device
-            life = _Life(0, category or "temporary", born, name, host)
+            life = _StorageLife(0, category or "temporary", born, name, host)
             self._lives.append(life)
             if self.saved_by_autograd or not _can_peek():
                 storage = tensor.untyped_storage()

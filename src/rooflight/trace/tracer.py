@@ -48,17 +48,22 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
         recording = stage.record()
         header = header_of(stage, recording)
         return Ledger(
-            format_version=FORMAT_VERSION, header=header, modules=recording.modules, storages=recording.storages,
+            format_version=FORMAT_VERSION,
+            header=header,
+            modules=recording.modules,
+            storages=recording.storages,
             ops=recording.ops,
-        )  # fmt: skip
+        )
 
 
 def notes_of(stage: Stage, ops: Sequence[Op]) -> tuple[str, ...]:
     """What a reader of the ledger should know."""
     workload, options = stage.workload, stage.options
     notes = [*workload.notes, *stage.notes]
-    if any(type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-           for module in workload.model.modules()):  # fmt: skip
+    if any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in workload.model.modules()
+    ):
         notes.append("the model is compiled; these are the ops of its eager form, before fusion")
     if options.on in ("cpu", "cuda"):
         notes.append(f"the step was really run on {options.on}")
@@ -66,8 +71,10 @@ def notes_of(stage: Stage, ops: Sequence[Op]) -> tuple[str, ...]:
     if training and ops and not any(op.phase == "backward" for op in ops):
         notes.append("nothing is trained: the loss depends on no parameter that wants a gradient; there is no backward")
     if training and "aten::_cudnn_rnn" in packets:
-        notes.append("what cuDNN keeps of recurrent layers for backward (its reserve) is in no tensor of the trace: "
-                     "`rooflight predict` counts it")  # fmt: skip
+        notes.append(
+            "what cuDNN keeps of recurrent layers for backward (its reserve) is in no tensor of the trace: "
+            "`rooflight predict` counts it"
+        )
     if packets & _FUSED_LAYERS:
         notes.append(
             "nn.MultiheadAttention and nn.TransformerEncoderLayer take their fast path: a whole layer is one op, and "
@@ -80,21 +87,47 @@ def header_of(stage: Stage, recording: Recording) -> Header:
     workload, options, choices = stage.workload, stage.options, stage.choices
     training = stage.training
     return Header(
-        rooflight=__version__, torch=str(torch.__version__), model=workload.name, step=workload.step,
-        target=stage.target.name, batch=workload.batch, dtype=workload.dtype, math=stage.modes, tf32=options.tf32,
-        sequence=workload.sequence, seq=workload.seq, past=workload.past, autocast=options.autocast,
+        rooflight=__version__,
+        torch=str(torch.__version__),
+        model=workload.name,
+        step=workload.step,
+        target=stage.target.name,
+        batch=workload.batch,
+        dtype=workload.dtype,
+        math=stage.modes,
+        tf32=options.tf32,
+        sequence=workload.sequence,
+        seq=workload.seq,
+        past=workload.past,
+        autocast=options.autocast,
         loss=(OWN_LOSS if recording.own_loss else choices.loss) if training else None,
         optimizer=choices.optimizer if training else None,
-        foreach=options.foreach, fused=options.fused, accumulate=choices.accumulate if training else 1,
-        checkpoint=options.checkpoint, channels_last=options.channels_last,
-        execution=execution(compile=options.compile, graphs=options.graphs), pad=options.pad,
-        settings=dict(workload.settings), input=workload.input, download=workload.download, live=workload.live,
-        gpus=options.gpus, nodes=options.nodes, parallel=options.parallel, micro_batches=options.micro_batches,
-        traced_on=options.on, inputs=recording.inputs, outputs=recording.outputs, rank=options.rank,
+        foreach=options.foreach,
+        fused=options.fused,
+        accumulate=choices.accumulate if training else 1,
+        checkpoint=options.checkpoint,
+        channels_last=options.channels_last,
+        execution=execution(compile=options.compile, graphs=options.graphs),
+        pad=options.pad,
+        settings=dict(workload.settings),
+        input=workload.input,
+        download=workload.download,
+        live=workload.live,
+        gpus=options.gpus,
+        nodes=options.nodes,
+        parallel=options.parallel,
+        micro_batches=options.micro_batches,
+        traced_on=options.on,
+        inputs=recording.inputs,
+        outputs=recording.outputs,
+        rank=options.rank,
         command=options.command,
-        notes=(*notes_of(stage, recording.ops), *_unused_loss(stage, recording),
-               *_never_checkpointed(stage, recording)),
-    )  # fmt: skip
+        notes=(
+            *notes_of(stage, recording.ops),
+            *_unused_loss(stage, recording),
+            *_never_checkpointed(stage, recording),
+        ),
+    )
 
 
 def _unused_loss(stage: Stage, recording: Recording) -> tuple[str, ...]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from rooflight.estimation.symbolic.polynomial import Grid, Point, Polynomial, through
+from rooflight.estimation.symbolic.polynomial import Point, Polynomial, SamplingGrid, through
 from rooflight.estimation.symbolic.samples import Key, Samples
 from rooflight.ledger import Op
 
 
 @dataclass(frozen=True)
-class Condition:
+class FitCondition:
     """Where a polynomial holds, in words and as a test. The ops that set the condition are its cause."""
 
     text: str
@@ -37,12 +37,12 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Fit:
+class PolynomialFit:
     """One quantity of one row: its polynomial, verified; or `None` and the reason."""
 
     polynomial: Polynomial | None
     reason: str = ""
-    holds: tuple[Condition, ...] = ()
+    holds: tuple[FitCondition, ...] = ()
     """The conditions it was found to need, such as "S a multiple of 16"; empty: it held at every point tried."""
 
     def admits(self, point: Point) -> bool:
@@ -55,12 +55,12 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Fits:
+class PolynomialFits:
     """Every fit by its key, the points at which all of them were verified, and the widest grid they needed."""
 
-    fits: dict[Key, Fit]
+    fits: dict[Key, PolynomialFit]
     verified: tuple[Point, ...]
-    grid: Grid
+    grid: SamplingGrid
     check: Point
 
 
@@ -68,17 +68,17 @@ def point_text(point: Point) -> str:
     return f"B = {point[0]}" + (f", S = {point[1]}" if point[1] is not None else "")
 
 
-def fit_all(samples: Samples, also: Sequence[Point]) -> Fits:
-    """Fit every sum that is not zero everywhere."""
+def fit_all(samples: Samples, also: Sequence[Point]) -> PolynomialFits:
+    """PolynomialFit every sum that is not zero everywhere."""
     grid, check = samples.grid, samples.check
     keys = dict.fromkeys(key for point in (*grid.points, check) for key in samples.sums(point))
-    fitted: dict[Key, tuple[Grid, Polynomial]] = {}
+    fitted: dict[Key, tuple[SamplingGrid, Polynomial]] = {}
     for key in keys:
         polynomial = through(grid, [samples.sums(point)[key] for point in grid.points])
         if polynomial.at(*check) == samples.sums(check)[key]:
             fitted[key] = grid, polynomial
     missed = [key for key in keys if key not in fitted]
-    fits = {key: Fit(polynomial) for key, (_, polynomial) in fitted.items()}
+    fits = {key: PolynomialFit(polynomial) for key, (_, polynomial) in fitted.items()}
     if missed:
         if all(samples.has(point) for point in (samples.wide_check, *samples.wide_grid.points)):
             grid, check = samples.wide_grid, samples.wide_check
@@ -92,28 +92,32 @@ def fit_all(samples: Samples, also: Sequence[Point]) -> Fits:
         for key in wrong:
             # What an earlier condition explains is not said again.
             if fits[key].admits(point):
-                found = _conditions(samples, key, *fitted[key], point)
-                fits[key] = replace(fits[key], holds=(*fits[key].holds, *found))
-    return Fits({key: fits[key] for key in keys}, tuple(verified), grid, check)
+                conditions = _conditions(samples, key, *fitted[key], point)
+                fits[key] = replace(fits[key], holds=(*fits[key].holds, *conditions))
+    return PolynomialFits({key: fits[key] for key in keys}, tuple(verified), grid, check)
 
 
 def _second_attempt(
-    samples: Samples, missed: Iterable[Key], fitted: dict[Key, tuple[Grid, Polynomial]], grid: Grid, check: Point
-) -> dict[Key, Fit]:
+    samples: Samples,
+    missed: Iterable[Key],
+    fitted: dict[Key, tuple[SamplingGrid, Polynomial]],
+    grid: SamplingGrid,
+    check: Point,
+) -> dict[Key, PolynomialFit]:
     """Higher powers, for the sums that B¹ and S² could not make. What fits is added to `fitted`."""
-    found: dict[Key, Fit] = {}
+    second: dict[Key, PolynomialFit] = {}
     for key in missed:
         polynomial = through(grid, [samples.sums(point)[key] for point in grid.points])
         traced = samples.sums(check)[key]
         if polynomial.at(*check) == traced:
             fitted[key] = grid, polynomial
-            found[key] = Fit(polynomial)
+            second[key] = PolynomialFit(polynomial)
         else:
-            found[key] = Fit(None, _reason(samples, key, grid, check))
-    return found
+            second[key] = PolynomialFit(None, _reason(samples, key, grid, check))
+    return second
 
 
-def _reason(samples: Samples, key: Key, grid: Grid, check: Point) -> str:
+def _reason(samples: Samples, key: Key, grid: SamplingGrid, check: Point) -> str:
     highest = f"B^{len(grid.batches) - 1}" + (f" and S^{len(grid.sequences) - 1}" if grid.sequences else "")
     names = responsible(samples, key, grid, check)
     cause = f": {', '.join(names)}" if names else ""
@@ -131,23 +135,25 @@ def _holds(samples: Samples, polynomial: Polynomial, key: Key, point: Point) -> 
     return polynomial.at(*point) == samples.sums(point)[key]
 
 
-def _conditions(samples: Samples, key: Key, grid: Grid, polynomial: Polynomial, point: Point) -> list[Condition]:
+def _conditions(
+    samples: Samples, key: Key, grid: SamplingGrid, polynomial: Polynomial, point: Point
+) -> list[FitCondition]:
     """Under which conditions a polynomial that misses a point still holds."""
 
     def cause(place: Point) -> str:
         return ", ".join(responsible(samples, key, grid, place))
 
     batch, sequence = point
-    found = []
+    conditions = []
     single: Point = (1, samples.step)
     if batch == 1 and not _holds(samples, polynomial, key, single):
-        found.append(Condition("B ≥ 2", cause(single), least_batch=2))
+        conditions.append(FitCondition("B ≥ 2", cause(single), least_batch=2))
     if samples.step is not None and sequence is not None and sequence % samples.step:
         odd: Point = (samples.grid.batches[-1], samples.off_step())
         if not _holds(samples, polynomial, key, odd):
             divisor = _divisor(samples, key, polynomial, samples.step)
-            found.append(Condition(f"S a multiple of {divisor}", cause(odd), divisor=divisor))
-    return found or [Condition(f"not at {point_text(point)}", cause(point), excluded=point)]
+            conditions.append(FitCondition(f"S a multiple of {divisor}", cause(odd), divisor=divisor))
+    return conditions or [FitCondition(f"not at {point_text(point)}", cause(point), excluded=point)]
 
 
 def _divisor(samples: Samples, key: Key, polynomial: Polynomial, step: int) -> int:
@@ -162,7 +168,7 @@ def _divisor(samples: Samples, key: Key, polynomial: Polynomial, step: int) -> i
     return divisor
 
 
-def responsible(samples: Samples, key: Key, grid: Grid, point: Point, *, limit: int = 3) -> list[str]:
+def responsible(samples: Samples, key: Key, grid: SamplingGrid, point: Point, *, limit: int = 3) -> list[str]:
     """The ops of a row whose own polynomial misses a point, or that run only at some of the points."""
     path, phase, quantity = key
     if phase == "model":
@@ -177,8 +183,8 @@ def responsible(samples: Samples, key: Key, grid: Grid, point: Point, *, limit: 
         values = [_value(op, quantity) for op in ops]
         if through(grid, values[:-1]).at(*point) != values[-1]:
             names[sample.name] = None
-    found = list(names)
-    return found if len(found) <= limit else [*found[:limit], f"{len(found) - limit} more"]
+    ops_named = list(names)
+    return ops_named if len(ops_named) <= limit else [*ops_named[:limit], f"{len(ops_named) - limit} more"]
 
 
 def _value(op: Op | None, quantity: str) -> int:

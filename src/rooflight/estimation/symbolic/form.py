@@ -19,21 +19,21 @@ from torch import nn
 
 from rooflight.errors import BadInput
 from rooflight.estimation.api import estimate
-from rooflight.estimation.symbolic.bigo import Growth, Term, growth_of_bytes, growth_of_terms, width_of
-from rooflight.estimation.symbolic.fits import Condition, Fit, Fits, fit_all
-from rooflight.estimation.symbolic.polynomial import ZERO, Grid, Point, Polynomial
+from rooflight.estimation.symbolic.fits import FitCondition, PolynomialFit, PolynomialFits, fit_all
+from rooflight.estimation.symbolic.growth import Growth, GrowthTerm, growth_of_bytes, growth_of_terms, width_of
+from rooflight.estimation.symbolic.op_growth import limits_of, terms_of
+from rooflight.estimation.symbolic.polynomial import ZERO, Point, Polynomial, SamplingGrid
 from rooflight.estimation.symbolic.samples import COSTS, PHASES, TOTAL, LedgerAt, Quantity, Samples, sample
-from rooflight.estimation.symbolic.terms import limits_of, terms_of
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Phase, StepKind, total
 from rooflight.spec import StepKeywords, StepSpec
 
 _T = TypeVar("_T")
-Costs = Mapping[Quantity, Fit]
+Costs = Mapping[Quantity, PolynomialFit]
 WORK: tuple[Quantity, ...] = ("flops", "recompute_flops", "other_flops")
 
 
 @dataclass(frozen=True)
-class Row:
+class ClosedFormRow:
     """A module by what runs in it itself, not in its children; or the loss, the optimizer, the total."""
 
     path: str
@@ -42,8 +42,8 @@ class Row:
     """How many ops that are no views, at the first traced point."""
     phases: Mapping[Phase, Costs]
     """The phases it has work in, each with every quantity of a cost; bytes are compulsory bytes."""
-    params: Fit
-    activations: Fit
+    params: PolynomialFit
+    activations: PolynomialFit
     """Bytes: kept for backward, in a training step; otherwise the output of a leaf module, once for each call."""
     growth: Mapping[Phase, Growth] = field(default_factory=dict)
     """The Big-O of each phase's work."""
@@ -73,21 +73,21 @@ class Row:
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """The closed form of one step of a model, and how it was found."""
+    """The closed form of one step of a model, and how it was fitted."""
 
     model: str
     step: StepKind
     dtype: str
     has_sequence: bool
-    total: Row
-    rows: tuple[Row, ...]
+    total: ClosedFormRow
+    rows: tuple[ClosedFormRow, ...]
     """In the order of the model, then the loss and the optimizer; the rows add up to the total."""
     fitted: tuple[Point, ...]
     verified: tuple[Point, ...]
     traces: int
     notes: tuple[str, ...] = ()
 
-    def row(self, path: str) -> Row:
+    def row(self, path: str) -> ClosedFormRow:
         """The row of one module."""
         for row in self.rows:
             if row.path == path:
@@ -113,8 +113,10 @@ def closed_form(
         >>> closed_form(lambda batch, _: estimate(my_model, torch.randn(batch, 3, 32, 32)), sequence=False)
     """
     if isinstance(model, nn.Module):
-        raise BadInput("a closed form needs the step at every batch: give the model by name, or a function that "
-                       "estimates it at (batch, sequence)")  # fmt: skip
+        raise BadInput(
+            "a closed form needs the step at every batch: give the model by name, or a function that "
+            "estimates it at (batch, sequence)"
+        )
     if callable(model):
         return _closed_form(sample(model, sequence=True if sequence is None else sequence), also)
 
@@ -128,15 +130,15 @@ def closed_form(
 
 def _closed_form(samples: Samples, also: Sequence[Point]) -> ClosedForm:
     # A point without a length says nothing about a model that has one.
-    found = fit_all(samples, [point for point in also if (point[1] is None) == (samples.step is None)])
+    fitted = fit_all(samples, [point for point in also if (point[1] is None) == (samples.step is None)])
     header = samples.base.header
-    terms, limits = _terms_and_limits(samples, found.grid, found.check)
+    terms, limits = _terms_and_limits(samples, fitted.grid, fitted.check)
     ops: dict[str, list[Op]] = {}
     for op in samples.ops(samples.grid.points[0]).values():
         ops.setdefault(op.module, []).append(op)
     types = {module.path: module.type for module in samples.base.modules}
     types |= {LOSS: header.loss or "", OPTIMIZER: header.optimizer or ""}
-    rows = [_row(found, path, types.get(path, ""), ops.get(path, []), terms, limits) for path in (types | ops)]
+    rows = [_row(fitted, path, types.get(path, ""), ops.get(path, []), terms, limits) for path in (types | ops)]
     matrix = (term for group in terms.values() for term in group if term.matrix)
     # One token against a cache meets each of S keys once; a whole sequence meets itself.
     width = width_of(matrix, least_power=1 if header.past is not None else 2)
@@ -147,12 +149,12 @@ def _closed_form(samples: Samples, also: Sequence[Point]) -> ClosedForm:
         step=header.step,
         dtype=header.dtype,
         has_sequence=samples.step is not None,
-        total=_row(found, TOTAL, "", everything, _totalled(terms), _totalled(limits), width=width),
+        total=_row(fitted, TOTAL, "", everything, _totalled(terms), _totalled(limits), width=width),
         rows=tuple(
             row for row in rows if row.ops or any(fit.polynomial != ZERO for fit in (row.params, row.activations))
         ),
-        fitted=found.grid.points,
-        verified=found.verified,
+        fitted=fitted.grid.points,
+        verified=fitted.verified,
         traces=samples.traced,
         notes=header.notes,
     )
@@ -162,18 +164,20 @@ Place = tuple[str, Phase]
 
 
 def _terms_and_limits(
-    samples: Samples, grid: Grid, check: Point
-) -> tuple[dict[Place, list[Term]], dict[Place, list[Condition]]]:
+    samples: Samples, grid: SamplingGrid, check: Point
+) -> tuple[dict[Place, list[GrowthTerm]], dict[Place, list[FitCondition]]]:
     """By module and phase the terms of every op, and the limits of its bytes. Equal ops are looked at once."""
     tables = [samples.ops(point) for point in (*grid.points, check)]
-    known: dict[object, tuple[tuple[Term, ...], tuple[Condition, ...]]] = {}
-    terms: dict[Place, list[Term]] = {}
-    limits: dict[Place, list[Condition]] = {}
+    known: dict[object, tuple[tuple[GrowthTerm, ...], tuple[FitCondition, ...]]] = {}
+    terms: dict[Place, list[GrowthTerm]] = {}
+    limits: dict[Place, list[FitCondition]] = {}
     for key, op in tables[0].items():
         ops = [found for table in tables if (found := table.get(key)) is not None]
         if op.kind == "host" or len(ops) != len(tables):
             continue
-        shapes = tuple((tuple(tensor.shape for tensor in one.inputs), one.cost) for one in (ops[0], ops[-1]))
+        shapes = tuple(
+            (tuple(tensor.shape for tensor in sampled.inputs), sampled.cost) for sampled in (ops[0], ops[-1])
+        )
         if (op.name, shapes) not in known:
             last = (check, ops[-1])
             known[op.name, shapes] = terms_of(ops[:-1], grid, last), limits_of(ops[:-1], grid, last)
@@ -190,13 +194,21 @@ def _totalled(groups: Mapping[Place, list[_T]]) -> dict[Place, list[_T]]:
     return sums
 
 
-def _row(found: Fits, path: str, kind: str, ops: Sequence[Op], terms: Mapping[Place, list[Term]],
-         limits: Mapping[Place, list[Condition]], *, width: Term | None = None) -> Row:  # fmt: skip
-    nothing = Fit(ZERO)
+def _row(
+    fitted: PolynomialFits,
+    path: str,
+    kind: str,
+    ops: Sequence[Op],
+    terms: Mapping[Place, list[GrowthTerm]],
+    limits: Mapping[Place, list[FitCondition]],
+    *,
+    width: GrowthTerm | None = None,
+) -> ClosedFormRow:
+    nothing = PolynomialFit(ZERO)
     phases: dict[Phase, Costs] = {}
     growth: dict[Phase, Growth] = {}
     for phase in (phase for phase in PHASES if any(op.phase == phase for op in ops)):
-        costs = {quantity: found.fits.get((path, phase, quantity), nothing) for quantity in COSTS}
+        costs = {quantity: fitted.fits.get((path, phase, quantity), nothing) for quantity in COSTS}
         if own_limits := tuple(dict.fromkeys(limits.get((path, phase), []))):
             for quantity in ("bytes_read", "bytes"):
                 costs[quantity] = _limited(costs[quantity], own_limits)
@@ -207,19 +219,19 @@ def _row(found: Fits, path: str, kind: str, ops: Sequence[Op], terms: Mapping[Pl
         grown = grown or growth_of_bytes(costs["bytes"].polynomial)
         if grown is not None:
             growth[phase] = grown
-    return Row(
+    return ClosedFormRow(
         path=path,
         type=kind,
         ops=len(ops),
         phases=phases,
-        params=found.fits.get((path, "model", "params"), nothing),
-        activations=found.fits.get((path, "model", "activations"), nothing),
+        params=fitted.fits.get((path, "model", "params"), nothing),
+        activations=fitted.fits.get((path, "model", "activations"), nothing),
         growth=growth,
         uncounted=tuple(row.op for row in total(ops).uncounted),
     )
 
 
-def _limited(fit: Fit, limits: tuple[Condition, ...]) -> Fit:
+def _limited(fit: PolynomialFit, limits: tuple[FitCondition, ...]) -> PolynomialFit:
     """A fit with the limits of its ops; a point that they exclude need not be excluded by itself."""
     explained = [
         condition

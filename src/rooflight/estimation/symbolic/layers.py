@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
 from rooflight.errors import BadInput
-from rooflight.estimation.symbolic.bigo import Growth, growth_of_terms
-from rooflight.estimation.symbolic.fits import Fit
-from rooflight.estimation.symbolic.form import ClosedForm, Costs, Row
+from rooflight.estimation.symbolic.fits import PolynomialFit
+from rooflight.estimation.symbolic.form import ClosedForm, ClosedFormRow, Costs
+from rooflight.estimation.symbolic.growth import Growth, growth_of_terms
 from rooflight.estimation.symbolic.polynomial import ZERO, Polynomial
 from rooflight.estimation.symbolic.samples import COSTS, PHASES
 from rooflight.ledger import LOSS, OPTIMIZER, Phase
 
 
 @dataclass(frozen=True)
-class Layers:
+class LikeLayers:
     """Rows with the same closed form whose paths differ only in their numbers."""
 
     label: str
-    rows: tuple[Row, ...]
+    rows: tuple[ClosedFormRow, ...]
 
     @property
-    def row(self) -> Row:
+    def row(self) -> ClosedFormRow:
         """What each of them is."""
         return self.rows[0]
 
@@ -35,26 +35,26 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedLayers:
     """A line of the ranking: layers that are alike, their growth, and all their FLOPs together."""
 
-    layers: Layers
+    layers: LikeLayers
     growth: Growth | None
     work: Polynomial | None
     cost: Fraction | None
     """FLOPs at the point asked for; `None` where none was, or the layers have no closed form."""
 
 
-def at_depth(form: ClosedForm, depth: int) -> tuple[Row, ...]:
+def at_depth(form: ClosedForm, depth: int) -> tuple[ClosedFormRow, ...]:
     """The rows with everything deeper than `depth` added to the module it belongs to; 0 is the model itself."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[ClosedFormRow]] = {}
     for row in form.rows:
         whole = row.path if row.path in (LOSS, OPTIMIZER) else ".".join(row.path.split(".")[:depth])
         groups.setdefault(whole, []).append(row)
     return tuple(_rolled(path, rows) for path, rows in groups.items())
 
 
-def _rolled(path: str, rows: Sequence[Row]) -> Row:
+def _rolled(path: str, rows: Sequence[ClosedFormRow]) -> ClosedFormRow:
     if len(rows) == 1 and rows[0].path == path:
         return rows[0]
     phases: dict[Phase, Costs] = {}
@@ -64,9 +64,9 @@ def _rolled(path: str, rows: Sequence[Row]) -> Row:
         phases[phase] = {quantity: _sum([part[quantity] for part in parts]) for quantity in COSTS}
         grown = [row.growth[phase] for row in rows if phase in row.growth]
         terms = [term for each in grown if each.basis == "flops" for term in each.terms]
-        if found := growth_of_terms(terms) or (grown[0] if grown else None):
-            growth[phase] = found
-    return Row(
+        if rolled := growth_of_terms(terms) or (grown[0] if grown else None):
+            growth[phase] = rolled
+    return ClosedFormRow(
         path=path,
         type=next((row.type for row in rows if row.path == path), ""),
         ops=sum(row.ops for row in rows),
@@ -78,21 +78,27 @@ def _rolled(path: str, rows: Sequence[Row]) -> Row:
     )
 
 
-def _sum(fits: Sequence[Fit]) -> Fit:
+def _sum(fits: Sequence[PolynomialFit]) -> PolynomialFit:
     total = ZERO
     for fit in fits:
         if fit.polynomial is None:
             return fit
         total += fit.polynomial
-    return Fit(total, holds=tuple(dict.fromkeys(condition for fit in fits for condition in fit.holds)))
+    return PolynomialFit(total, holds=tuple(dict.fromkeys(condition for fit in fits for condition in fit.holds)))
 
 
-def alike(rows: Iterable[Row]) -> list[Layers]:
+def alike(rows: Iterable[ClosedFormRow]) -> list[LikeLayers]:
     """Rows in their order, those that are alike at the place of the first."""
-    groups: dict[object, list[Row]] = {}
+    groups: dict[object, list[ClosedFormRow]] = {}
     for row in rows:
-        groups.setdefault((re.sub(r"\d+", "#", row.path), repr(replace(row, path=""))), []).append(row)
-    return [Layers(_label([row.path for row in group]), tuple(group)) for group in groups.values()]
+        groups.setdefault((re.sub(r"\d+", "#", row.path), _content(row)), []).append(row)
+    return [LikeLayers(_label([row.path for row in group]), tuple(group)) for group in groups.values()]
+
+
+def _content(row: ClosedFormRow) -> object:
+    """All of a row but where it is."""
+    phases = tuple((phase, *costs.values()) for phase, costs in row.phases.items())
+    return row.type, row.ops, phases, row.params, row.activations, tuple(row.growth.items()), row.uncounted
 
 
 def _label(paths: Sequence[str]) -> str:
@@ -114,7 +120,7 @@ def _range(numbers: Sequence[str]) -> str:
 
 def ranking(
     form: ClosedForm, *, batch: int | None = None, seq: int | None = None, phases: Sequence[Phase] = PHASES
-) -> list[Ranked]:
+) -> list[RankedLayers]:
     """The layers, costliest first: by FLOPs at a batch (and sequence), or else by how they grow.
 
     By growth the sequence counts before the batch, a logarithm breaks ties, and then the coefficient decides.
@@ -127,13 +133,13 @@ def ranking(
         work = None if each is None else each.scaled(layers.count)
         cost = work.at(batch, seq) if work is not None and batch is not None else None
         growth = next((layers.row.growth[phase] for phase in phases if phase in layers.row.growth), None)
-        ranked.append(Ranked(layers, growth, work, cost))
+        ranked.append(RankedLayers(layers, growth, work, cost))
     if batch is not None:
         return sorted(ranked, key=lambda line: -1 if line.cost is None else line.cost, reverse=True)
     return sorted(ranked, key=_growth_rank, reverse=True)
 
 
-def _growth_rank(line: Ranked) -> tuple[bool, tuple[int, int], int, Fraction]:
+def _growth_rank(line: RankedLayers) -> tuple[bool, tuple[int, int], int, Fraction]:
     if line.growth is None or line.growth.basis == "bytes":
         return False, (0, 0), 0, Fraction(0)
     powers, logs = max(((term.powers[1], term.powers[0]), len(term.factors)) for term in line.growth.terms)
@@ -144,4 +150,4 @@ def describe_symbols(form: ClosedForm) -> Mapping[str, str]:
     """What B and S stand for."""
     if not form.has_sequence:
         return {"B": "batch"}
-    return {"B": "batch", "S": "tokens in the cache" if form.step == "decode" else "sequence length"}
+    return {"B": "batch", "S": "tokens in the KV cache" if form.step == "decode" else "sequence length"}

@@ -1,4 +1,4 @@
-"""Exact polynomials in the batch B and the sequence S, and how to find one through a few points.
+"""Exact polynomials in the batch B and the sequence S, in sympy's ring over the fractions; and the one through points.
 
 All arithmetic is in whole numbers and fractions: a polynomial that holds, holds to the last digit.
 """
@@ -9,21 +9,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import gcd, lcm
+from math import prod
+from typing import Any
+
+from sympy import QQ
+from sympy.polys.orderings import grlex
+from sympy.polys.rings import ring
+
+from rooflight.ops.expressions import latex_name, latex_number
 
 Exponents = tuple[int, int]
 """Powers of B and of S."""
 Point = tuple[int, int | None]
 """A batch and a sequence; `None` for a model without one."""
 
-_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+# With S as the first variable, of two terms of the same degree the one with more S comes first.
+_RING, _S, _B = ring("S, B", QQ, grlex)
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A sum of coefficient · B^i · S^j, leading terms first. Make one with `Polynomial.of`."""
+    """A sum of coefficient · B^i · S^j. Make one with `Polynomial.of`."""
 
-    terms: tuple[tuple[Exponents, Fraction], ...] = ()
+    element: Any = _RING.zero
+    """Of sympy's ring `QQ[S, B]`; `element.as_expr()` is an expression to go on with in sympy."""
 
     @staticmethod
     def of(coefficients: Mapping[Exponents, Fraction | int]) -> Polynomial:
@@ -32,37 +43,40 @@ class Polynomial:
         >>> str(Polynomial.of({(1, 2): 1536, (1, 1): 2_359_296}))
         '1,536·B·S² + 2,359,296·B·S'
         """
-        kept = [(powers, Fraction(value)) for powers, value in coefficients.items() if value]
-        return Polynomial(tuple(sorted(kept, key=lambda term: (sum(term[0]), term[0][1], term[0][0]), reverse=True)))
+        return Polynomial(
+            _RING.from_dict({(j, i): _rational(value) for (i, j), value in coefficients.items() if value})
+        )
+
+    @property
+    def terms(self) -> tuple[tuple[Exponents, Fraction], ...]:
+        """Powers with their coefficient, leading terms first."""
+        return tuple(((i, j), _fraction(value)) for (j, i), value in self.element.terms())
 
     @property
     def coefficients(self) -> dict[Exponents, Fraction]:
         return dict(self.terms)
 
     def coefficient(self, batch_power: int, sequence_power: int = 0) -> Fraction:
-        return self.coefficients.get((batch_power, sequence_power), Fraction(0))
+        return _fraction(self.element.get((sequence_power, batch_power), QQ.zero))
 
     def at(self, batch: int, sequence: int | None = None) -> Fraction:
         """Its value; without a sequence only where none is in it."""
         if sequence is None and self.degree_in_sequence:
             raise ValueError(f"{self} needs a sequence to be evaluated")
-        total = Fraction(0)
-        for (i, j), value in self.terms:
-            total += value * batch**i * (sequence or 0) ** j
-        return total
+        return _fraction(self.element(sequence or 0, batch))
 
     @property
     def degree(self) -> int:
         """Of B and S together."""
-        return max((i + j for (i, j), _ in self.terms), default=0)
+        return max(map(sum, self.element), default=0)
 
     @property
     def degree_in_batch(self) -> int:
-        return max((i for (i, _), _ in self.terms), default=0)
+        return max((i for _, i in self.element), default=0)
 
     @property
     def degree_in_sequence(self) -> int:
-        return max((j for (_, j), _ in self.terms), default=0)
+        return max((j for j, _ in self.element), default=0)
 
     @property
     def leading(self) -> tuple[tuple[Exponents, Fraction], ...]:
@@ -70,42 +84,35 @@ class Polynomial:
         return tuple(term for term in self.terms if not any(outgrows(other, term[0]) for other, _ in self.terms))
 
     def __add__(self, other: Polynomial) -> Polynomial:
-        sums = self.coefficients
-        for powers, value in other.terms:
-            sums[powers] = sums.get(powers, Fraction(0)) + value
-        return Polynomial.of(sums)
+        return Polynomial(self.element + other.element)
 
     def __sub__(self, other: Polynomial) -> Polynomial:
-        return self + other.scaled(-1)
+        return Polynomial(self.element - other.element)
 
     def scaled(self, factor: Fraction | int) -> Polynomial:
-        return Polynomial.of({powers: value * factor for powers, value in self.terms})
+        return Polynomial(self.element * _rational(factor))
 
     @property
-    def content(self) -> Fraction:
-        """The largest number that divides every coefficient to a whole one; 1 for the zero polynomial."""
-        if not self.terms:
-            return Fraction(1)
-        return Fraction(
-            gcd(*(value.numerator for _, value in self.terms)), lcm(*(value.denominator for _, value in self.terms))
-        )
+    def primitive(self) -> Polynomial:
+        """Divided by the largest number that leaves every coefficient whole."""
+        return Polynomial(self.element.primitive()[1])
 
     def __str__(self) -> str:
-        text = ""
-        for powers, value in self.terms:
-            sign = "-" if value < 0 else "+"
-            text += f" {sign} {_term(powers, abs(value))}"
-        return text[3:] if text.startswith(" +") else "-" + text[3:] if text else "0"
+        return _sum([(value, number_text(abs(value)), powers_text(powers)) for powers, value in self.terms], "·")
 
     def to_latex(self) -> str:
-        text = ""
-        for powers, value in self.terms:
-            sign = "-" if value < 0 else "+"
-            text += f" {sign} {_latex_term(powers, abs(value))}"
-        return text[3:] if text.startswith(" +") else "-" + text[3:] if text else "0"
+        return _sum([(value, _latex_value(abs(value)), powers_latex(powers)) for powers, value in self.terms], r"\, ")
 
 
 ZERO = Polynomial()
+
+
+def _rational(value: Fraction | int) -> Any:
+    return QQ(value.numerator, value.denominator)
+
+
+def _fraction(value: Any) -> Fraction:
+    return Fraction(int(QQ.numer(value)), int(QQ.denom(value)))
 
 
 def outgrows(one: Exponents, other: Exponents) -> bool:
@@ -113,40 +120,50 @@ def outgrows(one: Exponents, other: Exponents) -> bool:
     return one != other and one[0] >= other[0] and one[1] >= other[1]
 
 
+# --- as text and as LaTeX --------------------------------------------------------------------------------------------
+
+
+def _sum(terms: Sequence[tuple[Fraction, str, str]], times: str) -> str:
+    """Terms given as value, the value without its sign as it is written, and symbols; a factor of 1 is left out."""
+    text = ""
+    for value, number, symbols in terms:
+        product = number if not symbols else symbols if abs(value) == 1 else number + times + symbols
+        text += (" - " if value < 0 else " + ") + product
+    return "-" + text[3:] if text.startswith(" - ") else text[3:] or "0"
+
+
+def power_text(name: str, power: int) -> str:
+    return name + (str(power).translate(_RAISED) if power != 1 else "")
+
+
+def power_latex(name: str, power: int) -> str:
+    name = latex_name(name)
+    return name if power == 1 else f"({name})^{{{power}}}" if "'" in name else f"{name}^{{{power}}}"
+
+
 def powers_text(powers: Exponents) -> str:
     """`B·S²`; empty for a constant."""
-    named = zip("BS", powers, strict=True)
-    return "·".join(name + (str(power).translate(_RAISED) if power > 1 else "") for name, power in named if power)
+    return "·".join(power_text(name, power) for name, power in zip("BS", powers, strict=True) if power)
 
 
 def powers_latex(powers: Exponents) -> str:
-    named = zip("BS", powers, strict=True)
-    return " ".join(name + (f"^{{{power}}}" if power > 1 else "") for name, power in named if power)
+    return " ".join(power_latex(name, power) for name, power in zip("BS", powers, strict=True) if power)
 
 
 def number_text(value: Fraction) -> str:
     return f"{value.numerator:,}" + (f"/{value.denominator:,}" if value.denominator != 1 else "")
 
 
-def _term(powers: Exponents, value: Fraction) -> str:
-    symbols = powers_text(powers)
-    number = number_text(value)
-    if not symbols:
-        return number
-    return symbols if value == 1 else f"{number}·{symbols}"
+def _latex_value(value: Fraction) -> str:
+    above, below = latex_number(value.numerator), latex_number(value.denominator)
+    return above if value.denominator == 1 else rf"\frac{{{above}}}{{{below}}}"
 
 
-def _latex_term(powers: Exponents, value: Fraction) -> str:
-    symbols = powers_latex(powers)
-    above, below = (f"{part:,}".replace(",", "{,}") for part in (value.numerator, value.denominator))
-    number = above if value.denominator == 1 else rf"\frac{{{above}}}{{{below}}}"
-    if not symbols:
-        return number
-    return symbols if value == 1 else rf"{number}\, {symbols}"
+# --- through points --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Grid:
+class SamplingGrid:
     """The points of an interpolation: every batch with every sequence. n points on an axis allow powers up to n - 1."""
 
     batches: tuple[int, ...]
@@ -157,45 +174,23 @@ class Grid:
         return tuple((batch, sequence) for batch in self.batches for sequence in self.sequences or (None,))
 
 
-def through(grid: Grid, values: Sequence[int]) -> Polynomial:
+def through(grid: SamplingGrid, values: Iterable[int]) -> Polynomial:
     """The one polynomial of the grid's degrees with these values, given in the order of `grid.points`."""
     return _through(grid, tuple(values))
 
 
 @lru_cache(maxsize=1 << 16)
-def _through(grid: Grid, values: tuple[int, ...]) -> Polynomial:
+def _through(grid: SamplingGrid, values: tuple[int, ...]) -> Polynomial:
     if len(set(values)) == 1:
         return Polynomial.of({(0, 0): values[0]})
-    width = len(grid.sequences) or 1
-    table = [values[start : start + width] for start in range(0, len(values), width)]
-    # First along S for each batch, then along B for each power of S.
-    in_s = [_line(grid.sequences, row) if grid.sequences else [Fraction(row[0])] for row in table]
-    in_both = [_line(grid.batches, [row[j] for row in in_s]) for j in range(width)]
-    return Polynomial.of({(i, j): value for j, column in enumerate(in_both) for i, value in enumerate(column)})
-
-
-def _line(places: tuple[int, ...], values: Iterable[int | Fraction]) -> list[Fraction]:
-    """Coefficients, lowest power first, of the polynomial in one variable through these points."""
-    result = [Fraction(0)] * len(places)
-    for weights, value in zip(_lagrange(places), values, strict=True):
-        if value:
-            result = [sum_ + weight * value for sum_, weight in zip(result, weights, strict=True)]
-    return result
+    return Polynomial(sum((basis * value for basis, value in zip(_lagrange(grid), values, strict=True)), _RING.zero))
 
 
 @lru_cache(maxsize=64)
-def _lagrange(places: tuple[int, ...]) -> tuple[tuple[Fraction, ...], ...]:
-    """For each place the polynomial that is 1 there and 0 at the others."""
-    made = []
-    for place in places:
-        weights = [Fraction(1)]
-        for other in places:
-            if other != place:
-                # weights · (x - other) / (place - other)
-                shifted = [Fraction(0), *weights]
-                weights = [
-                    (up - other * down) / (place - other)
-                    for up, down in zip(shifted, [*weights, Fraction(0)], strict=True)
-                ]
-        made.append(tuple(weights))
-    return tuple(made)
+def _lagrange(grid: SamplingGrid) -> tuple[Any, ...]:
+    """For each point of the grid the polynomial that is 1 there and 0 at the others."""
+
+    def is_one_at(variable: Any, place: Any, places: Iterable[int]) -> Any:
+        return prod(((variable - other) * QQ(1, place - other) for other in places if other != place), start=_RING.one)
+
+    return tuple(is_one_at(_B, b, grid.batches) * is_one_at(_S, s, grid.sequences) for b, s in grid.points)

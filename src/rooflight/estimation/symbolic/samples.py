@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from rooflight.errors import BadInput, TraceFailed
-from rooflight.estimation.symbolic.polynomial import Grid, Point
+from rooflight.estimation.symbolic.polynomial import Point, SamplingGrid
 from rooflight.ledger import Ledger, Op, Phase
-from rooflight.summary import output_bytes
 
 LedgerAt = Callable[[int, int | None], Ledger]
 """The ledger of one step with this batch and this sequence (`None`: the model has none)."""
@@ -45,18 +44,18 @@ class Samples:
         self._ops: dict[Point, dict[tuple[str, str], dict[object, Op]]] = {}
 
     @cached_property
-    def grid(self) -> Grid:
+    def grid(self) -> SamplingGrid:
         """Powers up to B¹ and S²."""
-        return Grid(_BATCHES, self._lengths(1, 2, 3))
+        return SamplingGrid(_BATCHES, self._lengths(1, 2, 3))
 
     @cached_property
     def check(self) -> Point:
         return 5, self._length(5)
 
     @cached_property
-    def wide_grid(self) -> Grid:
+    def wide_grid(self) -> SamplingGrid:
         """Powers up to B² and S³, for a second attempt."""
-        return Grid((*_BATCHES, 5), self._lengths(1, 2, 3, 5))
+        return SamplingGrid((*_BATCHES, 5), self._lengths(1, 2, 3, 5))
 
     @cached_property
     def wide_check(self) -> Point:
@@ -170,4 +169,4 @@ def _activations(ledger: Ledger) -> Iterator[tuple[str, int]]:
     parents = {module.path.rpartition(".")[0] for module in ledger.modules if module.path}
     for module in ledger.modules:
         if module.path and module.path not in parents:
-            yield module.path, output_bytes(module)
+            yield module.path, module.pass_output_bytes()

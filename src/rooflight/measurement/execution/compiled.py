@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from rooflight.errors import CannotMeasure, RooflightError
 from rooflight.ledger import Kernel, Op, Value
 from rooflight.measurement import timeline
 from rooflight.measurement.execution import provenance
 from rooflight.measurement.execution.eager import EagerStep, Launches, attributed_share
-from rooflight.measurement.profiler_trace import Span, Thread, Trace
+from rooflight.measurement.findings import first_line
+from rooflight.measurement.profiler_trace import StepTrace
+from rooflight.profiles.kineto import Thread, open_ranges
 from rooflight.trace.stage import Stage
 
 _GRAPH = "## Call CompiledFxGraph"
@@ -41,29 +43,29 @@ class CompiledStep(EagerStep):
         torch._dynamo.reset()
         if not self._as_it_is:
             with _compiling():
-                stage.call = provenance.compiled(stage.model, mode=self._mode)
-        with _compiling(), self._provenance as found:
+                stage.call = compiled(stage.model, mode=self._mode)
+        with _compiling(), self._provenance as recording:
             for _ in range(3 if self._mode else 2):  # graphs inside the compiled code are captured by a second run
                 stage.run()
-            found.begin_step()
+            recording.begin_step()
             stage.run()
 
     def memory(self) -> tuple[dict[str, Value], list[str]]:
-        found, notes = super().memory()
+        quantities, notes = super().memory()
         notes.append(f"torch.compile made {self._provenance.graphs} graph(s) of the model")
         breaks = self._provenance.graph_breaks
         notes += [f"graph break, {count}×: {' '.join(reason.split())[:160]}" for reason, count in breaks.items()]
-        return found, notes
+        return quantities, notes
 
-    def attributed(self, marked: Callable[[], Launches], traces: Sequence[Trace], plain: Sequence[Launches],
-                   ops: Sequence[Op]) -> Launches:  # fmt: skip
+    def attributed(
+        self, marked: Callable[[], Launches], traces: Sequence[StepTrace], plain: Sequence[Launches], ops: Sequence[Op]
+    ) -> Launches:
         """By what Inductor says its kernels were made of."""
         launches = list(plain[0])
-        order = sorted(range(len(launches)), key=lambda i: (_called(traces[0], launches[i]), launches[i].start_s))
-        stacks = _Stacks(traces[0].spans)
-        seen = [stacks.launch(traces[0], launches[i]) for i in order]
-        for position, found in zip(order, provenance.walk(seen, self._provenance, ops), strict=True):
-            launches[position] = replace(launches[position], op=None, ops=found)
+        order = sorted(range(len(launches)), key=lambda i: (_called_ns(traces[0], launches[i]), launches[i].start_s))
+        contexts = _contexts(traces[0], [launches[i] for i in order])
+        for position, own in zip(order, provenance.walk(contexts, self._provenance, ops), strict=True):
+            launches[position] = replace(launches[position], op=None, ops=own)
         return launches
 
     def attribution_notes(self, kernels: Sequence[Kernel]) -> list[str]:
@@ -88,44 +90,51 @@ def _compiling() -> Iterator[None]:
     except RooflightError:
         raise
     except Exception as error:
-        line = (str(error).strip().splitlines() or [""])[0]
         raise CannotMeasure(
-            f"torch.compile failed: {type(error).__name__}: {line}; without --compile the eager step is measured"
+            f"torch.compile failed: {type(error).__name__}: {first_line(error)}; without --compile the eager step is "
+            "measured"
         ) from error
 
 
-def _called(trace: Trace, launch: timeline.Launch) -> int:
+def _called_ns(trace: StepTrace, launch: timeline.KernelLaunch) -> int:
     """When the host asked for it."""
-    point = trace.calls.get(launch.correlation)
-    return point.time_ns if point is not None else 0
+    call = trace.calls.get(launch.correlation)
+    return call.start_ns if call is not None else 0
 
 
-class _Stacks:
-    """Which host ranges were open when something was launched. To be asked in the order of time."""
-
-    def __init__(self, spans: Sequence[Span]) -> None:
-        self._coming: dict[Thread, list[tuple[int, Span]]] = defaultdict(list)
-        for number, span in enumerate(spans):
-            self._coming[span.thread].append((number, span))
-        for rows in self._coming.values():  # the next one last
-            rows.sort(key=lambda row: (row[1].start_ns, -row[1].end_ns), reverse=True)
-        self._open: dict[Thread, list[tuple[int, Span]]] = defaultdict(list)
-
-    def _at(self, thread: Thread, time_ns: int) -> list[tuple[int, Span]]:
-        coming, around = self._coming[thread], self._open[thread]
-        while coming and coming[-1][1].start_ns <= time_ns:
-            around.append(coming.pop())
-        around[:] = [row for row in around if row[1].end_ns >= time_ns]
-        return around
-
-    def launch(self, trace: Trace, launch: timeline.Launch) -> provenance.Launch:
-        point = trace.calls.get(launch.correlation)
-        stack: list[tuple[str, int]] = []
+def _contexts(trace: StepTrace, launches: Launches) -> list[provenance.LaunchContext]:
+    """Each launch with the ops that were open on the host when it was made."""
+    moments: list[tuple[Thread, int, int]] = []
+    for position, launch in enumerate(launches):
+        call = trace.calls.get(launch.correlation)
+        if call is not None:
+            moments.append((call.thread, call.start_ns, position))
+    contexts = [provenance.LaunchContext(launch.name) for launch in launches]
+    for position, stack in open_ranges(trace.spans, moments):
+        ops: list[tuple[str, int]] = []
         graph = None
-        if point is not None:
-            for number, span in self._at(point.thread, point.time_ns):
-                if span.name.startswith(_GRAPH):
-                    graph, stack = span.name, []  # what is around a compiled graph tells nothing of what is inside
-                elif ("::" in span.name or span.name.startswith("triton")) and not span.name.startswith("autograd::"):
-                    stack.append((span.name, number))
-        return provenance.Launch(launch.name, tuple(stack), graph)
+        for number in stack:
+            name = trace.spans[number].name
+            if name.startswith(_GRAPH):
+                graph, ops = name, []  # what is around a compiled graph tells nothing of what is inside
+            elif ("::" in name or name.startswith("triton")) and not name.startswith("autograd::"):
+                ops.append((name, number))
+        contexts[position] = provenance.LaunchContext(launches[position].name, tuple(ops), graph)
+    return contexts
+
+
+def is_compiled(model: Any) -> bool:
+    """Does any part of the model run through `torch.compile`?"""
+    return any(
+        type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(getattr(module, "forward", None), "_torchdynamo_orig_callable")
+        for module in model.modules()
+    )
+
+
+def compiled(model: Any, *, mode: str | None = None) -> Any:
+    """The model as `torch.compile` runs it; one that is compiled already is left as it is."""
+    import torch
+
+    return model if is_compiled(model) else torch.compile(model, mode=mode)

@@ -18,11 +18,12 @@ import torch
 from rooflight.errors import CannotMeasure, OutOfMemory, RooflightError
 from rooflight.ledger import Kernel, Op, Value
 from rooflight.measurement import timeline
-from rooflight.measurement.gpu import memory as gpu_memory
-from rooflight.measurement.profiler_trace import Trace
+from rooflight.measurement.collectors import gpu_memory
+from rooflight.measurement.findings import first_line
+from rooflight.measurement.profiler_trace import StepTrace, profiled
 from rooflight.trace.stage import Stage
 
-Launches = list[timeline.Launch]
+Launches = list[timeline.KernelLaunch]
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph")
 
 
@@ -47,7 +48,7 @@ class EagerStep:
             self.stage.run()
             return
         try:
-            trace = timeline.profiled(lambda: self.stage.run(), cuda=False)
+            trace = profiled(lambda: self.stage.run(), cuda=False)
         except OutOfMemory:
             raise
         except CannotMeasure:  # no disk to write to: collectors that need the profiler will say so themselves
@@ -58,14 +59,15 @@ class EagerStep:
     def memory(self) -> tuple[dict[str, Value], list[str]]:
         return gpu_memory.step_memory(self.stage)
 
-    def profiled(self) -> Trace:
+    def profiled(self) -> StepTrace:
         self.stage.put_choices_back()
         arguments = self.stage.fresh_arguments()
         torch.cuda.synchronize()
-        return timeline.profiled(lambda: self.stage.run(arguments), cuda=True)
+        return profiled(lambda: self.stage.run(arguments), cuda=True)
 
-    def attributed(self, marked: Callable[[], Launches], traces: Sequence[Trace], plain: Sequence[Launches],
-                   ops: Sequence[Op]) -> Launches:  # fmt: skip
+    def attributed(
+        self, marked: Callable[[], Launches], traces: Sequence[StepTrace], plain: Sequence[Launches], ops: Sequence[Op]
+    ) -> Launches:
         """The launches of the plain step, each with its op: here those of a run with a mark around every op."""
         return marked()
 
@@ -120,9 +122,9 @@ class CapturedStep(EagerStep):
                     failure.append(error)
                     raise
         except (RuntimeError, RooflightError) as error:
-            text = (str(failure[0] if failure else error).splitlines() or [""])[0]
             raise CannotMeasure(
-                f"the step cannot be captured as a CUDA graph: it may not wait for the device or change shapes ({text})"
+                "the step cannot be captured as a CUDA graph: it may not wait for the device or change shapes "
+                f"({first_line(failure[0] if failure else error)})"
             ) from error
         self._peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
 
@@ -137,15 +139,19 @@ class CapturedStep(EagerStep):
 
     def memory(self) -> tuple[dict[str, Value], list[str]]:
         allocated, reserved = self._peaks
-        found, notes = gpu_memory.step_memory(self.stage)
-        found["peak_allocated_bytes"] = Value(allocated, "torch's CUDA allocator: most in tensors during the capture")
-        found["peak_reserved_bytes"] = Value(
-            max(reserved, int(found["peak_reserved_bytes"].value)), "torch's CUDA allocator: most held, graph included"
+        quantities, notes = gpu_memory.step_memory(self.stage)
+        quantities["peak_allocated_bytes"] = Value(
+            allocated, "torch's CUDA allocator: most in tensors during the capture"
         )
-        return found, notes
+        quantities["peak_reserved_bytes"] = Value(
+            max(reserved, int(quantities["peak_reserved_bytes"].value)),
+            "torch's CUDA allocator: most held, graph included",
+        )
+        return quantities, notes
 
-    def attributed(self, marked: Callable[[], Launches], traces: Sequence[Trace], plain: Sequence[Launches],
-                   ops: Sequence[Op]) -> Launches:  # fmt: skip
+    def attributed(
+        self, marked: Callable[[], Launches], traces: Sequence[StepTrace], plain: Sequence[Launches], ops: Sequence[Op]
+    ) -> Launches:
         """The graph replays what the eager step launches: same names in the same order, but for what capture drops."""
         theirs = marked()
         self._same_kernels = _names(theirs) == _names(plain[0])
@@ -171,9 +177,11 @@ def _names(launches: Launches) -> list[str]:
     return [launch.name for launch in launches if launch.kind == "kernel"]
 
 
-def in_the_order_of(marked: Sequence[timeline.Launch], run: Sequence[timeline.Launch]) -> list[timeline.Launch]:
+def in_the_order_of(
+    marked: Sequence[timeline.KernelLaunch], run: Sequence[timeline.KernelLaunch]
+) -> list[timeline.KernelLaunch]:
     """The launches of `run` with the ops of those in `marked` that have the same name at the same place."""
-    found = [replace(launch, op=None) for launch in run]
+    launches = [replace(launch, op=None) for launch in run]
     names = [launch.name for launch in marked], [launch.name for launch in run]
     if names[0] == names[1]:
         blocks = [(0, 0, len(run))]
@@ -182,8 +190,8 @@ def in_the_order_of(marked: Sequence[timeline.Launch], run: Sequence[timeline.La
         blocks = [(block.a, block.b, block.size) for block in matcher.get_matching_blocks()]
     for theirs, ours, size in blocks:
         for offset in range(size):
-            found[ours + offset] = replace(found[ours + offset], op=marked[theirs + offset].op)
-    return found
+            launches[ours + offset] = replace(launches[ours + offset], op=marked[theirs + offset].op)
+    return launches
 
 
 def attributed_share(kernels: Sequence[Kernel], how: str) -> str:

@@ -23,11 +23,11 @@ fp16 or bf16, or autocast was on when the region was entered. It stands in `quan
 
 One thing may show: torch keeps a single peak of memory, so it begins anew at one execution of every region.
 
-`scope` is what the program writes, `turns` decides what an execution is used for, `plain` and `counters` measure it,
-`store` keeps what came out, `ledger` brings that into a file, and `settings` is what the environment says.
+`scope` is what the program writes, `scheduler` decides what an execution is used for, `plain` and `counters` measure
+it, `store` keeps what came out, `ledger` brings that into a file, and `settings` is what the environment says.
 """
 
-from rooflight.measurement.regions.scope import Scope, region, regions, regions_ledger, save_regions
+from rooflight.measurement.regions.scope import RegionScope, region, regions, regions_ledger, save_regions
 from rooflight.measurement.regions.store import Region
 
-__all__ = ["Region", "Scope", "region", "regions", "regions_ledger", "save_regions"]
+__all__ = ["Region", "RegionScope", "region", "regions", "regions_ledger", "save_regions"]

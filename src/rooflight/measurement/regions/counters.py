@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from rooflight.counting import metrics
+from rooflight.hardware import counter_tables
 from rooflight.ledger import Value
-from rooflight.measurement.counters import cupti, gpu, ranges
+from rooflight.measurement.cupti import cupti, gpu, ranges
 from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS, TENSOR_FLOPS
 
 _SOURCE = "cupti"
@@ -23,7 +23,7 @@ _UPPER_BOUND = "upper bound: compilers also load constants by HFMA2"
 
 
 @dataclass(frozen=True)
-class Group:
+class CounterGroup:
     """Counters that are counted together, and the executions that takes."""
 
     metrics: tuple[str, ...]
@@ -33,15 +33,15 @@ class Group:
 class CounterPlan:
     """What is still to be counted for one region on one GPU: `begin()`, the work, then `end()` or `abort()`."""
 
-    def __init__(self, device: int, *, levels: Collection[metrics.Level]) -> None:
+    def __init__(self, device: int, *, levels: Collection[counter_tables.Level]) -> None:
         self.device = device
         self._on = gpu.device(device)
-        self._bytes = metrics.byte_counters(levels, chip=self._on.chip)
-        scout = metrics.scout_metrics(self._on.chip)
+        self._bytes = counter_tables.byte_counters(levels, chip=self._on.chip)
+        scout = counter_tables.scout_metrics(self._on.chip)
         self._groups = self._grouped([*scout, *(counter.metric for counter in self._bytes)])
-        self._work: tuple[metrics.Counter, ...] | None = None
+        self._work: tuple[counter_tables.Counter, ...] | None = None
         """Counters of FLOPs; `None` until the scout has told which."""
-        self._in_use: tuple[metrics.Counter, ...] = ()
+        self._in_use: tuple[counter_tables.Counter, ...] = ()
         self._values: dict[str, float] = {}
         self._profiler: ranges.RangeProfiler | None = None
         self._in_pass = False
@@ -49,7 +49,7 @@ class CounterPlan:
         self._autocast = False
         """It was on at the beginning of a pass."""
 
-    def _grouped(self, names: Sequence[str]) -> list[Group]:
+    def _grouped(self, names: Sequence[str]) -> list[CounterGroup]:
         with cupti.Host(self._on.chip, availability=self._on.availability) as host:
             return group_by_pass(names, host.passes)
 
@@ -69,20 +69,20 @@ class CounterPlan:
 
     def _unknown(self) -> str | None:
         """What was counted and still tells nothing."""
-        found = self.quantities()
+        known = self.quantities()
         if not any(counter.quantity in DRAM_BYTES for counter in self._bytes):
             return f"DRAM bytes: {self._on.chip} does not count them"
-        if lost := sorted({counter.quantity for counter in self._work or ()} - found.keys()):
+        if lost := sorted({counter.quantity for counter in self._work or ()} - known.keys()):
             return f"{', '.join(lost)}: the counters gave no value"
-        if not self._tensor_work_is_known(found):
+        if not self._tensor_work_is_known(known):
             return f"FLOPs: {self._on.chip} does not count what its matrix instructions do"
-        if lost := sorted({counter.quantity for counter in self._bytes} - found.keys()):
+        if lost := sorted({counter.quantity for counter in self._bytes} - known.keys()):
             return f"{', '.join(lost)}: no more than a range with nothing in it shows"
         return None
 
-    def _tensor_work_is_known(self, found: Mapping[str, Value]) -> bool:
-        counted = all(counter.quantity in found for counter in self._work or ())
-        return counted and any(name in found for name in TENSOR_FLOPS)
+    def _tensor_work_is_known(self, quantities: Mapping[str, Value]) -> bool:
+        counted = all(counter.quantity in quantities for counter in self._work or ())
+        return counted and any(name in quantities for name in TENSOR_FLOPS)
 
     def _passes_left(self) -> int:
         return sum(group.passes for group in self._groups) - self._passes_done
@@ -90,23 +90,25 @@ class CounterPlan:
     def quantities(self) -> dict[str, Value]:
         """What has been counted so far, as the ledger calls it; proven zeros too."""
         counters = (*self._bytes, *(self._work or ()))
-        found = metrics.to_quantities(dict(self._values), counters, source=_SOURCE)
+        quantities = counter_tables.to_quantities(dict(self._values), counters, source=_SOURCE)
         if self._work is not None:
-            found.update(metrics.idle_quantities(self._on.chip, self._in_use, source=_SOURCE, scouted=self._values))
-        if self.complete and self._tensor_work_is_known(found):
-            found["executed_flops"] = self._executed(found)
-        if (half := found.get(_HALF_FLOPS)) is not None:
-            found[_HALF_FLOPS] = Value(half.value, f"{half.origin}; {_UPPER_BOUND}")
-        return found
+            quantities.update(
+                counter_tables.idle_quantities(self._on.chip, self._in_use, source=_SOURCE, scouted=self._values)
+            )
+        if self.complete and self._tensor_work_is_known(quantities):
+            quantities["executed_flops"] = self._executed(quantities)
+        if (half := quantities.get(_HALF_FLOPS)) is not None:
+            quantities[_HALF_FLOPS] = Value(half.value, f"{half.origin}; {_UPPER_BOUND}")
+        return quantities
 
-    def _executed(self, found: Mapping[str, Value]) -> Value:
+    def _executed(self, quantities: Mapping[str, Value]) -> Value:
         """All units together; fp16 of the CUDA cores only where 16-bit work is sure, since it may be constants.
 
         `rooflight.measure` knows the types of all tensors; a region sees none, and looking would slow it down.
         """
-        sure = self._autocast or any(name in found and found[name].value for name in _HALF_TENSOR_WORK)
-        total = sum(found[name].value for name in EXECUTED_FLOPS if name in found)
-        half = found[_HALF_FLOPS].value if _HALF_FLOPS in found else 0
+        sure = self._autocast or any(name in quantities and quantities[name].value for name in _HALF_TENSOR_WORK)
+        total = sum(quantities[name].value for name in EXECUTED_FLOPS if name in quantities)
+        half = quantities[_HALF_FLOPS].value if _HALF_FLOPS in quantities else 0
         if sure or not half:
             return Value(total, f"{_SOURCE}: all units together")
         return Value(total - half, f"{_SOURCE}: all units but fp16 of the CUDA cores (no other sign of 16 bits)")
@@ -134,15 +136,15 @@ class CounterPlan:
         self._passes_done += 1
         if not last:
             return  # it rests until the next execution
-        for found in profiler.results():
-            self._values.update(found.values)
+        for counted in profiler.results():
+            self._values.update(counted.values)
         self.close()
         left = self._groups[1:]
         if not left and self._work is None:
             # Finding groups takes a while, and Ctrl-C may come: until they are there, the scout is not done.
             chip = self._on.chip
-            in_use = metrics.tensor_counters_in_use(chip, self._values)
-            work = (*in_use, *metrics.cuda_core_counters(chip))
+            in_use = counter_tables.tensor_counters_in_use(chip, self._values)
+            work = (*in_use, *counter_tables.cuda_core_counters(chip))
             left = self._grouped([counter.metric for counter in work])
             self._in_use, self._work, self._groups = in_use, work, left
         else:
@@ -167,7 +169,7 @@ class CounterPlan:
             held.close()
 
 
-def group_by_pass(names: Sequence[str], passes: Callable[[Sequence[str]], int]) -> list[Group]:
+def group_by_pass(names: Sequence[str], passes: Callable[[Sequence[str]], int]) -> list[CounterGroup]:
     """Put each counter to the first others that it can be counted with at no further pass.
 
     Those that need several passes come first, since others may ride along with them.
@@ -180,4 +182,4 @@ def group_by_pass(names: Sequence[str], passes: Callable[[Sequence[str]], int]) 
                 break
         else:
             groups.append([name])
-    return [Group(tuple(group), passes(group)) for group in groups]
+    return [CounterGroup(tuple(group), passes(group)) for group in groups]

@@ -23,20 +23,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rooflight._version import __version__
+from rooflight.files import save
 from rooflight.ledger import FORMAT_VERSION, Header, Ledger, MathModes
-from rooflight.measurement.machine import devices
-from rooflight.measurement.machine.conditions import Conditions, conditions
-from rooflight.measurement.regions.settings import Settings
+from rooflight.machine import installed_gpus
+from rooflight.machine.conditions import Conditions, conditions
+from rooflight.measurement.regions.settings import RegionSettings
 
 if TYPE_CHECKING:
+    from rooflight.measurement.regions.scheduler import RegionProcess
     from rooflight.measurement.regions.store import Region
-    from rooflight.measurement.regions.turns import Process
 
 _BETWEEN_WRITES_S = 5.0
+_END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What tells a program to end; Windows has no SIGHUP."""
 _CUT_OFF = "the program ended at once (killed, or os._exit): this was written while it ran, what came later is missing"
 
 
-def ledger_of(regions: Sequence[Region], settings: Settings, *, seen: dict[str, str] | None = None) -> Ledger:
+def ledger_of(regions: Sequence[Region], settings: RegionSettings, *, seen: dict[str, str] | None = None) -> Ledger:
     """One measurement for each region; notes say what is missing. `seen`: the conditions, where they were watched."""
     torch: Any = sys.modules.get("torch")
     on_gpu = any(region.pieces.warm_on_gpu for region in regions)
@@ -53,9 +56,9 @@ def ledger_of(regions: Sequence[Region], settings: Settings, *, seen: dict[str, 
         traced_on=device,
         rank=settings.rank,
         world=settings.world,
-        device=devices.device_name(device),
-        cuda=devices.cuda_version() if on_gpu else None,
-        driver=devices.driver_version() if on_gpu else None,
+        device=installed_gpus.device_name(device),
+        cuda=installed_gpus.cuda_version() if on_gpu else None,
+        driver=installed_gpus.driver_version() if on_gpu else None,
         conditions=conditions(device) if seen is None else seen,
         command=shlex.join(sys.orig_argv),
         notes=_notes(regions),
@@ -89,10 +92,10 @@ def _math_modes(torch: Any) -> MathModes | None:
         return None
 
 
-class _Keeper:
+class _LedgerKeeper:
     """Writes the ledger of one process into the folder of `rooflight run`."""
 
-    def __init__(self, process: Process, folder: Path) -> None:
+    def __init__(self, process: RegionProcess, folder: Path) -> None:
         self._process = process
         self._pid = os.getpid()
         # A program that replaces itself (exec) keeps its number, and must not replace what was written before.
@@ -102,13 +105,11 @@ class _Keeper:
 
     def watch(self) -> None:
         """The conditions from here on, once the GPU is in use."""
-        if self._conditions is None and devices.cuda_is_running():
+        if self._conditions is None and installed_gpus.cuda_is_running():
             self._conditions = Conditions("cuda")
             self._conditions.before()
 
     def write(self, *, notes: tuple[str, ...] = ()) -> None:
-        from rooflight.files import save
-
         regions = self._process.all_regions()
         if regions and self._pid == os.getpid():
             seen = self._conditions.after() if self._conditions is not None else None
@@ -126,26 +127,26 @@ class _Keeper:
         return True
 
 
-_keepers: dict[int, _Keeper] = {}
+_keepers: dict[int, _LedgerKeeper] = {}
 """By process: a forked child has its own."""
 
 
-def keep_until_exit(process: Process) -> None:
+def keep_until_exit(process: RegionProcess) -> None:
     """Called once in a process, when its first region is met."""
     atexit.register(_let_counters_go, process)
     if process.settings.folder is None:
         atexit.register(_warn, process)
         return
-    keeper = _keepers[os.getpid()] = _Keeper(process, process.settings.folder)
+    keeper = _keepers[os.getpid()] = _LedgerKeeper(process, process.settings.folder)
     atexit.register(_last_write, keeper)
     _at_end_of_worker(keeper)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _END_SIGNALS:
         with suppress(ValueError):  # not the main thread: others answer signals there
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _on_signal)
 
 
-def _let_counters_go(process: Process) -> None:
+def _let_counters_go(process: RegionProcess) -> None:
     """A region that was not finished may still hold the GPU's counters."""
     for region in process.all_regions():
         with suppress(Exception):
@@ -153,7 +154,7 @@ def _let_counters_go(process: Process) -> None:
                 region.pieces.plan.close()
 
 
-def _at_end_of_worker(keeper: _Keeper) -> None:
+def _at_end_of_worker(keeper: _LedgerKeeper) -> None:
     """Workers of `multiprocessing`, those of a data loader too, end without `atexit`."""
     if "multiprocessing.util" in sys.modules:
         from multiprocessing import parent_process, util
@@ -171,7 +172,7 @@ def save_in_between() -> bool:
     return False
 
 
-def _last_write(keeper: _Keeper) -> None:
+def _last_write(keeper: _LedgerKeeper) -> None:
     with suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program is over: a second Ctrl-C can wait for this
     with suppress(Exception):  # and its exit code is its own
@@ -180,12 +181,13 @@ def _last_write(keeper: _Keeper) -> None:
 
 def _no_signals_of_the_parent() -> None:
     """A forked worker must die at once when it is told to."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _END_SIGNALS:
         if signal.getsignal(number) is _on_signal:
             signal.signal(number, signal.SIG_DFL)
 
 
-os.register_at_fork(after_in_child=_no_signals_of_the_parent)
+if hasattr(os, "register_at_fork"):  # Windows forks no processes
+    os.register_at_fork(after_in_child=_no_signals_of_the_parent)
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
@@ -196,7 +198,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     os.kill(os.getpid(), number)
 
 
-def _warn(process: Process) -> None:
+def _warn(process: RegionProcess) -> None:
     """Where nobody shows the result, one line says that counters failed."""
     if process.failure is not None:
         logging.getLogger("rooflight").warning("rooflight: regions have no FLOPs and bytes: %s", process.failure)

@@ -9,8 +9,8 @@ import sys
 from time import perf_counter
 from typing import Any
 
-from rooflight.measurement.cpu.memory import resident
-from rooflight.measurement.regions.store import Plain
+from rooflight.machine.resident_memory import resident
+from rooflight.measurement.regions.store import PlainExecution
 
 
 def capturing() -> bool:
@@ -34,7 +34,7 @@ def autocast() -> bool:
     return torch is not None and bool(torch.is_autocast_enabled("cuda"))
 
 
-class PlainRun:
+class PlainTimer:
     """Clock and memory around one execution: `start()`, the work, `finish()`.
 
     `peak`: torch's peak statistics begin anew, since it keeps only one peak. Asked of one execution of a region, so
@@ -58,12 +58,12 @@ class PlainRun:
             self._before = resident().resident_bytes
         self._clock = perf_counter()
 
-    def finish(self) -> Plain:
+    def finish(self) -> PlainExecution:
         if self._torch is None:
             wall_time_s = perf_counter() - self._clock
             now = resident()
             growth = _difference(now.resident_bytes, self._before)
-            return Plain(wall_time_s, None, growth, now.peak_resident_bytes, on_gpu=False)
+            return PlainExecution(wall_time_s, None, growth, now.peak_resident_bytes, on_gpu=False)
         cuda = self._torch.cuda
         self._end.record()
         cuda.synchronize()
@@ -71,7 +71,7 @@ class PlainRun:
         span_s = self._begin.elapsed_time(self._end) / 1e3
         growth = _difference(cuda.memory_allocated(), self._before)
         peak = cuda.max_memory_allocated() if self._peak else None
-        return Plain(wall_time_s, span_s, growth, peak, on_gpu=True)
+        return PlainExecution(wall_time_s, span_s, growth, peak, on_gpu=True)
 
 
 def _difference(after: int | None, before: int | None) -> int | None:

@@ -12,7 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rooflight.errors import BadInput
-from rooflight.measurement.regions import turns
+from rooflight.files import save
+from rooflight.measurement.regions import scheduler
+from rooflight.measurement.regions.ledger import ledger_of
 from rooflight.measurement.regions.store import Region
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ When = Callable[[], object] | bool
 _COMPILED = "inside torch.compile a region is not there: put it around the call of the compiled function"
 
 
-def region(name: str, *, when: When = True) -> Scope:
+def region(name: str, *, when: When = True) -> RegionScope:
     """Measure what runs inside `with rooflight.region(name) as r:`, or a function decorated with it.
 
     Executions under the same name belong together, wherever they are. `when`, a value or a function asked each time,
@@ -33,46 +35,42 @@ def region(name: str, *, when: When = True) -> Scope:
     """
     if not isinstance(name, str) or not name.strip():
         raise BadInput(f"a region needs a name, got {name!r}: write rooflight.region('conv2')")
-    return Scope(name, when)
+    return RegionScope(name, when)
 
 
 def regions() -> tuple[Region, ...]:
     """All regions of this process, in the order in which they were met."""
-    return turns.process().all_regions()
+    return scheduler.process().all_regions()
 
 
 def regions_ledger() -> Ledger:
     """What the regions of this process have measured so far, one measurement each."""
-    from rooflight.measurement.regions.ledger import ledger_of
-
-    return ledger_of(regions(), turns.process().settings)
+    return ledger_of(regions(), scheduler.process().settings)
 
 
 def save_regions(path: str | Path, *, force: bool = False) -> Path:
     """Write `regions_ledger()` to a file; `force` allows to replace an existing one."""
-    from rooflight.files import save
-
     return save(regions_ledger(), path, force=force)
 
 
-class Scope:
+class RegionScope:
     """One place in a program where a region is entered; may be used again and again, also as a decorator."""
 
     def __init__(self, name: str, when: When) -> None:
         self._name = name
         self._when = when
-        self._entered: list[tuple[int, turns.Execution | None]] = []
+        self._entered: list[tuple[int, scheduler.RegionExecution | None]] = []
         """Thread and execution of every `with` that has not ended; `None`: nothing is done in it."""
 
     def __enter__(self) -> Region:
         compiled = _compiled(self._name)
         if compiled is not None:
             return compiled
-        found = turns.process().region(self._name)
+        entered = scheduler.process().region(self._name)
         wanted = self._when() if callable(self._when) else self._when
-        execution = turns.begin(found) if wanted else None
+        execution = scheduler.begin(entered) if wanted else None
         self._entered.append((threading.get_ident(), execution))
-        return found
+        return entered
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -85,7 +83,7 @@ class Scope:
         last = next((entry for entry in reversed(entered) if entry[0] == thread), entered[-1])
         entered.remove(last)
         if last[1] is not None:
-            turns.end(last[1], failed=kind is not None)
+            scheduler.end(last[1], failed=kind is not None)
 
     def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
         if not callable(function) or inspect.isclass(function):
@@ -96,11 +94,11 @@ class Scope:
                 f"region {self._name!r} cannot decorate {function.__qualname__}, which stops in between: "
                 "write `with rooflight.region(...)` inside it"
             )
-        turns.process().region(self._name)  # told as never executed if it is never called
+        scheduler.process().region(self._name)  # told as never executed if it is never called
 
         @functools.wraps(function)
         def measured(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            with Scope(self._name, self._when):
+            with RegionScope(self._name, self._when):
                 return function(*args, **kwargs)
 
         return measured
@@ -117,9 +115,9 @@ def _compiled(name: str) -> Region | None:
     guards: Any = sys.modules["torch._guards"]
     if guards.TracingContext.try_get() is None:
         return None
-    found = turns.process().region(name)
-    found.pieces.remarks[_COMPILED] = None
-    return found
+    traced = scheduler.process().region(name)
+    traced.pieces.remarks[_COMPILED] = None
+    return traced
 
 
 _compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from rooflight.counting.metrics import Level
 from rooflight.errors import BadInput
+from rooflight.hardware.counter_tables import Level
 from rooflight.measurement import ranks
 
 RUN = "ROOFLIGHT_RUN"
@@ -28,7 +28,7 @@ LEVELS: tuple[Level, ...] = ("dram", "l2", "l1")
 
 
 @dataclass(frozen=True)
-class Settings:
+class RegionSettings:
     folder: Path | None
     rank: int
     world: int
@@ -37,15 +37,15 @@ class Settings:
     """Why no counters are wanted in this process; `None`: they are."""
 
 
-def read(environment: Mapping[str, str] = os.environ) -> Settings:
+def read(environment: Mapping[str, str] = os.environ) -> RegionSettings:
     """A word it does not know never stops somebody's program: it is told as the reason why there are no counters."""
     try:
-        here, unplaced = ranks.place(environment), None
+        here, unplaced = ranks.process_rank(environment), None
     except BadInput as error:
         here, unplaced = ranks.ALONE, str(error)
     folder, level = environment.get(RUN), environment.get(LEVEL) or "dram"
     known = level in LEVELS
-    return Settings(
+    return RegionSettings(
         folder=Path(folder) if folder else None,
         rank=here.rank,
         world=here.world,

@@ -1,6 +1,6 @@
 """What is known of a region. Every execution of it adds a piece; `missing` says which pieces are not there yet.
 
-Nothing is measured here: `turns` decides what an execution is used for and hands in what came out of it.
+Nothing is measured here: `scheduler` decides what an execution is used for and hands in what came out of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median, median_low
 from typing import TYPE_CHECKING, Literal
 
-from rooflight import units
+from rooflight import formatting
 from rooflight.ledger import Measurement, Value
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ COUNTED = "FLOPs and DRAM bytes"
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainExecution:
     """What one execution without counters told. `None`: nobody keeps count of it, or it was not asked."""
 
     wall_time_s: float
@@ -34,16 +34,16 @@ class Plain:
 
 
 @dataclass
-class Pieces:
-    """What the executions of a region have brought so far. Only `turns` writes here, one thread at a time."""
+class RegionState:
+    """What the executions of a region have brought so far. Only `scheduler` writes here, one thread at a time."""
 
     executions: int = 0
     failures: int = 0
-    first: Plain | None = None
+    first: PlainExecution | None = None
     """The first execution: it includes what is made only once, so it counts only where there is no other."""
     warm_on_gpu: bool = False
     """It has been executed once with CUDA running."""
-    plain: list[Plain] = field(default_factory=list)
+    plain: list[PlainExecution] = field(default_factory=list)
     plan: CounterPlan | None = None
     no_counters: str | None = None
     """Why there will be no counters."""
@@ -65,8 +65,8 @@ class Region:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.pieces = Pieces()
-        """How it stands; for `turns` alone."""
+        self.pieces = RegionState()
+        """How it stands; for `scheduler` alone."""
 
     @property
     def executions(self) -> int:
@@ -127,24 +127,24 @@ class Region:
     @property
     def peak_bytes(self) -> int | float | None:
         """Most bytes in tensors at one time while it ran; on a CPU, the most the process has had so far."""
-        found = self._value("peak_allocated_bytes")
-        return found if found is not None else self._value("peak_resident_bytes")
+        allocated = self._value("peak_allocated_bytes")
+        return allocated if allocated is not None else self._value("peak_resident_bytes")
 
     def _value(self, name: str) -> int | float | None:
-        found = self.quantities.get(name)
-        return None if found is None else found.value
+        value = self.quantities.get(name)
+        return None if value is None else value.value
 
     @property
     def quantities(self) -> dict[str, Value]:
         """All that is known, under the ledger's names, with origins and the spread over executions."""
         pieces = self.pieces
-        found: dict[str, Value] = {}
+        quantities: dict[str, Value] = {}
         if pieces.executions:
-            found["executions"] = Value(pieces.executions, "rooflight.region")
-        found.update(_plain_quantities(pieces))
+            quantities["executions"] = Value(pieces.executions, "rooflight.region")
+        quantities.update(_plain_quantities(pieces))
         if pieces.plan is not None:
-            found.update(pieces.plan.quantities())
-        return found
+            quantities.update(pieces.plan.quantities())
+        return quantities
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -194,13 +194,13 @@ class Region:
         if self.time_s is not None:
             parts.append(f"{self.time_s * 1e3:,.3g} ms" if self.time_s < 1 else f"{self.time_s:,.3f} s")
         if self.flops is not None:
-            parts.append(f"{units.count(self.flops)}FLOP")
+            parts.append(f"{formatting.count(self.flops)}FLOP")
         if self.bytes_read is not None and self.bytes_written is not None:
-            read, written = (units.bytes_(round(count)) for count in (self.bytes_read, self.bytes_written))
+            read, written = (formatting.bytes_(round(count)) for count in (self.bytes_read, self.bytes_written))
             parts.append(f"DRAM {read} read, {written} written")
         if self.growth_bytes is not None:
             sign = "+" if self.growth_bytes >= 0 else "−"
-            parts.append(f"memory {sign}{units.bytes_(round(abs(self.growth_bytes)))}")
+            parts.append(f"memory {sign}{formatting.bytes_(round(abs(self.growth_bytes)))}")
         lacks = f"; missing {'; '.join(self.missing)}" if self.missing else ""
         return f"<region {self.name!r}: {', '.join(parts)}{lacks}>"
 
@@ -209,7 +209,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def _plain_quantities(pieces: Pieces) -> dict[str, Value]:
+def _plain_quantities(pieces: RegionState) -> dict[str, Value]:
     rows = tuple(pieces.plain)
     first = not rows
     if first:
@@ -221,14 +221,14 @@ def _plain_quantities(pieces: Pieces) -> dict[str, Value]:
     clock = "host clock, synchronised before and after" if on_gpu else "host clock"
     memory = "torch's allocator" if on_gpu else "resident memory of the process"
     peak = "peak_allocated_bytes" if on_gpu else "peak_resident_bytes"
-    found = {
+    quantities = {
         "timed_executions": Value(len(rows), "rooflight.region"),
         "wall_time_s": _middle([row.wall_time_s for row in rows], f"{clock}: {which}"),
         "gpu_span_s": _middle([row.gpu_span_s for row in rows], f"CUDA events: {which}"),
         "growth_bytes": _middle([row.growth_bytes for row in rows], f"{memory}: {which}"),
         peak: _middle([row.peak_bytes for row in rows], memory),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in quantities.items() if value is not None}
 
 
 def _middle(values: Sequence[int | float | None], origin: str) -> Value | None:

@@ -6,15 +6,15 @@ import math
 from dataclasses import replace
 
 from rooflight.ledger import Ledger
-from rooflight.memory.lives import Row
-from rooflight.memory.moments import Moment
-from rooflight.memory.tape import Script
+from rooflight.memory.allocation_script import AllocationScript
+from rooflight.memory.storage_lifetimes import AddedStorage
+from rooflight.ops.workspace_phases import WorkspacePhase
 
 
-class Draft:
+class RankDraft:
     """Sizes are changed storage by storage; lives are put together at the end."""
 
-    def __init__(self, ledger: Ledger, script: Script) -> None:
+    def __init__(self, ledger: Ledger, script: AllocationScript) -> None:
         self.ledger = ledger
         self._script = script
         self.nbytes = list(script.nbytes)
@@ -23,7 +23,7 @@ class Draft:
         """Storages that are freed before another op than the ledger says."""
         self._gone: set[int] = set()
         self._born: dict[int, int] = {}
-        self._rows: list[Row] = []
+        self._rows: list[AddedStorage] = []
         self._row_bytes: list[int] = []
 
     def holds(self, number: int) -> bool:
@@ -44,7 +44,7 @@ class Draft:
         """The op from which on it is there."""
         return self._born.get(number, self.ledger.storages[number].born)
 
-    def add(self, row: Row, nbytes: int) -> None:
+    def add(self, row: AddedStorage, nbytes: int) -> None:
         if nbytes > 0:
             self._rows.append(row)
             self._row_bytes.append(nbytes)
@@ -52,17 +52,17 @@ class Draft:
     def cut_moments(self, op: int, share: float) -> None:
         """Keep so much of what the op borrows."""
         self.moments[op] = tuple(
-            Moment(moment.results, tuple(math.ceil(size * share) for size in moment.temporaries))
+            WorkspacePhase(moment.results, tuple(math.ceil(size * share) for size in moment.temporaries))
             for moment in self.moments[op]
         )
 
     def borrow(self, op: int, sizes: tuple[int, ...]) -> None:
         """Let the op hold these, too, while it runs."""
         made = len(self._script.lives.results[op])
-        moments = self.moments[op] or (Moment(made, ()),)
-        self.moments[op] = tuple(Moment(one.results, (*one.temporaries, *sizes)) for one in moments)
+        moments = self.moments[op] or (WorkspacePhase(made, ()),)
+        self.moments[op] = tuple(WorkspacePhase(one.results, (*one.temporaries, *sizes)) for one in moments)
 
-    def script(self) -> Script:
+    def script(self) -> AllocationScript:
         before = self._script
         lives = before.lives.changed(
             storages=len(before.nbytes), gone=self._gone, born=self._born, dies=self.dies, rows=self._rows
@@ -79,7 +79,7 @@ class Draft:
         )
 
 
-def most_requested(script: Script) -> int:
+def most_requested(script: AllocationScript) -> int:
     """Bytes at the highest moment of a step, before any rounding: quick, to tell ranks apart."""
     lives, nbytes = script.lives, script.nbytes
     held = sum(nbytes[one] for one in (*lives.model, *lives.optimizer_state, *lives.inputs))

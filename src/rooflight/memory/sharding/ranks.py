@@ -1,18 +1,17 @@
-"""`Rank`: one GPU's script as that of the fullest rank of a layout: cut by tensors, then into stages, then by data."""
+"""The script of one GPU as that of the fullest rank of a layout: cut by tensors, then into stages, then by data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rooflight.ledger import Ledger
-from rooflight.memory.sharding import data, gathered, stages, tensor
-from rooflight.memory.sharding.draft import Draft, most_requested
-from rooflight.memory.tape import Script
-from rooflight.prediction.parallel.blocks import Model, model_of
-from rooflight.prediction.parallel.combined import Options
-from rooflight.prediction.parallel.layout import Layout
-from rooflight.prediction.parallel.states import ZERO_STAGE
-from rooflight.prediction.prepared import Step
+from rooflight.memory.allocation_script import AllocationScript
+from rooflight.memory.sharding import data_parallel, stages, tensor
+from rooflight.memory.sharding.draft import RankDraft, most_requested
+from rooflight.parallel.blocks import Model, model_of
+from rooflight.parallel.layout import Layout, ParallelOptions
+from rooflight.parallel.state_memory import ZERO_STAGE
+from rooflight.step.costed_step import Step
 
 _NEARLY = 0.6
 """Of what the stage asks for that asks for most. Blocks that do not serve made a fourth of a difference at most where
@@ -21,22 +20,24 @@ Groups = tuple[tuple[int, ...], ...]
 """The units of every stage."""
 
 
-class Rank:
+class FullestRank:
     """A change of scripts of one step, whatever its batch: of one micro-batch."""
 
-    def __init__(self, ledger: Ledger, layout: Layout, options: Options, micro_batches: int, groups: Groups) -> None:
+    def __init__(
+        self, ledger: Ledger, layout: Layout, options: ParallelOptions, micro_batches: int, groups: Groups
+    ) -> None:
         self.ledger = ledger
         self.model: Model = model_of(ledger)
         self.layout, self.options, self.micro_batches, self.groups = layout, options, micro_batches, groups
 
-    def __call__(self, script: Script) -> dict[int, Script]:
+    def __call__(self, script: AllocationScript) -> dict[int, AllocationScript]:
         """By stage, those of which one is the fullest: which, the allocator decides."""
         made = [self._of_stage(script, stage) for stage in range(max(len(self.groups), 1))]
         sizes = [most_requested(one) for one in made]
         return {stage: one for stage, one in enumerate(made) if sizes[stage] >= _NEARLY * max(sizes)}
 
-    def _of_stage(self, script: Script, stage: int) -> Script:
-        draft, layout, count = Draft(self.ledger, script), self.layout, self.micro_batches
+    def _of_stage(self, script: AllocationScript, stage: int) -> AllocationScript:
+        draft, layout, count = RankDraft(self.ledger, script), self.layout, self.micro_batches
         tensor.divide(draft, self.model, layout.tensor, sequence=self.options.sequence_parallel)
         ops: Sequence[int] = range(len(self.ledger.ops))
         if len(self.groups) > 1:
@@ -48,16 +49,16 @@ class Rank:
         stages.add_up_gradients(draft, ops, count)
         return draft.script()
 
-    def _data(self, draft: Draft) -> None:
+    def _data(self, draft: RankDraft) -> None:
         ranks, options = self.layout.data, self.options
         caps = {"first_bytes": options.first_bucket_bytes, "cap_bytes": options.bucket_bytes}
         kind = ZERO_STAGE[self.layout.mode]
         if kind == 3:
-            gathered.shard(draft, self.model, ranks)
+            data_parallel.shard(draft, self.model, ranks)
         elif kind:
-            data.zero(draft, kind, ranks, **caps)
+            data_parallel.zero(draft, kind, ranks, **caps)
         else:
-            data.replicate(draft, ranks, **caps)
+            data_parallel.replicate(draft, ranks, **caps)
 
     def _ops(self, units: Sequence[int]) -> list[int]:
         found = [self.model.units[number] for number in units]
@@ -75,15 +76,20 @@ class Rank:
         if len(self.groups) > 1:
             held = self._in_flight(stage)
             batches = f"{held} micro-batches" if held > 1 else "one micro-batch"
-            found.append(f"memory is that of stage {stage + 1} of {len(self.groups)}, the fullest, with "
-                         f"activations of {batches} at once; a weight that two stages use lies on both")  # fmt: skip
+            found.append(
+                f"memory is that of stage {stage + 1} of {len(self.groups)}, the fullest, with "
+                f"activations of {batches} at once; a weight that two stages use lies on both"
+            )
         if layout.data > 1:
             kind = ZERO_STAGE[layout.mode]
             found += _DATA_WORDS[kind] if self._trains else _WITHOUT_TRAINING.get(kind, ())
         if self.micro_batches > 1 and self._trains:
             found.append("memory: gradients of all micro-batches are added up where they lie")
-            found.append("memory: inputs of all micro-batches are there from the start" if len(self.groups) > 1 else
-                         "memory: the inputs of a micro-batch come when it runs")  # fmt: skip
+            found.append(
+                "memory: inputs of all micro-batches are there from the start"
+                if len(self.groups) > 1
+                else "memory: the inputs of a micro-batch come when it runs"
+            )
         if self.options.recompute != "none":
             found.append("memory: activations that are computed again are counted as kept")
         return (*found, *((_OUTSIDE,) if layout.gpus > 1 else ()))
@@ -98,10 +104,12 @@ _DATA_WORDS = {
     0: ("memory: buckets lie beside the gradients, as large as all of them (torch's gradient_as_bucket_view=False)",),
     1: ("memory: every piece of optimizer state in equal parts, gradients whole, a bucket until the next is full",),
     2: ("memory: every piece of optimizer state and of gradients in equal parts, these once their bucket is full",),
-    3: ("memory: every weight, gradient and piece of optimizer state in equal parts; of gathered weights those of the "
+    3: (
+        "memory: every weight, gradient and piece of optimizer state in equal parts; of gathered weights those of the "
         "unit that computes and a buffer for one, with its whole gradients until they are scattered (fully_shard)",
-        "memory: weights around the units stay gathered until backward is over"),
-}  # fmt: skip
+        "memory: weights around the units stay gathered until backward is over",
+    ),
+}
 
 
 _WITHOUT_TRAINING = dict.fromkeys(
@@ -109,10 +117,8 @@ _WITHOUT_TRAINING = dict.fromkeys(
 )
 
 
-def rank_of(step: Step, layout: Layout, options: Options, micro_batches: int, groups: Groups) -> Rank:
-    """The rank of a step of one micro-batch. It is kept with the trace: `Memories` knows a change by its identity."""
-    asked = layout, options, micro_batches, groups
-    rank: Rank | None = step.shared.get(("rank", asked))
-    if rank is None:
-        rank = step.shared["rank", asked] = Rank(step.ledger, *asked)
-    return rank
+def fullest_rank(
+    step: Step, layout: Layout, options: ParallelOptions, micro_batches: int, groups: Groups
+) -> FullestRank:
+    """The rank of a step of one micro-batch, the same object for the same question: what was played of it is known."""
+    return step.once(FullestRank, layout, options, micro_batches, groups)

@@ -11,12 +11,10 @@ import math
 from collections.abc import Sequence
 
 from rooflight.ledger import Ledger, is_inside
-from rooflight.memory.lives import Row
-from rooflight.memory.sharding.draft import Draft
-from rooflight.memory.sharding.weights import parameter_of
-from rooflight.memory.weight_copies import CATEGORY as COPY
-from rooflight.memory.weight_copies import copies_of_weights
-from rooflight.prediction.parallel.blocks import Model
+from rooflight.memory.sharding.draft import RankDraft
+from rooflight.memory.sharding.tensor import parameter_of
+from rooflight.memory.storage_lifetimes import WEIGHT_COPY, AddedStorage, copies_of_weights
+from rooflight.parallel.blocks import Model
 
 _STANDING = ("parameter", "buffer", "input")
 _OF_WEIGHTS = ("parameter", "buffer", "gradient", "optimizer-state", "input")
@@ -33,7 +31,7 @@ def in_flight(stage: int, stages: int, micro_batches: int, *, interleave: int = 
     return min(begun, micro_batches)
 
 
-def keep_stage(draft: Draft, model: Model, units: Sequence[int], micro_batches: int) -> None:
+def keep_stage(draft: RankDraft, model: Model, units: Sequence[int], micro_batches: int) -> None:
     """Leave what the rank of these units holds. A weight that units of two stages use lies on both of them."""
     ledger = draft.ledger
     ops = sorted(index for number in units for index in (*model.units[number].forward, *model.units[number].backward))
@@ -43,9 +41,10 @@ def keep_stage(draft: Draft, model: Model, units: Sequence[int], micro_batches: 
     owner = parameter_of(ledger)
     paths = [model.units[number].path for number in units]
     here = {
-        number for number, one in enumerate(ledger.storages)
+        number
+        for number, one in enumerate(ledger.storages)
         if number in first or (number not in anywhere and any(is_inside(one.name, path) for path in paths))
-    }  # fmt: skip
+    }
     weights = {number for number in here if ledger.storages[number].category == "parameter"}
     share = _share(ledger, weights)
     for number, storage in enumerate(ledger.storages):
@@ -98,7 +97,7 @@ def _share(ledger: Ledger, weights: set[int]) -> float:
     return sum(ledger.storages[number].nbytes for number in weights) / total if total else 1.0
 
 
-def _elsewhere(draft: Draft, number: int, first: dict[int, int]) -> None:
+def _elsewhere(draft: RankDraft, number: int, first: dict[int, int]) -> None:
     """Made by another stage: sent here, if it is used here."""
     if number in first:
         draft.receive(number, first[number])
@@ -106,7 +105,7 @@ def _elsewhere(draft: Draft, number: int, first: dict[int, int]) -> None:
         draft.drop(number)
 
 
-def _own_gradients(draft: Draft, weights: set[int], own: set[int], first: dict[int, int]) -> None:
+def _own_gradients(draft: RankDraft, weights: set[int], own: set[int], first: dict[int, int]) -> None:
     """Of a weight that two stages use, each has a gradient of its own: what it would have added to the sum."""
     ledger, owner = draft.ledger, parameter_of(draft.ledger)
     storages = ledger.storages
@@ -115,8 +114,11 @@ def _own_gradients(draft: Draft, weights: set[int], own: set[int], first: dict[i
         if storage.category != "gradient" or owner.get(number) not in weights or storage.born is None:
             continue
         maker = ledger.ops[storage.born]
-        parts = {place[one.storage]: storages[place[one.storage]].born for one in maker.inputs
-                 if maker.packet == "aten::add" and storages[place[one.storage]].category == "temporary"}  # fmt: skip
+        parts = {
+            place[one.storage]: storages[place[one.storage]].born
+            for one in maker.inputs
+            if maker.packet == "aten::add" and storages[place[one.storage]].category == "temporary"
+        }
         mine = {part: born for part, born in parts.items() if born in own and born is not None}
         if mine and len(mine) < len(parts):
             for part in parts:
@@ -126,7 +128,7 @@ def _own_gradients(draft: Draft, weights: set[int], own: set[int], first: dict[i
             draft.receive(number, first.get(number, max(own)))
 
 
-def hold_micro_batches(draft: Draft, ops: Sequence[int], others: int) -> None:
+def hold_micro_batches(draft: RankDraft, ops: Sequence[int], others: int) -> None:
     """Beside the micro-batch that is traced, what `others` keep for their backward; `ops`: those of the rank."""
     ledger = draft.ledger
     forward = [index for index in ops if ledger.ops[index].phase == "forward"]
@@ -140,13 +142,13 @@ def hold_micro_batches(draft: Draft, ops: Sequence[int], others: int) -> None:
         dies = draft.dies.get(number, storage.dies)
         # Saved for backward, or handed on: torch's own pipelines keep what they have sent until its gradient comes.
         if first[number] <= forward[-1] and (dies is None or dies > forward[-1] + 1):
-            category = COPY if number in copies else "activation"
-            row = Row(category, "of other micro-batches", born=forward[0], dies=backward[-1] + 1)
+            category = WEIGHT_COPY if number in copies else "activation"
+            row = AddedStorage(category, "of other micro-batches", born=forward[0], dies=backward[-1] + 1)
             for _ in range(others):
                 draft.add(row, draft.nbytes[number])
 
 
-def add_up_gradients(draft: Draft, ops: Sequence[int], micro_batches: int) -> None:
+def add_up_gradients(draft: RankDraft, ops: Sequence[int], micro_batches: int) -> None:
     """Every gradient is there from the start, what a micro-batch makes of it until it has been added. `ops`: those of
     the rank."""
     ledger = draft.ledger
@@ -155,6 +157,6 @@ def add_up_gradients(draft: Draft, ops: Sequence[int], micro_batches: int) -> No
     _, last = _touched(ledger, ops)
     for number, storage in enumerate(ledger.storages):
         if storage.category == "gradient" and not storage.host and draft.holds(number):
-            draft.add(Row("gradient", storage.name, born=0), draft.nbytes[number])
+            draft.add(AddedStorage("gradient", storage.name, born=0), draft.nbytes[number])
             made = draft.made_at(number) or 0
             draft.dies[number] = max(last.get(number, made) + 1, made)

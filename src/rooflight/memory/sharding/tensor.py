@@ -8,21 +8,70 @@ more than these, every one of them has a head.
 
 from __future__ import annotations
 
-from rooflight.ledger import Ledger, Op, Tensor
-from rooflight.memory.sharding.draft import Draft
-from rooflight.memory.sharding.weights import cut_weights, parameter_of
-from rooflight.prediction.parallel.blocks import Model, is_attention
-from rooflight.prediction.parallel.split import Parts, parts_of
+from collections.abc import Iterator, Sequence
+
+from rooflight.ledger import Ledger, Op, Scalar, Tensor
+from rooflight.memory.sharding.draft import RankDraft
+from rooflight.parallel.blocks import Model, is_attention
+from rooflight.parallel.tensor_split import TensorCut, tensor_cut_of
+
+_PASSES = 4
+"""The optimizer's ops are gone through as often at most: state is first seen alone, later beside a gradient."""
+
+
+def parameter_of(ledger: Ledger) -> dict[int, int]:
+    """By place in the ledger. What no op of the optimizer brings together with a parameter is left out."""
+    place = {storage.id: number for number, storage in enumerate(ledger.storages)}
+    named = {one.name: number for number, one in enumerate(ledger.storages) if one.category == "parameter"}
+    found = {number: number for number in named.values()}
+    for number, storage in enumerate(ledger.storages):
+        if storage.category == "gradient" and storage.name in named:
+            found[number] = named[storage.name]
+    lanes = [lane for op in ledger.ops if op.phase == "optimizer" for lane in _lanes(op, place)]
+    for _ in range(_PASSES):
+        before = len(found)
+        for lane in lanes:
+            owner = next((found[number] for number in lane if number in found), None)
+            if owner is not None:
+                for number in lane:
+                    found.setdefault(number, owner)
+        if len(found) == before:
+            break
+    return found
+
+
+def _lanes(op: Op, place: dict[int, int]) -> Iterator[list[int]]:
+    """Storages that the op treats together: of lists, those at the same position; else all it takes and makes."""
+    given = [value for value in op.args.values() if isinstance(value, list)]
+    lists = [value for value in given if any(isinstance(one, Tensor) for one in value)]
+    if not lists:
+        yield [place[one.storage] for one in (*op.inputs, *op.outputs) if one.numel > 1 and one.storage in place]
+        return
+    length = max(map(len, lists))
+    columns: list[Sequence[Tensor | Scalar]] = [value for value in (*lists, op.outputs) if len(value) == length]
+    for some in zip(*columns, strict=True):
+        yield [place[one.storage] for one in some if isinstance(one, Tensor) and one.storage in place]
+
+
+def cut_weights(ledger: Ledger, modules: set[str]) -> set[int]:
+    """Parameters that tensor parallelism cuts, as the time of a step has it: matrices of the modules that are cut."""
+    matrices = {tensor.storage for op in ledger.ops for tensor in op.inputs if len(tensor.shape) >= 2}
+    return {
+        number
+        for number, one in enumerate(ledger.storages)
+        if one.category == "parameter" and one.name.rpartition(".")[0] in modules and one.id in matrices
+    }
+
 
 _MADE = ("activation", "temporary", "output")
 _BY_HEADS = ("cat", "bmm", "baddbmm", "copy", "index_copy", "index_put", "slice_scatter")
 
 
-def divide(draft: Draft, model: Model, ranks: int, *, sequence: bool) -> None:
+def divide(draft: RankDraft, model: Model, ranks: int, *, sequence: bool) -> None:
     if ranks == 1:
         return
     ledger = draft.ledger
-    parts, owner = parts_of(ledger, model), parameter_of(ledger)
+    parts, owner = tensor_cut_of(ledger, model), parameter_of(ledger)
     weights = cut_weights(ledger, parts.modules)
     made, of_weights = _cut_results(ledger, parts, weights)
     cached = _cut_caches(ledger, parts, made, ranks)
@@ -55,7 +104,7 @@ def _average(ledger: Ledger, weights: set[int], ranks: int) -> float:
     return 1 - sum(sizes[number] for number in weights) * (1 - 1 / ranks) / total if total else 1.0
 
 
-def _cut_results(ledger: Ledger, parts: Parts, weights: set[int]) -> tuple[set[int], set[int]]:
+def _cut_results(ledger: Ledger, parts: TensorCut, weights: set[int]) -> tuple[set[int], set[int]]:
     """Storages of which a rank makes a part only; and those that are copies of weights, as autocast makes them."""
     place = {storage.id: number for number, storage in enumerate(ledger.storages)}
     cut, copies = set(weights), {number for number, one in enumerate(ledger.storages) if one.category == "parameter"}
@@ -73,7 +122,7 @@ def _cut_results(ledger: Ledger, parts: Parts, weights: set[int]) -> tuple[set[i
     return cut - weights, copies
 
 
-def _cut_caches(ledger: Ledger, parts: Parts, made: set[int], ranks: int) -> dict[int, float]:
+def _cut_caches(ledger: Ledger, parts: TensorCut, made: set[int], ranks: int) -> dict[int, float]:
     """Inputs that hold keys or values of the heads, and what they grow into: the part that a rank has. They are added
     to by a rank's own keys and values, or multiplied with its queries; a mask is neither."""
     place = {storage.id: number for number, storage in enumerate(ledger.storages)}
@@ -100,7 +149,7 @@ def _of_heads(op: Op) -> list[Tensor]:
     return list(op.inputs) if op.packet.removeprefix("aten::").rstrip("_") in _BY_HEADS else []
 
 
-def _is_cut(op: Op, parts: Parts, from_a_part: bool) -> bool:
+def _is_cut(op: Op, parts: TensorCut, from_a_part: bool) -> bool:
     if op.index not in parts.inside:
         return False
     axis = parts.axis.get(op.index)
@@ -108,7 +157,7 @@ def _is_cut(op: Op, parts: Parts, from_a_part: bool) -> bool:
     return axis != "k" if axis is not None else from_a_part or "embedding" in op.name
 
 
-def _cut_moments(draft: Draft, parts: Parts, ranks: int, average: float, *, sequence: bool) -> None:
+def _cut_moments(draft: RankDraft, parts: TensorCut, ranks: int, average: float, *, sequence: bool) -> None:
     for op in draft.ledger.ops:
         if draft.moments[op.index]:
             if op.phase == "optimizer":
@@ -117,7 +166,7 @@ def _cut_moments(draft: Draft, parts: Parts, ranks: int, average: float, *, sequ
                 draft.cut_moments(op.index, 1 / ranks)
 
 
-def _along_the_sequence(draft: Draft, parts: Parts, along: set[int], ranks: int) -> None:
+def _along_the_sequence(draft: RankDraft, parts: TensorCut, along: set[int], ranks: int) -> None:
     whole = {number: draft.nbytes[number] for number in along}
     for number in along:
         draft.cut(number, 1 / ranks)

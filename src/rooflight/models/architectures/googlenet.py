@@ -98,8 +98,17 @@ class GoogLeNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor | GoogLeNetOutputs:
         layer: nn.Module
         # One name for all of them: what a layer has read is free when it is done, as in torchvision.
-        for layer in (self.conv1, self.maxpool1, self.conv2, self.conv3, self.maxpool2, self.inception3a,
-                      self.inception3b, self.maxpool3, self.inception4a):  # fmt: skip
+        for layer in (
+            self.conv1,
+            self.maxpool1,
+            self.conv2,
+            self.conv3,
+            self.maxpool2,
+            self.inception3a,
+            self.inception3b,
+            self.maxpool3,
+            self.inception4a,
+        ):
             x = layer(x)
         aux1 = self.aux1(x) if self.aux1 is not None and self.training else None
         for layer in (self.inception4b, self.inception4c, self.inception4d):

@@ -127,6 +127,7 @@ class Decoder(nn.Module):
                 f"hidden_size={hidden_size} must be a multiple of num_attention_heads={heads}, "
                 f"and that of num_key_value_heads={key_value_heads}"
             )
+        self.cache_shape = (layers, key_value_heads, hidden_size // heads)
         self.embed_tokens = nn.Embedding(vocab_size, hidden_size)
         self.layers = nn.ModuleList(
             DecoderLayer(
@@ -151,7 +152,21 @@ class Decoder(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
 
-class LlamaForCausalLM(nn.Module):
+class DecoderWithHead(nn.Module):
+    """A decoder and its language-model head: token numbers [B, S] -> logits [B, S, vocabulary]."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self.cache_shape = decoder.cache_shape
+        self.model = decoder
+        words = decoder.embed_tokens
+        self.lm_head = nn.Linear(words.embedding_dim, words.num_embeddings, bias=False)
+
+    def forward(self, input_ids: Tensor, cache: Cache | None = None) -> Tensor:
+        return self.lm_head(every_position(self.model(input_ids, cache)))  # type: ignore[no-any-return]
+
+
+class LlamaForCausalLM(DecoderWithHead):
     """Token numbers [B, S] -> logits [B, S, vocabulary]; the defaults are Llama 3 8B."""
 
     def __init__(
@@ -166,9 +181,7 @@ class LlamaForCausalLM(nn.Module):
         rope_theta: float = 500000.0,
         rms_norm_eps: float = 1e-5,
     ) -> None:
-        super().__init__()
-        self.cache_shape = (num_hidden_layers, num_key_value_heads, hidden_size // num_attention_heads)
-        self.model = Decoder(
+        decoder = Decoder(
             lambda: LlamaMLP(hidden_size, intermediate_size),
             vocab_size=vocab_size,
             hidden_size=hidden_size,
@@ -178,7 +191,4 @@ class LlamaForCausalLM(nn.Module):
             theta=rope_theta,
             eps=rms_norm_eps,
         )
-        self.lm_head = nn.Linear(hidden_size, vocab_size, bias=False)
-
-    def forward(self, input_ids: Tensor, cache: Cache | None = None) -> Tensor:
-        return self.lm_head(every_position(self.model(input_ids, cache)))  # type: ignore[no-any-return]
+        super().__init__(decoder)

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rooflight.models.architectures.causal import Cache, every_position
-from rooflight.models.architectures.llama import Decoder
+from rooflight.models.architectures.llama import Decoder, DecoderWithHead
 
 
 class TopKRouter(nn.Module):
@@ -76,7 +75,7 @@ class SparseMoeBlock(nn.Module):
         return self.experts(flat, weights).reshape(x.shape)  # type: ignore[no-any-return]
 
 
-class MixtralForCausalLM(nn.Module):
+class MixtralForCausalLM(DecoderWithHead):
     """Token numbers [B, S] -> logits [B, S, vocabulary]; the defaults are Mixtral 8x7B."""
 
     def __init__(
@@ -93,15 +92,9 @@ class MixtralForCausalLM(nn.Module):
         rope_theta: float = 1000000.0,
         rms_norm_eps: float = 1e-5,
     ) -> None:
-        super().__init__()
         if num_experts_per_tok > num_local_experts:
             raise ValueError(f"num_experts_per_tok={num_experts_per_tok} of num_local_experts={num_local_experts}")
-        self.cache_shape = (num_hidden_layers, num_key_value_heads, hidden_size // num_attention_heads)
-        self.notes = (
-            "routing depends on the data; "
-            f"estimated as balanced top-{num_experts_per_tok} of {num_local_experts} experts",
-        )
-        self.model = Decoder(
+        decoder = Decoder(
             lambda: SparseMoeBlock(
                 hidden_size, intermediate_size, experts=num_local_experts, top_k=num_experts_per_tok
             ),
@@ -113,7 +106,8 @@ class MixtralForCausalLM(nn.Module):
             theta=rope_theta,
             eps=rms_norm_eps,
         )
-        self.lm_head = nn.Linear(hidden_size, vocab_size, bias=False)
-
-    def forward(self, input_ids: Tensor, cache: Cache | None = None) -> Tensor:
-        return self.lm_head(every_position(self.model(input_ids, cache)))  # type: ignore[no-any-return]
+        super().__init__(decoder)
+        self.notes = (
+            "routing depends on the data; "
+            f"estimated as balanced top-{num_experts_per_tok} of {num_local_experts} experts",
+        )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.hardware.tasks import FAMILIES, OUTPUT, with_output
+from rooflight.ops.kernel_task import FAMILIES, OUTPUT, with_output
 
 Array = npt.NDArray[np.float64]
 
@@ -19,8 +19,15 @@ LAUNCH_S = 1.5e-6
 """The shortest kernels take about this long on every GPU of the last ten years."""
 
 # Rows and columns of the output that one block of threads makes, and how well such a block keeps its unit busy.
-_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.9), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6),
-          (32, 32, 0.3))  # fmt: skip
+_TILES = (
+    (256, 128, 1.0),
+    (128, 256, 1.0),
+    (128, 128, 0.9),
+    (128, 64, 0.75),
+    (64, 128, 0.75),
+    (64, 64, 0.6),
+    (32, 32, 0.3),
+)
 _SPLITS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -174,9 +181,12 @@ def task_bytes(family: str, c: dict[str, Array], precision: str) -> Array:
 _MATRIX: dict[str, Callable[[dict[str, Array], str, Speed], Array]] = {
     "gemm": _gemm,
     **{family: _convolution(family) for family in ("conv-forward", "conv-dgrad", "conv-wgrad")},
-    **{f"attention-{kernel}-{way}": _attention(factor) for kernel in ("cudnn", "flash", "efficient")
-       for way, factor in (("forward", 1.0), ("backward", 2.5))},
-}  # fmt: skip
+    **{
+        f"attention-{kernel}-{way}": _attention(factor)
+        for kernel in ("cudnn", "flash", "efficient")
+        for way, factor in (("forward", 1.0), ("backward", 2.5))
+    },
+}
 
 
 def baseline_seconds(family: str, precision: str, numbers: Array, speed: Speed) -> Array:

@@ -21,7 +21,7 @@ _ODD, _OF_NORMAL, _SAME = 3.0, 0.6745, 0.02
 
 
 @dataclass(frozen=True)
-class Found:
+class Interpolated:
     value: Array
     deviation: Array
     """One standard deviation of the value."""
@@ -32,7 +32,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Near:
+class NearestPoints:
     """The points nearest to each query, and what each of them has to say of it: the same for all values there."""
 
     nearest: npt.NDArray[np.intp]
@@ -44,7 +44,7 @@ class Near:
 
 
 @dataclass(frozen=True)
-class Field:
+class KrigingField:
     """Values at points, to be known in between. `reach`: how far a point's word carries; `noise`: how much of what
     two points far apart differ by, they also differ by when they are close."""
 
@@ -53,7 +53,7 @@ class Field:
     reach: float
     noise: float
 
-    def at(self, queries: Array) -> Found:
+    def at(self, queries: Array) -> Interpolated:
         """The value at every query."""
         return self.said(self.near(queries))
 
@@ -63,11 +63,11 @@ class Field:
         squares[np.arange(len(places)), places] = np.inf
         return self.said(self._among(squares)).value
 
-    def near(self, queries: Array) -> Near:
+    def near(self, queries: Array) -> NearestPoints:
         """Serves every field that has these points."""
         return self._among(_squares(queries, self.points))
 
-    def said(self, near: Near) -> Found:
+    def said(self, near: NearestPoints) -> Interpolated:
         """The value at the queries that these are near to."""
         values = _tamed(self.values[near.nearest])
         mean = (near.ones * values).sum(1) / near.ones.sum(1)
@@ -75,12 +75,14 @@ class Field:
         # A few points that happen to agree prove little.
         spread = np.maximum(values.std(1), 0.02 if values.shape[1] >= _FEW else 0.3)
         closest = np.argsort(near.distance, axis=1)[:, :_CLOSEST]
-        return Found(
-            value, spread * np.sqrt(np.clip(near.unknown, 0.0, None)), near.distance.min(1),
+        return Interpolated(
+            value,
+            spread * np.sqrt(np.clip(near.unknown, 0.0, None)),
+            near.distance.min(1),
             np.take_along_axis(near.nearest, closest, axis=1),
-        )  # fmt: skip
+        )
 
-    def _among(self, squares: Array) -> Near:
+    def _among(self, squares: Array) -> NearestPoints:
         count = min(_NEIGHBOURS, len(self.points))
         nearest = np.argpartition(squares, count - 1, axis=1)[:, :count]
         distance = np.sqrt(np.take_along_axis(squares, nearest, axis=1))
@@ -92,7 +94,7 @@ class Field:
         solved = np.linalg.solve(alike, np.stack([to_query, np.ones_like(to_query)], axis=2))
         along, ones = solved[:, :, 0], solved[:, :, 1]
         unknown = 1 + self.noise - (along * to_query).sum(1) + (1 - along.sum(1)) ** 2 / ones.sum(1)
-        return Near(nearest, distance, along, ones, unknown)
+        return NearestPoints(nearest, distance, along, ones, unknown)
 
 
 def _tamed(values: Array) -> Array:

@@ -9,17 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from rooflight.hardware.calibration import Calibration
-from rooflight.hardware.tasks import FAMILIES, Task, rows_of
-from rooflight.prediction.calibrated.baseline import (
-    LAUNCH_S,
-    Array,
-    Speed,
-    baseline_seconds,
-    itemsize,
-    least_seconds,
-)
+from rooflight.ops.kernel_task import FAMILIES, Task, rows_of
+from rooflight.prediction.calibrated.baseline import LAUNCH_S, Array, Speed, baseline_seconds, itemsize, least_seconds
 from rooflight.prediction.calibrated.features import features
-from rooflight.prediction.calibrated.interpolation import Field
+from rooflight.prediction.calibrated.interpolation import KrigingField
 
 _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 """Whose efficiency is taken where a precision was not calibrated."""
@@ -35,7 +28,7 @@ _UNKNOWN = 0.7
 
 
 @dataclass(frozen=True)
-class Times:
+class TaskTimes:
     """Seconds of tasks, in their order."""
 
     warm_s: Array
@@ -51,7 +44,7 @@ class CalibratedModel:
     def __init__(self, calibration: Calibration, speed: Speed) -> None:
         self.calibration = calibration
         self.speed = speed
-        self._fields: dict[tuple[str, str], _Family] = {}
+        self._fields: dict[tuple[str, str], _FamilyModel] = {}
         self._known: dict[Task, tuple[float, ...]] = {}
 
     @cached_property
@@ -68,7 +61,7 @@ class CalibratedModel:
         found = [float((rows[:, -3] / np.maximum(rows[:, -1], 1)).min()) * 1e-9 for rows in self._points.values()]
         return min(found, default=LAUNCH_S)
 
-    def times(self, tasks: Sequence[Task]) -> Times:
+    def times(self, tasks: Sequence[Task]) -> TaskTimes:
         """Each is looked up once, however often it is asked for."""
         known = self._known
         groups: dict[tuple[str, str], list[Task]] = {}
@@ -79,12 +72,12 @@ class CalibratedModel:
             numbers = rows_of(some, np.float64)
             found = self._family(family, precision).times(numbers, precision, self.speed)
             known.update(zip(some, map(tuple, found.T.tolist()), strict=True))
-        return Times(*np.array([known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
+        return TaskTimes(*np.array([known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
 
-    def _family(self, family: str, precision: str) -> _Family:
+    def _family(self, family: str, precision: str) -> _FamilyModel:
         known = self._fields.get((family, precision))
         if known is None:
-            known = self._fields[family, precision] = _Family(*self._rows(family, precision), self.speed)
+            known = self._fields[family, precision] = _FamilyModel(*self._rows(family, precision), self.speed)
         return known
 
     def _rows(self, family: str, precision: str) -> tuple[str, str, Array]:
@@ -106,7 +99,7 @@ def _similar(family: str) -> list[str]:
     return found
 
 
-class _Family:
+class _FamilyModel:
     """What was measured of one family in one precision, as efficiencies."""
 
     def __init__(self, family: str, precision: str, rows: Array, speed: Speed) -> None:
@@ -118,7 +111,7 @@ class _Family:
         base = baseline_seconds(family, precision, numbers, speed)
         warm, cold = rows[:, -3] * 1e-9, np.maximum(rows[:, -2], rows[:, -3]) * 1e-9
         values = np.stack([np.log(warm / base), np.log(cold / base)], axis=1)
-        self.warm, self.cold = (Field(self.points, values[:, n], _REACH, _NOISE) for n in (0, 1))
+        self.warm, self.cold = (KrigingField(self.points, values[:, n], _REACH, _NOISE) for n in (0, 1))
         self.kernels = rows[:, -1]
 
     def times(self, numbers: Array, precision: str, speed: Speed) -> Array:
@@ -165,8 +158,12 @@ class _Family:
         if itemsize(precision) != itemsize(self.precision):
             # Timed in another width only: fp64 is not among what was calibrated because fp32 is.
             deviation, distance = np.maximum(deviation, _UNKNOWN), np.full(len(numbers), np.inf)
-        return np.stack([
-            np.maximum(base * np.exp(warm.value), least),
-            np.maximum(base * np.exp(np.maximum(cold.value, warm.value)), least), deviation, distance,
-            np.median(self.kernels[nearest], axis=1),
-        ])  # fmt: skip
+        return np.stack(
+            [
+                np.maximum(base * np.exp(warm.value), least),
+                np.maximum(base * np.exp(np.maximum(cold.value, warm.value)), least),
+                deviation,
+                distance,
+                np.median(self.kernels[nearest], axis=1),
+            ]
+        )

@@ -6,18 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rooflight import units
-from rooflight.explanation.devices import DeviceTime
+from rooflight import formatting
+from rooflight.analysis.judged_device import DeviceTime
+from rooflight.formatting import per_second, seconds
 from rooflight.metrics import fit_text, percent_text
 from rooflight.prediction.result import Prediction, Predictions
 from rooflight.reporting.charts import vega_lite as vl
-from rooflight.reporting.charts.axes import PLACE_WIDTH, si_axis
-from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.theme import COLOURS
+from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
+from rooflight.reporting.charts.encodings import PLACE_WIDTH, si_axis
 from rooflight.reporting.columns import column
-from rooflight.reporting.predict_tables import between
+from rooflight.reporting.sections.predict_tables import between
 from rooflight.reporting.table import Column, Table
-from rooflight.units import per_second, seconds
 
 _ROW = 34
 """Height of a device, in pixels."""
@@ -38,8 +37,16 @@ def devices_chart(predictions: Predictions | Sequence[DeviceTime], *, batch: int
         note = _note(found)
         caption, table = _caption(found, note), replace(_table(found), note=note)
     else:
-        rows = [{"device": one.device, "time": one.time_s, "text": seconds(one.time_s), "tier": one.tier,
-                 "time_text": seconds(one.time_s)} for one in predictions]  # fmt: skip
+        rows = [
+            {
+                "device": one.device,
+                "time": one.time_s,
+                "text": seconds(one.time_s),
+                "tier": one.tier,
+                "time_text": seconds(one.time_s),
+            }
+            for one in predictions
+        ]
         caption = "Predicted time of the same step on each device, the fastest first."
         columns = (
             column("device"),
@@ -74,16 +81,26 @@ def _row(one: Prediction) -> Row:
     if one.many is None:
         what += f", {percent_text(one.percent_of_roof)} of roof"
     row: Row = {
-        "device": one.device, "time": one.time_s, "low": one.time_interval_s.low, "high": one.time_interval_s.high,
-        "bound": one.bound, "text": f"{seconds(one.time_s)}, {what}", "time_text": seconds(one.time_s),
-        "between": between(one.time_interval_s), "tier": one.tier, "rate": per_second(one.throughput), "what": what,
-    }  # fmt: skip
+        "device": one.device,
+        "time": one.time_s,
+        "low": one.time_interval_s.low,
+        "high": one.time_interval_s.high,
+        "bound": one.bound,
+        "text": f"{seconds(one.time_s)}, {what}",
+        "time_text": seconds(one.time_s),
+        "between": between(one.time_interval_s),
+        "tier": one.tier,
+        "rate": per_second(one.throughput),
+        "what": what,
+    }
     if memory is not None:
         row |= {
-            "memory": memory.device_bytes, "capacity": memory.usable_bytes, "fits": memory.fits,
-            "memory_text": f"{units.bytes_(memory.device_bytes)} of {units.bytes_(memory.usable_bytes)}"
-                           f"{'' if memory.fit == 'fits' else f': {fit_text(memory.fit)}'}",
-        }  # fmt: skip
+            "memory": memory.device_bytes,
+            "capacity": memory.usable_bytes,
+            "fits": memory.fits,
+            "memory_text": f"{formatting.bytes_(memory.device_bytes)} of {formatting.bytes_(memory.usable_bytes)}"
+            f"{'' if memory.fit == 'fits' else f': {fit_text(memory.fit)}'}",
+        }
     return row
 
 
@@ -98,29 +115,51 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> vl.Drawing:
     x = vl.field("time:Q", axis=si_axis("time of a step", "s", ticks=5), scale=dict(domain=[0, most], nice=False))
     y = _y(order)
     names = [name for name in _BOUNDS if any(row.get("bound") == name for row in rows)]
-    tips = [("device", "device"), ("time_text", "time of a step"), ("between", "90% interval"),
-            ("rate", "samples per second"), ("what", "it is"), ("tier", "tier")]  # fmt: skip
-    bars = vl.view(rows).mark("bar", height={"band": 0.62}).encode(
-        x=x, y=y, tooltip=[vl.field(f"{field}:N", title=title) for field, title in tips if field in rows[0]]
-    )  # fmt: skip
+    tips = [
+        ("device", "device"),
+        ("time_text", "time of a step"),
+        ("between", "90% interval"),
+        ("rate", "samples per second"),
+        ("what", "it is"),
+        ("tier", "tier"),
+    ]
+    bars = (
+        vl.view(rows)
+        .mark("bar", height={"band": 0.62})
+        .encode(x=x, y=y, tooltip=[vl.field(f"{field}:N", title=title) for field, title in tips if field in rows[0]])
+    )
     if names:
-        bars = bars.encode(color=vl.field(
-            "bound:N", title="bound by", sort=names, legend=dict(orient="top"),
-            scale=dict(domain=names, range=[_BOUNDS[name] for name in names])))  # fmt: skip
+        bars = bars.encode(
+            color=vl.field(
+                "bound:N",
+                title="bound by",
+                sort=names,
+                legend=dict(orient="top"),
+                scale=dict(domain=names, range=[_BOUNDS[name] for name in names]),
+            )
+        )
     else:
         bars = bars.encode(color=vl.value(_UNKNOWN))
     layers: list[vl.Drawing] = [bars]
     if "low" in rows[0]:
-        spread = vl.view(rows).mark("rule", style="ink", strokeWidth=1.4).encode(
-            x=vl.field("low:Q", scale=x["scale"], axis=x["axis"]), x2=vl.field("high"), y=y
-        )  # fmt: skip
-        ends = [vl.view(rows).mark("tick", style="ink", size=9, thickness=1.4).encode(
-            x=vl.field(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y) for end in ("low", "high")]  # fmt: skip
+        spread = (
+            vl.view(rows)
+            .mark("rule", style="ink", strokeWidth=1.4)
+            .encode(x=vl.field("low:Q", scale=x["scale"], axis=x["axis"]), x2=vl.field("high"), y=y)
+        )
+        ends = [
+            vl.view(rows)
+            .mark("tick", style="ink", size=9, thickness=1.4)
+            .encode(x=vl.field(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y)
+            for end in ("low", "high")
+        ]
         layers += [spread, *ends]
     said = vl.view(rows).calculate(said=f"{PLACE_WIDTH} > 560 ? datum.text : datum.time_text")
-    layers.append(said.mark("text", align="left", dx=7, fontSize=11).encode(
-        x=vl.field(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y,
-        text=vl.field("said:N")))  # fmt: skip
+    layers.append(
+        said.mark("text", align="left", dx=7, fontSize=11).encode(
+            x=vl.field(f"{end}:Q", scale=x["scale"], axis=x["axis"]), y=y, text=vl.field("said:N")
+        )
+    )
     return vl.layer(*layers).properties(width=width, height=_ROW * len(order))
 
 
@@ -130,31 +169,45 @@ def _memory(rows: Sequence[Row], order: Sequence[str]) -> vl.Drawing:
     axis = si_axis("memory in use on the device", "B", ticks=4)
     y = _y(order)
     tips = [vl.field("device:N"), vl.field("memory_text:N", title="memory")]
-    has = vl.view(rows).mark("bar", style="soft", opacity=0.22, height={"band": 0.8}).encode(
-        x=vl.field("capacity:Q", scale=scale, axis=axis), y=y, tooltip=tips
-    )  # fmt: skip
-    needs = vl.view(rows).mark("bar", height={"band": 0.3}, color=COLOURS[2]).encode(
-        x=vl.field("memory:Q", scale=scale, axis=axis), y=y, tooltip=tips,
-        color=vl.either("datum.fits", COLOURS[2], COLOURS[1]),
-    )  # fmt: skip
-    text = vl.view(rows).mark("text", align="left", dx=3, dy=-8, fontSize=10).encode(
-        x=vl.value(0), y=y, text=vl.field("memory_text:N")
-    )  # fmt: skip
+    has = (
+        vl.view(rows)
+        .mark("bar", style="soft", opacity=0.22, height={"band": 0.8})
+        .encode(x=vl.field("capacity:Q", scale=scale, axis=axis), y=y, tooltip=tips)
+    )
+    needs = (
+        vl.view(rows)
+        .mark("bar", height={"band": 0.3}, color=COLOURS[2])
+        .encode(
+            x=vl.field("memory:Q", scale=scale, axis=axis),
+            y=y,
+            tooltip=tips,
+            color=vl.either("datum.fits", COLOURS[2], COLOURS[1]),
+        )
+    )
+    text = (
+        vl.view(rows)
+        .mark("text", align="left", dx=3, dy=-8, fontSize=10)
+        .encode(x=vl.value(0), y=y, text=vl.field("memory_text:N"))
+    )
     return vl.layer(has, needs, text).properties(width=WIDTH // 2 - 190, height=_ROW * len(order))
 
 
 def _caption(found: Sequence[Prediction], note: str) -> str:
     more = f" The fastest {_MOST} of {len(found)} are drawn." if len(found) > _MOST else ""
-    return (f"{note} Bars: time of a step, the fastest first; the line through a bar's end: its 90% interval. Behind "
-            f"the bars of memory: what a process can have.{more}")  # fmt: skip
+    return (
+        f"{note} Bars: time of a step, the fastest first; the line through a bar's end: its 90% interval. Behind "
+        f"the bars of memory: what a process can have.{more}"
+    )
 
 
 def _note(found: Sequence[Prediction]) -> str:
     """What is true of the numbers alone, too."""
     at = f" at batch {found[0].batch:,}" if found and found[0].batch is not None else ""
     many = ", on many GPUs, each with that batch" if any(one.many for one in found) else ""
-    return (f"Predicted for the same step{at}{many}. % of roof: the least time that the device's roofs allow, over the "
-            "time that its GPU works. Memory: with the CUDA context and the libraries.")  # fmt: skip
+    return (
+        f"Predicted for the same step{at}{many}. % of roof: the least time that the device's roofs allow, over the "
+        "time that its GPU works. Memory: with the CUDA context and the libraries."
+    )
 
 
 def _table(found: Sequence[Prediction]) -> Table:
@@ -166,12 +219,11 @@ def _table(found: Sequence[Prediction]) -> Table:
         (Column("to", seconds, optional=1, raw="time_high_s"), lambda one: one.time_interval_s.high),
         (column("samples_per_s"), lambda one: one.throughput),
         (column("bound"), lambda one: one.bound),
-        (column("percent_of_roof"),
-         lambda one: None if one.many is not None else one.percent_of_roof),
+        (column("percent_of_roof"), lambda one: None if one.many is not None else one.percent_of_roof),
         (column("device_bytes"), lambda one: one.memory and one.memory.device_bytes),
-        (Column("has", units.bytes_, raw="usable_bytes"), lambda one: one.memory and one.memory.usable_bytes),
+        (Column("has", formatting.bytes_, raw="usable_bytes"), lambda one: one.memory and one.memory.usable_bytes),
         (column("fit"), lambda one: one.fit),
-    ]  # fmt: skip
+    ]
     order = sorted(found, key=lambda one: one.time_s)
     rows = tuple(tuple(value(one) for _, value in cells) for one in order)
     return Table("", tuple(column for column, _ in cells), rows)

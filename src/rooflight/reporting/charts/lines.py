@@ -7,18 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rooflight import units
+from rooflight import formatting
+from rooflight.formatting import per_second, seconds, whole_bytes
 from rooflight.reporting.charts import vega_lite as vl
-from rooflight.reporting.charts.axes import log_scale, si_axis
 from rooflight.reporting.charts.cells import cells_chart
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.series import MOST, series
+from rooflight.reporting.charts.encodings import MOST, log_scale, series, si_axis
 from rooflight.reporting.columns import column
-from rooflight.reporting.study_trends import words
+from rooflight.reporting.sections.study_trends import words
 from rooflight.reporting.table import Column, Table
-from rooflight.study.cell import SIDES, Row
-from rooflight.study.series import grouped, shown, value, varying
-from rooflight.units import per_second, seconds, whole_bytes
+from rooflight.study.cell import SIDES, StudyRow
+from rooflight.study.trends import grouped, shown, value, varying
 
 _HEIGHT = 260
 _MOST_CHARTS = 24
@@ -42,7 +41,7 @@ _CHARTED = (
 
 
 @dataclass(frozen=True)
-class Line:
+class StudyLine:
     """One side of one series. Prediction and measurement of the same series share its name, and so its colour."""
 
     series: str
@@ -51,11 +50,11 @@ class Line:
     """Batch and value, all above 0."""
 
 
-def study_charts(rows: Sequence[Row]) -> list[Chart]:
+def study_charts(rows: Sequence[StudyRow]) -> list[Chart]:
     """Time, throughput and memory against the batch; for every model those that have a line to draw. The cells of
     models that have none, as those with one batch, side by side. The last caption says what was left out."""
     found: list[Chart] = []
-    without: list[Row] = []
+    without: list[StudyRow] = []
     models: list[str] = []
     for number, model in enumerate(dict.fromkeys(row.cell.model for row in rows), 1):
         of_model = [row for row in rows if row.cell.model == model]
@@ -77,14 +76,17 @@ def study_charts(rows: Sequence[Row]) -> list[Chart]:
 def _left_out(models: Sequence[str]) -> str:
     """`models`: one for each chart."""
     missing = list(dict.fromkeys(models))
-    listed = ", ".join(missing[:_MOST_NAMED]) + (f" and {len(missing) - _MOST_NAMED} more"
-                                                 if len(missing) > _MOST_NAMED else "")  # fmt: skip
+    listed = ", ".join(missing[:_MOST_NAMED]) + (
+        f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    )
     count = len(models)
-    return (f"{count} more {'chart is' if count == 1 else 'charts are'} not shown here, of {listed}: the tables of the "
-            "study have their numbers.")  # fmt: skip
+    return (
+        f"{count} more {'chart is' if count == 1 else 'charts are'} not shown here, of {listed}: the tables of the "
+        "study have their numbers."
+    )
 
 
-def lines_of(rows: Sequence[Row], quantity: str) -> list[Line]:
+def lines_of(rows: Sequence[StudyRow], quantity: str) -> list[StudyLine]:
     """Of each series of more than one batch, what was measured and what was predicted."""
     axes = [axis for axis in varying(rows) if axis not in ("model", "batch")]
     found = []
@@ -94,23 +96,34 @@ def lines_of(rows: Sequence[Row], quantity: str) -> list[Line]:
                 row.cell.batch: one for row in group if (one := value(row, quantity, side)) is not None and one > 0
             }
             if len(values) > 1:
-                found.append(Line(words(shown(where, axes)), side, tuple(sorted(values.items()))))
+                found.append(StudyLine(words(shown(where, axes)), side, tuple(sorted(values.items()))))
     return found
 
 
-def _chart(name: str, model: str, charted: _Charted, lines: Sequence[Line]) -> Chart:
+def _chart(name: str, model: str, charted: _Charted, lines: Sequence[StudyLine]) -> Chart:
     every = list(dict.fromkeys(line.series for line in lines))
     kept = [line for line in lines if line.series in every[:MOST]]
     rows = [
-        {"series": line.series, "side": line.side, "batch": batch, "batch_text": units.exact(batch), "value": amount,
-         "text": charted.write(amount)}
-        for line in kept for batch, amount in line.points
-    ]  # fmt: skip
+        {
+            "series": line.series,
+            "side": line.side,
+            "batch": batch,
+            "batch_text": formatting.exact(batch),
+            "value": amount,
+            "text": charted.write(amount),
+        }
+        for line in kept
+        for batch, amount in line.points
+    ]
     left_out = f" The first {MOST} of {len(every)} series are drawn." if len(every) > MOST else ""
     hint = "Click a series in the legend to see it alone." if len(every) > 1 else ""
     caption = f"Solid: measured. Dashed: predicted. Both axes are logarithmic.{left_out}"
-    columns = (column("series"), Column("", right=False, raw="side"), column("batch"),
-               Column(charted.name, charted.write, raw=charted.quantity))  # fmt: skip
+    columns = (
+        column("series"),
+        Column("", right=False, raw="side"),
+        column("batch"),
+        Column(charted.name, charted.write, raw=charted.quantity),
+    )
     table = Table("", columns, tuple((line.series, line.side, *point) for line in lines for point in line.points))
     spec = _drawn(name, charted, rows, every).to_dict()
     return Chart(name, f"{charted.name.capitalize()}: {model}", caption, spec, table, hint=hint)
@@ -120,24 +133,30 @@ def _drawn(name: str, charted: _Charted, rows: Sequence[dict[str, Any]], every: 
     found = series("series", every, chart=name.replace("-", "_"))
     batches = sorted({row["batch"] for row in rows})
     axis = dict(title="batch", values=batches, format=",d", grid=False, labelOverlap=True)
-    x = vl.field("batch:Q", axis=axis, scale=dict(type="log", domain=[batches[0] / 1.12, batches[-1] * 1.12],
-                                                  nice=False))  # fmt: skip
+    x = vl.field(
+        "batch:Q", axis=axis, scale=dict(type="log", domain=[batches[0] / 1.12, batches[-1] * 1.12], nice=False)
+    )
     scale, ticks = log_scale(row["value"] for row in rows)
     y = vl.field("value:Q", axis=si_axis(charted.name, charted.unit, values=ticks), scale=scale)
     sides = [side for side in ("measured", "predicted", "estimated") if any(row["side"] == side for row in rows)]
     dashes = {"measured": [1, 0], "predicted": [5, 4], "estimated": [2, 3]}
     dash = vl.field(
-        "side:N", title=None, sort=sides, scale=dict(domain=sides, range=[dashes[side] for side in sides]),
+        "side:N",
+        title=None,
+        sort=sides,
+        scale=dict(domain=sides, range=[dashes[side] for side in sides]),
         legend=dict(orient="bottom", direction="horizontal", symbolType="stroke", symbolSize=300),
-    )  # fmt: skip
+    )
     colour, shape = found.color, found.shape
     if list(every) == [_ALONE]:  # nothing to tell apart
         colour, shape = {**colour, "legend": None}, {**shape, "legend": None}
     chart = vl.view(rows)
-    tips = [vl.field("series:N"), vl.field("side:N", title="it was"), vl.field("batch_text:N", title="batch"),
-            vl.field("text:N", title=charted.name)]  # fmt: skip
-    line = chart.mark("line", strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash, opacity=found.faint(),
-                                                   detail=vl.field("series:N")).add_params(found.picked)  # fmt: skip
+    tips = vl.tips(series="series", side="it was", batch_text="batch", text=charted.name)
+    line = (
+        chart.mark("line", strokeWidth=1.8)
+        .encode(x=x, y=y, color=colour, strokeDash=dash, opacity=found.faint(), detail=vl.field("series:N"))
+        .add_params(found.picked)
+    )
     drawn = [line]
     for measured in (True, False):
         some = chart.filter(f"(datum.side == 'measured') == {str(measured).lower()}")

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
+from rooflight.formatting import whole_bytes
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
-from rooflight.measured import Measured, is_measured
 from rooflight.memory.result import Memory
 from rooflight.reporting.charts import vega_lite as vl
-from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone, si_axis
-from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
+from rooflight.reporting.charts.encodings import PLACE_WIDTH, on_phone, si_axis
 from rooflight.reporting.charts.memory_course import (
     LAYERS,
     MOST_PLACES,
@@ -27,11 +28,9 @@ from rooflight.reporting.charts.memory_course import (
     predicted_memory,
     split_at,
 )
-from rooflight.reporting.charts.theme import COLOURS
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Label, Table
-from rooflight.reporting.written import cut
-from rooflight.units import whole_bytes
+from rooflight.reporting.table import Column, Label, Table, cut, is_unknown, table_of
+from rooflight.summary.measured import Measured, is_measured
 
 __all__ = ["memory_chart", "peak_tenants_table", "predicted_memory"]
 
@@ -44,12 +43,16 @@ _HINT = "Click a category in the legend to see it alone, shift-click for several
 _COLOURS = dict(zip(LAYERS, (COLOURS[place] for place in (0, 6, 1, 7, 2, 5, 4, 3)), strict=True))
 
 
-def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | None = None) -> Chart | None:
+def memory_chart(
+    ledger: Ledger, *, on: Device | None = None, memory: Memory | None = None, measured: Measured | None = None
+) -> Chart | None:
     """`on`: which device it is predicted for, where the ledger names none. `memory`: as it was predicted for that, with
-    its timeline, where that is known already."""
+    its timeline, and `measured`: of this ledger, where these are known already."""
     memory = memory or predicted_memory(ledger, on)
     course = course_of(memory) if memory is not None else []
-    line = measured_line(ledger)
+    if measured is None and is_measured(ledger):
+        measured = Measured(ledger)
+    line = measured_line(measured)
     if not course and not line:
         return None
     count = len(ledger.ops)
@@ -66,7 +69,7 @@ def memory_chart(ledger: Ledger, *, on: Device | None = None, memory: Memory | N
     predicted = predicted_for(ledger, on)
     note = _note(ledger, memory if course else None, predicted=predicted, measured=bool(line))
     caption = _caption(ledger, note, course=bool(course), line=bool(line))
-    table = replace(_table(ledger, memory, course, line, predicted=predicted), note=note)
+    table = replace(_table(ledger, memory, course, measured, predicted=predicted), note=note)
     return Chart("memory", "Memory over the step", caption, top.to_dict(), table, hint=_HINT if course else "")
 
 
@@ -87,49 +90,68 @@ def _areas(course: Sequence[Row], ledger: Ledger, count: int) -> list[vl.Drawing
     ops = ledger.ops
     told = ["allocated", *shown[::-1]]
     rows = [
-        {"op": row["start"], "end": row["end"], "name": _named(ledger, row["op"]), "phase": ops[row["op"]].phase,
-         "texts": [whole_bytes({"allocated": sum(row["bytes"].values()), **row["bytes"]}[name]) for name in told]}
+        {
+            "op": row["start"],
+            "end": row["end"],
+            "name": _named(ledger, row["op"]),
+            "phase": ops[row["op"]].phase,
+            "texts": [whole_bytes({"allocated": sum(row["bytes"].values()), **row["bytes"]}[name]) for name in told],
+        }
         for row in course
-    ]  # fmt: skip
+    ]
     heights = [{"op": row["start"], **{name: row["bytes"][name] for name in shown}} for row in course]
     heights.append({**heights[-1], "op": count})  # so that the last op has a width, too
     listed = ", ".join(f"'{name}'" for name in shown)
     picked = vl.picked("memory_category", fields=["category"], bind="legend")
-    colour = vl.field("category:N", title=None, sort=shown[::-1],
-                      scale=dict(domain=shown, range=[_COLOURS[name] for name in shown]),
-                      legend=dict(orient="top", columns=on_phone(2, 4), symbolType="square"))  # fmt: skip
+    colour = vl.field(
+        "category:N",
+        title=None,
+        sort=shown[::-1],
+        scale=dict(domain=shown, range=[_COLOURS[name] for name in shown]),
+        legend=dict(orient="top", columns=on_phone(2, 4), symbolType="square"),
+    )
     areas = (
         vl.view(heights)
         .fold(shown, key="category", amount="bytes")
         .filter(picked)
         .calculate(rank=f"indexof([{listed}], datum.category)")
         .mark("area", interpolate="step-after", opacity=0.78, line={"strokeWidth": 0.6, "opacity": 1})
-        .encode(x=_x(count), y=vl.field("bytes:Q", axis=si_axis("allocated", "B"), stack="zero"), color=colour,
-                order=vl.field("rank:Q"))
+        .encode(
+            x=_x(count),
+            y=vl.field("bytes:Q", axis=si_axis("allocated", "B"), stack="zero"),
+            color=colour,
+            order=vl.field("rank:Q"),
+        )
         .add_params(picked)
-    )  # fmt: skip
+    )
     hover = vl.picked("memory_op", on="pointerover", clear="pointerout", fields=["op"], empty=False)
     columns = (
         vl.view(rows)
         .calculate(**{f"w{number}": f"datum.texts[{number}]" for number in range(len(told))})
         .mark("rect", style="soft")
         .encode(
-            x=_x(count), x2=vl.field("end"),
+            x=_x(count),
+            x2=vl.field("end"),
             opacity=vl.either(hover, 0.25, 0),
-            tooltip=[vl.field("name:N", title="op"), vl.field("phase:N"),
-                     *(vl.field(f"w{number}:N", title=name) for number, name in enumerate(told))],
+            tooltip=[
+                vl.field("name:N", title="op"),
+                vl.field("phase:N"),
+                *(vl.field(f"w{number}:N", title=name) for number, name in enumerate(told)),
+            ],
         )
         .add_params(hover)
-    )  # fmt: skip
+    )
     labels = (
         vl.view(_labels(course, shown))
         .mark("text", fontSize=11)
         .encode(
-            x=_x(count), y=_y(), text=vl.field("text:N"),
+            x=_x(count),
+            y=_y(),
+            text=vl.field("text:N"),
             # A category alone lies elsewhere.
             opacity=vl.either("length(data('memory_category_store')) == 0", 1, 0),
         )
-    )  # fmt: skip
+    )
     return [areas, labels, columns]
 
 
@@ -158,13 +180,22 @@ def _peak(memory: Memory, ledger: Ledger, count: int) -> list[vl.Drawing]:
     data = [{"op": peak.op, "bytes": memory.peak_allocated_bytes, "text": text}]
     right = peak.op > count / 2
     place = {"x": _x(count), "y": _y()}
-    point = vl.view(data).mark(
-        "point", shape="triangle-down", style="ink", size=70, yOffset=-6, filled=False, strokeWidth=1.6
-    ).encode(**place, tooltip=vl.field("text:N"))  # fmt: skip
-    label = vl.view(data).mark(
-        "text", align="right" if right else "left", dx=-9 if right else 9, dy=-8,
-        limit=vl.expr(f"0.36 * {PLACE_WIDTH}"),
-    ).encode(**place, text=vl.field("text:N"))  # fmt: skip
+    point = (
+        vl.view(data)
+        .mark("point", shape="triangle-down", style="ink", size=70, yOffset=-6, filled=False, strokeWidth=1.6)
+        .encode(**place, tooltip=vl.field("text:N"))
+    )
+    label = (
+        vl.view(data)
+        .mark(
+            "text",
+            align="right" if right else "left",
+            dx=-9 if right else 9,
+            dy=-8,
+            limit=vl.expr(f"0.36 * {PLACE_WIDTH}"),
+        )
+        .encode(**place, text=vl.field("text:N"))
+    )
     return [point, label]
 
 
@@ -191,10 +222,18 @@ def _phases(ledger: Ledger, count: int) -> list[vl.Drawing]:
         wide = (row["end"] - row["op"]) / count * WIDTH
         row |= {"text": row["phase"] if wide > 7 * len(row["phase"]) else "", "shade": 0.18 + 0.16 * (number % 2)}
     data = rows[:MOST_PLACES]
-    strip = vl.view(data).mark("rect", style="soft").encode(
-        x=_x(count), x2=vl.field("end"), y=vl.value(_STRIP[0]), y2=vl.value(_STRIP[1]),
-        opacity=vl.field("shade:Q", scale=None), tooltip=vl.field("phase:N"),
-    )  # fmt: skip
+    strip = (
+        vl.view(data)
+        .mark("rect", style="soft")
+        .encode(
+            x=_x(count),
+            x2=vl.field("end"),
+            y=vl.value(_STRIP[0]),
+            y2=vl.value(_STRIP[1]),
+            opacity=vl.field("shade:Q", scale=None),
+            tooltip=vl.field("phase:N"),
+        )
+    )
     names = (
         vl.view(data)
         .mark("text", align="left", dx=4, fontSize=10)
@@ -215,14 +254,18 @@ def _note(ledger: Ledger, memory: Memory | None, *, predicted: str, measured: bo
     """What is true of the numbers alone, too."""
     parts = []
     if memory is not None:
-        parts.append("Allocated: bytes in tensors after each op, as torch's allocator hands them out in a step after "
-                     f"the first; {predicted}, from the trace, by replaying its allocations. Workspace is what an op "
-                     "borrows while it runs.")  # fmt: skip
+        parts.append(
+            "Allocated: bytes in tensors after each op, as torch's allocator hands them out in a step after "
+            f"the first; {predicted}, from the trace, by replaying its allocations. Workspace is what an op "
+            "borrows while it runs."
+        )
         if not is_of_this_course(memory):
             parts.append("The peak is the first step's, in which the optimizer's state is made.")
     if measured:
-        parts.append("Measured: what the allocator said after each op of the measured step, with all that the process "
-                     "held before it.")  # fmt: skip
+        parts.append(
+            "Measured: what the allocator reported after each op of the measured step, including all that the "
+            "process held before it."
+        )
     return " ".join(parts)
 
 
@@ -256,10 +299,10 @@ def _moments(ledger: Ledger, after: Mapping[int, float]) -> dict[int, str]:
 
 
 def _table(
-    ledger: Ledger, memory: Memory | None, course: Sequence[Row], line: Sequence[Row], *, predicted: str
+    ledger: Ledger, memory: Memory | None, course: Sequence[Row], measured: Measured | None, *, predicted: str
 ) -> Table:
     """At the ends of the phases and at the peak; measured where the allocator was asked."""
-    known = Measured(ledger).timeline.moments if line else ()
+    known = () if measured is None else measured.timeline.moments
     after = {moment.index: moment.after_bytes for moment in known}
     at = _moments(ledger, after)
     timeline = memory.timeline if memory is not None and course else None
@@ -269,17 +312,18 @@ def _table(
         split = by_layer(split_at(timeline, index)) if timeline is not None else {}
         if split:
             split["workspace"] = 0  # it is given back when the op ends
-        rows.append((where, sum(split.values()) if split else None, *(split.get(name) for name in shown),
-                     after.get(index)))  # fmt: skip
+        rows.append(
+            (where, sum(split.values()) if split else None, *(split.get(name) for name in shown), after.get(index))
+        )
     emphasised = frozenset[int]()
     if memory is not None:
         split = by_layer(memory.peak.split)
         peak = Label(f"peak: {_named(ledger, memory.peak.op)}", "at the peak")
-        step = Measured(ledger).step.get("peak_allocated_bytes") if is_measured(ledger) else None
+        step = None if measured is None else measured.step.get("peak_allocated_bytes")
         rows.append((peak, memory.peak_allocated_bytes, *(split[name] for name in shown), step and step.value))
         emphasised = frozenset({len(rows) - 1})
     columns = [Column("memory", right=False), column("allocated_bytes", heading=f"allocated, {predicted}")]
     columns += [Column(name, whole_bytes, optional=number + 1) for number, name in enumerate(shown)]
     columns.append(Column("measured", whole_bytes, raw="measured_bytes"))
-    kept = [i for i in range(len(columns)) if i == 0 or any(row[i] is not None for row in rows)]
-    return Table("", tuple(columns[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows), emphasised)
+    shown_columns = [(shown_column, itemgetter(place)) for place, shown_column in enumerate(columns)]
+    return replace(table_of(shown_columns, rows, leave_out=is_unknown), emphasised=emphasised)

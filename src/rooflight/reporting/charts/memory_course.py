@@ -1,19 +1,80 @@
-"""The course of memory through a step, by the layers of a picture: as predicted, or as the allocator told it."""
+"""The course of memory through a step, by the layers of a picture or as blocks in a line of text: as predicted, or as
+the allocator told it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from rooflight import units
+from rooflight import formatting
+from rooflight.formatting import whole_bytes
 from rooflight.hardware.device import Device
-from rooflight.ledger import Ledger
-from rooflight.measured import Measured, is_measured
-from rooflight.memory.peak import WORDS
+from rooflight.hardware.devices import find, known, recognise_name
+from rooflight.ledger import Header, Ledger
+from rooflight.memory.peak import category_word
 from rooflight.memory.result import Memory, Tenant, Timeline
-from rooflight.memory.weight_copies import CATEGORY
+from rooflight.memory.storage_lifetimes import WEIGHT_COPY
+from rooflight.prediction.rebuilt import as_run_on, traces_of
+from rooflight.prediction.resolve_devices import memories_on
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Column, Table, cut
+from rooflight.step.costed_step import PreparedTrace
+from rooflight.summary.measured import Measured
+
+WIDTH = 72
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def timeline_table(measured: Measured, width: int = WIDTH) -> Table:
+    """One block for each op, or for several: the most after any of them. Between two ops it may have been more."""
+    rank = next((moment.rank for moment in measured.timeline.moments), 0)
+    moments = [moment for moment in measured.timeline.moments if moment.rank == rank]
+    if not moments:
+        return Table("", (), ())
+    ops = measured.ledger.ops
+    most = max(moments, key=lambda moment: moment.after_bytes)
+    peak = ops[most.index]
+    where = peak.module or measured.ledger.header.model
+    lines = drawn([moment.after_bytes for moment in moments], [ops[moment.index].phase for moment in moments], width)
+    lines.append(cut(f"most after op {peak.index:,} of {len(ops):,}, {peak.phase}: {peak.name} in {where}", WIDTH))
+    of_rank = f", rank {rank}" if len(measured.ranks) > 1 else ""
+    return Table("", (Column(f"allocated after each op{of_rank}", right=False),), tuple((line,) for line in lines))
+
+
+def drawn(
+    values: Sequence[float], phases: Sequence[str], width: int = WIDTH, *, scale: tuple[float, float] | None = None
+) -> list[str]:
+    """The blocks, the phases below them, and what the lowest and the highest block stand for.
+
+    `scale`: these two, where several lines are to be read together; else the least and the most of the values.
+    """
+    count = min(width, len(values))
+    edges = [len(values) * n // count for n in range(count + 1)]
+    parts = list(pairwise(edges))
+    least, most = scale or (min(values), max(values))
+    lines = [_blocks([max(values[start:end]) for start, end in parts], least, most)]
+    if len(set(phases)) > 1:
+        lines.append(_phases([phases[start] for start, _ in parts]))
+    lines.append(f"{_BLOCKS[0]} {whole_bytes(least)}   {_BLOCKS[-1]} {whole_bytes(most)}")
+    return lines
+
+
+def _blocks(heights: Sequence[float], least: float, most: float) -> str:
+    """From the least to the most: what was there before the step would flatten the line."""
+    high = len(_BLOCKS) - 1
+    return "".join(_BLOCKS[round(high * (one - least) / (most - least)) if most > least else 0] for one in heights)
+
+
+def _phases(firsts: Sequence[str]) -> str:
+    """The name of each phase where it begins, as much of it as there is room for."""
+    line, start = "", 0
+    for place in range(1, len(firsts) + 1):
+        if place == len(firsts) or firsts[place] != firsts[start]:
+            line += firsts[start][: place - start - 1].ljust(place - start, "·")
+            start = place
+    return line
+
 
 MOST_PLACES = 300
 """Places on the axis of ops: of a longer step the fullest op of each stretch is drawn."""
@@ -23,7 +84,7 @@ _UNLESS_NAMED = "h200"
 Row = dict[str, Any]
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    "parameters": ("parameter", "buffer", CATEGORY, "gathered"),
+    "parameters": ("parameter", "buffer", WEIGHT_COPY, "gathered"),
     "optimizer state": ("optimizer-state",),
     "gradients": ("gradient", "bucket"),
     "libraries, rounding": ("libraries", "rounding"),
@@ -42,18 +103,12 @@ def predicted_memory(ledger: Ledger, on: Device | None = None) -> Memory | None:
     """
     if not ledger.ops or not ledger.storages or len({op.rank for op in ledger.ops}) > 1:
         return None
-    from rooflight.prediction.asked import memories_on
-    from rooflight.prediction.prepared import PreparedTrace
-    from rooflight.prediction.rebuilt import as_run_on, traces_of
-
     device = _predicted_on(ledger, on)
     there, _ = as_run_on(ledger, device, traces_of(ledger))
     return memories_on(device).of(PreparedTrace(there, None).at(None), device, timeline=True)
 
 
 def _predicted_on(ledger: Ledger, on: Device | None) -> Device:
-    from rooflight.hardware.devices import find, known, recognise_name
-
     device = recognise_name(ledger.header.device) or on
     kind = "cpu" if ledger.header.target.partition(":")[0] == "cpu" else "gpu"
     if device is not None and device.kind == kind:
@@ -80,8 +135,9 @@ def course_of(memory: Memory) -> list[Row]:
     for start, end in _stretches(len(reached)):
         op = max(range(start, end), key=lambda place: reached[place])
         at_peak = op == peak.op and is_of_this_course(memory)
-        found.append({"op": op, "start": start, "end": end,
-                      "bytes": by_layer(peak.split if at_peak else split_at(timeline, op))})  # fmt: skip
+        found.append(
+            {"op": op, "start": start, "end": end, "bytes": by_layer(peak.split if at_peak else split_at(timeline, op))}
+        )
     return found
 
 
@@ -109,11 +165,9 @@ def _stretches(count: int) -> list[tuple[int, int]]:
     return list(pairwise([count * n // parts for n in range(parts + 1)]))
 
 
-def measured_line(ledger: Ledger) -> list[Row]:
+def measured_line(measured: Measured | None) -> list[Row]:
     """What the allocator said after each op; of several ranks the first, of each stretch the most."""
-    if not is_measured(ledger):
-        return []
-    moments = Measured(ledger).timeline.moments
+    moments = () if measured is None else measured.timeline.moments
     of_rank = [moment for moment in moments if moment.rank == moments[0].rank]
     return [
         {"op": most.index, "measured": most.after_bytes}
@@ -123,19 +177,23 @@ def measured_line(ledger: Ledger) -> list[Row]:
 
 
 def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memory | None = None) -> Table:
-    """Who lives in memory at the peak: what is alike together, the largest first, and the rest. Empty where nothing
+    """Memory at the peak, by tensor: identical ones together, the largest first, and the rest. Empty where nothing
     tells it. `memory`: where that is known already."""
     memory = memory or predicted_memory(ledger, on)
     if memory is None:
         return Table("", (), ())
     columns = (
-        Column("tensor", right=False), Column("module", right=False, optional=2), Column("category", right=False),
-        Column("shape", right=False, optional=1), Column("dtype", right=False, optional=3),
-        Column("count", units.exact, optional=4),
-        column("bytes"), column("share"),
-    )  # fmt: skip
+        Column("tensor", right=False),
+        Column("module", right=False, optional=2),
+        Column("category", right=False),
+        Column("shape", right=False, optional=1),
+        Column("dtype", right=False, optional=3),
+        Column("count", formatting.exact, optional=4),
+        column("bytes"),
+        column("share"),
+    )
     whole = memory.peak_allocated_bytes
-    rows: list[tuple[Any, ...]] = [_tenant(one, whole) for one in memory.peak.tenants]
+    rows: list[tuple[Any, ...]] = [_tenant(one, whole, ledger.header) for one in memory.peak.tenants]
     rest = whole - sum(one.bytes for one in memory.peak.tenants)
     if rest > 0:
         rows.append(("everything else", "", "", "", "", None, rest, rest / whole if whole else None))
@@ -145,8 +203,15 @@ def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memo
     return Table("", columns, tuple(rows), frozenset({len(rows) - 1}), note=note)
 
 
-def _tenant(one: Tenant, whole: int) -> tuple[Any, ...]:
+def _tenant(one: Tenant, whole: int, header: Header) -> tuple[Any, ...]:
     more = f" and {one.count - 1} more" if one.count > 1 and one.module else ""
-    return (one.name.removeprefix("aten::"), f"{one.module}{more}", WORDS[one.category],
-            units.shape(one.shape) if one.dtype else "", one.dtype, one.count, one.bytes,
-            one.bytes / whole)  # fmt: skip
+    return (
+        one.name.removeprefix("aten::"),
+        f"{one.module}{more}",
+        category_word(one.category, header),
+        formatting.shape(one.shape) if one.dtype else "",
+        one.dtype,
+        one.count,
+        one.bytes,
+        one.bytes / whole,
+    )

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflight import units
-from rooflight.explanation.verdicts import Verdict
+from rooflight import formatting
+from rooflight.analysis.verdicts import Verdict
+from rooflight.formatting import seconds, whole_bytes, whole_count
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
-from rooflight.prediction.asked import device_of
+from rooflight.prediction.resolve_devices import device_of
 from rooflight.reporting.charts import vega_lite as vl
-from rooflight.reporting.charts.chart import WIDTH, Chart
+from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
+from rooflight.reporting.charts.roofline_frame import Frame, frame_of, left_out
 from rooflight.reporting.charts.roofline_layers import (
     ALL_ROOFS,
     AREAS,
@@ -35,13 +37,16 @@ from rooflight.reporting.charts.roofline_layers import (
     x_axis,
     y_axis,
 )
-from rooflight.reporting.charts.theme import COLOURS
-from rooflight.reporting.op_families import FAMILIES
-from rooflight.reporting.roofline_frame import Frame, frame_of, left_out
-from rooflight.reporting.roofline_marks import Basis, Mark, Marks, NoRoofline, marks_of
-from rooflight.reporting.roofline_table import marks_table
-from rooflight.reporting.text import KINDS
-from rooflight.units import seconds, whole_bytes, whole_count
+from rooflight.reporting.charts.roofline_marks import (
+    Basis,
+    NoRoofline,
+    RooflineMark,
+    RooflineMarks,
+    marks_of,
+    marks_table,
+)
+from rooflight.reporting.sections.ledger_documents import KINDS
+from rooflight.reporting.sections.op_families import FAMILIES
 
 MOST_POINTS = 2000
 """The slowest; whoever wants all of them has the ledger."""
@@ -51,7 +56,7 @@ _KINDS = ("op", "module", "region")
 
 
 def roofline_chart(ledger: Ledger, *, on: Device | None = None) -> Chart | None:
-    """`None` where the step has no roof: `rooflight.reporting.roofline_marks.marks_of` says why."""
+    """`None` where the step has no roof: `rooflight.reporting.charts.roofline_marks.marks_of` says why."""
     try:
         marks = marks_of(ledger, on=on)
     except NoRoofline:
@@ -64,7 +69,7 @@ def roofline_of(ledger: Ledger, on: str | None) -> Chart:
     return chart_of(marks_of(ledger, on=None if on is None else device_of(on)), ledger)
 
 
-def chart_of(marks: Marks, ledger: Ledger) -> Chart:
+def chart_of(marks: RooflineMarks, ledger: Ledger) -> Chart:
     frame = frame_of(marks)
     kept = _kept(marks)
     kind = KINDS.get(ledger.header.step or "", "")
@@ -75,41 +80,49 @@ def chart_of(marks: Marks, ledger: Ledger) -> Chart:
     return Chart("roofline", title, _caption(marks, frame, kept), spec, table, hint=_hint(marks))
 
 
-def _kept(marks: Marks) -> list[Mark]:
+def _kept(marks: RooflineMarks) -> list[RooflineMark]:
     most = MOST_POINTS // len(marks.bases)
     kept = list(marks.marks[:most])
     step = marks.step
     return kept if step is None or any(mark is step for mark in kept) else [*kept[:-1], step]
 
 
-def _caption(marks: Marks, frame: Frame, kept: list[Mark]) -> str:
-    said = ["Each point is an op, or several alike; diamonds are layers and parts of the model with all that runs in "
-            "them, the star is the whole step. Larger points take more of the time."]  # fmt: skip
+def _caption(marks: RooflineMarks, frame: Frame, kept: list[RooflineMark]) -> str:
+    said = [
+        "Each point is an op, or several identical ones; diamonds are layers and parts of the model with all their "
+        "ops, the star is the whole step. Larger points take more of the time."
+    ]
     if "as counted" in marks.bases:
-        said.append("Points above a slope had their bytes from a cache.")
-    said.append("Solid lines are peaks of the data sheet; dashed ones, and figures in brackets, were sustained in a "
-                "calibration."
-                if any(roof.measured for roof in marks.roofs.compute)
-                else "Lines are peaks of the data sheet.")  # fmt: skip
+        said.append("Points above a slope got their bytes from a cache.")
+    said.append(
+        "Solid lines are peaks of the data sheet; dashed ones, and figures in brackets, were sustained in a "
+        "calibration."
+        if any(roof.measured for roof in marks.roofs.compute)
+        else "Lines are peaks of the data sheet."
+    )
     return " ".join([*said, _note(marks), left_out(marks, frame, kept)]).strip()
 
 
-def _note(marks: Marks) -> str:
+def _note(marks: RooflineMarks) -> str:
     """What is true of the numbers alone, too."""
-    basis = ("As counted: executed FLOPs over DRAM bytes. By formula: useful FLOPs over compulsory bytes. Where "
-             "counters ran for an op, its % of roof and its bound are as counted in both."
-             if "as counted" in marks.bases else "FLOPs are useful ones and bytes compulsory ones, by formula."
-             )  # fmt: skip
+    basis = (
+        "As counted: executed FLOPs over DRAM bytes. By formula: useful FLOPs over compulsory bytes. Where "
+        "counters ran for an op, its % of roof and its bound are as counted in both."
+        if "as counted" in marks.bases
+        else "FLOPs are useful ones and bytes compulsory ones, by formula."
+    )
     return " ".join([basis, *([marks.how] if marks.how else [])])
 
 
-def _hint(marks: Marks) -> str:
-    switch = "Below, switch between what was counted and what formulas say. " if len(marks.bases) > 1 else ""
-    return (f"{switch}Click a name of a legend to see only that, shift-click for several, click beside the points to "
-            "see all again.")  # fmt: skip
+def _hint(marks: RooflineMarks) -> str:
+    switch = "The switch below changes between counted values and values by formula. " if len(marks.bases) > 1 else ""
+    return (
+        f"{switch}Click a name of a legend to see only that, shift-click for several, click beside the points to "
+        "see all again."
+    )
 
 
-def _drawn(marks: Marks, frame: Frame, rows: list[Row]) -> vl.Drawing:
+def _drawn(marks: RooflineMarks, frame: Frame, rows: list[Row]) -> vl.Drawing:
     several = len(marks.bases) > 1
     options = {"input": "radio", "options": list(marks.bases), "name": "FLOPs and bytes "} if several else None
     basis = vl.switch(BASIS, marks.bases[0], options)
@@ -120,44 +133,66 @@ def _drawn(marks: Marks, frame: Frame, rows: list[Row]) -> vl.Drawing:
     of_step, of_others = ([row for row in named if (row["kind"] == "step") == whole] for whole in (True, False))
     points = _points(others, frame).add_params(family, kind)
     filtered = [one.filter(family).filter(kind) for one in (points, labels(of_others, frame))]
-    layers = [roof_lines(marks, frame), ridges(marks, frame), filtered[0], star(step, of_step, frame), filtered[1],
-              *roof_texts(marks, frame), slope_text(marks, frame)]  # fmt: skip
+    layers = [
+        roof_lines(marks, frame),
+        ridges(marks, frame),
+        filtered[0],
+        star(step, of_step, frame),
+        filtered[1],
+        *roof_texts(marks, frame),
+        slope_text(marks, frame),
+    ]
     return vl.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT)
 
 
-def _rows(mark: Mark, marks: Marks, frame: Frame) -> list[Row]:
+def _rows(mark: RooflineMark, marks: RooflineMarks, frame: Frame) -> list[Row]:
     """One for each basis. Numbers are written here: a page need not know how."""
     shared = {
-        "kind": mark.kind, "name": mark.name, "family": mark.family, "module": mark.module or MODEL,
-        "phase": mark.phase or "–", "count": f"{mark.count:,}", "time": seconds(mark.time_s),
-        "share": 1.0 if mark.share is None else mark.share, "share_said": units.percent(mark.share),
-    }  # fmt: skip
+        "kind": mark.kind,
+        "name": mark.name,
+        "family": mark.family,
+        "module": mark.module or MODEL,
+        "phase": mark.phase or "–",
+        "count": f"{mark.count:,}",
+        "time": seconds(mark.time_s),
+        "share": 1.0 if mark.share is None else mark.share,
+        "share_said": formatting.percent(mark.share),
+    }
     return [{**shared, **_placed(mark, basis)} for basis in marks.bases if frame.holds(mark, basis)]
 
 
-def _placed(mark: Mark, basis: Basis) -> Row:
+def _placed(mark: RooflineMark, basis: Basis) -> Row:
     place = mark.places[basis]
     executed, dram = place.flops_basis == "executed", place.bytes_basis == "DRAM"
     return {
-        "basis": basis, "x": rounded(place.intensity), "y": rounded(place.flops_per_s),
+        "basis": basis,
+        "x": rounded(place.intensity),
+        "y": rounded(place.flops_per_s),
         "flops": f"{whole_count(place.flops)} {'executed' if executed else 'useful'}",
         "bytes": f"{whole_bytes(place.bytes)} {'of DRAM' if dram else 'compulsory'}",
-        "intensity": units.ratio(place.intensity), "rate": f"{units.count(place.flops_per_s)}FLOP/s",
-        "units": "; ".join(f"{units.percent(one.flops / place.flops)} {one.precision} on {one.unit}"
-                           for one in sorted(place.units, key=lambda one: -one.flops)) if place.flops else "–",
+        "intensity": formatting.ratio(place.intensity),
+        "rate": f"{formatting.count(place.flops_per_s)}FLOP/s",
+        "units": "; ".join(
+            f"{formatting.percent(one.flops / place.flops)} {one.precision} on {one.unit}"
+            for one in sorted(place.units, key=lambda one: -one.flops)
+        )
+        if place.flops
+        else "–",
         **_judged(mark, place, basis),
-    }  # fmt: skip
+    }
 
 
-def _judged(mark: Mark, place: Verdict, basis: Basis) -> Row:
+def _judged(mark: RooflineMark, place: Verdict, basis: Basis) -> Row:
     """By formula alone a cache makes more than 100% of a roof: where counters ran, it is judged by what they saw."""
     told = mark.told if basis == "by formula" else place
     if told.bound is None:
         return {"roof": "–", "bound": "–"}
     if basis == "by formula" and mark.basis != basis:
         return {"roof": f"{_percent(told.percent_of_roof)}, as counted", "bound": f"{told.bound}, as counted"}
-    return {"roof": f"{_percent(told.percent_of_roof)} of {units.count(told.attainable_flops_per_s)}FLOP/s",
-            "bound": told.bound}  # fmt: skip
+    return {
+        "roof": f"{_percent(told.percent_of_roof)} of {formatting.count(told.attainable_flops_per_s)}FLOP/s",
+        "bound": told.bound,
+    }
 
 
 def _percent(value: float | None) -> str:
@@ -172,28 +207,37 @@ def _points(rows: list[Row], frame: Frame) -> vl.Drawing:
     is_module = "datum.kind == 'module'"
     colours = dict(domain=families, range=[COLOURS[FAMILIES.index(family)] for family in families])
     legend = dict(orient="bottom", columns=vl.expr(f"{NARROW} ? 2 : 8"), symbolType="circle")
-    grey: Any = {"orient": "top", "direction": "horizontal", "symbolFillColor": COLOURS[-1],
-                 "symbolStrokeColor": COLOURS[-1]}  # fmt: skip
+    grey: Any = {
+        "orient": "top",
+        "direction": "horizontal",
+        "symbolFillColor": COLOURS[-1],
+        "symbolStrokeColor": COLOURS[-1],
+    }
     return (
         vl.view(rows, _POINTS)
         .mark("point", strokeWidth=1.3, opacity=1)
         .filter(f"datum.basis == {BASIS}")
         .encode(
-            x=x_axis(frame), y=y_axis(frame),
+            x=x_axis(frame),
+            y=y_axis(frame),
             fill=vl.field("family:N", title="work", scale=colours, legend=legend),
             stroke=vl.field("family:N", title="work", scale=colours, legend=legend),
-            shape=vl.field("kind:N", title="what",
-                           scale=dict(domain=kinds, range=[shapes[kind] for kind in kinds]),
-                           legend=grey),
-            size=vl.field("share:Q", title="share of the time",
-                          scale=dict(type="linear", domain=[0, largest], range=list(AREAS), clamp=True),
-                          legend=None if kinds == ["region"] else
-                          dict(**grey, format=".0%", values=_sizes(largest), symbolType="circle")),
+            shape=vl.field(
+                "kind:N", title="what", scale=dict(domain=kinds, range=[shapes[kind] for kind in kinds]), legend=grey
+            ),
+            size=vl.field(
+                "share:Q",
+                title="share of the time",
+                scale=dict(type="linear", domain=[0, largest], range=list(AREAS), clamp=True),
+                legend=None
+                if kinds == ["region"]
+                else dict(**grey, format=".0%", values=_sizes(largest), symbolType="circle"),
+            ),
             fillOpacity=vl.either(is_module, 0.05, 0.6),
             strokeOpacity=vl.either(is_module, 0.7, 1),
             tooltip=tooltip(),
         )
-    )  # fmt: skip
+    )
 
 
 def _sizes(largest: float) -> list[float]:

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rooflight import units
+from rooflight import formatting
+from rooflight.formatting import per_second, quotient, seconds
 from rooflight.prediction.result import Prediction, Predictions, ScalingPoint
 from rooflight.reporting.charts import vega_lite as vl
-from rooflight.reporting.charts.axes import log_scale, si_axis
 from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.series import MOST, Series, series
+from rooflight.reporting.charts.encodings import MOST, Series, log_scale, series, si_axis
 from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table
-from rooflight.units import per_second, quotient, seconds
 
 _PANEL, _HEIGHT = WIDTH // 2 - 75, 190
 _TITLES = {"weak": "weak scaling: every replica keeps its batch", "strong": "strong scaling: one batch is divided"}
@@ -40,13 +39,20 @@ def scaling_chart(predictions: Predictions) -> Chart | None:
     made = vl.concat(
         *(_throughput(curves[kind], lines if kind == kinds[0] else lines.unnamed, kind) for kind in kinds),
         *(_efficiency(curves[kind], lines.unnamed) for kind in kinds),
-        columns=len(kinds), spacing=24,
-    ).resolve_scale(color="independent", shape="independent")  # fmt: skip
+        columns=len(kinds),
+        spacing=24,
+    ).resolve_scale(color="independent", shape="independent")
     note = _note(found)
     more = f" The first {MOST} of {len(names)} runs are drawn." if len(names) > MOST else ""
     caption = f"{note} Dashed: ideal, as many times faster as there are more GPUs.{more}"
-    return Chart("scaling", "Scaling to many GPUs", caption, made.to_dict(), replace(_table(names, found), note=note),
-                 hint="Click a run in the legend to see it alone." if len(lines.names) > 1 else "")  # fmt: skip
+    return Chart(
+        "scaling",
+        "Scaling to many GPUs",
+        caption,
+        made.to_dict(),
+        replace(_table(names, found), note=note),
+        hint="Click a run in the legend to see it alone." if len(lines.names) > 1 else "",
+    )
 
 
 def _points(one: Prediction, kind: str) -> Sequence[ScalingPoint]:
@@ -56,13 +62,22 @@ def _points(one: Prediction, kind: str) -> Sequence[ScalingPoint]:
 def _rows(name: str, one: Prediction, kind: str) -> list[Row]:
     points = _points(one, kind)
     return [
-        {"run": name, "gpus": point.gpus, "throughput": point.throughput, "efficiency": point.efficiency,
-         "ideal": points[0].throughput * point.gpus / points[0].gpus, "rate": per_second(point.throughput),
-         "time": seconds(point.time_s), "batch": f"{point.batch:,}, in all {point.global_batch:,}",
-         "speedup": quotient(point.speedup), "percent": units.percent(point.efficiency),
-         "exposed": seconds(point.exposed_s), "gpus_text": units.exact(point.gpus)}
+        {
+            "run": name,
+            "gpus": point.gpus,
+            "throughput": point.throughput,
+            "efficiency": point.efficiency,
+            "ideal": points[0].throughput * point.gpus / points[0].gpus,
+            "rate": per_second(point.throughput),
+            "time": seconds(point.time_s),
+            "batch": f"{point.batch:,}, in all {point.global_batch:,}",
+            "speedup": quotient(point.speedup),
+            "percent": formatting.percent(point.efficiency),
+            "exposed": seconds(point.exposed_s),
+            "gpus_text": formatting.exact(point.gpus),
+        }
         for point in points
-    ]  # fmt: skip
+    ]
 
 
 def _x(rows: Sequence[Row]) -> vl.Spec:
@@ -75,10 +90,16 @@ def _x(rows: Sequence[Row]) -> vl.Spec:
 
 
 def _tips() -> list[vl.Spec]:
-    named = {"run": "run", "gpus_text": "GPUs", "batch": "batch of a replica", "time": "time of a step",
-             "exposed": "communication that nothing hides", "rate": "samples per second", "speedup": "speed-up",
-             "percent": "efficiency"}  # fmt: skip
-    return [vl.field(f"{field}:N", title=title) for field, title in named.items()]
+    return vl.tips(
+        run="run",
+        gpus_text="GPUs",
+        batch="batch of a replica",
+        time="time of a step",
+        exposed="exposed communication",
+        rate="samples per second",
+        speedup="speed-up",
+        percent="efficiency",
+    )
 
 
 def _line(rows: Sequence[Row], x: vl.Spec, y: vl.Spec, lines: Series) -> list[vl.Drawing]:
@@ -86,8 +107,9 @@ def _line(rows: Sequence[Row], x: vl.Spec, y: vl.Spec, lines: Series) -> list[vl
     return [
         chart.mark("line", strokeWidth=1.8).encode(x=x, y=y, color=lines.color, opacity=lines.faint()),
         chart.mark("point", size=42, filled=True).encode(
-            x=x, y=y, color=lines.color, shape=lines.shape, opacity=lines.faint(), tooltip=_tips()),
-    ]  # fmt: skip
+            x=x, y=y, color=lines.color, shape=lines.shape, opacity=lines.faint(), tooltip=_tips()
+        ),
+    ]
 
 
 def _throughput(rows: Sequence[Row], lines: Series, kind: str) -> vl.Drawing:
@@ -96,9 +118,11 @@ def _throughput(rows: Sequence[Row], lines: Series, kind: str) -> vl.Drawing:
     scale, ticks = log_scale(value for row in rows for value in (row["throughput"], row["ideal"]))
     axis = si_axis("samples per second", "", values=ticks)
     y = vl.field("throughput:Q", axis=axis, scale=scale)
-    ideal = vl.view(rows).mark("line", strokeDash=[5, 4], strokeWidth=1.1).encode(
-        x=x, y=vl.field("ideal:Q", axis=axis, scale=scale), color=lines.color, opacity=lines.faint(0.75)
-    )  # fmt: skip
+    ideal = (
+        vl.view(rows)
+        .mark("line", strokeDash=[5, 4], strokeWidth=1.1)
+        .encode(x=x, y=vl.field("ideal:Q", axis=axis, scale=scale), color=lines.color, opacity=lines.faint(0.75))
+    )
     if lines.has_legend:
         ideal = ideal.add_params(lines.picked)
     drawn = vl.layer(ideal, *_line(rows, x, y, lines))
@@ -119,22 +143,41 @@ def _note(found: Sequence[Prediction]) -> str:
     many = found[0].many
     assert many is not None
     how = f"{many.parallel.upper() if len(many.parallel) <= 4 else many.parallel}"
-    return (f"Predicted, {how}. Weak scaling: the global batch grows with the GPUs. Strong scaling: the global batch "
-            "stays, so that each GPU has less to do, until it waits for its host and for the network. Efficiency is "
-            "the throughput over that of the smallest run times the number of GPUs.")  # fmt: skip
+    return (
+        f"Predicted, {how}. Weak scaling: the global batch grows with the GPUs. Strong scaling: the global batch "
+        "stays, so that each GPU has less to do, until it waits for its host and for the network. Efficiency is "
+        "the throughput over that of the smallest run times the number of GPUs."
+    )
 
 
 def _table(names: Sequence[str], found: Sequence[Prediction]) -> Table:
     columns = (
-        Column("run", right=False), Column("scaling", right=False), column("gpus"),
-        column("batch_each", optional=2), column("global_batch", optional=1),
-        column("time_s"), column("exposed_s", heading="exposed", optional=3),
-        column("samples_per_s"), column("speedup", raw="speed-up"),
+        Column("run", right=False),
+        Column("scaling", right=False),
+        column("gpus"),
+        column("batch_each", optional=2),
+        column("global_batch", optional=1),
+        column("time_s"),
+        column("exposed_s", heading="exposed", optional=3),
+        column("samples_per_s"),
+        column("speedup", raw="speed-up"),
         column("efficiency"),
-    )  # fmt: skip
+    )
     rows = tuple(
-        (name, kind, point.gpus, point.batch, point.global_batch, point.time_s, point.exposed_s, point.throughput,
-         point.speedup, point.efficiency)
-        for name, one in zip(names, found, strict=True) for kind in _TITLES for point in _points(one, kind)
-    )  # fmt: skip
+        (
+            name,
+            kind,
+            point.gpus,
+            point.batch,
+            point.global_batch,
+            point.time_s,
+            point.exposed_s,
+            point.throughput,
+            point.speedup,
+            point.efficiency,
+        )
+        for name, one in zip(names, found, strict=True)
+        for kind in _TITLES
+        for point in _points(one, kind)
+    )
     return Table("", columns, rows)

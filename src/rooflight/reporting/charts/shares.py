@@ -6,17 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rooflight import summary, units
+from rooflight import formatting, summary
+from rooflight.formatting import seconds, whole_bytes, whole_count
 from rooflight.ledger import Ledger, Totals
-from rooflight.measured import Measured, is_measured
-from rooflight.measured.rows import rows as measured_rows
 from rooflight.reporting.charts import vega_lite as vl
-from rooflight.reporting.charts.axes import PLACE_WIDTH, on_phone
-from rooflight.reporting.charts.chart import WIDTH, Chart
-from rooflight.reporting.charts.theme import COLOURS
+from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
+from rooflight.reporting.charts.encodings import PLACE_WIDTH, on_phone
 from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table
-from rooflight.units import seconds, whole_bytes, whole_count
+from rooflight.summary.measured import Measured, is_measured
+from rooflight.summary.measured_rows import rows as measured_rows
 
 _MOST_TYPES = 10
 _BAR, _GAP = 12, 8
@@ -29,23 +28,24 @@ Number = int | float
 
 
 @dataclass(frozen=True)
-class _Quantity:
+class _ShareQuantity:
     name: str
     colour: str
     write: Any
 
 
-_FLOPS = _Quantity("FLOPs", COLOURS[0], whole_count)
-_BYTES = _Quantity("compulsory bytes", COLOURS[5], whole_bytes)
-_DRAM = _Quantity("DRAM bytes", COLOURS[2], whole_bytes)
-_TIME = _Quantity("time", COLOURS[1], seconds)
+_FLOPS = _ShareQuantity("FLOPs", COLOURS[0], whole_count)
+_BYTES = _ShareQuantity("compulsory bytes", COLOURS[5], whole_bytes)
+_DRAM = _ShareQuantity("DRAM bytes", COLOURS[2], whole_bytes)
+_TIME = _ShareQuantity("time", COLOURS[1], seconds)
 
 Amounts = dict[str, dict[str, Number]]
 """By type, then by quantity; unknown ones are absent."""
 
 
-def shares_chart(ledger: Ledger) -> Chart | None:
-    amounts, quantities = _amounts(ledger)
+def shares_chart(ledger: Ledger, *, measured: Measured | None = None) -> Chart | None:
+    """`measured`: of this ledger, where somebody has it already."""
+    amounts, quantities = _amounts(ledger, measured)
     totals = {one.name: sum(row.get(one.name, 0) for row in amounts.values()) for one in quantities}
     shown = [one for one in quantities if totals[one.name]]
     if not shown:
@@ -59,11 +59,20 @@ def shares_chart(ledger: Ledger) -> Chart | None:
             value = amounts[name].get(one.name)
             if value is None:
                 continue
-            text = units.percent(value / totals[one.name])
+            text = formatting.percent(value / totals[one.name])
             # What the colours mean is said beside the first bars; nothing beside none.
             said = f"{text} of {one.name}" if name == first else text if value else ""
-            rows.append({"type": short, "whole": name, "quantity": one.name, "share": value / totals[one.name],
-                         "text": text, "said": said, "amount": one.write(value)})  # fmt: skip
+            rows.append(
+                {
+                    "type": short,
+                    "whole": name,
+                    "quantity": one.name,
+                    "share": value / totals[one.name],
+                    "text": text,
+                    "said": said,
+                    "amount": one.write(value),
+                }
+            )
     spec = _drawn(rows, list(names.values()), shown).to_dict()
     note = f"{_note(shown, ledger)}{_unknown(every, shown)}"
     caption = f"Each bar is a type's part of the whole step, so that bars of one colour add up to 100%. {note}"
@@ -77,13 +86,13 @@ def _short(name: str, names: Iterable[str]) -> str:
     return name if short in names else short
 
 
-def _amounts(ledger: Ledger) -> tuple[Amounts, list[_Quantity]]:
+def _amounts(ledger: Ledger, measured: Measured | None) -> tuple[Amounts, list[_ShareQuantity]]:
     found: Amounts = {}
     if not is_measured(ledger):
         for row in summary.rows(ledger, "type"):
             found[row.name] = _by_formula(row.totals)
         return found, [_FLOPS, _BYTES]
-    for one in measured_rows(Measured(ledger), "type"):
+    for one in measured_rows(measured or Measured(ledger), "type"):
         counted = {_DRAM.name: one.sums.dram_bytes, _TIME.name: one.sums.time_s}
         known = {name: value for name, value in counted.items() if value is not None}
         found[one.name] = _by_formula(one.estimate.totals) | known
@@ -96,7 +105,7 @@ def _by_formula(totals: Totals) -> dict[str, Number]:
     return {name: value for name, value in found.items() if value or not totals.uncounted}
 
 
-def _largest(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Number]) -> Amounts:
+def _largest(amounts: Amounts, shown: Sequence[_ShareQuantity], totals: dict[str, Number]) -> Amounts:
     """The types with the largest shares of anything, by the first quantity; what is left together."""
 
     def most(name: str) -> float:
@@ -114,12 +123,16 @@ def _largest(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Num
     return found
 
 
-def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence[_Quantity]) -> vl.Drawing:
+def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence[_ShareQuantity]) -> vl.Drawing:
     names = [one.name for one in shown]
     picked = vl.picked("shares_quantity", fields=["quantity"], bind="legend")
-    y = vl.field("type:N", sort=list(types), title=None,
-                 axis=dict(domain=False, ticks=False, grid=False, labelLimit=180),
-                 scale=dict(paddingInner=_GAP / (_GAP + _BAR * len(names)), paddingOuter=0.1))  # fmt: skip
+    y = vl.field(
+        "type:N",
+        sort=list(types),
+        title=None,
+        axis=dict(domain=False, ticks=False, grid=False, labelLimit=180),
+        scale=dict(paddingInner=_GAP / (_GAP + _BAR * len(names)), paddingOuter=0.1),
+    )
     offset = vl.field("quantity:N", sort=names, scale=dict(domain=names))
     legend = dict(orient="top", symbolType="square", columns=on_phone(2, 4))
     colours = dict(domain=names, range=[one.colour for one in shown])
@@ -127,21 +140,29 @@ def _drawn(rows: Sequence[dict[str, Any]], types: Sequence[str], shown: Sequence
     opacity = vl.either(picked, 1, 0.12)
     most = max(row["share"] for row in rows)
     ticks = [step / 10 for step in range(0, 11, 1 if most < 0.5 else 2) if step / 10 <= 1.1 * most]
-    x = vl.field("share:Q", axis=dict(title="share of the step", format="%", values=ticks),
-                 scale=dict(domain=[0, 1.25 * most], nice=False))  # fmt: skip
-    tips = [vl.field("whole:N", title="type"), vl.field("quantity:N"), vl.field("text:N", title="share"),
-            vl.field("amount:N", title="of it")]  # fmt: skip
-    bars = vl.view(rows).mark("bar", cornerRadiusEnd=1.5).encode(
-        x=x, y=y, yOffset=offset, color=colour, opacity=opacity, tooltip=tips
-    ).add_params(picked)  # fmt: skip
+    x = vl.field(
+        "share:Q",
+        axis=dict(title="share of the step", format="%", values=ticks),
+        scale=dict(domain=[0, 1.25 * most], nice=False),
+    )
+    tips = vl.tips(whole="type", quantity="quantity", text="share", amount="of it")
+    bars = (
+        vl.view(rows)
+        .mark("bar", cornerRadiusEnd=1.5)
+        .encode(x=x, y=y, yOffset=offset, color=colour, opacity=opacity, tooltip=tips)
+        .add_params(picked)
+    )
     wide = f"{PLACE_WIDTH} > 560 || !datum.said ? datum.said : datum.text"
-    text = vl.view(rows).calculate(shown=wide).mark("text", align="left", dx=4, fontSize=10).encode(
-        x=x, y=y, yOffset=offset, text=vl.field("shown:N"), opacity=opacity
-    )  # fmt: skip
+    text = (
+        vl.view(rows)
+        .calculate(shown=wide)
+        .mark("text", align="left", dx=4, fontSize=10)
+        .encode(x=x, y=y, yOffset=offset, text=vl.field("shown:N"), opacity=opacity)
+    )
     return vl.layer(bars, text).properties(width=WIDTH, height=len(types) * (_BAR * len(names) + _GAP))
 
 
-def _note(shown: Sequence[_Quantity], ledger: Ledger) -> str:
+def _note(shown: Sequence[_ShareQuantity], ledger: Ledger) -> str:
     parts = ["FLOPs (matrix work) and compulsory bytes are by formula."]
     if _DRAM in shown:
         parts.append("DRAM bytes were counted.")
@@ -152,7 +173,7 @@ def _note(shown: Sequence[_Quantity], ledger: Ledger) -> str:
     return " ".join(parts if _TIME in shown else parts[:-1])
 
 
-def _unknown(amounts: Amounts, shown: Sequence[_Quantity]) -> str:
+def _unknown(amounts: Amounts, shown: Sequence[_ShareQuantity]) -> str:
     """What of which type nobody knows, in a sentence."""
     said = []
     for one in shown:
@@ -163,11 +184,11 @@ def _unknown(amounts: Amounts, shown: Sequence[_Quantity]) -> str:
     return f" Not known, and in no sum: {'; '.join(said)}." if said else ""
 
 
-def _table(amounts: Amounts, shown: Sequence[_Quantity], totals: dict[str, Number]) -> Table:
+def _table(amounts: Amounts, shown: Sequence[_ShareQuantity], totals: dict[str, Number]) -> Table:
     columns = [column("type")]
     for place, one in enumerate(shown):
         columns.append(Column(one.name, one.write, optional=place))
-        columns.append(Column(f"of {one.name}", units.percent, raw=f"share of {one.name}"))
+        columns.append(Column(f"of {one.name}", formatting.percent, raw=f"share of {one.name}"))
     rows: list[tuple[Any, ...]] = [
         (name, *(cell for one in shown for cell in _cells(values.get(one.name), totals[one.name])))
         for name, values in amounts.items()

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from rooflight.formatting import printable
+
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -22,6 +24,11 @@ def field(shorthand: str, **options: Any) -> Spec:
     """What a channel shows: a field of the rows with its type, `"batch:Q"`; ends of spans, `x2` and `y2`, have none."""
     name, _, kind = shorthand.partition(":")
     return {"field": name, **({"type": _TYPES[kind]} if kind else {}), **options}
+
+
+def tips(**titles: str) -> list[Spec]:
+    """What a tooltip shows: fields of the rows, written out there, each with what it is called."""
+    return [field(f"{name.rstrip('_')}:N", title=title) for name, title in titles.items()]
 
 
 def value(constant: Any) -> Spec:
@@ -55,8 +62,14 @@ def switch(name: str, initial: Any, bind: Spec | None = None) -> Param:
     return Param({"name": name, **({} if bind is None else {"bind": bind}), "value": initial})
 
 
-def picked(name: str, kind: Literal["point", "interval"] = "point", *, bind: str | None = None, empty: bool = True,
-           **options: Any) -> Param:  # fmt: skip
+def picked(
+    name: str,
+    kind: Literal["point", "interval"] = "point",
+    *,
+    bind: str | None = None,
+    empty: bool = True,
+    **options: Any,
+) -> Param:
     select = {"type": kind, **options}
     return Param({"name": name, "select": select, **({} if bind is None else {"bind": bind})}, empty)
 
@@ -107,11 +120,13 @@ class Drawing:
         return replace(self, params=(*self.params, *params))
 
     def to_dict(self) -> Spec:
-        """The whole as Vega-Lite, its data by name."""
+        """The whole as Vega-Lite, its data by name. Texts are only read: Vega-Lite puts some, as those of a sorted
+        axis, into expressions, which the end of a line would break."""
         writer = _Writer()
         made = writer.write(self)
         params = {"params": writer.params} if writer.params else {}
-        return {"$schema": SCHEMA, **made, **params, "datasets": writer.datasets}
+        spec: Spec = _printable({"$schema": SCHEMA, **made, **params, "datasets": writer.datasets})
+        return spec
 
     def _with(self, **changed: Any) -> Drawing:
         return replace(self, spec={**self.spec, **changed})
@@ -134,6 +149,14 @@ def concat(*parts: Drawing, columns: int, spacing: int) -> Drawing:
 
 def vconcat(*parts: Drawing, spacing: int) -> Drawing:
     return Drawing({"spacing": spacing}, how="vconcat", parts=parts)
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {key: _printable(one) for key, one in value.items()}
+    return [_printable(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 class _Writer:

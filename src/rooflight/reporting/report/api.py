@@ -4,19 +4,69 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rooflight.analysis.claims import check, read_claims
+from rooflight.analysis.claims.claim import Claim
 from rooflight.errors import BadInput
 from rooflight.files import load, write_atomically
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import USUAL
 from rooflight.ledger import Ledger
-from rooflight.reporting.document import Document
-from rooflight.reporting.ledger_documents import is_log
-from rooflight.reporting.report.arranged import arranged
+from rooflight.measurement.ranks import join
+from rooflight.prediction.resolve_devices import devices_of
+from rooflight.reporting.document import Document, Section
+from rooflight.reporting.report.ledger_report import ledger_report
+from rooflight.reporting.report.origins import origins_section
+from rooflight.reporting.report.pair_report import pair_report
+from rooflight.reporting.report.study_report import study_report
+from rooflight.reporting.sections import claims_tables
+from rooflight.reporting.sections.ledger_documents import is_log, log_document
 from rooflight.reporting.writers import Form, check_width, form_of, write
 from rooflight.study.api import Study
+from rooflight.study.api import load as load_study
+from rooflight.summary.measured import Measured
+
+
+def arranged(ledgers: Sequence[Ledger], names: Sequence[str]) -> tuple[list[Ledger], list[str]]:
+    """One, two that are compared, or the ranks of one run as one; with the names that a command line takes."""
+    if len(ledgers) > 1 and len({ledger.header.rank for ledger in ledgers}) == len(ledgers):
+        return [join(list(ledgers))], [" ".join(names)]
+    if len(ledgers) > 2:
+        raise BadInput(f"{len(ledgers)} ledgers are not the ranks of one run: give one, or two to be put side by side")
+    return list(ledgers), list(names)
+
+
+def with_claims(report: Document, ledger: Ledger, claims: Sequence[Claim], *, file: str) -> Document:
+    """The report with a section for the claims of a file, before its origins."""
+    checked = check(ledger, claims, file=file)
+    found = claims_tables.claims_document(checked)
+    section = Section(
+        "claims",
+        "Claims",
+        lines=(f"{found.title}: {file}", *found.notes),
+        tables=tuple(found.tables),
+        small_print=(claims_tables.CONVENTIONS,),
+    )
+    *first, last = report.sections
+    return replace(report, sections=(*first, section, last))
+
+
+_KERNELS = 200
+
+
+def log_report(ledger: Ledger, *, source: str) -> Document:
+    """Kernels with what was counted, or regions with what they cost."""
+    found = log_document(ledger, top=_KERNELS)
+    return replace(
+        found,
+        title=ledger.header.model,
+        subtitle=found.title,
+        sections=(*found.sections, origins_section(ledger, Measured(ledger), source, ())),
+    )
+
 
 Source = Ledger | Study | str | Path
 On = str | Device | Sequence[str | Device]
@@ -36,10 +86,10 @@ def report(
 ) -> Document | Path:
     """The report of a ledger, of two side by side, or of a study; in a file where `output` names one.
 
-    `source`: a Ledger, a Study, a path, a study's folder, `recorded:NAME`, or two ledgers in a list. `to`: the form,
-    else the ending of the file's name says it. `on`: the devices whose times and memory are predicted. `chart`: which
+    `source`: a Ledger, a Study, a path, a study's folder, `recorded:NAME`, or two ledgers in a list. `to`: the
+    format; by default that of the file's ending. `on`: the devices whose times and memory are predicted. `chart`: which
     picture, for png, svg and pdf. `sections`: only these. `claims`: a table (CSV) to be checked against the ledger.
-    `width`: what a table of LaTeX may take, such as "16cm"; else as much as the text of an A4 article, 345 pt.
+    `width`: the widest LaTeX table, such as "16cm"; by default the text width of an A4 article, 345 pt.
 
         >>> rooflight.report("recorded:h200/resnet50-train-fp32", "report.html")
     """
@@ -65,21 +115,25 @@ def make(source: Source | Sequence[Source], *, on: On = USUAL, claims: str | Pat
             raise BadInput("a study is reported alone: leave the other out")
         if claims is not None:
             raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
-        from rooflight.reporting.report.of_study import study_report
-
         return study_report(study.rows, study.plan, folder=str(study.folder))
     ledgers, names = arranged([one for one in found if isinstance(one, Ledger)], [_name(one) for one in sources])
     return named_report(ledgers, names, on=on, claims=None if claims is None else Path(claims))
 
 
-def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = USUAL, claims: Path | None = None,
-                 say: Callable[[str], None] | None = None) -> Document:  # fmt: skip
+def named_report(
+    ledgers: Sequence[Ledger],
+    names: Sequence[str],
+    *,
+    on: On = USUAL,
+    claims: Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Document:
     """Of one ledger, or of two side by side; `names` are where they are from. `say` is told what is looked for."""
-    from rooflight.prediction.asked import devices_of
-
     if not 1 <= len(ledgers) <= 2:
-        raise BadInput("a report is of one ledger, of two side by side, of the ranks of one run, or of a study: "
-                       f"{len(ledgers)} ledgers were given")  # fmt: skip
+        raise BadInput(
+            "a report is of one ledger, of two side by side, of the ranks of one run, or of a study: "
+            f"{len(ledgers)} ledgers were given"
+        )
     devices = devices_of(on, None)
     if any(device.kind != "gpu" for device in devices):
         raise BadInput("a report predicts on GPUs: name some with --on (see `rooflight list devices`)")
@@ -87,25 +141,15 @@ def named_report(ledgers: Sequence[Ledger], names: Sequence[str], *, on: On = US
     if claims is not None and (len(ledgers) == 2 or ledger.header.step is None):
         raise BadInput("a table of claims is checked against one step: give one ledger of one")
     if len(ledgers) == 2:
-        from rooflight.reporting.report.of_pair import pair_report
-
         return pair_report(*ledgers, sources=(names[0], names[1]), devices=devices)
     if is_log(ledger):
-        from rooflight.reporting.report.of_log import log_report
-
         return log_report(ledger, source=names[0])
-    from rooflight.reporting.report.of_ledger import ledger_report
-
     rows = None
     if claims is not None:  # before the work: the file may not be there
-        from rooflight.claims import read_claims
-
         rows = read_claims(claims)
     made = ledger_report(ledger, source=names[0], devices=devices, **({} if say is None else {"say": say}))
     if rows is None:
         return made
-    from rooflight.reporting.report.of_claims import with_claims
-
     return with_claims(made, ledger, rows, file=str(claims))
 
 
@@ -113,8 +157,6 @@ def _loaded(source: Source) -> Ledger | Study:
     if isinstance(source, (Ledger, Study)):
         return source
     if Path(source).is_dir():
-        from rooflight.study.api import load as load_study
-
         return load_study(Path(source))
     return load(source)
 

@@ -6,24 +6,23 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rooflight.formatting import giga, peak_tera
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import USUAL, find, names
 from rooflight.ledger import Ledger
-from rooflight.measured import Measured, is_measured
-from rooflight.reporting import measure_text, text
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import Section, filled
-from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import figure
+from rooflight.reporting.sections import ledger_documents, measure_text
+from rooflight.reporting.table import Column, Table, figure
 from rooflight.spec import repeat, shell
-from rooflight.units import giga, peak_tera
+from rooflight.summary.measured import Measured, is_measured
 
 
 def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Sequence[Device]) -> Section:
     header = ledger.header
-    lines = [text.coverage(ledger)] if ledger.ops else []
+    lines = [ledger_documents.coverage(ledger)] if ledger.ops else []
     lines += [f"note: {note}" for note in header.notes]
-    small = [text.CONVENTIONS] if ledger.ops else []
+    small = [ledger_documents.CONVENTIONS] if ledger.ops else []
     tables = [_versions(ledger)]
     if is_measured(ledger):
         lines += measure_text.coverage(measured)
@@ -33,15 +32,27 @@ def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Se
         small.append(measure_text.conventions(measured))
         tables.append(_sources(measured))
     tables.append(_peaks(devices))
-    return Section("origins", "Conventions, origins, and how to repeat it", lines=tuple(lines),
-                   tables=filled(*tables), small_print=tuple(small),
-                   commands=tuple(_commands(ledger, source, devices)))  # fmt: skip
+    return Section(
+        "origins",
+        "Conventions, origins, and how to repeat it",
+        lines=tuple(lines),
+        tables=filled(*tables),
+        small_print=tuple(small),
+        commands=tuple(_commands(ledger, source, devices)),
+    )
 
 
 def _versions(ledger: Ledger) -> Table:
     header = ledger.header
-    rows = [("rooflight", header.rooflight), ("torch", header.torch), ("CUDA", header.cuda), ("driver", header.driver),
-            ("device", header.device), ("traced for", header.target), ("execution", header.execution)]  # fmt: skip
+    rows = [
+        ("rooflight", header.rooflight),
+        ("torch", header.torch),
+        ("CUDA", header.cuda),
+        ("driver", header.driver),
+        ("device", header.device),
+        ("traced for", header.target),
+        ("execution", header.execution),
+    ]
     rows += [(name, value) for name, value in header.conditions.items()]
     columns = (column("what"), Column("value", right=False))
     return Table("Versions and conditions", columns, tuple((name, str(value)) for name, value in rows if value))
@@ -67,8 +78,13 @@ def _peaks(devices: Sequence[Device]) -> Table:
                 for precision, one in peaks.items():
                     yield device.name, f"{unit} {precision}", figure(one.value, peak_tera), one.source, one.date
 
-    columns = (column("device"), Column("peak", right=False), Column("value"),
-               Column("source", right=False), Column("read on", right=False))  # fmt: skip
+    columns = (
+        column("device"),
+        Column("peak", right=False),
+        Column("value"),
+        Column("source", right=False),
+        Column("read on", right=False),
+    )
     return Table("Peaks and bandwidths", columns, tuple(rows()))
 
 

@@ -8,7 +8,12 @@ from typing import Literal, get_args
 
 from rooflight.errors import BadInput
 from rooflight.reporting.charts.chart import Chart
+from rooflight.reporting.charts.pictures import picture
 from rooflight.reporting.document import Document
+from rooflight.reporting.writers.csv import document_csv
+from rooflight.reporting.writers.json import document_json
+from rooflight.reporting.writers.latex import document_latex, width_in_pt
+from rooflight.reporting.writers.markdown import document_markdown
 
 Form = Literal["html", "md", "latex", "csv", "json", "png", "svg", "pdf"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -30,45 +35,42 @@ def check_width(width: str | None, form: str | None) -> None:
     """Before the work: may tables be so wide, and are they LaTeX's?"""
     if width is None:
         return
-    from rooflight.reporting.writers.latex import width_in_pt
-
     if form != "latex":
         raise BadInput("--width is that of LaTeX's tables: it goes with --to=latex, or a file whose name ends in .tex")
     width_in_pt(width)
 
 
-def write(document: Document, form: Form, *, chart: str | None = None, sections: Sequence[str] = (),
-          mode: Mode = "light", width: str | None = None, report: bool = True) -> bytes:  # fmt: skip
+def write(
+    document: Document,
+    form: Form,
+    *,
+    chart: str | None = None,
+    sections: Sequence[str] = (),
+    mode: Mode = "light",
+    width: str | None = None,
+    report: bool = True,
+) -> bytes:
     """The content of a file. `width`: of LaTeX's tables; `report`: JSON holds what a reader sees, beside the data."""
     check_width(width, form)
     if form == "png" or form == "svg" or form == "pdf":
-        from rooflight.reporting.charts.pictures import picture
-
         if sections:
             raise BadInput(f"--section goes with html, md, latex, csv and json: of a {form} --chart says which")
         return picture(chart_of(document, chart, form), form, mode=mode)
     if chart is not None:
-        raise BadInput(f"--chart goes with a picture: --to=png, svg or pdf, not {form}; --section={chart} gives its "
-                       "numbers")  # fmt: skip
+        raise BadInput(
+            f"--chart goes with a picture: --to=png, svg or pdf, not {form}; --section={chart} gives its numbers"
+        )
     document = document.only(sections)
     if form == "html":
         from rooflight.reporting.writers.page import to_page
 
         return to_page(document).encode()
     if form == "json":
-        from rooflight.reporting.writers.json import document_json
-
         return document_json(document, report=report)
     if form == "csv":
-        from rooflight.reporting.writers.csv import document_csv
-
         return document_csv(document).encode()
     if form == "latex":
-        from rooflight.reporting.writers.latex import document_latex
-
         return document_latex(document, width).encode()
-    from rooflight.reporting.writers.markdown import document_markdown
-
     return document_markdown(document).encode()
 
 

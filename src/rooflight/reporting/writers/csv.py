@@ -7,9 +7,9 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
+from rooflight.formatting import printable
 from rooflight.reporting.document import Document
 from rooflight.reporting.table import Label, Table
-from rooflight.units import printable
 
 
 def document_csv(document: Document) -> str:
@@ -24,8 +24,9 @@ def document_csv(document: Document) -> str:
 
 
 def table_csv(table: Table) -> str:
-    return _lines([[column.raw or column.name for column in table.columns],
-                   *([_raw(cell) for cell in row] for row in table.rows)])  # fmt: skip
+    return _lines(
+        [[column.raw or column.name for column in table.columns], *([_raw(cell) for cell in row] for row in table.rows)]
+    )
 
 
 def _lines(rows: Iterable[Iterable[Any]]) -> str:

@@ -1,12 +1,56 @@
-"""A table as HTML, its cells escaped: for the page, and for notebooks."""
+"""A table as HTML, its cells escaped: for the page, and for notebooks. What is said of a claim stands below it, so that
+a line is not too wide to be read."""
 
 from __future__ import annotations
 
 import html
+from dataclasses import dataclass, replace
 
+from rooflight.formatting import printable
 from rooflight.reporting.document import first_rows
 from rooflight.reporting.table import Label, Table
-from rooflight.reporting.writers.claims_cells import Lines, folded, has_claims
+
+_BELOW = {"claim": "said by", "numbers": "at"}
+
+
+@dataclass(frozen=True)
+class CellLines:
+    """A cell of several lines: the first stands out."""
+
+    texts: tuple[str, ...]
+    code: str = ""
+    """Stands behind the first line."""
+
+    def to_html(self) -> str:
+        first, *more = (html.escape(printable(text)) for text in self.texts)
+        code = f"<div><code>{html.escape(printable(self.code))}</code></div>" if self.code else ""
+        return first + code + "".join(f'<div class="small">{line}</div>' for line in more if line)
+
+
+def has_claims(table: Table) -> bool:
+    return {*_BELOW} <= {column.name for column in table.columns}
+
+
+def folded(table: Table) -> Table:
+    """The claim in words, as it was judged below, and who said so; its numbers, and where they were found."""
+    names = [column.name for column in table.columns]
+    kept = [i for i, name in enumerate(names) if name not in _BELOW.values()]
+    rows = []
+    for row, texts in zip(table.rows, table.written(), strict=True):
+        told = dict(zip(names, texts, strict=True))
+        cells = list(row)
+        for name, more in _BELOW.items():
+            i = names.index(name)
+            cell = row[i]
+            full = cell.full if isinstance(cell, Label) else texts[i]
+            if name == "claim":
+                words = texts[i] if texts[i] != full else ""
+                cells[i] = CellLines((words, told.get(more, "")), code=full)
+            else:
+                cells[i] = CellLines((full, told.get(more, "")))
+        rows.append(tuple(cells[i] for i in kept))
+    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=tuple(rows))
+
 
 _MOST_ROWS = 400
 """Of a table that stands in a page as it is."""
@@ -16,11 +60,12 @@ _LONG_WORD = 60
 """Letters of a word that may be broken, or it alone would take the width of the page."""
 _VERDICTS = {"held": "held", "refuted": "refuted", "not measured": "open"}
 _INLINE = {
-    "": "text-align:left;padding:1px 10px", "r": "text-align:right;padding:1px 10px;white-space:pre",
+    "": "text-align:left;padding:1px 10px",
+    "r": "text-align:right;padding:1px 10px;white-space:pre",
     "n": "text-align:left;padding:1px 10px;white-space:pre",
     "w": "text-align:left;padding:1px 10px;white-space:pre-wrap;word-break:break-all;min-width:24em",
     "total": "font-weight:bold;border-top:1px solid",
-}  # fmt: skip
+}
 _INLINE_TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:4px 0"
 
 
@@ -45,7 +90,7 @@ def table_html(table: Table, *, section: str = "", inline: bool = False) -> str:
         for column, cell, text in zip(table.columns, row, texts, strict=True):
             kind = "r" if column.right else "n" if len(text) <= _SHORT_TEXT or isinstance(cell, Label) else ""
             kind = "w" if not column.right and any(len(word) > _LONG_WORD for word in text.split()) else kind
-            kind = "" if isinstance(cell, Lines) else kind
+            kind = "" if isinstance(cell, CellLines) else kind
             opened = styled("td", kind, f";{_INLINE['total']}" if total and inline else "")
             cells.append(f"{opened}{_content(column.name, cell, text)}</td>")
         body.append(f"<tr{' class=total' if total else ''}>{''.join(cells)}</tr>")
@@ -58,11 +103,11 @@ def table_html(table: Table, *, section: str = "", inline: bool = False) -> str:
 
 
 def _content(name: str, cell: object, text: str) -> str:
-    if isinstance(cell, Lines):
+    if isinstance(cell, CellLines):
         return f'<div class="said">{cell.to_html()}</div>'
     shown = html.escape(text)
     if name == "verdict" and text in _VERDICTS:
         return f'<span class="v {_VERDICTS[text]}">{shown}</span>'
     if isinstance(cell, Label) and cell.full not in ("", None, text):
-        return f'<span title="{html.escape(str(cell.full))}">{shown}</span>'
+        return f'<span title="{html.escape(printable(str(cell.full)))}">{shown}</span>'
     return shown

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
+from rooflight.formatting import STEERING
 from rooflight.reporting.document import Document, Section
 from rooflight.reporting.table import Label, Table
+
+_STEERING = "".join(chr(sign) for sign in STEERING if sign >= 127 and not 0xD800 <= sign < 0xE000)
 
 
 def document_json(document: Document, *, report: bool) -> bytes:
     """`report`: with all that a reader of the page sees, beside the data."""
     data = document.data() if document.data is not None else {}
-    return msgspec.json.encode({**data, "report": _report(document)} if report else data)
+    encoded = msgspec.json.encode({**data, "report": _report(document)} if report else data)
+    return encoded if encoded.isascii() else escaped(encoded.decode()).encode()
+
+
+def escaped(encoded: str, more: str = "") -> str:
+    """JSON without what it leaves as it is and a terminal obeys, nor any of `more`: that stands in strings only, and
+    means the same there when it is escaped."""
+    return re.sub(f"[{_STEERING}{more}]", lambda found: f"\\u{ord(found[0]):04x}", encoded)
 
 
 def _report(document: Document) -> dict[str, Any]:

@@ -68,7 +68,7 @@ _COMFORT, _CLOSE, _TIGHT = _Rule(14, 8), _Rule(9, 6), _Rule(7, 4, words=False)
 
 
 @dataclass(frozen=True)
-class Grid:
+class LatexGrid:
     """A table as text: what is laid out."""
 
     names: tuple[str, ...]
@@ -78,7 +78,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedColumn:
     """A column in its place."""
 
     number: int
@@ -92,11 +92,11 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Part:
+class TablePart:
     """Columns that stand side by side, all rows below them."""
 
     font: Font
-    columns: tuple[Placed, ...]
+    columns: tuple[PlacedColumn, ...]
 
     @property
     def width_pt(self) -> float:
@@ -105,7 +105,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _ColumnWidths:
     """A column in em."""
 
     natural: float
@@ -132,25 +132,28 @@ class _Measured:
         return min(self.head_word if rule.words else self.head_piece, max(rule.most, rule.comfort), cap)
 
 
-def laid_out(grid: Grid, width_pt: float) -> list[Part]:
+def laid_out(grid: LatexGrid, width_pt: float) -> list[TablePart]:
     """The table in parts that are not wider than `width_pt`: one, in the largest font in which it fits and its rows are
     not too high; several, one below the other and each with the first column, if it fits in none."""
     measured = [_measured(grid, number) for number in range(len(grid.names))]
     every = tuple(range(len(measured)))
     tries = [(font, _COMFORT) for font in FONTS] + [(FONTS[-1], rule) for rule in (_CLOSE, _TIGHT)]
-    fitting = [[_part(measured, every, font, rule, width_pt)] for font, rule in tries
-               if _needed(measured, every, font, rule, width_pt) <= width_pt]  # fmt: skip
+    fitting = [
+        [_part(measured, every, font, rule, width_pt)]
+        for font, rule in tries
+        if _needed(measured, every, font, rule, width_pt) <= width_pt
+    ]
     return _best(fitting, measured, _HIGH) if fitting else _in_parts(grid, measured, width_pt)
 
 
-def _best(found: Sequence[list[Part]], measured: Sequence[_Measured], high: float) -> list[Part]:
+def _best(found: Sequence[list[TablePart]], measured: Sequence[_ColumnWidths], high: float) -> list[TablePart]:
     """The first whose rows are not too high; else the first in small print."""
     low = (parts for parts in found if max(_lines_a_row(part, measured) for part in parts) <= high)
     small = (parts for parts in found if parts[0].font in FONTS[2:])
     return next(low, None) or next(small, found[-1])
 
 
-def _lines_a_row(part: Part, measured: Sequence[_Measured]) -> float:
+def _lines_a_row(part: TablePart, measured: Sequence[_ColumnWidths]) -> float:
     wrapped = [one for one in part.columns if one.wraps]
     rows = list(zip(*(measured[one.number].cells for one in wrapped), strict=True))
     widths = [one.body_pt / part.font.em_pt for one in wrapped]
@@ -162,7 +165,7 @@ def _lines(cell: float, width: float) -> int:
     return 1 if cell <= width else math.ceil(cell / width + 0.2)
 
 
-def _in_parts(grid: Grid, measured: Sequence[_Measured], width_pt: float) -> list[Part]:
+def _in_parts(grid: LatexGrid, measured: Sequence[_ColumnWidths], width_pt: float) -> list[TablePart]:
     keys = _keys(grid, measured, width_pt)
     ways = [_divided(measured, keys, font, rule, width_pt) for rule in (_CLOSE, _TIGHT) for font in FONTS[2:]]
     if not any(ways):
@@ -171,8 +174,9 @@ def _in_parts(grid: Grid, measured: Sequence[_Measured], width_pt: float) -> lis
     return _best([parts for parts in ways if len(parts) == fewest], measured, _HIGH_IN_PARTS)
 
 
-def _divided(measured: Sequence[_Measured], keys: tuple[int, ...], font: Font, rule: _Rule,
-             width_pt: float) -> list[Part]:  # fmt: skip
+def _divided(
+    measured: Sequence[_ColumnWidths], keys: tuple[int, ...], font: Font, rule: _Rule, width_pt: float
+) -> list[TablePart]:
     """The columns in as few parts as there can be, all about as wide; none where a column has no room."""
 
     def divided(most_pt: float) -> list[tuple[int, ...]]:
@@ -191,7 +195,7 @@ def _divided(measured: Sequence[_Measured], keys: tuple[int, ...], font: Font, r
     return [_part(measured, part, font, rule, width_pt) for part in evenly]
 
 
-def _keys(grid: Grid, measured: Sequence[_Measured], width_pt: float) -> tuple[int, ...]:
+def _keys(grid: LatexGrid, measured: Sequence[_ColumnWidths], width_pt: float) -> tuple[int, ...]:
     """The columns that every part begins with: the first; or as many of the first texts and whole numbers as tell the
     rows apart. A tree's rows are told apart by their order."""
     found, apart = 1, len({row[:1] for row in grid.rows})
@@ -217,15 +221,17 @@ def _cap(font: Font, width_pt: float, columns: int) -> float:
     return (width_pt - _seps(2, font)) / font.em_pt / (1 if columns == 1 else 2)
 
 
-def _needed(measured: Sequence[_Measured], columns: Sequence[int], font: Font, rule: _Rule,
-            width_pt: float) -> float:  # fmt: skip
+def _needed(
+    measured: Sequence[_ColumnWidths], columns: Sequence[int], font: Font, rule: _Rule, width_pt: float
+) -> float:
     cap = _cap(font, width_pt, len(columns))
     least = (max(measured[one].least(rule, cap), measured[one].head_least(rule, cap)) for one in columns)
     return sum(least) * font.em_pt + _seps(len(columns), font)
 
 
-def _part(measured: Sequence[_Measured], columns: Sequence[int], font: Font, rule: _Rule,
-          width_pt: float) -> Part:  # fmt: skip
+def _part(
+    measured: Sequence[_ColumnWidths], columns: Sequence[int], font: Font, rule: _Rule, width_pt: float
+) -> TablePart:
     """Room that is left goes to the cells that wrap, where it saves most lines, then to headings."""
     cap = _cap(font, width_pt, len(columns))
     room = (width_pt - _seps(len(columns), font)) / font.em_pt
@@ -238,18 +244,26 @@ def _part(measured: Sequence[_Measured], columns: Sequence[int], font: Font, rul
         least = two_lines
     bodies = _fewest_lines(of, least, room)
     whole = sum(max(have, one.head) for have, one in zip(bodies, of, strict=True)) <= room
-    heads = _filled(bodies, [max(have, one.head if whole else min(one.head, one.head / 2 + one.head_word / 2))
-                             for have, one in zip(bodies, of, strict=True)], room)  # fmt: skip
-    return Part(
+    heads = _filled(
+        bodies,
+        [
+            max(have, one.head if whole else min(one.head, one.head / 2 + one.head_word / 2))
+            for have, one in zip(bodies, of, strict=True)
+        ],
+        room,
+    )
+    return TablePart(
         font, tuple(_placed(number, one, have, font) for number, one, have in zip(columns, of, heads, strict=True))
     )
 
 
-def _placed(number: int, of: _Measured, em: float, font: Font) -> Placed:
+def _placed(number: int, of: _ColumnWidths, em: float, font: Font) -> PlacedColumn:
     """Widths that are written are cut to tenths of a point: their sum must not be more than there is."""
     wraps, broken = of.natural > em + 1e-9, of.head > em + 1e-9
     cut = math.floor(em * font.em_pt * 10) / 10
-    return Placed(number, cut if wraps else of.natural * font.em_pt, cut if broken else of.head * font.em_pt, wraps)
+    return PlacedColumn(
+        number, cut if wraps else of.natural * font.em_pt, cut if broken else of.head * font.em_pt, wraps
+    )
 
 
 def _filled(least: Sequence[float], most: Sequence[float], room: float) -> list[float]:
@@ -264,7 +278,7 @@ def _filled(least: Sequence[float], most: Sequence[float], room: float) -> list[
     return [max(have, min(full, low)) for have, full in zip(least, most, strict=True)]
 
 
-def _fewest_lines(of: Sequence[_Measured], least: Sequence[float], room: float) -> list[float]:
+def _fewest_lines(of: Sequence[_ColumnWidths], least: Sequence[float], room: float) -> list[float]:
     """Widths of at least so much, so that the rows together are as low as they can be."""
     most = [max(need, one.natural) for need, one in zip(least, of, strict=True)]
     if sum(most) <= room:
@@ -292,7 +306,7 @@ def indent(text: str) -> float:
     return min(INDENT * (len(text) - len(text.lstrip(" "))), _DEEPEST)
 
 
-def _measured(grid: Grid, number: int) -> _Measured:
+def _measured(grid: LatexGrid, number: int) -> _ColumnWidths:
     piece, cells = 0.0, []
     for at, row in enumerate(grid.rows):
         wider = BOLD if at in grid.bold else 1.0
@@ -302,7 +316,7 @@ def _measured(grid: Grid, number: int) -> _Measured:
     some = tuple(cells[:: max(len(cells) // _LOOKED_AT, 1)])
     name = grid.names[number]
     head = (text_width(name), _head_word(name), widest_piece(name))
-    return _Measured(max(cells, default=0.0), piece, *head, grid.right[number], some)
+    return _ColumnWidths(max(cells, default=0.0), piece, *head, grid.right[number], some)
 
 
 def _head_word(name: str) -> float:

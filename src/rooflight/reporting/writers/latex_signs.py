@@ -36,8 +36,10 @@ _AS_WIDE_AS = {"“": "–", "”": "–", "„": "–", "‘": "`", "’": "'",
                "Ø": "O", "ł": "f", "Ł": "L", "ı": "i", "⁄": "/"}  # fmt: skip
 _ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u", "\u0307": ".",
             "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0327": "c", "\u0323": "d"}  # fmt: skip
-_GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (ALPHA|BETA|GAMMA|DELTA|EPSILON|ZETA|ETA|THETA|IOTA|KAPPA|LAMDA|MU"
-                    r"|NU|XI|PI|RHO|SIGMA|TAU|UPSILON|PHI|CHI|PSI|OMEGA)")  # fmt: skip
+_GREEK = re.compile(
+    r"GREEK (SMALL|CAPITAL) LETTER (ALPHA|BETA|GAMMA|DELTA|EPSILON|ZETA|ETA|THETA|IOTA|KAPPA|LAMDA|MU"
+    r"|NU|XI|PI|RHO|SIGMA|TAU|UPSILON|PHI|CHI|PSI|OMEGA)"
+)
 _GREEK_CAPITALS = ("Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi", "Psi", "Omega")
 _JOINED = re.compile("--|''|``|,,|[!?]`")
 """What fonts join to another sign."""
@@ -172,9 +174,15 @@ def lines(text: str, room: float) -> list[str]:
     blank = Sign(" ", SPACE)
     for word in words(text):
         whole = signs(word)
-        parts = [whole] if width(whole) <= room else [
-            part for piece in pieces(word) for part in ([piece] if width(piece) <= room else [[one] for one in piece])
-        ]  # fmt: skip
+        parts = (
+            [whole]
+            if width(whole) <= room
+            else [
+                part
+                for piece in pieces(word)
+                for part in ([piece] if width(piece) <= room else [[one] for one in piece])
+            ]
+        )
         for number, part in enumerate(parts):
             behind = [*line, blank, *part] if line and number == 0 else [*line, *part]
             if line and width(behind) > room:

@@ -8,11 +8,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rooflight.errors import RooflightError
+from rooflight.hardware.devices import find
 from rooflight.ledger import Ledger
-from rooflight.measured import is_measured
 from rooflight.reporting.charts.chart import Chart
+from rooflight.reporting.charts.pictures import NoPictures, picture
+from rooflight.reporting.charts.roofline import chart_of
+from rooflight.reporting.charts.roofline_marks import marks_of
 from rooflight.reporting.document import Document, Section
+from rooflight.reporting.sections.ledger_documents import ledger_document
 from rooflight.reporting.writers.html import table_html
+from rooflight.summary.measured import is_measured
 
 ROOFLINE_ON = "h200"
 """Where the times of an estimate are predicted when nobody said: the device whose calibration comes along."""
@@ -44,9 +49,10 @@ def _escaped(lines: Iterable[str]) -> list[str]:
 
 def _picture(chart: Chart) -> str:
     """An image with its data inside: notebooks that strip scripts and drawings keep that."""
-    from rooflight.reporting.charts.pictures import picture
-
-    data = b64encode(picture(chart, "svg")).decode()
+    try:
+        data = b64encode(picture(chart, "svg")).decode()
+    except NoPictures as why:
+        return f"<p>{html.escape(chart.title)}: {html.escape(str(why))}</p>"
     image = f'<img alt="{html.escape(chart.title)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
     caption = f"<figcaption><small>{html.escape(chart.caption)}</small></figcaption>"
     return f"<figure style='margin:12px 0'>{image}{caption}</figure>"
@@ -54,18 +60,12 @@ def _picture(chart: Chart) -> str:
 
 def ledger_notebook(ledger: Ledger) -> str:
     """What the terminal shows of a ledger, with its roofline."""
-    from rooflight.reporting.ledger_documents import ledger_document
-
     document = ledger_document(ledger)
     return document_notebook(replace(document, sections=(*document.sections, *_roofline(ledger))))
 
 
 def _roofline(ledger: Ledger) -> Iterable[Section]:
     """Tables must be shown whatever becomes of the picture: what is wrong with it is said in its place."""
-    from rooflight.hardware.devices import find
-    from rooflight.reporting.charts.roofline import chart_of
-    from rooflight.reporting.roofline_marks import marks_of
-
     if not ledger.ops or all(op.cost is None for op in ledger.ops):
         return
     try:

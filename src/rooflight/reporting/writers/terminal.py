@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rooflight.reporting.document import Document
-from rooflight.reporting.table import Column, Table
-from rooflight.reporting.written import cut
+from rooflight.reporting.table import Column, Table, cut
 
 _LEAST, _LEAST_WIDE = 22, 32
 """Letters that are left of a name, on a narrow terminal and on one of 100 columns or more."""
@@ -53,10 +52,14 @@ def drawn(table: Table, width: int) -> Any:
 
     table = narrowed(table, width)
     made = RichTable(
-        title=Text(table.title) if table.title else None, title_justify="left", title_style="bold",
-        box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left",
+        title=Text(table.title) if table.title else None,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        caption_justify="left",
         caption=Text(f"hidden columns: {', '.join(table.left_out)}") if table.left_out else None,
-    )  # fmt: skip
+    )
     texts = [[column.name for column in table.columns], *table.written()]
     for number, column in enumerate(table.columns):
         least = None if column.cuttable else max(len(row[number]) for row in texts)
@@ -76,8 +79,11 @@ def narrowed(table: Table, width: int) -> Table:
         return table
     least = _LEAST if width < 100 else _LEAST_WIDE
     cut_columns = tuple(replace(column, write=str) if column.cuttable else column for column in table.columns)
-    kept = _kept(table.columns, [min(wide, least) if column.cuttable else wide
-                                 for wide, column in zip(full, table.columns, strict=True)], width)  # fmt: skip
+    kept = _kept(
+        table.columns,
+        [min(wide, least) if column.cuttable else wide for wide, column in zip(full, table.columns, strict=True)],
+        width,
+    )
     widths = [min(full[i], least) if cut_columns[i].cuttable else full[i] for i in range(len(full))]
     spare = width - sum(widths[i] + 3 for i in kept)
     for i in reversed(kept):

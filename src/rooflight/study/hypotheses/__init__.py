@@ -1,8 +1,12 @@
-"""Hypotheses of a study: claims in a small grammar, judged by the rows of its cells."""
+"""Hypotheses of a study: claims in a small language, judged by the rows of its cells.
 
-from rooflight.study.hypotheses.grammar import parse
+`scanner` puts the text into Python's words, Python's `ast` parses it, `parser` lets through what a claim may be,
+`grid` finds the cells that it is about, `judge` compares their numbers, `verdict` is what came of it.
+"""
+
+from rooflight.study.hypotheses.hypothesis import Hypothesis
 from rooflight.study.hypotheses.judge import claims, judge, unknown_names
-from rooflight.study.hypotheses.tree import Claim
-from rooflight.study.hypotheses.verdict import Judged
+from rooflight.study.hypotheses.parser import parse
+from rooflight.study.hypotheses.verdict import JudgedHypothesis
 
-__all__ = ["Claim", "Judged", "claims", "judge", "parse", "unknown_names"]
+__all__ = ["Hypothesis", "JudgedHypothesis", "claims", "judge", "parse", "unknown_names"]

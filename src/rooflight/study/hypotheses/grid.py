@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from rooflight.errors import BadInput
-from rooflight.study.cell import Cell, Row
-from rooflight.study.hypotheses.tree import Filter, Fold, Statement, Term, leaves
+from rooflight.hardware import devices
+from rooflight.study.cell import StudyRow
+from rooflight.study.hypotheses.hypothesis import AxisFilter, Hypothesis, QuantityTerm
 
 Value = str | int | bool | None
 At = dict[str, Value]
@@ -24,7 +26,7 @@ class Relation:
     """Where a term has rows, by the axes it leaves free; of a fold the places it is taken over."""
 
     axes: tuple[str, ...]
-    rows: dict[tuple[Value, ...], Row]
+    rows: dict[tuple[Value, ...], StudyRow]
     inner: dict[tuple[Value, ...], list[At]]
 
     @property
@@ -35,12 +37,12 @@ class Relation:
         return tuple(at.get(axis) for axis in self.axes)
 
 
-class Grid:
+class RowGrid:
     """The rows of a study, and what their axes are."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[StudyRow]) -> None:
         self.rows = rows
-        self.places = [coordinates(row.cell) for row in rows]
+        self.places: list[At] = [{**row.cell.coordinates} for row in rows]
         named = dict.fromkeys(axis for place in self.places for axis in place)
         self.values: dict[str, tuple[Value, ...]] = {
             axis: tuple(dict.fromkeys(place.get(axis) for place in self.places)) for axis in named
@@ -50,53 +52,56 @@ class Grid:
     def varying(self) -> tuple[str, ...]:
         return tuple(axis for axis, values in self.values.items() if len(values) > 1)
 
-    def relations(self, node: Statement) -> dict[Term | Fold, Relation]:
-        """Of all terms and folds of a claim, those in folds too."""
-        found: dict[Term | Fold, Relation] = {}
-        for leaf in leaves(node):
-            self._relate(leaf, found)
-        return found
+    def relations(self, hypothesis: Hypothesis) -> dict[QuantityTerm | ast.Call, Relation]:
+        """Of all quantities and folds of a claim, those in folds too."""
+        related: dict[QuantityTerm | ast.Call, Relation] = {}
 
-    def _relate(self, leaf: Term | Fold, found: dict[Term | Fold, Relation]) -> Relation:
-        if leaf not in found:
-            found[leaf] = self._of_term(leaf) if isinstance(leaf, Term) else self._of_fold(leaf, found)
-        return found[leaf]
+        def relate(node: ast.expr) -> list[Relation]:
+            for part in hypothesis.valued(node):
+                if isinstance(part, ast.Call):
+                    related[part] = self._of_fold(hypothesis.axes(part), relate(part.args[0]))
+                elif part not in related:
+                    related[part] = self._of_term(part)
+            return [related[part] for part in dict.fromkeys(hypothesis.valued(node))]
 
-    def _of_term(self, term: Term) -> Relation:
+        relate(hypothesis.tree)
+        return related
+
+    def _of_term(self, term: QuantityTerm) -> Relation:
         fixed = self.fixed(term)
         chosen = [i for i, place in enumerate(self.places) if all(place.get(axis) == v for axis, v in fixed.items())]
         if not chosen:
-            told = ", ".join(f"{axis}={written(value)}" for axis, value in fixed.items())
-            raise BadInput(f"no cell is {told}" if told else "the study has no cells")
+            asked = ", ".join(f"{axis}={written(value)}" for axis, value in fixed.items())
+            raise BadInput(f"no cell is {asked}" if asked else "the study has no cells")
         # An axis that none of its cells has does not tell them apart from those of the other terms.
-        axes = tuple(axis for axis in self.values
-                     if axis not in fixed and any(axis in self.places[i] for i in chosen))  # fmt: skip
-        rows: dict[tuple[Value, ...], Row] = {}
+        axes = tuple(axis for axis in self.values if axis not in fixed and any(axis in self.places[i] for i in chosen))
+        rows: dict[tuple[Value, ...], StudyRow] = {}
         for i in chosen:
             rows.setdefault(tuple(self.places[i].get(axis) for axis in axes), self.rows[i])
         return Relation(axes, rows, {})
 
-    def _of_fold(self, fold: Fold, found: dict[Term | Fold, Relation]) -> Relation:
-        for axis in fold.axes:
+    def _of_fold(self, over: Sequence[str], relations: Sequence[Relation]) -> Relation:
+        for axis in over:
             self._known(axis)
-        places = join([self._relate(leaf, found) for leaf in leaves(fold.of)])
-        axes = tuple(dict.fromkeys(axis for place in places for axis in place if axis not in fold.axes))
+        places = join(relations)
+        axes = tuple(dict.fromkeys(axis for place in places for axis in place if axis not in over))
         inner: dict[tuple[Value, ...], list[At]] = {}
         for place in places:
             inner.setdefault(tuple(place.get(axis) for axis in axes), []).append(place)
         return Relation(axes, {}, inner)
 
-    def fixed(self, term: Term) -> At:
+    def fixed(self, term: QuantityTerm) -> At:
         """The axes that the filters of a term fix, and to what."""
-        found: At = {}
-        for one in term.filters:
-            axis, value = self._resolved(one)
-            if axis in found and found[axis] != value:
-                raise BadInput(f"{term} asks for two values of {axis}")
-            found[axis] = value
-        return found
+        fixed: At = {}
+        for chosen in term.filters:
+            axis, value = self._resolved(chosen)
+            if axis in fixed and fixed[axis] != value:
+                asked = f"{term.name}({', '.join(map(str, term.filters))})"
+                raise BadInput(f"{asked} asks for two values of {axis}")
+            fixed[axis] = value
+        return fixed
 
-    def _resolved(self, chosen: Filter) -> tuple[str, Value]:
+    def _resolved(self, chosen: AxisFilter) -> tuple[str, Value]:
         if chosen.axis is not None:
             near = difflib.get_close_matches(chosen.axis, self.values, n=1)
             if chosen.value == _ABSENT and chosen.axis not in self.values and not near:
@@ -105,8 +110,11 @@ class Grid:
             return chosen.axis, self._matching(chosen.axis, chosen.value)
         if (model := _match("model", self.values.get("model", ()), chosen.value)) is not None:
             return "model", model
-        axes = {axis: value for axis, values in self.values.items()
-                if (value := _match(axis, values, chosen.value)) is not None}  # fmt: skip
+        axes = {
+            axis: value
+            for axis, values in self.values.items()
+            if (value := _match(axis, values, chosen.value)) is not None
+        }
         if not axes:
             raise BadInput(f"no cell has {chosen.value!r}: models are {_listed(self.values.get('model', ()))}")
         if len(axes) > 1:
@@ -118,10 +126,10 @@ class Grid:
         values = self.values[axis]
         if text == _ABSENT and None in values:
             return None
-        found = _match(axis, values, text)
-        if found is None:
+        value = _match(axis, values, text)
+        if value is None:
             raise BadInput(f"no cell has {axis}={text}: there {_listed(values, verb=True)}")
-        return found
+        return value
 
     def _known(self, axis: str) -> None:
         if axis not in self.values:
@@ -148,10 +156,6 @@ def join(relations: Sequence[Relation]) -> list[At]:
     return places
 
 
-def coordinates(cell: Cell) -> At:
-    return {**cell.coordinates}
-
-
 def written(value: Value) -> str:
     """As a filter has it: `true`, `64`, `none`."""
     return _ABSENT if value is None else str(value).lower() if isinstance(value, bool) else str(value)
@@ -172,8 +176,6 @@ def _match(axis: str, values: Iterable[Value], text: str) -> Value:
 
 @cache
 def _device(text: str) -> str | None:
-    from rooflight.hardware import devices
-
     if any(letter in text for letter in "./\\"):  # a file: it is not opened to judge a claim
         return None
     try:
@@ -183,6 +185,6 @@ def _device(text: str) -> str | None:
 
 
 def _listed(values: Iterable[Value], *, verb: bool = False) -> str:
-    found = [written(value) for value in values]
-    shown = ", ".join(found[:12]) + (f" and {len(found) - 12} more" if len(found) > 12 else "")
-    return f"{'is' if len(found) == 1 else 'are'} {shown}" if verb else shown
+    names = [written(value) for value in values]
+    shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return f"{'is' if len(names) == 1 else 'are'} {shown}" if verb else shown

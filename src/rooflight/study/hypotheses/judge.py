@@ -8,31 +8,25 @@ stand beside a predicted time). Which side was taken is part of the verdict.
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rooflight.errors import BadInput
-from rooflight.study.cell import QUANTITIES, Row, Side
-from rooflight.study.hypotheses.checks import unit_of
-from rooflight.study.hypotheses.facts import FACTS
-from rooflight.study.hypotheses.grammar import parse
-from rooflight.study.hypotheses.grid import At, Grid, Relation, join
-from rooflight.study.hypotheses.tree import (
-    Arithmetic,
-    Claim,
-    Comparison,
-    Expression,
-    Fold,
-    Negative,
-    Number,
-    Statement,
-    Term,
-    Word,
-    leaves,
-    terms,
+from rooflight.study.cell import FACTS, Side, StudyRow
+from rooflight.study.hypotheses.grid import At, Relation, RowGrid, join
+from rooflight.study.hypotheses.hypothesis import (
+    ARITHMETIC,
+    SIGNS,
+    FactWord,
+    Hypothesis,
+    NumberLiteral,
+    QuantityTerm,
+    fold_name,
 )
-from rooflight.study.hypotheses.verdict import Compared, Gap, GapKind, Judged, Point, Verdict
+from rooflight.study.hypotheses.parser import parse, unit_of
+from rooflight.study.hypotheses.verdict import ComparedValues, Gap, GapKind, JudgedHypothesis, JudgedPoint, Verdict
 
 _PREFERRED: tuple[Side, ...] = ("measured", "predicted", "estimated")
 _BY_FORMULA = frozenset({"flops", "bytes", "intensity"})
@@ -41,7 +35,7 @@ _KINDS: tuple[GapKind, ...] = ("failed", "waiting", "arithmetic", "absent", "not
 _LARGEST = 1 << 63
 
 
-class Stated(Protocol):
+class StatedClaim(Protocol):
     """A claim as a plan has it."""
 
     @property
@@ -52,34 +46,36 @@ class Stated(Protocol):
     def source(self) -> str: ...
 
 
-def claims(stated: Sequence[Stated | str], rows: Sequence[Row]) -> list[Judged]:
+def claims(stated: Sequence[StatedClaim | str], rows: Sequence[StudyRow]) -> list[JudgedHypothesis]:
     """Every claim of a plan with its verdict."""
-    grid = Grid(rows)
-    found = []
-    for number, one in enumerate(stated, start=1):
-        text, says, source = (one, "", "") if isinstance(one, str) else (one.claim, one.says, one.source)
-        found.append(judge(parse(text, number=number), grid, number=number, says=says, source=source))
-    return found
+    grid = RowGrid(rows)
+    judged = []
+    for number, claim in enumerate(stated, start=1):
+        text, says, source = (claim, "", "") if isinstance(claim, str) else (claim.claim, claim.says, claim.source)
+        judged.append(judge(parse(text, number=number), grid, number=number, says=says, source=source))
+    return judged
 
 
-def judge(claim: Claim, grid: Grid | Sequence[Row], *, number: int = 1, says: str = "", source: str = "") -> Judged:
+def judge(
+    hypothesis: Hypothesis, grid: RowGrid | Sequence[StudyRow], *, number: int = 1, says: str = "", source: str = ""
+) -> JudgedHypothesis:
     """One claim. What it names and the study does not have leaves it not measured: a study may have been cut down."""
-    grid = grid if isinstance(grid, Grid) else Grid(grid)
-    points: list[Point] = []
+    grid = grid if isinstance(grid, RowGrid) else RowGrid(grid)
+    points: list[JudgedPoint] = []
     gaps: list[Gap] = []
     reason = ""
     try:
-        relations = grid.relations(claim.says)
-        places = join([relations[leaf] for leaf in dict.fromkeys(leaves(claim.says))])
+        relations = grid.relations(hypothesis)
+        places = join([relations[part] for part in dict.fromkeys(hypothesis.valued(hypothesis.tree))])
         if not places:
             reason = "no place of the grid has a cell for every term"
         for at in places:
             shown = {axis: at[axis] for axis in grid.varying if axis in at}
-            found = _Place(claim, relations, at).judged(shown)
-            if isinstance(found, Point):
-                points.append(found)
+            judged = _PlaceJudge(hypothesis, relations, at).judged(shown)
+            if isinstance(judged, JudgedPoint):
+                points.append(judged)
             else:
-                gaps.append(found)
+                gaps.append(judged)
     except BadInput as error:
         reason = str(error)
     missing = [gap for gap in gaps if gap.kind != "not asked"]
@@ -89,21 +85,29 @@ def judge(claim: Claim, grid: Grid | Sequence[Row], *, number: int = 1, says: st
     elif not points or missing:
         verdict = "not measured"
     points.sort(key=lambda point: (point.held, -point.telling.margin))
-    return Judged(number=number, claim=claim.text, says=says, source=source, verdict=verdict, points=tuple(points),
-                  missing=tuple(missing), not_asked=tuple(gap for gap in gaps if gap.kind == "not asked"),
-                  reason=reason)  # fmt: skip
+    return JudgedHypothesis(
+        number=number,
+        claim=hypothesis.text,
+        says=says,
+        source=source,
+        verdict=verdict,
+        points=tuple(points),
+        missing=tuple(missing),
+        not_asked=tuple(gap for gap in gaps if gap.kind == "not asked"),
+        reason=reason,
+    )
 
 
-def unknown_names(claim: Claim, rows: Sequence[Row]) -> str | None:
+def unknown_names(hypothesis: Hypothesis, rows: Sequence[StudyRow]) -> str | None:
     """What a claim names and the cells of a study do not have; a plan can say so before anything runs."""
     try:
-        Grid(rows).relations(claim.says)
+        RowGrid(rows).relations(hypothesis)
     except BadInput as error:
         return str(error)
     return None
 
 
-class _Unknown(Exception):
+class _UnavailableValue(Exception):
     """A value is not there."""
 
     def __init__(self, why: str, kind: GapKind, *, cell: str = "") -> None:
@@ -112,101 +116,114 @@ class _Unknown(Exception):
         self.cell = cell
 
 
-class _Place:
+class _PlaceJudge:
     """A claim at one place of the grid."""
 
-    def __init__(self, claim: Claim, relations: dict[Term | Fold, Relation], at: At) -> None:
-        self.claim = claim
+    def __init__(self, hypothesis: Hypothesis, relations: dict[QuantityTerm | ast.Call, Relation], at: At) -> None:
+        self.hypothesis = hypothesis
         self.relations = relations
         self.at = at
-        self.compared: list[Compared] = []
-        self.unknown: list[_Unknown] = []
+        self.compared: list[ComparedValues] = []
+        self.missing: list[_UnavailableValue] = []
 
-    def judged(self, shown: At) -> Point | Gap:
-        truth = self._truth(self.claim.says)
+    def judged(self, shown: At) -> JudgedPoint | Gap:
+        truth = self._truth(self.hypothesis.tree)
         if truth is not None:
-            return Point(at=shown, held=truth, compared=tuple(self.compared))
-        worst = min(self.unknown, key=lambda one: _KINDS.index(one.kind))
+            return JudgedPoint(at=shown, held=truth, compared=tuple(self.compared))
+        worst = min(self.missing, key=lambda missing: _KINDS.index(missing.kind))
         return Gap(at=shown, cell=worst.cell, why=worst.why, kind=worst.kind)
 
-    def _truth(self, node: Statement) -> bool | None:
+    def _truth(self, node: ast.expr) -> bool | None:
         """Three-valued: what is not known may not matter."""
-        if isinstance(node, Comparison):
-            return self._compare(node)
-        parts = [self._truth(part) for part in node.parts]
-        if node.word == "not":
-            return None if parts[0] is None else not parts[0]
-        decisive = node.word == "or"
-        if decisive in parts:
-            return decisive
-        return None if None in parts else not decisive
+        match node:
+            case ast.BoolOp(op=op, values=parts):
+                truths = [self._truth(part) for part in parts]
+                decisive = isinstance(op, ast.Or)
+                return decisive if decisive in truths else None if None in truths else not decisive
+            case ast.UnaryOp(operand=denied):
+                truth = self._truth(denied)
+                return None if truth is None else not truth
+            case ast.Compare():
+                return self._compare(node)
+            case _:
+                raise AssertionError("the parser lets nothing else be a statement")
 
-    def _compare(self, node: Comparison) -> bool | None:
-        failed: list[_Unknown] = []
-        for side in _candidates(node):
+    def _compare(self, node: ast.Compare) -> bool | None:
+        failed: list[_UnavailableValue] = []
+        for side in _candidates([term for _, term in self.hypothesis.terms(node)]):
             used: dict[str, str] = {}
             try:
-                left = self._value(node.left, self.at, side, used)
-                right = self._value(node.right, self.at, side, used)
-            except _Unknown as unknown:
-                failed.append(unknown)
+                left, right, *within = (
+                    self._value(part, self.at, side, used) for part in (node.left, *node.comparators)
+                )
+            except _UnavailableValue as missing:
+                failed.append(missing)
                 continue
-            made = _compared(node, left, right, used, self.claim.text)
-            self.compared.append(made)
-            return made.held
-        worst = min(failed, key=lambda one: _KINDS.index(one.kind))
+            sign = SIGNS[type(node.ops[0])]
+            held, margin = _held(sign, left, right, *within)
+            self.compared.append(
+                ComparedValues(
+                    text=self.hypothesis.written(node),
+                    sign=sign,
+                    left=_plain(left),
+                    right=_plain(right),
+                    unit=unit_of(self.hypothesis, node),
+                    held=held,
+                    margin=margin,
+                    sides=used,
+                )
+            )
+            return held
+        worst = min(failed, key=lambda missing: _KINDS.index(missing.kind))
         if worst.kind == "not asked":
             # No side that all of them have: each is said.
-            worst = _Unknown("; ".join(dict.fromkeys(one.why for one in failed)), worst.kind, cell=worst.cell)
-        self.unknown.append(worst)
+            whys = dict.fromkeys(missing.why for missing in failed)
+            worst = _UnavailableValue("; ".join(whys), worst.kind, cell=worst.cell)
+        self.missing.append(worst)
         return None
 
-    def _value(self, node: Expression, at: At, side: Side, used: dict[str, str]) -> int | float | str:
+    def _value(self, node: ast.expr, at: At, side: Side, used: dict[str, str]) -> int | float | str:
         match node:
-            case Number():
-                return node.value
-            case Word():
-                return node.text
-            case Term():
+            case ast.Name():
+                leaf = self.hypothesis.leaf(node)
+                if isinstance(leaf, QuantityTerm):
+                    relation = self.relations[leaf]
+                    return _looked_up(leaf, relation.rows[relation.key(at)], side, used)
+                assert isinstance(leaf, NumberLiteral | FactWord)
+                return leaf.value if isinstance(leaf, NumberLiteral) else leaf.text
+            case ast.UnaryOp(operand=part):
+                return -self._number(part, at, side, used)
+            case ast.BinOp(left=left, op=op, right=right):
+                values = (self._number(part, at, side, used) for part in (left, right))
+                return _calculated(ARITHMETIC[type(op)], *values)
+            case ast.Call(args=[part, _]):
                 relation = self.relations[node]
-                return _looked_up(node, relation.rows[relation.key(at)], side, used)
-            case Negative():
-                return -self._number(node.of, at, side, used)
-            case Arithmetic():
-                return _calculated(node.sign, self._number(node.left, at, side, used),
-                                   self._number(node.right, at, side, used))  # fmt: skip
-            case Fold():
-                relation = self.relations[node]
-                values = [self._number(node.of, place, side, used) for place in relation.inner[relation.key(at)]]
-                return min(values) if node.how == "min" else max(values) if node.how == "max" else _sum(values)
+                numbers = [self._number(part, place, side, used) for place in relation.inner[relation.key(at)]]
+                return _FOLDED[fold_name(node)](numbers)
+            case _:
+                raise AssertionError("the parser lets nothing else be a number")
 
-    def _number(self, node: Expression, at: At, side: Side, used: dict[str, str]) -> int | float:
+    def _number(self, node: ast.expr, at: At, side: Side, used: dict[str, str]) -> int | float:
         value = self._value(node, at, side, used)
-        assert not isinstance(value, str), "the grammar lets no word into arithmetic"
+        assert not isinstance(value, str), "the parser lets no word into arithmetic"
         return value
 
 
-def _candidates(node: Comparison) -> Iterator[Side]:
+def _candidates(terms: Sequence[QuantityTerm]) -> list[Side]:
     """Sides to try for the quantities that name none: those that every one of them can stand beside."""
-    open_ones = [_sides(term) for term in terms(node) if term.side is None]
-    if not open_ones:
-        yield "measured"  # every term has its own
-        return
-    some = False
-    for side in _PREFERRED:
-        if any(side in known for known in open_ones) and all(_taken(known, side) for known in open_ones):
-            some = True
-            yield side
-    if not some:
-        yield "measured"
+    open_ones = [_sides(term) for term in terms if term.side is None]
+    sides = [
+        side
+        for side in _PREFERRED
+        if any(side in known for known in open_ones) and all(_taken(known, side) for known in open_ones)
+    ]
+    return sides or ["measured"]  # where every term has its own, it does not matter
 
 
-def _sides(term: Term) -> tuple[Side, ...]:
+def _sides(term: QuantityTerm) -> tuple[Side, ...]:
     """Sides that a term may be taken from. What is useful and what is executed, compulsory and moved, are not one
     quantity: without a side the mathematics is meant, on every machine."""
-    if term.side is None and term.name in _BY_FORMULA:
-        return ("estimated",)
-    return tuple(FACTS[term.name].keys if term.dimension is None else QUANTITIES[term.name.partition(".")[0]].sides)
+    return ("estimated",) if term.side is None and term.name in _BY_FORMULA else term.sides
 
 
 def _taken(known: tuple[Side, ...], side: Side) -> Side | None:
@@ -216,20 +233,19 @@ def _taken(known: tuple[Side, ...], side: Side) -> Side | None:
     return "estimated" if side != "estimated" and "estimated" in known else None
 
 
-def _looked_up(term: Term, row: Row, side: Side, used: dict[str, str]) -> int | float | str:
-    known = _sides(term)
-    taken = term.side or _taken(known, side)
+def _looked_up(term: QuantityTerm, row: StudyRow, side: Side, used: dict[str, str]) -> int | float | str:
+    taken = term.side or _taken(_sides(term), side)
     if taken is None:
-        raise _Unknown(f"{term.name} is never {side}", "absent", cell=row.cell.id)
+        raise _UnavailableValue(f"{term.name} is never {side}", "absent", cell=row.cell.id)
+    of = "" if term.layer is None else f"{term.layer}/"
     value: int | float | str | None
-    if term.dimension is None:
-        of = "" if term.layer is None else f"{term.layer}/"
+    if term.is_fact:
         value = row.facts.get(f"{of}{FACTS[term.name].keys[taken]}")
     else:
-        value = row.values.get(f"{term.label}.{taken}")
+        value = row.values.get(f"{of}{term.name}.{taken}")
     if value is None or (not isinstance(value, str) and not math.isfinite(value)):
         why, kind = _why_not(term, row, taken)
-        raise _Unknown(why, kind, cell=row.cell.id)
+        raise _UnavailableValue(why, kind, cell=row.cell.id)
     used[term.name if term.side is None else f"{term.name}.{taken}"] = taken
     return value
 
@@ -237,7 +253,7 @@ def _looked_up(term: Term, row: Row, side: Side, used: dict[str, str]) -> int | 
 _DONE = {"estimated": "estimate", "predicted": "prediction", "measured": "measurement"}
 
 
-def _why_not(term: Term, row: Row, side: Side) -> tuple[str, GapKind]:
+def _why_not(term: QuantityTerm, row: StudyRow, side: Side) -> tuple[str, GapKind]:
     done = _DONE[side]
     if side in row.failures:
         return f"{done} failed: {row.failures[side]}", "failed"
@@ -261,11 +277,11 @@ def _calculated(sign: str, left: int | float, right: int | float) -> int | float
         # So that comparing and writing it stays possible.
         finite = math.isfinite(value)
     except ZeroDivisionError:
-        raise _Unknown("division by zero", "arithmetic") from None
+        raise _UnavailableValue("division by zero", "arithmetic") from None
     except OverflowError:
         finite = False
     if not finite:
-        raise _Unknown("the number is too large", "arithmetic")
+        raise _UnavailableValue("the number is too large", "arithmetic")
     return value
 
 
@@ -273,23 +289,30 @@ def _sum(values: Sequence[int | float]) -> int | float:
     return sum(values) if all(isinstance(value, int) for value in values) else math.fsum(values)
 
 
-def _compared(node: Comparison, left: int | float | str, right: int | float | str, used: dict[str, str],
-              text: str) -> Compared:  # fmt: skip
+_FOLDED: dict[str, Callable[[Sequence[int | float]], int | float]] = {"min": min, "max": max, "sum": _sum}
+
+
+def _held(
+    sign: str, left: int | float | str, right: int | float | str, within: int | float | str = 0
+) -> tuple[bool, float]:
+    """Whether a comparison holds, and how far it is on the wrong side."""
     if isinstance(left, str) or isinstance(right, str):
-        held = (str(left).casefold() == str(right).casefold()) == (node.sign == "=")
-        margin = 0.0
-    else:
-        off = left - right
-        largest = max(abs(left), abs(right))
-        apart = off / largest if largest else 0.0
-        within = float(node.within.value) if node.within is not None else 0.0
-        relative = abs(off) / abs(right) if right else math.inf if off else 0.0
-        held = {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right, "=": left == right,
-                "!=": left != right, "~": relative <= within}[node.sign]  # fmt: skip
-        margin = {"<": apart, "<=": apart, ">": -apart, ">=": -apart, "=": abs(apart), "!=": -abs(apart),
-                  "~": min(relative, 1e9) - within}[node.sign]  # fmt: skip
-    return Compared(text=" ".join(text[slice(*node.place)].split()), sign=node.sign, left=_plain(left),
-                    right=_plain(right), unit=unit_of(node), held=held, margin=margin, sides=dict(used))  # fmt: skip
+        return (str(left).casefold() == str(right).casefold()) == (sign == "="), 0.0
+    off = left - right
+    largest = max(abs(left), abs(right))
+    apart = off / largest if largest else 0.0
+    match sign:
+        case "~":
+            relative = abs(off) / abs(right) if right else math.inf if off else 0.0
+            return relative <= float(within), min(relative, 1e9) - float(within)
+        case "=":
+            return left == right, abs(apart)
+        case "!=":
+            return left != right, -abs(apart)
+        case "<" | "<=":
+            return (left < right if sign == "<" else left <= right), apart
+        case _:
+            return (left > right if sign == ">" else left >= right), -apart
 
 
 def _plain(value: int | float | str) -> int | float | str:

@@ -13,7 +13,7 @@ Verdict = Literal["held", "refuted", "not measured"]
 GapKind = Literal["failed", "waiting", "arithmetic", "absent", "not asked"]
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedValues(msgspec.Struct, frozen=True, kw_only=True):
     """Both sides of one comparison at one place of the grid."""
 
     text: str
@@ -43,19 +43,19 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(f"{name} {side}" for name, side in self.sides.items() if f".{side}" not in name)
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class JudgedPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A place at which a claim could be judged."""
 
     at: dict[str, str | int | bool | None]
     """The axes that vary in the study and that the claim leaves free."""
     held: bool
-    compared: tuple[Compared, ...]
+    compared: tuple[ComparedValues, ...]
 
     @property
-    def telling(self) -> Compared:
+    def telling(self) -> ComparedValues:
         """The comparison that decided, or came nearest to the other verdict."""
-        same = [one for one in self.compared if one.held == self.held] or list(self.compared)
-        return max(same, key=lambda one: one.margin)
+        same = [values for values in self.compared if values.held == self.held] or list(self.compared)
+        return max(same, key=lambda values: values.margin)
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,14 +68,14 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     kind: GapKind
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
+class JudgedHypothesis(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     """From 1, in the order of the study."""
     claim: str
     says: str = ""
     source: str = ""
     verdict: Verdict
-    points: tuple[Point, ...] = ()
+    points: tuple[JudgedPoint, ...] = ()
     """Counter-examples first, the worst of them first; then what held, the closest first."""
     missing: tuple[Gap, ...] = ()
     """Places that were asked for and have no value."""
@@ -90,12 +90,12 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return sum(point.held for point in self.points)
 
     @property
-    def counter_examples(self) -> tuple[Point, ...]:
+    def counter_examples(self) -> tuple[JudgedPoint, ...]:
         return tuple(point for point in self.points if not point.held)
 
     @property
     def sides(self) -> dict[str, int]:
         """Which sides were used, and at how many places; measurements first."""
-        found = Counter(one for point in self.points for one in {made.sides_said for made in point.compared})
+        counts = Counter(said for point in self.points for said in {values.sides_said for values in point.compared})
         order: dict[str, int] = {side: i for i, side in enumerate(reversed(SIDES))}
-        return dict(sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
+        return dict(sorted(counts.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))

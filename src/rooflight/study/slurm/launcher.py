@@ -9,21 +9,32 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Iterable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from rooflight.study.cell import Cell
+from rooflight.study.cell import StudyCell
+from rooflight.study.journal import failed, key_of, lock_of
 from rooflight.study.launch import Progress
 from rooflight.study.slurm import queue
-from rooflight.study.slurm.follower import Follower, Status, is_alive, is_open, record_failure, why
 from rooflight.study.slurm.options import SlurmOptions
-from rooflight.study.slurm.queue import Task
-from rooflight.study.slurm.records import LOCK, Records, Submission, begun
+from rooflight.study.slurm.queue import NoAnswer, SlurmTask
+from rooflight.study.slurm.records import LOCK, SlurmSubmission, SubmissionRecords, begun
 from rooflight.study.slurm.submission import check_installed, script, submit
 from rooflight.study.store import Store, open_study
 
 T = TypeVar("T")
+Status = Callable[[str], None]
+"""Told, in words, how the tasks stand."""
+LOOK_S = 1.0
+"""How often the journal is looked at."""
+_ASK_MOST_S = 30.0
+"""Slurm is asked as often at first, and ever less often, down to this."""
+_LATE_S = 5.0
+"""On a shared file system, what a task has written may be seen so much later than its end; what is seen later still
+counts, and more than a failure that was recorded meanwhile."""
 
 
 class SlurmLauncher:
@@ -33,7 +44,7 @@ class SlurmLauncher:
         self.options = options
         self._status = status
 
-    def run(self, folder: Path, waiting: list[Cell], progress: Progress) -> None:
+    def run(self, folder: Path, waiting: list[StudyCell], progress: Progress) -> None:
         check_installed()
         queue.check_there()
         store = open_study(folder.resolve())
@@ -45,23 +56,25 @@ class SlurmLauncher:
         finally:
             store.close()
 
-    def dry_run(self, folder: Path, waiting: list[Cell]) -> str:
+    def dry_run(self, folder: Path, waiting: list[StudyCell]) -> str:
         check_installed()
         folder = folder.resolve()
-        records = Records(folder)
+        records = SubmissionRecords(folder)
         known = {cell for submission in records.read() for cell in submission.cells}
         cells = [cell for cell in waiting if cell.id not in known]
         lines = []
-        for number, some in enumerate(_parts(cells, queue.MOST_IN_ARRAY)):
-            text = script(records.logs, len(some), name="rooflight-TOKEN", options=self.options)
-            at_once = min(len(some), self.options.max_parallel)
+        for number, part in enumerate(_parts(cells, queue.MOST_IN_ARRAY)):
+            text = script(records.logs, len(part), name="rooflight-TOKEN", options=self.options)
+            at_once = min(len(part), self.options.max_parallel)
             after = ", after those before" if number else ""
-            lines += [f"would submit {_cells(len(some))} to Slurm, {at_once} at a time{after}, with this script:", ""]
+            lines += [f"would submit {_cells(len(part))} to Slurm, {at_once} at a time{after}, with this script:", ""]
             lines += [*text.strip().splitlines(), "", "one cell a task:"]
-            lines += [f"{task:5}  {cell.id}" for task, cell in enumerate(some)]
+            lines += [f"{task:5}  {cell.id}" for task, cell in enumerate(part)]
         if len(cells) < len(waiting):
-            lines.append(f"{_cells(len(waiting) - len(cells))} submitted before would not be submitted again while "
-                         "Slurm has them")  # fmt: skip
+            lines.append(
+                f"{_cells(len(waiting) - len(cells))} submitted before would not be submitted again while "
+                "Slurm has them"
+            )
         return "\n".join(lines or ["nothing waits: nothing would be submitted"]) + "\n"
 
     def cancel(self, folder: Path) -> int:
@@ -70,7 +83,7 @@ class SlurmLauncher:
         store = open_study(folder.resolve())
         try:
             with store.locks.holding(LOCK):
-                records = Records(store.folder)
+                records = SubmissionRecords(store.folder)
                 submissions = records.read()
                 alive = _alive_in(submissions)
                 for submission in submissions:
@@ -82,7 +95,7 @@ class SlurmLauncher:
 
     def when_interrupted(self, folder: Path) -> str:
         """How to come back, and how not to."""
-        jobs = _arrays(job for one in Records(folder).read() for job in one.jobs)
+        jobs = _arrays(job for submission in SubmissionRecords(folder).read() for job in submission.jobs)
         again = self.options.command(folder)
         if not jobs:
             return f"nothing was submitted, go on with: {again}"
@@ -90,18 +103,18 @@ class SlurmLauncher:
         cancel = shlex.join(["rooflight", "study", str(folder), "--launcher", "slurm", "--cancel"])
         return f"{go_on} in Slurm; come back with: {again}; take them from Slurm with: {cancel}"
 
-    def _take_on(self, store: Store, waiting: Sequence[Cell]) -> dict[str, str]:
+    def _take_on(self, store: Store, waiting: Sequence[StudyCell]) -> dict[str, str]:
         """The task of every cell that waits: one that Slurm has already, or a new one."""
-        records = Records(store.folder)
-        for submission in [one for one in records.read() if not one.jobs]:
+        records = SubmissionRecords(store.folder)
+        for submission in [earlier for earlier in records.read() if not earlier.jobs]:
             _undo(submission)
             records.remove(submission)
         submissions = records.read()
-        known = queue.tasks({job for one in submissions for job in one.jobs})
+        known = queue.tasks({job for earlier in submissions for job in earlier.jobs})
         store.refresh()
         wanted = {cell.id: cell for cell in waiting if is_open(store, cell)}
         alive: dict[str, str] = {}
-        broken: dict[str, Task] = {}
+        broken: dict[str, SlurmTask] = {}
         for submission in submissions:
             tasks = submission.tasks
             alive |= (here := {cell: job for cell, job in tasks.items() if is_alive(known.get(job))})
@@ -116,15 +129,16 @@ class SlurmLauncher:
         new = self._submit(store, left, records, after=_arrays(alive.values()))
         return {name: job for name, job in alive.items() if name in wanted} | new
 
-    def _submit(self, store: Store, cells: Sequence[str], records: Records, *, after: list[str]) -> dict[str, str]:
+    def _submit(
+        self, store: Store, cells: Sequence[str], records: SubmissionRecords, *, after: list[str]
+    ) -> dict[str, str]:
         """Arrays that wait for one another: together they keep to the limit that each has."""
         submitted: dict[str, str] = {}
-        for some in _parts(cells, queue.most_in_array() if cells else 1):
-            submission = begun(secrets.token_hex(4), some)
+        for part in _parts(cells, queue.most_in_array() if cells else 1):
+            submission = begun(secrets.token_hex(4), part)
             records.write(submission)
             try:
-                jobs = submit(records.logs, store.folder, some, name=submission.name, options=self.options,
-                              after=after)  # fmt: skip
+                jobs = submit(records.logs, store.folder, part, name=submission.name, options=self.options, after=after)
             except Exception:
                 records.remove(submission)
                 raise
@@ -132,22 +146,22 @@ class SlurmLauncher:
             records.write(submission)
             submitted |= submission.tasks
             after = _arrays(jobs)
-            self._status(f"Slurm: submitted {_cells(len(some))} as job {after[0]}")
+            self._status(f"Slurm: submitted {_cells(len(part))} as job {after[0]}")
         return submitted
 
 
-def _undo(submission: Submission) -> None:
+def _undo(submission: SlurmSubmission) -> None:
     """Whoever submitted it was killed before it was complete: its tasks wait for files that nobody will write."""
     queue.cancel(_arrays(task.job for task in queue.named(submission.name)))
 
 
-def _alive_in(submissions: Sequence[Submission]) -> set[str]:
-    known = queue.tasks({job for one in submissions for job in one.jobs})
-    found = {job for job, task in known.items() if is_alive(task)}
+def _alive_in(submissions: Sequence[SlurmSubmission]) -> set[str]:
+    known = queue.tasks({job for submission in submissions for job in submission.jobs})
+    alive = {job for job, task in known.items() if is_alive(task)}
     for submission in submissions:
         if not submission.jobs:
-            found |= {task.job for task in queue.named(submission.name)}
-    return found
+            alive |= {task.job for task in queue.named(submission.name)}
+    return alive
 
 
 def _arrays(jobs: Iterable[str]) -> list[str]:
@@ -160,3 +174,161 @@ def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
 
 def _cells(count: int) -> str:
     return "1 cell" if count == 1 else f"{count} cells"
+
+
+# --- following tasks to their end ---
+
+
+class Follower:
+    """Knows from the journal what is finished, and asks Slurm about the rest."""
+
+    def __init__(self, store: Store, followed: Mapping[str, str], status: Status) -> None:
+        self._store = store
+        self._records = SubmissionRecords(store.folder)
+        self._left = dict(followed)
+        """Job ids by cell, of cells that are not finished."""
+        self._status = status
+        self._told = ""
+        self._seen: dict[str, SlurmTask] = {}
+        """The last that Slurm said of each task."""
+        self._ended: dict[str, float] = {}
+        """Since when tasks are known to have ended, of cells that are not finished."""
+
+    def follow(self) -> None:
+        began = time.monotonic()
+        ask_at = began
+        while self._look():
+            if time.monotonic() >= ask_at:
+                self._ask()
+                now = time.monotonic()
+                pace = min(_ASK_MOST_S, max(LOOK_S, (now - began) / 20))
+                ask_at = now + (LOOK_S if self._ended else pace)
+            if self._left:
+                time.sleep(LOOK_S)
+        self._forget_all()
+
+    def _look(self) -> bool:
+        """Is anything left, by the journal?"""
+        self._store.refresh()
+        by_id = self._store.by_id
+        self._left = {cell: job for cell, job in self._left.items() if is_open(self._store, by_id[cell])}
+        return bool(self._left)
+
+    def _ask(self) -> None:
+        try:
+            known = queue.tasks(set(self._left.values()))
+        except NoAnswer as error:
+            self._say(f"Slurm does not answer, waiting for it ({error})")
+            return
+        words = _in_words([known[job] for job in self._left.values() if job in known])
+        self._say(f"Slurm: {words}" if words else "")
+        gone = {job for job in self._left.values() if not is_alive(known.get(job))}
+        since = {job: self._ended.get(job, time.monotonic()) for job in gone}
+        # What has ended may have finished its cell in its last moment, and a task on its way back into the queue may
+        # seem to have ended: both are looked at once more.
+        again, self._ended = gone & set(self._ended), since
+        if again and self._look():
+            for cell, job in [(cell, job) for cell, job in self._left.items() if job in again]:
+                self._end(cell, job, known.get(job))
+        self._seen |= known
+
+    def _end(self, cell_id: str, job: str, task: SlurmTask | None) -> None:
+        """A task has ended, and its cell is not finished: it never will be."""
+        cell = self._store.by_id[cell_id]
+        if task is not None and not task.is_broken:
+            if time.monotonic() - self._ended[job] < _LATE_S:
+                return
+            if _only_waits_for_a_device(self._store, cell):
+                del self._left[cell_id]
+                return
+        with self._store.locks.holding(LOCK):
+            wanted = {name for submission in self._records.read() for name in submission.cells}
+            self._records.drop([cell_id])
+        del self._left[cell_id]
+        if cell_id in wanted:  # else it was cancelled here, with rooflight, and waits
+            others = [self._store.by_id[other] for other in self._left]
+            record_failure(self._store, cell, self._reason(job, task), others=others)
+
+    def _reason(self, job: str, task: SlurmTask | None) -> str:
+        if task is not None:
+            return why(task, self._records)
+        before = self._seen.get(job)
+        if before is not None and before.state == "PENDING":
+            return f"Slurm: task {job} was cancelled before it began"
+        return f"Slurm no longer knows task {job}, which left no result{_said(self._records, job)}"
+
+    def _say(self, text: str) -> None:
+        if text and text != self._told:
+            self._told = text
+            self._status(text)
+
+    def _forget_all(self) -> None:
+        """Submissions with nothing left to do are not looked for again."""
+        with self._store.locks.holding(LOCK):
+            by_id = self._store.by_id
+            finished = [
+                cell
+                for submission in self._records.read()
+                for cell in submission.cells
+                if cell not in by_id or not is_open(self._store, by_id[cell])
+            ]
+            self._records.drop(finished)
+
+
+def is_open(store: Store, cell: StudyCell) -> bool:
+    return any(store.is_open(key_of(cell, side)) for side in store.sides(cell))
+
+
+def _only_waits_for_a_device(store: Store, cell: StudyCell) -> bool:
+    open_sides = [side for side in store.sides(cell) if store.is_open(key_of(cell, side))]
+    return open_sides == ["measured"]
+
+
+def is_alive(task: SlurmTask | None) -> bool:
+    return task is not None and not task.has_ended
+
+
+def record_failure(store: Store, cell: StudyCell, reason: str, *, others: Collection[StudyCell]) -> None:
+    """All of a cell that is open has failed, but for what another task does for it as well or is at just now."""
+    shared = {key_of(other, side) for other in others for side in store.sides(other)}
+    for side in store.sides(cell):
+        key = key_of(cell, side)
+        if key in shared or not store.locks.take(lock_of(key)):
+            continue
+        try:
+            store.refresh()
+            if store.is_open(key):
+                store.record([failed(cell, side, reason)])
+        finally:
+            store.locks.give(lock_of(key))
+
+
+def why(task: SlurmTask, records: SubmissionRecords) -> str:
+    """Slurm's reason in one line."""
+    where = f"task {task.job}" + (f" on {task.node}" if task.node else "")
+    reason = f" ({task.reason})" if task.reason not in ("", "None", "NonZeroExitCode") else ""
+    if task.state == "TIMEOUT":
+        return f"Slurm: {where} reached its time limit: give more with --time"
+    if task.state == "CANCELLED":
+        return f"Slurm: {where} was cancelled" + ("" if task.node else " before it began")
+    if task.state == "OUT_OF_MEMORY":
+        return f"Slurm: {where} was out of memory: give more with --slurm mem=..."
+    return f"Slurm: {where} ended as {task.state.replace('_', ' ').lower()}{reason}{_said(records, task.job)}"
+
+
+def _said(records: SubmissionRecords, job: str) -> str:
+    words = records.last_words(job)
+    return f": {words[:200]}" if words else ""
+
+
+def _in_words(tasks: Sequence[SlurmTask]) -> str:
+    """`3 running on node1, node2; 9 pending (Priority)`."""
+    parts = []
+    for state, count in sorted(Counter(task.state for task in tasks if not task.has_ended).items(), reverse=True):
+        alike = [task for task in tasks if task.state == state]
+        nodes = sorted({task.node for task in alike if task.node})
+        reasons = sorted({task.reason for task in alike} - {"", "None"})
+        where = f" on {', '.join(nodes)}" if nodes else ""
+        why = f" ({', '.join(reasons)})" if reasons and not nodes else ""
+        parts.append(f"{count} {state.replace('_', ' ').lower()}{where}{why}")
+    return "; ".join(parts)

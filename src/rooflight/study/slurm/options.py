@@ -77,8 +77,8 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
         line += ["--max-parallel", str(self.max_parallel)] if self.max_parallel != MOST_PARALLEL else []
         for name, value in self.more.items():
             line += ["--slurm", name if value is True else f"{name}={value}"]
-        for one in self.setup:
-            line += ["--setup", one]
+        for command in self.setup:
+            line += ["--setup", command]
         line += ["--python", self.python] if self.python is not None else []
         return line
 
@@ -108,15 +108,15 @@ def asked(options: Mapping[str, Any]) -> SlurmOptions:
 
 def minutes(time: str) -> int:
     """Of a time as Slurm writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; begun ones count."""
-    found = _TIME.fullmatch(time)
-    if found is None:
+    parsed = _TIME.fullmatch(time)
+    if parsed is None:
         raise BadInput(
             f"--time wants minutes, hours:minutes:seconds or days-hours, as 90, 1:30:00 or 1-12, got {time!r}"
         )
-    parts = [int(found[name]) for name in ("first", "second", "third") if found[name] is not None]
-    if found["days"] is not None:
+    parts = [int(parsed[name]) for name in ("first", "second", "third") if parsed[name] is not None]
+    if parsed["days"] is not None:
         hours, mins, seconds = (*parts, 0, 0)[:3]
-        total = int(found["days"]) * 86_400 + hours * 3600 + mins * 60 + seconds
+        total = int(parsed["days"]) * 86_400 + hours * 3600 + mins * 60 + seconds
     elif len(parts) == 3:
         total = parts[0] * 3600 + parts[1] * 60 + parts[2]
     else:

@@ -13,8 +13,9 @@ from rooflight.errors import BadInput, RooflightError
 
 _SECONDS = 120
 """A busy controller may take its time."""
-_ENDED = frozenset("BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT"
-                   .split())  # fmt: skip
+_ENDED = frozenset(
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
+)
 MOST_IN_ARRAY = 1000
 """Where Slurm does not say: its own default is one more."""
 
@@ -23,7 +24,7 @@ class NoAnswer(RooflightError):
     """Slurm is there, but does not answer or refuses."""
 
 
-class Task(msgspec.Struct, frozen=True):
+class SlurmTask(msgspec.Struct, frozen=True):
     """One task as the queue shows it; names of states are Slurm's."""
 
     job: str
@@ -45,20 +46,22 @@ def check_there() -> None:
     """Say it now if there is no Slurm."""
     missing = [name for name in ("sbatch", "squeue", "scancel", "srun") if shutil.which(name) is None]
     if missing:
-        raise BadInput(f"no Slurm on this machine ({', '.join(missing)} not found): run this where your cluster takes "
-                       "jobs, or add --dry-run to see what would be submitted")  # fmt: skip
+        raise BadInput(
+            f"no Slurm on this machine ({', '.join(missing)} not found): run this where your cluster takes "
+            "jobs, or add --dry-run to see what would be submitted"
+        )
 
 
-def tasks(jobs: Collection[str]) -> dict[str, Task]:
+def tasks(jobs: Collection[str]) -> dict[str, SlurmTask]:
     """Those of these that Slurm knows, by id; ended ones are known for some minutes."""
     arrays = sorted({job.partition("_")[0] for job in jobs}, key=int)
     if not arrays:
         return {}
-    found = _squeue(["--states=all", f"--jobs={','.join(arrays)}"])
-    return {task.job: task for task in found if task.job in jobs}
+    listed = _squeue(["--states=all", f"--jobs={','.join(arrays)}"])
+    return {task.job: task for task in listed if task.job in jobs}
 
 
-def named(name: str) -> list[Task]:
+def named(name: str) -> list[SlurmTask]:
     """Tasks of a job that have not ended, by its name."""
     return [task for task in _squeue([f"--name={name}"]) if not task.has_ended]
 
@@ -72,20 +75,20 @@ def cancel(jobs: Collection[str]) -> None:
 def most_in_array() -> int:
     """How many tasks an array may have here."""
     try:
-        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]), re.MULTILINE)
+        configured = re.search(r"^MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]), re.MULTILINE)
     except NoAnswer:
         return MOST_IN_ARRAY
-    return max(1, int(found[1]) - 1) if found else MOST_IN_ARRAY
+    return max(1, int(configured[1]) - 1) if configured else MOST_IN_ARRAY
 
 
-def _squeue(which: Sequence[str]) -> list[Task]:
+def _squeue(which: Sequence[str]) -> list[SlurmTask]:
     try:
-        told = _run(["squeue", "--noheader", "--array", "--format=%i|%T|%r|%N", *which])
+        output = _run(["squeue", "--noheader", "--array", "--format=%i|%T|%r|%N", *which])
     except NoAnswer as error:
         if "Invalid job id" in str(error):  # it knows none of them
             return []
         raise
-    return [Task(*line.split("|", 3)) for line in told.splitlines() if line.count("|") >= 3]
+    return [SlurmTask(*line.split("|", 3)) for line in output.splitlines() if line.count("|") >= 3]
 
 
 def _run(command: Sequence[str]) -> str:

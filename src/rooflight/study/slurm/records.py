@@ -14,14 +14,14 @@ import msgspec
 from msgspec.structs import replace
 
 from rooflight.errors import BadFile
-from rooflight.files import write_atomically
+from rooflight.files import UNDECODABLE, write_atomically
 
 FOLDER = "slurm"
 LOCK = "slurm"
 """The name of the lock that is held while records are changed."""
 
 
-class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SlurmSubmission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One job: an array, or a single task."""
 
     token: str
@@ -40,19 +40,19 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """Job ids by cell."""
         return dict(zip(self.cells, self.jobs, strict=True)) if self.jobs else {}
 
-    def with_jobs(self, jobs: Sequence[str]) -> Submission:
+    def with_jobs(self, jobs: Sequence[str]) -> SlurmSubmission:
         return replace(self, jobs=tuple(jobs))
 
-    def without(self, cells: Collection[str]) -> Submission:
+    def without(self, cells: Collection[str]) -> SlurmSubmission:
         left = {cell: job for cell, job in self.tasks.items() if cell not in cells}
         return replace(self, cells=tuple(left), jobs=tuple(left.values()))
 
 
-def begun(token: str, cells: Collection[str]) -> Submission:
-    return Submission(token=token, at=time.time(), cells=tuple(cells))
+def begun(token: str, cells: Collection[str]) -> SlurmSubmission:
+    return SlurmSubmission(token=token, at=time.time(), cells=tuple(cells))
 
 
-class Records:
+class SubmissionRecords:
     """The submissions of one study. Whoever changes them holds the lock."""
 
     def __init__(self, folder: Path) -> None:
@@ -60,20 +60,20 @@ class Records:
         self.logs = folder / FOLDER / "tasks"
         """Where submitit keeps scripts, and tasks what they print."""
 
-    def read(self) -> list[Submission]:
-        found = []
+    def read(self) -> list[SlurmSubmission]:
+        submissions = []
         for path in sorted(self._folder.glob("*.json")):
             if path.name.startswith("."):
                 continue  # half-written by somebody who was killed
             try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=Submission))
+                submissions.append(msgspec.json.decode(path.read_bytes(), type=SlurmSubmission))
             except OSError as error:
                 raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
-            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            except UNDECODABLE as error:
                 raise BadFile(f"{path} is damaged ({error}): remove it when its job has ended") from None
-        return sorted(found, key=lambda one: one.at)
+        return sorted(submissions, key=lambda submission: submission.at)
 
-    def write(self, submission: Submission) -> None:
+    def write(self, submission: SlurmSubmission) -> None:
         """One without cells is no longer needed."""
         if not submission.cells:
             self.remove(submission)
@@ -84,7 +84,7 @@ class Records:
             raise BadFile(f"cannot make {self._folder}: {error.strerror or error}; may you write there?") from error
         write_atomically(self._path(submission), msgspec.json.encode(submission), force=True)
 
-    def remove(self, submission: Submission) -> None:
+    def remove(self, submission: SlurmSubmission) -> None:
         self._path(submission).unlink(missing_ok=True)
 
     def drop(self, cells: Collection[str]) -> None:
@@ -106,5 +106,5 @@ class Records:
         said = [line.strip() for line in lines if line.strip() and not line.startswith(("srun: ", "slurmstepd: "))]
         return said[-1] if said else ""
 
-    def _path(self, submission: Submission) -> Path:
+    def _path(self, submission: SlurmSubmission) -> Path:
         return self._folder / f"{submission.token}.json"

@@ -1,17 +1,24 @@
-"""Arrays of cells for Slurm, made by submitit: the script as it would be submitted, and its submission."""
+"""Arrays of cells for Slurm, made by submitit: the script as it would be submitted, its submission, and the task that
+runs on a node: one cell. torch is imported only if there is something to do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rooflight.errors import BadInput
+from rooflight.study.journal import key_of
+from rooflight.study.machine import is_here
 from rooflight.study.slurm.options import WARNED_S, SlurmOptions, minutes
 from rooflight.study.slurm.queue import last_line
-from rooflight.study.slurm.task import run_task
+from rooflight.study.store import open_study
 
 
 def check_installed() -> None:
@@ -68,8 +75,8 @@ def _parameters(name: str, options: SlurmOptions, after: Sequence[str]) -> dict[
     depends = [str(more.pop("dependency"))] if "dependency" in more else []
     depends += [f"afterany:{':'.join(after)}"] if after else []
     given = {key: getattr(options, key) for key in ("partition", "gres", "account", "qos", "constraint", "nodelist")}
-    found: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    found |= {
+    parameters: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    parameters |= {
         "job_name": name,
         "time": minutes(options.time),
         "signal_delay_s": WARNED_S,
@@ -78,9 +85,65 @@ def _parameters(name: str, options: SlurmOptions, after: Sequence[str]) -> dict[
         "additional_parameters": {"requeue": True, **more},
     }
     if depends:
-        found["dependency"] = ",".join(depends)
+        parameters["dependency"] = ",".join(depends)
     if options.setup:
-        found["setup"] = list(options.setup)
+        parameters["setup"] = list(options.setup)
     if "cpus-per-task" in more:
-        found["srun_args"] = [f"--cpus-per-task={more['cpus-per-task']}"]  # srun no longer takes it from sbatch
-    return found
+        parameters["srun_args"] = [f"--cpus-per-task={more['cpus-per-task']}"]  # srun no longer takes it from sbatch
+    return parameters
+
+
+# --- on a node ---
+
+OUT_OF_TIME = "the time limit was reached: give more with --time"
+
+
+def run_task(folder: str, cell_id: str) -> str:
+    """What became of the cell. A task that is requeued after its cell was finished finds that, and ends."""
+    if _is_finished(Path(folder), cell_id):
+        return "done before"
+    _end_at_once_when_told()
+    from rooflight.study.work import run_cell
+
+    return run_cell(Path(folder), cell_id).state
+
+
+def _is_finished(folder: Path, cell_id: str) -> bool:
+    store = open_study(folder)
+    try:
+        cell = store.by_id.get(cell_id)
+        if cell is None:
+            return False  # run_cell says what is wrong
+        sides = store.sides(cell)
+        could_measure = "measured" not in sides and store.is_measurable(cell) and is_here(cell.on)
+        return not could_measure and not any(store.is_open(key_of(cell, side)) for side in sides)
+    finally:
+        store.close()
+
+
+def _end_at_once_when_told() -> None:
+    """submitit's handler requeues a task that is preempted and exits, and raises an error in one whose time is over.
+
+    Either would come out in the middle of a model's code, which may catch it: the process ends here instead.
+    """
+    from submitit.core.utils import UncompletedJobError
+
+    theirs = signal.getsignal(signal.SIGUSR2)
+    if not callable(theirs):
+        return
+    handle: Callable[[int, FrameType | None], object] = theirs
+
+    def ours(number: int, frame: FrameType | None) -> None:
+        try:
+            handle(number, frame)
+        except SystemExit:
+            pass  # requeued
+        except UncompletedJobError:
+            sys.stderr.write(f"{OUT_OF_TIME}\n")
+        except Exception as error:
+            sys.stderr.write(f"cannot be requeued, and goes on until it is stopped: {error}\n")
+            return
+        sys.stderr.flush()
+        os._exit(1)
+
+    signal.signal(signal.SIGUSR2, ours)

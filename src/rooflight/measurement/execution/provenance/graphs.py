@@ -67,7 +67,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Call:
+class CompiledCall:
     """A kernel, or a library function (`extern`), called by the generated code."""
 
     name: str
@@ -83,12 +83,12 @@ FRAME, RESUMED = -1, -2
 UNKNOWN = "?"
 """Module of a node that does not tell: it may still be found by its order among all ops of its kind."""
 
-Group = tuple[str, int, str, bool]
+OpGroup = tuple[str, int, str, bool]
 """Module, call, family, backward: the ops that `Origin.order` counts."""
 
 
 @dataclass(frozen=True)
-class Node:
+class GraphNode:
     """What matters of an FX node. `key` is the same for nodes that one aten op was decomposed into."""
 
     module: str
@@ -99,30 +99,30 @@ class Node:
     key: tuple[Any, ...]
 
     @property
-    def group(self) -> Group:
+    def group(self) -> OpGroup:
         return (self.module, self.call, family(self.aten), self.backward)
 
 
 @dataclass(frozen=True)
-class Generated:
-    """A `Call` as it was generated, before it is known for which modules it runs."""
+class GeneratedCall:
+    """A `CompiledCall` as it was generated, before it is known for which modules it runs."""
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     extern: bool = False
     tail: bool = False
 
 
 @dataclass(eq=False)
-class Graph:
+class CompiledGraph:
     """One compiled graph: forward or backward of what Dynamo traced in one go (`traced`)."""
 
     index: int
     traced: int
     backward: bool
-    nodes: dict[int, Node] = field(default_factory=dict)
+    nodes: dict[int, GraphNode] = field(default_factory=dict)
     """By the identity of the FX node, which lives as long as code is generated."""
-    calls: list[Generated] = field(default_factory=list)
+    calls: list[GeneratedCall] = field(default_factory=list)
     owners: list[str | None] | None = None
     """Which module owns the parameter at each input, in the first run: the one it was traced for."""
     # Only while code is generated, by identity of what Inductor works on.
@@ -139,27 +139,27 @@ class Graph:
         self.merged, self.noted, self.defined = {}, set(), {}
 
     @functools.cached_property
-    def groups(self) -> dict[Group, dict[tuple[Any, ...], int]]:
+    def groups(self) -> dict[OpGroup, dict[tuple[Any, ...], int]]:
         """The ops of each group, numbered in the order of the graph."""
-        found: dict[Group, dict[tuple[Any, ...], int]] = defaultdict(dict)
+        groups: dict[OpGroup, dict[tuple[Any, ...], int]] = defaultdict(dict)
         for node in self.nodes.values():
             if not node.recompute:
-                members = found[node.group]
+                members = groups[node.group]
                 members.setdefault(node.key, len(members))
-        return dict(found)
+        return dict(groups)
 
 
 @dataclass(eq=False)
-class Run:
+class GraphRun:
     """One execution of a graph. `moved` leads from the paths it was traced for to those it ran for."""
 
-    graph: Graph
-    forward: Run | None = None
+    graph: CompiledGraph
+    forward: GraphRun | None = None
     """Of a backward: the run it is the backward of."""
     moved: tuple[tuple[str, str], ...] = ()
     base: dict[str, int] = field(default_factory=dict)
     """How many calls of each of its modules were made before it."""
-    offset: dict[Group, int] = field(default_factory=dict)
+    offset: dict[OpGroup, int] = field(default_factory=dict)
     """How many ops of each of its groups were done before it."""
 
     def path(self, module: str) -> str:
@@ -168,7 +168,7 @@ class Run:
                 return new + module[len(old) :]
         return module
 
-    def absolute(self, group: Group) -> Group:
+    def absolute(self, group: OpGroup) -> OpGroup:
         module, call, name, backward = group
         path = self.path(module)
         return path, (self.forward or self).base.get(path, 0) + max(call, 0), name, backward
@@ -188,10 +188,10 @@ def moves(traced: Sequence[str | None], now: Sequence[str | None]) -> tuple[tupl
     return tuple(sorted(pairs.items(), key=lambda pair: -len(pair[0])))
 
 
-def resolve(runs: Sequence[Run]) -> list[tuple[str, tuple[Call, ...]]]:
+def resolve(runs: Sequence[GraphRun]) -> list[tuple[str, tuple[CompiledCall, ...]]]:
     """Of every run, in order: the label of its graph, and its calls with origins numbered over the whole step."""
     made: Counter[str] = Counter()
-    counts: Counter[Group] = Counter()
+    counts: Counter[OpGroup] = Counter()
     for run in runs:
         if not run.graph.backward:
             run.base = _base(run, made)
@@ -204,7 +204,7 @@ def resolve(runs: Sequence[Run]) -> list[tuple[str, tuple[Call, ...]]]:
         (
             run.graph.label,
             tuple(
-                Call(
+                CompiledCall(
                     name=call.name,
                     extern=call.extern,
                     origins=tuple(dict.fromkeys(_origin(run, node, counts) for node in call.nodes)),
@@ -217,7 +217,7 @@ def resolve(runs: Sequence[Run]) -> list[tuple[str, tuple[Call, ...]]]:
     ]
 
 
-def _base(run: Run, made: Counter[str]) -> dict[str, int]:
+def _base(run: GraphRun, made: Counter[str]) -> dict[str, int]:
     """How many calls of each module were made before a forward graph ran; adds its own."""
     seen: dict[str, set[int]] = defaultdict(set)
     for node in run.graph.nodes.values():
@@ -229,7 +229,7 @@ def _base(run: Run, made: Counter[str]) -> dict[str, int]:
     return base
 
 
-def _origin(run: Run, node: Node, counts: Counter[Group]) -> Origin:
+def _origin(run: GraphRun, node: GraphNode, counts: Counter[OpGroup]) -> Origin:
     home = run.forward or run if node.recompute else run
     number = home.graph.groups.get(node.group, {}).get(node.key)
     absolute = run.absolute(node.group)

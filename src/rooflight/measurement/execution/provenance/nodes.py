@@ -39,8 +39,8 @@ def metadata(node: Any) -> dict[str, Any]:
         if len(picks) != len(node.users):
             break
         node = picks[-1]
-    found: dict[str, Any] = node.meta
-    return found
+    meta: dict[str, Any] = node.meta
+    return meta
 
 
 def is_library(node: Any) -> bool:
@@ -55,7 +55,7 @@ def merged(before: list[Any], now: list[Any]) -> dict[Any, Any]:
     """
     names = {node.name for node in now}
     gone = [node for node in before if node.name not in names]
-    found = {}
+    stands_for = {}
     for node in now:
         original = packet(node.meta.get("original_aten"))
         orphan = not (node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack"))
@@ -63,8 +63,8 @@ def merged(before: list[Any], now: list[Any]) -> dict[Any, Any]:
             lost = next((other for other in gone if _shape(other) == _shape(node)), None)
             if lost is not None:
                 gone.remove(lost)
-                found[node] = lost
-    return found
+                stands_for[node] = lost
+    return stands_for
 
 
 def _shape(node: Any) -> tuple[Any, ...]:
@@ -89,9 +89,9 @@ def made_of(buffer: Any) -> list[Any]:
 
 def sources(node: Any) -> list[Any]:
     """The nodes that make a node's inputs, not those that only pick one of several results; the latest is last."""
-    found = []
+    makers = []
     for source in node.all_input_nodes:
         while getattr(source.target, "__name__", "") == "getitem":
             source = source.all_input_nodes[0]
-        found.append(source)
-    return sorted(found)
+        makers.append(source)
+    return sorted(makers)

@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from rooflight.measurement.execution.provenance.graphs import (
     FRAME,
     RESUMED,
     UNKNOWN,
-    Call,
-    Generated,
-    Graph,
-    Node,
+    CompiledCall,
+    CompiledGraph,
+    GeneratedCall,
+    GraphNode,
+    GraphRun,
     Origin,
-    Run,
     moves,
     resolve,
-)  # fmt: skip
-from rooflight.measurement.execution.provenance.hooks import generating, wrapped
+)
 from rooflight.measurement.execution.provenance.nodes import (
     fused_nodes,
     is_library,
@@ -38,7 +37,8 @@ from rooflight.measurement.execution.provenance.nodes import (
     packet_inside,
     sources,
     without_wrappers,
-)  # fmt: skip
+)
+from rooflight.measurement.findings import first_line
 
 _Hook = TypeVar("_Hook", bound=Callable[..., None])
 
@@ -60,10 +60,10 @@ class Provenance:
         self._model = model  # identities are only good while it lives
         self._paths = {id(module): without_wrappers(path) for path, module in model.named_modules()}
         self._owners: dict[int, str] = {}
-        self._graphs: list[Graph] = []
+        self._graphs: list[CompiledGraph] = []
         self._before_passes: list[Any] = []
-        self._runs: list[Run] = []
-        self._waiting: dict[int, list[Run]] = defaultdict(list)
+        self._runs: list[GraphRun] = []
+        self._waiting: dict[int, list[GraphRun]] = defaultdict(list)
         self._stack = ExitStack()
 
     def __enter__(self) -> Provenance:
@@ -91,14 +91,14 @@ class Provenance:
             if parameter.numel()
         }
 
-    def calls(self) -> list[tuple[str, tuple[Call, ...]]]:
+    def calls(self) -> list[tuple[str, tuple[CompiledCall, ...]]]:
         """Of every graph in the order they ran in the step: its label, and its calls in the order of the code."""
         if self._runs:
             return resolve(self._runs)
         # Nothing ran: as it would, each graph once.
-        forward = [Run(graph) for graph in self._graphs if not graph.backward]
+        forward = [GraphRun(graph) for graph in self._graphs if not graph.backward]
         pairs = {run.graph.traced: run for run in forward}
-        backward = [Run(graph, forward=pairs.get(graph.traced)) for graph in self._graphs if graph.backward]
+        backward = [GraphRun(graph, forward=pairs.get(graph.traced)) for graph in self._graphs if graph.backward]
         return resolve([*forward, *reversed(backward)])
 
     def origins(self, kernel_name: str) -> tuple[Origin, ...]:
@@ -140,8 +140,8 @@ class Provenance:
 
     def _fail(self, error: Exception) -> None:
         if not self.reason:
-            line = (str(error).splitlines() or [""])[0]
-            self.reason = f"this torch does not tell what its compiled kernels do ({type(error).__name__}: {line})"
+            why = f"{type(error).__name__}: {first_line(error)}"
+            self.reason = f"this torch does not tell what its compiled kernels do ({why})"
 
     def _safe(self, hook: _Hook) -> _Hook:
         """What goes wrong in a hook must not reach the compiler."""
@@ -183,7 +183,9 @@ class Provenance:
     def _on_codegen(self, lowering: Any) -> None:
         traced = getattr(lowering, "graph_id", None)
         index = len(self._graphs)
-        graph = Graph(index=index, traced=-1 - index if traced is None else traced, backward=bool(lowering.is_backward))
+        graph = CompiledGraph(
+            index=index, traced=-1 - index if traced is None else traced, backward=bool(lowering.is_backward)
+        )
         self._graphs.append(graph)
         lowering._rooflight_graph = graph
         nodes = [node for node in lowering.module.graph.nodes if node.op == "call_function"]
@@ -194,7 +196,7 @@ class Provenance:
             self._describe(graph, node)
         self._before_passes = []
 
-    def _describe(self, graph: Graph, node: Any) -> Node | None:
+    def _describe(self, graph: CompiledGraph, node: Any) -> GraphNode | None:
         if id(node) in graph.nodes:
             return graph.nodes[id(node)]
         meta = metadata(node)
@@ -218,8 +220,8 @@ class Provenance:
         # What stands in the graph as it was called is an op of its own; the rest are parts of one.
         whole = original is None or str(original) == str(node.target)
         key = (meta.get("seq_nr"), source[-1][0], node.name if whole else "")
-        graph.nodes[id(node)] = found = Node(*place, aten=aten, backward=backward, recompute=again, key=key)
-        return found
+        graph.nodes[id(node)] = described = GraphNode(*place, aten=aten, backward=backward, recompute=again, key=key)
+        return described
 
     def _place(self, stack: Any) -> tuple[str, int] | None:
         if not stack:
@@ -267,7 +269,7 @@ class Provenance:
             known = tuple(node for node in nodes if node is not None)
             if graph.calls and (graph.calls[-1].name, graph.calls[-1].nodes) == (name, known):
                 graph.calls.pop()  # some versions of torch say the same twice
-            graph.calls.append(Generated(name, known, extern=extern, tail=tail))
+            graph.calls.append(GeneratedCall(name, known, extern=extern, tail=tail))
 
     def _on_compiled(self, _: None, compiled: Any, *args: Any, **kwargs: Any) -> None:
         graphs = (getattr(value, "_rooflight_graph", None) for value in (*args, *kwargs.values()))
@@ -278,19 +280,19 @@ class Provenance:
             compiled._fx_graph_cache_key = graph.label  # the profiler shows it; with caches off nothing else uses it
 
     def _on_run(self, compiled: Any, inputs: Sequence[Any], *_: Any, **__: Any) -> None:
-        graph: Graph | None = getattr(compiled, "_rooflight_graph", None)
+        graph: CompiledGraph | None = getattr(compiled, "_rooflight_graph", None)
         if graph is None or graph not in self._graphs:
             return
         if graph.backward:
             # The last forward that still waits for its backward is the first to get it.
             waiting = self._waiting[graph.traced]
             forward = waiting.pop() if waiting else None
-            self._runs.append(Run(graph, forward=forward, moved=forward.moved if forward else ()))
+            self._runs.append(GraphRun(graph, forward=forward, moved=forward.moved if forward else ()))
             return
         owners = [self._owners.get(_address(value)) for value in inputs]
         if graph.owners is None:
             graph.owners = owners
-        run = Run(graph, moved=moves(graph.owners, owners))
+        run = GraphRun(graph, moved=moves(graph.owners, owners))
         self._runs.append(run)
         self._waiting[graph.traced].append(run)
 
@@ -300,3 +302,39 @@ def _address(value: Any) -> int:
         return int(value.data_ptr())
     except (AttributeError, RuntimeError):
         return 0
+
+
+def generating() -> CompiledGraph | None:
+    """The graph whose code is being generated; to try out a choice, Inductor may generate another one in between."""
+    from torch._inductor.virtualized import V
+
+    lowering: Any = V.graph
+    while lowering is not None:
+        graph: CompiledGraph | None = getattr(lowering, "_rooflight_graph", None)
+        if graph is not None:
+            return graph
+        lowering = getattr(lowering, "parent", None)
+    return None
+
+
+@contextmanager
+def wrapped(
+    owner: Any, name: str, *, before: Callable[..., None] | None = None, after: Callable[..., None] | None = None
+) -> Iterator[None]:
+    """Call `before` with the arguments, or `after` with the result and the arguments, while this is open."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            before(*args, **kwargs)
+        result = original(*args, **kwargs)
+        if after is not None:
+            after(result, *args, **kwargs)
+        return result
+
+    setattr(owner, name, call)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)

@@ -1,0 +1,234 @@
+"""Other ways to count, each with the value it gives: a number that one of them makes is right, and is called by name.
+
+A multiply-add as 1, a bias counted apart, activations as 2, outputs of hooked modules only, MiB written as MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from rooflight import summary
+from rooflight.analysis.claims import counts
+from rooflight.analysis.claims.case import ClaimCase, Trial, tried
+from rooflight.analysis.claims.claim import Amount
+from rooflight.analysis.claims.counts import whole
+from rooflight.analysis.claims.ledger_query import ClaimScope
+from rooflight.analysis.claims.measured_answers import MeasuredPart
+from rooflight.analysis.finding import Finding, FoundValue, Number
+from rooflight.ledger import Op
+from rooflight.metrics import ratio
+from rooflight.summary.measured_step import rates
+
+ACTIVATIONS = ("relu", "relu_", "threshold", "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_")
+_TWICE = (*ACTIVATIONS, "add", "add_", "cudnn_batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training")
+
+
+def bias_adds(scope: ClaimScope) -> Number:
+    """One for every output of a convolution or matrix product that has a bias."""
+    ops = (op for op in counts.matrix_ops(scope.ops) if op.phase == "forward")
+    return whole(sum(op.outputs[0].numel for op in ops if op.has("bias") or op.packet == "aten::addmm") * scope.scale)
+
+
+def _short(op: Op) -> str:
+    return op.packet.removeprefix("aten::")
+
+
+def is_pool(op: Op) -> bool:
+    return "pool" in op.packet or (op.packet == "aten::mean" and len(next(op.inputs).shape) == 4)
+
+
+def is_identity_pool(op: Op) -> bool:
+    """A pool whose windows are one element each gives what it gets."""
+    return is_pool(op) and next(op.inputs).shape == op.outputs[0].shape
+
+
+def pool_charge(op: Op) -> int:
+    """What a tool that takes every adaptive pool for a global one charges: the whole picture for each output."""
+    height, width = next(op.inputs).shape[-2:]
+    return op.outputs[0].numel * height * width
+
+
+def mixed_operations(scope: ClaimScope) -> Number:
+    """Multiply-adds once and a bias apart (a linear layer's once a step), 2 for every element of activations, batch
+    norms and sums, k x k - 1 for every output of a max-pool, a whole picture for one of an adaptive pool."""
+    operations = Fraction(0)
+    for op in scope.ops:
+        if op.phase != "forward" or not op.outputs or op.outputs[0].dtype.startswith("int"):
+            continue  # steps that a batch norm counts are no work
+        if op.cost is not None and op.cost.macs:
+            operations += op.cost.macs * scope.scale
+            if op.packet == "aten::addmm":
+                operations += op.tensor("self").numel
+            elif op.has("bias"):
+                operations += op.outputs[0].numel * scope.scale
+        elif _short(op) in _TWICE:
+            operations += 2 * op.outputs[0].numel * scope.scale
+        elif "max_pool" in op.packet and op.cost is not None:
+            operations += (op.cost.other_flops or 0) * scope.scale
+        elif is_pool(op):
+            operations += pool_charge(op) * scope.scale
+    return whole(operations)
+
+
+def plain_operations(scope: ClaimScope) -> Number:
+    """Multiply-adds once, a bias apart, 1 for every element of an activation, k x k for every output of a max-pool."""
+    operations = Fraction(counts.macs(scope)) + Fraction(bias_adds(scope))
+    for op in scope.ops:
+        if op.phase == "forward" and _short(op) in ACTIVATIONS:
+            operations += op.outputs[0].numel * scope.scale
+        elif op.phase == "forward" and "max_pool" in op.packet and op.cost is not None:
+            operations += ((op.cost.other_flops or 0) + op.outputs[0].numel) * scope.scale
+    return whole(operations)
+
+
+_ONCE = "a multiply-add counted once, where peaks count it as 2"
+
+
+def _work(case: ClaimCase) -> Iterator[Finding]:
+    scope = case.scope
+    macs, bias = counts.macs(scope), bias_adds(scope)
+    if macs and case.name == "macs":
+        yield Finding("flops-for-macs", "FLOPs: a multiply-add counted as 2", 2 * macs)
+    elif macs:
+        yield Finding("macs-for-flops", f"multiply-adds, and not FLOPs: {_ONCE}", macs)
+    if macs and bias:
+        yield Finding("macs-and-bias", f"multiply-adds and bias adds: {_ONCE}, the bias apart", macs + bias)
+        yield Finding("bias-apart", "the bias added apart, which is part of the 2 K already", 2 * macs + bias)
+    if any(op.phase != "forward" for op in scope.ops) or (any(map(is_identity_pool, scope.ops)) and not macs):
+        return  # what follows is of the forward alone; a pool that does nothing is charged by mistake
+    mixed = mixed_operations(scope)
+    if mixed:
+        text = "2 for every element of activations, norms and sums" + (f", {_ONCE}, and bias" if macs else "")
+        yield Finding("mixed-operations", f"{text}: the way of pthflops", mixed)
+    if macs:
+        text = f"{_ONCE}, with bias, 1 an activation and k x k a pooled output"
+        yield Finding("plain-operations", f"{text}: the way of Caffe's tables", plain_operations(scope))
+
+
+def _all_work(case: ClaimCase) -> Iterator[Finding]:
+    other = counts.other_flops(case.scope.traced_anew())
+    if other:
+        yield Finding(
+            "all-arithmetic", "with the arithmetic outside matrix work", case.times * counts.macs(case.scope) + other
+        )
+
+
+def _causal(case: ClaimCase) -> Iterator[Finding]:
+    if (causal := case.scope.totals.flops_causal) != case.scope.totals.flops:
+        text = "only the half of attention that a causal mask keeps"
+        yield Finding("causal", text, causal * case.scope.scale)
+
+
+def _share(case: ClaimCase) -> Iterator[Finding]:
+    scope = case.scope
+    all_ = mixed_operations(scope.whole())
+    if all_:
+        text = "the share of pthflops' operations, activations and pools included"
+        yield Finding("mixed-operations", text, Fraction(mixed_operations(scope)) / Fraction(all_))
+
+
+def _params(case: ClaimCase) -> Iterator[Finding]:
+    params, bias = counts.params(case.scope), counts.bias_elements(case.scope.of("params"))
+    if bias and case.name == "params":
+        yield Finding("weights-only", "weights without their biases", params - bias)
+    trainable = counts.trainable_params(case.scope)
+    if case.name == "params" and trainable != params:
+        yield Finding("trainable-only", "only the parameters that are trained", trainable)
+    if case.name == "param_bytes" and (buffers := counts.buffer_bytes(case.scope)):
+        yield Finding("with-buffers", "with the buffers of batch norms", counts.param_bytes(case.scope) + buffers)
+
+
+def functional_ops(scope: ClaimScope) -> list[str]:
+    """Ops that run between modules, where no hook sees them."""
+    inner = {module.path.rpartition(".")[0] for module in scope.ledger.modules if module.path}
+    return [
+        op.packet.removeprefix("aten::") for op in scope.whole().ops if op.phase == "forward" and op.module in inner
+    ]
+
+
+def _summary(case: ClaimCase) -> Iterator[Finding]:
+    """Tools that hook modules see neither functional ops nor what is between."""
+    sizes, scope = summary.sizes(case.scope.ledger), case.scope
+    unseen = functional_ops(scope)
+    text = f"; {len(unseen)} functional ops are unseen ({', '.join(dict.fromkeys(unseen))})" if unseen else ""
+    rest: Number = 0
+    if case.name == "total_size":
+        rest = whole(sizes.input_bytes * scope.scale) + sizes.param_bytes
+    leaf, own = (value * scope.scale for value in (sizes.leaf_output_bytes, sizes.parameterised_output_bytes))
+    yield Finding("hooked-modules", f"outputs of all leaf modules, twice{text}", whole(rest + 2 * leaf))
+    if own != leaf:
+        yield Finding(
+            "hooked-parameters", f"outputs of the modules with parameters alone, twice{text}", whole(rest + 2 * own)
+        )
+
+
+def _intensity(case: ClaimCase) -> Iterator[Finding]:
+    scope = case.scope.traced_anew()
+    moved, flops = Fraction(counts.moved(scope)), counts.flops(case.scope)
+    yield Finding("matrix-work-only", "matrix FLOPs alone by compulsory bytes", flops / moved)
+    yield Finding("macs-for-flops", f"multiply-adds by bytes: {_ONCE}", counts.macs(case.scope) / moved)
+    text = "attention in full, whatever a causal mask leaves out, and nothing that is done again"
+    yield Finding("full-attention", text, (scope.totals.flops + scope.totals.other_flops) / moved)
+    if case.scope.book.is_measured:
+        sums = MeasuredPart(case.scope).sums
+        if (counted := ratio(sums.executed_flops, sums.dram_bytes)) is not None:
+            yield Finding("counted", "executed FLOPs by DRAM bytes, as counted", counted)
+        if (useful := ratio(int(flops), sums.dram_bytes)) is not None:
+            yield Finding("dram-bytes", "useful FLOPs by DRAM bytes", useful)
+
+
+def _rates(case: ClaimCase) -> Iterator[Finding]:
+    pick = {"performance": "useful_flops_per_s", "throughput": "samples_per_s", "traffic": "dram_bytes_per_s"}
+    measured = case.scope.book.measured
+    busy, wall = rates(measured, while_busy=True), rates(measured)
+    if case.name in pick and (rate := getattr(busy, pick[case.name])) is not None:
+        yield Finding("while-busy", "by the GPU-busy time, not by the wall", rate)
+    if case.name == "performance":
+        for by, text in ((wall, "by the wall"), (busy, "by the GPU-busy time")):
+            if by.executed_flops_per_s is not None:
+                yield Finding("executed-flops", f"executed FLOPs {text}", by.executed_flops_per_s)
+
+
+_BY_NAME: dict[str, tuple[Trial, ...]] = {
+    "flops": (_work, _all_work, _causal),
+    "ops": (_work, _all_work),
+    "macs": (_work,),
+    "share": (_share,),
+    "params": (_params,),
+    "param_bytes": (_params,),
+    "forward_backward_bytes": (_summary,),
+    "total_size": (_summary,),
+    "intensity": (_intensity,),
+    "performance": (_rates,),
+    "throughput": (_rates,),
+    "traffic": (_rates,),
+}
+
+
+def conventions(case: ClaimCase) -> Iterator[Finding]:
+    """Every other way to count this quantity. One that changes nothing, or gives what a simpler one gave, is none."""
+    seen: set[FoundValue | None] = {case.answer.value}
+    for trial in _BY_NAME.get(case.name, ()):
+        for finding in tried(trial, case):
+            if finding.value not in seen:
+                seen.add(finding.value)
+                yield finding
+
+
+def prefixes(stated: Amount) -> Iterator[tuple[Fraction, str]]:
+    """The same digits with another kind of prefix: what one MB is, where MiB was meant, or 1,000 KiB."""
+    unit = stated.unit
+    if unit.base not in ("byte", "byte/second") or unit.power <= 0:
+        return
+    letter = unit.text[:1].upper()
+    other = Fraction(1000 if unit.binary else 1024) ** unit.power
+    yield (
+        other / unit.factor,
+        f"the number is right in {letter}{'B' if unit.binary else 'iB'}, and was written in {unit.text}",
+    )
+    if unit.power > 1 and not unit.binary:
+        for binary in range(1, unit.power):
+            mixed = Fraction(1024) ** binary * Fraction(1000) ** (unit.power - binary)
+            name = f"{'KMGT'[binary - 1]}iB"
+            yield mixed / unit.factor, f"{name} were taken for powers of 1,000 on the way to {unit.text}"

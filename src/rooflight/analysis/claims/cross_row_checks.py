@@ -1,0 +1,246 @@
+"""Mistakes over several rows: a total that is no sum, two conventions in one table, one batch under another's label."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+from rooflight.analysis.claims.claim import Amount, Claim
+from rooflight.analysis.claims.conclusions import run_of
+from rooflight.analysis.claims.estimated_answers import ANSWERS
+from rooflight.analysis.claims.judging import ClaimsJudge
+from rooflight.analysis.claims.ledger_query import scope_of
+from rooflight.analysis.claims.result import CannotTell, JudgedClaim, number_of
+from rooflight.analysis.claims.row_inference import batches_between
+from rooflight.analysis.finding import Finding
+
+_COVERED = 0.999
+"""So much of the total the rows must be for it to be their sum."""
+_RUN_FINDINGS = ("scopes-mixed", "peak-of-another-precision", "above-the-roof", "board-for-die")
+_OF_A_RUN = ("performance", "traffic", "intensity", "throughput", "time", "bound", "roof_share")
+
+
+def findings(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
+    """What is wrong with several rows together."""
+    yield from _totals(judge, rows)
+    yield from _mixed_work(rows)
+    yield from _same_macs(rows)
+    yield from _mixed_units(rows)
+    yield from _batches(rows)
+    yield from _models(rows)
+    yield from _replicas(rows)
+    yield from _disagreeing(rows)
+    yield from _runs(judge, rows)
+
+
+def settled(judge: ClaimsJudge, rows: list[JudgedClaim]) -> list[JudgedClaim]:
+    """A total that is right only in a convention that its own rows do not share is wrong."""
+    sums = {finding.rows[0]: finding for finding in _totals(judge, rows)}
+    return [_settled(row, sums.get(row.claim.row)) for row in rows]
+
+
+def _settled(row: JudgedClaim, no_sum: Finding | None) -> JudgedClaim:
+    if no_sum is None or row.verdict != "convention" or row.answer is None:
+        return row
+    return replace(row, verdict="wrong", because=(replace(no_sum, value=row.answer.value, rows=()), *row.because))
+
+
+def _over(code: str, text: str, *rows: JudgedClaim) -> Finding:
+    return Finding(code, text, rows=tuple(row.claim.row for row in rows))
+
+
+def _totals(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
+    for row in rows:
+        claim = row.claim
+        if not isinstance(claim.stated, Amount) or (added := judge.table.sum_of_rows(claim)) is None:
+            continue
+        if not added.number or not _covers(judge, claim):
+            continue
+        slack = sum((_half(part, claim) for part in judge.table.layers_of(claim)), Fraction(0))
+        if claim.stated.touches(added.number - slack, added.number + slack):
+            continue
+        text = f"row {claim.row} is no sum of its rows: {added.how} is {float(added.number):,.12g}"
+        if claim.stated.value:
+            text += f", {float(added.number / claim.stated.value):.3g} times it"
+        yield Finding("total-not-the-sum", text, rows=(claim.row, *added.rows))
+
+
+def _half(part: Claim, total: Claim) -> Fraction:
+    """By how much a rounded row may be off in the sum."""
+    assert isinstance(part.stated, Amount)
+    if part.stated.low is None or part.stated.high is None:
+        return Fraction(0)
+    return (part.stated.high - part.stated.low) / 2 * batches_between(part, total)
+
+
+def _covers(judge: ClaimsJudge, total: Claim) -> bool:
+    """Are the rows all that the total has, by the ledger? Not where it cannot tell."""
+    if total.name not in ANSWERS:
+        return False
+    try:
+        whole, *parts = (
+            number_of(ANSWERS[total.name](scope_of(judge.book, replace(claim, batch=None), total.name)).value)
+            for claim in (total, *judge.table.layers_of(total))
+        )
+    except CannotTell:
+        return False
+    return whole is not None and whole != 0 and _COVERED < float(sum(filter(None, parts)) / whole) < 2 - _COVERED
+
+
+def _mixed_work(rows: list[JudgedClaim]) -> Iterator[Finding]:
+    """FLOPs in some rows, multiply-adds under the same name in others."""
+    work = [row for row in rows if row.claim.name in ("flops", "ops") and row.answer is not None and row.answer.value]
+    once = [row for row in work if row.says("macs-for-flops") or row.says("macs-and-bias")]
+    twice = [row for row in work if row.verdict == "right" and not row.claim.counts_macs and _is_matrix_work(row)]
+    if once and twice:
+        text = (
+            f"multiply-adds and FLOPs in one table: a multiply-add counts once in {_listed(once)}, and as 2, as peaks "
+            f"count it, in {_listed(twice)}"
+        )
+        yield _over("macs-and-flops-mixed", text, *once, *twice)
+    against = [row for row in rows if row.says("macs-against-a-peak")]
+    if len(against) > 1:
+        text = f"{_listed(against)}: multiply-adds against a peak that counts a multiply-add as 2: times come out half"
+        yield _over("macs-against-a-peak", text, *against)
+
+
+def _is_matrix_work(row: JudgedClaim) -> bool:
+    return row.answer is not None and row.answer.origin.startswith("formula ")
+
+
+def _same_macs(rows: list[JudgedClaim]) -> Iterator[Finding]:
+    """One number as FLOPs and as multiply-adds of the same thing: whichever is meant, the other is wrong."""
+    named: dict[tuple[object, ...], dict[str, list[Claim]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.claim.name in ("flops", "ops", "macs") and row.claim.amount is not None and row.claim.amount.value:
+            named[_subject(row.claim)][row.claim.amount.unit.base].append(row.claim)
+    for kinds in named.values():
+        for flops in kinds["flop"]:
+            for macs in kinds["mac"]:
+                if _overlap(flops, macs):
+                    text = (
+                        f"rows {flops.row} and {macs.row} state one number, {flops.value}, as FLOPs and as "
+                        "multiply-adds: a multiply-add is 2 FLOPs, so one of them is wrong"
+                    )
+                    yield Finding("macs-equal-flops", text, rows=(flops.row, macs.row))
+
+
+def _subject(claim: Claim) -> tuple[object, ...]:
+    """What a row is of, whatever it states of it."""
+    return (
+        claim.layer.lower(),
+        claim.per_sample,
+        claim.batch,
+        claim.step,
+        claim.precision,
+        claim.device.lower(),
+        claim.model.lower(),
+    )
+
+
+def _mixed_units(rows: list[JudgedClaim]) -> Iterator[Finding]:
+    """KB that are KiB in one row and KB in the other."""
+    binary = [row for row in rows if row.says("binary-prefix")]
+    decimal = [
+        row
+        for row in rows
+        if row.verdict == "right"
+        and isinstance(row.claim.stated, Amount)
+        and row.claim.stated.unit.base in ("byte", "byte/second")
+        and row.claim.stated.unit.power
+        and not row.claim.stated.unit.binary
+    ]
+    if binary and decimal:
+        text = f"powers of 1,000 and of 1,024 under one kind of unit: {_listed(binary)} against {_listed(decimal)}"
+        yield _over("units-mixed", text, *binary, *decimal)
+
+
+def _batches(rows: list[JudgedClaim]) -> Iterator[Finding]:
+    """Rows that are right at one other batch."""
+    by_text: dict[str, list[JudgedClaim]] = defaultdict(list)
+    for row in rows:
+        for finding in row.because:
+            if {"batch-missing", "batch-mislabelled"}.intersection(finding.codes):
+                by_text[finding.text.partition(":")[0].partition(";")[0]].append(row)
+    for group in by_text.values():
+        if len(group) > 1:
+            text = next(c.text for c in group[0].because if "batch" in c.code)
+            yield _over("batch-mislabelled", f"{_listed(group)}: {text}", *group)
+
+
+def _models(rows: list[JudgedClaim]) -> Iterator[Finding]:
+    others = [row for row in rows if row.says("another-model")]
+    if len(others) > 1:
+        text = next(finding.text for finding in others[0].because if "another-model" in finding.code)
+        yield _over("another-model", f"{_listed(others)}: {text}", *others)
+
+
+def _replicas(rows: list[JudgedClaim]) -> Iterator[Finding]:
+    copies = [row for row in rows if row.says("replicas-counted")]
+    if len(copies) > 1:
+        text = f"{_listed(copies)}: replicas hold copies, and a model's parameters are there once"
+        yield _over("replicas-counted", text, *copies)
+
+
+def _disagreeing(rows: list[JudgedClaim]) -> Iterator[Finding]:
+    """Two values of one thing, which must not both stand without a word."""
+    groups: dict[tuple[object, ...], list[JudgedClaim]] = defaultdict(list)
+    for row in rows:
+        claim = row.claim
+        if claim.amount is not None and claim.named is not None:
+            written = claim.quantity.lower() if claim.named.parts else ""
+            groups[*_subject(claim), claim.name, claim.named.metric, written].append(row)
+    for group in groups.values():
+        first, *others = group
+        apart = [row for row in others if not _both_right(first, row) and not _overlap(first.claim, row.claim)]
+        if apart:
+            said = "; ".join(f"{_stated(row)}: {_why(row)}" for row in (first, *apart))
+            yield _over("disagreeing", f"two values of one thing: {said}", *group)
+
+
+def _both_right(one: JudgedClaim, other: JudgedClaim) -> bool:
+    """Then they are one value in two units, as FLOPs and the multiply-adds that a unit names."""
+    return one.verdict == other.verdict == "right"
+
+
+def _stated(row: JudgedClaim) -> str:
+    note = f" by {row.claim.note}" if row.claim.note else ""
+    return f"row {row.claim.row} says {row.claim.value}{note}"
+
+
+def _why(row: JudgedClaim) -> str:
+    if row.verdict == "right":
+        return "right"
+    return row.because[0].text if row.because else row.reason or "nothing explains it"
+
+
+def _overlap(one: Claim, other: Claim) -> bool:
+    assert isinstance(one.stated, Amount) and isinstance(other.stated, Amount)
+    if other.stated.low is None or other.stated.high is None:
+        return True
+    return one.stated.touches(other.stated.low, other.stated.high)
+
+
+def _runs(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
+    """Numbers of one run that do not belong together."""
+    said: dict[tuple[str, str], list[JudgedClaim]] = defaultdict(list)
+    of: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for row in rows:
+        claim = row.claim
+        if claim.name not in _OF_A_RUN or not claim.device:
+            continue
+        run = run_of(judge.book, judge.table, claim)
+        for finding in run.judgement.findings if run is not None else ():
+            if run is not None and finding.code in _RUN_FINDINGS:
+                said[finding.code, finding.text].append(row)
+                of[finding.code, finding.text].update((claim.row, *run.rows))
+    for (code, text), concerned in said.items():
+        yield Finding(code, f"{_listed(concerned)}: {text}", rows=tuple(sorted(of[code, text])))
+
+
+def _listed(rows: list[JudgedClaim]) -> str:
+    numbers = [str(row.claim.row) for row in rows]
+    shown = ", ".join(numbers[:8]) + (", ..." if len(numbers) > 8 else "")
+    return f"{'row' if len(numbers) == 1 else 'rows'} {shown}"

@@ -1,0 +1,245 @@
+"""A ledger as rows of a table ask it: of which part, which step, which batch, and whether it can say so at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any
+
+from msgspec import structs
+
+from rooflight.analysis.claims.claim import Claim, StepName
+from rooflight.analysis.claims.model_parts import ModelPart, part_of, same_model
+from rooflight.analysis.claims.result import CannotTell
+from rooflight.analysis.verdicts import Judge
+from rooflight.errors import BadInput, RooflightError
+from rooflight.hardware import devices
+from rooflight.hardware.device import Device
+from rooflight.ledger import DTYPE_BYTES, Ledger, Op, Totals, total
+from rooflight.models import builtin_names
+from rooflight.spec import FIELDS, StepSpec, Verb, inputs_of, is_live
+from rooflight.summary.measured import Measured, is_measured
+
+_ANY_BATCH = ("params", "trainable_params", "param_bytes", "model_bytes", "layers", "gradient_bytes", "optimizer_bytes",
+              "batch", "output_size", "input_features", "share")  # fmt: skip
+"""What does not depend on the batch."""
+_ANY_STEP = (*_ANY_BATCH, "output_shape", "output_elements", "output_bytes", "input_bytes", "weight_output_bytes",
+             "input_size", "forward_backward_bytes", "total_size")  # fmt: skip
+_ANY_PRECISION = ("flops", "macs", "ops", "other_flops", "share", "params", "trainable_params", "output_shape",
+                  "output_size", "output_elements", "input_features", "layers", "batch")  # fmt: skip
+
+
+class LedgerBook:
+    """A ledger, indexed once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._predicted: dict[str, Judge] = {}
+
+    @cached_property
+    def measured(self) -> Measured:
+        return Measured(self.ledger)
+
+    @cached_property
+    def is_measured(self) -> bool:
+        return is_measured(self.ledger)
+
+    @cached_property
+    def roofs(self) -> Judge:
+        """The measured step under the roofs of its own device."""
+        return Judge(self.ledger)
+
+    def on(self, device: Device) -> Judge:
+        """The step as it is predicted there."""
+        if device.name not in self._predicted:
+            plain = structs.replace(self.ledger, kernels=(), measurements=())
+            self._predicted[device.name] = Judge(plain, on=device)
+        return self._predicted[device.name]
+
+    @cached_property
+    def device(self) -> Device | None:
+        """That it was measured on, where the database has it."""
+        return devices.recognise_name(self.ledger.header.device)
+
+    @cached_property
+    def dtype_bytes(self) -> int:
+        return DTYPE_BYTES.get(self.ledger.header.dtype or "", 4)
+
+    def command(self, verb: Verb = "estimate", *, metrics: str | None = None, **changed: Any) -> str:
+        """What makes the ledger that is missing: of this very step but for what is `changed`."""
+        header = self.ledger.header
+        spec = StepSpec.of(header)
+        if "model" in changed:  # the settings of one model are nothing to another
+            spec = StepSpec(
+                model=header.model, batch=header.batch, step=spec.step, dtype=spec.dtype, autocast=spec.autocast
+            )
+        if changed.get("step", spec.step) != spec.step:
+            others = [field for field in FIELDS.values() if field.step not in (None, changed["step"])]
+            changed |= {field.name: field.default for field in others}
+        target = header.target if verb == "estimate" and header.target != "cuda" else None
+        if is_live(header) and "model" not in changed:
+            changed.pop("batch", None)  # that of the inputs
+            called, counted = inputs_of(header), None if metrics is None else [metrics]
+            return structs.replace(spec, **changed).python_call(verb, inputs=called, target=target, metrics=counted)
+        return structs.replace(spec, **changed).command(verb, target=target, metrics=metrics, output="run.json")
+
+
+@dataclass(frozen=True)
+class ClaimScope:
+    """What a row is about. `batch` is the row's own, or the ledger's."""
+
+    book: LedgerBook
+    name: str
+    """Of the quantity."""
+    part: ModelPart
+    step: StepName | None
+    batch: int | None
+    metric: str = ""
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.book.ledger
+
+    @property
+    def scale(self) -> Fraction:
+        """The row's batch by the ledger's."""
+        own = self.ledger.header.batch
+        return Fraction(self.batch, own) if self.batch is not None and own is not None else Fraction(1)
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """Of the part, in the phases that the row is about."""
+        phases = _phases(self.step)
+        return tuple(op for op in self.part.ops if phases is None or op.phase in phases)
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Of its ops, at the ledger's batch."""
+        return total(self.ops)
+
+    def at(self, batch: int) -> ClaimScope:
+        return replace(self, batch=batch)
+
+    def of(self, name: str) -> ClaimScope:
+        """The same for another quantity."""
+        return replace(self, name=name)
+
+    def whole(self) -> ClaimScope:
+        return replace(self, part=part_of(self.ledger, ""))
+
+    def traced_anew(self) -> ClaimScope:
+        """The same at the row's batch; raises `CannotTell` where the model cannot be built again."""
+        if self.scale == 1 or self.batch is None:
+            return self
+        traced = at_batch(self.ledger, self.batch)
+        if traced is None:
+            own = self.ledger.header.batch
+            raise CannotTell(
+                f"{self.name} is not proportional to the batch: the ledger is of {own}, the row of {self.batch}",
+                self.book.command(batch=self.batch),
+            )
+        return replace(self, book=LedgerBook(traced), part=part_of(traced, self.part.name))
+
+
+def _phases(step: StepName | None) -> tuple[str, ...] | None:
+    if step in ("forward", "inference"):
+        return ("forward",)
+    return (step,) if step in ("backward", "optimizer") else None
+
+
+def scope_of(book: LedgerBook, claim: Claim, name: str, *, metric: str = "", per_sample: bool = False) -> ClaimScope:
+    """What the row is about; raises `CannotTell` where this ledger is of something else."""
+    header = book.ledger.header
+    check_model(book, claim.model)
+    part = part_of(book.ledger, claim.layer)
+    batch = 1 if per_sample else claim.batch if claim.batch is not None else header.batch
+    if name not in _ANY_STEP:
+        _check_step(book, claim.step)
+    if claim.precision and name not in _ANY_PRECISION and header.dtype is not None:
+        dtype = header.autocast or header.dtype
+        if claim.precision not in (dtype, "tf32" if dtype == "fp32" else dtype):
+            raise CannotTell(
+                f"the ledger is in {dtype}, the row in {claim.precision}",
+                book.command(dtype=claim.precision, autocast=None)
+                if claim.precision in FIELDS["dtype"].choices
+                else f"a ledger in {claim.precision}",
+            )
+    return ClaimScope(book, name, part, claim.step, batch, metric)
+
+
+def check_model(book: LedgerBook, model: str) -> None:
+    own = book.ledger.header.model
+    if model and not same_model(model, own):
+        known = model if ":" in model else next((name for name in builtin_names() if same_model(model, name)), "")
+        needs = book.command(model=known) if known else f"a ledger of {model}"
+        raise CannotTell(f"the ledger is of {own}, the row of {model}", needs)
+
+
+def _check_step(book: LedgerBook, step: StepName | None) -> None:
+    own = book.ledger.header.step
+    needs_training = step in ("training", "backward", "optimizer")
+    if needs_training and own not in ("train", None):
+        raise CannotTell(f"the ledger is of an inference, the row of {step}", book.command(step="train"))
+
+
+def is_any_batch(name: str) -> bool:
+    return name in _ANY_BATCH
+
+
+def device_of(claim: Claim) -> Device | None:
+    return find_device(claim.device)[1] if claim.device else None
+
+
+def find_device(text: str) -> tuple[int, Device]:
+    """`2x K80` is two of them; raises `CannotTell` for a device that is not in the database."""
+    words = text.lower().replace("-gpu", "").replace(" gpu", "").split()
+    count = 1
+    numbers = {"single": 1, "one": 1, "double": 2, "two": 2, "dual": 2, "1x": 1, "2x": 2, "4x": 4, "8x": 8, "2": 2}
+    if len(words) > 1 and words[0] in numbers:
+        count, words = numbers[words[0]], words[1:]
+    elif len(words) > 1 and words[-1] in numbers:
+        count, words = numbers[words[-1]], words[:-1]
+    if any(mark in text for mark in ("/", "\\", ".toml")):
+        raise CannotTell(f"{text!r} is no device: a table names one of `rooflight list devices`, and no files")
+    try:
+        return count, devices.find(" ".join(words))
+    except BadInput as error:
+        raise CannotTell(error.on_command_line) from None
+
+
+# Built-in models, traced again: for what is neither proportional to the batch nor free of it.
+
+
+def at_batch(ledger: Ledger, batch: int) -> Ledger | None:
+    """The ledger of the same inference at another batch; `None` where it cannot be had.
+
+    A ledger does not tell all that its model was built with. So the model is built at the ledger's own batch first, and
+    used only if that gives the very same step.
+    """
+    header = ledger.header
+    if header.step != "infer" or header.batch is None or header.autocast is not None or header.target != "cuda":
+        return None
+    if header.past is not None or header.execution != "eager":
+        return None
+    same = traced(header.model, header.batch, header.sequence, header.dtype)
+    if same is None or _identity(same) != _identity(ledger):
+        return None
+    return traced(header.model, batch, header.sequence, header.dtype)
+
+
+@lru_cache(maxsize=32)
+def traced(model: str, batch: int, sequence: int | None = None, dtype: str | None = None) -> Ledger | None:
+    """An inference of a built-in model; a few hundredths of a second each."""
+    if model not in builtin_names():
+        return None
+    from rooflight.estimation.api import estimate
+
+    try:
+        return estimate(model, batch=batch, seq=sequence, dtype=dtype)
+    except RooflightError:
+        return None
+
+
+def _identity(ledger: Ledger) -> tuple[list[tuple[str, str, int]], Totals]:
+    return [(module.path, module.type, module.params) for module in ledger.modules], total(ledger.ops)

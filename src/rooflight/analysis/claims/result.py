@@ -1,0 +1,159 @@
+"""What a table of claims turned out to be worth: a verdict for every row, and what is wrong with several at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from rooflight.analysis.claims.claim import Amount, Claim
+from rooflight.analysis.finding import Finding, FoundValue, Number
+from rooflight.ledger import Ledger
+
+ClaimVerdict = Literal["right", "convention", "wrong", "unknown", "unreadable"]
+WORDS: dict[ClaimVerdict, str] = {
+    "right": "right",
+    "convention": "right under another convention",
+    "wrong": "wrong",
+    "unknown": "cannot be checked",
+    "unreadable": "cannot be read",
+}
+
+
+class CannotTell(Exception):
+    """The ledger has no answer: why not, and which one would have."""
+
+    def __init__(self, reason: str, needs: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.needs = needs
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the ledger, a device's figures or the table's own rows say."""
+
+    value: FoundValue
+    how: str
+    """The formula with its numbers, or the counter, the clock, the figure."""
+    origin: str
+    low: Number | None = None
+    """From where to where it was measured, or is rounded by different sources."""
+    high: Number | None = None
+    rows: tuple[int, ...] = ()
+    """Rows of the table that it follows from."""
+    mistaken: tuple[Finding, ...] = ()
+    """What known mistakes make of the same rows."""
+
+    @property
+    def number(self) -> Fraction:
+        """The value; raises `CannotTell` for a shape or a word."""
+        number = number_of(self.value)
+        if number is None:
+            raise CannotTell("no number")
+        return number
+
+
+def number_of(value: FoundValue | None) -> Fraction | None:
+    """`None` for a shape, a word or nothing."""
+    return None if value is None or isinstance(value, (str, tuple)) else Fraction(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedClaim:
+    """A row and its verdict."""
+
+    claim: Claim
+    verdict: ClaimVerdict
+    answer: Answer | None = None
+    because: tuple[Finding, ...] = ()
+    """Of a wrong row the mistakes that give its value; of one that is right by another convention, which."""
+    reason: str = ""
+    """Why it cannot be checked, or what else must be said."""
+    needs: str = ""
+    """What would be needed to check it."""
+    ambiguous: bool = False
+    """Several mistakes give this very value, and nothing in the row tells which was made."""
+
+    @property
+    def off_by(self) -> float | None:
+        """Stated by right, of a row that is not right as it stands."""
+        right = None if self.answer is None else number_of(self.answer.value)
+        if self.verdict == "right" or not isinstance(self.claim.stated, Amount) or not right:
+            return None
+        return float(self.claim.stated.value / right)
+
+    @property
+    def right_value(self) -> Fraction | None:
+        """What a wrong row should have said; `None` for one that is not wrong, or has no number."""
+        return number_of(self.answer.value) if self.verdict == "wrong" and self.answer is not None else None
+
+    def says(self, code: str) -> bool:
+        return any(code in finding.codes for finding in self.because)
+
+
+def right(claim: Claim, answer: Answer, reason: str = "") -> JudgedClaim:
+    return JudgedClaim(claim=claim, verdict="right", answer=answer, reason=reason)
+
+
+def right_by(claim: Claim, answer: Answer, *because: Finding) -> JudgedClaim:
+    """Under another convention."""
+    return JudgedClaim(claim=claim, verdict="convention", answer=answer, because=because)
+
+
+def wrong(claim: Claim, answer: Answer, *because: Finding, reason: str = "") -> JudgedClaim:
+    return JudgedClaim(claim=claim, verdict="wrong", answer=answer, because=because, reason=reason)
+
+
+def unknown(claim: Claim, reason: str, needs: str = "") -> JudgedClaim:
+    return JudgedClaim(claim=claim, verdict="unknown", reason=reason, needs=needs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedTable:
+    """A whole table."""
+
+    file: str
+    ledger: Ledger
+    rows: tuple[JudgedClaim, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(row.verdict for row in self.rows)
+
+    @property
+    def passes(self) -> bool:
+        """No row is wrong or unreadable, none contradicts another, and something was checked: a table of which nothing
+        can be is no pass. What cannot be checked beside other rows is no mistake."""
+        return not self.counts["wrong"] and not self.findings and not self.counts["unreadable"] and self.is_checked
+
+    @property
+    def is_checked(self) -> bool:
+        """Could any row be held against anything?"""
+        return any(row.verdict in ("right", "convention", "wrong") for row in self.rows)
+
+    @property
+    def grade(self) -> str:
+        """`17 of 23 right, 4 wrong, 2 cannot be checked`."""
+        counts = self.counts
+        others = f" ({counts['convention']} of them under another convention)" if counts["convention"] else ""
+        right = counts["right"] + counts["convention"]
+        parts = [f"{right} of {len(self.rows)} right{others}", f"{counts['wrong']} wrong"]
+        if counts["unknown"]:
+            parts.append(f"{counts['unknown']} cannot be checked")
+        if counts["unreadable"]:
+            parts.append(f"{counts['unreadable']} cannot be read")
+        if self.findings:
+            parts.append(
+                f"{len(self.findings)} {'mistake' if len(self.findings) == 1 else 'mistakes'} over several rows"
+            )
+        return ", ".join(parts) + ("" if self.is_checked else ": nothing was checked")
+
+    def row(self, number: int) -> JudgedClaim:
+        return next(row for row in self.rows if row.claim.row == number)
+
+    def has(self, code: str) -> bool:
+        """Was this said, of a row or of several?"""
+        return any(finding.code == code for finding in self.findings) or any(row.says(code) for row in self.rows)

@@ -1,0 +1,243 @@
+"""Why two sides differ: every quantity as what was asked for, causes with their evidence, and what nothing explains.
+
+An estimate is what was asked for and nothing else; a measurement has causes. The difference of two sides is the sum of
+the differences of their terms, so that two measurements are explained by the same account as an estimate and one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from rooflight.analysis.cause import Account, CauseSum, Explained, account
+from rooflight.analysis.flop_causes import explain_flops
+from rooflight.analysis.memory_causes import explain_memory
+from rooflight.analysis.time_causes import explain_time
+from rooflight.analysis.traffic_causes import explain_traffic
+from rooflight.errors import BadInput
+from rooflight.hardware.devices import recognise_name
+from rooflight.hardware.roofs import demand_of, roofs_of
+from rooflight.ledger import Ledger, total
+from rooflight.summary.facts import Number
+from rooflight.summary.measured import Measured, is_measured
+from rooflight.summary.measured_step import busy_s, wall_s
+
+Quantity = Literal["FLOPs", "DRAM bytes", "time", "memory"]
+HOST = "host (launches)"
+OVERLAP = "kernels side by side"
+MEDIANS = "difference of medians"
+
+
+@dataclass(frozen=True)
+class Term:
+    """One line of an account on both sides; `None` where a side does not know it."""
+
+    name: str
+    """In words."""
+    a: Number | None
+    """Of side A."""
+    b: Number | None
+    """Of side B."""
+    evidence: str = ""
+    """What it was computed from."""
+
+    @property
+    def difference(self) -> Number:
+        """B less A; unknown counts as nothing."""
+        return (self.b or 0) - (self.a or 0)
+
+
+@dataclass(frozen=True)
+class Why:
+    """One quantity of the whole step."""
+
+    quantity: Quantity
+    """What is accounted for."""
+    unit: Literal["flop", "byte", "second"]
+    """Of all its terms."""
+    asked: Term
+    """What the mathematics asks for."""
+    causes: tuple[Term, ...]
+    """Why it is more or less, each with its evidence."""
+    unexplained: Term
+    """What no cause accounts for."""
+    measured: Term
+    """What was measured: the sum of all of the above."""
+    gross: tuple[Number | None, Number | None]
+    """What is unexplained of each op, added up without signs."""
+    covered: tuple[float | None, float | None] = (None, None)
+    """The part of what the step asks for that its counted ops ask for; the rest was not counted."""
+
+    @property
+    def side(self) -> str:
+        """Whose account this is, where there is one."""
+        return "B" if self.measured.b is not None else "A"
+
+    @property
+    def is_comparable(self) -> bool:
+        """Do both sides account for the same? Else differences of their terms say nothing."""
+        a, b = self.covered
+        return a is None or b is None or abs(a - b) < 0.01
+
+    @property
+    def reference(self) -> Term:
+        """What shares are parts of: FLOPs and bytes of what was asked for, time and memory of what was taken."""
+        return self.asked if self.quantity in ("FLOPs", "DRAM bytes") else self.measured
+
+    def part(self, term: Term) -> float | None:
+        """Of the reference; on B, or on A where B has none."""
+        whole, value = (self.reference.b, term.b) if term.b is not None else (self.reference.a, term.a)
+        return value / whole if whole and value is not None else None
+
+
+class Reasons:
+    """The accounts of one side, made when they are asked for."""
+
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
+        self.ledger: Ledger = measured.ledger
+        self.is_measured = is_measured(self.ledger)
+
+    @cached_property
+    def flops(self) -> list[Explained]:
+        return explain_flops(self.ledger) if self.is_measured else []
+
+    @cached_property
+    def traffic(self) -> list[Explained]:
+        return explain_traffic(self.ledger) if self.is_measured else []
+
+    @cached_property
+    def time(self) -> list[Explained]:
+        return explain_time(self.ledger) if self.is_measured else []
+
+    def flops_of(self, ops: Sequence[int]) -> Account | None:
+        """Of some of the ops, by index."""
+        rows = [self._flops_by_op[index] for index in sorted(set(ops)) if index in self._flops_by_op]
+        return account(rows) if rows else None
+
+    @cached_property
+    def _flops_by_op(self) -> dict[int, Explained]:
+        return {row.op.index: row for row in self.flops}
+
+    def whole(self, quantity: Quantity) -> tuple[Account | None, Number | None]:
+        """The account of the step, and what is asked for where there is none. Ranks share neither clock nor memory:
+        of several together only FLOPs are accounted for."""
+        if len(self._measured.ranks) > 1 and quantity != "FLOPs":
+            return None, None
+        if quantity == "memory":
+            return self._memory(), None
+        rows = {"FLOPs": self.flops, "DRAM bytes": self.traffic, "time": self.time}[quantity]
+        found = account(rows) if rows else None
+        if found is not None and quantity == "time":
+            found = self._with_host(found)
+        sums = total(self.ledger.ops)
+        known = any(op.cost is not None for op in self.ledger.ops)
+        asked = {"FLOPs": sums.flops, "DRAM bytes": sums.bytes, "time": self._least_s}[quantity]
+        return found, asked if known else None
+
+    @cached_property
+    def _least_s(self) -> float | None:
+        """By the roofs, of all ops that have a formula; `None` where the device is not known."""
+        device = recognise_name(self.ledger.header.device)
+        if device is None or device.kind != "gpu":
+            return None
+        roofs = roofs_of(device)
+        try:
+            demands = [demand for op in self.ledger.ops if (demand := demand_of(op)) is not None]
+            return math.fsum(demand.roof_s(roofs) for demand in demands)
+        except BadInput:
+            return None
+
+    def _with_host(self, found: Account) -> Account:
+        """Up to the wall: what the GPU waits for, which belongs to no op."""
+        wall, busy = wall_s(self._measured), busy_s(self._measured)
+        if wall is None or busy is None:
+            return found
+        kernels = self._measured.total.get("kernel_time_s")
+        more = [CauseSum(HOST, wall - busy, found.ops, "wall time minus the time in which any kernel runs", None)]
+        if kernels is not None and abs(busy - kernels) > 1e-9:
+            name = OVERLAP if busy < kernels else MEDIANS
+            more.append(CauseSum(name, busy - kernels, found.ops, "union of the kernels less their sum", None))
+        untold = (kernels - found.measured) if kernels is not None else 0.0
+        causes = sorted((*found.causes, *more), key=lambda cause: -abs(cause.amount))
+        return Account(
+            found.asked,
+            wall,
+            tuple(causes),
+            found.unexplained + untold,
+            found.unexplained_gross + abs(untold),
+            found.ops,
+        )
+
+    def _memory(self) -> Account | None:
+        found = explain_memory(self.ledger) if self.is_measured else None
+        if found is None:
+            return None
+        causes = tuple(CauseSum(cause.name, cause.amount, 1, cause.evidence, None) for cause in found.causes)
+        return Account(found.asked, found.measured, causes, found.unexplained, abs(found.unexplained), 1)
+
+
+_UNITS: dict[Quantity, Literal["flop", "byte", "second"]] = {
+    "FLOPs": "flop",
+    "DRAM bytes": "byte",
+    "time": "second",
+    "memory": "byte",
+}
+_ASKED: dict[Quantity, str] = {
+    "FLOPs": "useful FLOPs",
+    "DRAM bytes": "compulsory bytes",
+    "time": "least time by the roofs",
+    "memory": "tensors alive at the peak",
+}
+_MEASURED: dict[Quantity, str] = {
+    "FLOPs": "executed by all units",
+    "DRAM bytes": "bytes read and written",
+    "time": "wall time",
+    "memory": "memory in use on the device",
+}
+
+
+def why(a: Reasons, b: Reasons, quantity: Quantity) -> Why | None:
+    """`None` where neither side has an account of it."""
+    (of_a, asked_a), (of_b, asked_b) = a.whole(quantity), b.whole(quantity)
+    if of_a is None and of_b is None:
+        return None
+    names = dict.fromkeys(cause.name for side in (of_b, of_a) if side is not None for cause in side.causes)
+    causes = [_term(name, of_a, of_b) for name in names]
+
+    def both(name: str, pick: Callable[[Account], Number], unless: tuple[Number | None, Number | None]) -> Term:
+        known_a, known_b = (
+            pick(side) if side is not None else other for side, other in zip((of_a, of_b), unless, strict=True)
+        )
+        return Term(name, known_a, known_b)
+
+    return Why(
+        quantity=quantity,
+        unit=_UNITS[quantity],
+        asked=both(_ASKED[quantity], lambda side: side.asked, (asked_a, asked_b)),
+        causes=tuple(sorted(causes, key=lambda term: -max(abs(term.a or 0), abs(term.b or 0)))),
+        unexplained=both("unexplained", lambda side: side.unexplained, (None, None)),
+        measured=both(_MEASURED[quantity], lambda side: side.measured, (None, None)),
+        gross=(None if of_a is None else of_a.unexplained_gross, None if of_b is None else of_b.unexplained_gross),
+        covered=(_covered(of_a, asked_a), _covered(of_b, asked_b)),
+    )
+
+
+def _covered(found: Account | None, asked: Number | None) -> float | None:
+    return None if found is None or not asked else found.asked / asked
+
+
+def _term(name: str, a: Account | None, b: Account | None) -> Term:
+    found = [
+        next((cause for cause in side.causes if cause.name == name), None) if side is not None else None
+        for side in (a, b)
+    ]
+    said = next(cause for cause in reversed(found) if cause is not None)
+    where = ""
+    if said.largest is not None and said.ops > 1:
+        where = f" (in {said.largest.module or said.largest.name}, the largest of {said.ops:,} ops)"
+    amounts = [cause.amount if cause is not None else None for cause in found]
+    return Term(name, amounts[0], amounts[1], said.evidence + where)

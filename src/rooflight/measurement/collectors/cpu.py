@@ -1,0 +1,201 @@
+"""The collectors of a step on the CPU: time, host time of every op, memory, oneDNN's primitives, FLOP counters."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rooflight import formatting
+from rooflight.errors import CannotMeasure
+from rooflight.ledger import Value
+from rooflight.machine.resident_memory import reset_peak, resident
+from rooflight.measurement.collectors import cpu_memory, gpu_memory, onednn, perf_events
+from rooflight.measurement.collectors.plain_step import CollectorContext, only_ops, wall_time
+from rooflight.measurement.cupti.op_counters import check_repeated
+from rooflight.measurement.findings import median
+from rooflight.measurement.ranks import refuse_collectives
+from rooflight.trace.recorder import Observer
+from rooflight.trace.stage import Recording, Stage, WatchedAnotherWay
+
+_ALLOCATIONS = "torch's profiler: CPU allocations"
+
+
+def collect(context: CollectorContext) -> None:
+    """Everything that is asked for and can be measured."""
+    stage, findings = context.stage, context.findings
+    with findings.collecting("memory of the process"):
+        context.progress("memory", 0, 2)
+        findings.step.update(_resident(stage))
+    with findings.collecting("time"):
+        wall_time(context)
+    with findings.collecting("memory of every op"):
+        context.progress("memory of every op", 1, 2)
+        findings.recording = _record(context)
+    with findings.collecting("ops"):
+        findings.recording = findings.recording or only_ops(stage)
+    recording = findings.recording
+    if recording is None:
+        return  # whoever makes the ledger says why, if it still fails
+    if not context.execution.eager:
+        findings.notes.append("a compiled step on the CPU has no rows for its ops: only the whole step is measured")
+        return
+    with findings.collecting("time of every op"):
+        _host_times(context, recording)
+    with findings.collecting("oneDNN primitives"):
+        _primitives(context, recording)
+    if context.options.counters != "none":
+        with findings.collecting("FLOP counters"):
+            refuse_collectives(recording.ops)
+            _flops(context, recording)
+
+
+def _resident(stage: Stage) -> dict[str, Value]:
+    since = "during the step" if reset_peak() else "since the process began"
+    output = stage.run()
+    now = resident()
+    del output
+    less = f", less the {formatting.bytes_(stage.kept_bytes)} that rooflight keeps to restore the model from"
+    quantities = {}
+    if now.resident_bytes is not None:
+        quantities["resident_bytes"] = Value(
+            now.resident_bytes - stage.kept_bytes, f"the kernel: resident memory after a plain step{less}"
+        )
+    if now.peak_resident_bytes is not None:
+        quantities["peak_resident_bytes"] = Value(
+            now.peak_resident_bytes - stage.kept_bytes, f"the kernel: most resident memory {since}{less}"
+        )
+    return quantities
+
+
+def _record(context: CollectorContext) -> Recording:
+    stage, findings = context.stage, context.findings
+    stage.put_back()
+    if not context.execution.eager:
+        return stage.record()
+    try:
+        recording, allocations = _with_allocations(stage)
+    except WatchedAnotherWay:
+        recording, allocations = _with_allocations(stage)
+    findings.step["allocated_before_bytes"] = Value(allocations.allocated_before_bytes, f"{_ALLOCATIONS}, before")
+    findings.step["peak_allocated_bytes"] = Value(allocations.peak_allocated_bytes, f"{_ALLOCATIONS}, most at one time")
+    output_bytes = gpu_memory.output_bytes(recording.storages, block=1)
+    for index, memory in allocations.per_op().items():
+        quantities = {
+            "growth_bytes": Value(memory.growth_bytes, f"{_ALLOCATIONS}, after minus before"),
+            "allocations": Value(memory.allocations, f"{_ALLOCATIONS}, calls"),
+            "workspace_bytes": Value(
+                memory.peak_growth_bytes - max(memory.growth_bytes, 0),
+                f"{_ALLOCATIONS}, most inside the op minus what stays",
+            ),
+            "allocated_bytes": Value(memory.allocated_bytes, f"{_ALLOCATIONS}, after"),
+        }
+        if index in output_bytes:
+            quantities["output_bytes"] = output_bytes[index]
+        findings.add(index, quantities)
+    return recording
+
+
+def _with_allocations(stage: Stage) -> tuple[Recording, cpu_memory.CpuAllocations]:
+    with cpu_memory.CpuAllocations() as allocations:
+        return stage.record(allocations), allocations
+
+
+def _host_times(context: CollectorContext, recording: Recording) -> None:
+    """Each op by the clock. The first two runs only warm up: the watched step takes other paths than the plain one."""
+    runs: list[dict[int, float]] = []
+    for number in range(-2, context.options.profiled_runs):
+        context.progress("time of every op", number + 2, context.options.profiled_runs + 2)
+        context.stage.put_back()
+        timer = _OpTimer()
+        _record_again(context.stage, recording, timer)
+        if number >= 0:
+            runs.append(timer.times_s)
+    origin = f"host clock around the op, median of {len(runs)} watched steps"
+    for index in runs[0]:
+        context.findings.add(index, {"host_time_s": median([run[index] for run in runs], origin)})
+
+
+def _record_again(stage: Stage, recording: Recording, observer: Observer) -> None:
+    """One more run with something around every op; it must be the same ops."""
+    check_repeated(recording.ops, stage.record(observer).ops)
+
+
+class _OpTimer:
+    """Reads the clock right before and right after every op."""
+
+    def __init__(self) -> None:
+        self.times_s: dict[int, float] = {}
+        self._start = 0.0
+
+    def before(self, index: int) -> None:
+        self._start = time.perf_counter()
+
+    def after(self, index: int) -> None:
+        self.times_s[index] = time.perf_counter() - self._start
+
+
+def _primitives(context: CollectorContext, recording: Recording) -> None:
+    context.progress("oneDNN primitives", 0, 1)
+    context.stage.put_back()
+    with onednn.PrimitiveCollector() as primitives:
+        _record_again(context.stage, recording, _PrimitiveMarker(primitives))
+    if primitives.reason is not None:
+        raise CannotMeasure(primitives.reason)
+    context.findings.kernels = tuple(primitives.kernels())
+
+
+class _PrimitiveMarker:
+    """Tells oneDNN's list which op runs."""
+
+    def __init__(self, primitives: onednn.PrimitiveCollector) -> None:
+        self._primitives = primitives
+
+    def before(self, index: int) -> None:
+        self._primitives.mark(index)
+
+    def after(self, index: int) -> None:
+        self._primitives.mark(None)
+
+
+def _flops(context: CollectorContext, recording: Recording) -> None:
+    """One quantity at a time, so that its events need not take turns; for the whole step and for every op."""
+    stage, findings = context.stage, context.findings
+    reason = perf_events.available()
+    if reason is not None:
+        raise CannotMeasure(reason)
+    wanted = perf_events.quantities()
+    for number, quantity in enumerate(wanted):
+        context.progress("FLOP counters", number, len(wanted))
+        stage.put_back()
+        arguments = stage.fresh_arguments()
+        with perf_events.FlopCounters([quantity]) as counters:
+            before = counters.read().get(quantity)
+            stage.run(arguments)
+            after = counters.read().get(quantity)
+            scaled = ", scaled: it took turns with others" if counters.multiplexed else ""
+            origin = f"perf events: {counters.origins.get(quantity, 'floating-point instructions')}{scaled}"
+        if before is None or after is None:
+            continue  # its counter never got its turn
+        findings.step[quantity] = Value(after - before, origin)
+        stage.put_back()
+        with perf_events.FlopCounters([quantity]) as counters:
+            observer = _OpFlopReader(counters, quantity)
+            _record_again(stage, recording, observer)
+        for index, count in observer.flops.items():
+            findings.add(index, {quantity: Value(count, origin)})
+
+
+class _OpFlopReader:
+    def __init__(self, counters: Any, quantity: str) -> None:
+        self.flops: dict[int, int] = {}
+        self._counters = counters
+        self._quantity = quantity
+        self._before: int | None = None
+
+    def before(self, index: int) -> None:
+        self._before = self._counters.read().get(self._quantity)
+
+    def after(self, index: int) -> None:
+        now = self._counters.read().get(self._quantity)
+        if now is not None and self._before is not None:
+            self.flops[index] = now - self._before

@@ -1,1 +1,0 @@
-"""What can be counted on a CPU: floating-point instructions through perf events, oneDNN's primitives."""

@@ -1,0 +1,1 @@
+"""What `rooflight doctor` looks at, and what it makes of it."""

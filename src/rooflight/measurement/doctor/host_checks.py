@@ -1,0 +1,172 @@
+"""Checks of what every machine has: Python, torch, the processor and its counters, the container around it."""
+
+from __future__ import annotations
+
+from rooflight import formatting
+from rooflight.machine import Machine
+from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, ok, told
+
+_OLDEST_PYTHON = (3, 11)
+_OLDEST_TORCH = (2, 8)
+_ENOUGH_DISK_BYTES = 2 * 10**9
+_PARANOID_LIMIT = 2
+"""Up to here a process may count its own user code without a capability."""
+_PMUS = ("cpu", "cpu_core", "armv8*", "arm_*")
+
+
+def _python(subject: Subject) -> CheckOutcome:
+    version = ".".join(map(str, subject.python))
+    if subject.python < _OLDEST_PYTHON:
+        return no(f"{version}: rooflight needs 3.11 or newer", "install rooflight into a newer Python")
+    return ok(version)
+
+
+def _torch(subject: Subject) -> CheckOutcome:
+    torch = subject.torch()
+    if torch.version is None:
+        return no("not installed", "install it", "pip install 'torch>=2.8'")
+    if torch.error:
+        again = "pip install --force-reinstall torch"
+        return no(f"{torch.version} cannot be imported: {torch.error}", "install it again", again)
+    if torch.release < _OLDEST_TORCH:
+        newer = "pip install --upgrade 'torch>=2.8'"
+        return no(f"{torch.version}: rooflight needs 2.8 or newer", "install a newer one", newer)
+    if torch.hip:
+        return limited(
+            f"{torch.version}, for AMD GPUs: time and memory, no counters",
+            "counters need an NVIDIA GPU and a CUDA build of torch",
+        )
+    if torch.cuda:
+        return ok(f"{torch.version}, for CUDA {torch.cuda}")
+    if subject.has_driver():
+        return limited(
+            f"{torch.version}, for CPUs only, and this machine has an NVIDIA driver",
+            "install a CUDA build",
+            cuda_torch(subject.driver_cuda()),
+        )
+    return ok(f"{torch.version}, for CPUs")
+
+
+def cuda_torch(driver_cuda: tuple[int, int] | None) -> str:
+    """The line that installs a torch this driver can serve."""
+    wheel = "cu126"  # any driver of CUDA 12 serves it
+    for version, name in (((13, 0), "cu130"), ((12, 8), "cu128")):
+        if driver_cuda is not None and driver_cuda >= version:
+            wheel = name
+            break
+    return f"pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{wheel}"
+
+
+def _processor(subject: Subject) -> CheckOutcome:
+    machine = subject.machine
+    cores, quota = machine.usable_cores() or machine.online_cores(), machine.core_quota()
+    parts = [machine.cpu_name() or "unknown"]
+    if cores:
+        parts.append(f"{cores} core{'s' if cores > 1 else ''}")
+    if quota is not None and cores and quota < cores:
+        return limited(
+            f"{', '.join(parts)}, of which a quota allows {quota:g}: times on the CPU will jump",
+            "start the job with whole cores in place of a quota",
+            _whole_cores(machine),
+        )
+    return ok(", ".join(parts))
+
+
+def _whole_cores(machine: Machine) -> str:
+    return "docker run --cpuset-cpus=0-3 ..." if machine.container() in ("docker", "podman", "container") else ""
+
+
+def _perf_events(subject: Subject) -> CheckOutcome:
+    """One cause after the other, the most basic first: the last one is what the kernel answered when asked."""
+    machine = subject.machine
+    try:
+        reason = subject.perf_events()
+    except ModuleNotFoundError as missing:
+        reason = f"not tried: {missing.name} is missing"
+    paranoid = machine.number("/proc/sys/kernel/perf_event_paranoid")
+    if reason is None:
+        return ok("events can be counted" + (f" (perf_event_paranoid {paranoid})" if paranoid is not None else ""))
+    if paranoid is None:
+        return no("this kernel has no perf events", "use a kernel with CONFIG_PERF_EVENTS (a sandbox may hide them)")
+    if not has_pmu(machine):
+        if machine.virtual():
+            return no(
+                "a virtual machine without the processor's counters",
+                "let the hypervisor pass them on (KVM: -cpu host,pmu=on; VMware: virtualized CPU performance "
+                "counters; clouds: a bare-metal or whole-socket instance)",
+            )
+        return no("the kernel knows no counters of this processor", "use a newer kernel")
+    if paranoid > _PARANOID_LIMIT and not _may_observe(machine):
+        opened = f"sudo sysctl kernel.perf_event_paranoid={_PARANOID_LIMIT}"
+        return no(
+            f"perf_event_paranoid is {paranoid}: only administrators may count",
+            "let users count their own processes",
+            opened,
+        )
+    if machine.container() and not _may_observe(machine):
+        return no(f"{machine.container()} forbids it ({reason})", *grant(machine, "PERFMON"))
+    return told(reason)
+
+
+def has_pmu(machine: Machine) -> bool:
+    return any(machine.matches(f"/sys/bus/event_source/devices/{name}") for name in _PMUS)
+
+
+def _may_observe(machine: Machine) -> bool:
+    return machine.has_capability("PERFMON") or machine.has_capability("SYS_ADMIN")
+
+
+def grant(machine: Machine, capability: str) -> tuple[str, str]:
+    """How the container we are in is given a capability: words, and the line to type."""
+    kind = machine.container()
+    if kind == "kubernetes":
+        return f"add {capability} to the container's securityContext.capabilities.add in the pod's description", ""
+    if kind == "apptainer":
+        return "let root grant it, and start with it", f"apptainer exec --add-caps CAP_{capability} ..."
+    tool = "podman" if kind == "podman" else "docker"
+    return "start the container with that capability", f"{tool} run --cap-add={capability} ..."
+
+
+def _container(subject: Subject) -> CheckOutcome | None:
+    """Matters where something is closed that a capability would open."""
+    machine = subject.machine
+    kind = machine.container()
+    if kind is None:
+        return None
+    has = [name for name in ("SYS_ADMIN", "PERFMON") if machine.has_capability(name)]
+    if has:
+        return ok(f"{kind}, with {' and '.join(f'CAP_{name}' for name in has)}")
+    if machine.may_read_counters() is False:
+        return limited(
+            f"{kind}, without CAP_SYS_ADMIN: it cannot read the GPU's counters", *grant(machine, "SYS_ADMIN")
+        )
+    return ok(f"{kind}, without CAP_SYS_ADMIN and CAP_PERFMON")
+
+
+def _onednn(subject: Subject) -> CheckOutcome | None:
+    torch = subject.torch()
+    if not torch.usable:
+        return None
+    if torch.onednn:
+        return ok("in torch")
+    return no("this torch was built without it", "install a torch from PyPI", "pip install --force-reinstall torch")
+
+
+def _disk(subject: Subject) -> CheckOutcome:
+    free = subject.free_bytes()
+    if free < _ENOUGH_DISK_BYTES:
+        return limited(
+            f"{formatting.bytes_(free)} free for temporary files: ncu's reports and traces may not fit",
+            "free some, or choose another place",
+            "export TMPDIR=/some/larger/folder",
+        )
+    return ok(f"{formatting.bytes_(free)} free for temporary files")
+
+
+SOFTWARE = (DoctorCheck("python", "Python", _python), DoctorCheck("torch", "torch", _torch))
+PROCESSOR = (
+    DoctorCheck("cpu", "processor", _processor),
+    DoctorCheck("perf_events", "CPU counters", _perf_events),
+    DoctorCheck("onednn", "oneDNN", _onednn),
+)
+PLACE = (DoctorCheck("container", "container", _container), DoctorCheck("disk", "disk", _disk))

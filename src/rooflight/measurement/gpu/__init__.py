@@ -1,1 +1,0 @@
-"""A step on an NVIDIA GPU: its collectors, and what the allocator says."""

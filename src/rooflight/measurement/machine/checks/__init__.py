@@ -1,1 +1,0 @@
-"""What `rooflight doctor` looks at: one small function a condition, each of which stands alone."""

@@ -1,0 +1,119 @@
+"""The step that a caller means: a model by name, built here, or a live module with the inputs it is called with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from rooflight.errors import BadInput
+from rooflight.ledger import StepKind
+from rooflight.models import build
+from rooflight.models.dtypes import DTYPE_NAMES
+from rooflight.models.workload import STEPS, Task, Workload, loss_for, optimizer_for
+from rooflight.spec import StepSpec
+
+
+def workload_of(
+    spec: StepSpec,
+    model: str | nn.Module | StepSpec,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    *,
+    device: str,
+) -> Workload:
+    """The workload of a described step: built by its name, or the live module that it describes."""
+    if len(spec.batches) > 1:
+        raise BadInput(f"--batch must be one size here, got {', '.join(map(str, spec.batches))}")
+    one = spec.batches[0] if spec.batches else None
+    live = model if isinstance(model, nn.Module) else spec.model
+    if not isinstance(model, (str, nn.Module, StepSpec)):
+        raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
+    return given_workload(live, inputs, kwargs, batch=one, device=device, **spec.build)
+
+
+def given_workload(
+    model: str | nn.Module,
+    inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    *,
+    step: StepKind,
+    batch: int | None,
+    seq: int | None,
+    past: int | None,
+    dtype: str | None,
+    overrides: Mapping[str, str] | None,
+    input_shape: Any,
+    download: bool,
+    device: str,
+) -> Workload:
+    """Check that the arguments go together, and make the workload."""
+    if step not in STEPS:
+        raise BadInput(f"unknown step {step!r}; known: {', '.join(STEPS)}")
+    if isinstance(model, str):
+        return build(
+            model,
+            batch=1 if batch is None else batch,
+            seq=seq,
+            past=past,
+            dtype=dtype or "fp32",
+            step=step,
+            overrides=overrides or {},
+            input_shape=input_shape,
+            download=download,
+            device=device,
+        )
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
+    given = {"--past": past, "--dtype": dtype, "--set": overrides, "--input": input_shape}
+    if wrong := [name for name, value in given.items() if value is not None]:
+        raise BadInput(
+            f"{', '.join(wrong)}: only for a model by name; a live module is traced with the inputs you pass"
+        )
+    return live_workload(model, inputs, dict(kwargs or {}), step=step, batch=batch, seq=seq)
+
+
+def live_workload(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    step: StepKind,
+    batch: int | None = None,
+    seq: int | None = None,
+) -> Workload:
+    """A live module with the inputs it will be called with. Batch and sequence are read off them where not given."""
+    tensors = [leaf for leaf in tree_leaves((inputs, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    first = tensors[0] if tensors else None
+    is_tokens = first is not None and first.dim() == 2 and not first.is_floating_point()
+    task: Task = "language-model" if is_tokens else "features"
+    if first is not None and first.dim() == 4:
+        task = "classification"  # an image, most likely
+    parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
+    return Workload(
+        name=type(getattr(model, "_orig_mod", model)).__name__,
+        model=model,
+        args=inputs,
+        kwargs=kwargs,
+        batch=_batch(model, tensors) if batch is None else batch,
+        sequence=first.shape[1] if seq is None and first is not None and is_tokens else seq,
+        past=None,
+        step=step,
+        dtype=DTYPE_NAMES.get(parameter.dtype, "fp32") if parameter is not None else "fp32",
+        task=task,
+        loss=loss_for(task),
+        optimizer=optimizer_for(task),
+        seq=seq,
+        live=True,
+    )
+
+
+def _batch(model: nn.Module, tensors: list[torch.Tensor]) -> int | None:
+    """The first dimension of the inputs, if they agree on it; `None` if they do not say."""
+    if isinstance(model, nn.RNNBase) and not model.batch_first and tensors and tensors[0].dim() == 3:
+        return tensors[0].shape[1]
+    sizes = {tensor.shape[0] for tensor in tensors}
+    return sizes.pop() if len(sizes) == 1 else None

@@ -1,0 +1,153 @@
+"""What a kernel has to do, in the few numbers its time depends on: the language that calibration and prediction share.
+
+An op is one task or several: a convolution with a bias is a convolution and a broadcast addition. Calibration times
+tasks of its own choosing; prediction asks for the time of those a model has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.ledger import DTYPE_BYTES, Tensor
+
+
+class Task(NamedTuple):
+    """One piece of work: its family, the precision it runs in, and the numbers that the family names."""
+
+    family: str
+    """One of `rooflight.ops.kernel_task.FAMILIES`."""
+    precision: str
+    """Such as bf16; an op's own is `op.precision`."""
+    numbers: tuple[int, ...]
+    """In the order in which the family names them."""
+
+    @classmethod
+    def of(cls, family: str, precision: str, **numbers: int) -> Task:
+        """A task with its numbers by their names: `Task.of("gemm", "bf16", m=64, n=512, k=16)`. No batch, no groups, no
+        dilation, nothing transposed, no bias, no causal mask and not channels_last, unless told."""
+        names = FAMILIES.get(family)
+        if names is None:
+            raise ValueError(f"no family of tasks is called {family!r}: there are {', '.join(FAMILIES)}")
+        told = _UNLESS_TOLD | numbers
+        if not set(numbers) <= set(names) <= set(told):
+            raise ValueError(f"a task of {family} has the numbers {', '.join(names)}, not {', '.join(numbers)}")
+        return cls(family, precision, tuple(told[name] for name in names))
+
+
+_UNLESS_TOLD = {
+    "batch": 1,
+    "groups": 1,
+    "dilation": 1,
+    "a_transposed": 0,
+    "b_transposed": 0,
+    "bias": 0,
+    "causal": 0,
+    "channels_last": 0,
+}
+
+CONVOLUTION = ("n", "c", "h", "w", "k", "r", "s", "stride", "pad", "dilation", "groups", "channels_last")
+OUTPUT = ("p", "q")
+"""Height and width of the output: what a convolution has after its other numbers where strides or paddings differ by
+side. Else they follow from these, and it is the same task as one that was timed or recorded."""
+_ATTENTION = ("batch", "heads", "heads_kv", "length_q", "length_kv", "head_dim", "causal", "bias")
+_ELEMENTS = ("elements", "bytes_read", "bytes_written")
+_ROWS = ("rows", "columns")
+_CHANNELS = ("n", "c", "pixels", "channels_last")
+_POOL = ("planes", "h", "w", "kernel", "stride", "out_pixels", "channels_last")
+_LISTS = ("tensors", "elements", "bytes_read", "bytes_written")
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "gemm": ("batch", "m", "n", "k", "a_transposed", "b_transposed", "bias"),
+    "conv-forward": CONVOLUTION,
+    "conv-dgrad": CONVOLUTION,
+    "conv-wgrad": CONVOLUTION,
+    **{
+        f"attention-{kernel}-{way}": _ATTENTION
+        for kernel in ("cudnn", "flash", "efficient")
+        for way in ("forward", "backward")
+    },
+    "plain": _ELEMENTS,
+    "cast": _ELEMENTS,
+    "math": _ELEMENTS,
+    "broadcast": _ELEMENTS,
+    "strided": (*_ELEMENTS, "run"),
+    "dropout": _ELEMENTS,
+    "cat": ("tensors", *_ELEMENTS, "largest", "contiguous", "run"),
+    "reduce": ("kept", "reduced", "innermost"),
+    "softmax-forward": _ROWS,
+    "softmax-backward": _ROWS,
+    "layer-norm-forward": _ROWS,
+    "layer-norm-backward": _ROWS,
+    "group-norm-forward": ("rows", "columns"),
+    "group-norm-backward": ("rows", "columns"),
+    **{f"batch-norm-{kind}-{way}": _CHANNELS for kind in ("cudnn", "native") for way in ("train", "eval", "backward")},
+    "embedding-forward": _ROWS,
+    "embedding-backward": ("rows", "columns", "vocabulary"),
+    "max-pool-forward": _POOL,
+    "max-pool-backward": _POOL,
+    "avg-pool-forward": _POOL,
+    "avg-pool-backward": _POOL,
+    "foreach": _LISTS,
+    "fused-sgd": _LISTS,
+    "fused-adam": _LISTS,
+}
+"""What the numbers of each family mean, in their order. `run`: elements that lie side by side on both sides of a copy;
+`innermost`: the reduced axis is the one whose elements lie side by side; `largest`: elements of the largest input."""
+
+Numbers = TypeVar("Numbers", np.int64, np.float64)
+
+
+def rows_of(tasks: Sequence[Task], kind: type[Numbers]) -> npt.NDArray[Numbers]:
+    """One row a task of a family. Where one convolution tells the sides of its output, all do."""
+    if len({len(task.numbers) for task in tasks}) <= 1:
+        return np.array([task.numbers for task in tasks], dtype=kind)
+    return np.concatenate([with_output(np.array([task.numbers], dtype=kind)) for task in tasks])
+
+
+def with_output(convolutions: npt.NDArray[Numbers]) -> npt.NDArray[Numbers]:
+    """Rows of a convolution's numbers, all of them followed by the sides of the output."""
+    if convolutions.shape[1] > len(CONVOLUTION):
+        return convolutions
+    _, _, h, w, _, r, s, stride, pad, dilation, _, _ = convolutions.T
+    stride = np.maximum(stride, 1)
+    p, q = (np.maximum(side_of(side, kernel, stride, pad, dilation), 1) for side, kernel in ((h, r), (w, s)))
+    return np.column_stack([convolutions, p, q])
+
+
+def side_of(side: Any, kernel: Any, stride: Any, pad: Any, dilation: Any) -> Any:
+    """Of the output, from the same side of input and kernel; numbers or columns of them."""
+    return (side + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def precision_of(dtype: str) -> str:
+    """The precision that calibration knows memory-bound work of this dtype by: what counts is the width."""
+    return "bf16" if DTYPE_BYTES[dtype] <= 2 else "fp32"
+
+
+def plain_task(elements: int, bytes_read: int, bytes_written: int, dtype: str) -> Task:
+    return Task("plain", precision_of(dtype), (max(1, elements), bytes_read, bytes_written))
+
+
+def broadcast_task(tensor: Tensor) -> Task:
+    """One value for every channel added to a tensor in place."""
+    return Task("broadcast", precision_of(tensor.dtype), (max(1, tensor.numel), tensor.nbytes, tensor.nbytes))
+
+
+def strided_task(elements: int, dtype: str, run: int) -> Task:
+    nbytes = elements * DTYPE_BYTES[dtype]
+    return Task("strided", precision_of(dtype), (max(1, elements), nbytes, nbytes, max(1, run)))
+
+
+def reduce_task(dtype: str, *, kept: int, reduced: int, innermost: bool) -> Task:
+    return Task("reduce", precision_of(dtype), (kept, max(1, reduced), int(innermost)))
+
+
+def row_sizes(tensor: Tensor, row: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of a tensor taken as rows of this shape."""
+    columns = max(1, math.prod(row))
+    return max(1, tensor.numel // columns), columns

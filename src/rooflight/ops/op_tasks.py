@@ -1,0 +1,32 @@
+"""From an op of the ledger to the tasks that calibration has timed the like of."""
+
+from __future__ import annotations
+
+from rooflight.ledger import Op
+from rooflight.ops.kernel_task import Task
+from rooflight.ops.matmul import any_matrix_work
+from rooflight.ops.optimizers import is_over_lists, list_tasks
+from rooflight.ops.pointwise import elementwise_tasks
+from rooflight.ops.registry import NEVER_TIMED, TASKS, applied
+
+
+def tasks_of(op: Op) -> list[Task]:
+    """What the device has to do for an op: nothing for a view."""
+    if op.kind != "compute":
+        return []
+    return applied("task", TASKS.find(op) or _usual_tasks, op)
+
+
+def _usual_tasks(op: Op) -> list[Task]:
+    """Of an op that has none of its own."""
+    if is_over_lists(op):
+        return list_tasks(op)
+    return any_matrix_work(op) or elementwise_tasks(op)
+
+
+def is_guess(op: Op) -> bool:
+    """Are the op's tasks those of something simpler, because nothing like it is calibrated? A recurrent layer is one
+    large product then, a sort one pass over its bytes: the least it can take, and often far too little."""
+    if op.kind != "compute" or TASKS.find(op) is not None:
+        return False
+    return op.cost is None or op.packet in NEVER_TIMED

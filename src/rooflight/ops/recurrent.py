@@ -1,0 +1,221 @@
+"""Recurrent layers as cuDNN runs them: all layers, directions and time steps in one op.
+
+A cell with G gates (RNN 1, GRU 3, LSTM 4), input size I and hidden size H multiplies x by [G*H, I] and h by [G*H, H]
+at each step; a projection of size P makes h smaller and adds H*P. Pointwise work per cell element, a sigmoid being 4
+operations (negate, exp, add, divide): LSTM 3 sigmoids, 2 tanh, 3 products, 1 sum; GRU 2 sigmoids, 1 tanh, 3 products,
+1 difference, 1 sum; RNN 1; and the G sums of the two products.
+
+How torch's layers become these ops on tensors without data is in `trace/dispatch`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflight.ledger import Op, Tensor
+from rooflight.ops.registry import Work, aten, formula, never_timed, result_bytes, workspace
+from rooflight.ops.rounding import round_up
+from rooflight.ops.tensor_layout import bytes_of_elements
+from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases
+
+_GATES = {0: 1, 1: 1, 2: 4, 3: 3}
+_POINTWISE = {0: 1 + 1, 1: 1 + 1, 2: 3 * 4 + 2 + 3 + 1 + 4, 3: 2 * 4 + 1 + 3 + 1 + 1 + 3}
+
+
+def _weight_products(op: Op) -> int:
+    """Elements of all weight matrices: each is met once per time step and sample."""
+    return sum(weight.numel for weight in op.tensors("weight") if len(weight.shape) == 2)
+
+
+def _samples(op: Op, data: Tensor) -> int:
+    """Time steps times batch: the rows of the data, packed or not."""
+    return data.numel // data.shape[-1]
+
+
+def _work(op: Op, *, passes: int) -> Work:
+    mode = op.ints("mode")[0]
+    hidden, layers = op.ints("hidden_size")[0], op.ints("num_layers")[0]
+    directions = 2 if op.args.get("bidirectional") else 1
+    where = {
+        "P": passes,
+        "T": _samples(op, op.tensor("input")),
+        "W": _weight_products(op),
+        "L": layers,
+        "D": directions,
+        "H": hidden,
+        "c": _POINTWISE[mode],
+    }
+    scale = "P * " if passes > 1 else ""
+    return Work(
+        macs=f"{scale}T * W",
+        other=f"{scale}c * T * L * D * H",
+        where=where,
+        note=f"W = elements of all weight matrices ({_GATES[mode]} gates), T = time steps x batch",
+    )
+
+
+@formula("aten::_cudnn_rnn", "aten::miopen_rnn")
+def cudnn_rnn(op: Op) -> Work:
+    return _work(op, passes=1)
+
+
+# Like a linear layer: the gradient of the data, which cuDNN always makes, and that of the weights if it is asked for,
+# each as much as forward.
+@formula("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
+def cudnn_rnn_backward(op: Op) -> Work:
+    mask = op.args.get("output_mask")
+    return _work(op, passes=1 + (not isinstance(mask, list) or bool(mask[3])))
+
+
+# One layer and direction on a CPU: weight0 [G*H, I], weight1 [G*H, H].
+@formula("aten::mkldnn_rnn_layer")
+def mkldnn_rnn_layer(op: Op) -> Work:
+    data = op.tensor("input")
+    products = op.tensor("weight0").numel + op.tensor("weight1").numel
+    hidden = op.ints("hidden_size")[0]
+    return Work(
+        macs="T * W",
+        other="c * T * H",
+        where={"T": _samples(op, data), "W": products, "H": hidden, "c": _POINTWISE[op.ints("mode")[0]]},
+    )
+
+
+# The pointwise part of one LSTM step: gates [B, 4H] have been multiplied out before.
+@formula("aten::_thnn_fused_lstm_cell")
+def fused_lstm_cell(op: Op) -> Work:
+    return Work(other="c * n", where={"c": _POINTWISE[2], "n": op.tensor("cx").numel})
+
+
+# --- kernel tasks
+
+never_timed(*aten("_cudnn_rnn _cudnn_rnn_backward miopen_rnn miopen_rnn_backward mkldnn_rnn_layer"))
+
+# --- workspaces
+#
+# What training keeps for backward (the reserve) is exact. The workspace is a fit: a fixed part for each layer, the
+# weights once more, and rows for every step and every sample. cuDNN changes its algorithm with batch and length; where
+# it does, the fit is off by up to a third (LSTM, GRU), and for plain RNNs in fp32 it can be less than half of what it
+# really is.
+
+_EACH_LAYER = 8 * 1024**2
+_FIXED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _RecurrentCell:
+    kept: int
+    """Rows of the reserve, in hidden sizes, for every layer, step and sample."""
+    steps: int
+    """Rows of the workspace for every step and sample, beside the input's."""
+    samples: int
+    """Rows of the workspace for every layer and sample."""
+
+
+_TANH = _RecurrentCell(1, 4, 5)
+_CELLS = {0: _TANH, 1: _TANH, 2: _RecurrentCell(5, 5, 10), 3: _RecurrentCell(6, 4, 5)}
+"""By cuDNN's mode: RNN with relu, with tanh, LSTM, GRU."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RecurrentLayers:
+    cell: _RecurrentCell
+    steps: int
+    samples: int
+    inputs: int
+    hidden: int
+    projected: int
+    layers: int
+    directions: int
+    itemsize: int
+    drops: bool
+
+    @property
+    def hidden_row(self) -> int:
+        """Bytes of one hidden state for every sample."""
+        return self.samples * self.hidden * self.itemsize
+
+
+def _layers(op: Op) -> _RecurrentLayers:
+    data = op.tensor("input")
+    first, second = data.shape[0], data.shape[1] if len(data.shape) > 2 else 1
+    lengths = op.ints("batch_sizes")
+    if lengths:  # packed sequences: their data is (all steps of all samples, inputs)
+        steps, samples = len(lengths), max(lengths)
+    else:
+        steps, samples = (second, first) if op.args.get("batch_first") is True else (first, second)
+    layers = op.ints("num_layers")[0]
+    return _RecurrentLayers(
+        cell=_CELLS[op.ints("mode")[0]],
+        steps=steps,
+        samples=samples,
+        inputs=data.shape[-1],
+        hidden=op.ints("hidden_size")[0],
+        projected=op.ints("proj_size", (0,))[0],
+        layers=layers,
+        directions=2 if op.args.get("bidirectional") is True else 1,
+        itemsize=data.itemsize,
+        drops=bool(op.args.get("dropout")) and layers > 1,
+    )
+
+
+def _weights(op: Op) -> int:
+    return sum(bytes_of_elements(tensor) for tensor in op.tensors("weight") if len(tensor.shape) > 1)
+
+
+def _workspace(op: Op) -> int:
+    of = _layers(op)
+    by_step = of.steps * of.samples * (of.inputs + of.cell.steps * of.directions * of.hidden) * of.itemsize
+    by_sample = of.layers * of.directions * of.cell.samples * of.hidden_row
+    dropped = of.steps * of.directions * of.hidden_row if of.drops else 0
+    fixed = of.layers * of.directions * _EACH_LAYER + _FIXED + 8 * of.samples
+    return fixed + _weights(op) + by_step + by_sample + dropped
+
+
+def _reserve(op: Op) -> int:
+    of = _layers(op)
+    rows = of.cell.kept * of.layers + of.layers - 1
+    elements = of.steps * of.samples * of.directions * of.hidden * rows
+    if of.projected:  # the cell's state before projection as well
+        elements += of.steps * of.samples * of.directions * of.layers * (of.hidden + of.projected)
+    bits = of.steps * of.samples * of.directions * of.hidden * (of.layers - 1) if of.drops else 0
+    return _FIXED + round_up(elements * of.itemsize, 32) + round_up(bits // 8, 32)
+
+
+def _turned(op: Op) -> tuple[int, ...]:
+    """cuDNN takes time first: a copy of what has the batch first."""
+    data = op.tensor("input")
+    return (bytes_of_elements(data),) if op.args.get("batch_first") is True else ()
+
+
+@workspace("aten::_cudnn_rnn")
+def cudnn_rnn_workspace(op: Op, chip: Chip) -> WorkspacePhases:
+    return (WorkspacePhase(len(op.outputs), (*_turned(op), _workspace(op))),)
+
+
+@workspace("aten::_cudnn_rnn_backward")
+def cudnn_rnn_backward_workspace(op: Op, chip: Chip) -> WorkspacePhases:
+    """First the gradients of data and hidden state, then those of the weights; zeros stand in for missing gradients."""
+    states: list[Tensor] = [op.tensor("hx")]
+    if op.has("cx"):
+        states.append(op.tensor("cx"))
+    zeros = [
+        bytes_of_elements(state)
+        for state, name in zip(states, ("grad_hy", "grad_cy"), strict=False)
+        if not op.has(name)
+    ]
+    held = (*zeros, _workspace(op))
+    return (WorkspacePhase(len(op.outputs), held),)
+
+
+@result_bytes("aten::_cudnn_rnn")
+def cudnn_rnn_results(op: Op, chip: Chip) -> dict[int, int]:
+    sizes = {3: _reserve(op) if op.args.get("train") is True else 0}
+    if not op.has("weight_buf"):  # the weights did not lie side by side: now they do
+        sizes[4] = sum(bytes_of_elements(tensor) for tensor in op.tensors("weight"))
+    return sizes
+
+
+@result_bytes("aten::_cudnn_init_dropout_state")
+def dropout_state_results(op: Op, chip: Chip) -> dict[int, int]:
+    """A random state of 24 bytes for every thread the device runs at once."""
+    return {0: chip.sms * chip.threads_per_sm * 24}

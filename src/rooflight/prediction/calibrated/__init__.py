@@ -1,0 +1,1 @@
+"""Seconds of ops on a device that was calibrated."""

@@ -1,0 +1,323 @@
+"""`predict`: the step of a run on many GPUs, whatever the mixture of data, tensor and pipeline parallelism.
+
+Tensor parallelism shortens ops and makes the GPU wait between them; a pipeline runs stages of those ops for one
+micro-batch after the other; data parallel ranks then add up their gradients while the last micro-batch's backward runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from rooflight import summary
+from rooflight.errors import BadInput
+from rooflight.hardware.device import Device
+from rooflight.ledger import Phase
+from rooflight.parallel.blocks import Model, is_attention, model_of
+from rooflight.parallel.fabric import Fabric
+from rooflight.parallel.gradients import Bucket, buckets, gradients_of
+from rooflight.parallel.layout import Layout, ParallelOptions, Recompute
+from rooflight.parallel.state_memory import ModelStates, per_gpu, states_of
+from rooflight.prediction.cluster import pipeline, tensor
+from rooflight.prediction.cluster.communication import Transfer, all_reduce
+from rooflight.prediction.cluster.data_parallel import bucket_words, ddp, fsdp, sent, zero
+from rooflight.prediction.cluster.step import Exchange, ParallelOutcome, Retime, StepAt, TimedStep, exchange
+
+
+@dataclass(frozen=True)
+class ParallelStep:
+    """The step of one GPU among many, what it waits for, and what was assumed."""
+
+    layout: Layout
+    batch: int
+    """Samples of one replica in a step."""
+    micro_batches: int
+    time_s: float
+    compute_s: float
+    """The same work of this GPU with no communication and no bubble."""
+    bubble_s: float
+    host_wait_s: float
+    """The part of `compute_s` that a host which needs no time would save."""
+    kernel_s: dict[Phase, float]
+    """In which this GPU's kernels run, over all its micro-batches; of a pipeline, the slowest stage's."""
+    host_s: float
+    """In which its host launches them."""
+    exchanges: tuple[Exchange, ...]
+    parameters: int
+    """Of the model, once: a replica is no second model."""
+    memory: ModelStates
+    """Parameters, gradients and optimizer state on the fullest GPU."""
+    gradient_bytes: float
+    """What data parallel ranks have to add up: the gradients of one rank's weights."""
+    tokens: int | None
+    """A replica's tokens in a step."""
+    origin: str
+    """What one GPU's seconds come from."""
+    assumptions: tuple[str, ...]
+
+    @property
+    def global_batch(self) -> int:
+        return self.batch * self.layout.data
+
+    @property
+    def communication_s(self) -> float:
+        """All transfers of one GPU, hidden or not."""
+        return sum(row.time_s for row in self.exchanges)
+
+    @property
+    def exposed_s(self) -> float:
+        """What the step is longer by for communication."""
+        rest = self.time_s - self.compute_s - self.bubble_s
+        return rest if rest > _ROUNDING * self.time_s else 0.0
+
+    @property
+    def throughput(self) -> float:
+        """Samples a second, all GPUs together."""
+        return self.global_batch / self.time_s
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        return None if self.tokens is None else self.tokens * self.layout.data / self.time_s
+
+
+def predict(
+    step_at: StepAt,
+    layout: Layout,
+    fabric: Fabric,
+    *,
+    batch: int,
+    device: Device,
+    options: ParallelOptions | None = None,
+    retime: Retime | None = None,
+) -> ParallelStep:
+    """The step of this layout. `batch` is a replica's: the global batch is `batch x layout.data`.
+
+    `step_at(b)` gives one GPU's step at a batch of b samples; it is asked once, for a micro-batch. `retime(op)`, where
+    given, times the smaller matmuls of tensor parallelism.
+    """
+    options = options or ParallelOptions()
+    _check(layout, options, batch)
+    count = pipeline.micro_batches_for(batch, layout.pipeline, options.micro_batches)
+    step = step_at(batch // count)
+    model = model_of(step.ledger)
+    tensor.check(model, layout.tensor)
+    if layout.pipeline > 1:
+        pipeline.check(model, layout, interleave=options.interleave)
+    divided = tensor.divide(
+        step,
+        model,
+        layout.tensor_group,
+        fabric,
+        sms=int(device.sms.value),
+        sequence=options.sequence_parallel,
+        overlap=options.overlap,
+        retime=retime,
+    )
+    repeated = _recomputed(divided.step, model, options.recompute)
+    work = _RankWork(
+        _with_recompute(divided.step, repeated), model, layout, options, batch, count, divided.weight_share
+    )
+    outcome, _, stage_share = _run(work, fabric)
+    compute_s, bubble_s = _computing(work, fabric)
+    unhosted = replace(work, step=replace(work.step, host_s=[0.0] * len(work.step.host_s)))
+    host_wait_s = max(compute_s - _computing(unhosted, fabric)[0], 0.0) if any(work.step.host_s) else 0.0
+    again = {index for ops in repeated.values() for index in ops}
+    rows = (*tensor.exchanges(divided, again=again, times=count), *outcome.exchanges)
+    states, tokens = states_of(step.ledger), summary.tokens(step.ledger)
+    held = states.share(divided.weight_share * stage_share)
+    memory = per_gpu(held, layout.mode, layout.data)
+    words = (
+        *fabric.assumptions(nodes=layout.nodes),
+        *(_in_words(row) for row in rows),
+        *divided.assumptions,
+        *outcome.assumptions,
+        *_RECOMPUTE_WORDS[options.recompute],
+        *((_APART,) if layout.pipeline > 1 else ()),
+        *(("every GPU is as fast as every other",) if layout.gpus > 1 else ()),
+    )
+    return ParallelStep(
+        layout,
+        batch,
+        count,
+        outcome.time_s,
+        compute_s,
+        bubble_s,
+        host_wait_s,
+        *_own(work),
+        rows,
+        states.parameters,
+        memory,
+        held.gradient_bytes,
+        None if tokens is None else tokens * count,
+        step.origin,
+        words,
+    )
+
+
+def _check(layout: Layout, options: ParallelOptions, batch: int) -> None:
+    if batch < 1:
+        raise BadInput(f"a batch of {batch}: every replica needs at least 1 sample")
+    if layout.mode != "ddp" and layout.tensor * layout.pipeline > 1:
+        raise BadInput(f"{layout.mode} together with tensor or pipeline parallelism is not modelled: use ddp with them")
+    if layout.mode != "ddp" and (options.micro_batches or 1) > 1:
+        raise BadInput(f"{layout.mode} with several micro-batches is not modelled: leave --micro-batches out")
+    if options.interleave < 1 or (options.interleave > 1 and layout.pipeline == 1):
+        raise BadInput(f"{options.interleave} interleaved chunks need a pipeline: use pp, or leave interleaving out")
+
+
+_ROUNDING = 1e-12
+_APART = "a step begins when the last one is over in all stages: the host has no head start, as it has without them"
+_RECOMPUTE_WORDS: dict[Recompute, tuple[str, ...]] = {
+    "none": (),
+    "selective": ("attention is computed again in backward (selective recomputation)",),
+    "full": ("every block is computed again in backward (full recomputation)",),
+}
+
+
+def _in_words(row: Exchange) -> str:
+    each = row.nbytes / row.calls
+    size = f"{each / 1e6:.3g} MB" if each >= 1e6 else f"{each / 1e3:.3g} kB"
+    count = f"{row.calls:,} messages, {size} on average" if row.calls > 1 else f"one message of {size}"
+    return f"{row.what}: {count}, {row.how}"
+
+
+def _recomputed(step: TimedStep, model: Model, what: Recompute) -> dict[int, tuple[int, ...]]:
+    """By the op of backward that has to wait for them: the forward ops that run again."""
+    if what == "none":
+        return {}
+    found = {}
+    units = [model.units[number] for number in model.blocks] or list(model.units)
+    for unit in units:
+        ops = unit.forward
+        if what == "selective":
+            attention = [place for place, index in enumerate(ops) if is_attention(step.ledger.ops[index])]
+            ops = ops[attention[0] : attention[-1] + 1] if attention else ()
+        if unit.backward and ops:
+            found[unit.backward[0]] = ops
+    return found
+
+
+def _with_recompute(step: TimedStep, repeated: dict[int, tuple[int, ...]]) -> TimedStep:
+    """The time of ops that run again is added to the op that needs them."""
+    gpu_s, host_s, wait_s = list(step.gpu_s), list(step.host_s), list(step.wait_s)
+    for place, ops in repeated.items():
+        gpu_s[place] += sum(step.gpu_s[index] for index in ops)
+        host_s[place] += sum(step.host_s[index] for index in ops)
+        if wait_s:
+            wait_s[place] += sum(step.wait_s[index] for index in ops)
+    return replace(step, gpu_s=gpu_s, host_s=host_s, wait_s=wait_s)
+
+
+@dataclass(frozen=True)
+class _RankWork:
+    """One rank's step of a micro-batch, and the run it is part of."""
+
+    step: TimedStep
+    model: Model
+    layout: Layout
+    options: ParallelOptions
+    batch: int
+    count: int
+    """Micro-batches."""
+    weight_share: float
+
+    @cached_property
+    def stages(self) -> list[pipeline.PipelineStage]:
+        return pipeline.stages_of(self.step, self.model, self.layout.pipeline)
+
+
+def _own(work: _RankWork) -> tuple[dict[Phase, float], float]:
+    """Seconds of one GPU's kernels by phase, and of its host, over all micro-batches; of a pipeline, the slowest
+    stage's. A host launches as many kernels where they are smaller."""
+    step, ops, update = work.step, work.step.phases, 1.0
+    if work.layout.pipeline > 1:
+        slowest = max(work.stages, key=lambda stage: work.count * stage.turn_s + stage.optimizer_s)
+        units = [work.model.units[number] for number in slowest.units]
+        forward = tuple(index for unit in units for index in unit.forward)
+        backward = tuple(index for unit in units for index in unit.backward)
+        ops, update = {**ops, "forward": forward, "backward": backward}, slowest.weight_share
+    times: dict[Phase, float] = {"forward": work.count, "backward": work.count, "optimizer": update}
+    host_s = sum(times[phase] * sum(step.host_s[index] for index in ops[phase]) for phase in times)
+    if work.layout.mode != "ddp":
+        times["optimizer"] /= work.layout.data
+    return {phase: often * step.kernel_s(ops[phase]) for phase, often in times.items()}, host_s
+
+
+def _computing(work: _RankWork, fabric: Fabric) -> tuple[float, float]:
+    """The step with no communication, less its bubble; and the bubble."""
+    quiet = replace(work, step=replace(work.step, wait_s=()))
+    silent, bubble_s, _ = _run(quiet, fabric.without_cost())
+    compute_s = silent.time_s - bubble_s
+    if work.layout.pipeline > 1:
+        # A stage with many weights updates them while others still pass the last micro-batch back.
+        compute_s = max(compute_s, *(work.count * stage.turn_s + stage.optimizer_s for stage in quiet.stages))
+    return compute_s, silent.time_s - compute_s
+
+
+def _run(work: _RankWork, fabric: Fabric) -> tuple[ParallelOutcome, float, float]:
+    """Time and exchanges, bubble, and the largest part of the weights that a pipeline stage has."""
+    if work.layout.pipeline > 1:
+        return _pipeline(work, fabric)
+    step, group, options = work.step, work.layout.data_group, work.options
+    caps = {"first_bytes": options.first_bucket_bytes, "cap_bytes": options.bucket_bytes}
+    if work.layout.mode in ("zero3", "fsdp"):
+        return fsdp(step, work.model, group, fabric, prefetch=options.overlap), 0.0, 1.0
+    if work.layout.mode in ("zero1", "zero2"):
+        return zero(step, group, fabric, overlap=options.overlap, **caps), 0.0, 1.0
+    found = ddp(step, group, fabric, overlap=options.overlap, share=work.weight_share, passes=work.count, **caps)
+    if work.count > 1:
+        said = f"{work.count} micro-batches of {work.batch // work.count}, gradients sent after the last"
+        found = replace(found, assumptions=(*found.assumptions, said))
+    return found, 0.0, 1.0
+
+
+def _pipeline(work: _RankWork, fabric: Fabric) -> tuple[ParallelOutcome, float, float]:
+    layout, options = work.layout, work.options
+    stages = work.stages
+    transfer, nbytes = pipeline.transfer_between(work.model, layout, fabric, sequence=options.sequence_parallel)
+    plan = pipeline.schedule(stages, work.count, transfer, interleave=options.interleave)
+    found = [_stage_buckets(work, stage) for stage in stages]
+    sends = [[all_reduce(bucket.nbytes, layout.data_group, fabric) for bucket in row] for row in found]
+    time_s, left = 0.0, 0.0
+    for stage, row, transfers in zip(stages, found, sends, strict=True):
+        # A stage is done with its last micro-batch while those before it still have their backward to do.
+        finished = plan.time_s - left / options.interleave
+        time_s = max(time_s, finished + _exposed(work, stage, row, transfers) + stage.optimizer_s)
+        left += stage.backward_s
+    most = max(range(len(stages)), key=lambda i: sum(bucket.nbytes for bucket in found[i]))
+    rows = exchange("activations, stage to stage", [nbytes] * plan.transfers, [transfer] * plan.transfers)
+    rows += exchange("gradients, all-reduce", [bucket.nbytes for bucket in found[most]], sends[most])
+    words = pipeline.words(
+        work.model,
+        layout,
+        stages,
+        work.count,
+        batch=work.batch,
+        interleave=options.interleave,
+        asked=options.micro_batches is not None,
+    )
+    words += bucket_words(
+        found[most],
+        layout.data_group,
+        overlap=options.overlap,
+        first_bytes=options.first_bucket_bytes,
+        cap_bytes=options.bucket_bytes,
+    )
+    return ParallelOutcome(time_s, rows, words), plan.bubble_s, max(stage.weight_share for stage in stages)
+
+
+def _stage_buckets(work: _RankWork, stage: pipeline.PipelineStage) -> list[Bucket]:
+    ops = {index for number in stage.units for index in work.model.units[number].backward}
+    own = [g for g in gradients_of(work.step.ledger, share=work.weight_share) if g.ready in ops]
+    return buckets(own, first_bytes=work.options.first_bucket_bytes, cap_bytes=work.options.bucket_bytes)
+
+
+def _exposed(
+    work: _RankWork, stage: pipeline.PipelineStage, found: Sequence[Bucket], transfers: Sequence[Transfer]
+) -> float:
+    """What the stage's gradients take longer than its last backward."""
+    clocks = work.step.clocks()
+    clocks.run(sorted(index for number in stage.units for index in work.model.units[number].backward))
+    start = 0.0 if work.options.overlap else clocks.now_s
+    return max(sent(found, transfers, clocks.ends, after_s=start) - clocks.now_s, 0.0) if found else 0.0

@@ -1,0 +1,174 @@
+"""Tensor parallelism after Megatron-LM: matmuls and attention divided between ranks that share every layer.
+
+Each branch of a block (attention, MLP) ends with the sum of what the ranks made of it: an all-reduce of the block's
+output in forward, another of its input's gradient in backward. Forward waits for them; in backward Megatron-LM runs
+the weight's gradient meanwhile. With sequence parallelism (Korthikanti et al. 2022) the sum is a reduce-scatter and an
+all-gather, as much to move, and what lies between the branches is divided too.
+
+A matmul that is cut has fewer tiles, and the last round of tiles over the SMs is as long as a full one: cut by 8, a
+matmul of 8.1 rounds takes 2 of its 9, not 1.1. That, with the best of a few tiles, is the loss of efficiency here,
+unless `retime` knows better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from rooflight.errors import BadInput
+from rooflight.ledger import Ledger
+from rooflight.parallel.blocks import Model, is_attention
+from rooflight.parallel.fabric import Fabric, RankGroup
+from rooflight.parallel.tensor_split import SHORTEST_KERNEL_S, TensorCut, cut_gemm, cut_op, gemm_of, tensor_cut_of
+from rooflight.prediction.cluster.communication import Transfer, all_gather, all_reduce, reduce_scatter
+from rooflight.prediction.cluster.step import Exchange, Retime, TimedStep, exchange
+
+
+class SumMessage(NamedTuple):
+    """A sum over the ranks, and the op after which it is made."""
+
+    op: int
+    nbytes: float
+    transfer: Transfer
+
+
+@dataclass(frozen=True)
+class DividedStep:
+    """One rank's step: shorter ops, and communication that the GPU waits for."""
+
+    step: TimedStep
+    messages: tuple[SumMessage, ...]
+    assumptions: tuple[str, ...]
+    weight_share: float
+    """The part of the model's weights that one rank holds."""
+
+
+def check(model: Model, ranks: int) -> None:
+    """One line for a model that cannot be divided so."""
+    if ranks == 1:
+        return
+    if not model.blocks:
+        raise BadInput("tensor parallelism needs repeated transformer blocks, and this model has none: use ddp or fsdp")
+    if model.heads is not None and model.heads % ranks:
+        fitting = [n for n in range(2, model.heads + 1) if model.heads % n == 0]
+        raise BadInput(
+            f"{model.heads} attention heads cannot be shared by {ranks} tensor parallel ranks: "
+            f"use {', '.join(map(str, fitting)) or '1'}"
+        )
+
+
+def divide(
+    step: TimedStep,
+    model: Model,
+    group: RankGroup,
+    fabric: Fabric,
+    *,
+    sms: int,
+    sequence: bool = False,
+    overlap: bool = True,
+    retime: Retime | None = None,
+) -> DividedStep:
+    """The step of one of `group.ranks` ranks."""
+    ranks, ledger = group.ranks, step.ledger
+    if ranks == 1:
+        return DividedStep(step, (), (), 1.0)
+    check(model, ranks)
+    parts = tensor_cut_of(ledger, model)
+    share = _weight_share(ledger, parts, ranks)
+    gpu_s = [
+        _seconds(step, parts, index, ranks, sms=sms, sequence=sequence, retime=retime)
+        if op.phase != "optimizer"
+        else step.gpu_s[index] * share
+        for index, op in enumerate(ledger.ops)
+    ]
+    messages = _messages(model, parts, group, fabric, sequence=sequence)
+    wait_s = [0.0] * len(ledger.ops)
+    hiding = dict(parts.sums_backward) if overlap else {}
+    for index, _, transfer in messages:
+        wait_s[index] += max(transfer.time_s - sum(gpu_s[i] for i in hiding.get(index, ())), 0.0)
+    words = _words(parts, group, sequence=sequence, overlap=overlap, retime=retime)
+    return DividedStep(replace(step, gpu_s=tuple(gpu_s), wait_s=tuple(wait_s)), messages, words, share)
+
+
+def exchanges(divided: DividedStep, *, again: Collection[int], times: int) -> tuple[Exchange, ...]:
+    """All sums of a step of `times` micro-batches; those after the ops in `again` happen twice."""
+    sent = [message for message in divided.messages for _ in range(2 if message.op in again else 1)] * times
+    sizes, transfers = [message.nbytes for message in sent], [message.transfer for message in sent]
+    return exchange("activations, summed over tensor ranks", sizes, transfers)
+
+
+def _seconds(
+    step: TimedStep, parts: TensorCut, index: int, ranks: int, *, sms: int, sequence: bool, retime: Retime | None
+) -> float:
+    """What becomes of one op of forward or backward."""
+    whole = step.gpu_s[index]
+    divided = index in parts.inside or (sequence and index in parts.outside)
+    if not divided or whole <= 0:
+        return whole
+    op, axis = step.ledger.ops[index], parts.axis.get(index)
+    if index in parts.inside and (axis or is_attention(op)):
+        if retime is not None and (smaller := cut_op(op, axis, ranks)) is not None:
+            # All ranks together do no less than one would alone.
+            floor_s = step.floor_s[index] / ranks if step.floor_s else 0.0
+            return max(min(retime(smaller), whole), floor_s)
+        if (gemm := gemm_of(op)) is not None:
+            cut = cut_gemm(gemm, axis, ranks) if axis else gemm._replace(batch=-(-gemm.batch // ranks))
+            return whole * min(cut.work(sms) / gemm.work(sms), 1.0)
+    return max(whole / ranks, min(whole, SHORTEST_KERNEL_S))
+
+
+def _weight_share(ledger: Ledger, parts: TensorCut, ranks: int) -> float:
+    """Weight matrices of cut modules are cut, everything else is held whole by each rank."""
+    total = held = 0.0
+    matrices = _matrices(ledger)
+    for storage in ledger.storages:
+        if storage.category == "parameter":
+            total += storage.nbytes
+            cut = storage.name.rpartition(".")[0] in parts.modules and storage.id in matrices
+            held += storage.nbytes / (ranks if cut else 1)
+    return held / total if total else 1.0
+
+
+def _matrices(ledger: Ledger) -> set[int]:
+    """Storages that some op sees as a tensor of two dimensions or more."""
+    return {tensor.storage for op in ledger.ops for tensor in op.inputs if len(tensor.shape) >= 2}
+
+
+def _messages(
+    model: Model, parts: TensorCut, group: RankGroup, fabric: Fabric, *, sequence: bool
+) -> tuple[SumMessage, ...]:
+    """What a block hands on (batch x sequence x hidden) is what its ranks add up; the ends are as the first block."""
+    nbytes = {number: model.units[number].output_bytes for number in model.blocks}
+    where = {i: n for n in model.blocks for i in (*model.units[n].forward, *model.units[n].backward)}
+    known = {size: _sum(size, group, fabric, sequence=sequence) for size in set(nbytes.values())}
+    places = (*parts.sums_forward, *(index for index, _ in parts.sums_backward))
+    sizes = [nbytes[where.get(index, model.blocks[0])] for index in places]
+    return tuple(SumMessage(index, size, known[size]) for index, size in zip(places, sizes, strict=True))
+
+
+def _sum(nbytes: float, group: RankGroup, fabric: Fabric, *, sequence: bool) -> Transfer:
+    if not sequence:
+        return all_reduce(nbytes, group, fabric)
+    halves = reduce_scatter(nbytes, group, fabric), all_gather(nbytes, group, fabric)
+    return Transfer(halves[0].time_s + halves[1].time_s, halves[0].how)
+
+
+def _words(
+    parts: TensorCut, group: RankGroup, *, sequence: bool, overlap: bool, retime: Retime | None
+) -> tuple[str, ...]:
+    forward, backward = len(parts.sums_forward), len(parts.sums_backward)
+    kind = "reduce-scatters with an all-gather each" if sequence else "all-reduces"
+    lines = [
+        f"tensor parallel over {group.ranks}: weights of attention, MLP, embedding and head divided; {forward} {kind} "
+        f"in forward, {backward} in backward" + (", behind the gradient of a weight" if overlap and backward else ""),
+        "norms, residuals and dropout divided along the sequence"
+        if sequence
+        else "norms, residuals and dropout done in full by every rank (no sequence parallelism)",
+        "divided matmuls timed at their smaller shapes"
+        if retime is not None
+        else "a divided matmul takes its share of whole rounds of tiles (128 x 128 to 256 x 128) over the SMs",
+    ]
+    if group.nodes > 1:
+        lines.append(f"tensor parallel ranks lie on {group.nodes} nodes: every layer waits for the network")
+    return tuple(lines)

@@ -1,0 +1,254 @@
+"""What the user asked for: devices by name, file or `here`, and calibrations from a file. Each with what must be said
+about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rooflight.errors import BadInput
+from rooflight.hardware.calibration import Calibration, calibration_for, read
+from rooflight.hardware.device import Device, Figure
+from rooflight.hardware.devices import find, names, recognise_name
+from rooflight.hardware.roofs import Ceilings
+from rooflight.hardware.workspaces import WorkspacePoints
+from rooflight.machine import installed_gpus
+from rooflight.machine.recognise import CpuOutline, Recognised, this_device
+from rooflight.prediction.calibrated.model import CalibratedModel
+from rooflight.prediction.least_times import DEFAULT_CACHE_BYTES
+from rooflight.prediction.tiers import Predictor, predictor, speed_of
+
+if TYPE_CHECKING:
+    from rooflight.memory.predict import MemoryPredictor
+
+_WAITED = 10.0
+"""Percent of the time that threads wait for a core, beyond which times mean little."""
+DOES_NOT_FIT = "does not fit: "
+"""How a note begins that says more than all the others: it stands at the top of a page."""
+HERE = ("here", "cpu")
+"""The device of this machine, and its processor where it has a GPU too."""
+
+
+def read_calibration(given: str | Path | Calibration | None) -> Calibration | None:
+    if given is None or isinstance(given, Calibration):
+        return given
+    if not isinstance(given, (str, Path)):
+        raise BadInput(f"--calibration is a file of `rooflight calibrate`, not {given!r}")
+    return read(Path(given))
+
+
+def devices_of(on: str | Device | Sequence[str | Device], calibration: Calibration | None = None) -> list[Device]:
+    """Every device, once. A text may name several, with commas between them; those of a list name one each."""
+    given: Sequence[str | Device] = on.split(",") if isinstance(on, str) else [on] if isinstance(on, Device) else on
+    found: dict[str, Device] = {}
+    for one in given:
+        device = one if isinstance(one, Device) else device_of(one, calibration)
+        if device.name in found and found[device.name] != device:
+            raise BadInput(f"two devices are called {device.name}: give the one in the file another name")
+        found[device.name] = device
+    return list(found.values())
+
+
+def device_of(text: str, calibration: Calibration | None = None) -> Device:
+    """The one device that a text names, wherever one is asked for: a name, a file, `here`, `cpu`, or what `rooflight
+    calibrate` calls this processor."""
+    text = text.strip()
+    if not text:
+        raise BadInput("an empty device name: `rooflight list devices` shows all")
+    if text.casefold() in HERE:
+        return _here(text.casefold(), calibration)
+    try:
+        return find(text)
+    except BadInput:
+        outline = _processor() if text.startswith("cpu-") else None
+        if outline is None or outline.name != text:
+            raise
+        return _measured(outline, calibration)
+
+
+def _processor() -> CpuOutline | None:
+    found = this_device(kind="cpu")
+    return None if found is None else found.outline
+
+
+def is_here(device: Device) -> bool:
+    """Is this a device of this machine?"""
+    found = _recognised("cpu" if device.kind == "cpu" else "here")
+    if found is None:
+        return False
+    return device.name in {one.name for one in (found.device, found.outline) if one is not None}
+
+
+def _recognised(text: str) -> Recognised | None:
+    if text == "cpu":
+        return this_device(kind="cpu")
+    import torch
+
+    return this_device(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
+
+
+def _here(text: str, calibration: Calibration | None) -> Device:
+    found = _recognised(text)
+    if found is None:
+        raise BadInput("no device of this machine is recognised: `rooflight list devices` shows those that are known")
+    if found.device is not None:
+        return found.device
+    if found.outline is None:
+        raise BadInput(f"{found.reported}, the device of this machine: {found.lacks}")
+    return _measured(found.outline, calibration)
+
+
+def _measured(outline: CpuOutline, calibration: Calibration | None) -> Device:
+    """A processor of which Linux tells everything but how fast its memory is: calibration measured that."""
+    if calibration is None:
+        own = calibration_for(outline.name)
+        calibration = None if own is None else own[0]
+    copy = None if calibration is None else calibration.ceilings.get("copy")
+    if calibration is None or copy is None:
+        raise BadInput(
+            f"{outline.title} is not calibrated, and no file tells how fast its memory is: run `rooflight "
+            "calibrate --on cpu` first, it takes about 3 minutes"
+        )
+    made = calibration.made or date.today().isoformat()
+    return outline.with_bandwidth(Figure(float(copy.value), f"measured by rooflight calibrate: {copy.origin}", made))
+
+
+def has_spec_only(device: Device, given: Calibration | None) -> bool:
+    """A processor that nobody calibrated: no GPU's times can be carried over to it."""
+    if device.kind != "cpu" or given is not None:
+        return False
+    changed = device.name in names() and device != find(device.name)
+    return changed or calibration_for(device.name) is None
+
+
+def spec_only_note(device: Device) -> str:
+    return (
+        f"{device.name} is not calibrated, and no GPU's times can be transferred to a CPU: this is the spec tier, "
+        "from its data sheet; for better times run there: rooflight calibrate --on cpu"
+    )
+
+
+def predictor_of(device: Device, tier: str | None, given: Calibration | None) -> tuple[Predictor, tuple[str, ...]]:
+    """How this device's times are found, and what must be said of it."""
+    if given is not None:
+        return _with_given(device, tier, given)
+    known = device.name in names()
+    if known and device != find(device.name):
+        # A file that describes something else under a known name: the known one's calibration is not its own.
+        return predictor(device, "transferred" if tier is None else tier), (
+            f"{device.name}: the file differs from the device of that name that comes with rooflight",
+        )
+    own = None if known or tier == "transferred" else calibration_for(device.name)
+    if own is None:
+        return predictor(device, tier), ()
+    return Predictor(device, "calibrated", CalibratedModel(own[0], speed_of(device)), own[1]), ()
+
+
+def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[Predictor, tuple[str, ...]]:
+    made_on_gpu = given.cuda is not None
+    if made_on_gpu != (device.kind == "gpu"):
+        raise BadInput(
+            f"--calibration was made on a {'GPU' if made_on_gpu else 'CPU'} ({given.device}), and "
+            f"{device.name} is none: give one made on a {device.kind.upper()}"
+        )
+    origin = recognise_name(given.device)
+    if origin is None or origin.name == device.name:
+        own = origin is not None or given.device in (*device.recognised_as, device.title.partition(",")[0])
+        said = () if own else (f"the calibration was made on {given.device!r}, which is taken to be {device.name}",)
+        model = CalibratedModel(given, speed_of(device))
+        return Predictor(device, "calibrated", model, f"given, made on {given.device}"), said
+    if tier == "calibrated":
+        raise BadInput(
+            f"--calibration was made on {given.device}, not on {device.name}: leave --tier out to transfer it"
+        )
+    model = CalibratedModel(given, speed_of(origin))
+    said = (f"the calibration was made on {given.device}: its times are transferred to {device.name}",)
+    return Predictor(device, "transferred", model, f"transferred from {origin.name} (given)"), said
+
+
+def own_workspaces(predictors: Iterable[Predictor]) -> dict[str, tuple[WorkspacePoints, ...]]:
+    """By device: what was recorded of cuDNN on it, not on one that times are carried over from."""
+    return {one.device.name: one.calibration.workspaces for one in predictors if one.tier == "calibrated"}
+
+
+def memories_on(*devices: Device) -> MemoryPredictor:
+    """What plays the memory of a step as `predict` does, where nothing else is asked of it."""
+    # Two measured runs are compared without the model of the allocator, and sooner.
+    from rooflight.memory.cudnn_workspaces import DeviceWorkspaces
+    from rooflight.memory.predict import MemoryPredictor
+
+    predictors = [predictor_of(device, None, None)[0] for device in devices if device.kind == "gpu"]
+    return MemoryPredictor(workspaces=DeviceWorkspaces(own_workspaces(predictors)))
+
+
+def waited_much(text: str) -> bool:
+    """Did other programs keep the cores busy? `text` is as conditions have it, `48% of the time`."""
+    share = text.partition("%")[0]
+    return share.replace(".", "", 1).isdigit() and float(share) >= _WAITED
+
+
+def assumed_notes(devices: Iterable[Device]) -> tuple[str, ...]:
+    """What a device's file leaves open, and what is taken instead."""
+    return tuple(
+        f"{device.name}: its file gives no l2_bytes, so a cache of {DEFAULT_CACHE_BYTES / 1e6:g} MB is assumed"
+        for device in devices
+        if device.l2_bytes is None
+    )
+
+
+def vendor_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
+    """Tiles, waves and bandwidth say nothing of kernels that another vendor wrote."""
+    found = []
+    for one in predictors:
+        origin, vendor = recognise_name(one.calibration.device), one.device.vendor
+        if one.tier == "transferred" and origin is not None and origin.vendor.casefold() != vendor.casefold():
+            found.append(
+                f"{one.device.name}: transferred from {origin.title}, while {vendor}'s libraries have other "
+                "kernels: its times are a guess"
+            )
+    return tuple(found)
+
+
+def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
+    """What must be said of calibrations that were made with another torch, or another driver than this machine's."""
+    from importlib.metadata import version
+
+    found = []
+    once_each = {(one.calibration.device, one.calibration.made, one.calibration.torch): one for one in predictors}
+    for one in once_each.values():
+        made, here = one.calibration.torch.split("+")[0], version("torch").split("+")[0]
+        differ = [f"torch {made}, here is {here}"] if made != here else []
+        driver = one.calibration.driver
+        running = installed_gpus.driver_version() if driver is not None else None
+        if running not in (None, driver) and is_here(one.device):  # asked last: it needs torch
+            differ.append(f"driver {driver}, here is {running}")
+        waited = one.calibration.conditions.get("waited_for_a_core", "")
+        if one.device.kind == "cpu" and waited_much(waited):
+            found.append(f"its threads waited {waited} for a core while it was calibrated: times are too long")
+        if differ:
+            found.append(f"calibrated with {'; '.join(differ)}: other versions may choose other kernels")
+    return tuple(found)
+
+
+def ceilings_of(device: Device, used: Predictor | None) -> Ceilings | None:
+    """What the device was measured to sustain; `None` where nobody calibrated it."""
+    if used is not None and used.tier == "calibrated":
+        calibration, source = used.calibration, used.source
+    else:
+        own = calibration_for(device.name)
+        if own is None:
+            return None
+        calibration, source = own
+    found = {key: float(value.value) for key, value in calibration.ceilings.items()}
+    copy, cache = found.get("copy"), found.get("copy.cache")
+    return Ceilings(
+        source=f"rooflight calibrate on {calibration.device}, {calibration.made} ({source})",
+        flops_per_s={
+            key.split(".")[1]: value for key, value in found.items() if key.startswith("gemm.") and key.count(".") == 1
+        },
+        dram_bytes_per_s=copy,
+        # A cache that is slower than the memory was not what was timed: so small a copy is over before it began.
+        l2_bytes_per_s=cache if cache is not None and copy is not None and cache > copy else None,
+    )

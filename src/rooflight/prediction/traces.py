@@ -1,0 +1,172 @@
+"""The steps to be predicted: one trace where one is enough, whatever the number of batches and of questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rooflight.errors import BadInput, TraceFailed
+from rooflight.ledger import Ledger
+from rooflight.prediction.kept_traces import KeptTrace, switches_of_torch
+from rooflight.step.costed_step import PreparedTrace, Step, TracedIn
+from rooflight.step.other_batches import DoesNotScale, check_scales, prime_for
+from rooflight.trace import TraceOptions
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rooflight.models.workload import Workload
+
+_FEW = 2
+"""Up to so many batches are traced each for itself."""
+
+
+class Traces:
+    """Of a model and a kind of step. Each batch and each way to run it is traced once, however often it is asked for;
+    a live module has the batch of its inputs, and is traced each time: it is the caller's, who may change it."""
+
+    def __init__(
+        self,
+        model: str | nn.Module,
+        inputs: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **which: Any,
+    ) -> None:
+        self.model = model
+        self.which: Mapping[str, Any] = which
+        """What else names the step: `step`, `seq`, `dtype`, ..."""
+        self._inputs, self._kwargs = inputs, kwargs
+        self._switches = switches_of_torch()
+        """Where torch was not loaded before: its traces can be kept."""
+        self._single: dict[tuple[TraceOptions, int], Step] = {}
+        self._scaled: dict[tuple[TraceOptions, int], PreparedTrace | DoesNotScale] = {}
+        self._in: dict[str, Traces] = {}
+
+    def changed(self, **changes: Any) -> Traces:
+        """Those of the step with some of what names it changed."""
+        if not changes:
+            return self
+        made = Traces(self.model, self._inputs, self._kwargs, **{**self.which, **changes})
+        made._switches = self._switches
+        return made
+
+    def traced_in(self, batch: int, options: TraceOptions, *, scaled: bool) -> TracedIn:
+        """What traces the step in another precision, the way it was traced in its own."""
+
+        def traced(dtype: str, target: str) -> Step:
+            if dtype not in self._in:
+                self._in[dtype] = self.changed(dtype=dtype)
+            return self._in[dtype].steps([batch], replace(options, target=target), scaled=scaled)[0][0]
+
+        return traced
+
+    def steps(
+        self, batches: Sequence[int], options: TraceOptions, *, scaled: bool = False
+    ) -> tuple[list[Step], tuple[str, ...]]:
+        """The step at every batch, and what must be said about how they were found. `scaled`: more batches will be
+        asked for, so one trace for all is worth it."""
+        if not isinstance(self.model, str):
+            from rooflight.models.resolve import given_workload
+            from rooflight.trace import trace
+
+            workload = given_workload(
+                self.model,
+                self._inputs,
+                self._kwargs,
+                batch=batches[0] if batches else None,
+                device="meta",
+                **self.which,
+            )
+            return [PreparedTrace(trace(workload, options), None).at(None)], ()
+        if scaled or len(set(batches)) > _FEW:
+            prepared = self.for_all_batches(options, prime_for(batches))
+            if isinstance(prepared, DoesNotScale):
+                note = f"every batch was traced for itself: {prepared}"
+                return [self._at(options, batch) for batch in batches], (note,)
+            note = "batch 1 is taken as any other: some models skip a sum over the batch there" if 1 in batches else ""
+            return [prepared.at(batch) for batch in batches], (note,) if note else ()
+        return [self._at(options, batch) for batch in batches], ()
+
+    def _at(self, options: TraceOptions, batch: int) -> Step:
+        key = options, batch
+        if key not in self._single:
+            step = PreparedTrace(self._traced(options, batch), None).at(None)
+            self._single[key] = replace(
+                step,
+                at_batch=lambda other: self._at(options, other),
+                traced_in=self.traced_in(batch, options, scaled=False),
+            )
+        return self._single[key]
+
+    def for_all_batches(self, options: TraceOptions, prime: int) -> PreparedTrace | DoesNotScale:
+        key = options, prime
+        if key not in self._scaled:
+            try:
+                self._scaled[key] = self._from_one(options, prime)
+            except DoesNotScale as found:
+                self._scaled[key] = found
+        return self._scaled[key]
+
+    def _from_one(self, options: TraceOptions, prime: int) -> PreparedTrace:
+        def check(ledger: Ledger, workload: Workload) -> None:
+            own = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
+            check_scales(ledger, prime, own)
+
+        try:
+            ledger = self._traced(options, prime, check)
+        except (BadInput, TraceFailed):
+            # As a model that takes its batch in pairs. What is wrong with any batch will be said of the one that was
+            # asked.
+            raise DoesNotScale(f"the model does not take a batch of {prime}") from None
+        return PreparedTrace(ledger, prime, lambda batch: self.traced_in(batch or prime, options, scaled=True))
+
+    def _traced(
+        self, options: TraceOptions, batch: int, check: Callable[[Ledger, Workload], None] | None = None
+    ) -> Ledger:
+        """The trace of a batch, or the one that was kept. `check`: what must hold of it."""
+        switches = self._switches
+        kept = None
+        if switches is not None:
+            kept = KeptTrace.of(self.model, self.which, options, batch, switches, scales=check is not None)
+        known = None if kept is None else kept.read()
+        if known is not None:
+            return known
+        from rooflight.models.resolve import given_workload
+        from rooflight.trace import trace
+
+        workload = given_workload(self.model, (), None, batch=batch, device="meta", **self.which)
+        ledger = trace(workload, options)
+        if check is not None:
+            check(ledger, workload)
+        if kept is not None:
+            kept.write(ledger)
+        return ledger
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """The step that was asked for, to be asked for again with a change."""
+
+    traces: Traces
+    options: TraceOptions
+    allocator: str = ""
+    """Settings of torch's allocator."""
+
+    @property
+    def which(self) -> Mapping[str, Any]:
+        return self.traces.which
+
+    @property
+    def expandable(self) -> str:
+        """The same settings, and segments that grow."""
+        return f"{self.allocator},expandable_segments:True" if self.allocator else "expandable_segments:True"
+
+    def at(self, batch: int, *, scaled: bool = False, options: TraceOptions | None = None, **changed: Any) -> Step:
+        batches = [batch] if self.by_name else []
+        steps, _ = self.traces.changed(**changed).steps(batches, options or self.options, scaled=scaled)
+        return steps[0]
+
+    @property
+    def by_name(self) -> bool:
+        return isinstance(self.traces.model, str)

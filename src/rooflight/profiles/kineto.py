@@ -1,0 +1,295 @@
+"""Traces of PyTorch's profiler (Kineto, `prof.export_chrome_trace`): device work, calls that launch it, host ranges.
+
+The one reader of that format: for a trace that a user imports and for the runs that rooflight profiles itself. A trace
+may hold events of other makers, of any shape: they are passed over, not decoded. What has a category of PyTorch's
+profiler is decoded strictly: a kernel left out, or a time that is none, would make a wrong sum.
+
+`kernel`, `gpu_memcpy` and `gpu_memset` are device work (`gpu_user_annotation` is only a bracket around it);
+`cuda_runtime` and `cuda_driver` are the launching calls, joined to device work by `correlation`; `cpu_op` and
+`user_annotation` are host ranges, joined to what was launched inside them by `External id`. Times in the file are
+microseconds with three decimals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from rooflight.errors import BadFile
+from rooflight.files import UNDECODABLE
+from rooflight.ledger import KernelKind
+from rooflight.spec import shell
+
+KINDS: dict[str, KernelKind] = {
+    "kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "memcpy": "copy",
+    "gpu_memset": "set",
+    "memset": "set",
+}
+MODULE = "nn.Module: "
+_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
+_CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"})
+_RANGES = frozenset({"cpu_op", "operator", "user_annotation"})
+
+Id = int | str
+"""Versions and backends write processes, threads and correlations as either."""
+Thread = tuple[Id | None, Id | None]
+"""Process and thread as the trace names them."""
+Sizes = tuple[int, int, int]
+# Since 1970 it is 2e15 us now; and nothing that is profiled runs for eleven days.
+_Moment = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
+_Duration = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+_Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**32)]
+_Generation = Annotated[int, msgspec.Meta(ge=0, le=99)]
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)] | Annotated[float, msgspec.Meta(ge=0, le=2.0**62)]
+
+
+class HostRangeArgs(msgspec.Struct, frozen=True, gc=False):
+    """The other arguments of a range are its maker's own, of any type."""
+
+    external_now: Id | None = msgspec.field(name="External id", default=None)
+    external_before: Id | None = msgspec.field(name="external id", default=None)
+    """As older versions wrote it."""
+
+    @property
+    def external(self) -> Id | None:
+        return self.external_now if self.external_now is not None else self.external_before
+
+
+class DeviceWorkArgs(HostRangeArgs, frozen=True, gc=False):
+    """Any of them may be missing: copies have no grid, and those between GPUs name no `device` but the one they ran
+    in. `external` is the host range it was launched in."""
+
+    correlation: Id | None = None
+    grid: tuple[_Size, _Size, _Size] | None = None
+    block: tuple[_Size, _Size, _Size] | None = None
+    stream: _Number | str | None = None
+    device: _Number | str | None = None
+    in_device: _Number | str | None = msgspec.field(name="inDevice", default=None)
+    bytes: _Bytes | None = None
+    graph_node: int | None = msgspec.field(name="graph node id", default=None)
+
+
+class DeviceWork(msgspec.Struct, frozen=True, gc=False):
+    """One kernel, copy or fill as the device ran it."""
+
+    name: str
+    cat: str
+    ts: _Moment
+    dur: _Duration
+    args: DeviceWorkArgs = DeviceWorkArgs()
+
+    @property
+    def kind(self) -> KernelKind:
+        return KINDS[self.cat.lower()]
+
+    @property
+    def start_ns(self) -> int:
+        return _ns(self.ts)
+
+    @property
+    def time_ns(self) -> int:
+        return _ns(self.dur)
+
+    @property
+    def device(self) -> int | None:
+        known = (device for device in (self.args.device, self.args.in_device) if isinstance(device, int))
+        return next(known, None)
+
+
+class _HostEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Something on a thread of the host."""
+
+    ts: _Moment
+    dur: _Moment = 0.0
+    pid: Id | None = None
+    tid: Id | None = None
+
+    @property
+    def thread(self) -> Thread:
+        return self.pid, self.tid
+
+    @property
+    def start_ns(self) -> int:
+        return _ns(self.ts)
+
+    @property
+    def time_ns(self) -> int:
+        return _ns(self.dur)
+
+
+class RuntimeCallArgs(msgspec.Struct, frozen=True, gc=False):
+    correlation: Id | None = None
+
+
+class RuntimeCall(_HostEvent, frozen=True, gc=False, kw_only=True):
+    """A call of the runtime or the driver."""
+
+    name: str = ""
+    args: RuntimeCallArgs = RuntimeCallArgs()
+
+
+class HostRange(_HostEvent, frozen=True, gc=False, kw_only=True):
+    """An op, a module or an annotation on the host. One that was open when the profiler stopped may end before it
+    began: such a range was never around anything."""
+
+    name: str
+    cat: str
+    args: HostRangeArgs = HostRangeArgs()
+
+
+class ProfilerStep(msgspec.Struct, frozen=True, gc=False):
+    """A step of the profiler's schedule, on the host's clock."""
+
+    name: str
+    dur: _Duration
+
+    @property
+    def number(self) -> int:
+        return int(self.name.removeprefix("ProfilerStep#"))
+
+
+class TracedDevice(msgspec.Struct, frozen=True):
+    """A GPU as the head of the trace describes it."""
+
+    id: Id | None = None
+    name: str | None = None
+    major: _Generation | None = msgspec.field(name="computeMajor", default=None)
+    minor: _Generation | None = msgspec.field(name="computeMinor", default=None)
+
+
+class _TraceDocument(msgspec.Struct, frozen=True):
+    events: list[msgspec.Raw] = msgspec.field(name="traceEvents")
+    devices: list[TracedDevice] | None = msgspec.field(name="deviceProperties", default=None)
+    runtime: _Number | str | None = msgspec.field(name="cuda_runtime_version", default=None)
+
+
+class _EventHead(msgspec.Struct, frozen=True, gc=False):
+    """What shows whether an event is one of ours; others may use the same fields for anything."""
+
+    ph: Any = None
+    cat: Any = None
+    name: msgspec.Raw = msgspec.Raw(b'""')
+
+
+@dataclass(frozen=True)
+class KinetoTrace:
+    """What is read of a trace, each in the order of the file."""
+
+    devices: list[TracedDevice]
+    runtime: int | str | None
+    work: list[DeviceWork] = field(default_factory=list)
+    calls: list[RuntimeCall] = field(default_factory=list)
+    ranges: list[HostRange] = field(default_factory=list)
+    steps: list[ProfilerStep] = field(default_factory=list)
+
+
+_HEAD = msgspec.json.Decoder(_EventHead)
+_WORK = msgspec.json.Decoder(DeviceWork)
+_CALL = msgspec.json.Decoder(RuntimeCall)
+_RANGE = msgspec.json.Decoder(HostRange)
+_PROFILER_STEP = msgspec.json.Decoder(ProfilerStep)
+
+
+def decode(content: bytes, *, name: str) -> KinetoTrace:
+    """The events of a trace; what is wrong with it is a `BadFile` of one line, in which `name` says of which file."""
+    document = _document(content, name)
+    trace = KinetoTrace(document.devices or [], document.runtime)
+    for number, raw in enumerate(document.events, start=1):
+        try:
+            head = _HEAD.decode(raw)
+        except msgspec.ValidationError:
+            continue  # no object, or a category that is none
+        except UnicodeDecodeError as error:
+            raise BadFile(f"{name}: event {number} of the trace is damaged ({error}): export it again") from None
+        if head.ph != "X" or not isinstance(head.cat, str):
+            continue
+        try:
+            _sort(trace, head.cat.lower(), head.name, raw)
+        except UNDECODABLE as error:
+            raise BadFile(
+                f"{name}: event {number} of the trace, {_named(head)}, is not as PyTorch's profiler writes it "
+                f"({error}): export it again"
+            ) from None
+    return trace
+
+
+def _sort(trace: KinetoTrace, category: str, name: msgspec.Raw, raw: msgspec.Raw) -> None:
+    if category in KINDS:
+        trace.work.append(_WORK.decode(raw))
+    elif category in _CALLS:
+        trace.calls.append(_CALL.decode(raw))
+    elif category in _RANGES:
+        host_range = _RANGE.decode(raw)
+        if _STEP.fullmatch(host_range.name):
+            trace.steps.append(_PROFILER_STEP.decode(raw))
+        else:
+            trace.ranges.append(host_range)
+    elif category == "python_function" and bytes(name).startswith(f'"{MODULE}'.encode()):
+        # Every other Python function is one of these too, many to each op.
+        trace.ranges.append(_RANGE.decode(raw))
+
+
+def _named(head: _EventHead) -> str:
+    """Category and name as they stand in the file, on one line."""
+    name = " ".join(bytes(head.name).decode(errors="replace").split())
+    return f"{head.cat[:40]!r} {name if len(name) <= 60 else f'{name[:57]}...'}"
+
+
+def _document(content: bytes, name: str) -> _TraceDocument:
+    if content.lstrip()[:1] == b"[":
+        content = b'{"traceEvents":' + content + b"}"
+    try:
+        return msgspec.json.decode(content, type=_TraceDocument)
+    except msgspec.ValidationError as error:
+        if b'"format_version"' in content[:200]:
+            raise BadFile(f"{name} is a ledger already: show it with: {shell('report', name)}") from None
+        raise BadFile(f"{name} is JSON, but no Chrome trace of PyTorch's profiler: {error}") from None
+    except UNDECODABLE as error:
+        place = re.search(r"byte (\d+)", str(error))
+        # Where the text ends too early, that is the last line.
+        line = content[: int(place[1]) if place is not None else None].count(b"\n") + 1
+        raise BadFile(f"{name}, line {line}: the trace breaks off or is no JSON ({error}): export it again") from None
+
+
+def _ns(time_us: float) -> int:
+    return round(time_us * 1000)
+
+
+_Key = TypeVar("_Key")
+
+
+def open_ranges(
+    ranges: Sequence[HostRange], moments: Iterable[tuple[Thread, int, _Key]]
+) -> Iterator[tuple[_Key, list[int]]]:
+    """For each moment (thread, nanoseconds, and a key to know it by) the ranges that were open then.
+
+    Gives positions in `ranges`, outermost first; moments come thread by thread, in the order of time.
+    """
+    asked: dict[Thread, list[tuple[int, _Key]]] = {}
+    for thread, time_ns, key in moments:
+        asked.setdefault(thread, []).append((time_ns, key))
+    coming: dict[Thread, list[tuple[int, int, int]]] = {thread: [] for thread in asked}
+    for position, host_range in enumerate(ranges):
+        rows = coming.get((host_range.pid, host_range.tid))
+        if rows is not None:
+            start_ns = _ns(host_range.ts)
+            rows.append((start_ns, -start_ns - _ns(host_range.dur), position))
+    for thread, times in asked.items():
+        rows = coming[thread]
+        rows.sort()
+        following = 0
+        stack: list[tuple[int, int, int]] = []
+        for time_ns, key in sorted(times, key=itemgetter(0)):
+            while following < len(rows) and rows[following][0] <= time_ns:
+                stack.append(rows[following])
+                following += 1
+            stack = [row for row in stack if row[1] <= -time_ns]
+            yield key, [position for _, _, position in stack]

@@ -1,0 +1,156 @@
+"""A profiler's log as text in numbered lines, and what every reader makes of one: launches with their metrics in base
+units, before anything is computed from them.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+
+from rooflight.errors import BadFile
+from rooflight.ledger import KernelKind, Value
+
+Dim3 = tuple[int, int, int]
+_MOST_COUNTED = 2**63 - 1
+_MOST_LAUNCHES = 1_000_000
+_MOST_LINES = 20
+
+
+@dataclass(frozen=True)
+class LogText:
+    """`name` is what messages call it."""
+
+    name: str
+    text: str
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Split at line feeds only: a progress bar's carriage returns are no new lines to an editor either."""
+        return [line.rstrip("\r") for line in self.text.split("\n")]
+
+    def numbered(self) -> Iterator[tuple[int, str]]:
+        return enumerate(self.lines, start=1)
+
+    def must_end(self, line: int) -> None:
+        """Refuse a row whose line has no end: where cells are not quoted, nothing else shows that it was cut."""
+        if line == len(self.lines):
+            raise self.bad(line, "the last row has no line end: the file is not whole, export it again")
+
+    def bad(self, line: int, message: str) -> BadFile:
+        return BadFile(f"{self.name}, line {line}: {message}")
+
+
+@dataclass(frozen=True)
+class MetricReading:
+    """A metric of one launch in its base unit. `low` and `high`: least and greatest launch of those it averages."""
+
+    value: int | float
+    unit: str
+    low: int | float | None = None
+    high: int | float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedLaunch:
+    """One kernel, copy or fill. `metrics` go by the profiler's own names."""
+
+    name: str
+    kind: KernelKind = "kernel"
+    grid: Dim3 | None = None
+    block: Dim3 | None = None
+    stream: int | None = None
+    start_s: float | None = None
+    time_s: float | None = None
+    label: str = ""
+    metrics: dict[str, MetricReading] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilerLog:
+    """A whole log. `about` says in a few words what it is: `ncu CSV, raw page`."""
+
+    tool: str
+    about: str
+    launches: tuple[LoggedLaunch, ...]
+    time_origin: str
+    """Where the launches' times come from."""
+    device: str | None = None
+    capability: str | None = None
+    """Compute capability, as `9.0`."""
+    torch: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    totals: dict[str, Value] = field(default_factory=dict)
+    """What the log tells of the whole and no launch can."""
+    notes: tuple[str, ...] = ()
+
+
+class NotCounted(ValueError):
+    """A number that no counter can have given."""
+
+
+def exact(value: Decimal, *, may_be_negative: bool = False) -> int | float:
+    """A whole number stays exact; `NotCounted` for what a 64-bit counter cannot hold."""
+    if value < 0 and not may_be_negative:
+        raise NotCounted("nothing counts below zero")
+    if abs(value) > _MOST_COUNTED:
+        raise NotCounted("no counter of 64 bits gets there")
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+def dim3(x: int | None, y: int | None, z: int | None) -> Dim3 | None:
+    """The sizes of a grid or a block, where all three are known."""
+    return None if x is None or y is None or z is None else (x, y, z)
+
+
+def check_launches(source: LogText, counts: list[int]) -> None:
+    """Refuse a summary of more launches than a ledger should hold, before they are written out one by one."""
+    if sum(counts) > _MOST_LAUNCHES:
+        raise BadFile(
+            f"{source.name} tells of {sum(counts):,} launches, more than the {_MOST_LAUNCHES:,} that rooflight "
+            "imports: profile a shorter part"
+        )
+
+
+def shown(text: str) -> str:
+    """A cell in a message, in quotes and not longer than a line has room for."""
+    text = text.strip()
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+def decode(content: bytes) -> str | None:
+    """The text, or `None` where there is none. PowerShell's `>` writes UTF-16, old terminals a byte a letter."""
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return content.decode("utf-16", errors="replace")
+    if b"\0" in content:
+        return None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def cells_of(line: str) -> list[str] | None:
+    """The cells of one line of CSV; `None` when a quote is still open at its end."""
+    try:
+        return next(csv.reader([line], strict=True), [])
+    except csv.Error:
+        return None
+
+
+def record(source: LogText, lines: Iterator[tuple[int, str]], first: tuple[int, str]) -> list[str]:
+    """The cells of the record that starts on the line `first`; a quoted cell may hold line breaks, though few do."""
+    number, text = first
+    cells = cells_of(text)
+    for _ in range(_MOST_LINES):
+        if cells is not None:
+            return cells
+        following = next(lines, None)
+        if following is None:
+            break
+        text = f"{text}\n{following[1]}"
+        cells = cells_of(text)
+    raise source.bad(number, "this row breaks off inside a quoted cell: the file is not whole, export it again")

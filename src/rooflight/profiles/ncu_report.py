@@ -1,0 +1,142 @@
+"""Nsight Compute's report files (.ncu-rep): a closed format, which ncu itself or its Python package opens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rooflight.errors import BadFile
+from rooflight.profiles import ncu_csv
+from rooflight.profiles.log import Dim3, LoggedLaunch, LogText, MetricReading, ProfilerLog, dim3, exact
+from rooflight.profiles.ncu_log import TIME, is_measured, name_of, without_rollups
+from rooflight.units import printed_unit
+
+MAGIC = b"NVR\0"
+_TOO_LONG_S = 600
+
+
+def read(path: Path, content: bytes) -> ProfilerLog:
+    """Through `ncu` where it is installed, else through the package `ncu_report`."""
+    if (program := shutil.which("ncu")) is not None:
+        return _through_ncu(program, path, content)
+    try:
+        package = import_module("ncu_report")
+    except ImportError:
+        raise BadFile(
+            f"{path} is a report that only Nsight Compute can open: install ncu, or pip install ncu_report, or export "
+            f"it elsewhere with: ncu --import {path.name} --csv --page raw --print-units base"
+        ) from None
+    return _through_package(package, path, content)
+
+
+@contextmanager
+def _unpacked(content: bytes) -> Iterator[Path]:
+    """A file with the ending that ncu wants; it does not unpack by itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.ncu-rep"
+        report.write_bytes(content)
+        yield report
+
+
+def _through_ncu(program: str, path: Path, content: bytes) -> ProfilerLog:
+    with _unpacked(content) as report:
+        command = [program, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, timeout=_TOO_LONG_S, check=False, env={**os.environ, "LC_ALL": "C"}
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BadFile(f"ncu could not open {path}: {error}; try a newer ncu") from None
+    printed = done.stdout.decode(errors="replace")
+    if done.returncode != 0 or not ncu_csv.HEADER.search(printed):
+        why = (done.stderr.decode(errors="replace") + printed).strip().splitlines() or ["it says nothing"]
+        raise BadFile(f"ncu could not open {path}: {why[-1].strip()}; try the ncu that wrote it, or a newer one")
+    return ncu_csv.read(LogText(f"ncu's CSV of {path}", printed))
+
+
+def _through_package(package: ModuleType, path: Path, content: bytes) -> ProfilerLog:
+    try:
+        with _unpacked(content) as report:
+            context = package.load_report(str(report))
+            actions = [action for part in context for action in part]
+            launches = tuple(_launch(action) for action in actions)
+            device = _text(actions[0], "device__attribute_display_name") if actions else None
+            capability = _capability(actions[0]) if actions else None
+    except Exception as error:  # the package raises what it likes on a report of another version, or a cut one
+        raise BadFile(f"{path}: ncu_report cannot open it ({type(error).__name__}: {error}); try a newer one") from None
+    if not launches:
+        raise BadFile(f"{path} holds no kernels: nothing was profiled, or the file is cut off; profile again")
+    return ProfilerLog(
+        tool="ncu",
+        about="ncu report",
+        launches=launches,
+        time_origin=f"ncu {TIME}",
+        device=device,
+        capability=capability,
+    )
+
+
+def _launch(action: Any) -> LoggedLaunch:
+    metrics: dict[str, MetricReading] = {}
+    for name in action:
+        if is_measured(name) and (reading := _reading(name, action[name])) is not None:
+            metrics.setdefault(name_of(name), reading)
+    metrics = without_rollups(metrics)
+    time = metrics.pop(TIME, None)
+    stream = _number(action, "launch__stream_id")
+    return LoggedLaunch(
+        name=action.name(action.NameBase_DEMANGLED),
+        grid=_dim3(action, "grid"),
+        block=_dim3(action, "block"),
+        stream=None if stream is None else int(stream),
+        time_s=None if time is None else float(time.value),
+        label="/".join(_ranges(action)),
+        metrics=metrics,
+    )
+
+
+def _reading(name: str, metric: Any) -> MetricReading | None:
+    value = metric.value()
+    known = printed_unit(metric.unit() or "")
+    if known is None or isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        return None
+    signed = not name_of(name).endswith(".sum")
+    return MetricReading(exact(known.in_base(Decimal(value)), may_be_negative=signed), known.base)
+
+
+def _ranges(action: Any) -> list[str]:
+    state = action.nvtx_state()
+    if state is None:
+        return []
+    return [name for number in state.domains() for name in state.domain_by_id(number).push_pop_ranges()]
+
+
+def _number(action: Any, name: str) -> float | None:
+    metric = action.metric_by_name(name)
+    value = None if metric is None else metric.value()
+    return value if isinstance(value, (int, float)) else None
+
+
+def _text(action: Any, name: str) -> str | None:
+    metric = action.metric_by_name(name)
+    value = None if metric is None else metric.value()
+    return value if isinstance(value, str) and value else None
+
+
+def _dim3(action: Any, what: str) -> Dim3 | None:
+    sizes = [_number(action, f"launch__{what}_dim_{axis}") for axis in "xyz"]
+    return dim3(*(None if size is None else int(size) for size in sizes))
+
+
+def _capability(action: Any) -> str | None:
+    parts = [_number(action, f"device__attribute_compute_capability_{part}") for part in ("major", "minor")]
+    return None if None in parts else ".".join(f"{part:.0f}" for part in parts)

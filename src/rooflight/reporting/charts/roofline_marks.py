@@ -1,0 +1,414 @@
+"""What a roofline shows, whoever draws it: the roofs of a device, ops, modules and the whole step as marks; and the
+same as a table.
+
+A mark stands under the roofs twice where counters ran: by formula (useful FLOPs, compulsory bytes) and as counted
+(executed FLOPs, DRAM bytes); its time is the same. Marks that the mathematics cannot tell apart are one, with a count:
+the blocks of a deep model are one mark, whose figures are sums.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from rooflight import formatting
+from rooflight.analysis.verdicts import NOT_COUNTED, Judge, Verdict
+from rooflight.errors import BadInput
+from rooflight.formatting import tera
+from rooflight.hardware.device import Device
+from rooflight.hardware.devices import recognise_name
+from rooflight.hardware.roofs import Roof, Roofs, roofs_of, unit_name
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op
+from rooflight.metrics import Origin
+from rooflight.prediction.resolve_devices import ceilings_of
+from rooflight.reporting.columns import column
+from rooflight.reporting.sections.op_families import OTHER, family_of_all
+from rooflight.reporting.table import Column, Table
+from rooflight.summary.facts import MeasuredFact, Number, adds_up
+from rooflight.summary.measured import is_measured
+from rooflight.summary.measured_rows import MeasuredRow
+from rooflight.summary.sums import OpGroup
+
+Kind = Literal["op", "module", "region", "step"]
+Basis = Literal["as counted", "by formula"]
+_USED = 0.002
+"""A roof is one of the step's from this part of its units' time on: a few instructions in fp64 are none."""
+
+
+class NoRoofline(BadInput):
+    """There is nothing to draw, and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class RooflineMark:
+    """Ops, modules or the step. Figures of a merged mark are sums over all that it stands for. Two marks with the same
+    figures are two marks."""
+
+    kind: Kind
+    name: str
+    """The op, or the type of the module."""
+    module: str
+    phase: str
+    family: str
+    count: int
+    time_s: float
+    share: float | None
+    """Of the time of all kernels; regions of a program may lie inside one another and have none."""
+    places: Mapping[Basis, Verdict]
+    """Under the roofs; only where it has FLOPs and bytes."""
+    told: Verdict
+    """What is said of it in words and numbers, with or without FLOPs: as counted where counters ran. Where they saw too
+    little to judge, its FLOPs and bytes are by formula, and no percentage and no bound are told."""
+
+    @property
+    def basis(self) -> str:
+        """Of what is told: a counter may be missing for one of the two."""
+        flops, moved = self.told.flops_basis == "executed", self.told.bytes_basis == "DRAM"
+        if flops == moved:
+            return "as counted" if flops else "by formula"
+        return "FLOPs counted, bytes by formula" if flops else "bytes counted, FLOPs by formula"
+
+
+@dataclass(frozen=True)
+class RooflineMarks:
+    """All of a step, the slowest first."""
+
+    title: str
+    roofs: Roofs
+    used: tuple[Roof, ...]
+    """Theoretical roofs of the units that the step's work runs on, the one most of the time goes to first."""
+    times: Origin
+    how: str
+    """Where times and sustained roofs are from, in sentences."""
+    bases: tuple[Basis, ...]
+    marks: tuple[RooflineMark, ...]
+    without_flops: Mapping[Basis, tuple[int, float]]
+    """Ops that took time and have no FLOPs, and their share of it: a logarithmic scale has no place for them."""
+
+    @property
+    def device(self) -> Device:
+        return self.roofs.device
+
+    @property
+    def step(self) -> RooflineMark | None:
+        return next((mark for mark in self.marks if mark.kind == "step"), None)
+
+
+def marks_of(ledger: Ledger, *, on: Device | None = None, judge: Judge | None = None) -> RooflineMarks:
+    """A measured GPU step on its own device, an estimate with times predicted for `on`, and so a step that ran on a
+    CPU, which has no roof of its own. `judge`: of this ledger on that device, where there is one already. `NoRoofline`
+    where there is nothing to draw."""
+    try:
+        judge, how = _judge(ledger, on, judge)
+    except BadInput as error:
+        raise NoRoofline(error.text) from None
+    device = judge.device
+    if device is None:
+        raise NoRoofline(judge.reason)
+    ceilings = ceilings_of(device, judge.predictor)
+    roofs = roofs_of(device, ceilings)
+    if not judge.regions and (reason := judge.whole(by_formula=True).reason) and judge.whole().reason:
+        raise NoRoofline(reason)
+    found = _regions(judge) if judge.regions else _of_step(judge)
+    marks = sorted((mark for mark in found if mark.places), key=lambda mark: -mark.time_s)
+    if not marks:
+        raise NoRoofline(
+            f"nothing of {ledger.header.model} has both FLOPs and a time on {device.title}: there is "
+            "nothing to put under its roofs"
+        )
+    known: tuple[Basis, ...] = ("as counted", "by formula")
+    bases = tuple(basis for basis in known if any(basis in mark.places for mark in marks))
+    idle = {basis: [mark for mark in found if mark.kind == "op" and basis not in mark.places] for basis in bases}
+    said = [how] if how else []
+    if ceilings is not None:
+        said.append(f"Sustained roofs: {ceilings.source}.")
+    return RooflineMarks(
+        title=ledger.header.model,
+        roofs=roofs,
+        used=_used(marks, roofs),
+        times=judge.times,
+        how=" ".join(said),
+        bases=bases,
+        marks=tuple(marks),
+        without_flops={
+            basis: (sum(mark.count for mark in rows), sum(mark.share or 0 for mark in rows))
+            for basis, rows in idle.items()
+        },
+    )
+
+
+def _judge(ledger: Ledger, on: Device | None, known_judge: Judge | None) -> tuple[Judge, str]:
+    known = recognise_name(ledger.header.device)
+    ran_on_cpu = is_measured(ledger) and (ledger.header.target == "cpu" or (known is not None and known.kind == "cpu"))
+    if ran_on_cpu and on is not None:
+        said = f"The step ran on a CPU: times are predicted for {on.title}, of the ops that the CPU ran."
+        if known_judge is not None and known_judge.device == on:
+            return known_judge, said
+        return Judge(replace(ledger, measurements=(), kernels=()), on=on), said
+    if is_measured(ledger):
+        return known_judge or Judge(ledger, on=None if known is not None else on), ""
+    judge = known_judge or Judge(ledger, on=on)
+    used = judge.predictor
+    return judge, "" if used is None else f"Times are predicted for {used.device.title} ({used.tier}: {used.source})."
+
+
+def _of_step(judge: Judge) -> list[RooflineMark]:
+    whole_s = sum(fact.values.get("kernel_time_s", 0) for fact in judge.measured.facts)
+    ops = [_mark(judge, gathered, whole_s) for gathered in _merged_ops(judge)]
+    modules = [_mark(judge, gathered, whole_s) for gathered in _merged_modules(judge)]
+    return [*(mark for mark in (*ops, *modules) if mark is not None), *_whole(judge)]
+
+
+@dataclass
+class _GrowingMark:
+    """A mark while it grows."""
+
+    kind: Kind
+    name: str
+    phase: str
+    family: str
+    modules: list[str] = field(default_factory=list)
+    ops: list[int] = field(default_factory=list)
+    facts: list[MeasuredFact] = field(default_factory=list)
+    """Of modules: each set of ops is held against its own roof, as in every table."""
+    values: dict[str, Number] = field(default_factory=lambda: defaultdict(int))
+    count: int = 0
+    counted_only: bool = False
+    """Its ops ran in other kernels, too: what of their formulas is done here nobody knows."""
+
+    def add(
+        self, module: str, ops: Iterable[int], values: Mapping[str, Number], facts: Sequence[MeasuredFact] = ()
+    ) -> None:
+        self.modules.append(module)
+        self.ops += ops
+        self.facts += facts
+        self.count += 1
+        for name, value in values.items():
+            if adds_up(name):
+                self.values[name] += value
+
+
+def _merged_ops(judge: Judge) -> list[_GrowingMark]:
+    """Sets of ops that kernels belong to, those alike as one: same ops, phase, type of module and work."""
+    ledger = judge.measured.ledger
+    timed = {ops: values for ops, values in judge.measured.by_ops.items() if values.get("kernel_time_s") and ops}
+    sets_with: dict[int, int] = defaultdict(int)
+    for ops in timed:
+        for index in ops:
+            sets_with[index] += 1
+    types = {module.path: module.type for module in ledger.modules}
+    found: dict[object, _GrowingMark] = {}
+    for ops, values in timed.items():
+        rows = [ledger.ops[index] for index in ops]
+        shared = any(sets_with[index] > 1 for index in ops)
+        key = (
+            shared,
+            *sorted((op.name, op.phase, types.get(op.module, op.module), op.precision, _work(op)) for op in rows),
+        )
+        if key not in found:
+            names = _joined(op.packet.removeprefix("aten::") for op in rows)
+            phases = _joined(op.phase for op in rows)
+            found[key] = _GrowingMark("op", names, phases, family_of_all(rows), counted_only=shared)
+        found[key].add(_joined(op.module for op in rows), ops, values)
+    return list(found.values())
+
+
+def _work(op: Op) -> tuple[int, ...]:
+    cost = op.cost
+    if cost is None:
+        return ()
+    parts = (cost.flops, cost.other_flops, cost.recompute_flops, cost.bytes_read, cost.bytes_written)
+    return tuple(-1 if part is None else part for part in parts)
+
+
+def _merged_modules(judge: Judge) -> list[_GrowingMark]:
+    """Leaf modules and children of the model, with the loss; those that run one op only are that op's mark already."""
+    rows = judge.rows("module")
+    parents = {row.name.rpartition(".")[0] for row in rows if row.estimate.depth}
+    found: dict[object, _GrowingMark] = {}
+    for row in rows:
+        leaf = row.estimate.depth > 0 and row.name not in parents
+        if not (leaf or row.estimate.depth == 1 or row.name in (LOSS, OPTIMIZER)) or not row.sums.time_s:
+            continue
+        if len({fact.ops for fact in row.group.facts if fact.values.get("kernel_time_s")}) < 2:
+            continue
+        key = _like(row)
+        if key not in found:
+            ops = [judge.measured.ledger.ops[index] for index in row.group.ops]
+            family = _slowest_family(judge, row) if leaf or not row.estimate.depth else OTHER
+            name = row.estimate.type if row.estimate.depth else row.name
+            found[key] = _GrowingMark("module", name, _joined(op.phase for op in ops), family)
+        found[key].add(row.name, row.group.ops, row.sums.values, row.group.facts)
+    return list(found.values())
+
+
+def _slowest_family(judge: Judge, row: MeasuredRow) -> str:
+    """A batch norm that counts its batches is still one: what most of the time goes to."""
+    slowest = max(row.group.facts, key=lambda fact: fact.values.get("kernel_time_s", 0))
+    return family_of_all([judge.measured.ledger.ops[index] for index in slowest.ops])
+
+
+def _like(row: MeasuredRow) -> object:
+    sums = row.estimate.totals
+    return (
+        row.estimate.type,
+        row.estimate.depth,
+        row.estimate.calls,
+        row.estimate.output,
+        sums.flops,
+        sums.other_flops,
+        sums.bytes,
+    )
+
+
+def _mark(judge: Judge, gathered: _GrowingMark, whole_s: float) -> RooflineMark | None:
+    """Judged by formula and, where something was counted, as counted."""
+    time_s = gathered.values.get("kernel_time_s")
+    if not time_s:
+        return None
+    plain = Verdict(name=gathered.name, time_s=float(time_s), kernels=round(gathered.values.get("kernels", 0)) or None)
+    group = OpGroup(tuple(gathered.ops), tuple(gathered.facts))
+    whole = judge.measured.total.whole
+    places: dict[Basis, Verdict] = {}
+    if whole.executed or whole.dram:
+        places["as counted"] = judge.judged(plain, gathered.values, group, whole)
+    if not gathered.counted_only:
+        places["by formula"] = judge.judged(plain, gathered.values, group, NOT_COUNTED)
+    return RooflineMark(
+        kind=gathered.kind,
+        name=gathered.name,
+        module=place_of(gathered.modules),
+        phase=gathered.phase,
+        family=gathered.family,
+        count=gathered.count,
+        time_s=float(time_s),
+        share=time_s / whole_s,
+        places=_drawable(places),
+        told=_told(places) or plain,
+    )
+
+
+def _whole(judge: Judge) -> list[RooflineMark]:
+    found: dict[Basis, Verdict] = {}
+    whole = judge.measured.total.whole
+    if whole.executed or whole.dram:
+        found["as counted"] = judge.whole()
+    formula = found["by formula"] = judge.whole(by_formula=True)
+    time_s = formula.time_s
+    if not time_s:
+        return []
+    name = judge.measured.ledger.header.model
+    return [RooflineMark("step", name, "", "", OTHER, 1, time_s, 1.0, _drawable(found), _told(found) or formula)]
+
+
+def _regions(judge: Judge) -> list[RooflineMark]:
+    """Pieces of a program: counted, without ops that formulas could tell of."""
+    rows = [row for row in judge.verdicts() if row.time_s]
+    return [
+        RooflineMark("region", row.name, "", "", OTHER, 1, row.time_s or 0.0, None, _drawable({"as counted": row}), row)
+        for row in rows
+    ]
+
+
+def _drawable(places: Mapping[Basis, Verdict]) -> dict[Basis, Verdict]:
+    return {basis: place for basis, place in places.items() if place.intensity and place.flops_per_s}
+
+
+def _told(places: Mapping[Basis, Verdict]) -> Verdict | None:
+    counted, formula = places.get("as counted"), places.get("by formula")
+    if counted is None or formula is None or counted.bound is not None:
+        return counted or formula
+    # The counters do not bear out what the formula says of the roof.
+    return replace(formula, percent_of_roof=None, bound=None)
+
+
+def _used(marks: Sequence[RooflineMark], roofs: Roofs) -> tuple[Roof, ...]:
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    for mark in marks:
+        if mark.kind in ("op", "region") or len(marks) == 1:
+            for place in mark.places.values():
+                for unit in place.units:
+                    seconds[unit.unit, unit.precision] += unit.seconds
+    by_unit = {
+        (unit_name(roofs.device, roof.unit), roof.precision): roof for roof in roofs.compute if not roof.measured
+    }
+    least = _USED * sum(seconds.values())
+    names = sorted((name for name in seconds if seconds[name] >= least), key=lambda name: -seconds[name])
+    return tuple(by_unit[name] for name in names if name in by_unit)
+
+
+def place_of(paths: Sequence[str]) -> str:
+    """Where a merged mark is: `h.[0-11].attn` where that says all, else the first and how many more."""
+    distinct = list(dict.fromkeys(paths))
+    if len(distinct) == 1:
+        return distinct[0]
+    split = [path.split(".") for path in distinct]
+    if len({len(parts) for parts in split}) == 1:
+        columns = list(zip(*split, strict=True))
+        differ = [i for i, column in enumerate(columns) if len(set(column)) > 1]
+        if len(differ) == 1 and all(part.isdigit() for part in columns[differ[0]]):
+            numbers = sorted(int(part) for part in columns[differ[0]])
+            if numbers == list(range(numbers[0], numbers[-1] + 1)):
+                parts = list(split[0])
+                parts[differ[0]] = f"[{numbers[0]}-{numbers[-1]}]"
+                return ".".join(parts)
+    return f"{distinct[0]} and {len(distinct) - 1} more"
+
+
+def _joined(names: Iterable[str]) -> str:
+    """Each once; a long list is cut."""
+    distinct = list(dict.fromkeys(name for name in names if name))
+    more = f" + {len(distinct) - 3} more" if len(distinct) > 3 else ""
+    return " + ".join(distinct[:3]) + more
+
+
+_TELLING = 20
+"""Rows for who has no picture: what takes the most time."""
+
+
+def marks_table(marks: Sequence[RooflineMark], note: str = "") -> Table:
+    """Of each what counters saw where they ran, else what formulas say; the slowest first."""
+    columns = (
+        column("what"),
+        Column("op or layer", right=False),
+        Column("where", right=False),
+        column("phase", optional=3),
+        Column("count", formatting.exact, optional=4),
+        column("time_s", heading="time"),
+        column("share", optional=1),
+        Column("basis", right=False, whole=True),
+        column("flops", optional=2),
+        column("bytes", optional=2),
+        column("intensity"),
+        column("flops_per_s", heading="TFLOP/s", write=tera),
+        column("percent_of_roof"),
+        column("bound"),
+    )
+    rows = tuple(_row(mark) for mark in marks)
+    whole = frozenset(i for i, mark in enumerate(marks) if mark.kind == "step")
+    return Table("", columns, rows, whole, note=note, telling=_TELLING)
+
+
+def _row(mark: RooflineMark) -> tuple[Any, ...]:
+    told = mark.told
+    what = "whole step" if mark.kind == "step" else mark.kind
+    return (
+        what,
+        mark.name,
+        mark.module,
+        mark.phase,
+        mark.count,
+        mark.time_s,
+        mark.share,
+        mark.basis,
+        told.flops,
+        told.bytes,
+        told.intensity,
+        told.flops_per_s,
+        told.percent_of_roof,
+        told.bound,
+    )

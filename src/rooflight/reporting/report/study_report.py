@@ -1,0 +1,58 @@
+"""The report of a study: its claims with their verdicts, charts against the batch, cells, trends, and what failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from rooflight.reporting.charts.lines import study_charts
+from rooflight.reporting.document import Document, Fact, Section
+from rooflight.reporting.sections.study_document import study_document
+from rooflight.spec import shell
+from rooflight.study.cell import StudyRow
+from rooflight.study.hypotheses import claims
+from rooflight.study.plan import StudyPlan
+
+
+def study_report(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str) -> Document:
+    """`folder`: where the study is, for the commands that make it again."""
+    found = study_document(rows, plan, folder=folder, spell_out=False)
+    claimed = [section for section in found.sections if section.name == "claims"]
+    others = [section for section in found.sections if section.name != "claims"]
+    charts = tuple(study_charts(rows))
+    title = "Charts of the cells" if all(chart.name == "cells" for chart in charts) else "Against the batch"
+    drawn = [Section("charts", title, charts=charts)] if charts else []
+    again = Section(
+        "replicate",
+        "How to repeat it",
+        commands=(
+            shell("study", f"{folder}/study.toml", output="ANOTHER-FOLDER"),
+            shell("report", folder),
+            shell("report", folder, output="report.html"),
+        ),
+    )
+    return replace(
+        found,
+        title=plan.title or folder.rpartition("/")[2],
+        subtitle=found.title,
+        facts=tuple(_facts(rows, plan)),
+        sections=(*claimed, *drawn, *others, again),
+    )
+
+
+def _facts(rows: Sequence[StudyRow], plan: StudyPlan) -> Iterator[Fact]:
+    states = Counter(row.state for row in rows)
+    told = ", ".join(f"{number:,} {state}" for state, number in states.items())
+    models = dict.fromkeys(row.cell.model for row in rows)
+    named = ", ".join(models) if len(models) <= 4 else f"{len(models)} models"
+    yield Fact("cells", f"{len(rows):,}", f"{told} · {named}")
+    measured = [row for row in rows if "measured" in row.ledgers]
+    devices = dict.fromkeys(str(row.facts["device"]) for row in measured if row.facts.get("device"))
+    if measured:
+        yield Fact("measured", f"{len(measured):,}", " · ".join(devices))
+    judged = claims(plan.claim, rows)
+    found = Counter(one.verdict for one in judged)
+    if judged:
+        rest = f" · {found['not measured']} not measured" if found["not measured"] else ""
+        yield Fact("claims held", f"{found['held']} of {len(judged)}", f"{found['refuted']} refuted{rest}")

@@ -1,0 +1,1 @@
+"""The tables and sentences of a document, one module a subject."""

@@ -1,0 +1,335 @@
+"""The kernels of an imported log as tables: grouped or one by one, and their totals with the origin of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from rooflight import formatting
+from rooflight.formatting import seconds, whole_bytes
+from rooflight.ledger import Kernel, Ledger, Value
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS
+from rooflight.reporting.columns import column
+from rooflight.reporting.table import Cell, Column, Label, Table, kernel_name
+
+By = Literal["kernel", "launch", "range"]
+Number = int | float
+SEVERAL = "several"
+COPIED = "copied_bytes"
+"""Of copies and fills; the others are quantities of kernels."""
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """Launches that share a row. A sum is unknown (`None`) when one of its launches has no value."""
+
+    name: str
+    kernels: Sequence[Kernel]
+    gathered: bool = False
+    """A total, or the rest of a table: its launches have nothing else in common."""
+
+    def sum(self, name: str) -> Number | None:
+        counted = [kernel for kernel in self.kernels if (kernel.kind in ("copy", "set")) == (name == COPIED)]
+        values = [kernel.quantities[name].value for kernel in counted if name in kernel.quantities]
+        return sum(values) if values and len(values) == len(counted) else None
+
+    def sum_known(self, names: Sequence[str]) -> Number | None:
+        """The sum of those quantities that were counted; unknown when one of them misses a launch."""
+        sums = [self.sum(name) for name in names if any(name in kernel.quantities for kernel in self.kernels)]
+        known = [value for value in sums if value is not None]
+        return sum(known) if known and len(known) == len(sums) else None
+
+    @property
+    def time_s(self) -> float | None:
+        times = [kernel.time_s for kernel in self.kernels if kernel.time_s is not None]
+        return math.fsum(times) if times and len(times) == len(self.kernels) else None
+
+    @property
+    def tensor_flops(self) -> Number | None:
+        return self.sum_known(TENSOR_FLOPS)
+
+    @property
+    def cuda_flops(self) -> Number | None:
+        return self.sum_known(CUDA_FLOPS)
+
+    @property
+    def flops(self) -> Number | None:
+        """By tensor and CUDA cores together; unknown when one of the two was not counted."""
+        tensor, cuda = self.tensor_flops, self.cuda_flops
+        return None if tensor is None or cuda is None else tensor + cuda
+
+    @property
+    def flops_per_s(self) -> float | None:
+        flops, time = self.flops, self.time_s
+        return flops / time if flops is not None and time else None
+
+    @property
+    def dram_bytes(self) -> Number | None:
+        read, written = (self.sum(name) for name in DRAM_BYTES)
+        return None if read is None or written is None else read + written
+
+    @property
+    def intensity(self) -> float | None:
+        """Executed FLOPs for every byte of DRAM traffic."""
+        flops, size = self.flops, self.dram_bytes
+        return flops / size if flops is not None and size else None
+
+    def shared(self, pick: Callable[[Kernel], Any]) -> Any:
+        """What all of its launches have in common; `several` if they differ."""
+        if self.gathered:
+            return ""
+        kinds = {pick(kernel) for kernel in self.kernels}
+        return kinds.pop() if len(kinds) == 1 else SEVERAL
+
+
+def groups(ledger: Ledger, by: By = "kernel") -> list[KernelGroup]:
+    """Launches in the order of the log, or groups of them: those that took longest first, else those that did most."""
+    if by == "launch":
+        return [KernelGroup(kernel.name, [kernel]) for kernel in ledger.kernels]
+    members: dict[str, list[Kernel]] = {}
+    for kernel in ledger.kernels:
+        members.setdefault(kernel.name if by == "kernel" else kernel.label, []).append(kernel)
+    found = [KernelGroup(name, kernels) for name, kernels in members.items()]
+    if all(group.time_s is not None for group in found):
+        return sorted(found, key=lambda group: -(group.time_s or 0.0))
+    return sorted(
+        found, key=lambda group: -(group.flops or group.tensor_flops or group.cuda_flops or group.dram_bytes or 0)
+    )
+
+
+NAME_WIDTH = 46
+_FLOPS_SMALL_PRINT = (
+    "FLOPs are executed ones, as counted: a multiply-add is 2, padding is included; CUDA FLOPs are the CUDA cores' "
+    "add + mul + 2 × fma; FLOP/B = all FLOPs / (DRAM read + written); – is unknown, 0 was counted."
+)
+_TIMES_SMALL_PRINT = (
+    "GPU busy is the time in which at least one kernel, copy or fill ran; where they overlap, their sum is larger."
+)
+_ROWS = {
+    **{name: f"tensor FLOPs, {name.removeprefix('tensor_flops_')}" for name in TENSOR_FLOPS},
+    **{name: f"CUDA-core FLOPs, {name.removeprefix('cuda_flops_')}" for name in CUDA_FLOPS},
+    "flops": "all FLOPs",
+    "dram_bytes_read": "DRAM read",
+    "dram_bytes_written": "DRAM written",
+    "intensity": "arithmetic intensity",
+    "l2_bytes": "through L2",
+    "l1_bytes": "through L1",
+    COPIED: "copied and filled",
+    "wall_time_s": "wall time",
+    "gpu_busy_s": "GPU busy",
+    "kernel_time_s": "sum of kernel times",
+    "flops_per_s": "rate",
+}
+_MOVED = (*DRAM_BYTES, "l2_bytes", "l1_bytes", COPIED)
+
+
+def kernel_table(ledger: Ledger, by: By = "kernel", *, top: int | None = None, name_width: int = NAME_WIDTH) -> Table:
+    """One row for a group of launches, or for each; with `top` that many, and one more for the others."""
+    rows = groups(ledger, by)
+    if top is not None and len(rows) > top + 1:
+        rest = [kernel for group in rows[top:] for kernel in group.kernels]
+        rows = [*rows[:top], KernelGroup(f"… {len(rows) - top:,} more", rest, gathered=True)]
+    rows.append(_whole(ledger))
+    time = rows[-1].time_s
+    entries = _columns(by, name_width, lambda group: (group.time_s or 0.0) / time if time else None)
+    cells = [[entry.value(group) for entry in entries] for group in rows]
+    # A column that has nothing to say is left out: a trace has no FLOPs, a log of counters may have no times.
+    kept = [place for place, entry in enumerate(entries) if entry.always or any(_says(row[place]) for row in cells)]
+    table = tuple(tuple(row[place] for place in kept) for row in cells)
+    return Table("", tuple(entries[place].column for place in kept), table, frozenset({len(rows) - 1}))
+
+
+def _whole(ledger: Ledger) -> KernelGroup:
+    return KernelGroup("total", ledger.kernels, gathered=True)
+
+
+@dataclass(frozen=True)
+class _KernelColumn:
+    column: Column
+    value: Callable[[KernelGroup], Cell]
+    always: bool = False
+
+
+def _says(cell: Cell) -> bool:
+    return cell is not None and cell != "" and cell != SEVERAL
+
+
+def _columns(by: By, width: int, share: Callable[[KernelGroup], float | None]) -> list[_KernelColumn]:
+    what = "range" if by == "range" else "kernel"
+    first = [_KernelColumn(Column(what, right=False), lambda g: _label(g, by, width), always=True)]
+    if by == "launch":
+        first.append(_KernelColumn(Column("range", _end, right=False, optional=5), lambda g: _range(g)))
+    else:
+        first.append(_KernelColumn(column("calls"), lambda g: len(g.kernels), always=True))
+    if by != "range":
+        first.append(_KernelColumn(Column("grid", _size, optional=3), lambda g: g.shared(lambda kernel: kernel.grid)))
+        first.append(_KernelColumn(Column("block", _size, optional=4), lambda g: g.shared(lambda kernel: kernel.block)))
+    return [
+        *first,
+        _KernelColumn(column("kernel_time_s", heading="time"), lambda g: g.time_s),
+        _KernelColumn(column("share", optional=6), share),
+        _KernelColumn(Column("tensor FLOPs", formatting.count, raw="tensor_flops"), lambda g: g.tensor_flops),
+        _KernelColumn(Column("CUDA FLOPs", formatting.count, raw="cuda_flops"), lambda g: g.cuda_flops),
+        _KernelColumn(column("dram_bytes_read", heading="DRAM read", optional=2), lambda g: g.sum("dram_bytes_read")),
+        _KernelColumn(
+            column("dram_bytes_written", heading="DRAM write", optional=2),
+            lambda g: g.sum("dram_bytes_written"),
+        ),
+        _KernelColumn(Column("copied", _copied, optional=2, raw="copied_bytes"), lambda g: _copies(g)),
+        _KernelColumn(column("flops_per_s", write=formatting.count, optional=1), lambda g: g.flops_per_s),
+        _KernelColumn(column("intensity", raw="flops_per_byte", optional=7), lambda g: g.intensity),
+    ]
+
+
+def _label(group: KernelGroup, by: By, width: int) -> Label:
+    if by == "range":
+        return Label(group.name, _end(group.name, width) or "(outside all ranges)")
+    return kernel_name(group.name, width)
+
+
+def _range(group: KernelGroup) -> str:
+    return group.kernels[0].label if len(group.kernels) == 1 else ""
+
+
+def _copies(group: KernelGroup) -> Number | str | None:
+    return group.sum(COPIED) if any(kernel.kind in ("copy", "set") for kernel in group.kernels) else ""
+
+
+def _copied(value: Any) -> str:
+    return "" if value == "" else whole_bytes(value)
+
+
+def _end(path: str, width: int = NAME_WIDTH) -> str:
+    """The inner ranges of a path too long to show."""
+    return path if len(path) <= width else f"…{path[1 - width :]}"
+
+
+def _size(value: Any) -> str:
+    """`22×1×64`, and `256` for 256×1×1."""
+    return value if isinstance(value, str) else formatting.shape(value).removesuffix("×1").removesuffix("×1")
+
+
+def totals_table(ledger: Ledger) -> Table:
+    """Everything that adds up, exactly."""
+    rows = tuple(
+        (_ROWS[name], _written(name, found.value), _exactly(name, found.value)) for name, found in _added_up(ledger)
+    )
+    return Table("", (Column("totals", right=False), Column("value"), column("exactly", write=str)), rows)
+
+
+def origins(ledger: Ledger) -> tuple[str, ...]:
+    """The counter that each of them comes from."""
+    return tuple(f"{_ROWS[name]}: {found.origin}" for name, found in _added_up(ledger))
+
+
+def _added_up(ledger: Ledger) -> list[tuple[str, Value]]:
+    found = totals(ledger)
+    whole = _whole(ledger)
+    if whole.flops is not None:
+        found["flops"] = Value(whole.flops, "tensor + CUDA cores")
+    if whole.intensity is not None:
+        found["intensity"] = Value(whole.intensity, "all FLOPs / DRAM bytes")
+    if whole.flops_per_s is not None:
+        found["flops_per_s"] = Value(whole.flops_per_s, "all FLOPs / sum of kernel times")
+    return [(name, found[name]) for name in _ROWS if name in found]
+
+
+def _written(name: str, value: Number) -> str:
+    if name == "intensity":
+        return f"{formatting.ratio(value)} FLOP/B"
+    if name == "flops_per_s":
+        return f"{formatting.count(value)}FLOP/s"
+    if name.endswith("_s"):
+        return seconds(value)
+    return whole_bytes(value) if name in _MOVED else formatting.count(value)
+
+
+def _exactly(name: str, value: Number) -> str:
+    if name in ("intensity", "flops_per_s"):
+        return ""
+    return f"{value:.9g} s" if name.endswith("_s") else formatting.exact(value)
+
+
+def totals(ledger: Ledger) -> dict[str, Value]:
+    """The measurement over all of the log."""
+    return dict(next((row.quantities for row in ledger.measurements if row.scope == "step"), {}))
+
+
+def flop_count_line(ledger: Ledger) -> str | None:
+    """What those see who count as nvprof did, next to what was executed."""
+    count = totals(ledger).get("flop_count_sp")
+    whole = _whole(ledger)
+    if count is None:
+        return None
+    line = f"flop_count_sp (fadd + fmul + 2 × ffma, as nvprof counts): {formatting.exact(count.value)}"
+    if not whole.flops or whole.tensor_flops is None:
+        return f"{line}; whether that is all cannot be said without the tensor cores"
+    share = formatting.percent(count.value / whole.flops)
+    more = ": the tensor cores did the rest" if whole.tensor_flops > 0.5 * whole.flops else ""
+    return f"{line}, {share} of the {formatting.exact(whole.flops)} FLOPs executed{more}"
+
+
+def small_print(ledger: Ledger) -> tuple[str, ...]:
+    """The conventions of what is shown."""
+    found = totals(ledger)
+    whole = _whole(ledger)
+    flops = whole.tensor_flops is not None or whole.cuda_flops is not None
+    return (*((_FLOPS_SMALL_PRINT,) if flops else ()), *((_TIMES_SMALL_PRINT,) if "gpu_busy_s" in found else ()))
+
+
+def headline(ledger: Ledger) -> str:
+    """`mnist_conv2_64_tf32 · ncu CSV, raw page · 4 kernels · NVIDIA H200 (capability 9.0)`."""
+    header = ledger.header
+    count = sum(kernel.kind == "kernel" for kernel in ledger.kernels)
+    others = len(ledger.kernels) - count
+    parts = [header.model, header.conditions.get("log", "imported log"), f"{count:,} kernel{'s' if count != 1 else ''}"]
+    if others:
+        parts[-1] += f", {others:,} copies and fills"
+    capability = header.target.removeprefix("cuda:") if header.target.startswith("cuda:") else ""
+    shown = f"capability {capability[:-1]}.{capability[-1]}" if capability else ""
+    if header.device:
+        parts.append(f"{header.device} ({shown})" if shown else header.device)
+    elif shown:
+        parts.append(f"a GPU of {shown}")
+    return " · ".join(parts)
+
+
+def log_data(ledger: Ledger) -> dict[str, Any]:
+    """Raw numbers under the names of the ledger; unknown is null. What a name was read from stands in `origins`."""
+    whole = _whole(ledger)
+    found = totals(ledger)
+    known = {name: None for name in _ROWS if name in QUANTITIES}
+    origins = {name: value.origin for kernel in reversed(ledger.kernels) for name, value in kernel.quantities.items()}
+    return {
+        "header": msgspec.to_builtins(msgspec.structs.asdict(ledger.header)),
+        "totals": {
+            **known,
+            **{name: value.value for name, value in found.items()},
+            "tensor_flops": whole.tensor_flops,
+            "cuda_flops": whole.cuda_flops,
+            "flops": whole.flops,
+            "dram_bytes": whole.dram_bytes,
+            "intensity": whole.intensity,
+            "flops_per_s": whole.flops_per_s,
+        },
+        "origins": {**origins, **{name: value.origin for name, value in found.items()}},
+        "kernels": [_row(kernel) for kernel in ledger.kernels],
+    }
+
+
+def _row(kernel: Kernel) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "kind": kernel.kind,
+        "label": kernel.label,
+        "grid": kernel.grid,
+        "block": kernel.block,
+        "stream": kernel.stream,
+        "start_s": kernel.start_s,
+        "time_s": kernel.time_s,
+        "quantities": {name: value.value for name, value in kernel.quantities.items()},
+    }

@@ -1,0 +1,384 @@
+"""Predictions as a document, and as the JSON that programs read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from rooflight import formatting, metrics
+from rooflight.formatting import peak_tera, seconds
+from rooflight.hardware.device import Device, Figure
+from rooflight.ledger import Header
+from rooflight.metrics import ONCE_IT_FITS, WORTH, busy_share, fit_text, percent_text
+from rooflight.prediction.resolve_devices import DOES_NOT_FIT
+from rooflight.prediction.result import ClusterPrediction, Prediction, Predictions, SizeLimit
+from rooflight.reporting.document import Document, table_sections
+from rooflight.reporting.sections import predict_memory_tables as memory_tables
+from rooflight.reporting.sections import predict_tables as many_tables
+from rooflight.reporting.sections import predict_tables as tables
+from rooflight.reporting.sections.ledger_documents import in_precision, step_parts
+from rooflight.reporting.table import Table
+
+
+def predict_data(
+    predictions: Predictions,
+    *,
+    epochs: int | None = None,
+    dataset_size: int | None = None,
+    price: float | None = None,
+    op_times: bool = False,
+) -> dict[str, Any]:
+    """`op_times`: the seconds of every op too, which are many."""
+    rows = []
+    for one in predictions:
+        row = _row(one, op_times=op_times)
+        if epochs is not None and dataset_size is not None:
+            run = one.run(epochs, dataset_size, price, accumulate=predictions.header.accumulate)
+            row["run"] = None if run is None else msgspec.to_builtins(run)
+        if price is not None:
+            row["price_per_hour"] = price
+            row["cost_of_million_samples"] = one.cost_of_samples(10**6, price)
+        rows.append(row)
+    return {
+        "header": msgspec.to_builtins(msgspec.structs.asdict(predictions.header)),
+        "predictions": rows,
+        "devices": [msgspec.to_builtins(device) for device in predictions.devices],
+        "calibrations": predictions.calibrations,
+        **({"limits": [_limit(limit) for limit in predictions.limits]} if predictions.limits else {}),
+        **({"savings": msgspec.to_builtins(predictions.savings)} if predictions.savings else {}),
+        "notes": list(predictions.notes),
+        "conventions": conventions(predictions),
+    }
+
+
+def _limit(limit: SizeLimit) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.to_builtins(limit)
+    if limit.memory is not None:
+        made["memory"]["device_bytes"] = limit.memory.device_bytes
+    return made
+
+
+def _row(one: Prediction, *, op_times: bool) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(one)
+    if not op_times:
+        del row["op_times_s"]
+    if one.roofline is None:
+        del row["roofline"]
+    if one.many is None:
+        del row["many"]
+    for name in ("max_batch", "max_seq"):
+        if row[name] is None:
+            del row[name]
+    if one.memory is not None:
+        # The numbers that scripts ask for most stand in the row itself.
+        row["peak_allocated_bytes"] = one.memory.peak_allocated_bytes
+        row["peak_reserved_bytes"] = one.memory.peak_reserved_bytes
+        row["device_bytes"] = one.memory.device_bytes
+        row["fits"] = one.memory.fits
+        row["fit"] = one.memory.fit
+        row["memory"]["device_bytes"] = one.memory.device_bytes
+        row["memory"]["fragmentation"] = one.memory.fragmentation
+        if one.memory.timeline is None:
+            del row["memory"]["timeline"]
+    row["gpus"] = one.gpus
+    # By their full names, beside the short ones.
+    row["wall_time_s"], row["gpu_busy_s"], row["gain"] = one.wall_time_s, one.gpu_busy_s, one.gain
+    return row
+
+
+DETAILED = 12
+"""With more predictions than this, none of them is taken apart."""
+_SOURCED = 1
+"""Of so many devices the figures are named with their sources; of more, it is said where to find them."""
+
+_LISTED = 5
+"""Batches that the headline names one by one."""
+_TIERS = {
+    "calibrated": "calibrated: every op is timed as the kernels it launches, by interpolation between micro-benchmarks "
+    "of this device",
+    "transferred": "transferred: as calibrated, but with micro-benchmarks of another device, each time scaled by the "
+    "tiles, waves and bandwidth of the two",
+    "spec": "spec: read + compute + write of every op over the data sheet's figures and one constant (PALEO); no "
+    "kernels, no host",
+}
+_OF_GPUS = ("GPU-busy is the time in which kernels run", "host-bound: the GPU works for less than 80% of the time")
+"""What is explained only where there is a GPU: a CPU is its own host."""
+_EXPLAINED = (
+    "time/step is the wall time of one step in a running loop, set by the slower of host and device",
+    "± is a 90% interval, assuming the errors seen at the calibrated points (spec: between the bounds of its PPP)",
+    _OF_GPUS[0],
+    "MFU is useful matrix FLOPs (1 multiply-add = 2 FLOP) over what the units they run on could do in that time",
+    "% of roof is the least time that peaks and bandwidth allow every op, over the time predicted; above 100%, a "
+    "cache holds what it reads",
+    _OF_GPUS[1],
+    "memory: allocated is what torch's allocator gives out, reserved what it holds on the device, in the first steps "
+    "of a process that has just built the model; bytes are powers of 1,000",
+)
+CONVENTIONS = "; ".join(_EXPLAINED)
+CPU_CONVENTIONS = "; ".join(part for part in _EXPLAINED if part not in _OF_GPUS)
+MANY_CONVENTIONS = (
+    "the batch is that of one replica (one data parallel rank); computing is one GPU's work without communication "
+    "and pipeline bubbles; efficiency is against one GPU alone with the same batch, in a curve against its first "
+    "row; PALEO's columns are speed-ups by its own models of communication, after the same computation"
+)
+
+
+def conventions(predictions: Predictions) -> list[str]:
+    """What the words of a page mean, as far as it has them."""
+    several = any(prediction.many is not None for prediction in predictions)
+    return [
+        CPU_CONVENTIONS if predictions.header.target == "cpu" else CONVENTIONS,
+        *([MANY_CONVENTIONS] if several else []),
+    ]
+
+
+def predict_document(
+    predictions: Predictions,
+    *,
+    epochs: int | None = None,
+    dataset_size: int | None = None,
+    price: float | None = None,
+    op_times: bool = False,
+) -> Document:
+    """All of it. `price` is of one device for an hour, in any currency; `op_times` stand in its data."""
+    few = len(predictions) <= DETAILED
+    shown = [tables.main_table(predictions, price=price)]
+    if (
+        len(predictions) > tables.PIVOTED
+        and tables.has_several(predictions, "device")
+        and tables.has_several(predictions, "batch")
+    ):
+        shown = list(tables.pivot_tables(predictions, price=price))
+    if epochs is not None and dataset_size is not None:
+        shown.append(tables.run_table(predictions, epochs=epochs, dataset_size=dataset_size, price=price))
+    one = chosen(predictions)
+    if few:
+        shown += _details(predictions, one)
+    run = {"epochs": epochs, "dataset_size": dataset_size}
+    return Document(
+        title=headline(predictions),
+        lines=tuple(_summary(predictions, one)),
+        sections=table_sections(shown),
+        notes=tuple(_notes(predictions, one, few=few, price=price)),
+        small_print=tuple(_small_print(predictions)),
+        rows=lambda: tables.csv_table(predictions, **run, price=price),
+        data=lambda: _data(predictions, **run, price=price, op_times=op_times),
+    )
+
+
+def _data(predictions: Predictions, **asked: Any) -> dict[str, Any]:
+    return predict_data(predictions, **asked)
+
+
+def describe(predictions: Predictions) -> str:
+    """The `repr`: a line for every prediction."""
+    rows = [
+        f"{_place(one)}: {seconds(one.time_s)} a step ({tables.between(one.time_interval_s)}), "
+        f"{formatting.per_second(one.throughput)} samples/s, {'' if one.many else f'{one.bound}-bound, '}{one.tier}"
+        f"{_in_memory(one)}"
+        for one in predictions
+    ]
+    return "\n".join([headline(predictions), *rows])
+
+
+def _in_memory(one: Prediction) -> str:
+    if one.memory is None:
+        return ""
+    return f", {formatting.bytes_(one.memory.device_bytes)} of memory: {fit_text(one.fit)}"
+
+
+def chosen(predictions: Predictions) -> Prediction:
+    """The one that is taken apart: the first device with its largest batch."""
+    rows = [prediction for prediction in predictions.predictions if prediction.device == predictions[0].device]
+    return max(rows, key=lambda one: one.batch or 0)
+
+
+def headline(predictions: Predictions) -> str:
+    """`resnet50 · training step · batch 8, 64 · bf16 · cross-entropy loss, momentum · 8 GPUs, ddp`."""
+    header = predictions.header
+    sizes = list(dict.fromkeys(prediction.batch for prediction in predictions))
+    several = len(sizes) > _LISTED
+    batch = f"{_size(sizes[0])} to {_size(sizes[-1])}" if several else ", ".join(map(_size, sizes))
+    parts = step_parts(header, batch, in_precision(header, _really(predictions)))
+    many = predictions[0].many
+    if many is not None:
+        nodes = f" in {many.nodes:,} nodes" if many.nodes > 1 else ""
+        parts.append(f"{many.gpus:,} GPUs{nodes}, {_parallel(many.parallel)}")
+    return " · ".join(parts)
+
+
+def _size(batch: int | None) -> str:
+    return "unknown" if batch is None else f"{batch:,}"
+
+
+def _really(predictions: Predictions) -> tuple[str, ...]:
+    """TF32 is a way of tensor cores: on devices without it, fp32 is fp32."""
+    has_tf32 = any("tf32" in device.tensor_flops_per_s for device in predictions.devices)
+    return tuple(one for one in predictions.precisions if one != "tf32" or has_tf32)
+
+
+def _parallel(name: str) -> str:
+    return f"{name} (tensor × pipeline × data)" if "x" in name else name
+
+
+def _place(one: Prediction) -> str:
+    return f"{one.device} · batch {_size(one.batch)}" + (f" · {one.gpus:,} GPUs" if one.many else "")
+
+
+def _summary(predictions: Predictions, one: Prediction) -> list[str]:
+    if len(predictions) > 1:
+        running = [row for row in predictions if row.fit != "does not fit"]
+        if not running:
+            return ["none of these fits", *_limits(predictions), *_warnings(predictions)]
+        best = max(running, key=lambda row: row.throughput or 0.0)
+        most = f"{best.device} at batch {_size(best.batch)}, {formatting.per_second(best.throughput)} samples/s"
+        of_those = "" if len(running) == len(predictions) else " of those that fit"
+        return [f"highest throughput{of_those}: {most}", *_limits(predictions), *_warnings(predictions)]
+    ends = one.time_interval_s
+    often = "between the bounds of its PPP" if one.tier == "spec" else "90% interval"
+    sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
+    time = f"{seconds(one.time_s)} a step{sure}"
+    rates = [f"{formatting.per_second(one.throughput)} samples/s"] if one.throughput else []
+    rates += [f"{formatting.per_second(one.tokens_per_s)} tokens/s"] if one.tokens_per_s else []
+    rates += [f"MFU {metrics.text('mfu', one.mfu)}"] if one.mfu is not None else []
+    rates += [f"{metrics.text('intensity', one.intensity)} FLOP/byte"] if one.intensity is not None else []
+    lines = [f"{time}; {_verdict(one, predictions.header)}", "; ".join(rates)]
+    if one.memory is not None:
+        lines.append(memory_tables.memory_line(one.memory, each=one.many is not None))
+    lines += [*_limits(predictions), *_warnings(predictions)]
+    if one.many is not None:
+        many = one.many
+        replicas = f"each of {many.data:,} replicas" if many.data > 1 else "the one replica"
+        lines.append(f"{many.parameters:,} parameters, counted once; batch {many.batch:,} in {replicas}")
+    return lines
+
+
+def _limits(predictions: Predictions) -> list[str]:
+    several = len(predictions.devices) > 1
+    many = predictions[0].many is not None
+    decoding = predictions.header.step == "decode"
+    return [
+        memory_tables.limit_line(limit, several=several, many=many, decoding=decoding) for limit in predictions.limits
+    ]
+
+
+def _warnings(predictions: Predictions) -> list[str]:
+    """What makes all the numbers void stands beside them, not among the notes; of one step the line on memory says it
+    already."""
+    if len(predictions) == 1 and predictions[0].memory is not None:
+        return []
+    return [note for note in predictions.notes if note.startswith(DOES_NOT_FIT)]
+
+
+def _verdict(one: Prediction, header: Header) -> str:
+    roof = f"{percent_text(one.percent_of_roof)} of the attainable roof"
+    if one.many is not None:
+        return (
+            f"{formatting.percent(one.many.efficiency)} of {one.gpus:,} times one GPU's throughput; "
+            f"{seconds(one.many.compute_s)} of it computing"
+        )
+    if one.tier == "spec" or header.target == "cpu":
+        return f"{one.bound}-bound, {roof}"
+    share = min(busy_share(one.gpu_busy_s, one.wall_time_s) or 0.0, 1.0)
+    return f"the GPU works for {seconds(one.gpu_time_s)} of it, {share:.0%}: {one.bound}-bound, {roof} while it works"
+
+
+def _details(predictions: Predictions, one: Prediction) -> list[Table]:
+    """What one prediction is made of; of several, of which it is said."""
+    of = "" if len(predictions) == 1 else f" · {_place(one)}"
+    if one.many is not None:
+        return [*many_tables.tables(one, of), *memory_tables.tables(predictions, one, of)]
+    timed = "CPU time" if predictions.header.target == "cpu" else "kernel time"
+    made = [tables.op_table(one, f"costliest ops by {timed}{of}")]
+    if len(one.phases) > 1:
+        made.append(tables.phase_table(one, f"{timed} by phase"))
+    of_memory = memory_tables.tables(predictions, one, of)
+    if one.fit == "does not fit":  # what makes it fit comes first
+        return [*made, *of_memory, tables.advice_table(one, f"what would help{ONCE_IT_FITS}{of}")]
+    return [*made, tables.advice_table(one, f"what would help, predicted in the same way{of}"), *of_memory]
+
+
+def _notes(predictions: Predictions, one: Prediction, *, few: bool, price: float | None) -> list[str]:
+    said = [f"note: {note}" for note in dict.fromkeys(predictions.notes) if not note.startswith(DOES_NOT_FIT)]
+    assumed = dict.fromkeys(advice.assumption for advice in one.advice if advice.assumption)
+    said += [f"advice: {words}" for words in assumed if one.many is None]
+    inside = [row.inside for row in predictions if row.inside is not None]
+    if inside:
+        least = min(inside)
+        part = "all" if least > 0.995 else f"{'' if len(predictions) == 1 else 'at least '}{least:.0%}"
+        rest = "" if least > 0.995 else ", the rest in ops outside of them"
+        said.append(f"shapes: {part} of the device's time is in ops whose shapes lie among the calibrated ones{rest}")
+    if few and one.many is None and not one.advice and one.tier != "spec":
+        said.append(f"nothing that rooflight can predict would make it {WORTH:.0%} faster")
+    if not few:
+        said.append(f"give {DETAILED} or fewer devices and batches to see the costliest ops and what would help")
+    said += [f"note: {note}" for note in _of_devices(predictions, lambda many: many.notes)]
+    said += [f"assumed: {line}" for line in _of_devices(predictions, lambda many: many.assumptions)] if few else []
+    if price is not None:
+        said.append(f"at {price:g} an hour for one device, idle time not counted")
+    return said
+
+
+def _of_devices(predictions: Predictions, told: Callable[[ClusterPrediction], Sequence[str]]) -> list[str]:
+    """What is told of every run on many, each line once, with the devices, and of several batches with those, that it
+    holds for unless it holds for all."""
+    batches: dict[str, list[int | None]] = {}
+    for row in predictions:
+        batches.setdefault(row.device, []).append(row.batch)
+    holds: dict[str, dict[str, list[int | None]]] = {}
+    for row in predictions:
+        for line in told(row.many) if row.many is not None else ():
+            holds.setdefault(line, {}).setdefault(row.device, []).append(row.batch)
+
+    def named(device: str, some: list[int | None]) -> str:
+        return device if some == batches[device] else f"{device} at batch {', '.join(map(_size, some))}"
+
+    return [
+        line
+        if where == batches or line.startswith(f"{next(iter(where))}: ")
+        else f"{', '.join(named(*one) for one in where.items())}: {line}"
+        for line, where in holds.items()
+    ]
+
+
+def _small_print(predictions: Predictions) -> list[str]:
+    used = dict.fromkeys(prediction.tier for prediction in predictions)
+    lines = [_TIERS[tier] for tier in used]
+    by_source: dict[str, list[str]] = {}
+    for one in predictions:
+        devices = by_source.setdefault(predictions.calibrations.get(one.device) or one.source, [])
+        if one.device not in devices:
+            devices.append(one.device)
+    lines += [f"{', '.join(devices)}: {source}" for source, devices in by_source.items()]
+    if len(predictions.devices) <= _SOURCED:
+        lines += [_figures(device, predictions.precisions) for device in predictions.devices]
+    else:
+        lines.append("peaks and bandwidths with their sources: rooflight list devices NAME")
+    ops = len(predictions[0].op_times_s)
+    header = predictions.header
+    lines.append("; ".join(conventions(predictions)) + ".")
+    traces = (
+        "one trace" if predictions.traces == 1 else f"{predictions.traces} traces, one a generation of GPUs, the first"
+    )
+    lines.append(
+        f"{traces} of {f'{ops:,} ops ' if ops else 'the step '}on {header.traced_on} tensors; torch "
+        f"{header.torch}, rooflight {header.rooflight}"
+    )
+    return lines
+
+
+def _figures(device: Device, precisions: tuple[str, ...]) -> str:
+    """The peaks that were used, and whose word they are."""
+    shown: list[tuple[str, Figure]] = []
+    for precision in precisions or ("fp32",):
+        figure = device.peak(precision)
+        if figure is not None and (precision != "tf32" or "tf32" in device.tensor_flops_per_s):
+            shown.append((f"{peak_tera(figure.value)} {precision}", figure))
+    bandwidth = device.bandwidth_bytes_per_s
+    shown.append((f"{bandwidth.value / 1e9:,g} GB/s", bandwidth))
+    by_source: dict[str, list[str]] = {}
+    for text, figure in shown:
+        by_source.setdefault(f"{figure.source}, read {figure.date}", []).append(text)
+    return f"{device.title}: " + "; ".join(f"{', '.join(values)} ({source})" for source, values in by_source.items())

@@ -1,0 +1,229 @@
+"""Claims and their verdicts as tables: what was claimed, whether it holds, and the numbers that say so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rooflight import formatting
+from rooflight.formatting import per_second, quotient, seconds, whole_bytes, whole_count
+from rooflight.reporting.table import Column, Label, Table, cut
+from rooflight.study.cell import QUANTITIES, SIDES
+from rooflight.study.hypotheses.grid import written
+from rooflight.study.hypotheses.verdict import ComparedValues, JudgedHypothesis, JudgedPoint
+
+_REASON_WIDTH = 40
+"""Letters of a reason in the line of a claim; a table of its own has it whole."""
+_SHORT = 60
+"""A claim of more letters may be cut short in a terminal."""
+COUNTER_EXAMPLES = 8
+"""Of one claim; the worst."""
+
+
+def counted(judged: Sequence[JudgedHypothesis]) -> str:
+    """`7 claims: 3 held, 2 refuted, 2 not measured`."""
+    verdicts = Counter(claim.verdict for claim in judged)
+    counts = [f"{verdicts[verdict]} {verdict}" for verdict in ("held", "refuted", "not measured") if verdicts[verdict]]
+    return f"{len(judged)} claim{'s' if len(judged) != 1 else ''}: {', '.join(counts)}"
+
+
+def claim_table(judged: Sequence[JudgedHypothesis]) -> Table:
+    """One line for every claim, in words where it has them, with its worst counter-example or its closest place."""
+    columns = [
+        Column("#", str),
+        Column("verdict", str, right=False, whole=True),
+        Column("claim", str, right=False),
+        Column("held in", str, whole=True),
+        Column("numbers", str, right=False, whole=True, optional=1),
+        Column("at", str, right=False, optional=3),
+        Column("by", str, right=False, optional=2),
+        Column("said by", str, right=False, optional=4),
+    ]
+    lines = [
+        (
+            claim.number,
+            claim.verdict,
+            Label(_claim(claim), claim.says or _claim(claim)),
+            held_in(claim),
+            *telling(claim),
+            sides(claim),
+            claim.source,
+        )
+        for claim in judged
+    ]
+    kept = [i for i in range(len(columns)) if i < 4 or any(line[i] for line in lines)]
+    return Table("claims", tuple(columns[i] for i in kept), tuple(tuple(line[i] for i in kept) for line in lines))
+
+
+def counter_table(judged: Sequence[JudgedHypothesis]) -> Table:
+    """What refutes, the worst first."""
+    lines = []
+    for claim in judged:
+        examples = claim.counter_examples
+        for point in examples[:COUNTER_EXAMPLES]:
+            left, right = both(point.telling)
+            values = point.telling
+            lines.append(
+                (
+                    claim.number,
+                    place(point.at),
+                    Label(values.left, left),
+                    f"not {values.sign}",
+                    Label(values.right, right),
+                    values.ratio,
+                    _by(values),
+                )
+            )
+        if len(examples) > COUNTER_EXAMPLES:
+            lines.append(
+                (
+                    claim.number,
+                    f"and {len(examples) - COUNTER_EXAMPLES} more",
+                    Label(None, ""),
+                    "",
+                    Label(None, ""),
+                    None,
+                    "",
+                )
+            )
+    columns = (
+        Column("#", str),
+        Column("refuted at", str, right=False, whole=True),
+        Column("left", str),
+        Column("", str, right=False, whole=True, raw="relation"),
+        Column("right", str),
+        Column("left / right", quotient),
+        Column("by", str, right=False),
+    )
+    return Table("counter-examples", columns, tuple(lines))
+
+
+def gap_table(judged: Sequence[JudgedHypothesis]) -> Table:
+    """Where claims could not be judged, and why: the same reason once; what nobody asked for once for all claims."""
+    lines: dict[tuple[str, str], tuple[str, int | None, str, str]] = {}
+    for claim in judged:
+        number = f"{claim.number}"
+        if claim.reason:
+            lines[number, ""] = (number, None, "", claim.reason)
+        for gaps, asked in ((claim.missing, True), (claim.not_asked, False)):
+            for why, count in Counter(gap.why for gap in gaps).items():
+                first = next(gap for gap in gaps if gap.why == why)
+                where = place(first.at) + (", ..." if count > 1 else "")
+                key = (number if asked else "", why)
+                if key in lines:
+                    numbers, before, _, reason = lines[key]
+                    lines[key] = (f"{numbers}, {number}", (before or 0) + count, "...", reason)
+                else:
+                    lines[key] = (number, count, where, why if asked else f"{why} (not planned)")
+    columns = (
+        Column("#", str),
+        Column("places", formatting.exact),
+        Column("not judged at", str, right=False, optional=1),
+        Column("why", str, right=False),
+    )
+    return Table("not judged", columns, tuple(lines.values()))
+
+
+def held_in(claim: JudgedHypothesis) -> str:
+    missing = f", {len(claim.missing)} missing" if claim.missing else ""
+    return f"{claim.held} of {len(claim.points)}{missing}" if claim.points else "–"
+
+
+def telling(claim: JudgedHypothesis) -> tuple[Label, str]:
+    """The most telling numbers and their place; or why there are none."""
+    if claim.points and claim.verdict != "not measured":
+        text = _numbers(claim.points[0])
+        return Label(text, text), place(claim.points[0].at)
+    whys = Counter(gap.why for gap in claim.missing or claim.not_asked)
+    why = claim.reason or "; ".join(why for why, _ in whys.most_common(3))
+    return Label(why, cut(why, _REASON_WIDTH)), ""
+
+
+def _numbers(point: JudgedPoint) -> str:
+    values = point.telling
+    left, right = both(values)
+    same = values.sign == "=" and values.held
+    ratio = "" if values.ratio is None or same else f" ({quotient(values.ratio)}×)"
+    return f"{left} {values.sign if values.held else f'is not {values.sign}'} {right}{ratio}"
+
+
+def sides(claim: JudgedHypothesis) -> str:
+    """`measured`, or how often each; measurements first."""
+    counts = Counter(said for point in claim.points for said in {_by(values) for values in point.compared})
+    if len(counts) == 1:
+        return next(iter(counts))
+    ordered = sorted(
+        counts, key=lambda said: (-max((SIDES.index(side) for side in SIDES if side in said), default=0), said)
+    )
+    return ("; " if any("," in said for said in ordered) else ", ").join(f"{said} {counts[said]}×" for said in ordered)
+
+
+def _by(compared: ComparedValues) -> str:
+    """`measured`; of one quantity on two sides `measured, estimated`; else `time predicted, flops estimated`."""
+    named = compared.sides.items()
+    if len(set(compared.sides.values())) == 1:
+        return next(iter(compared.sides.values()))
+    names = [(name.removesuffix(f".{side}"), side) for name, side in named]
+    alone = len({name for name, _ in names}) == 1
+    return ", ".join(side if alone else f"{name} {side}" for name, side in names)
+
+
+def place(at: Mapping[str, str | int | bool | None]) -> str:
+    return ", ".join(f"{axis}={written(value)}" for axis, value in at.items())
+
+
+def both(compared: ComparedValues) -> tuple[str, str]:
+    """The two sides, with digits enough to see how they differ."""
+    unit = "%" if _of_parts(compared) else compared.unit
+    left, right = amount(compared.left, unit), amount(compared.right, unit)
+    close = left == right and compared.left != compared.right and compared.sign != "~"
+    exactly = compared.sign in ("=", "!=") or close
+    if exactly and not isinstance(compared.left, str) and not isinstance(compared.right, str):
+        return _exact(compared.left, compared.unit), _exact(compared.right, compared.unit)
+    return left, right
+
+
+def _of_parts(compared: ComparedValues) -> bool:
+    """Shares, utilisations: read in percent."""
+    names = [name.partition(".")[0] for name in compared.sides]
+    return bool(names) and all(name in QUANTITIES and QUANTITIES[name].unit == "part" for name in names)
+
+
+def amount(value: int | float | str, unit: str) -> str:
+    """A number with its unit, as people read it."""
+    if isinstance(value, str):
+        return value
+    match unit:
+        case "s":
+            return seconds(value)
+        case "B":
+            return whole_bytes(value)
+        case "1/s":
+            return f"{per_second(value)}/s"
+        case "%":
+            return f"{100 * value:,.4g}%"
+        case "":
+            return f"{value:,.4g}" if abs(value) < 10_000 else whole_count(value)
+        case _:
+            text = whole_count(value)
+            return f"{text}{unit}" if text[-1:].isalpha() else f"{text} {unit}"
+
+
+def _exact(value: int | float, unit: str) -> str:
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.9g}"
+    return f"{text} {unit}".rstrip()
+
+
+def spelled_out(judged: Sequence[JudgedHypothesis]) -> list[str]:
+    """What a line has no room for: claims in full, and who says so."""
+    lines = []
+    for claim in judged:
+        if claim.says or claim.source or len(claim.claim) > _SHORT:
+            said = f"{claim.says}: " if claim.says else ""
+            by = f" ({claim.source})" if claim.source else ""
+            lines.append(f"claim {claim.number}: {said}{_claim(claim)}{by}")
+    return lines
+
+
+def _claim(claim: JudgedHypothesis) -> str:
+    return " ".join(claim.claim.split())

@@ -1,0 +1,148 @@
+"""What one field of a step is: how its value is read, checked, and written on a command line."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rooflight.errors import BadInput
+from rooflight.ledger import StepKind
+
+Verb = Literal["estimate", "measure", "predict", "study"]
+Kind = Literal["text", "shape", "number", "choice", "flag", "switch", "modules", "settings"]
+EVERY: tuple[Verb, ...] = ("estimate", "measure", "predict", "study")
+_TORCH_DTYPES = {
+    "float32": "fp32",
+    "float": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float64": "fp64",
+    "double": "fp64",
+}
+_SHAPE = re.compile(r"(int:|float:)?[1-9]\d{0,8}(x[1-9]\d{0,8}){0,7}")
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """One field of a step. What `definition` says is the first group, the rest is read off it."""
+
+    help: str
+    metavar: str | None = None
+    keyword: str = ""
+    """Python's, where it is not the field's name."""
+    verbs: tuple[Verb, ...] = EVERY
+    step: StepKind | None = None
+    """The only kind of step that it goes with."""
+    by_name: bool = False
+    """Only for a model that is built by its name: a live module has its own."""
+    kind: Kind | None = None
+
+    name: str = ""
+    key: str = ""
+    """In files, and as an option: `set` for the field `settings`."""
+    choices: tuple[str, ...] = ()
+    default: Any = None
+
+    @property
+    def option(self) -> str:
+        return f"--{self.key.replace('_', '-')}"
+
+    def is_given(self, value: Any) -> bool:
+        return bool(value != self.default)
+
+    def words(self, value: Any) -> Iterator[str]:
+        """The value on a command line."""
+        if self.kind in ("flag", "switch"):
+            yield self.option if value else f"--no-{self.option.removeprefix('--')}"
+        elif self.kind == "settings":
+            for name, text in value.items():
+                yield from (self.option, f"{name}={text}")
+        else:
+            yield from (self.option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+
+    def read(self, value: Any, *, several: bool = False) -> Any:
+        """The value as Python or a file gives it, checked. `several`: more numbers than one may be given."""
+        match self.kind:
+            case "number":
+                if several and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+                    found = tuple(dict.fromkeys(self._number(one) for one in value))
+                    if not found:
+                        raise BadInput(f"{self.option} has no size in it: give one or more")
+                    return found[0] if len(found) == 1 else found
+                return self._number(value)
+            case "flag" | "switch":
+                if type(value).__name__ not in ("bool", "bool_"):  # the second is numpy's
+                    raise BadInput(f"{self.option} is True or False, not {value!r}")
+                return bool(value)
+            case "choice":
+                text = _TORCH_DTYPES.get(name := str(value).removeprefix("torch."), name)
+                if text not in self.choices:
+                    raise BadInput(f"{self.option} must be one of {', '.join(self.choices)}, got {value!r}")
+                return text
+            case "modules":
+                return module_names(value)
+            case "settings":
+                return settings_of(value)
+            case "shape":
+                text = value if isinstance(value, str) else shape_text(value)
+                if not _SHAPE.fullmatch(text.strip().lower()):
+                    raise BadInput(
+                        f"{self.option} {text!r} is no shape: write the sizes of one sample, without the "
+                        "batch, as in 3x224x224 or int:128"
+                    )
+                return text.strip().lower()
+        if not isinstance(value, str) or not value.strip():
+            raise BadInput(f"{self.option} must be a text, got {value!r}")
+        return value
+
+    def _number(self, value: Any) -> int:
+        try:
+            number = None if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = None
+        if number is None:
+            raise BadInput(f"{self.option} must be a whole number, got {value!r}")
+        if number < 1:
+            raise BadInput(f"{self.option} must be at least 1, got {number}")
+        return number
+
+
+def module_names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """Paths and patterns one by one: they may come as a list, or with commas between them."""
+    texts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    parts = (
+        [part.strip() for text in texts for part in text.split(",")]
+        if all(isinstance(text, str) for text in texts)
+        else []
+    )
+    if not all(parts) or not parts:
+        raise BadInput("--checkpoint wants paths of modules such as layer1.0 or h.*, or the word blocks")
+    return tuple(dict.fromkeys(parts))
+
+
+def settings_of(value: Any) -> dict[str, str]:
+    """`NAME=VALUE` in a list, or a mapping, whose values may be of any kind."""
+    if isinstance(value, Mapping):
+        return {
+            str(name): ",".join(map(str, one)) if isinstance(one, (list, tuple)) else str(one)
+            for name, one in value.items()
+        }
+    found = {}
+    for text in value if isinstance(value, (list, tuple)) else [value]:
+        name, equals, one = str(text).partition("=")
+        if not equals or not name.strip():
+            raise BadInput(f"--set wants NAME=VALUE, as in --set=channels=20,40, got {text!r}")
+        found[name.strip()] = one.strip()
+    return found
+
+
+def shape_text(value: Any) -> str:
+    """`3x224x224` of the sizes, or of what `parse_input` gives."""
+    try:
+        return "x".join(str(operator.index(size)) for size in value)
+    except TypeError:
+        return str(value)

@@ -1,0 +1,200 @@
+"""`StepSpec`: which step of which model is meant, and how it is run."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from keyword import iskeyword
+from types import NoneType
+from typing import Any, Self
+
+from rooflight.errors import BadInput
+from rooflight.ledger import Execution, Header
+from rooflight.spec.command_line import command_words, option_words, parse, verb_of
+from rooflight.spec.definition import FIELDS, StepFields, fields_for
+from rooflight.spec.fields import Field, Verb
+from rooflight.spec.headers import POSITIONAL, batch_given, is_live, length_of, tf32_of
+from rooflight.spec.keywords import OPTIONS_OF, OWN_KEYWORDS, in_python, python_literal
+
+NOT_ACCUMULATED = "--accumulate with several GPUs is not modelled: leave one of them out"
+
+
+class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A step of a model, with all that it takes to run it again. What is left out is as usual."""
+
+    @classmethod
+    def given(
+        cls,
+        model: Any,
+        keywords: Mapping[str, Any],
+        *,
+        verb: Verb,
+        inputs: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> StepSpec:
+        """The step that a caller of Python means: `model` is a name, a live module, or a spec, which says it all;
+        `inputs` and `kwargs` are what a live module is called with."""
+        if not isinstance(kwargs, (NoneType, Mapping)):
+            raise BadInput(f"kwargs are what the model is called with by name, as {{'mask': mask}}, not {kwargs!r}")
+        if isinstance(model, (str, StepSpec)) and (inputs or kwargs):
+            raise BadInput("inputs go with a live module; a model by name gets its own (use --batch, --seq, --input)")
+        known = {field.keyword: field for field in fields_for(verb)}
+        if unknown := [name for name in keywords if name not in known]:
+            names = [*OWN_KEYWORDS.get(verb, ()), *known]
+            options = {option: keyword for keyword, option in OPTIONS_OF.items() if keyword in names}
+            options |= {field.key: keyword for keyword, field in known.items()}
+            near = [options[unknown[0]]] if unknown[0] in options else difflib.get_close_matches(unknown[0], names, n=1)
+            hint = f"did you mean {near[0]}? There" if near else "there"
+            raise TypeError(f"{verb}() takes no keyword {unknown[0]!r}; {hint} are {', '.join(names)}")
+        given = {known[name]: value for name, value in keywords.items() if value is not None}
+        if isinstance(model, StepSpec):
+            if given:
+                raise BadInput(
+                    f"the step is described already: leave {next(iter(given)).option} out, or make another description"
+                )
+            return model.check()
+        values = {
+            field.name: field.read(value, several=verb == "predict" and field.name == "batch")
+            for field, value in given.items()
+        }
+        values = _without_ignored(values)
+        if isinstance(model, str):
+            return cls(model=model, **values).check()
+        if own := [field.option for field, value in given.items() if field.by_name and value is not False]:
+            raise BadInput(
+                f"{', '.join(own)}: only for a model by name; a live module is traced with the inputs you pass"
+            )
+        return cls(model=type(getattr(model, "_orig_mod", model)).__name__, **{"batch": None, **values}).check()
+
+    @classmethod
+    def of(cls, header: Header) -> StepSpec:
+        """The step that a ledger is of. What an older header does not hold is read from its command."""
+        values: dict[str, Any] = {}
+        said = parse(header.command)[0] if verb_of(header.command, header.model) else {}
+        for field in FIELDS.values():
+            value = getattr(header, field.name, field.default)
+            if field.choices and value not in field.choices:  # as the loss of a model that has its own
+                value = field.default
+            values[field.name] = said.get(field.name, value) if value == field.default else value
+        values |= {
+            "batch": header.batch,
+            "compile": header.is_compiled,
+            "graphs": header.is_graph,
+            "seq": length_of(header) or said.get("seq"),
+            "tf32": tf32_of(header, values["tf32"]),
+        }
+        if is_live(header):
+            values |= {"batch": batch_given(header), "seq": header.seq}
+        return cls(**values)
+
+    def check(self) -> Self:
+        """Every value by itself, and what goes together."""
+        for field in FIELDS.values():
+            value = getattr(self, field.name)
+            if field.is_given(value) and value is not None:
+                field.read(value, several=True)
+            if field.step not in (None, self.step) and field.is_given(value):
+                raise BadInput(f"{field.option} goes with --step={field.step}: add it, or leave {field.option} out")
+        if self.foreach is not None and self.fused:
+            raise BadInput("choose one of --foreach and --fused: an optimizer is one or the other")
+        if self.accumulate > 1 and self.gpus * self.nodes > 1:
+            raise BadInput(NOT_ACCUMULATED)
+        return self
+
+    @property
+    def execution(self) -> Execution:
+        """How the step is run."""
+        return execution(compile=self.compile, graphs=self.graphs)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Every size that was asked for; none: as the inputs of a live module have it."""
+        return () if self.batch is None else (self.batch,) if isinstance(self.batch, int) else self.batch
+
+    @property
+    def build(self) -> dict[str, Any]:
+        """What the models room is asked for, beside the batch."""
+        return {
+            "step": self.step,
+            "seq": self.seq,
+            "past": self.past,
+            "dtype": self.dtype if FIELDS["dtype"].is_given(self.dtype) else None,
+            "overrides": self.settings or None,
+            "input_shape": self.input,
+            "download": self.download,
+        }
+
+    def _given(self, verb: Verb) -> Iterator[tuple[Field, Any]]:
+        """All that is not as usual, of what the verb takes."""
+        for field in fields_for(verb):
+            value = getattr(self, field.name)
+            if field.is_given(value) and value is not None:
+                yield field, value
+
+    def words(self, verb: Verb = "estimate", **more: Any) -> list[str]:
+        """`command` word by word."""
+        return [
+            *command_words(verb, self.model),
+            *(word for field, value in self._given(verb) for word in field.words(value)),
+            *option_words(more),
+        ]
+
+    def command(self, verb: Verb = "estimate", **more: Any) -> str:
+        """The shell command that runs the step again; `more` are further options of the verb.
+
+        >>> StepSpec(model="resnet50", batch=16, step="train").command("predict", on="h200")
+        'rooflight predict resnet50 --batch 16 --step train --on h200'
+        """
+        return shlex.join(self.words(verb, **more))
+
+    def python_call(self, verb: Verb = "estimate", *, inputs: Iterable[str] = (POSITIONAL,), **more: Any) -> str:
+        """The same for a live module, which no command can build: what it is called with is yours to give. `inputs` are
+        their names, as a header has them."""
+        names = tuple(inputs)
+        numbered = [name for name in names if re.fullmatch(rf"{POSITIONAL}\d*", name)]
+        places = [int(name.removeprefix(POSITIONAL) or 0) for name in numbered]
+        several = range(max(places, default=-1) + 1)
+        called = ["x"] if len(several) == 1 else [f"x{place}" for place in several]
+        if by_keyword := dict.fromkeys(name for name in names if name not in numbered):
+            values = {name: name if name.isidentifier() and not iskeyword(name) else "..." for name in by_keyword}
+            entries = ", ".join(f"{python_literal(name)}: {value}" for name, value in values.items())
+            called.append(f"kwargs={{{entries}}}")
+        given = {"batch": self.batch} | {
+            field.keyword: value for field, value in self._given(verb) if not field.by_name
+        }
+        said = [f"{name}={python_literal(value)}" for name, value in {**given, **more}.items() if value is not None]
+        return f"rooflight.{verb}({', '.join(['model', *called, *said])})"
+
+    def asked(self, verb: Verb, *, live: Iterable[str] | None, **keywords: Any) -> str:
+        """For the header of what Python asks for: the call of a live module with such inputs, or the command that is
+        the same; `keywords` are the verb's."""
+        if live is not None:
+            return self.python_call(verb, inputs=live, **keywords)
+        return self.command(verb, **{OPTIONS_OF.get(name, name): value for name, value in keywords.items()})
+
+
+_ONCE_IGNORED = ("past", "loss", "optimizer", "foreach", "accumulate")
+"""What Python took with any step, and left aside where it does not belong."""
+
+
+def _without_ignored(values: dict[str, Any]) -> dict[str, Any]:
+    kept = dict(values)
+    for name in _ONCE_IGNORED:
+        field = FIELDS[name]
+        if name in kept and field.step not in (None, values.get("step", "infer")) and field.is_given(kept.pop(name)):
+            warnings.warn(
+                in_python(f"{field.option} goes with --step={field.step}: it is left aside here, and will be refused"),
+                DeprecationWarning,
+                stacklevel=4,
+            )
+    return kept
+
+
+def execution(*, compile: bool, graphs: bool) -> Execution:
+    """The word of a ledger's header for it."""
+    if compile:
+        return "compile+graph" if graphs else "compile"
+    return "graph" if graphs else "eager"

@@ -1,0 +1,104 @@
+"""Seconds that the host spends on every op, from what calibration found for classes of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.ledger import Ledger, Op, Phase, Value
+from rooflight.ops.kernel_task import Task
+from rooflight.ops.op_tasks import tasks_of
+from rooflight.step.cache_reuse import Array
+
+_CLASSES = (
+    ("gemm", "gemm"), ("conv-", "conv"), ("attention-", "attention"), ("batch-norm", "batch-norm"),
+    ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"), ("cast", "plain"),
+    ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"), ("dropout", "dropout"), ("cat", "cat"),
+    ("reduce", "reduce"), ("softmax", "softmax"), ("embedding", "broadcast"), ("max-pool", "pool"),
+    ("avg-pool", "pool"),
+)  # fmt: skip
+_NO_LAUNCH = 0.5
+"""An op that launches nothing costs about half of a plain one: the dispatcher, not the driver."""
+_INSIDE = 0.5
+"""What an op calls inside itself costs about half as much as called from Python: the driver, not the interpreter."""
+
+
+HostParts = tuple[tuple[tuple[str, str], float], ...]
+"""What an op costs the host: classes of ops with their precision, and how often each."""
+_AS_TRACED: Mapping[str, str] = {}
+_PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+def host_class(task: Task) -> str:
+    """The class of ops that calibration timed the like of."""
+    return next((name for start, name in _CLASSES if task.family.startswith(start)), "plain")
+
+
+def host_seconds(
+    ledger: Ledger,
+    costs: Mapping[str, Value],
+    runs_in: Mapping[str, str] = _AS_TRACED,
+    alike: tuple[Sequence[HostParts], npt.NDArray[np.intp]] | None = None,
+) -> Array:
+    """One number an op. The optimizer's own work is spread over its ops. `runs_in`: precisions that stand for those of
+    the trace. `alike`: what every kind of op costs the host, and of which kind each op is, where that is known."""
+    kinds, kind_of = alike or ([parts_of(op) for op in ledger.ops], np.arange(len(ledger.ops)))
+    training = ledger.header.step == "train"
+    known: dict[tuple[str, HostParts], float] = {}
+
+    def seconds_of(parts: HostParts, phase: str) -> float:
+        if (phase, parts) not in known:
+            run = (((name, runs_in.get(precision, precision)), weight) for (name, precision), weight in parts)
+            mixed = _value(costs, f"mixed.{phase}") or 1.0
+            known[phase, parts] = mixed * sum(weight * cost_of(*part, phase, costs) for part, weight in run)
+        return known[phase, parts]
+
+    by_kind = np.array([[seconds_of(parts, phase if training else "infer") for phase in _PHASES] for parts in kinds])
+    phase_of = np.array([_PHASES.index(op.phase) for op in ledger.ops], dtype=np.intp)
+    seconds: Array = by_kind[kind_of, phase_of] if len(phase_of) else np.zeros(0)
+    optimizing = phase_of == _PHASES.index("optimizer")
+    if optimizing.any():
+        seconds[optimizing] = _optimizer_seconds(ledger, costs) / int(optimizing.sum())
+    if training and len(seconds):
+        seconds[0] += _value(costs, "step.train")
+    return seconds
+
+
+def _value(costs: Mapping[str, Value], key: str) -> float:
+    found = costs.get(key)
+    return 0.0 if found is None else float(found.value)
+
+
+def parts_of(op: Op) -> HostParts:
+    if op.kind == "view":
+        return ((("view", ""), 1.0),)
+    tasks = tasks_of(op) if op.kind == "compute" else []
+    if not tasks:
+        return ((("plain", ""), _NO_LAUNCH),)
+    first, *others = ((host_class(task), task.precision) for task in tasks)
+    if first[0] == "conv":
+        others = [one for one in others if one[0] != "conv"]  # its gradients were timed as one op
+    return ((first, 1.0), *((one, _INSIDE) for one in others))
+
+
+def is_narrow(precision: str) -> bool:
+    """Sixteen bits have kernels of their own, and more of them; TF32 is fp32 to the host."""
+    return precision in ("bf16", "fp16")
+
+
+def cost_of(name: str, precision: str, phase: str, costs: Mapping[str, Value]) -> float:
+    """Seconds of a class of ops; a class that was not timed costs what a plain one does."""
+    if name == "view" and phase == "backward":
+        return 0.0  # most are made inside another op's node there
+    key = f"{name}.{phase}"
+    narrow = _value(costs, f"{key}.bf16") if is_narrow(precision) else 0.0
+    return narrow or _value(costs, key) or _value(costs, f"plain.{phase}")
+
+
+def _optimizer_seconds(ledger: Ledger, costs: Mapping[str, Value]) -> float:
+    kind = "adamw" if "adam" in (ledger.header.optimizer or "") else "sgd"
+    tensors = sum(1 for storage in ledger.storages if storage.category == "parameter")
+    return _value(costs, f"optimizer.{kind}.step") + tensors * _value(costs, f"optimizer.{kind}.tensor")

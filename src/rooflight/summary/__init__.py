@@ -1,0 +1,259 @@
+"""Sums over a ledger: by module, by layer type, by op, by phase, per sample and per token.
+
+Pure functions from a ledger to rows; how they are shown is the report's business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Totals, total
+
+By = Literal["module", "type", "op"]
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One line of a summary. `share` is its part of all matrix FLOPs, or of the others where there are none."""
+
+    name: str
+    type: str
+    depth: int
+    calls: int
+    output: tuple[int, ...] | None
+    params: int
+    trainable_params: int
+    totals: Totals
+    forward: Totals
+    backward: Totals
+    share: float | None
+
+
+def totals_by_phase(ledger: Ledger) -> dict[str, Totals]:
+    """Sums of the phases that the step has."""
+    groups: dict[str, list[Op]] = defaultdict(list)
+    for op in ledger.ops:
+        groups[op.phase].append(op)
+    return {phase: total(groups[phase]) for phase in ("forward", "backward", "optimizer") if phase in groups}
+
+
+def params(ledger: Ledger) -> int:
+    return sum(module.params for module in ledger.modules)
+
+
+def trainable_params(ledger: Ledger) -> int:
+    return sum(module.trainable_params for module in ledger.modules)
+
+
+def param_bytes(ledger: Ledger) -> int:
+    return sum(module.param_bytes for module in ledger.modules)
+
+
+def buffer_bytes(ledger: Ledger) -> int:
+    return sum(module.buffer_bytes for module in ledger.modules)
+
+
+def samples(ledger: Ledger) -> int | None:
+    """Samples a step works on, over all micro-batches and all ranks that the ledger holds."""
+    ranks = len({op.rank for op in ledger.ops}) or 1
+    return ledger.header.batch * ledger.header.accumulate * ranks if ledger.header.batch else None
+
+
+def tokens(ledger: Ledger) -> int | None:
+    """Tokens a step works on; `None` for a model without a sequence. Decoding makes one per sample."""
+    count, sequence = samples(ledger), ledger.header.sequence
+    if count is None or sequence is None:
+        return None
+    return count if ledger.header.step == "decode" else count * sequence
+
+
+def bytes_step_min(ledger: Ledger) -> int:
+    """The other bound on traffic: parameters, inputs and outputs once, everything else kept in a cache."""
+    tensors = {tensor for _, tensor in ledger.header.inputs} | set(ledger.header.outputs)
+    return param_bytes(ledger) + sum(tensor.nbytes for tensor in tensors)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The memory lines of a classic model summary, and what the trace really keeps."""
+
+    input_bytes: int
+    param_bytes: int
+    buffer_bytes: int
+    leaf_output_bytes: int
+    """Outputs of all leaf modules, once each call."""
+    parameterised_output_bytes: int
+    """Outputs of the leaf modules that have parameters."""
+    kept_for_backward_bytes: int | None
+    """Activations alive between forward and backward; `None` when the step has no backward."""
+    gradient_bytes: int
+    optimizer_state_bytes: int
+
+    @property
+    def forward_backward_bytes(self) -> int:
+        """The convention of summary tools: every leaf module's output twice, once for its gradient."""
+        return 2 * self.leaf_output_bytes
+
+
+def sizes(ledger: Ledger) -> Sizes:
+    leaves = _leaves(ledger.modules)
+    categories: Counter[str] = Counter()
+    for storage in ledger.storages:
+        categories[storage.category] += storage.nbytes
+    return Sizes(
+        input_bytes=sum(tensor.nbytes for _, tensor in ledger.header.inputs),
+        param_bytes=param_bytes(ledger),
+        buffer_bytes=buffer_bytes(ledger),
+        leaf_output_bytes=sum(module.pass_output_bytes(ledger.header.accumulate) for module in leaves),
+        parameterised_output_bytes=sum(
+            module.pass_output_bytes(ledger.header.accumulate) for module in leaves if module.params or module.tied
+        ),
+        kept_for_backward_bytes=_most_kept(ledger) if ledger.header.step == "train" else None,
+        gradient_bytes=categories["gradient"],
+        optimizer_state_bytes=categories["optimizer-state"],
+    )
+
+
+def _leaves(modules: Iterable[Module]) -> list[Module]:
+    parents = {module.path.rpartition(".")[0] for module in modules if module.path}
+    return [module for module in modules if module.path not in parents and module.path]
+
+
+def _most_kept(ledger: Ledger) -> int:
+    """The most activation bytes that live at once: the micro-batches of an accumulated step follow one another."""
+    changes: Counter[int] = Counter()
+    for storage in ledger.storages:
+        if storage.category == "activation" and storage.born is not None and not storage.host:
+            changes[storage.born] += storage.nbytes
+            if storage.dies is not None:
+                changes[storage.dies] -= storage.nbytes
+    alive = most = 0
+    for moment in sorted(changes):
+        alive += changes[moment]
+        most = max(most, alive)
+    return most
+
+
+def rows(ledger: Ledger, by: By = "module") -> list[SummaryRow]:
+    """The summary's rows: modules in the order of the model, types and ops the costliest first."""
+    whole = total(ledger.ops)
+    if by == "module":
+        return _module_rows(ledger, whole)
+    key = type_of(ledger) if by == "type" else name_of
+    groups = _sums(ledger.ops, key)
+    made = [
+        _row(name, "", sums, whole, calls=sum(phase.ops for phase in sums.values())) for name, sums in groups.items()
+    ]
+    return sorted(made, key=lambda row: (row.totals.flops + row.totals.recompute_flops, row.totals.bytes), reverse=True)
+
+
+PhaseSums = dict[str, Totals]
+
+
+def _sums(ops: Iterable[Op], key: Callable[[Op], str]) -> dict[str, PhaseSums]:
+    """Sums by key and phase, views left out: they are rows that cost nothing."""
+    groups: dict[str, dict[str, list[Op]]] = defaultdict(lambda: defaultdict(list))
+    for op in ops:
+        if op.kind != "view":
+            groups[key(op)][op.phase].append(op)
+    return {name: {phase: total(found) for phase, found in phases.items()} for name, phases in groups.items()}
+
+
+def name_of(op: Op) -> str:
+    return op.name
+
+
+def _module_of(op: Op) -> str:
+    return op.module
+
+
+def type_of(ledger: Ledger) -> Callable[[Op], str]:
+    """The type of the leaf module an op runs in; the op itself where it was called between modules."""
+    leaves = {module.path: module.type for module in _leaves(ledger.modules)}
+
+    def type_of(op: Op) -> str:
+        if op.module in (LOSS, OPTIMIZER):
+            return op.module
+        return leaves.get(op.module, op.packet)
+
+    return type_of
+
+
+def _module_rows(ledger: Ledger, whole: Totals) -> list[SummaryRow]:
+    """Every module, with all that runs inside it; then loss and optimizer, which are no modules."""
+    inside: dict[str, PhaseSums] = defaultdict(dict)
+    for path, sums in _sums(ledger.ops, _module_of).items():
+        for ancestor in [path] if path in (LOSS, OPTIMIZER) else ancestry(path):
+            for phase, value in sums.items():
+                inside[ancestor][phase] = inside[ancestor].get(phase, Totals()) + value
+    all_params: Counter[str] = Counter()
+    all_trainable: Counter[str] = Counter()
+    for module in ledger.modules:
+        for path in ancestry(module.path):
+            all_params[path] += module.params
+            all_trainable[path] += module.trainable_params
+    made = []
+    for module in ledger.modules:
+        level = module.path.count(".") + 1 if module.path else 0
+        kind = module.type + (" (tied)" if module.tied else "")
+        made.append(
+            _row(
+                module.path,
+                kind,
+                inside.get(module.path, {}),
+                whole,
+                calls=module.calls,
+                depth=level,
+                output=module.outputs[0] if module.outputs else None,
+                params=all_params[module.path],
+                trainable=all_trainable[module.path],
+            )
+        )
+    for path, name in ((LOSS, ledger.header.loss or ""), (OPTIMIZER, ledger.header.optimizer or "")):
+        if inside.get(path):
+            made.append(_row(path, name, inside[path], whole, calls=1))
+    return made
+
+
+def ancestry(path: str) -> list[str]:
+    paths = [path]
+    while path:
+        path = path.rpartition(".")[0]
+        paths.append(path)
+    return paths
+
+
+def _row(
+    name: str,
+    kind: str,
+    sums: PhaseSums,
+    whole: Totals,
+    *,
+    calls: int,
+    depth: int = 0,
+    output: tuple[int, ...] | None = None,
+    params: int = 0,
+    trainable: int = 0,
+) -> SummaryRow:
+    everything = sum(sums.values(), Totals())
+    share: float | None
+    if whole.flops:
+        share = everything.flops / whole.flops
+    else:
+        share = everything.other_flops / whole.other_flops if whole.other_flops else None
+    return SummaryRow(
+        name=name,
+        type=kind,
+        depth=depth,
+        calls=calls,
+        output=output,
+        params=params,
+        trainable_params=trainable,
+        totals=everything,
+        forward=sums.get("forward", Totals()),
+        backward=sums.get("backward", Totals()),
+        share=share,
+    )

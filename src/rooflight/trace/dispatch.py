@@ -1,0 +1,303 @@
+"""Makes tensors without data take the kernels that a device would take.
+
+On meta tensors composite operators decompose in their own way: attention into full matrices, dropout into float masks,
+an LSTM into single steps. Here those operators are redirected, in the dispatcher and above autograd, to the aten
+operators CUDA runs; torch's own formulas then give their backward. Everything is undone on leaving.
+
+A TorchFunctionMode could do the same for calls from Python, but would switch the fast path of
+`nn.MultiheadAttention` off and miss calls from C++.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.backend_registration as backends
+
+from rooflight.models.dtypes import dtype_name
+from rooflight.trace.meta_kernels import channels_last
+from rooflight.trace.plain_attention import calls_followed, plain_attention
+from rooflight.trace.target import AttentionCall, Target, attention_kernel
+
+aten = torch.ops.aten
+_Tensor = torch.Tensor
+_lock = threading.RLock()
+_PLAIN_ATTENTION = (
+    "causal attention that no fused kernel takes (such as grouped queries in fp32) runs as plain matrix products: "
+    "its causal FLOPs are counted in full"
+)
+
+
+@contextmanager
+def dispatch_as(target: Target, *, device: str = "meta") -> Iterator[list[str]]:
+    """Run tensors without data as `target` would run them; `device` is what they say they are on (fake ones: cpu).
+
+    Gives a list that fills with what a reader of the trace should know.
+    """
+    notes: list[str] = []
+    with _lock, calls_followed():
+        library = torch.library.Library("aten", "IMPL")
+        device_name = backends._privateuse1_backend_name
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                _register(library, target, "AutogradMeta" if device == "meta" else "AutogradCPU", notes)
+            # nn.MultiheadAttention takes its fast path on cpu, cuda and on a private backend of this name.
+            backends._privateuse1_backend_name = "meta"
+            yield notes
+        finally:
+            backends._privateuse1_backend_name = device_name
+            library._destroy()
+
+
+def _register(library: torch.library.Library, target: Target, key: str, notes: list[str]) -> None:
+    tracing = threading.get_ident()
+
+    def redirect(name: str, function: Any) -> None:
+        packet, _, overload = name.partition(".")
+        original = getattr(getattr(aten, packet), overload or "default")
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            # Other threads may have real tensors on a CPU: for them nothing changes.
+            return (function if threading.get_ident() == tracing else original.decompose)(*args, **kwargs)
+
+        library.impl(name, run if key == "AutogradCPU" else function, key)
+
+    def attention(
+        query: _Tensor,
+        key: _Tensor,
+        value: _Tensor,
+        attn_mask: _Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> _Tensor:
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, notes)
+
+    redirect("scaled_dot_product_attention", attention)
+    redirect("linear", _linear)
+    if target.kind == "cpu":
+        return
+    redirect("dropout", _dropout)
+    redirect("batch_norm", _batch_norm)
+    for name, function in _RECURRENT.items():
+        redirect(name, function)
+
+
+def _attention(
+    query: _Tensor,
+    key: _Tensor,
+    value: _Tensor,
+    mask: _Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+    gqa: bool,
+    target: Target,
+    notes: list[str],
+) -> _Tensor:
+    tensors = (query, key, value)
+    kernel = "math"
+    if query.dim() == key.dim() == value.dim() == 4:
+        kernel = attention_kernel(
+            AttentionCall(
+                dtype_name(query.dtype),
+                query.shape[1],
+                key.shape[1],
+                query.shape[2],
+                key.shape[2],
+                query.shape[3],
+                value.shape[3],
+                mask is not None,
+                dropout,
+                causal,
+            ),
+            target,
+        )
+    grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    bias = _float_mask(mask, query.dtype) if mask is not None and kernel != "flash" else None
+    result: _Tensor
+    if kernel == "cudnn":
+        result = aten._scaled_dot_product_cudnn_attention(
+            query, key, value, bias, grad, dropout, causal, False, scale=scale
+        )[0]
+    elif kernel == "cpu-flash":
+        result = aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, dropout, causal, attn_mask=bias, scale=scale
+        )[0]
+    elif kernel == "flash":
+        result = _flash(query, key, value, dropout, causal, scale)
+    elif kernel == "efficient":
+        result = aten._scaled_dot_product_efficient_attention(
+            query, key, value, _aligned(bias, query, key), grad, dropout, causal, scale=scale
+        )[0]
+    else:
+        if causal and _PLAIN_ATTENTION not in notes:
+            notes.append(_PLAIN_ATTENTION)
+        with plain_attention():
+            result = aten._scaled_dot_product_attention_math(
+                query, key, value, bias, dropout, causal, None, scale=scale, enable_gqa=gqa
+            )[0]
+    return result
+
+
+def _flash(query: _Tensor, key: _Tensor, value: _Tensor, dropout: float, causal: bool, scale: float | None) -> _Tensor:
+    """Heads are padded to a multiple of 8, and the padding cut off again."""
+    size = query.shape[-1]
+    padding = -size % 8
+    if padding:
+        scale = 1 / math.sqrt(size) if scale is None else scale
+        query, key, value = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value))
+    result: _Tensor = aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)[
+        0
+    ]
+    return result[..., :size] if padding else result
+
+
+def _float_mask(mask: _Tensor, dtype: torch.dtype) -> _Tensor:
+    """A boolean mask becomes 0 where it keeps and -inf where it hides, as torch converts it."""
+    if mask.dtype is not torch.bool:
+        return mask
+    keep, hide = (aten.scalar_tensor(value, dtype=dtype, device=mask.device) for value in (0.0, -math.inf))
+    converted: _Tensor = aten.where.self(mask, keep, hide)
+    return converted
+
+
+def _aligned(bias: _Tensor | None, query: _Tensor, key: _Tensor) -> _Tensor | None:
+    """The efficient kernel wants the bias for every head, its rows padded to a multiple of 8 and sliced back."""
+    if bias is None:
+        return None
+    size = bias.shape[-1]
+    if padding := -size % 8:
+        bias = torch.nn.functional.pad(bias, (0, padding))[..., :size]
+    return bias.expand(*query.shape[:3], key.shape[2])
+
+
+def _linear(input: _Tensor, weight: _Tensor, bias: _Tensor | None = None) -> _Tensor:
+    """The bias of an input that is not contiguous is added in place, which torch avoids on tensors without data."""
+    result: _Tensor
+    if bias is None or input.dim() == 2 or input.is_contiguous():
+        result = aten.linear.default.decompose(input, weight, bias)
+    else:
+        result = torch.matmul(input, weight.t()).add_(bias)
+    return result
+
+
+def _dropout(input: _Tensor, p: float, train: bool) -> _Tensor:
+    if p == 0 or not train or input.numel() == 0:
+        return input
+    if p == 1:
+        return input * torch.zeros((), dtype=input.dtype, device=input.device)
+    result: _Tensor = aten.native_dropout(input, p, train)[0]
+    return result
+
+
+def _batch_norm(
+    input: _Tensor,
+    weight: _Tensor | None,
+    bias: _Tensor | None,
+    running_mean: _Tensor | None,
+    running_var: _Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> _Tensor:
+    """cuDNN's batch norm for fp32 (and fp16 with fp32 statistics) images, torch's own for all else."""
+    result: _Tensor
+    if (
+        cudnn_enabled
+        and input.dim() >= 3
+        and weight is not None
+        and bias is not None
+        and eps >= 1e-5
+        and input.dtype is not torch.bfloat16
+        and weight.dtype is not torch.bfloat16
+        and (input.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and ((running_mean is None) == (running_var is None))
+        and (running_mean is not None or training)
+        and input.shape[0] <= (880801 if training else 65535)
+        and input.numel() < 2**31
+    ):
+        layout = torch.channels_last if channels_last(input) else torch.contiguous_format
+        result = aten.cudnn_batch_norm(
+            input.contiguous(memory_format=layout), weight, bias, running_mean, running_var, training, momentum, eps
+        )[0]
+    else:
+        result = aten._batch_norm_impl_index(
+            input, weight, bias, running_mean, running_var, training, momentum, eps, False
+        )[0]
+    return result
+
+
+# cuDNN's numbers for its recurrent cells.
+_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+
+
+def _cudnn_rnn(
+    mode: str,
+    data: _Tensor,
+    hidden: Sequence[_Tensor],
+    params: Sequence[_Tensor],
+    options: tuple[Any, ...],
+    batch_sizes: Sequence[int] = (),
+) -> tuple[_Tensor, ...]:
+    _, layers, dropout, train, bidirectional, batch_first = options
+    hx, cx = hidden[0], hidden[1] if mode == "lstm" else None
+    size = cx.shape[-1] if cx is not None else hx.shape[-1]
+    projected = hx.shape[-1] if hx.shape[-1] != size else 0
+    buffer = torch.empty(0, dtype=data.dtype, device=data.device)
+    output, hy, cy = aten._cudnn_rnn(
+        data,
+        params,
+        len(params) // (layers * (2 if bidirectional else 1)),
+        buffer,
+        hx,
+        cx,
+        _MODES[mode],
+        size,
+        projected,
+        layers,
+        batch_first,
+        dropout,
+        train,
+        bidirectional,
+        list(batch_sizes),
+        None,
+    )[:3]
+    return (output, hy, cy) if mode == "lstm" else (output, hy)
+
+
+def _lstm_input(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first):  # type: ignore[no-untyped-def]
+    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    return _cudnn_rnn("lstm", input, hx, params, options)
+
+
+def _lstm_data(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional):  # type: ignore[no-untyped-def]
+    options = (has_biases, num_layers, dropout, train, bidirectional, False)
+    return _cudnn_rnn("lstm", data, hx, params, options, batch_sizes.tolist())
+
+
+def _simple(mode: str) -> tuple[Any, Any]:
+    def on_input(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first):  # type: ignore[no-untyped-def]
+        options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
+        return _cudnn_rnn(mode, input, [hx], params, options)
+
+    def on_data(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional):  # type: ignore[no-untyped-def]
+        options = (has_biases, num_layers, dropout, train, bidirectional, False)
+        return _cudnn_rnn(mode, data, [hx], params, options, batch_sizes.tolist())
+
+    return on_input, on_data
+
+
+_RECURRENT: dict[str, Any] = {"lstm.input": _lstm_input, "lstm.data": _lstm_data}
+for _name in ("gru", "rnn_tanh", "rnn_relu"):
+    _RECURRENT[f"{_name}.input"], _RECURRENT[f"{_name}.data"] = _simple(_name)

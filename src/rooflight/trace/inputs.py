@@ -1,0 +1,104 @@
+"""The inputs of a step, as the kind of tensors it is traced on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from rooflight.models.workload import Workload
+from rooflight.trace.borrowing import swap_state, to_meta
+from rooflight.trace.options import TensorKind
+
+
+def prepare(stage: ExitStack, workload: Workload, on: TensorKind) -> tuple[Any, Any]:
+    """The step's inputs as the asked kind of tensors; for fake tensors the model's parameters too."""
+    model = workload.model
+    arguments: tuple[Any, Any] = (workload.args, workload.kwargs)
+    if on in ("meta", "fake"):
+        arguments = fresh_caches(arguments)  # converting a cache would change the caller's
+    if on == "meta":
+        # Lengths of packed sequences stay on the host, whatever the device of the data.
+        packs = any(isinstance(module, nn.RNNBase) for module in model.modules())
+        _convert_caches(to_meta, arguments)
+        return _each_once(lambda tensor: tensor if packs and _is_lengths(tensor) else to_meta(tensor), arguments)
+    if on == "fake":
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        mode = stage.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        with mode:
+            swap_state(list(model.modules()), _fake)
+            _convert_caches(_fake, arguments)
+            return _each_once(_fake, arguments)
+    # The caller's own: a copy would count in the memory that is measured. What the step does to them is undone.
+    return _each_once(_own, arguments)
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of what the step cannot use as it is: it would leave a gradient on it, or autograd refuses it."""
+    return tensor.detach().clone() if tensor.requires_grad or tensor.is_inference() else tensor
+
+
+def _each_once(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Every tensor converted; one that is passed twice stays one tensor, and one that wants a gradient still does."""
+    known: dict[int, Any] = {}
+    """By the id of the value, which `arguments` holds."""
+
+    def converted(value: Any) -> Any:
+        if id(value) not in known:
+            if isinstance(value, PackedSequence):  # sizes and order are looked at on the host
+                known[id(value)] = value._replace(data=converted(value.data))
+            else:
+                known[id(value)] = convert(value).requires_grad_(value.requires_grad)
+        return known[id(value)]
+
+    kinds = (torch.Tensor, PackedSequence)
+    args, kwargs = tree_map_only(kinds, converted, arguments, is_leaf=lambda value: isinstance(value, PackedSequence))
+    return args, kwargs
+
+
+def _is_lengths(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 1 and tensor.dtype is torch.int64 and tensor.device.type == "cpu"
+
+
+def fresh_caches(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The inputs with caches of their own: a KV cache object grows while the step runs."""
+    args, kwargs = arguments
+    own = tuple(deepcopy(value) if is_cache(value) else value for value in args)
+    return own, {name: deepcopy(value) if is_cache(value) else value for name, value in kwargs.items()}
+
+
+def _convert_caches(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple[Any, Any]) -> None:
+    """In place: the tensors of a cache object are no leaves of the inputs."""
+    args, kwargs = arguments
+    for value in (*args, *kwargs.values()):
+        for layer in getattr(value, "layers", ()) if is_cache(value) else ():
+            for name, tensor in vars(layer).items():
+                if isinstance(tensor, torch.Tensor):
+                    setattr(layer, name, convert(tensor))
+
+
+def is_cache(value: Any) -> bool:
+    return "cache" in type(value).__name__.lower()
+
+
+def _fake(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape, made under fake mode: on the CPU, without memory."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+
+def tensor_leaves(value: Any) -> list[torch.Tensor]:
+    """Tensors anywhere in a value; objects such as caches are opened one level at a time."""
+    if isinstance(value, dict):
+        value = dict(value)  # outputs of Hugging Face models are dicts that pytree may not know
+    found = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    if not found and hasattr(value, "layers"):
+        for layer in value.layers:
+            found.extend(v for v in vars(layer).values() if isinstance(v, torch.Tensor))
+    return found

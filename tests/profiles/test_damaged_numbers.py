@@ -1,0 +1,111 @@
+"""Numbers that no counter can have given, in every kind of log: one clear line, or a ledger; never a crash."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rooflight.commands.import_ import command
+from rooflight.errors import BadFile, RooflightError
+from rooflight.profiles import read
+from tests.fixtures.import_logs import console, details_page, real
+from tests.profiles.test_nvprof import CSV as NVPROF_CSV
+from tests.profiles.test_nvprof import TEXT as NVPROF_TEXT
+from tests.profiles.test_traces import NSYS, changed, small_trace
+
+RAW = real("mnist_conv2_64_tf32")
+LOGS = {
+    "ncu raw page": RAW,
+    "ncu details page": details_page(RAW),
+    "ncu console": console(RAW),
+    "ncu console before 2022": console(RAW, old=True),
+    "nsys": NSYS,
+    "nvprof text": NVPROF_TEXT,
+    "nvprof CSV": NVPROF_CSV,
+    "Chrome trace": json.dumps(small_trace()),
+}
+FLOPS = "1,358,954,496"
+
+
+def refused(folder: Path, text: str) -> str:
+    path = folder / "log"
+    path.write_text(text)
+    with pytest.raises(BadFile) as caught:
+        read(path)
+    message = str(caught.value)
+    assert "\n" not in message and len(message) < 500
+    return message
+
+
+@pytest.mark.parametrize("digits", [20, 25, 400, 5000])
+@pytest.mark.parametrize("kind", ["ncu raw page", "ncu details page", "ncu console"])
+def test_a_counter_of_ncu_with_too_many_digits(kind: str, digits: int, tmp_path: Path) -> None:
+    assert LOGS[kind].count(FLOPS) == 1
+    message = refused(tmp_path, LOGS[kind].replace(FLOPS, "9" * digits))
+    assert re.search(r"line \d+: sm__ops_path_tensor_src_tf32_dst_fp32\S*\.sum is '9+", message)
+    assert "no counter of 64 bits gets there" in message or "no number of a counter" in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "said"),
+    [
+        ("ncu raw page", FLOPS, f"-{FLOPS}", "nothing counts below zero"),
+        ("ncu console", FLOPS, f"-{FLOPS}", "nothing counts below zero"),
+        ("nvprof text", "        2000\n", "       -2000\n", "flop_count_sp is '1000', '3000', '-2000': nothing counts"),
+        ("nvprof text", "  1000        3000", " -1000        3000", "nothing counts below zero"),
+        ("nvprof text", "        2000\n", f"  {'9' * 20}\n", "no counter of 64 bits"),
+        ("nvprof CSV", ",673384360\n", f",{'9' * 400}\n", "flop_count_sp is '999"),
+        ("nvprof CSV", ",673384360\n", ",-5\n", "nothing counts below zero"),
+        ("nsys", "1005000,2000", f"1005000,{'9' * 5000}", "Duration is '999"),
+        ("nsys", ",4.194,", f",{'9' * 25},", "Bytes is '9999999999999999999999999': no counter"),
+        ("nsys", ",14,", f",{'9' * 25},", "Strm is '9999999999999999999999999': no counter"),
+        ("ncu console", "CC 9.0", f"CC {'9' * 400}.0", "is no compute capability"),
+        ("ncu raw page", '"9.0"', '"nine"', "'nine' is no compute capability"),
+    ],
+)
+def test_numbers_that_nothing_counted(kind: str, old: str, new: str, said: str, tmp_path: Path) -> None:
+    assert old in LOGS[kind]
+    assert said in refused(tmp_path, LOGS[kind].replace(old, new, 1))
+
+
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_a_stream_that_is_none_is_left_out(digits: int, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(LOGS["ncu console"].replace("Stream 7", f"Stream {'7' * digits}"))
+    assert {kernel.stream for kernel in read(path).kernels} == {None}
+
+
+def test_a_summary_of_too_many_launches_is_refused_before_they_are_made(tmp_path: Path) -> None:
+    text = LOGS["nvprof CSV"].replace('",3,"', '",999999999,"')
+    assert "999,999,999 launches, more than the 1,000,000" in refused(tmp_path, text)
+
+
+@pytest.mark.parametrize("field", ["args_correlation", "args_stream", "args_bytes", "dur", "ts"])
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_trace_with_too_many_digits(field: str, digits: int, tmp_path: Path) -> None:
+    text = changed(12, **{field: 123454321}).replace("123454321", "9" * digits)
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    if field == "args_correlation" and digits == 400:
+        assert len(read(path).kernels) == 5  # a number like any other: no call has it
+    else:
+        assert "event 13 of the trace" in refused(tmp_path, text)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_number_in_any_log_is_shown_or_refused(data: st.DataObject, tmp_path: Path) -> None:
+    text = LOGS[data.draw(st.sampled_from(sorted(LOGS)))]
+    numbers = list(re.finditer(r"\d[\d.,]*", text))
+    number = data.draw(st.sampled_from(numbers))
+    other = data.draw(st.sampled_from(["9" * 25, "9" * 400, "9" * 5000, f"-{number[0]}", "-1", "1e400", "0x1p9", "٣"]))
+    path = tmp_path / "log"
+    path.write_text(text[: number.start()] + other + text[number.end() :])
+    result = CliRunner().invoke(command, [str(path), *data.draw(st.sampled_from([[], ["--json"], ["--csv"]]))])
+    assert result.exception is None or isinstance(result.exception, (RooflightError, SystemExit)), result.exc_info
