@@ -39,12 +39,13 @@ def make(width=64):
 STEPS = {
     "resnet50": "resnet50 --batch 16 --step train",
     "gpt2": "gpt2 --seq 1024 --batch 4 --step train --dtype bf16",
+    "gpt2 of 2 layers": "gpt2 --set n_layer=2 --seq 1024 --batch 4 --step train --dtype bf16",
     "llama3-8b": "llama3-8b --step decode",
     "unet": "unet.py:make --input 3x64x64 --batch 8 --step train --loss mse --autocast bf16",
     "mnist-cnn": "mnist-cnn --batch 64",
     "fused": "resnet18 --batch 8 --step train --optimizer adam --fused",
 }
-LARGE = ("resnet50", "llama3-8b", "fused")
+LARGE = ("resnet50", "gpt2", "llama3-8b", "fused")
 """Full-size steps whose answers take long; what else they have to say, the other three have too."""
 each_step = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in STEPS]
@@ -90,6 +91,12 @@ def plain(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
+def _toml(key: str, value: str) -> str:
+    if key == "set":
+        return "{{ {} = {} }}".format(*value.split("="))
+    return value if value.isdigit() or value == "true" else json.dumps(value)
+
+
 @each_step
 def test_a_predicted_step_is_the_same_everywhere(name: str, rooflight, tmp_path) -> None:
     step = STEPS[name]
@@ -120,8 +127,7 @@ def test_a_predicted_step_is_the_same_everywhere(name: str, rooflight, tmp_path)
     assert "as measured" not in page and "at the measured rate" not in page
 
     options = dict(re.findall(r"--(\S+) (\S+)", step)) | ({"fused": "true"} if "--fused" in step else {})
-    lines = [f"{key} = {value if value.isdigit() or value == 'true' else json.dumps(value)}"
-             for key, value in options.items() if key != "batch"]  # fmt: skip
+    lines = [f"{key} = {_toml(key, value)}" for key, value in options.items() if key != "batch"]
     model, batch = step.split()[0], options.get("batch", "1")
     (tmp_path / "study.toml").write_text(
         f'title = "one"\n[[grid]]\nmodel = ["{model}"]\nbatch = [{batch}]\non = ["h200"]\n' + "\n".join(lines)

@@ -105,7 +105,7 @@ def test_there_is_code_on_the_pages() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=() if page.name == "README.md" else pytest.mark.slow) for page in WITH_CODE],
+    WITH_CODE,
     ids=name_of,
 )
 def test_blocks_run_and_show_what_is_printed(page: Path, tmp_path: Path) -> None:

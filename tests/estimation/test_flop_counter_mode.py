@@ -24,7 +24,7 @@ from rooflight.trace.target import Target
 # Deep models repeat one block: a few of them show whether it is right.
 SMALLER = {
     "llama3-8b": {"num_hidden_layers": "2"}, "llama3-70b": {"num_hidden_layers": "2"}, "mixtral-8x7b": {"num_hidden_layers": "2"},
-    "gpt2-medium": {"n_layer": "3"}, "gpt2-large": {"n_layer": "3"}, "gpt2-xl": {"n_layer": "3"},
+    "gpt2": {"n_layer": "3"}, "gpt2-medium": {"n_layer": "3"}, "gpt2-large": {"n_layer": "3"}, "gpt2-xl": {"n_layer": "3"},
 }  # fmt: skip
 UNSEEN_BY_TORCH = {"aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd"}
 

@@ -900,6 +900,7 @@ def test_conv2_in_fp32_on_the_h200_to_the_last_digit():
     assert "elementwise" in bias.name and bias.quantities[FFMA].value == 681_836_544 - 679_477_248 == 64 * 64 * 576
 
 
+@pytest.mark.slow
 def test_a_compiled_function_inside_the_model_is_never_measured_as_eager():
     twice = torch.compile(lambda x: torch.relu(x) * 2)
 

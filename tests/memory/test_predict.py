@@ -26,11 +26,17 @@ from rooflight.reporting.sections.predict_memory_tables import limit_line
 from rooflight.step.costed_step import PreparedTrace
 
 SMALL_LLAMA = {"num_hidden_layers": "2"}
+SMALL: dict[str, dict[str, Any]] = {
+    "gpt2": {"overrides": {"n_layer": "2"}},
+    "transformer": {"overrides": {"num_encoder_layers": "1", "num_decoder_layers": "1"}},
+}
+"""Two layers say what twelve do, in a quarter of the time."""
+ALL_LAYERS: dict[str, Any] = {"overrides": {}}
 MIB = 1 << 20
 
 
 def ask(model: str = "mnist-cnn", **options: Any) -> Predictions:
-    return predict(model, **{"on": "h200", "advice": False, **options})
+    return predict(model, **{"on": "h200", "advice": False, **SMALL.get(model, {}), **options})
 
 
 def memory(model: str = "mnist-cnn", **options: Any) -> Memory:
@@ -40,7 +46,7 @@ def memory(model: str = "mnist-cnn", **options: Any) -> Memory:
 
 
 def params_bytes(model: str, **options: Any) -> int:
-    return sum(module.param_bytes for module in rooflight.estimate(model, **options).modules)
+    return sum(module.param_bytes for module in rooflight.estimate(model, **SMALL.get(model, {}), **options).modules)
 
 
 CASES: list[dict[str, Any]] = [
@@ -100,9 +106,10 @@ def test_optimizers_keep_what_they_keep() -> None:
 
 
 def test_the_first_step_begins_without_the_optimizers_state() -> None:
-    found = memory("gpt2", step="train", batch=8, seq=256, optimizer="adam")
+    found = memory("gpt2", step="train", batch=8, seq=256, optimizer="adam", **ALL_LAYERS)
     missing = found.peak_allocated_bytes - found.first_step_bytes
-    assert missing == pytest.approx(2 * params_bytes("gpt2", seq=256), rel=0.05)
+    weights = sum(module.param_bytes for module in rooflight.estimate("gpt2", seq=256).modules)
+    assert missing == pytest.approx(2 * weights, rel=0.05)
 
 
 def test_micro_batches_follow_one_another() -> None:
@@ -120,7 +127,9 @@ def most_kept(category: str = "activation", **options: Any) -> int:
 
 
 def test_checkpoints_keep_less() -> None:
-    assert most_kept(batch=4, seq=256, checkpoint="blocks") < 0.5 * most_kept(batch=4, seq=256)
+    assert most_kept(batch=4, seq=256, checkpoint="blocks", **ALL_LAYERS) < 0.5 * most_kept(
+        batch=4, seq=256, **ALL_LAYERS
+    )
 
 
 def test_autocast_keeps_copies_of_the_weights() -> None:
@@ -137,10 +146,10 @@ def test_autocast_keeps_copies_of_the_weights() -> None:
 def test_the_cache_of_a_decoder() -> None:
     """Keys and values: 2 x layers x past x width x batch x 4 bytes."""
     long, short = (memory("gpt2", step="decode", past=past, batch=4) for past in (900, 100))
-    cache = 2 * 12 * 800 * 768 * 4 * 4
+    cache = 2 * 2 * 800 * 768 * 4 * 4
     assert long.peak.split["input"] - short.peak.split["input"] <= cache
     grown = long.before_bytes - short.before_bytes
-    assert grown == pytest.approx(cache, abs=24 * MIB)  # each of 24 blocks may be up to 1 MiB larger than asked for
+    assert grown == pytest.approx(cache, abs=4 * MIB)  # each of 4 blocks may be up to 1 MiB larger than asked for
 
 
 def test_libraries_take_their_workspace_once_a_thread() -> None:
@@ -217,12 +226,12 @@ def test_memory_that_hardly_grows() -> None:
 
 def test_what_ended_the_search_is_what_ended_it() -> None:
     """Longer ones than the positions were tried first; memory ends it before."""
-    (limit,) = ask("gpt2", step="train", batch=12, seq=64, max_seq=True, on="rtx-4090").limits
+    (limit,) = ask("gpt2", step="train", batch=12, seq=64, max_seq=True, on="rtx-4090", **ALL_LAYERS).limits
     assert limit.why == "" and limit.fails == limit.value + 1 < 1024
 
 
 def test_the_longest_sequence_is_of_the_batch_it_was_looked_for_at() -> None:
-    found = ask("transformer", batch=[2, 8], step="train", on="t4", max_seq=True)
+    found = ask("transformer", batch=[32, 64], step="train", on="t4", max_seq=True)
     assert [one.max_seq is None for one in found] == [False, True]
 
 
@@ -309,7 +318,7 @@ def test_the_longest_sequence_ends_with_the_positions() -> None:
 
 
 def test_the_longest_sequence_ends_with_the_memory() -> None:
-    options: dict[str, Any] = {"step": "train", "on": "t4", "batch": 2}
+    options: dict[str, Any] = {"step": "train", "on": "t4", "batch": 32}
     (limit,) = ask("transformer", max_seq=True, **options).limits
     assert limit.fails == limit.value + 1
     assert memory("transformer", seq=limit.value, **options).fits
@@ -331,7 +340,7 @@ def _traced(model: str, batch: int) -> Any:
 
 
 def test_what_would_take_less() -> None:
-    found = ask("gpt2", step="train", batch=8, seq=512, memory=True)
+    found = ask("gpt2", step="train", batch=8, seq=512, memory=True, **ALL_LAYERS)
     now = found[0].memory
     assert now is not None
     changes = {one.options: one for one in found.savings}
@@ -340,7 +349,9 @@ def test_what_would_take_less() -> None:
         assert changes[options].saved_bytes == now.device_bytes - changes[options].device_bytes > 0
     half = changes["--batch 4"]
     assert half.change == "half the batch"
-    assert half.peak_allocated_bytes == memory("gpt2", step="train", batch=4, seq=512).peak_allocated_bytes
+    assert (
+        half.peak_allocated_bytes == memory("gpt2", step="train", batch=4, seq=512, **ALL_LAYERS).peak_allocated_bytes
+    )
 
 
 def test_settings_of_the_allocator_are_followed() -> None:
@@ -408,7 +419,7 @@ def test_a_length_that_the_model_does_not_follow(tmp_path: Path) -> None:
 
 
 def test_what_fits_is_advised_first() -> None:
-    found = ask("gpt2", step="train", batch=24, seq=1024, on="a100-sxm-40").savings
+    found = ask("gpt2", step="train", batch=24, seq=1024, on="a100-sxm-40", **ALL_LAYERS).savings
     fits = [one.fits for one in found]
     assert True in fits and False in fits and fits == sorted(fits, reverse=True)
     for group in (True, False):
@@ -456,6 +467,7 @@ def test_without_tf32_convolutions_have_the_workspaces_of_fp32() -> None:
     assert alone == ask("resnet18", on="t4", batch=8, step="train", tf32=False)[0].memory
 
 
+@pytest.mark.slow
 def test_a_pipeline_takes_fewer_micro_batches_where_all_of_them_do_not_fit() -> None:
     """Sixteen samples are too many at any size; below that each is a micro-batch, and fewer are in flight."""
     options: dict[str, Any] = {"step": "train", "on": "t4", "gpus": 4, "parallel": "pp", "seq": 1024, "tier": "spec"}
@@ -485,7 +497,7 @@ def test_segments_that_grow_are_added_to_the_settings_that_were_given() -> None:
 
 
 def test_savings_are_of_what_does_not_fit_whatever_its_generation() -> None:
-    found = ask("gpt2", seq=1024, step="train", batch=16, dtype="fp16", on="h200,t4", memory=True)
+    found = ask("gpt2", seq=1024, step="train", batch=48, dtype="fp16", on="h200,t4", memory=True)
     assert {one.device for one in found.savings} == {"t4"}
 
 

@@ -211,6 +211,7 @@ with FakeTensorMode():
 """
 
 
+@pytest.mark.slow  # a process with torch's distributed tools for each
 @pytest.mark.parametrize("shape", [(256, 8, 128, 1000, 4), (1024, 1, 16, 20000, 8), (1024, 4, 128, 1000, 8)])
 def test_fsdp_peaks_where_torchs_own_tracker_says(shape: tuple[int, ...]) -> None:
     """`FSDPMemTracker` watches `fully_shard` itself, with ranks that are not there, through forward and backward; the

@@ -114,6 +114,7 @@ batch = [1, 2, 3]
 """
 
 
+@pytest.mark.slow
 def test_cells_that_fail_in_every_way(factories):
     """Each failure has its reason, all else is done; and when it is tried again, nothing but what failed is."""
     (factories / "plan.toml").write_text(PLAN)

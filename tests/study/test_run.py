@@ -390,6 +390,7 @@ def test_places_that_are_no_study(tmp_path):
         begin(file / "below", grid)
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_folder(tmp_path):
     """Both end, the work is done once, and each cell is there."""
     line = [sys.executable, "-m", "rooflight", "study", "mnist-cnn", "--batch", "1,2,3,4,5,6", "--step", "infer,train",

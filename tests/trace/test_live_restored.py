@@ -25,6 +25,7 @@ from rooflight.trace import borrowing, containers, snapshots
 from tests.trace.test_live_modules import Snapshot
 
 X = torch.randn(3, 4)
+SLOW = pytest.mark.slow
 REFUSED = ("update", "clear", "extend", "append", "add", "pop", "popitem", "setdefault", "remove", "insert", "copy",
            "items", "keys", "values", "__setitem__", "__delitem__", "__iter__", "__len__", "__copy__", "__deepcopy__",
            "__reduce__", "__reduce_ex__", "__eq__")  # fmt: skip
@@ -198,7 +199,9 @@ def test_a_failure_at_every_point_of_the_step(step: Any, on: Any, error: type[Ba
         assert net.held == ["x"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, pytest.param(SystemExit, marks=SLOW), pytest.param(MemoryError, marks=SLOW)]
+)
 def test_a_failure_while_it_is_put_back(error: type[BaseException]) -> None:
     """At every line of what puts a model back: it is done again. Ctrl-C is heard when all is done."""
     line = 0

@@ -11,6 +11,7 @@ import html
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -45,10 +46,11 @@ FLOW: tuple[tuple[str, str], ...] = (
 WIDTH, HEIGHT, GAP_X, GAP_Y, LEFT, TOP = 158, 48, 26, 36, 180, 16
 
 
+@cache
 def layers() -> list[str]:
     """The rooms in the order of the flow, as import-linter holds them: earliest first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    return list(reversed(next(found["layers"] for found in contracts if found["type"] == "layers")))
+    return list(reversed(next(contract["layers"] for contract in contracts if contract["type"] == "layers")))
 
 
 def files_of(room: str) -> list[Path]:
@@ -63,6 +65,7 @@ def about(room: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """Which rooms each room imports, also inside functions; what is there for types alone does not count."""
     found: dict[str, set[str]] = defaultdict(set)
