@@ -48,15 +48,14 @@ class Conditions:
         self._schedule_before = _SchedulerTimes.of(self._machine)
         self._start_ns = time.monotonic_ns()
         self._throttled_before = self._throttled_now()
-        notes = _attempt(lambda: self._notes({})) or []
+        notes = attempt(lambda: self._notes({})) or []
         self._last_note_us = {name: max((when for when, _ in pairs), default=0) for name, pairs in notes}
         self.sample()
 
     def sample(self) -> None:
         """A handful of questions to the driver: call it between steps, never inside one."""
-        reading = _attempt(
-            lambda: _ConditionSample.of(self._gpu) if self._gpu else _ConditionSample.of_cpu(self._machine)
-        )
+        gpu, machine = self._gpu, self._machine
+        reading = attempt(lambda: _ConditionSample.of(gpu) if gpu else _ConditionSample.of_cpu(machine))
         if reading is not None:
             self._readings.append(reading)
 
@@ -69,16 +68,15 @@ class Conditions:
         parts: dict[str, str | None] = {}
         if self._gpu is not None:
             for part in (self._clocks_and_power, self._throttling, self._settings, self._company):
-                parts.update(_attempt(part) or {})
+                parts.update(attempt(part) or {})
         if self._gpu is not None or self._device.startswith("cuda"):
-            parts["profiling_permission"] = _attempt(lambda: profiling_permission(self._machine))
-            parts.update(_attempt(self._host) or {})
+            parts["profiling_permission"] = attempt(lambda: profiling_permission(self._machine))
+            parts.update(attempt(self._host) or {})
         else:
-            parts.update(_attempt(lambda: _cpu_facts(self._machine)) or {})
+            parts.update(attempt(lambda: _cpu_facts(self._machine)) or {})
             parts["clock"] = _span((reading.clock_mhz for reading in self._readings), "MHz")
-        parts["waited_for_a_core"] = _attempt(
-            lambda: _SchedulerTimes.of(self._machine).waited_since(self._schedule_before)
-        )
+        now = _SchedulerTimes.of(self._machine)
+        parts["waited_for_a_core"] = now.waited_since(self._schedule_before)
         return {name: text for name, text in parts.items() if text is not None}
 
     # --- the parts of a GPU's summary ---
@@ -146,7 +144,7 @@ class Conditions:
 
     def _throttled_now(self) -> dict[str, int]:
         gpu = self._gpu
-        return (_attempt(gpu.violations_ns) or {}) if gpu is not None else {}
+        return (attempt(gpu.violations_ns) or {}) if gpu is not None else {}
 
     def _notes(self, since_us: Mapping[str, int]) -> list[tuple[str, tuple[tuple[int, float], ...]]]:
         """What the driver itself noted since then: (when, value) of both clocks and the power."""
@@ -307,8 +305,9 @@ def _on_off(value: bool | None) -> str | None:
     return None if value is None else "on" if value else "off"
 
 
-def _attempt(question: Callable[[], _Answer]) -> _Answer | None:
+def attempt(question: Callable[[], _Answer]) -> _Answer | None:
+    """Conditions are a bonus: they must never cost a measurement."""
     try:
         return question()
-    except Exception:  # conditions are a bonus: they must never cost a measurement
+    except Exception:
         return None

@@ -123,13 +123,7 @@ def _torch_devices() -> tuple[tuple[TorchDevice, ...], str]:
     except Exception as error:
         return (), _said(error)
     return tuple(
-        TorchDevice(
-            gpu.name,
-            (gpu.major, gpu.minor),
-            gpu.total_memory,
-            uuid_of(gpu),
-            pci_bus_id_of(gpu),
-        )
+        TorchDevice(gpu.name, (gpu.major, gpu.minor), gpu.total_memory, uuid_of(gpu), pci_bus_id_of(gpu))
         for gpu in properties
     ), ""
 
@@ -185,11 +179,6 @@ def probe_counters_here() -> str:
     raise CannotMeasure(f"the probe of the counters crashed: {last}")
 
 
-def perf_events_here() -> str | None:
-    """Why no event of the processor can be counted; `None`: it can."""
-    return available()
-
-
 def free_bytes_here() -> int:
     return shutil.disk_usage(tempfile.gettempdir()).free
 
@@ -203,7 +192,7 @@ class Subject:
     nvml: Callable[[], tuple[Nvml | None, str | None]] = nvml_here
     cupti: Callable[[], Path | None] = cupti_here
     probe_counters: Callable[[], str] = probe_counters_here
-    perf_events: Callable[[], str | None] = perf_events_here
+    perf_events: Callable[[], str | None] = available
     free_bytes: Callable[[], int] = free_bytes_here
 
     def has_gpu(self) -> bool:
@@ -254,14 +243,14 @@ def no(detail: str, remedy: str = "", command: str = "") -> CheckOutcome:
     return CheckOutcome("no", detail, remedy, command)
 
 
-def told(message: str, status: Status = "no") -> CheckOutcome:
+def told(message: str) -> CheckOutcome:
     """From the one line of an error, which says what is wrong and, after a colon, what to do about it."""
     depth = 0
     for place, letter in enumerate(message):
         depth += {"(": 1, ")": -1}.get(letter, 0)
         if depth == 0 and message.startswith(": ", place):
-            return CheckOutcome(status, message[:place], message[place + 2 :])
-    return CheckOutcome(status, message)
+            return no(message[:place], message[place + 2 :])
+    return no(message)
 
 
 @dataclass(frozen=True)
@@ -270,3 +259,4 @@ class DoctorCheck:
     what: str
     look: Callable[[Subject], CheckOutcome | None]
     """`None`: does not apply to this machine, and is not shown."""
+    needs_gpu: bool = False
