@@ -40,7 +40,7 @@ def ledger_of(log: ProfilerLog, path: Path) -> Ledger:
     capability = (log.capability or "").replace(".", "")
     header = Header(
         rooflight=__version__,
-        torch=log.torch,
+        torch=None,
         model=_stem(path),
         step=None,
         target=f"cuda:{capability}" if capability else "cuda",
@@ -50,7 +50,6 @@ def ledger_of(log: ProfilerLog, path: Path) -> Ledger:
         traced_on="import",
         device=log.device,
         cuda=log.cuda,
-        driver=log.driver,
         conditions={"log": log.about},
         notes=(*missing(log), *incomplete, *log.notes),
     )

@@ -24,7 +24,8 @@ from rooflight.profiles.log import (
     ProfilerLog,
     cells_of,
     check_launches,
-    exact,
+    counted,
+    several_gpus,
     shown,
 )
 from rooflight.profiles.ncu_log import invocations, refuse_empty
@@ -84,8 +85,7 @@ def read(source: LogText) -> ProfilerLog:
         for _ in range(kernel.times)
     )
     devices = list(dict.fromkeys(row.device for row in rows))
-    if len(devices) > 1:
-        notes.append(f"the log covers {len(devices)} GPUs, all of them in the totals: {', '.join(devices)}")
+    notes += several_gpus(devices)
     return ProfilerLog(
         tool="nvprof", about="nvprof metrics", launches=launches, time_origin="", device=devices[0], notes=tuple(notes)
     )
@@ -104,7 +104,7 @@ def _rows(source: LogText) -> Iterator[_NvprofRow]:
         elif inside == "csv" and line.startswith('"'):
             yield _csv_row(source, number, line)
         elif (inside == "csv" and '",' in line) or (inside == "text" and _is_torn(line)):
-            raise source.bad(number, "this row has lost its beginning: the file is not whole, record it again")
+            raise source.torn(number, "this row has lost its beginning", again="record")
         elif inside == "text" and (match := _DEVICE.fullmatch(line)):
             device, kernel = match["name"], ""
         elif inside == "text" and (match := _KERNEL.fullmatch(line)):
@@ -112,7 +112,7 @@ def _rows(source: LogText) -> Iterator[_NvprofRow]:
         elif inside == "text" and line.strip() and line[0].isspace():
             match = _ROW.fullmatch(line)
             if match is None or not kernel:
-                raise source.bad(number, "this is no row of nvprof's metrics: the file is not whole, record it again")
+                raise source.torn(number, "this is no row of nvprof's metrics", again="record")
             source.must_end(number)
             values = (match[4], match[5], match[6])
             yield _NvprofRow(
@@ -127,7 +127,7 @@ def _is_torn(line: str) -> bool:
 def _csv_row(source: LogText, number: int, line: str) -> _NvprofRow:
     cells = cells_of(line)
     if cells is None or len(cells) != len(_CSV_HEADER):
-        raise source.bad(number, "this row of nvprof's metrics breaks off: the file is not whole, record it again")
+        raise source.torn(number, "this row of nvprof's metrics breaks off", again="record")
     source.must_end(number)
     device = re.sub(r" \(\d+\)$", "", cells[0])
     return _NvprofRow(
@@ -142,14 +142,14 @@ def _reading(source: LogText, row: _NvprofRow) -> MetricReading | None:
         return None  # levels such as `Low (1)`
     ends = [_number(text) for text in row.values[:2]]
     try:
-        low, high = (None if end is None else exact(end[0]) for end in ends)
-        return MetricReading(exact(average[0]), average[1], low, high)
+        return counted(*average, [None if end is None else end[0] for end in ends])
     except NotCounted as problem:
         raise source.bad(row.line, f"{row.metric} is {', '.join(map(shown, row.values))}: {problem}") from None
 
 
 def _number(text: str) -> tuple[Decimal, str] | None:
     match = _NUMBER.fullmatch(text.strip())
-    known = printed_unit(match["unit"] or "") if match is not None else None
-    number = PLAIN.parse(match["number"]) if match is not None else None
-    return None if known is None or number is None else (known.in_base(number), known.base)
+    if match is None:
+        return None
+    unit, number = printed_unit(match["unit"] or ""), PLAIN.parse(match["number"])
+    return None if unit is None or number is None else (unit.in_base(number), unit.base)
