@@ -12,6 +12,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Kernel, KernelKind, Value
@@ -25,20 +26,21 @@ _DURATIONS = "kineto: kernel duration"
 
 
 class SequenceDiffers(CannotMeasure):
-    """Two runs of the step did not launch the same kernels in the same order."""
+    """Two runs of the step did not launch the same kernels in the same order.
 
-    def __init__(self, *, run: str, stream: int | None, position: int, expected: str | None, found: str | None) -> None:
-        self.run = run
+    `position` of the first that differs counts from 0 within the stream; `expected` or `found` is `None` where that
+    run was over.
+    """
+
+    def __init__(self, expected: Sequence[str], launched: Sequence[str], *, run: str, stream: int) -> None:
         self.stream = stream
-        self.position = position
-        """Counted from 0 within the stream."""
-        self.expected = expected
-        """`None`: the run that it is compared with was over."""
-        self.found = found
-        here = "ends" if found is None else f"launches {_short(found)}"
-        there = "had ended" if expected is None else f"launched {_short(expected)}"
+        self.position, (self.expected, self.found) = next(
+            (n, pair) for n, pair in enumerate(zip_longest(expected, launched)) if pair[0] != pair[1]
+        )
+        here = "ends" if self.found is None else f"launches {_short(self.found)}"
+        there = "had ended" if self.expected is None else f"launched {_short(self.expected)}"
         super().__init__(
-            f"the step does not repeat its kernels: launch {position} of stream {stream}: {run} {here} where the "
+            f"the step does not repeat its kernels: launch {self.position} of stream {stream}: {run} {here} where the "
             f"marked run {there}; make the step deterministic (fixed inputs, no cudnn.benchmark, no random branches)"
         )
 
@@ -235,48 +237,25 @@ def _matched(marked: Sequence[KernelLaunch], run: Sequence[KernelLaunch], *, nam
     matched by the kernels that run on it, in order of appearance.
     """
     ours, theirs = _streams(marked), _streams(run)
-    result: list[KernelLaunch | None] = [None] * len(marked)
-    left: list[_Stream] = []
+    twins: dict[_Stream, list[int]] = {}
     for stream, positions in ours.items():
-        if stream in theirs and _names(marked, positions) == _names(run, theirs[stream]):
-            _place(result, positions, run, theirs.pop(stream))
-        else:
-            left.append(stream)
-    for stream in left:
-        positions = ours[stream]
-        twin = next((key for key, own in theirs.items() if _names(run, own) == _names(marked, positions)), None)
+        if _names(run, theirs.get(stream, ())) == _names(marked, positions):
+            twins[stream] = theirs.pop(stream)
+    for stream in [stream for stream in ours if stream not in twins]:
+        names = _names(marked, ours[stream])
+        twin = next((other for other, positions in theirs.items() if _names(run, positions) == names), None)
         if twin is None:
-            other = theirs.get(stream) or next(iter(theirs.values()), [])
-            raise _difference(_names(marked, positions), _names(run, other), run=name, stream=stream[1])
-        _place(result, positions, run, theirs.pop(twin))
+            nearest = theirs.get(stream) or next(iter(theirs.values()), [])
+            raise SequenceDiffers(names, _names(run, nearest), run=name, stream=stream[1])
+        twins[stream] = theirs.pop(twin)
     for stream, positions in theirs.items():
-        raise _difference([], _names(run, positions), run=name, stream=stream[1])
-    return [launch for launch in result if launch is not None]
+        raise SequenceDiffers([], _names(run, positions), run=name, stream=stream[1])
+    order = {position: twin for stream in ours for position, twin in zip(ours[stream], twins[stream], strict=True)}
+    return [run[order[position]] for position in range(len(marked))]
 
 
 def _names(run: Sequence[KernelLaunch], positions: Sequence[int]) -> list[str]:
     return [run[position].name for position in positions]
-
-
-def _place(
-    result: list[KernelLaunch | None], positions: Sequence[int], run: Sequence[KernelLaunch], theirs: Sequence[int]
-) -> None:
-    for position, their in zip(positions, theirs, strict=True):
-        result[position] = run[their]
-
-
-def _difference(expected: Sequence[str], launched: Sequence[str], *, run: str, stream: int) -> SequenceDiffers:
-    position = next(
-        (n for n, (ours, theirs) in enumerate(zip(expected, launched, strict=False)) if ours != theirs),
-        min(len(expected), len(launched)),
-    )
-    return SequenceDiffers(
-        run=run,
-        stream=stream,
-        position=position,
-        expected=expected[position] if position < len(expected) else None,
-        found=launched[position] if position < len(launched) else None,
-    )
 
 
 def _of_runs(number: int, what: str) -> str:

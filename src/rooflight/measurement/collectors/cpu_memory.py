@@ -55,8 +55,11 @@ class CpuMemoryHistory:
     """What the moments of a step add up to."""
 
     before_bytes: int
+    """In CPU tensors of the process when the step began."""
     peak_bytes: int
+    """Most bytes in CPU tensors at one time during the step."""
     ops: dict[int, OpAllocations]
+    """By index."""
 
 
 @dataclass(slots=True)
@@ -154,22 +157,9 @@ class CpuAllocations:
     def after(self, index: int) -> None:
         self._marker.after(index)
 
-    def per_op(self) -> dict[int, OpAllocations]:
-        """By index, once the step is over."""
-        return self._known.ops
-
     @property
-    def allocated_before_bytes(self) -> int:
-        """In CPU tensors of the process when the step began."""
-        return self._known.before_bytes
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """Most bytes in CPU tensors at one time during the step."""
-        return self._known.peak_bytes
-
-    @property
-    def _known(self) -> CpuMemoryHistory:
+    def history(self) -> CpuMemoryHistory:
+        """Of the step, once it is over."""
         if self._history is None:
             raise RuntimeError("CpuAllocations has nothing to tell before it was entered and left")
         return self._history

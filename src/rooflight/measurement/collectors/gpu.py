@@ -15,13 +15,13 @@ import torch
 from rooflight.ledger import Kernel, Op, Value
 from rooflight.measurement import timeline
 from rooflight.measurement.collectors import gpu_memory
-from rooflight.measurement.collectors.plain_step import CollectorContext, only_ops, wall_time
+from rooflight.measurement.collectors.plain_step import CollectorContext, record_ops, wall_time
 from rooflight.measurement.cupti.op_counters import OpCounters, StepCounterPlan, check_repeated
 from rooflight.measurement.execution.eager import EagerStep
 from rooflight.measurement.findings import Findings
 from rooflight.measurement.profiler_trace import RangeMarker, StepTrace, profiled
 from rooflight.measurement.ranks import refuse_collectives
-from rooflight.trace.stage import Recording, Stage, WatchedAnotherWay
+from rooflight.trace.stage import Recording, Stage
 
 
 def collect(context: CollectorContext) -> None:
@@ -35,13 +35,9 @@ def collect(context: CollectorContext) -> None:
         findings.notes += notes
     with findings.collecting("time"):
         wall_time(context)
-    with findings.collecting("memory of every op"):
-        findings.recording = _record(context)
-    with findings.collecting("ops"):
-        findings.recording = findings.recording or only_ops(stage)
-    recording = findings.recording
+    recording = record_ops(context, _with_memory)
     if recording is None:
-        return  # whoever makes the ledger says why, if it still fails
+        return
     with findings.collecting("kernels"):
         _kernels(context, recording)
     if context.options.counters in ("auto", "cupti"):
@@ -50,19 +46,10 @@ def collect(context: CollectorContext) -> None:
             _counters(context, recording)
 
 
-def _record(context: CollectorContext) -> Recording:
-    """The ops of the step. Where it runs eagerly, the allocator is asked around each."""
-    stage, findings = context.stage, context.findings
-    context.progress("memory of every op", 1, 2)
-    stage.put_back()
-    if not context.execution.eager:
-        return stage.record()
-    observer = gpu_memory.OpMemoryObserver()
-    try:
-        recording = stage.record(observer)
-    except WatchedAnotherWay:
-        observer = gpu_memory.OpMemoryObserver()
-        recording = stage.record(observer)
+def _with_memory(context: CollectorContext) -> Recording:
+    """The ops of the step, with the allocator asked around each."""
+    findings, observer = context.findings, gpu_memory.OpMemoryObserver()
+    recording = context.stage.record(observer)
     for index, quantities in observer.quantities.items():
         if recording.ops[index].kind != "host":
             findings.add(index, quantities)

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from types import TracebackType
 
 from rooflight.errors import CannotMeasure
 from rooflight.machine import Machine, cpu_list
@@ -206,7 +205,7 @@ class PerfCounters:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def _open_for(self, thread: int) -> list[int]:
