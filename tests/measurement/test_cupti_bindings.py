@@ -321,7 +321,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     made = StandIn(cupti.load().paths)
     monkeypatch.setattr(cupti, "load", lambda: made)
     with cupti.Host("GH100"):
-        on = gpu.CountedGpu(index=0, context=1, chip="GH100", availability=None)
+        on = gpu.CountedGpu(context=1, chip="GH100", availability=None)
     monkeypatch.setattr(gpu, "device", lambda index=0: on)
     monkeypatch.setattr(gpu, "synchronize", lambda context: None)
     ranges._session.cache_clear()
@@ -335,7 +335,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 def test_the_probe_asks_for_a_counter_that_the_chip_has(
     stand_in: StandIn, chip: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on = gpu.CountedGpu(index=0, context=1, chip=chip, availability=None)
+    on = gpu.CountedGpu(context=1, chip=chip, availability=None)
     monkeypatch.setattr(gpu, "device", lambda index=0: on)
     asked: list[str] = []
     image_of = cupti.Host.config_image

@@ -135,6 +135,11 @@ class Machine:
                 return " ".join(name.split())
         return self.text("/proc/device-tree/model")
 
+    def core_clocks_mhz(self) -> list[float]:
+        """At this moment; Arm tells none."""
+        clocks = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", self.text("/proc/cpuinfo") or "", flags=re.MULTILINE)
+        return [float(clock) for clock in clocks]
+
     def usable_cores(self) -> int | None:
         """Those this process may be scheduled on (taskset, cpusets)."""
         allowed = self.entry("/proc/self/status", "Cpus_allowed_list")
@@ -174,8 +179,8 @@ class Machine:
 
     def _control_groups(self) -> list[str]:
         """Folders of the process's own group and all those above it: the tightest limit counts."""
-        own = re.search(r"^0::(/.*)$", self.text("/proc/self/cgroup") or "", flags=re.MULTILINE)
-        parts = [part for part in own.group(1).split("/") if part and part != ".."] if own else []
+        group = re.search(r"^0::(/.*)$", self.text("/proc/self/cgroup") or "", flags=re.MULTILINE)
+        parts = [part for part in group.group(1).split("/") if part and part != ".."] if group else []
         return ["/".join(["/sys/fs/cgroup", *parts[:depth]]) for depth in range(len(parts) + 1)]
 
 

@@ -110,10 +110,10 @@ def _cpu(machine: Machine) -> Recognised | None:
     name = machine.cpu_name()
     if name is None:
         return None
-    whole = recognise_name(name)
-    if whole is not None and whole.sms.value == _cores(machine):
-        return Recognised(name, "cpu", _CPUINFO, whole)
-    part_of = (f"runs on a part of an {whole.title}",) if whole is not None else ()
+    processor = recognise_name(name)
+    if processor is not None and processor.sms.value == _cores(machine):
+        return Recognised(name, "cpu", _CPUINFO, processor)
+    part_of = (f"runs on a part of an {processor.title}",) if processor is not None else ()
     return Recognised(name, "cpu", _CPUINFO, outline=_outline(name, machine, part_of))
 
 
@@ -170,9 +170,8 @@ def _clock(name: str, machine: Machine) -> tuple[float, str] | None:
     if highest:
         return highest * 1e3, f"{_CPUFREQ}/cpuinfo_max_freq"
     # Arm counts no MHz there; on other processors it is the clock of this moment, in a virtual machine the nominal one.
-    now = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", machine.text(_CPUINFO) or "", flags=re.MULTILINE)
     written = re.search(r"@ ([\d.]+) ?GHz", name)
-    speeds = [float(text) * 1e6 for text in now] + ([float(written.group(1)) * 1e9] if written else [])
+    speeds = [clock * 1e6 for clock in machine.core_clocks_mhz()] + ([float(written.group(1)) * 1e9] if written else [])
     return (max(speeds), f"{_CPUINFO}, the highest of its clocks") if speeds else None
 
 

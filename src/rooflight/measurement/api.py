@@ -323,8 +323,8 @@ def _free_bytes(where: torch.device) -> int | None:
     if where.type == "cuda":
         return torch.cuda.mem_get_info(where)[0]
     machine = Machine()
-    known = [machine.memory_bytes("MemAvailable"), machine.memory_limit_bytes()]
-    return min((value for value in known if value is not None), default=None)
+    free = [machine.memory_bytes("MemAvailable"), machine.memory_limit_bytes()]
+    return min((value for value in free if value is not None), default=None)
 
 
 def _parsed(name: str) -> torch.device:

@@ -78,8 +78,8 @@ class StepTrace:
             correlation = call.args.correlation
             if correlation is not None:
                 # A runtime call and the driver call inside it share the number: the outer one comes first in time.
-                known = calls.get(correlation)
-                calls[correlation] = call if known is None or call.ts < known.ts else known
+                earlier = calls.get(correlation)
+                calls[correlation] = call if earlier is None or call.ts < earlier.ts else earlier
         marks: list[HostRange] = []
         spans: list[HostRange] = []
         for host_range in trace.ranges:

@@ -86,8 +86,8 @@ def _launch_moments(trace: KinetoTrace) -> Iterator[tuple[Thread, int, _Key]]:
 
 def _device(trace: KinetoTrace) -> tuple[str | None, str | None, list[str]]:
     used = sorted({work.args.device for work in trace.work if isinstance(work.args.device, int)})
-    known = {device.id: device for device in trace.devices}
-    device = known.get(used[0] if used else 0)
+    devices = {device.id: device for device in trace.devices}
+    device = devices.get(used[0] if used else 0)
     notes = [f"the trace covers {len(used)} GPUs, all of them in the totals"] if len(used) > 1 else []
     if device is None:
         return None, None, notes

@@ -129,13 +129,13 @@ def _counters(context: CollectorContext, recording: Recording) -> None:
     counting = OpCounters(context.stage, recording.ops, options, context.progress)
     if counting.cold_cache.filler is None:
         findings.notes.append("no memory is left to empty the L2 cache with: what lay in it before is in the bytes too")
-    plan, whole = counting.whole_step()
-    findings.step.update(whole)
+    plan, of_the_step = counting.whole_step()
+    findings.step.update(of_the_step)
     parts = [f"{counting.passes} for the whole step"]
     if execution.uses_graphs:
         _cuda_cores_of_the_eager_step(counting, execution, findings)
     if execution.eager:
-        busy = {index for index, known in findings.ops.items() if "kernels" in known}
+        busy = {index for index, row in findings.ops.items() if "kernels" in row}
         wanted = busy or {op.index for op in recording.ops if op.kind == "compute"}
         before = counting.passes
         for index, quantities in counting.per_op(plan, recording.ops, wanted):
@@ -160,8 +160,8 @@ def _cuda_cores_of_the_eager_step(counting: OpCounters, execution: EagerStep, fi
     with execution.eagerly() as same_kernels:
         if same_kernels:
             findings.step.update(counting.cuda_cores("the same kernels, run outside the graph"))
-    known = "counted by running the same kernels outside the graph" if same_kernels else "unknown"
-    findings.notes.append(f"inside a CUDA graph the FLOPs of CUDA cores cannot be counted; they are {known}")
+    how = "counted by running the same kernels outside the graph" if same_kernels else "unknown"
+    findings.notes.append(f"inside a CUDA graph the FLOPs of CUDA cores cannot be counted; they are {how}")
 
 
 def _kernel_counters(counting: OpCounters, plan: StepCounterPlan, findings: Findings) -> None:

@@ -84,10 +84,10 @@ def _number(text: str) -> float | None:
 def _types(memory: str) -> str:
     """The type that goes in, and the one that comes out where it is another: `f32`, `f32>bf16`."""
     types = [(match["what"], match["type"]) for part in memory.split() if (match := _TYPE.match(part))]
-    known = [(what, kind) for what, kind in types if kind != "undef"]
-    if not known:
+    defined = [(what, kind) for what, kind in types if kind != "undef"]
+    if not defined:
         return ""
-    first, last = known[0][1], dict(known).get("dst", known[0][1])
+    first, last = defined[0][1], dict(defined).get("dst", defined[0][1])
     return first if first == last else f"{first}>{last}"
 
 

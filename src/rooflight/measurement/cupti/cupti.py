@@ -130,8 +130,8 @@ class Cupti:
         if code:
             text = C.c_char_p()
             self.function("cuptiGetResultString")(code, C.byref(text))
-            known = text.value is not None and text.value != b"<unknown>"
-            raise CuptiError(call, code, _text(text.value) if known else f"code {code}")
+            is_named = text.value is not None and text.value != b"<unknown>"
+            raise CuptiError(call, code, _text(text.value) if is_named else f"code {code}")
 
 
 @functools.cache

@@ -315,8 +315,8 @@ class RangeProfiler:
         for index in range(count):
             info = self._library.call(structs.GetRangeInfo, **place, rangeIndex=index, rangeDelimiter=b"/")
             values = self._host.evaluate(self._image, index, names=self._names)
-            known = {name: value for name, value in zip(self.metrics, values, strict=True) if not math.isnan(value)}
-            counted.append(CountedRange(name=info.rangeName.decode(), values=known))
+            evaluated = {name: value for name, value in zip(self.metrics, values, strict=True) if not math.isnan(value)}
+            counted.append(CountedRange(name=info.rangeName.decode(), values=evaluated))
         return counted
 
 

@@ -174,10 +174,12 @@ def _others(subject: Subject) -> CheckOutcome | None:
         remedy = "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES", "nvidia-smi"
         if others is not None and others.count:
             names = subject.machine.processes()
-            known = ", ".join(sorted({names[pid] for pid in others.pids if pid in names}))
+            programs = ", ".join(sorted({names[pid] for pid in others.pids if pid in names}))
             memory = "" if others.used_bytes is None else f", with {formatting.bytes_(others.used_bytes)}"
             more = "other processes are" if others.count > 1 else "other process is"
-            return limited(f"{others.count} {more} on {which}{memory}" + (f" ({known})" if known else ""), *remedy)
+            return limited(
+                f"{others.count} {more} on {which}{memory}" + (f" ({programs})" if programs else ""), *remedy
+            )
         if others is not None and not here and used is not None and used > _CONTEXTS_BYTES:
             whose = "its memory" if which == "it" else f"the memory of {which}"
             return limited(f"{formatting.bytes_(used)} of {whose} are in use by somebody who is not listed", *remedy)
@@ -197,8 +199,8 @@ def _clocks(subject: Subject) -> CheckOutcome | None:
     if not gpus or gpus[0].reasons() is None:
         return None
     heat, top = gpus[0].temperature_c(), gpus[0].max_clock_mhz("sm")
-    told = [f"up to {top} MHz" if top else "", f"{heat} °C" if heat is not None else ""]
-    return ok(", ".join(["free", *filter(None, told)]))
+    limits = [f"up to {top} MHz" if top else "", f"{heat} °C" if heat is not None else ""]
+    return ok(", ".join(["free", *filter(None, limits)]))
 
 
 def _number(gpu: nvml.Gpu) -> int:

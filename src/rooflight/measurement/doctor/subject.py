@@ -113,11 +113,11 @@ def _torch_devices() -> tuple[tuple[TorchDevice, ...], str]:
     if torch.version.cuda is None and torch.version.hip is None:
         return (), ""
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if not torch.cuda.is_available():
-                if told:
-                    return (), _said(told[-1].message)
+                if caught:
+                    return (), _said(caught[-1].message)
                 torch.cuda.init()
             properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     except Exception as error:
@@ -209,8 +209,8 @@ class Subject:
         if library is None:
             return ()
         devices = self.torch().devices
-        known = [library.find(uuid=device.uuid, pci_bus_id=device.pci_bus_id) for device in devices]
-        return tuple(gpu for gpu in known if gpu is not None) or library.gpus()
+        gpus = [library.find(uuid=device.uuid, pci_bus_id=device.pci_bus_id) for device in devices]
+        return tuple(gpu for gpu in gpus if gpu is not None) or library.gpus()
 
 
 def _said(error: object) -> str:

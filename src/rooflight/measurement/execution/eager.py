@@ -196,6 +196,6 @@ def in_the_order_of(
 
 def attributed_share(kernels: Sequence[Kernel], how: str) -> str:
     total = sum(kernel.time_s or 0.0 for kernel in kernels)
-    known = sum(kernel.time_s or 0.0 for kernel in kernels if kernel.ops)
-    share = known / total if total else 0.0
+    attributed = sum(kernel.time_s or 0.0 for kernel in kernels if kernel.ops)
+    share = attributed / total if total else 0.0
     return f"kernels are attributed to ops {how}: {share:.1%} of their time"
