@@ -48,8 +48,8 @@ class Conditions:
         self._schedule_before = _SchedulerTimes.of(self._machine)
         self._start_ns = time.monotonic_ns()
         self._throttled_before = self._throttled_now()
-        notes = attempt(lambda: self._notes({})) or []
-        self._last_note_us = {name: max((when for when, _ in pairs), default=0) for name, pairs in notes}
+        notes = attempt(lambda: self._notes({})) or {}
+        self._last_note_us = {name: max((when for when, _ in pairs), default=0) for name, pairs in notes.items()}
         self.sample()
 
     def sample(self) -> None:
@@ -86,7 +86,7 @@ class Conditions:
     def _clocks_and_power(self) -> dict[str, str | None]:
         # An idle GPU lowers its clocks: that says nothing about the run, unless nothing else was seen.
         busy = [reading for reading in self._readings if not reading.idle] or self._readings
-        notes = dict(self._notes(self._last_note_us)) if self._start_ns is not None else {}
+        notes = self._notes(self._last_note_us) if self._start_ns is not None else {}
         noted = {name: [value for _, value in pairs] for name, pairs in notes.items()}
         limit = _span((reading.limit_w for reading in busy), "W")
         power = _span([*(reading.power_w for reading in busy), *noted.get("power", ())], "W")
@@ -125,16 +125,16 @@ class Conditions:
     def _throttled_now(self) -> dict[str, int]:
         return (attempt(self._gpu.violations_ns) or {}) if self._gpu is not None else {}
 
-    def _notes(self, since_us: Mapping[str, int]) -> list[tuple[str, tuple[tuple[int, float], ...]]]:
+    def _notes(self, since_us: Mapping[str, int]) -> dict[str, tuple[tuple[int, float], ...]]:
         """What the driver itself noted since then: (when, value) of both clocks and the power."""
         gpu = self._gpu
         if gpu is None:
-            return []
-        return [
-            ("sm", gpu.clock_samples_mhz("sm", after_us=since_us.get("sm", 0))),
-            ("memory", gpu.clock_samples_mhz("memory", after_us=since_us.get("memory", 0))),
-            ("power", gpu.power_samples_w(after_us=since_us.get("power", 0))),
-        ]
+            return {}
+        return {
+            "sm": gpu.clock_samples_mhz("sm", after_us=since_us.get("sm", 0)),
+            "memory": gpu.clock_samples_mhz("memory", after_us=since_us.get("memory", 0)),
+            "power": gpu.power_samples_w(after_us=since_us.get("power", 0)),
+        }
 
 
 def _settings(gpu: nvml.Gpu) -> dict[str, str | None]:

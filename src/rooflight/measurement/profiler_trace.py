@@ -83,7 +83,7 @@ class StepTrace:
         marks: list[HostRange] = []
         spans: list[HostRange] = []
         for host_range in trace.ranges:
-            (marks if _is_mark(host_range) else spans).append(host_range)
+            (marks if _A_MARK.fullmatch(host_range.name) else spans).append(host_range)
         return cls(
             marks=tuple(marks),
             work=tuple(trace.work),
@@ -92,10 +92,6 @@ class StepTrace:
             spans=tuple(spans),
             graph_launches=sum("GraphLaunch" in call.name for call in trace.calls),
         )
-
-
-def _is_mark(host_range: HostRange) -> bool:
-    return _A_MARK.fullmatch(host_range.name) is not None
 
 
 def marked_op(mark: HostRange) -> int:

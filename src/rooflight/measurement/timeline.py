@@ -153,7 +153,8 @@ def merge(marked: list[KernelLaunch], plain: Sequence[list[KernelLaunch]]) -> tu
 
     Raises `SequenceDiffers` when a plain run did not launch what the marked one did.
     """
-    origin = f"{_DURATIONS}, {_of_runs(len(plain), 'step')}" if plain else f"{_DURATIONS}, 1 marked step"
+    runs = f"median of {len(plain)} steps" if len(plain) > 1 else "1 step" if plain else "1 marked step"
+    origin = f"{_DURATIONS}, {runs}"
     matched = [_matched(marked, run, name=f"plain run {n}") for n, run in enumerate(plain, 1)] or [list(marked)]
     shown = sorted(matched, key=_span_s)[(len(matched) - 1) // 2]
     kernels = []
@@ -176,12 +177,11 @@ def merge(marked: list[KernelLaunch], plain: Sequence[list[KernelLaunch]]) -> tu
                 quantities={"kernel_time_s": median(times, origin)},
             )
         )
-    return tuple(sorted(kernels, key=lambda kernel: kernel.start_s or 0.0)), _step_times(marked, matched, origin)
+    return tuple(sorted(kernels, key=lambda kernel: kernel.start_s or 0.0)), _step_times(marked, matched, runs)
 
 
-def _step_times(marked: list[KernelLaunch], matched: Sequence[list[KernelLaunch]], origin: str) -> DeviceTimes:
+def _step_times(marked: list[KernelLaunch], matched: Sequence[list[KernelLaunch]], runs: str) -> DeviceTimes:
     outside = [position for position, launch in enumerate(marked) if launch.op is None and not launch.ops]
-    runs = origin.removeprefix(f"{_DURATIONS}, ")
     return DeviceTimes(
         gpu_busy_s=median([gpu_busy_s(run) for run in matched], f"kineto: union of kernel intervals, {runs}"),
         kernel_time_s=median([_sum_s(run) for run in matched], f"kineto: sum of kernel durations, {runs}"),
@@ -256,10 +256,6 @@ def _matched(marked: Sequence[KernelLaunch], run: Sequence[KernelLaunch], *, nam
 
 def _names(run: Sequence[KernelLaunch], positions: Sequence[int]) -> list[str]:
     return [run[position].name for position in positions]
-
-
-def _of_runs(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"median of {number} {what}s"
 
 
 def _sum_s(run: Iterable[KernelLaunch]) -> float:

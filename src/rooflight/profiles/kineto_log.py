@@ -10,16 +10,7 @@ from collections.abc import Iterator
 
 from rooflight.errors import BadFile
 from rooflight.ledger import Value
-from rooflight.profiles.kineto import (
-    MODULE,
-    DeviceWork,
-    Id,
-    KinetoTrace,
-    ProfilerStep,
-    Thread,
-    decode,
-    open_ranges,
-)
+from rooflight.profiles.kineto import MODULE, DeviceWork, Id, KinetoTrace, ProfilerStep, Thread, decode, open_ranges
 from rooflight.profiles.log import LoggedLaunch, LogText, MetricReading, ProfilerLog
 
 _Key = tuple[str, Id | None]

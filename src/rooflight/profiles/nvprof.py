@@ -40,8 +40,8 @@ _DEVICE = re.compile(r'Device "(?P<name>.*) \(\d+\)"\s*')
 _KERNEL = re.compile(r"\s+Kernel: (?P<name>.+)")
 _VALUE = r"(\S+(?: \(\d+\))?)"
 _ROW = re.compile(rf"\s+(?P<times>\d+)\s+(?P<metric>\w+)\s+(?P<about>\S.*?)\s{{2,}}{_VALUE}\s+{_VALUE}\s+{_VALUE}\s*")
-_TORN = re.compile(rf".*\S\s{{2,}}{_VALUE}\s+{_VALUE}\s+{_VALUE}\s*")
-"""The end of a row; where nothing is indented before it, its beginning is lost."""
+_TORN = re.compile(rf"(?!\s).*\S\s{{2,}}{_VALUE}\s+{_VALUE}\s+{_VALUE}\s*")
+"""The end of a row with nothing indented before it: its beginning is lost."""
 _NUMBER = re.compile(r"(?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?P<unit>%|[KMGT]?B(?:/s)?)?")
 
 
@@ -103,7 +103,7 @@ def _rows(source: LogText) -> Iterator[_NvprofRow]:
             inside = None
         elif inside == "csv" and line.startswith('"'):
             yield _csv_row(source, number, line)
-        elif (inside == "csv" and '",' in line) or (inside == "text" and _is_torn(line)):
+        elif (inside == "csv" and '",' in line) or (inside == "text" and _TORN.fullmatch(line)):
             raise source.torn(number, "this row has lost its beginning", again="record")
         elif inside == "text" and (match := _DEVICE.fullmatch(line)):
             device, kernel = match["name"], ""
@@ -118,10 +118,6 @@ def _rows(source: LogText) -> Iterator[_NvprofRow]:
             yield _NvprofRow(
                 number, device, kernel, invocations(source, number, match["times"]), match["metric"], values
             )
-
-
-def _is_torn(line: str) -> bool:
-    return not line[:1].isspace() and _TORN.fullmatch(line) is not None
 
 
 def _csv_row(source: LogText, number: int, line: str) -> _NvprofRow:

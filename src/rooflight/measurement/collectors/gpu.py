@@ -7,6 +7,7 @@ counters, which serialise everything, last.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -82,11 +83,7 @@ def _kernels(context: CollectorContext, recording: Recording) -> None:
         findings.notes += execution.attribution_notes(kernels)
     for index, value in timeline.per_op_time(kernels).items():
         findings.add(index, {"kernel_time_s": value})
-    launched: dict[int, int] = {}
-    for kernel in kernels:
-        if len(kernel.ops) == 1:
-            launched[kernel.ops[0]] = launched.get(kernel.ops[0], 0) + 1
-    for index, count in launched.items():
+    for index, count in Counter(kernel.ops[0] for kernel in kernels if len(kernel.ops) == 1).items():
         findings.add(index, {"kernels": Value(count, "kineto: launches")})
     if times.outside_ops_s.value and execution.eager:
         findings.notes.append(

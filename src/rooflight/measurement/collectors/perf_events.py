@@ -106,8 +106,8 @@ def parse_cpuinfo(text: str) -> CpuModel:
     """The CPU that /proc/cpuinfo tells of; what it does not say is empty or 0."""
     first = text.split("\n\n", 1)[0]
     vendor, family, model, flags = (entry_of(first, key) or "" for key in ("vendor_id", "cpu family", "model", "flags"))
-    numbers = (int(number) if number.isdecimal() else 0 for number in (family, model))
-    return CpuModel(vendor, *numbers, flags=frozenset(flags.split()))
+    numbers = [int(number) if number.isdecimal() else 0 for number in (family, model)]
+    return CpuModel(vendor, numbers[0], numbers[1], frozenset(flags.split()))
 
 
 def events_of(cpu: CpuModel) -> tuple[PerfEvent, ...]:

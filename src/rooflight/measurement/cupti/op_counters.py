@@ -204,11 +204,11 @@ class ColdCache:
 
 def _with_spread(repeats: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     """The median of each quantity that all repeats know, with its least and greatest."""
-    medians = {}
-    for name in repeats[0]:
-        if all(name in repeat for repeat in repeats):
-            medians[name] = median([repeat[name].value for repeat in repeats], repeats[0][name].origin)
-    return medians
+    return {
+        name: median([repeat[name].value for repeat in repeats], first.origin)
+        for name, first in repeats[0].items()
+        if all(name in repeat for repeat in repeats)
+    }
 
 
 def tensor_types(ops: Sequence[Op]) -> frozenset[str]:

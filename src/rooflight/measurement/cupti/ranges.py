@@ -306,10 +306,7 @@ class RangeProfiler:
                 "the step ran more ops or kernels than when they were counted"
             )
         assert self._host is not None
-        place = {
-            "pCounterDataImage": C.cast(self._image, C.c_void_p),
-            "counterDataImageSize": len(self._image),
-        }
+        place = {"pCounterDataImage": C.cast(self._image, C.c_void_p), "counterDataImageSize": len(self._image)}
         count = self._library.call(structs.GetCounterDataInfo, **place).numTotalRanges
         counted = []
         for index in range(count):

@@ -177,9 +177,7 @@ def _names(launches: Launches) -> list[str]:
     return [launch.name for launch in launches if launch.kind == "kernel"]
 
 
-def in_the_order_of(
-    marked: Sequence[timeline.KernelLaunch], run: Sequence[timeline.KernelLaunch]
-) -> list[timeline.KernelLaunch]:
+def in_the_order_of(marked: Launches, run: Launches) -> Launches:
     """The launches of `run` with the ops of those in `marked` that have the same name at the same place."""
     launches = [replace(launch, op=None) for launch in run]
     names = [launch.name for launch in marked], [launch.name for launch in run]
