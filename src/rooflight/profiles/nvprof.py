@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 
 from rooflight.profiles.log import (
@@ -56,33 +56,26 @@ class _NvprofRow:
     """Least, greatest, average."""
 
 
-@dataclass
-class _NvprofKernel:
-    name: str
-    times: int
-    metrics: dict[str, MetricReading] = field(default_factory=dict)
-
-
 def read(source: LogText) -> ProfilerLog:
     rows = list(_rows(source))
     if not rows:
         raise refuse_empty(source, "the log has no table of metrics by kernel")
-    kernels: dict[tuple[str, str], _NvprofKernel] = {}
+    metrics: dict[tuple[str, str], dict[str, MetricReading]] = {}
+    times: dict[tuple[str, str], int] = {}
     rounded = False
     for row in rows:
-        kernel = kernels.setdefault((row.device, row.kernel), _NvprofKernel(row.kernel, row.times))
-        kernel.times = max(kernel.times, row.times)
+        kernel = row.device, row.kernel
+        times[kernel] = max(times.get(kernel, 0), row.times)
+        metrics.setdefault(kernel, {})
         if (reading := _reading(source, row)) is not None:
-            kernel.metrics.setdefault(row.metric, reading)
+            metrics[kernel].setdefault(row.metric, reading)
             rounded = rounded or "e+" in row.values[2]
-    check_launches(source, [kernel.times for kernel in kernels.values()])
+    check_launches(source, list(times.values()))
     notes = ["nvprof gives the average over the launches of a kernel: every launch stands here with it"]
     if rounded:
         notes.append("nvprof rounded counts of 10**10 and more to five digits")
     launches = tuple(
-        LoggedLaunch(name=kernel.name, metrics=kernel.metrics)
-        for kernel in kernels.values()
-        for _ in range(kernel.times)
+        LoggedLaunch(name=kernel[1], metrics=metrics[kernel]) for kernel, count in times.items() for _ in range(count)
     )
     devices = list(dict.fromkeys(row.device for row in rows))
     notes += several_gpus(devices)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rooflight.errors import CannotMeasure
 from rooflight.measurement.doctor.host_checks import grant
-from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, numbers, ok, told
+from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, numbers, ok, refused
 
 _TOOL_LIMIT_S = 5
 # Their names as the kernel cuts them, after 15 letters.
@@ -127,7 +127,7 @@ def _probe(subject: Subject) -> CheckOutcome | None:
     try:
         return ok(f"opened and closed again ({subject.probe_counters()})")
     except CannotMeasure as error:
-        outcome = told(str(error))
+        outcome = refused(str(error))
     # The permission's own check has told what to do, and knows this machine better.
     return no(outcome.detail) if subject.machine.may_read_counters() is False else outcome
 

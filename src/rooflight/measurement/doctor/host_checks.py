@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rooflight import formatting
 from rooflight.machine import Machine
-from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, ok, told
+from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, ok, refused
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_TORCH = (2, 8)
@@ -105,7 +105,7 @@ def _perf_events(subject: Subject) -> CheckOutcome:
         )
     if machine.container() and not _may_observe(machine):
         return no(f"{machine.container()} forbids it ({reason})", *grant(machine, "PERFMON"))
-    return told(reason)
+    return refused(reason)
 
 
 def has_pmu(machine: Machine) -> bool:

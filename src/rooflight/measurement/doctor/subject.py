@@ -16,7 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -231,19 +231,10 @@ class CheckOutcome:
     """The line to type, where there is one."""
 
 
-def ok(detail: str) -> CheckOutcome:
-    return CheckOutcome("ok", detail)
+ok, limited, no = partial(CheckOutcome, "ok"), partial(CheckOutcome, "limited"), partial(CheckOutcome, "no")
 
 
-def limited(detail: str, remedy: str = "", command: str = "") -> CheckOutcome:
-    return CheckOutcome("limited", detail, remedy, command)
-
-
-def no(detail: str, remedy: str = "", command: str = "") -> CheckOutcome:
-    return CheckOutcome("no", detail, remedy, command)
-
-
-def told(message: str) -> CheckOutcome:
+def refused(message: str) -> CheckOutcome:
     """From the one line of an error, which says what is wrong and, after a colon, what to do about it."""
     depth = 0
     for place, letter in enumerate(message):
