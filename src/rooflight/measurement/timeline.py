@@ -57,10 +57,8 @@ class KernelLaunch:
     device: int = 0
     grid: Sizes | None = None
     block: Sizes | None = None
-    op: int | None = None
-    """`None`: it was launched outside any op."""
     ops: tuple[int, ...] = ()
-    """All its ops, where it works for several at once."""
+    """The one that launched it, or all that it works for at once; none: it was launched outside any op."""
     correlation: int = 0
     graph_node: int | None = None
     """Which node of a CUDA graph; all of a graph's launches share one correlation."""
@@ -96,7 +94,7 @@ def launches(trace: StepTrace) -> list[KernelLaunch]:
                 block=work.args.block,
                 # The host range that was open when it was launched is exact; the time of the launching call comes
                 # from another clock, and serves where the profiler kept no range.
-                op=ops.get(("range", work.args.external), ops.get(("call", correlation))),
+                ops=ops.get(("range", work.args.external), ops.get(("call", correlation), ())),
                 correlation=correlation,
                 graph_node=work.args.graph_node or None,
                 launch_s=None if call is None else (call.start_ns - first_ns) / 1e9,
@@ -110,7 +108,7 @@ def _correlation(work: DeviceWork) -> int:
     return work.args.correlation if isinstance(work.args.correlation, int) else 0
 
 
-def _launching_ops(trace: StepTrace) -> dict[tuple[str, Id | None], int]:
+def _launching_ops(trace: StepTrace) -> dict[tuple[str, Id | None], tuple[int, ...]]:
     """The op whose mark is the innermost around a host range, by its external id, or a call, by its correlation."""
     moments: list[tuple[Thread, int, tuple[str, Id | None]]] = []
     for external in {work.args.external for work in trace.work}:
@@ -121,7 +119,7 @@ def _launching_ops(trace: StepTrace) -> dict[tuple[str, Id | None], int]:
         call = trace.calls.get(correlation)
         if call is not None:
             moments.append((call.thread, call.start_ns, ("call", correlation)))
-    ops = [marked_op(mark) for mark in trace.marks]
+    ops = [(marked_op(mark),) for mark in trace.marks]
     return {key: ops[stack[-1]] for key, stack in open_ranges(trace.marks, moments) if stack}
 
 
@@ -160,11 +158,10 @@ def merge(marked: list[KernelLaunch], plain: Sequence[list[KernelLaunch]]) -> tu
     kernels = []
     for position, launch in enumerate(shown):
         times = [run[position].time_s for run in matched]
-        op, ops = marked[position].op, marked[position].ops
         kernels.append(
             Kernel(
                 name=launch.name,
-                ops=ops or (() if op is None else (op,)),
+                ops=marked[position].ops,
                 kind=launch.kind,
                 grid=launch.grid,
                 block=launch.block,
@@ -181,7 +178,7 @@ def merge(marked: list[KernelLaunch], plain: Sequence[list[KernelLaunch]]) -> tu
 
 
 def _step_times(marked: list[KernelLaunch], matched: Sequence[list[KernelLaunch]], runs: str) -> DeviceTimes:
-    outside = [position for position, launch in enumerate(marked) if launch.op is None and not launch.ops]
+    outside = [position for position, launch in enumerate(marked) if not launch.ops]
     return DeviceTimes(
         gpu_busy_s=median([gpu_busy_s(run) for run in matched], f"kineto: union of kernel intervals, {runs}"),
         kernel_time_s=median([_sum_s(run) for run in matched], f"kineto: sum of kernel durations, {runs}"),

@@ -179,7 +179,7 @@ def _names(launches: Launches) -> list[str]:
 
 def in_the_order_of(marked: Launches, run: Launches) -> Launches:
     """The launches of `run` with the ops of those in `marked` that have the same name at the same place."""
-    launches = [replace(launch, op=None) for launch in run]
+    launches = [replace(launch, ops=()) for launch in run]
     names = [launch.name for launch in marked], [launch.name for launch in run]
     if names[0] == names[1]:
         blocks = [(0, 0, len(run))]
@@ -188,7 +188,7 @@ def in_the_order_of(marked: Launches, run: Launches) -> Launches:
         blocks = [(block.a, block.b, block.size) for block in matcher.get_matching_blocks()]
     for theirs, ours, size in blocks:
         for offset in range(size):
-            launches[ours + offset] = replace(launches[ours + offset], op=marked[theirs + offset].op)
+            launches[ours + offset] = replace(launches[ours + offset], ops=marked[theirs + offset].ops)
     return launches
 
 
