@@ -82,17 +82,11 @@ class Nvml:
 
     def find(self, *, uuid: str | None = None, pci_bus_id: str | None = None) -> Gpu | None:
         """One GPU, or one MIG slice, by what CUDA calls it. Its number would not do: CUDA counts in its own order."""
-        tries: list[tuple[str, str]] = []
-        if uuid:
-            bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
-            tries += [("nvmlDeviceGetHandleByUUID", f"GPU-{bare}"), ("nvmlDeviceGetHandleByUUID", f"MIG-{bare}")]
-        if pci_bus_id:
-            tries.append(("nvmlDeviceGetHandleByPciBusId", pci_bus_id))
-        for function, name in tries:
-            handle = self.ask(function, name)
-            if handle is not None:
-                return Gpu(self, handle)
-        return None
+        bare = (uuid or "").removeprefix("GPU-").removeprefix("MIG-")
+        names = [("UUID", f"GPU-{bare}"), ("UUID", f"MIG-{bare}")] if bare else []
+        names += [("PciBusId", pci_bus_id)] if pci_bus_id else []
+        handles = (self.ask(f"nvmlDeviceGetHandleBy{kind}", name) for kind, name in names)
+        return next((Gpu(self, handle) for handle in handles if handle is not None), None)
 
 
 class Gpu:

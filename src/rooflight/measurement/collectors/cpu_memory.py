@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -171,21 +172,16 @@ class CpuAllocations:
             address = storage.data_ptr()
             if address and address not in blocks:
                 blocks[address] = storage.nbytes()
-                self._watched.append(weakref.ref(storage, _ReleaseNote(address)))
+                self._watched.append(weakref.ref(storage, partial(_note_release, address)))
         return blocks
 
 
-class _ReleaseNote:
+def _note_release(address: int, _: object) -> None:
     """Tells the profiler that a block it does not know was freed."""
+    from torch._C._profiler import _RecordFunctionFast
 
-    def __init__(self, address: int) -> None:
-        self._address = address
-
-    def __call__(self, _: object) -> None:
-        from torch._C._profiler import _RecordFunctionFast
-
-        with _RecordFunctionFast(f"{_FREED}{self._address}"):
-            pass
+    with _RecordFunctionFast(f"{_FREED}{address}"):
+        pass
 
 
 def _cpu_storages() -> Iterator[torch.UntypedStorage]:

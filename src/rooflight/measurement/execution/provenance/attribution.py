@@ -9,7 +9,6 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rooflight.ledger import Op
 from rooflight.measurement.execution.provenance.graphs import UNKNOWN, CompiledCall, Origin, family
@@ -29,14 +28,12 @@ class LaunchContext:
     graph: str | None = None
 
 
-class RecordedCalls(Protocol):
-    """A `Provenance`, or what was kept of one."""
-
-    def calls(self) -> list[tuple[str, tuple[CompiledCall, ...]]]: ...
-
-
-def walk(launches: Sequence[LaunchContext], provenance: RecordedCalls, ops: Sequence[Op]) -> list[tuple[int, ...]]:
+def walk(
+    launches: Sequence[LaunchContext], runs: Sequence[tuple[str, tuple[CompiledCall, ...]]], ops: Sequence[Op]
+) -> list[tuple[int, ...]]:
     """For each launch of one step, in the order of launching, the indices of its ops; empty where nothing tells.
+
+    `runs` are the calls of every graph that ran, as `Provenance.calls` gives them.
 
     Generated kernels are known by name, library calls by the aten op they were launched in; both must come in the
     order in which the generated code has them. Inside a CUDA graph a library's kernel only has its place between
@@ -45,7 +42,6 @@ def walk(launches: Sequence[LaunchContext], provenance: RecordedCalls, ops: Sequ
     fell back to eager.
     """
     rows = LedgerRows(ops)
-    runs = provenance.calls()
     labelled = any(launch.graph is not None for launch in launches)
     sequences: dict[str | None, list[CompiledCall]] = defaultdict(list)
     for label, calls in runs:
