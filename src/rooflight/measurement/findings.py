@@ -54,7 +54,7 @@ class Findings:
             self.notes.append(
                 f"interrupted while measuring {what}: of that a part may be there, what follows is missing"
             )
-            raise MeasurementInterrupted from None
+            raise MeasurementInterrupted("interrupted") from None
         except RooflightError as error:
             if isinstance(error, OutOfMemory) and torch.cuda.is_initialized():
                 torch.cuda.empty_cache()  # what the allocator holds and nobody uses: the next run shall find it
