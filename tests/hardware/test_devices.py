@@ -443,7 +443,7 @@ def test_a_known_processor_is_known_only_as_a_whole(tmp_path, no_gpu):
     assert this_device(machine=whole).device is DEVICES["epyc-9654"]
     info = cpuinfo(name, 8, flags, "AuthenticAMD", mhz=2400, family=25)
     part = this_device(machine=laid_out(tmp_path / "part", {"/proc/cpuinfo": info}))
-    assert part.device is None and part.outline.cores.value == 8
+    assert part.device is None and part.outline.sms.value == 8
     assert part.outline.notes[0] == "runs on a part of an AMD EPYC 9654 (96 cores)"
     assert part.outline.core_flops_per_s["fp32"].value == near(8 * 32 * 2.4e9)
 
@@ -457,7 +457,7 @@ def test_a_control_group_leaves_less(tmp_path, no_gpu):
         "/sys/fs/cgroup/memory.max": "8000000000\n",
     })  # fmt: skip
     outline = this_device(machine=machine).outline
-    assert outline.cores.value == 1.5
+    assert outline.sms.value == 1.5
     assert (outline.memory_bytes.value, outline.memory_bytes.source) == (8_000_000_000, "the control group's limit")
 
 

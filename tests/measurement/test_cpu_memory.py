@@ -57,7 +57,7 @@ def run(step):
     allocations = CpuAllocations()
     with allocations, Calling(allocations) as mode:
         step()
-    return [(name, allocations.per_op()[i]) for i, name in enumerate(mode.names)], allocations
+    return [(name, allocations.history.ops[i]) for i, name in enumerate(mode.names)], allocations
 
 
 def live_bytes():
@@ -76,13 +76,13 @@ def test_an_allocation_is_right_to_the_byte():
     before = live_bytes()
     ops, allocations = run(step)
     assert [name for name, _ in ops] == ["empty.memory_format", "view.default", "slice.Tensor", "empty.memory_format"]
-    start = allocations.allocated_before_bytes
+    start = allocations.history.before_bytes
     assert start == before
     assert ops[0][1] == OpAllocations(64 * MIB, 1, 64 * MIB, start + 64 * MIB)
     assert ops[1][1] == ops[2][1] == OpAllocations(0, 0, 0, start + 64 * MIB)
     # The allocator rounds nothing: three bytes are three.
     assert ops[3][1] == OpAllocations(3, 1, 3, start + 64 * MIB + 3)
-    assert allocations.peak_allocated_bytes == start + 64 * MIB + 3
+    assert allocations.history.peak_bytes == start + 64 * MIB + 3
 
 
 def test_a_temporary_is_in_the_peak_and_not_in_the_growth():
@@ -95,9 +95,9 @@ def test_a_temporary_is_in_the_peak_and_not_in_the_growth():
     ops, allocations = run(step)
     # 62 x 62 positions of 4 bytes: 8 channels come out, and the input of each is unfolded to 4 * 3 * 3 numbers.
     output, columns = 8 * 62 * 62 * 4, 36 * 62 * 62 * 4
-    start = allocations.allocated_before_bytes
+    start = allocations.history.before_bytes
     assert ops == [("_slow_conv2d_forward.default", OpAllocations(output, 2, output + columns, start + output))]
-    assert allocations.peak_allocated_bytes == start + output + columns
+    assert allocations.history.peak_bytes == start + output + columns
 
 
 def test_onednns_workspace_is_seen_too():
@@ -123,7 +123,7 @@ def test_what_was_there_before_and_is_freed_in_the_step_is_counted():
 
     before = live_bytes()
     ops, allocations = run(step)
-    assert allocations.allocated_before_bytes == before
+    assert allocations.history.before_bytes == before
     first, second = (op for _, op in ops)
     assert (first.growth_bytes, first.allocated_bytes) == (4, before + 4)
     # The first tensor dies when the second takes its name, after the op that makes it.
@@ -141,9 +141,9 @@ def test_a_second_recording_knows_what_the_first_left():
         kept.append(torch.empty(10))
 
     ops, allocations = run(step)
-    assert allocations.allocated_before_bytes == before
+    assert allocations.history.before_bytes == before
     assert ops[0][1] == OpAllocations(40, 1, 40, before - 20000 + 40)
-    assert allocations.peak_allocated_bytes == before
+    assert allocations.history.peak_bytes == before
 
 
 def test_a_training_step_ends_with_the_tensors_that_live():
@@ -165,7 +165,7 @@ def test_a_training_step_ends_with_the_tensors_that_live():
     step()
     before = live_bytes()
     ops, allocations = run(step)
-    assert allocations.allocated_before_bytes == before
+    assert allocations.history.before_bytes == before
     assert live_bytes() == ops[-1][1].allocated_bytes == before
     names = [name for name, _ in ops]
     # The gradients of the last step (all parameters) are given up before the first op of this one.
@@ -173,7 +173,7 @@ def test_a_training_step_ends_with_the_tensors_that_live():
     assert ops[0][1].allocated_bytes - ops[0][1].growth_bytes == before - gradients
     backward = ops[names.index("convolution_backward.default")][1]
     assert backward.growth_bytes == 8 * 3 * 3 * 3 * 4 + 8 * 4  # weight and bias; the image needs no gradient
-    assert allocations.peak_allocated_bytes > max(op.allocated_bytes for _, op in ops) - 1
+    assert allocations.history.peak_bytes > max(op.allocated_bytes for _, op in ops) - 1
     assert all(op.peak_growth_bytes >= max(op.growth_bytes, 0) for _, op in ops)
 
 
@@ -202,10 +202,10 @@ def test_autograds_own_threads_are_followed():
     with allocations, Calling(allocations) as mode:
         Deep.apply(x, 70).sum().backward()
     assert len(set(mode.threads)) > 1
-    assert set(allocations.per_op()) == set(range(len(mode.names)))
+    assert set(allocations.history.ops) == set(range(len(mode.names)))
     for index, (name, thread) in enumerate(zip(mode.names, mode.threads, strict=True)):
         if name == "clone.default" and thread != threading.get_ident():
-            assert allocations.per_op()[index].growth_bytes == 4000
+            assert allocations.history.ops[index].growth_bytes == 4000
 
 
 def test_an_op_that_raises_is_closed_and_kept():
@@ -218,7 +218,7 @@ def test_an_op_that_raises_is_closed_and_kept():
 
     with pytest.raises(ZeroDivisionError), allocations:
         step()
-    assert allocations.per_op()[0].growth_bytes == 400
+    assert allocations.history.ops[0].growth_bytes == 400
 
 
 def test_another_profiler_is_left_to_do_its_work():
@@ -230,12 +230,12 @@ def test_another_profiler_is_left_to_do_its_work():
     assert "aten::exp" in {event.key for event in other.key_averages()}
     with allocations:
         pass
-    assert allocations.per_op() == {}
+    assert allocations.history.ops == {}
 
 
 def test_before_the_end_there_is_nothing_to_tell():
     with pytest.raises(RuntimeError, match="entered and left"):
-        CpuAllocations().per_op()
+        _ = CpuAllocations().history
 
 
 def test_the_terminal_stays_quiet():
@@ -245,7 +245,7 @@ def test_the_terminal_stays_quiet():
         "old = [torch.ones(1000) for _ in range(3)]\n"
         "with CpuAllocations() as allocations:\n"
         "    allocations.before(0); old.clear(); allocations.after(0)\n"
-        "assert allocations.per_op()[0].allocated_bytes == allocations.allocated_before_bytes - 12000\n"
+        "assert allocations.history.ops[0].allocated_bytes == allocations.history.before_bytes - 12000\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

@@ -333,7 +333,7 @@ def test_counters_for_administrators_only(lab, files, environ, change):
     assert (found.command or found.remedy) == change
     by_cupti = diagnose(subject).capability("counters_cupti")
     assert by_cupti.status == able(subject)["counters_ncu"] == "no"
-    assert by_cupti.reason.startswith("counters' permission: for administrators only")
+    assert by_cupti.detail.startswith("counters' permission: for administrators only")
     assert (by_cupti.command or by_cupti.remedy) == change
     assert finding(subject, "counters").detail.startswith("the driver keeps the counters")
     assert finding(subject, "counters").remedy == ""  # said once
@@ -418,7 +418,7 @@ def test_windows_below(lab):
 def test_a_probe_that_fails_for_no_known_reason(lab):
     subject = lab.with_gpu(probe_counters=refused)
     by_cupti = diagnose(subject).capability("counters_cupti")
-    assert by_cupti.status == "no" and "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES" in by_cupti.reason
+    assert by_cupti.status == "no" and "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES" in by_cupti.detail
 
 
 def test_a_probe_that_fails_beside_dcgm(lab):

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Kernel
-from rooflight.measurement.collectors.onednn import PrimitiveCollector, parse, parse_line, split
+from rooflight.measurement.collectors.onednn import PrimitiveCollector, kernels_of, parse_line, split
 
 MARK = b"rooflight_mark_0"
 # Recorded from torch 2.13 (oneDNN 3.12) on a Xeon.
@@ -38,7 +38,7 @@ def test_recorded_lines_become_kernels_of_the_op_marked_before_them():
         HEADER
         + f"{REORDER}\nrooflight_mark_0,7\n{FORWARD}\nrooflight_mark_0,\n{REORDER}\nrooflight_mark_0,12\n{BACKWARD}\n"
     )
-    assert parse(text.encode(), MARK).kernels == (
+    assert kernels_of(split(text.encode(), MARK)[0]) == (
         Kernel(name="reorder jit:uni f32", kind="primitive", time_s=0.00488281e-3),
         Kernel(name="convolution jit:avx512_core forward_training f32", ops=(7,), kind="primitive", time_s=0.164795e-3),
         Kernel(name="reorder jit:uni f32", kind="primitive", time_s=0.00488281e-3),
@@ -48,9 +48,9 @@ def test_recorded_lines_become_kernels_of_the_op_marked_before_them():
 
 def test_what_others_print_is_kept_byte_for_byte():
     output = b"50% \xffdone " + FORWARD.encode() + b"\nrooflight_mark_0,1\nepoch 1\n" + REORDER.encode() + b"\nlast"
-    assert parse(output, MARK).others == b"50% \xffdone epoch 1\nlast"
+    assert split(output, MARK)[1] == b"50% \xffdone epoch 1\nlast"
     # A process that died in the middle of a line leaves no line end.
-    assert parse(b"a\n" + REORDER.encode(), MARK).others == b"a\n"
+    assert split(b"a\n" + REORDER.encode(), MARK)[1] == b"a\n"
 
 
 @pytest.mark.parametrize("line", [*HEADER.splitlines(), "onednn_verbose,v1,graph,exec,cpu,100002,matmul_post_ops,x,,,,,dnnl_backend,0.1", "onednn_verbose,v1,primitive,create:cache_miss,cpu,reorder,jit:uni,undef,,,,8x3x3x3,0.04", "onednn_verbose,", "something else"])  # fmt: skip

@@ -30,7 +30,6 @@ needs_tables = pytest.mark.skipif(library.find_library() is None, reason="no CUP
 READ, WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"
 TF32 = "sm__ops_path_tensor_src_tf32_dst_fp32.sum"
 PLAN = StepCounterPlan(
-    "GH100",
     (
         *counter_tables.byte_counters(("dram", "l2")),
         Counter(TF32, "tensor_flops_tf32"),
@@ -76,7 +75,7 @@ def test_flops_have_no_floor():
 
 def test_a_step_without_halves_executes_no_half_arithmetic():
     """Compilers load constants by HFMA2: the counter moves, and nothing was computed."""
-    plan = StepCounterPlan(PLAN.chip, PLAN.counters, (), {}, frozenset({"fp32"}))
+    plan = StepCounterPlan(PLAN.counters, (), {}, frozenset({"fp32"}))
     found = plan.quantities(SASS)
     assert found["cuda_flops_fp32"].value == 4
     assert "cuda_flops_fp16" not in found

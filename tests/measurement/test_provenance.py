@@ -11,7 +11,7 @@ import gzip
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,18 +28,15 @@ from torch.utils.checkpoint import checkpoint
 import rooflight
 from rooflight.ledger import Op
 from rooflight.measurement.execution.compiled import compiled, is_compiled
-from rooflight.measurement.execution.provenance import (
-    CompiledCall,
-    LaunchContext,
-    Origin,
-    Provenance,
-    attribute,
-    family,
-    module_path,
-    recording,
-    walk,
-)
+from rooflight.measurement.execution.provenance import CompiledCall, LaunchContext, Origin, Provenance, recording, walk
+from rooflight.measurement.execution.provenance.attribution import LedgerRows
+from rooflight.measurement.execution.provenance.graphs import family
+from rooflight.measurement.execution.provenance.nodes import module_path
 from tests.fixtures.paths import DATA
+
+
+def attribute(origins: Iterable[Origin], ops: Sequence[Op]) -> tuple[int, ...]:
+    return LedgerRows(ops).find(origins)
 
 
 class Residual(nn.Module):
@@ -247,8 +244,7 @@ class TestCompiled:
         assert kernels
         for name in kernels:
             assert name.startswith("cpp_fused")
-            assert attribute(step.provenance.origins(name), step.ops)
-        assert step.provenance.origins("cpp_fused_nothing") == ()
+            assert attribute([origin for call in step.calls if call.name == name for origin in call.origins], step.ops)
         assert covered(step) == compute(step)
 
     def test_transformer_block(self) -> None:
@@ -375,7 +371,7 @@ class TestCompiled:
         step = run(model, torch.randn(2, 4), wrap=compile_part)
         assert {step.ops[i].module for i in covered(step)} == {"1.fc", "1.act"}
         # What is left is eager, and found by the order of its ops.
-        found = walk(step.launches, step.provenance, step.ops)
+        found = walk(step.launches, step.provenance.calls(), step.ops)
         eager = [
             step.ops[i] for ops, launch in zip(found, step.launches, strict=True) if launch.graph is None for i in ops
         ]
@@ -390,13 +386,13 @@ class TestCompiled:
 
     def test_walk_over_a_profile(self) -> None:
         step = run(Residual(), torch.randn(2, 3, 8, 8))
-        found = walk(step.launches, step.provenance, step.ops)
+        found = walk(step.launches, step.provenance.calls(), step.ops)
         expected = [attribute(call.origins, step.ops) for call in step.calls]
         inside = [ops for ops, launch in zip(found, step.launches, strict=True) if launch.graph and ops]
         assert inside == expected
         # Without the profiler's ranges the order alone must do.
         bare = [LaunchContext(launch.name, launch.stack) for launch in step.launches if launch.graph]
-        assert [ops for ops in walk(bare, step.provenance, step.ops) if ops] == expected
+        assert [ops for ops in walk(bare, step.provenance.calls(), step.ops) if ops] == expected
 
     def test_what_torch_does_not_have(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from torch._inductor.scheduler import Scheduler
@@ -407,7 +403,7 @@ class TestCompiled:
         assert "codegen_extern_call" in provenance.reason
         assert len(provenance.reason.splitlines()) == 1
         assert provenance.calls() == []
-        assert walk([LaunchContext("kernel")], provenance, ()) == [()]
+        assert walk([LaunchContext("kernel")], provenance.calls(), ()) == [()]
 
     def test_a_failure_inside_does_not_reach_the_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(_: Any) -> None:
@@ -531,16 +527,6 @@ class TestAttribute:
         assert family("aten::__and__.Tensor") == "__and__"
 
 
-@dataclass
-class Kept:
-    """Calls as a recording would keep them."""
-
-    rows: list[tuple[str, tuple[CompiledCall, ...]]]
-
-    def calls(self) -> list[tuple[str, tuple[CompiledCall, ...]]]:
-        return self.rows
-
-
 def origin(module: str, aten: str) -> tuple[Origin, ...]:
     return (Origin(module, aten, False),)
 
@@ -579,14 +565,14 @@ EXPECTED = [(2 * i + j,) for i in range(4) for j in (0, 0, 1)]
 
 class TestWalk:
     def test_kernels_of_one_call_and_one_kernel_of_many(self) -> None:
-        provenance = Kept([("rooflight-0", CALLS)])
-        assert walk(gpu_launches(), provenance, OPS) == EXPECTED
-        assert walk(gpu_launches(graph=None), provenance, OPS) == EXPECTED
+        runs = [("rooflight-0", CALLS)]
+        assert walk(gpu_launches(), runs, OPS) == EXPECTED
+        assert walk(gpu_launches(graph=None), runs, OPS) == EXPECTED
 
     def test_a_graph_that_runs_twice(self) -> None:
         half = len(CALLS) // 2
-        provenance = Kept([("rooflight-0", CALLS[:half]), ("rooflight-0", CALLS[half:])])
-        assert walk(gpu_launches(), provenance, OPS) == EXPECTED
+        runs = [("rooflight-0", CALLS[:half]), ("rooflight-0", CALLS[half:])]
+        assert walk(gpu_launches(), runs, OPS) == EXPECTED
 
     @given(
         st.lists(
@@ -602,7 +588,7 @@ class TestWalk:
         launches: list[tuple[LaunchContext, tuple[int, ...] | None]] = [*zip(gpu_launches(), EXPECTED, strict=True)]
         for where, name, stack in noise:
             launches.insert(where, (LaunchContext(name, stack), None))
-        found = walk([launch for launch, _ in launches], Kept([("rooflight-0", CALLS)]), OPS)
+        found = walk([launch for launch, _ in launches], [("rooflight-0", CALLS)], OPS)
         assert [ops for ops, (_, expected) in zip(found, launches, strict=True) if expected is not None] == EXPECTED
         assert all(ops == () for ops, (_, expected) in zip(found, launches, strict=True) if expected is None)
 
@@ -613,26 +599,26 @@ class TestWalk:
             for i, (launch, ops) in enumerate(zip(gpu_launches(), EXPECTED, strict=True))
             if i % 3 == 2 or i // 3 not in gone
         ]
-        assert walk([launch for launch, _ in kept], Kept([("rooflight-0", CALLS)]), OPS) == [ops for _, ops in kept]
+        assert walk([launch for launch, _ in kept], [("rooflight-0", CALLS)], OPS) == [ops for _, ops in kept]
 
     def test_names_alone_as_in_a_cuda_graph(self) -> None:
         bare = [LaunchContext(launch.name, (), GRAPH) for launch in gpu_launches()]
-        assert walk(bare, Kept([("rooflight-0", CALLS)]), OPS) == EXPECTED
+        assert walk(bare, [("rooflight-0", CALLS)], OPS) == EXPECTED
         # Two library calls in a row: three kernels could be divided in two ways, two only in one.
         calls = (
             *(CompiledCall("extern_kernels.mm", True, origin(layer, "aten::mm")) for layer in LAYERS[:2]),
             CALLS[1],
         )
         three = [LaunchContext(name, (), GRAPH) for name in ("gemm", "gemm", "reduce", "triton_poi_fused_relu_0")]
-        assert walk(three, Kept([("rooflight-0", calls)]), OPS) == [(0, 2), (0, 2), (0, 2), (1,)]
+        assert walk(three, [("rooflight-0", calls)], OPS) == [(0, 2), (0, 2), (0, 2), (1,)]
         # What is not known to be inside of the graph may be anything.
-        assert walk([LaunchContext(launch.name) for launch in three], Kept([("rooflight-0", calls)]), OPS) == [
+        assert walk([LaunchContext(launch.name) for launch in three], [("rooflight-0", calls)], OPS) == [
             (),
             (),
             (),
             (1,),
         ]
-        assert walk([*three[:2], three[3]], Kept([("rooflight-0", calls)]), OPS) == [(0,), (2,), (1,)]
+        assert walk([*three[:2], three[3]], [("rooflight-0", calls)], OPS) == [(0,), (2,), (1,)]
 
     def test_partial_results_are_added_up_by_plain_ops(self) -> None:
         calls = (CompiledCall("triton_red_fused_relu_0", origins=origin("l0", "aten::relu"), tail=True), *CALLS[2:4])
@@ -643,7 +629,7 @@ class TestWalk:
             LaunchContext("gemm", (("aten::mm", 3),), GRAPH),
             LaunchContext("reduce_kernel", (("aten::sum", 4),), GRAPH),
         ]
-        assert walk(launches, Kept([("rooflight-0", calls)]), OPS) == [(1,), (1,), (1,), (2,), ()]
+        assert walk(launches, [("rooflight-0", calls)], OPS) == [(1,), (1,), (1,), (2,), ()]
 
     def test_loss_and_optimizer_are_eager(self) -> None:
         ops = [
@@ -663,14 +649,17 @@ class TestWalk:
             LaunchContext("multi_tensor", (("aten::_foreach_add_", 26),)),
             LaunchContext("memset"),
         ]
-        assert walk(launches, Kept([("rooflight-0", CALLS)]), ops) == [*EXPECTED, (8,), (9,), (10,), (10,), (11,), ()]
+        assert walk(launches, [("rooflight-0", CALLS)], ops) == [*EXPECTED, (8,), (9,), (10,), (10,), (11,), ()]
 
     def test_nothing(self) -> None:
-        assert walk([], Kept([]), []) == []
-        assert walk(gpu_launches(), Kept([]), []) == [()] * 12
+        assert walk([], [], []) == []
+        assert walk(gpu_launches(), [], []) == [()] * 12
 
 
-def recorded(kind: str) -> tuple[Kept, list[LaunchContext], list[float]]:
+Runs = list[tuple[str, tuple[CompiledCall, ...]]]
+
+
+def recorded(kind: str) -> tuple[Runs, list[LaunchContext], list[float]]:
     """A training step of resnet18, batch 16, as torch 2.11 compiled it for an H200; names of libraries' kernels are cut."""
     path = DATA / "provenance" / "resnet18-h200.json.gz"
     found = json.loads(gzip.decompress(path.read_bytes()))[kind]
@@ -684,7 +673,7 @@ def recorded(kind: str) -> tuple[Kept, list[LaunchContext], list[float]]:
         for label, calls in found["runs"]
     ]
     launches = [LaunchContext(name, tuple(map(tuple, stack)), graph) for name, stack, graph, _ in found["launches"]]
-    return Kept(runs), launches, [row[3] for row in found["launches"]]
+    return runs, launches, [row[3] for row in found["launches"]]
 
 
 class TestRecorded:
@@ -693,8 +682,8 @@ class TestRecorded:
         return rooflight.estimate("resnet18", batch=16, step="train", optimizer="momentum").ops
 
     def test_every_convolution_has_its_kernels(self, ops: tuple[Op, ...]) -> None:
-        provenance, launches, times = recorded("plain")
-        found = walk(launches, provenance, ops)
+        runs, launches, times = recorded("plain")
+        found = walk(launches, runs, ops)
         for packet in ("aten::convolution", "aten::convolution_backward"):
             seen = [
                 row[0]
@@ -713,8 +702,8 @@ class TestRecorded:
         assert sum(time for time, row in zip(times, found, strict=True) if row) > 0.95 * sum(times)
 
     def test_the_same_step_in_cuda_graphs(self, ops: tuple[Op, ...]) -> None:
-        provenance, launches, times = recorded("cuda_graph")
-        found = walk(launches, provenance, ops)
+        runs, launches, times = recorded("cuda_graph")
+        found = walk(launches, runs, ops)
         assert not any(launch.stack for launch in launches if launch.graph and launch.name.startswith("triton"))
         assert sum(time for time, row in zip(times, found, strict=True) if row) > 0.95 * sum(times)
         # Where two backward convolutions follow each other directly, a kernel may be of either.

@@ -85,7 +85,6 @@ def _bench(where: str | None, seconds: float, described: str | None) -> tuple[Be
     import torch
 
     from rooflight.calibration.run import Bench
-    from rooflight.hardware.device import Device
     from rooflight.hardware.devices import find
     from rooflight.machine.recognise import this_device
 
@@ -111,8 +110,7 @@ def _bench(where: str | None, seconds: float, described: str | None) -> tuple[Be
         raise CannotMeasure(
             "this processor says too little of itself in /proc/cpuinfo: predict on a CPU of `rooflight list devices`"
         )
-    cache_figure = known.l2_bytes if isinstance(known, Device) else known.cache_bytes
-    cache = min(int(cache_figure.value) if cache_figure else 32 << 20, 256 << 20)
+    cache = min(int(known.l2_bytes.value) if known.l2_bytes else 32 << 20, 256 << 20)
     return Bench(torch.device("cpu"), {"fp32": known.core_flops_per_s["fp32"].value}, cache, seconds), known.name
 
 

@@ -11,7 +11,7 @@ from rooflight.errors import RooflightError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rooflight.measurement.doctor.diagnosis import Diagnosis, MachineFinding
+    from rooflight.measurement.doctor.diagnosis import Diagnosis, DoctorVerdict
     from rooflight.measurement.doctor.subject import Status
 
 REQUIREMENTS: dict[str, tuple[str, ...]] = {
@@ -74,7 +74,7 @@ def refuse(diagnosis: Diagnosis, *, required: Sequence[str], strict: bool) -> No
             change = first.command or first.remedy
             state = "only limited" if first.status == "limited" else "cannot be had"
             raise CapabilityMissing(
-                f"{first.what} {state} here: {first.reason}" + (f"; try: {change}" if change else "")
+                f"{first.what} {state} here: {first.detail}" + (f"; try: {change}" if change else "")
             )
 
 
@@ -86,7 +86,7 @@ def _show_json(diagnosis: Diagnosis) -> None:
     capabilities = {
         capability.id: {
             "status": capability.status,
-            "reason": capability.reason,
+            "reason": capability.detail,
             "remedy": capability.remedy,
             "command": capability.command,
         }
@@ -105,7 +105,7 @@ def show(diagnosis: Diagnosis) -> None:
     told += [f"torch {versions['torch']}"] if versions["torch"] else []
     told += [f"driver {versions['driver']}"] if versions["driver"] else []
     console.print(" · ".join(told), markup=False, highlight=False, style="bold")
-    able = [(entry.what, entry.status, entry.reason) for entry in diagnosis.capabilities]
+    able = [(entry.what, entry.status, entry.detail) for entry in diagnosis.capabilities]
     seen = [(entry.what, entry.status, entry.detail) for entry in diagnosis.findings]
     width = 2 + max(len(what) for what, _, _ in (*able, *seen))
     console.print(_table("what can be measured here", able, width))
@@ -133,7 +133,7 @@ def _table(title: str, rows: Sequence[tuple[str, Status, str]], width: int) -> A
     return Group(Text(f"\n{title}", style="bold"), grid)
 
 
-def _show_remedies(console: Any, findings: Sequence[MachineFinding], width: int) -> None:
+def _show_remedies(console: Any, findings: Sequence[DoctorVerdict], width: int) -> None:
     from rich.table import Table
     from rich.text import Text
 

@@ -47,8 +47,7 @@ class Machine:
 
     def entry(self, name: str, key: str) -> str | None:
         """The value of the first line `key: value` of a file."""
-        line = re.search(rf"^{re.escape(key)}[ \t]*:[ \t]*(.*)$", self.text(name) or "", flags=re.MULTILINE)
-        return line.group(1).strip() if line else None
+        return entry_of(self.text(name) or "", key)
 
     def matches(self, pattern: str) -> list[str]:
         """Names under the root, such as `/dev/nvidia0`, in order."""
@@ -131,11 +130,15 @@ class Machine:
     # --- the processor ---
 
     def cpu_name(self) -> str | None:
-        for name, key in (("/proc/cpuinfo", "model name"), ("/proc/cpuinfo", "Model"), ("/proc/cpuinfo", "cpu model")):
-            value = self.entry(name, key)
-            if value:
-                return " ".join(value.split())
+        for key in ("model name", "Model", "cpu model"):
+            if name := self.entry("/proc/cpuinfo", key):
+                return " ".join(name.split())
         return self.text("/proc/device-tree/model")
+
+    def core_clocks_mhz(self) -> list[float]:
+        """At this moment; Arm tells none."""
+        clocks = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", self.text("/proc/cpuinfo") or "", flags=re.MULTILINE)
+        return [float(clock) for clock in clocks]
 
     def usable_cores(self) -> int | None:
         """Those this process may be scheduled on (taskset, cpusets)."""
@@ -176,9 +179,15 @@ class Machine:
 
     def _control_groups(self) -> list[str]:
         """Folders of the process's own group and all those above it: the tightest limit counts."""
-        own = re.search(r"^0::(/.*)$", self.text("/proc/self/cgroup") or "", flags=re.MULTILINE)
-        parts = [part for part in own.group(1).split("/") if part and part != ".."] if own else []
+        group = re.search(r"^0::(/.*)$", self.text("/proc/self/cgroup") or "", flags=re.MULTILINE)
+        parts = [part for part in group.group(1).split("/") if part and part != ".."] if group else []
         return ["/".join(["/sys/fs/cgroup", *parts[:depth]]) for depth in range(len(parts) + 1)]
+
+
+def entry_of(text: str, key: str) -> str | None:
+    """The value of the first line `key: value`."""
+    line = re.search(rf"^{re.escape(key)}[ \t]*:[ \t]*(.*)$", text, flags=re.MULTILINE)
+    return line.group(1).strip() if line else None
 
 
 def cpu_list(text: str) -> frozenset[int]:

@@ -5,11 +5,11 @@ Nothing here raises: what cannot be read is absent. Values are texts with their 
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from rooflight import formatting
@@ -48,15 +48,14 @@ class Conditions:
         self._schedule_before = _SchedulerTimes.of(self._machine)
         self._start_ns = time.monotonic_ns()
         self._throttled_before = self._throttled_now()
-        notes = _attempt(lambda: self._notes({})) or []
-        self._last_note_us = {name: max((when for when, _ in pairs), default=0) for name, pairs in notes}
+        notes = attempt(lambda: self._notes({})) or {}
+        self._last_note_us = {name: max((when for when, _ in pairs), default=0) for name, pairs in notes.items()}
         self.sample()
 
     def sample(self) -> None:
         """A handful of questions to the driver: call it between steps, never inside one."""
-        reading = _attempt(
-            lambda: _ConditionSample.of(self._gpu) if self._gpu else _ConditionSample.of_cpu(self._machine)
-        )
+        gpu, machine = self._gpu, self._machine
+        reading = attempt(lambda: _ConditionSample.of(gpu) if gpu else _ConditionSample.of_cpu(machine))
         if reading is not None:
             self._readings.append(reading)
 
@@ -67,18 +66,19 @@ class Conditions:
 
     def summary(self) -> dict[str, str]:
         parts: dict[str, str | None] = {}
-        if self._gpu is not None:
-            for part in (self._clocks_and_power, self._throttling, self._settings, self._company):
-                parts.update(_attempt(part) or {})
-        if self._gpu is not None or self._device.startswith("cuda"):
-            parts["profiling_permission"] = _attempt(lambda: profiling_permission(self._machine))
-            parts.update(_attempt(self._host) or {})
+        gpu = self._gpu
+        if gpu is not None:
+            company = partial(_company, gpu, self._machine)
+            for part in (self._clocks_and_power, self._throttling, partial(_settings, gpu), company):
+                parts.update(attempt(part) or {})
+        if gpu is not None or self._device.startswith("cuda"):
+            parts["profiling_permission"] = attempt(lambda: profiling_permission(self._machine))
+            parts.update(attempt(self._host) or {})
         else:
-            parts.update(_attempt(lambda: _cpu_facts(self._machine)) or {})
+            parts.update(attempt(lambda: _cpu_facts(self._machine)) or {})
             parts["clock"] = _span((reading.clock_mhz for reading in self._readings), "MHz")
-        parts["waited_for_a_core"] = _attempt(
-            lambda: _SchedulerTimes.of(self._machine).waited_since(self._schedule_before)
-        )
+        now = _SchedulerTimes.of(self._machine)
+        parts["waited_for_a_core"] = now.waited_since(self._schedule_before)
         return {name: text for name, text in parts.items() if text is not None}
 
     # --- the parts of a GPU's summary ---
@@ -86,7 +86,7 @@ class Conditions:
     def _clocks_and_power(self) -> dict[str, str | None]:
         # An idle GPU lowers its clocks: that says nothing about the run, unless nothing else was seen.
         busy = [reading for reading in self._readings if not reading.idle] or self._readings
-        notes = dict(self._notes(self._last_note_us)) if self._start_ns is not None else {}
+        notes = self._notes(self._last_note_us) if self._start_ns is not None else {}
         noted = {name: [value for _, value in pairs] for name, pairs in notes.items()}
         limit = _span((reading.limit_w for reading in busy), "W")
         power = _span([*(reading.power_w for reading in busy), *noted.get("power", ())], "W")
@@ -101,8 +101,8 @@ class Conditions:
         seen = dict.fromkeys(reason for reading in self._readings for reason in reading.reasons or ())
         times = self._throttled_times_ms()
         words = [f"{word} ({times[word]})" if word in times else word for word in {**seen, **dict.fromkeys(times)}]
-        known = times or any(reading.reasons is not None for reading in self._readings) or self._throttled_before
-        return {"throttled": ", ".join(words) or ("no" if known else None)}
+        is_told = times or any(reading.reasons is not None for reading in self._readings) or self._throttled_before
+        return {"throttled": ", ".join(words) or ("no" if is_told else None)}
 
     def _throttled_times_ms(self) -> dict[str, str]:
         """`12 ms of 340 ms`, for every reason whose counter has moved since `before()`."""
@@ -117,47 +117,40 @@ class Conditions:
                 times[word] = f"{max(spent_ns / 1e6, 0.1):.3g} ms of {passed_ns / 1e6:.4g} ms"
         return times
 
-    def _settings(self) -> dict[str, str | None]:
-        gpu = self._gpu
-        assert gpu is not None
-        return {
-            "mig": _on_off(gpu.mig()),
-            "ecc": _on_off(gpu.ecc()),
-            "compute_mode": gpu.compute_mode(),
-            "persistence": _on_off(gpu.persistence()),
-        }
-
-    def _company(self) -> dict[str, str | None]:
-        gpu = self._gpu
-        assert gpu is not None
-        others = other_processes(gpu, machine=self._machine, here=cuda_is_running())
-        used, total = gpu.memory_used_bytes(), gpu.memory_total_bytes()
-        return {
-            "other_processes": None if others is None else str(others),
-            "device_memory": f"{formatting.bytes_(used)} of {formatting.bytes_(total)} in use"
-            if used is not None
-            else None,
-        }
-
     def _host(self) -> dict[str, str | None]:
         """Small steps wait for the processor, so it belongs to the conditions of a GPU's run."""
         facts = _cpu_facts(self._machine)
         return {f"host_{name}": facts.get(name) for name in ("cpu", "cores", "governor", "load_average")}
 
     def _throttled_now(self) -> dict[str, int]:
-        gpu = self._gpu
-        return (_attempt(gpu.violations_ns) or {}) if gpu is not None else {}
+        return (attempt(self._gpu.violations_ns) or {}) if self._gpu is not None else {}
 
-    def _notes(self, since_us: Mapping[str, int]) -> list[tuple[str, tuple[tuple[int, float], ...]]]:
+    def _notes(self, since_us: Mapping[str, int]) -> dict[str, tuple[tuple[int, float], ...]]:
         """What the driver itself noted since then: (when, value) of both clocks and the power."""
         gpu = self._gpu
         if gpu is None:
-            return []
-        return [
-            ("sm", gpu.clock_samples_mhz("sm", after_us=since_us.get("sm", 0))),
-            ("memory", gpu.clock_samples_mhz("memory", after_us=since_us.get("memory", 0))),
-            ("power", gpu.power_samples_w(after_us=since_us.get("power", 0))),
-        ]
+            return {}
+        return {
+            "sm": gpu.clock_samples_mhz("sm", after_us=since_us.get("sm", 0)),
+            "memory": gpu.clock_samples_mhz("memory", after_us=since_us.get("memory", 0)),
+            "power": gpu.power_samples_w(after_us=since_us.get("power", 0)),
+        }
+
+
+def _settings(gpu: nvml.Gpu) -> dict[str, str | None]:
+    return {
+        "mig": _on_off(gpu.mig()),
+        "ecc": _on_off(gpu.ecc()),
+        "compute_mode": gpu.compute_mode(),
+        "persistence": _on_off(gpu.persistence()),
+    }
+
+
+def _company(gpu: nvml.Gpu, machine: Machine) -> dict[str, str | None]:
+    others = other_processes(gpu, machine=machine, here=cuda_is_running())
+    used, total = gpu.memory_used_bytes(), gpu.memory_total_bytes()
+    in_use = None if used is None else f"{formatting.bytes_(used)} of {formatting.bytes_(total)} in use"
+    return {"other_processes": None if others is None else str(others), "device_memory": in_use}
 
 
 @dataclass(frozen=True)
@@ -185,8 +178,7 @@ class _ConditionSample:
     @classmethod
     def of_cpu(cls, machine: Machine) -> _ConditionSample:
         """The fastest core: the others may sleep."""
-        clocks = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", machine.text("/proc/cpuinfo") or "", flags=re.MULTILINE)
-        return cls(clock_mhz=max(map(float, clocks), default=None))
+        return cls(clock_mhz=max(machine.core_clocks_mhz(), default=None))
 
 
 @dataclass(frozen=True)
@@ -195,7 +187,7 @@ class OtherProcesses:
 
     count: int
     used_bytes: int | None
-    pids: tuple[int, ...] = field(default=())
+    pids: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         if not self.count:
@@ -209,8 +201,8 @@ def other_processes(gpu: nvml.Gpu, *, machine: Machine, here: bool) -> OtherProc
     listed = gpu.processes()
     if listed is None:
         return None
-    own = machine.own_pids()
-    others = [process for process in listed if process.pid not in own]
+    own_pids = machine.own_pids()
+    others = [process for process in listed if process.pid not in own_pids]
     if here and len(others) == len(listed) and listed and machine.container():
         return OtherProcesses(len(listed) - 1, None if len(listed) > 1 else 0)
     sizes = [process.used_bytes for process in others]
@@ -283,8 +275,8 @@ class _SchedulerTimes:
     @classmethod
     def of(cls, machine: Machine) -> _SchedulerTimes:
         rows = [(machine.text(path) or "").split() for path in machine.matches("/proc/self/task/[0-9]*/schedstat")]
-        known = [parts for parts in rows if len(parts) == 3 and all(part.isdigit() for part in parts)]
-        return cls(sum(int(ran) for ran, _, _ in known), sum(int(waited) for _, waited, _ in known))
+        readable = [parts for parts in rows if len(parts) == 3 and all(part.isdigit() for part in parts)]
+        return cls(sum(int(ran) for ran, _, _ in readable), sum(int(waited) for _, waited, _ in readable))
 
     def waited_since(self, before: _SchedulerTimes) -> str | None:
         """How much of the time in which they could have run: the only sure sign that others were in the way."""
@@ -297,18 +289,19 @@ class _SchedulerTimes:
 
 def _span(values: Iterable[float | None], unit: str) -> str | None:
     """`1980 MHz`, or `1755 to 1980 MHz`."""
-    known = sorted(round(value) for value in values if value is not None)
-    if not known:
+    rounded = sorted(round(value) for value in values if value is not None)
+    if not rounded:
         return None
-    return f"{known[0]} {unit}" if known[0] == known[-1] else f"{known[0]} to {known[-1]} {unit}"
+    return f"{rounded[0]} {unit}" if rounded[0] == rounded[-1] else f"{rounded[0]} to {rounded[-1]} {unit}"
 
 
 def _on_off(value: bool | None) -> str | None:
     return None if value is None else "on" if value else "off"
 
 
-def _attempt(question: Callable[[], _Answer]) -> _Answer | None:
+def attempt(question: Callable[[], _Answer]) -> _Answer | None:
+    """Conditions are a bonus: they must never cost a measurement."""
     try:
         return question()
-    except Exception:  # conditions are a bonus: they must never cost a measurement
+    except Exception:
         return None

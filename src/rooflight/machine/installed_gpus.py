@@ -58,8 +58,8 @@ def cuda_version() -> str | None:
 def process_memory_bytes(device: str) -> int | None:
     """What the driver says this process holds on the GPU; `None` in a container that renumbers processes."""
     gpu = gpu_of(device)
-    own = Machine().own_pids()
-    sizes = [process.used_bytes for process in (gpu.processes() or () if gpu else ()) if process.pid in own]
+    own_pids = Machine().own_pids()
+    sizes = [process.used_bytes for process in (gpu.processes() or () if gpu else ()) if process.pid in own_pids]
     return sizes[0] if sizes else None
 
 

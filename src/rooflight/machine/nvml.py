@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from typing import Any, Literal
 
 ClockDomain = Literal["sm", "memory"]
@@ -47,13 +48,7 @@ _VIOLATION_FIELDS = {
 }
 _VIOLATION_POLICIES = {0: "power cap", 1: "heat", 2: "clocks tied to other GPUs", 3: "board limit", 5: "reliability"}
 _COMPUTE_MODES = {0: "default", 1: "one thread only", 2: "prohibited", 3: "one process only"}
-_VIRTUALIZATION: dict[int, Virtualization] = {
-    0: "none",
-    1: "passed through",
-    2: "vGPU",
-    3: "vGPU host",
-    4: "vGPU host",
-}
+_VIRTUALIZATION: tuple[Virtualization, ...] = ("none", "passed through", "vGPU", "vGPU host", "vGPU host")
 
 
 @dataclass(frozen=True)
@@ -79,11 +74,6 @@ class Nvml:
         version = self.ask("nvmlSystemGetDriverVersion")
         return None if version is None else str(version)
 
-    def cuda_version(self) -> tuple[int, int] | None:
-        """The newest CUDA that the driver can serve."""
-        version = self.ask("nvmlSystemGetCudaDriverVersion")
-        return (version // 1000, version % 1000 // 10) if version else None
-
     def gpus(self) -> tuple[Gpu, ...]:
         """Every GPU of the machine (or container), whatever CUDA_VISIBLE_DEVICES says."""
         count = self.ask("nvmlDeviceGetCount") or 0
@@ -92,17 +82,11 @@ class Nvml:
 
     def find(self, *, uuid: str | None = None, pci_bus_id: str | None = None) -> Gpu | None:
         """One GPU, or one MIG slice, by what CUDA calls it. Its number would not do: CUDA counts in its own order."""
-        tries: list[tuple[str, str]] = []
-        if uuid:
-            bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
-            tries += [("nvmlDeviceGetHandleByUUID", f"GPU-{bare}"), ("nvmlDeviceGetHandleByUUID", f"MIG-{bare}")]
-        if pci_bus_id:
-            tries.append(("nvmlDeviceGetHandleByPciBusId", pci_bus_id))
-        for function, name in tries:
-            handle = self.ask(function, name)
-            if handle is not None:
-                return Gpu(self, handle)
-        return None
+        bare = (uuid or "").removeprefix("GPU-").removeprefix("MIG-")
+        names = [("UUID", f"GPU-{bare}"), ("UUID", f"MIG-{bare}")] if bare else []
+        names += [("PciBusId", pci_bus_id)] if pci_bus_id else []
+        handles = (self.ask(f"nvmlDeviceGetHandleBy{kind}", name) for kind, name in names)
+        return next((Gpu(self, handle) for handle in handles if handle is not None), None)
 
 
 class Gpu:
@@ -118,31 +102,35 @@ class Gpu:
     def _ask(self, function: str, *arguments: Any) -> Any | None:
         return self._nvml.ask(function, self._board, *arguments)
 
+    def _number(self, function: str, *arguments: Any) -> int | None:
+        value = self._ask(function, *arguments)
+        return None if value is None else int(value)
+
+    def _watts(self, function: str) -> float | None:
+        value = self._ask(function)
+        return None if value is None else float(value / 1000)
+
     def name(self) -> str | None:
         name = self._ask("nvmlDeviceGetName")
         return None if name is None else str(name)
 
     def index(self) -> int | None:
-        index = self._ask("nvmlDeviceGetIndex")
-        return None if index is None else int(index)
+        return self._number("nvmlDeviceGetIndex")
 
     def clock_mhz(self, clock: ClockDomain) -> int | None:
-        value = self._ask("nvmlDeviceGetClockInfo", _CLOCKS[clock])
-        return None if value is None else int(value)
+        return self._number("nvmlDeviceGetClockInfo", _CLOCKS[clock])
 
     def max_clock_mhz(self, clock: ClockDomain) -> int | None:
-        value = self._ask("nvmlDeviceGetMaxClockInfo", _CLOCKS[clock])
-        return None if value is None else int(value)
+        return self._number("nvmlDeviceGetMaxClockInfo", _CLOCKS[clock])
 
     def power_w(self) -> float | None:
-        return _thousandth(self._ask("nvmlDeviceGetPowerUsage"))
+        return self._watts("nvmlDeviceGetPowerUsage")
 
     def power_limit_w(self) -> float | None:
-        return _thousandth(self._ask("nvmlDeviceGetEnforcedPowerLimit"))
+        return self._watts("nvmlDeviceGetEnforcedPowerLimit")
 
     def temperature_c(self) -> int | None:
-        value = self._ask("nvmlDeviceGetTemperature", 0)
-        return None if value is None else int(value)
+        return self._number("nvmlDeviceGetTemperature", 0)
 
     def idle(self) -> bool | None:
         bits = self._reason_bits()
@@ -156,10 +144,10 @@ class Gpu:
         return tuple(dict.fromkeys(word for bit, word in _REASONS if bits & bit))
 
     def _reason_bits(self) -> int | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        bits = self._number("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # the name before driver 535
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else int(bits)
+            bits = self._number("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return bits
 
     def violations_ns(self) -> dict[str, int]:
         """Nanoseconds that the clocks were held down since the driver was loaded, by reason."""
@@ -208,8 +196,8 @@ class Gpu:
         return None if value is None else _COMPUTE_MODES.get(value, f"mode {value}")
 
     def virtualization(self) -> Virtualization | None:
-        value = self._ask("nvmlDeviceGetVirtualizationMode")
-        return None if value is None else _VIRTUALIZATION.get(value)
+        mode = self._number("nvmlDeviceGetVirtualizationMode")
+        return _VIRTUALIZATION[mode] if mode is not None and mode < len(_VIRTUALIZATION) else None
 
     def memory_used_bytes(self) -> int | None:
         """What all processes hold; what the driver keeps for itself is not in it, where it can be told apart."""
@@ -228,11 +216,12 @@ class Gpu:
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """Everything with a context on it, for computing or for drawing."""
         by_pid: dict[int, GpuProcess] = {}
-        compute = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses", self._handle)
-        graphics = self._nvml.ask("nvmlDeviceGetGraphicsRunningProcesses", self._handle)
-        if compute is None and graphics is None:
+        lists = [
+            self._nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses", self._handle) for kind in ("Compute", "Graphics")
+        ]
+        if lists == [None, None]:
             return None
-        for process in (*(compute or ()), *(graphics or ())):
+        for process in chain.from_iterable(filter(None, lists)):
             used = process.usedGpuMemory
             by_pid.setdefault(int(process.pid), GpuProcess(int(process.pid), None if used is None else int(used)))
         return tuple(by_pid.values())
@@ -264,10 +253,6 @@ def _here() -> tuple[Nvml | None, str | None]:
     except Exception:
         return None, NOT_INSTALLED
     return start(library)
-
-
-def _thousandth(value: Any | None) -> float | None:
-    return None if value is None else value / 1000
 
 
 def _first_is_on(pair: Any | None) -> bool | None:

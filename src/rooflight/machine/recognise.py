@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
 from rooflight.hardware.device import Device, Figure
 from rooflight.hardware.devices import recognise_name
-from rooflight.machine import Machine, nvml
+from rooflight.machine import Machine, entry_of, nvml
 
 UNKNOWN_BANDWIDTH = "no file tells how fast its memory is: rooflight calibrate measures it"
 
@@ -33,30 +32,19 @@ class CpuOutline:
     name: str
     title: str
     vendor: str
-    cores: Figure
-    clock_hz: Figure
-    core_flops_per_s: Mapping[str, Figure]
-    tensor_flops_per_s: Mapping[str, Figure]
+    core_flops_per_s: dict[str, Figure]
+    tensor_flops_per_s: dict[str, Figure]
     memory_bytes: Figure
-    cache_bytes: Figure | None
+    l2_bytes: Figure | None
+    """The last level of its cache."""
+    sms: Figure
+    """Its cores."""
+    clock_hz: Figure
     notes: tuple[str, ...] = ()
 
     def with_bandwidth(self, bandwidth_bytes_per_s: Figure) -> Device:
         """The device, once somebody has measured how fast its memory is."""
-        return Device(
-            name=self.name,
-            title=self.title,
-            kind="cpu",
-            vendor=self.vendor,
-            core_flops_per_s=dict(self.core_flops_per_s),
-            tensor_flops_per_s=dict(self.tensor_flops_per_s),
-            memory_bytes=self.memory_bytes,
-            bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-            l2_bytes=self.cache_bytes,
-            sms=self.cores,
-            clock_hz=self.clock_hz,
-            notes=self.notes,
-        )
+        return Device(kind="cpu", bandwidth_bytes_per_s=bandwidth_bytes_per_s, **vars(self))
 
 
 @dataclass(frozen=True)
@@ -122,10 +110,10 @@ def _cpu(machine: Machine) -> Recognised | None:
     name = machine.cpu_name()
     if name is None:
         return None
-    known = recognise_name(name)
-    if known is not None and known.sms.value == _cores(machine):
-        return Recognised(name, "cpu", _CPUINFO, known)
-    part_of = (f"runs on a part of an {known.title}",) if known is not None else ()
+    processor = recognise_name(name)
+    if processor is not None and processor.sms.value == _cores(machine):
+        return Recognised(name, "cpu", _CPUINFO, processor)
+    part_of = (f"runs on a part of an {processor.title}",) if processor is not None else ()
     return Recognised(name, "cpu", _CPUINFO, outline=_outline(name, machine, part_of))
 
 
@@ -155,12 +143,12 @@ def _outline(name: str, machine: Machine, notes: tuple[str, ...]) -> CpuOutline 
         name="cpu-" + re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)|@.*", "", name.casefold())).strip("-"),
         title=f"{name}, {cores:g} cores",
         vendor=machine.entry(_CPUINFO, "vendor_id") or "unknown",
-        cores=Figure(cores, f"cores that this process may use: {_CPUINFO}, its affinity and its control group", today),
-        clock_hz=Figure(clock[0], clock[1], today),
         core_flops_per_s=core,
         tensor_flops_per_s=tensor,
         memory_bytes=Figure(limit or memory, "the control group's limit" if limit else "/proc/meminfo", today),
-        cache_bytes=None if cache is None else Figure(cache, "/sys/devices/system/cpu/cpu0/cache, last level", today),
+        l2_bytes=None if cache is None else Figure(cache, "/sys/devices/system/cpu/cpu0/cache, last level", today),
+        sms=Figure(cores, f"cores that this process may use: {_CPUINFO}, its affinity and its control group", today),
+        clock_hz=Figure(clock[0], clock[1], today),
         notes=(*notes, "peaks at the clock that Linux names: with all cores at work it may be lower"),
     )
 
@@ -171,7 +159,7 @@ def _cores(machine: Machine) -> float:
     for number, block in enumerate(re.split(r"\n\s*\n", machine.text(_CPUINFO) or "")):
         if not re.search(r"^processor\s*:", block, flags=re.MULTILINE):
             continue
-        package, core = (_field(block, key) for key in ("physical id", "core id"))
+        package, core = (entry_of(block, key) for key in ("physical id", "core id"))
         places.add(number if core is None else (package, core))
     counts = [len(places), machine.usable_cores() or math.inf, machine.core_quota() or math.inf]
     return float(min(counts))
@@ -182,9 +170,8 @@ def _clock(name: str, machine: Machine) -> tuple[float, str] | None:
     if highest:
         return highest * 1e3, f"{_CPUFREQ}/cpuinfo_max_freq"
     # Arm counts no MHz there; on other processors it is the clock of this moment, in a virtual machine the nominal one.
-    now = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", machine.text(_CPUINFO) or "", flags=re.MULTILINE)
     written = re.search(r"@ ([\d.]+) ?GHz", name)
-    speeds = [float(text) * 1e6 for text in now] + ([float(written.group(1)) * 1e9] if written else [])
+    speeds = [clock * 1e6 for clock in machine.core_clocks_mhz()] + ([float(written.group(1)) * 1e9] if written else [])
     return (max(speeds), f"{_CPUINFO}, the highest of its clocks") if speeds else None
 
 
@@ -220,8 +207,3 @@ def _cache_bytes(machine: Machine) -> int | None:
         if size:
             sizes.append(int(size.group(1)) * (2**10 if size.group(2) == "K" else 2**20))
     return max(sizes, default=None)
-
-
-def _field(block: str, key: str) -> str | None:
-    line = re.search(rf"^{key}\s*:\s*(.+)$", block, flags=re.MULTILINE)
-    return line.group(1).strip() if line else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from rooflight.machine import entry_of
 
 _STATUS = Path("/proc/self/status")
 
@@ -33,12 +34,8 @@ def resident() -> ResidentMemory:
 
 def parse_status(text: str) -> ResidentMemory:
     """`VmRSS` and `VmHWM` of /proc/PID/status, which the kernel calls kB and counts in 1024 bytes."""
-
-    def size(name: str) -> int | None:
-        line = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
-        return int(line[1]) * 1024 if line else None
-
-    return ResidentMemory(size("VmRSS"), size("VmHWM"))
+    sizes = [(entry_of(text, name) or "").removesuffix(" kB") for name in ("VmRSS", "VmHWM")]
+    return ResidentMemory(*(int(size) * 1024 if size.isdecimal() else None for size in sizes))
 
 
 def reset_peak() -> bool:

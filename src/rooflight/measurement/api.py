@@ -116,13 +116,9 @@ def _several(given: Sequence[Any]) -> tuple[Any, ...]:
 def _asked(spec: StepSpec, options: MeasureOptions, *, live: list[str] | None, device: str | None) -> str:
     """What measures so again: the step, and all that is not as usual."""
     usual = MeasureOptions()
-    given = {field.name: getattr(options, field.name) for field in fields(options) if field.name != "execution"}
-    return spec.asked(
-        "measure",
-        live=live,
-        device=device,
-        **{name: value for name, value in given.items() if value != getattr(usual, name)},
-    )
+    names = [field.name for field in fields(options) if field.name != "execution"]
+    unusual = {name: value for name in names if (value := getattr(options, name)) != getattr(usual, name)}
+    return spec.asked("measure", live=live, device=device, **unusual)
 
 
 def _placed(
@@ -155,7 +151,8 @@ def _placed(
 
 def _trace_options(spec: StepSpec, where: torch.device, command: str = "") -> TraceOptions:
     on: TensorKind = "cuda" if where.type == "cuda" else "cpu"
-    return TraceOptions.of(spec, on=on, target=_target(where), rank=process_rank().rank, command=command)
+    target = "cpu" if on == "cpu" else "cuda:{}{}".format(*torch.cuda.get_device_capability(where))
+    return TraceOptions.of(spec, on=on, target=target, rank=process_rank().rank, command=command)
 
 
 def profiled_step(spec: StepSpec, *, device: str | None, only: str | None) -> None:
@@ -183,7 +180,10 @@ def measure_workload(
             if options.metrics and trace_options.on == "cuda":
                 check_names(probe(torch.cuda.current_device()), options.metrics)
             progress("warm-up", 0, 1)
-            _start_clean(trace_options.on)
+            if trace_options.on == "cuda":
+                # What earlier work left in the allocator's hands is no part of this step's memory.
+                gc.collect()
+                torch.cuda.empty_cache()
             execution.prepare()
             if execution.runs_compiled_code:
                 options = replace(options, execution="compile")
@@ -203,13 +203,6 @@ def measure_workload(
         finally:
             execution.close()
         return _ledger(stage, findings, conditions, options)
-
-
-def _start_clean(on: str) -> None:
-    """What earlier work left in the allocator's hands is no part of this step's memory."""
-    if on == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 def _execution(stage: Stage, options: MeasureOptions) -> EagerStep:
@@ -323,8 +316,8 @@ def _free_bytes(where: torch.device) -> int | None:
     if where.type == "cuda":
         return torch.cuda.mem_get_info(where)[0]
     machine = Machine()
-    known = [machine.memory_bytes("MemAvailable"), machine.memory_limit_bytes()]
-    return min((value for value in known if value is not None), default=None)
+    free = [machine.memory_bytes("MemAvailable"), machine.memory_limit_bytes()]
+    return min((value for value in free if value is not None), default=None)
 
 
 def _parsed(name: str) -> torch.device:
@@ -338,10 +331,3 @@ def _default_device() -> str:
     if not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{process_rank().local_rank % torch.cuda.device_count()}"
-
-
-def _target(where: torch.device) -> str:
-    if where.type == "cpu":
-        return "cpu"
-    major, minor = torch.cuda.get_device_capability(where)
-    return f"cuda:{major}{minor}"

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from rooflight.errors import OutOfMemory, RooflightError
-from rooflight.ledger import Kernel, Measurement, Scope, Value
+from rooflight.ledger import Kernel, Measurement, Value
 from rooflight.trace.stage import Recording
 
 
@@ -28,11 +28,7 @@ def silent(doing: str, done: int, total: int) -> None:
 
 
 class MeasurementInterrupted(KeyboardInterrupt):
-    """Ctrl-C while something was measured. `findings` holds what was measured before."""
-
-    def __init__(self, findings: Findings) -> None:
-        super().__init__("interrupted")
-        self.findings = findings
+    """Ctrl-C while something was measured; a note says what."""
 
 
 @dataclass
@@ -58,29 +54,19 @@ class Findings:
             self.notes.append(
                 f"interrupted while measuring {what}: of that a part may be there, what follows is missing"
             )
-            raise MeasurementInterrupted(self) from None
+            raise MeasurementInterrupted("interrupted") from None
         except RooflightError as error:
-            if isinstance(error, OutOfMemory):
-                _release_memory()
+            if isinstance(error, OutOfMemory) and torch.cuda.is_initialized():
+                torch.cuda.empty_cache()  # what the allocator holds and nobody uses: the next run shall find it
             self.notes.append(f"{what} not measured: {error}")
         # A full disk; an error of the device, which comes later than its cause.
         except (OSError, RuntimeError) as error:
             self.notes.append(f"{what} not measured: {type(error).__name__}: {first_line(error)}")
 
     def measurements(self) -> tuple[Measurement, ...]:
-        rows: list[tuple[Scope, tuple[int, ...], str, dict[str, Value]]] = [("step", (), "", self.step)]
-        rows += [("op", (index,), "", self.ops[index]) for index in sorted(self.ops)]
-        return tuple(
-            Measurement(scope=scope, ops=ops, name=name, quantities=quantities)
-            for scope, ops, name, quantities in rows
-            if quantities
-        )
-
-
-def _release_memory() -> None:
-    """Give back what the allocator holds but nobody uses, so that the next run finds it."""
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+        rows = [Measurement(scope="step", quantities=self.step)]
+        rows += [Measurement(scope="op", ops=(index,), quantities=self.ops[index]) for index in sorted(self.ops)]
+        return tuple(row for row in rows if row.quantities)
 
 
 def first_line(error: object) -> str:

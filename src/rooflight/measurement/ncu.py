@@ -11,6 +11,7 @@ on the thread that launches its kernels.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -19,7 +20,7 @@ import subprocess
 import tempfile
 from collections import Counter as Counted
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -62,9 +63,7 @@ def open_op_command(step: Sequence[str], op: Op) -> str:
 def counters_for(ledger: Ledger, options: MeasureOptions) -> tuple[Counter, ...]:
     """What to ask for: bytes, CUDA cores, and the tensor cores that the precisions of the step can reach."""
     chip = chip_of(ledger.header.target)
-    used = {op.precision for op in ledger.ops} | {
-        tensor.dtype for op in ledger.ops for tensor in (*op.inputs, *op.outputs)
-    }
+    used = {op.precision for op in ledger.ops} | tensor_types(ledger.ops)
     reach = {"fp8" if precision.startswith("fp8") else precision for precision in used}
     reach |= {"tf32"} if "fp32" in used else set()
     tensor = tuple(
@@ -119,42 +118,46 @@ def count(ledger: Ledger, step: Sequence[str], options: MeasureOptions) -> Ledge
 
 def attributed(ledger: Ledger, kernels: Sequence[Kernel]) -> Ledger:
     """The counters of ncu's kernels, summed under the op whose range they were launched in."""
-    sums: dict[int, dict[str, Value]] = {}
-    types = tensor_types(ledger.ops)
-    lost = 0
+    by_op: dict[int, list[Kernel]] = defaultdict(list)
     for kernel in kernels:
-        index = op_of(kernel)
-        if index is None or index >= len(ledger.ops):
-            lost += 1
-            continue
-        sums_of_op = sums.setdefault(index, {})
-        for name, value in counter_tables.no_half_arithmetic(kernel.quantities, types).items():
-            if not _adds_up(name):
-                continue
-            before = sums_of_op.get(name)
-            sums_of_op[name] = Value(value.value + (before.value if before else 0), value.origin)
+        if (index := op_of(kernel)) is not None:
+            by_op[index].append(kernel)
+    here = {index: members for index, members in by_op.items() if index < len(ledger.ops)}
     notes = [f"counters by ncu: {len(kernels):,} kernels, each replayed by itself"]
-    if other := _launched_otherwise(ledger, kernels):
+    launched = Counted(index for kernel in ledger.kernels if (index := _op_alone(kernel)) is not None)
+    # Ops with more or fewer kernels here than there: then it was not the same step.
+    other = sum(launched[index] != len(by_op.get(index, ())) for index in {*launched, *by_op}) if launched else 0
+    if other:
         notes.append(f"{other:,} ops launched another number of kernels under ncu than in the measured step")
-    if lost:
+    if lost := len(kernels) - sum(map(len, here.values())):
         notes.append(f"{lost:,} of ncu's kernels lie in no op's range: their counts are in no row")
+    types = tensor_types(ledger.ops)
     rows = {row.ops[0]: row for row in ledger.measurements if row.scope == "op"}
     others = [row for row in ledger.measurements if row.scope != "op"]
-    for index, quantities in sums.items():
-        before_row = rows.get(index) or Measurement(scope="op", ops=(index,))
-        rows[index] = msgspec.structs.replace(before_row, quantities={**before_row.quantities, **quantities})
-    header = msgspec.structs.replace(ledger.header, notes=(*ledger.header.notes, *notes))
-    measurements = (*others, *(rows[index] for index in sorted(rows)))
+    for index, members in here.items():
+        row = rows.get(index) or Measurement(scope="op", ops=(index,))
+        rows[index] = msgspec.structs.replace(row, quantities={**row.quantities, **_sums(members, types)})
     return msgspec.structs.replace(
-        ledger, header=header, measurements=measurements, kernels=_with_counters(ledger, kernels)
+        ledger,
+        header=msgspec.structs.replace(ledger.header, notes=(*ledger.header.notes, *notes)),
+        measurements=(*others, *(rows[index] for index in sorted(rows))),
+        kernels=_with_counters(ledger.kernels, launched, by_op),
     )
 
 
-def _launched_otherwise(ledger: Ledger, kernels: Sequence[Kernel]) -> int:
-    """Ops with more or fewer kernels here than there: then it was not the same step."""
-    ours = Counted(kernel.ops[0] for kernel in ledger.kernels if kernel.kind == "kernel" and len(kernel.ops) == 1)
-    theirs = Counted(index for kernel in kernels if (index := op_of(kernel)) is not None)
-    return sum(ours[index] != theirs[index] for index in ours | theirs) if ours else 0
+def _op_alone(kernel: Kernel) -> int | None:
+    """The op that a kernel of the timeline works for; `None` where that is not one, or it is a copy."""
+    return kernel.ops[0] if kernel.kind == "kernel" and len(kernel.ops) == 1 else None
+
+
+def _sums(kernels: Sequence[Kernel], types: frozenset[str]) -> dict[str, Value]:
+    sums: dict[str, Value] = {}
+    for kernel in kernels:
+        for name, value in counter_tables.no_half_arithmetic(kernel.quantities, types).items():
+            if _adds_up(name):
+                before = sums[name].value if name in sums else 0
+                sums[name] = Value(value.value + before, value.origin)
+    return sums
 
 
 def _adds_up(name: str) -> bool:
@@ -164,20 +167,16 @@ def _adds_up(name: str) -> bool:
     return name.endswith(".sum") and "time" not in name
 
 
-def _with_counters(ledger: Ledger, counted: Sequence[Kernel]) -> tuple[Kernel, ...]:
+def _with_counters(
+    kernels: Sequence[Kernel], launched: Mapping[int, int], counted: Mapping[int, Sequence[Kernel]]
+) -> tuple[Kernel, ...]:
     """The timeline's kernels with their counters, where both saw the same number of kernels in every op."""
-    queues: dict[int, list[Kernel]] = defaultdict(list)
-    for kernel in counted:
-        index = op_of(kernel)
-        if index is not None:
-            queues[index].append(kernel)
-    own = Counted(kernel.ops[0] for kernel in ledger.kernels if kernel.kind == "kernel" and len(kernel.ops) == 1)
+    same = {index: iter(members) for index, members in counted.items() if len(members) == launched.get(index)}
     joined = []
-    for kernel in ledger.kernels:
-        index = kernel.ops[0] if kernel.kind == "kernel" and len(kernel.ops) == 1 else None
-        if index is not None and own[index] == len(queues[index]):
-            own[index] -= 1
-            counts = queues[index].pop(0).quantities
+    for kernel in kernels:
+        index = _op_alone(kernel)
+        if index is not None and index in same:
+            counts = next(same[index]).quantities
             kernel = msgspec.structs.replace(kernel, quantities={**counts, **kernel.quantities})
         joined.append(kernel)
     return tuple(joined)
@@ -212,8 +211,6 @@ def find_op(ops: Sequence[Op], text: str) -> Op:
     if not inside and below:
         raise BadInput(f"{module} has no op of its own, but {len(below)} below it: name one, such as {below[0]}")
     if not inside:
-        import difflib
-
         near = difflib.get_close_matches(module, {op.module for op in computing}, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "give its number (`index` in --json) or MODULE:OP"
         raise BadInput(f"no op in {text!r}: {hint}")

@@ -78,12 +78,12 @@ class StepTrace:
             correlation = call.args.correlation
             if correlation is not None:
                 # A runtime call and the driver call inside it share the number: the outer one comes first in time.
-                known = calls.get(correlation)
-                calls[correlation] = call if known is None or call.ts < known.ts else known
+                earlier = calls.get(correlation)
+                calls[correlation] = call if earlier is None or call.ts < earlier.ts else earlier
         marks: list[HostRange] = []
         spans: list[HostRange] = []
         for host_range in trace.ranges:
-            (marks if _is_mark(host_range) else spans).append(host_range)
+            (marks if _A_MARK.fullmatch(host_range.name) else spans).append(host_range)
         return cls(
             marks=tuple(marks),
             work=tuple(trace.work),
@@ -92,10 +92,6 @@ class StepTrace:
             spans=tuple(spans),
             graph_launches=sum("GraphLaunch" in call.name for call in trace.calls),
         )
-
-
-def _is_mark(host_range: HostRange) -> bool:
-    return _A_MARK.fullmatch(host_range.name) is not None
 
 
 def marked_op(mark: HostRange) -> int:

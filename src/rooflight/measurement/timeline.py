@@ -12,6 +12,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Kernel, KernelKind, Value
@@ -25,20 +26,21 @@ _DURATIONS = "kineto: kernel duration"
 
 
 class SequenceDiffers(CannotMeasure):
-    """Two runs of the step did not launch the same kernels in the same order."""
+    """Two runs of the step did not launch the same kernels in the same order.
 
-    def __init__(self, *, run: str, stream: int | None, position: int, expected: str | None, found: str | None) -> None:
-        self.run = run
+    `position` of the first that differs counts from 0 within the stream; `expected` or `found` is `None` where that
+    run was over.
+    """
+
+    def __init__(self, expected: Sequence[str], launched: Sequence[str], *, run: str, stream: int) -> None:
         self.stream = stream
-        self.position = position
-        """Counted from 0 within the stream."""
-        self.expected = expected
-        """`None`: the run that it is compared with was over."""
-        self.found = found
-        here = "ends" if found is None else f"launches {_short(found)}"
-        there = "had ended" if expected is None else f"launched {_short(expected)}"
+        self.position, (self.expected, self.found) = next(
+            (n, pair) for n, pair in enumerate(zip_longest(expected, launched)) if pair[0] != pair[1]
+        )
+        here = "ends" if self.found is None else f"launches {_short(self.found)}"
+        there = "had ended" if self.expected is None else f"launched {_short(self.expected)}"
         super().__init__(
-            f"the step does not repeat its kernels: launch {position} of stream {stream}: {run} {here} where the "
+            f"the step does not repeat its kernels: launch {self.position} of stream {stream}: {run} {here} where the "
             f"marked run {there}; make the step deterministic (fixed inputs, no cudnn.benchmark, no random branches)"
         )
 
@@ -55,10 +57,8 @@ class KernelLaunch:
     device: int = 0
     grid: Sizes | None = None
     block: Sizes | None = None
-    op: int | None = None
-    """`None`: it was launched outside any op."""
     ops: tuple[int, ...] = ()
-    """All its ops, where it works for several at once."""
+    """The one that launched it, or all that it works for at once; none: it was launched outside any op."""
     correlation: int = 0
     graph_node: int | None = None
     """Which node of a CUDA graph; all of a graph's launches share one correlation."""
@@ -94,7 +94,7 @@ def launches(trace: StepTrace) -> list[KernelLaunch]:
                 block=work.args.block,
                 # The host range that was open when it was launched is exact; the time of the launching call comes
                 # from another clock, and serves where the profiler kept no range.
-                op=ops.get(("range", work.args.external), ops.get(("call", correlation))),
+                ops=ops.get(("range", work.args.external), ops.get(("call", correlation), ())),
                 correlation=correlation,
                 graph_node=work.args.graph_node or None,
                 launch_s=None if call is None else (call.start_ns - first_ns) / 1e9,
@@ -108,7 +108,7 @@ def _correlation(work: DeviceWork) -> int:
     return work.args.correlation if isinstance(work.args.correlation, int) else 0
 
 
-def _launching_ops(trace: StepTrace) -> dict[tuple[str, Id | None], int]:
+def _launching_ops(trace: StepTrace) -> dict[tuple[str, Id | None], tuple[int, ...]]:
     """The op whose mark is the innermost around a host range, by its external id, or a call, by its correlation."""
     moments: list[tuple[Thread, int, tuple[str, Id | None]]] = []
     for external in {work.args.external for work in trace.work}:
@@ -119,7 +119,7 @@ def _launching_ops(trace: StepTrace) -> dict[tuple[str, Id | None], int]:
         call = trace.calls.get(correlation)
         if call is not None:
             moments.append((call.thread, call.start_ns, ("call", correlation)))
-    ops = [marked_op(mark) for mark in trace.marks]
+    ops = [(marked_op(mark),) for mark in trace.marks]
     return {key: ops[stack[-1]] for key, stack in open_ranges(trace.marks, moments) if stack}
 
 
@@ -151,17 +151,17 @@ def merge(marked: list[KernelLaunch], plain: Sequence[list[KernelLaunch]]) -> tu
 
     Raises `SequenceDiffers` when a plain run did not launch what the marked one did.
     """
-    origin = f"{_DURATIONS}, {_of_runs(len(plain), 'step')}" if plain else f"{_DURATIONS}, 1 marked step"
+    runs = f"median of {len(plain)} steps" if len(plain) > 1 else "1 step" if plain else "1 marked step"
+    origin = f"{_DURATIONS}, {runs}"
     matched = [_matched(marked, run, name=f"plain run {n}") for n, run in enumerate(plain, 1)] or [list(marked)]
     shown = sorted(matched, key=_span_s)[(len(matched) - 1) // 2]
     kernels = []
     for position, launch in enumerate(shown):
         times = [run[position].time_s for run in matched]
-        op, ops = marked[position].op, marked[position].ops
         kernels.append(
             Kernel(
                 name=launch.name,
-                ops=ops or (() if op is None else (op,)),
+                ops=marked[position].ops,
                 kind=launch.kind,
                 grid=launch.grid,
                 block=launch.block,
@@ -174,12 +174,11 @@ def merge(marked: list[KernelLaunch], plain: Sequence[list[KernelLaunch]]) -> tu
                 quantities={"kernel_time_s": median(times, origin)},
             )
         )
-    return tuple(sorted(kernels, key=lambda kernel: kernel.start_s or 0.0)), _step_times(marked, matched, origin)
+    return tuple(sorted(kernels, key=lambda kernel: kernel.start_s or 0.0)), _step_times(marked, matched, runs)
 
 
-def _step_times(marked: list[KernelLaunch], matched: Sequence[list[KernelLaunch]], origin: str) -> DeviceTimes:
-    outside = [position for position, launch in enumerate(marked) if launch.op is None and not launch.ops]
-    runs = origin.removeprefix(f"{_DURATIONS}, ")
+def _step_times(marked: list[KernelLaunch], matched: Sequence[list[KernelLaunch]], runs: str) -> DeviceTimes:
+    outside = [position for position, launch in enumerate(marked) if not launch.ops]
     return DeviceTimes(
         gpu_busy_s=median([gpu_busy_s(run) for run in matched], f"kineto: union of kernel intervals, {runs}"),
         kernel_time_s=median([_sum_s(run) for run in matched], f"kineto: sum of kernel durations, {runs}"),
@@ -235,52 +234,25 @@ def _matched(marked: Sequence[KernelLaunch], run: Sequence[KernelLaunch], *, nam
     matched by the kernels that run on it, in order of appearance.
     """
     ours, theirs = _streams(marked), _streams(run)
-    result: list[KernelLaunch | None] = [None] * len(marked)
-    left: list[_Stream] = []
+    twins: dict[_Stream, list[int]] = {}
     for stream, positions in ours.items():
-        if stream in theirs and _names(marked, positions) == _names(run, theirs[stream]):
-            _place(result, positions, run, theirs.pop(stream))
-        else:
-            left.append(stream)
-    for stream in left:
-        positions = ours[stream]
-        twin = next((key for key, own in theirs.items() if _names(run, own) == _names(marked, positions)), None)
+        if _names(run, theirs.get(stream, ())) == _names(marked, positions):
+            twins[stream] = theirs.pop(stream)
+    for stream in [stream for stream in ours if stream not in twins]:
+        names = _names(marked, ours[stream])
+        twin = next((other for other, positions in theirs.items() if _names(run, positions) == names), None)
         if twin is None:
-            other = theirs.get(stream) or next(iter(theirs.values()), [])
-            raise _difference(_names(marked, positions), _names(run, other), run=name, stream=stream[1])
-        _place(result, positions, run, theirs.pop(twin))
+            nearest = theirs.get(stream) or next(iter(theirs.values()), [])
+            raise SequenceDiffers(names, _names(run, nearest), run=name, stream=stream[1])
+        twins[stream] = theirs.pop(twin)
     for stream, positions in theirs.items():
-        raise _difference([], _names(run, positions), run=name, stream=stream[1])
-    return [launch for launch in result if launch is not None]
+        raise SequenceDiffers([], _names(run, positions), run=name, stream=stream[1])
+    order = {position: twin for stream in ours for position, twin in zip(ours[stream], twins[stream], strict=True)}
+    return [run[order[position]] for position in range(len(marked))]
 
 
 def _names(run: Sequence[KernelLaunch], positions: Sequence[int]) -> list[str]:
     return [run[position].name for position in positions]
-
-
-def _place(
-    result: list[KernelLaunch | None], positions: Sequence[int], run: Sequence[KernelLaunch], theirs: Sequence[int]
-) -> None:
-    for position, their in zip(positions, theirs, strict=True):
-        result[position] = run[their]
-
-
-def _difference(expected: Sequence[str], launched: Sequence[str], *, run: str, stream: int) -> SequenceDiffers:
-    position = next(
-        (n for n, (ours, theirs) in enumerate(zip(expected, launched, strict=False)) if ours != theirs),
-        min(len(expected), len(launched)),
-    )
-    return SequenceDiffers(
-        run=run,
-        stream=stream,
-        position=position,
-        expected=expected[position] if position < len(expected) else None,
-        found=launched[position] if position < len(launched) else None,
-    )
-
-
-def _of_runs(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"median of {number} {what}s"
 
 
 def _sum_s(run: Iterable[KernelLaunch]) -> float:

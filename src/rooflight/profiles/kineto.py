@@ -100,8 +100,8 @@ class DeviceWork(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def device(self) -> int | None:
-        known = (device for device in (self.args.device, self.args.in_device) if isinstance(device, int))
-        return next(known, None)
+        numbers = (device for device in (self.args.device, self.args.in_device) if isinstance(device, int))
+        return next(numbers, None)
 
 
 class _HostEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -10,16 +10,7 @@ from collections.abc import Iterator
 
 from rooflight.errors import BadFile
 from rooflight.ledger import Value
-from rooflight.profiles.kineto import (
-    MODULE,
-    DeviceWork,
-    Id,
-    KinetoTrace,
-    ProfilerStep,
-    Thread,
-    decode,
-    open_ranges,
-)
+from rooflight.profiles.kineto import MODULE, DeviceWork, Id, KinetoTrace, ProfilerStep, Thread, decode, open_ranges
 from rooflight.profiles.log import LoggedLaunch, LogText, MetricReading, ProfilerLog
 
 _Key = tuple[str, Id | None]
@@ -86,8 +77,8 @@ def _launch_moments(trace: KinetoTrace) -> Iterator[tuple[Thread, int, _Key]]:
 
 def _device(trace: KinetoTrace) -> tuple[str | None, str | None, list[str]]:
     used = sorted({work.args.device for work in trace.work if isinstance(work.args.device, int)})
-    known = {device.id: device for device in trace.devices}
-    device = known.get(used[0] if used else 0)
+    devices = {device.id: device for device in trace.devices}
+    device = devices.get(used[0] if used else 0)
     notes = [f"the trace covers {len(used)} GPUs, all of them in the totals"] if len(used) > 1 else []
     if device is None:
         return None, None, notes

@@ -5,7 +5,7 @@ units, before anything is computed from them.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -37,10 +37,39 @@ class LogText:
     def must_end(self, line: int) -> None:
         """Refuse a row whose line has no end: where cells are not quoted, nothing else shows that it was cut."""
         if line == len(self.lines):
-            raise self.bad(line, "the last row has no line end: the file is not whole, export it again")
+            raise self.torn(line, "the last row has no line end")
 
     def bad(self, line: int, message: str) -> BadFile:
         return BadFile(f"{self.name}, line {line}: {message}")
+
+    def torn(self, line: int, message: str, *, again: str = "export") -> BadFile:
+        return self.bad(line, f"{message}: the file is not whole, {again} it again")
+
+
+@dataclass(frozen=True)
+class LogRow:
+    """A row of a table: the line where it begins, and its cells, to be asked for by the names of their columns."""
+
+    source: LogText
+    line: int
+    cells: list[str]
+    places: Mapping[str, int]
+
+    def __getitem__(self, column: str) -> str:
+        """Empty where the table has no such column, or the row ends before it."""
+        place = self.places.get(column, len(self.cells))
+        return self.cells[place].strip() if place < len(self.cells) else ""
+
+    def bad(self, message: str) -> BadFile:
+        return self.source.bad(self.line, message)
+
+    def torn(self, message: str) -> BadFile:
+        return self.source.torn(self.line, message)
+
+    def must_fit(self, width: int, *, least: int | None = None) -> None:
+        """Refuse a row that has not as many cells as the header; `least`: some rows may have fewer."""
+        if not (least or width) <= len(self.cells) <= width:
+            raise self.torn(f"{len(self.cells)} cells where the header has {width}")
 
 
 @dataclass(frozen=True)
@@ -80,9 +109,7 @@ class ProfilerLog:
     device: str | None = None
     capability: str | None = None
     """Compute capability, as `9.0`."""
-    torch: str | None = None
     cuda: str | None = None
-    driver: str | None = None
     totals: dict[str, Value] = field(default_factory=dict)
     """What the log tells of the whole and no launch can."""
     notes: tuple[str, ...] = ()
@@ -90,6 +117,14 @@ class ProfilerLog:
 
 class NotCounted(ValueError):
     """A number that no counter can have given."""
+
+
+def counted(
+    value: Decimal, unit: str, ends: Iterable[Decimal | None] = (None, None), *, may_be_negative: bool = False
+) -> MetricReading:
+    """A reading of exact numbers; `NotCounted` where one of them is none of a counter."""
+    low, high = (None if end is None else exact(end, may_be_negative=may_be_negative) for end in ends)
+    return MetricReading(exact(value, may_be_negative=may_be_negative), unit, low, high)
 
 
 def exact(value: Decimal, *, may_be_negative: bool = False) -> int | float:
@@ -113,6 +148,13 @@ def check_launches(source: LogText, counts: list[int]) -> None:
             f"{source.name} tells of {sum(counts):,} launches, more than the {_MOST_LAUNCHES:,} that rooflight "
             "imports: profile a shorter part"
         )
+
+
+def several_gpus(devices: Collection[str]) -> list[str]:
+    """What to note where a log is of more than one."""
+    if len(devices) < 2:
+        return []
+    return [f"the log covers {len(devices)} GPUs, all of them in the totals: {', '.join(devices)}"]
 
 
 def shown(text: str) -> str:
@@ -153,4 +195,4 @@ def record(source: LogText, lines: Iterator[tuple[int, str]], first: tuple[int, 
             break
         text = f"{text}\n{following[1]}"
         cells = cells_of(text)
-    raise source.bad(number, "this row breaks off inside a quoted cell: the file is not whole, export it again")
+    raise source.torn(number, "this row breaks off inside a quoted cell")

@@ -40,7 +40,7 @@ def ledger_of(log: ProfilerLog, path: Path) -> Ledger:
     capability = (log.capability or "").replace(".", "")
     header = Header(
         rooflight=__version__,
-        torch=log.torch,
+        torch=None,
         model=_stem(path),
         step=None,
         target=f"cuda:{capability}" if capability else "cuda",
@@ -50,12 +50,11 @@ def ledger_of(log: ProfilerLog, path: Path) -> Ledger:
         traced_on="import",
         device=log.device,
         cuda=log.cuda,
-        driver=log.driver,
         conditions={"log": log.about},
         notes=(*missing(log), *incomplete, *log.notes),
     )
-    whole = {**totals, **_times(log, launches), **log.totals}
-    step = Measurement(scope="step", quantities=whole)
+    quantities = {**totals, **_times(log, launches), **log.totals}
+    step = Measurement(scope="step", quantities=quantities)
     return Ledger(format_version=FORMAT_VERSION, header=header, kernels=kernels, measurements=(step,))
 
 
@@ -74,18 +73,9 @@ def _in_time(launches: Sequence[LoggedLaunch]) -> list[LoggedLaunch]:
 
 
 def _kernel(tool: str, launch: LoggedLaunch) -> Kernel:
-    return Kernel(
-        name=launch.name,
-        kind=launch.kind,
-        grid=launch.grid,
-        block=launch.block,
-        tile=tile(launch.name) if launch.kind == "kernel" else None,
-        stream=launch.stream,
-        start_s=launch.start_s,
-        time_s=launch.time_s,
-        label=launch.label,
-        quantities=quantities(tool, launch.metrics),
-    )
+    fields = {name: value for name, value in vars(launch).items() if name != "metrics"}
+    shape = tile(launch.name) if launch.kind == "kernel" else None
+    return Kernel(**fields, tile=shape, quantities=quantities(tool, launch.metrics))
 
 
 def _totals(kernels: Sequence[Kernel]) -> tuple[dict[str, Value], list[str]]:
@@ -120,8 +110,8 @@ def _how_many(name: str, count: int, computing: int) -> str:
 
 
 def _adds_up(name: str) -> bool:
-    known = QUANTITIES.get(name)
-    return known.additive if known is not None else name.endswith(".sum") or name in _SUMMED
+    quantity = QUANTITIES.get(name)
+    return quantity.additive if quantity is not None else name.endswith(".sum") or name in _SUMMED
 
 
 def _times(log: ProfilerLog, launches: Sequence[LoggedLaunch]) -> dict[str, Value]:
@@ -173,20 +163,20 @@ def quantities(tool: str, metrics: Mapping[str, MetricReading]) -> dict[str, Val
     """What one launch did, under the names of `rooflight.metrics`; every metric also stays under its own name."""
     counted = _by_known_names(metrics)
     values = {name: reading.value for name, reading in counted.items()}
-    known: dict[str, Value] = {}
+    result: dict[str, Value] = {}
     flops = to_quantities(values, _flop_counters(frozenset(values)), source=tool)
-    known.update({name: value for name, value in flops.items() if name not in counted})
+    result.update({name: value for name, value in flops.items() if name not in counted})
     for counter in _BYTES:  # not by `to_quantities`: the floor of a range does not hold for a kernel on its own
         if counter.metric in counted:
-            known[counter.quantity] = _value(counted[counter.metric], f"{tool}: {counter.metric.removesuffix('.sum')}")
+            result[counter.quantity] = _value(counted[counter.metric], f"{tool}: {counter.metric.removesuffix('.sum')}")
     for name, quantity in _NVPROF.items():
-        if name in metrics and quantity not in known:
-            known[quantity] = _value(metrics[name], f"{tool}: {name}")
+        if name in metrics and quantity not in result:
+            result[quantity] = _value(metrics[name], f"{tool}: {name}")
     if FLOP_COUNT_SP not in metrics and (count := flop_count_sp(values)) is not None:
-        known[FLOP_COUNT_SP] = Value(count, f"{tool}: fadd + fmul + 2 x ffma, as nvprof's metric of this name")
+        result[FLOP_COUNT_SP] = Value(count, f"{tool}: fadd + fmul + 2 x ffma, as nvprof's metric of this name")
     for name, reading in metrics.items():
-        known[name] = _value(reading, f"{tool}, in {reading.unit}" if reading.unit else tool)
-    return known
+        result[name] = _value(reading, f"{tool}, in {reading.unit}" if reading.unit else tool)
+    return result
 
 
 def missing(log: ProfilerLog) -> list[str]:
@@ -277,14 +267,14 @@ def _by_known_names(metrics: Mapping[str, MetricReading]) -> dict[str, MetricRea
     without sparsity, were counted."""
     result = dict(metrics)
     for name, reading in metrics.items():
-        for pattern, known in _SAME:
+        for pattern, usual_name in _SAME:
             if pattern.fullmatch(name):
-                result.setdefault(pattern.sub(known, name), reading)
+                result.setdefault(pattern.sub(usual_name, name), reading)
         if (sparse := _SPARSITY.fullmatch(name)) is not None:
             parts = [metrics.get(f"{sparse['family']}_sparsity_{side}.sum") for side in ("on", "off")]
-            whole = [part.value for part in parts if part is not None]
-            if len(whole) == 2:
-                result.setdefault(f"{sparse['family']}.sum", MetricReading(sum(whole), reading.unit))
+            counts = [part.value for part in parts if part is not None]
+            if len(counts) == 2:
+                result.setdefault(f"{sparse['family']}.sum", MetricReading(sum(counts), reading.unit))
     return result
 
 

@@ -16,35 +16,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from rooflight.profiles.log import LoggedLaunch, LogText, ProfilerLog
-from rooflight.profiles.ncu_log import (
-    PrintedMetric,
-    ProfiledKernel,
-    capability,
-    grid_or_block,
-    invocations,
-    log_of,
-    refuse_empty,
-    stream_number,
-)
+from rooflight.profiles.log import LogRow, LogText, ProfilerLog
+from rooflight.profiles.ncu_log import PrintedMetric, ProfiledKernel, kernel_of, log_of, refuse_empty
 
 _DIM3 = r"\(\d+, \d+, \d+\)"
 KERNEL = re.compile(
-    rf"\s*(?P<name>\S.*?)(?: (?P<grid>{_DIM3})x(?P<block>{_DIM3}))?"
-    r"(?:, \d{4}-\w{3}-\d\d \d\d:\d\d:\d\d)?"
-    r"(?:, Context (?P<context>\d+))?(?:, Stream (?P<stream>\d+))?(?:, Device \d+)?"
-    r"(?:, CC (?P<capability>\d+\.\d+))?(?:, Invocations (?P<invocations>[\d.,]+))?\s*"
+    rf"\s*(\S.*?)(?: ({_DIM3})x({_DIM3}))?(?:, \d{{4}}-\w{{3}}-\d\d \d\d:\d\d:\d\d)?"
+    r"(?:, Context (\d+))?(?:, Stream (\d+))?(?:, Device \d+)?(?:, CC (\d+\.\d+))?"
+    r"(?:, Invocations ([\d.,]+))?\s*"
 )
+_COLUMNS = ("Kernel Name", "Grid Size", "Block Size", "Context", "Stream", "CC", "Invocations")
+_PLACES = {name: place for place, name in enumerate(_COLUMNS)}
+"""What the groups of a heading are, as the CSV calls it."""
 _RULER = re.compile(r"\s*-{3,}(?: +-{3,}){2,}\s*")
 _SECTION = re.compile(r"\s*Section: ")
-
-
-@dataclass(frozen=True)
-class _TextColumn:
-    start: int
-    end: int
 
 
 def is_kernel(line: str) -> re.Match[str] | None:
@@ -52,51 +38,34 @@ def is_kernel(line: str) -> re.Match[str] | None:
     if ", Context " not in line and ", Invocations " not in line:
         return None
     heading = KERNEL.fullmatch(line)
-    return heading if heading is not None and (heading["context"] or heading["invocations"]) else None
+    return heading if heading is not None and (heading[4] or heading[7]) else None
 
 
 def read(source: LogText) -> ProfilerLog:
-    kernels = [kernel for kernel in _kernels(source) if kernel.metrics]
+    kernels: list[ProfiledKernel] = []
+    lines = iter(source.numbered())
+    for number, line in lines:
+        if (heading := is_kernel(line)) is not None:
+            cells = [text or "" for text in heading.groups()]
+            kernels.append(kernel_of(LogRow(source, number, cells, _PLACES)))
+        elif kernels and _SECTION.match(line):
+            kernels[-1].metrics.extend(_section(source, lines, number))
+    kernels = [kernel for kernel in kernels if kernel.metrics]
     if not kernels:
         raise refuse_empty(source, "the log names kernels and has no metrics of them")
     return log_of(source, kernels, about="ncu console output")
 
 
-def _kernels(source: LogText) -> Iterator[ProfiledKernel]:
-    current: ProfiledKernel | None = None
-    lines = iter(source.numbered())
-    for number, line in lines:
-        if (heading := is_kernel(line)) is not None:
-            if current is not None:
-                yield current
-            current = _profiled(source, number, heading)
-        elif current is not None and _SECTION.match(line):
-            current.metrics.extend(_section(source, lines, number))
-    if current is not None:
-        yield current
-
-
-def _profiled(source: LogText, number: int, heading: re.Match[str]) -> ProfiledKernel:
-    launch = LoggedLaunch(
-        name=heading["name"].strip(),
-        grid=grid_or_block(source, number, heading["grid"] or ""),
-        block=grid_or_block(source, number, heading["block"] or ""),
-        stream=stream_number(heading["stream"] or ""),
-    )
-    count = invocations(source, number, heading["invocations"] or "")
-    return ProfiledKernel(launch, [], "", capability(source, number, heading["capability"] or ""), count)
-
-
 def _section(source: LogText, lines: Iterator[tuple[int, str]], start: int) -> Iterator[PrintedMetric]:
     """The rows of one table. It is ruled above and below, and below its column names where it has them."""
-    columns: list[_TextColumn] | None = None
+    columns: list[slice] | None = None
     summary = False
     rows = 0
     for number, line in lines:
         if _RULER.fullmatch(line):
             if columns is not None and rows:
                 return
-            columns = [_TextColumn(*match.span()) for match in re.finditer("-+", line)]
+            columns = [slice(*match.span()) for match in re.finditer("-+", line)]
         elif columns is None:
             if line.strip():
                 return  # a section without a table says something in words
@@ -106,15 +75,18 @@ def _section(source: LogText, lines: Iterator[tuple[int, str]], start: int) -> I
             rows += 1
             yield _row(source, (number, line), columns, summary=summary)
     if columns is not None:
-        raise source.bad(start, "the table of this section has no end: the file is not whole, record it again")
+        raise source.torn(start, "the table of this section has no end", again="record")
 
 
-def _row(source: LogText, row: tuple[int, str], columns: list[_TextColumn], *, summary: bool) -> PrintedMetric:
+def _row(source: LogText, row: tuple[int, str], columns: list[slice], *, summary: bool) -> PrintedMetric:
     number, line = row
     line = re.sub(r"\(!\) (\S+)$", r"\1", line.rstrip())
     # The ruler shows where the columns are; a name too long for its own pushes the others to the right.
-    if all(line[column.end : column.end + 1].strip() == "" for column in columns[:-1]) and len(line) <= columns[-1].end:
-        cells = [line[column.start : column.end].strip() for column in columns]
+    if (
+        all(line[column.stop : column.stop + 1].strip() == "" for column in columns[:-1])
+        and len(line) <= columns[-1].stop
+    ):
+        cells = [line[column].strip() for column in columns]
     else:
         name, *rest = re.split(r"\s{2,}", line.strip())
         cells = [name, *([""] if len(rest) == len(columns) - 2 else []), *rest]

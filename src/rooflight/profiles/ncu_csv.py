@@ -15,20 +15,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 
-from rooflight.errors import BadFile
-from rooflight.profiles.log import LoggedLaunch, LogText, ProfilerLog, cells_of, record
+from rooflight.profiles.log import LogRow, LogText, ProfilerLog, cells_of, record
 from rooflight.profiles.ncu_log import (
     PrintedMetric,
     ProfiledKernel,
-    capability,
-    grid_or_block,
-    invocations,
     is_measured,
     is_rollup,
+    kernel_of,
     log_of,
     refuse_empty,
-    stream_number,
 )
 
 _ONE_KERNEL = ("ID", "Process ID", "Kernel Name", "Kernel Time", "Invocations", "Grid Size", "Block Size")
@@ -38,7 +35,7 @@ _RANGE = re.compile(r'"([^"]*)"')
 
 def read(source: LogText) -> ProfilerLog:
     pages = list(tables(source))
-    kernels = [kernel for table in pages for kernel in (_long if table.is_long else _wide)(source, table)]
+    kernels = [kernel for table in pages for kernel in (_long if table.is_long else _wide)(table)]
     if not kernels:
         raise refuse_empty(source, "the table of kernels has a header and no rows")
     log = log_of(source, kernels, about=f"ncu CSV, {'details' if pages[0].is_long else 'raw'} page")
@@ -48,70 +45,58 @@ def read(source: LogText) -> ProfilerLog:
             f"left out: {left_out:,} columns about device, launch and profiler, "
             "and averages of counters that have a sum"
         )
-    if skipped := sum(table.skipped(source, first=table is pages[0]) for table in pages):
+    if skipped := sum(table.skipped(first=table is pages[0]) for table in pages):
         notes.append(f"the IDs of the kernels skip {skipped:,}: rows were filtered out or lost, and no sum has them")
     return replace(log, notes=(*log.notes, *notes))
 
 
-def _wide(source: LogText, table: NcuTable) -> Iterator[ProfiledKernel]:
+def _wide(table: NcuTable) -> Iterator[ProfiledKernel]:
     """The raw page."""
     if not table.rows:
         return
-    first_line, units = table.rows[0]
-    if units[:1] != [""]:
-        raise source.bad(first_line, "the row of units is missing under the header: export it again with --page raw")
-    table.must_fit(source, table.rows[0])
-    for line, cells in table.rows[1:]:
-        table.must_fit(source, (line, cells))
-        table.must_be_numbered(source, (line, cells))
-        printed = [PrintedMetric(name, units[place], cells[place], line) for place, name in table.kept]
-        device = table.cell(cells, "device__attribute_display_name")
-        yield ProfiledKernel(
-            _launch(source, table, (line, cells)), printed, device, _capability(source, table, (line, cells))
+    units, *rows = table.rows
+    if units.cells[:1] != [""]:
+        raise units.bad("the row of units is missing under the header: export it again with --page raw")
+    units.must_fit(len(table.header))
+    for row in rows:
+        row.must_fit(len(table.header))
+        _must_be_numbered(row)
+        kernel = _kernel(table, row)
+        kernel.metrics.extend(
+            PrintedMetric(name, units.cells[place], row.cells[place], row.line) for place, name in table.kept
         )
+        yield kernel
 
 
-def _long(source: LogText, table: NcuTable) -> Iterator[ProfiledKernel]:
+def _long(table: NcuTable) -> Iterator[ProfiledKernel]:
     """The details page, and summaries."""
     value = "Average" if "Average" in table.places else "Metric Value"
     if not {"Metric Unit", value} <= set(table.places):
-        raise source.bad(table.line, "the header row breaks off: the file is not whole, export it again")
+        raise table.source.torn(table.line, "the header row breaks off")
     # Rows without advice may end behind the value.
     last_needed = max(table.places.get(name, 0) for name in ("Metric Name", "Metric Unit", value, "Maximum"))
-    current: ProfiledKernel | None = None
-    key: list[str] = []
-    for line, cells in table.rows:
-        table.must_fit(source, (line, cells), least=last_needed + 1)
-        table.must_be_numbered(source, (line, cells))
-        mine = [table.cell(cells, name) for name in _ONE_KERNEL]
-        if current is None or mine != key:
-            if current is not None:
-                yield current
-            count = invocations(source, line, table.cell(cells, "Invocations"))
-            launch = _launch(source, table, (line, cells))
-            current = ProfiledKernel(launch, [], "", _capability(source, table, (line, cells)), count)
-            key = mine
-        if metric := table.cell(cells, "Metric Name"):
-            ends = [table.cell(cells, name) if value == "Average" else None for name in ("Minimum", "Maximum")]
-            unit, text = table.cell(cells, "Metric Unit"), table.cell(cells, value)
-            current.metrics.append(PrintedMetric(metric, unit, text, line, *ends))
-    if current is not None:
-        yield current
+    for _, rows in groupby(table.rows, lambda row: [row[name] for name in _ONE_KERNEL]):
+        kernel: ProfiledKernel | None = None
+        for row in rows:
+            row.must_fit(len(table.header), least=last_needed + 1)
+            _must_be_numbered(row)
+            kernel = kernel or _kernel(table, row)
+            if metric := row["Metric Name"]:
+                ends = [row[name] if value == "Average" else None for name in ("Minimum", "Maximum")]
+                kernel.metrics.append(PrintedMetric(metric, row["Metric Unit"], row[value], row.line, *ends))
+        if kernel is not None:
+            yield kernel
 
 
-def _launch(source: LogText, table: NcuTable, row: tuple[int, list[str]]) -> LoggedLaunch:
-    line, cells = row
-    return LoggedLaunch(
-        name=table.cell(cells, "Kernel Name"),
-        grid=grid_or_block(source, line, table.cell(cells, "Grid Size")),
-        block=grid_or_block(source, line, table.cell(cells, "Block Size")),
-        stream=stream_number(table.cell(cells, "Stream")),
-        label="/".join(name for place in table.range_places for name in ranges(cells[place])),
-    )
+def _kernel(table: NcuTable, row: LogRow) -> ProfiledKernel:
+    return kernel_of(row, label="/".join(name for place in table.range_places for name in ranges(row.cells[place])))
 
 
-def _capability(source: LogText, table: NcuTable, row: tuple[int, list[str]]) -> str:
-    return capability(source, row[0], table.cell(row[1], "CC"))
+def _must_be_numbered(row: LogRow) -> None:
+    """Refuse a row whose cells stand in the wrong columns, and a row of units among those of kernels."""
+    for name in ("ID", "Process ID"):
+        if name in row.places and not re.fullmatch(r"\d{1,18}", row[name]):
+            raise row.torn(f"{name} is {row[name][:40]!r}, no number")
 
 
 def ranges(cell: str) -> list[str]:
@@ -138,16 +123,16 @@ _ROW = re.compile(r'"\d*(",|"?$)')
 _WITH_SIZES = re.compile(r'"\d+","\d+",".*","\(\d+, \d+, \d+\)","\(\d+, \d+, \d+\)","')
 _BETWEEN_CELLS = '","'
 _LAST_CELL = re.compile(r',?"(?:[^"]|"")*"')
-_NUMBERED = ("ID", "Process ID")
 
 
 @dataclass(frozen=True)
 class NcuTable:
-    """A header, and the rows below it; both with their lines."""
+    """A header, and the rows below it."""
 
+    source: LogText
     line: int
     header: list[str]
-    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    rows: list[LogRow] = field(default_factory=list)
     between: set[int] = field(default_factory=set)
     """The lines below the header that are neither rows nor ncu's messages."""
 
@@ -174,45 +159,22 @@ class NcuTable:
     def is_long(self) -> bool:
         return "Metric Name" in self.places
 
-    def cell(self, cells: list[str], name: str) -> str:
-        place = self.places.get(name, len(cells))
-        return cells[place].strip() if place < len(cells) else ""
-
-    def must_fit(self, source: LogText, row: tuple[int, list[str]], *, least: int | None = None) -> None:
-        """Refuse a row that has not as many cells as the header; `least`: some rows may have fewer."""
-        line, cells = row
-        if not (least or len(self.header)) <= len(cells) <= len(self.header):
-            raise source.bad(
-                line,
-                f"{len(cells)} cells where the header has {len(self.header)}: the file is not whole, export it again",
-            )
-
-    def must_be_numbered(self, source: LogText, row: tuple[int, list[str]]) -> None:
-        """Refuse a row whose cells stand in the wrong columns, and a row of units among those of kernels."""
-        line, cells = row
-        for name in _NUMBERED:
-            if name in self.places and not re.fullmatch(r"\d{1,18}", text := self.cell(cells, name)):
-                raise source.bad(line, f"{name} is {text[:40]!r}, no number: the file is not whole, export it again")
-
-    def skipped(self, source: LogText, *, first: bool) -> int:
+    def skipped(self, *, first: bool) -> int:
         """How many kernels' IDs are skipped from row to row: somebody took them out. Where another line stands in such
         a place, a row was damaged there. The `first` table of a log counts from 0."""
         total = 0
         above, last, its_process = self.line, -1, "" if first else None
-        for line, cells in self.rows:
-            number, process = self.cell(cells, "ID"), self.cell(cells, "Process ID")
+        for row in self.rows:
+            number, process = row["ID"], row["Process ID"]
             if not number:
                 continue  # the row of units, or a summary
             # Another process may count from anywhere.
             hole = int(number) - last - 1 if its_process in ("", process) else 0
-            if hole > 0 and (damaged := self.between.intersection(range(above + 1, line))):
-                raise source.bad(
-                    min(damaged),
-                    f"the row of kernel {last + 1} is not here, nor before line {line}: the file is not whole, "
-                    "export it again",
-                )
+            if hole > 0 and (damaged := self.between.intersection(range(above + 1, row.line))):
+                gone = f"the row of kernel {last + 1} is not here, nor before line {row.line}"
+                raise self.source.torn(min(damaged), gone)
             total += max(0, hole)
-            above, last, its_process = line, int(number), process
+            above, last, its_process = row.line, int(number), process
         return total
 
 
@@ -226,14 +188,19 @@ def tables(source: LogText) -> Iterator[NcuTable]:
             if table is not None:
                 yield table
             # A program that does not end its last line shares it with the header.
-            table = NcuTable(number, _header(source, number, line, start.start()))
+            table = NcuTable(source, number, _header(source, number, line, start.start()))
         elif table is None:
             if _WITH_SIZES.match(line):
-                raise source.bad(number, "a row without a header above it: the file is not whole, export it again")
+                raise source.torn(number, "a row without a header above it")
         elif _ROW.match(line):
-            table.rows.append((number, record(source, lines, (number, line))))
+            cells = record(source, lines, (number, line))
+            table.rows.append(LogRow(source, number, cells, table.places))
         elif _is_piece(line):
-            raise _torn(source, number)
+            raise source.bad(
+                number,
+                "this is a piece of a row: the file is not whole, or the program printed into the row; "
+                "record it again with --log-file, which keeps the two apart",
+            )
         elif not line.startswith("=="):
             table.between.add(number)
     if table is not None:
@@ -243,7 +210,7 @@ def tables(source: LogText) -> Iterator[NcuTable]:
 def _header(source: LogText, number: int, line: str, start: int) -> list[str]:
     cells = cells_of(line[start:])
     if cells is None or "Kernel Name" not in cells or line[:start].endswith(","):
-        raise source.bad(number, "the header row breaks off: the file is not whole, export it again")
+        raise source.torn(number, "the header row breaks off")
     return cells
 
 
@@ -252,11 +219,3 @@ def _is_piece(line: str) -> bool:
     if _BETWEEN_CELLS in line:
         return not line.rstrip().endswith(("}", "]"))
     return line.endswith('"') and (line.count('"') % 2 == 1 or _LAST_CELL.fullmatch(line) is not None)
-
-
-def _torn(source: LogText, number: int) -> BadFile:
-    return source.bad(
-        number,
-        "this is a piece of a row: the file is not whole, or the program printed into the row; "
-        "record it again with --log-file, which keeps the two apart",
-    )

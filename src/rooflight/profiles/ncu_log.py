@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from rooflight.errors import BadFile
 from rooflight.profiles.log import (
     Dim3,
     LoggedLaunch,
+    LogRow,
     LogText,
     MetricReading,
     NotCounted,
     ProfilerLog,
     check_launches,
-    exact,
+    counted,
     shown,
 )
 from rooflight.profiles.numbers import Ambiguous, NumberStyle, PrintedNumber, decide, is_missing, looks_numeric
@@ -86,7 +87,8 @@ def readings(
             for text in printed.texts
         )
     except Ambiguous as problem:
-        raise _ambiguous(source, problem) from None
+        remedy = "profile again with LC_ALL=C set and --print-units base, which prints plain numbers"
+        raise source.bad(problem.line, f"{problem}: {remedy}") from None
     rounded: set[str] = set()
     result = []
     for metrics in launches:
@@ -96,8 +98,8 @@ def readings(
             if name in read or (reading := _reading(source, printed, style)) is None:
                 continue
             read[name] = reading
-            known = printed_unit(printed.unit)
-            if known is not None and known.rounds and known.base in ("byte", "inst"):
+            unit = printed_unit(printed.unit)
+            if unit is not None and unit.rounds and unit.base in ("byte", "inst"):
                 rounded.add(printed.unit)
         result.append(without_rollups(read))
     notes = []
@@ -112,13 +114,6 @@ def _is_whole(printed: PrintedMetric) -> bool:
     return printed.metric.endswith(".sum") and printed.unit.strip() in _COUNTED_ONE_BY_ONE
 
 
-def _ambiguous(source: LogText, problem: Ambiguous) -> BadFile:
-    return source.bad(
-        problem.line,
-        f"{problem}: profile again with LC_ALL=C set and --print-units base, which prints plain numbers",
-    )
-
-
 def _reading(source: LogText, printed: PrintedMetric, style: NumberStyle) -> MetricReading | None:
     if is_missing(printed.text):
         return None
@@ -127,14 +122,14 @@ def _reading(source: LogText, printed: PrintedMetric, style: NumberStyle) -> Met
         if not printed.unit.strip() and not printed.metric.endswith(".sum") and not looks_numeric(printed.text):
             return None  # a metric whose value is a word
         raise source.bad(printed.line, f"{printed.metric} is {shown(printed.text)}, which is no number of a counter")
-    known = _unit(name_of(printed.metric), printed.unit)
-    if known is None:
+    unit = _unit(name_of(printed.metric), printed.unit)
+    if unit is None:
         raise source.bad(printed.line, f"{printed.metric} is in {printed.unit!r}, a unit that rooflight does not know")
     signed = not name_of(printed.metric).endswith(".sum")
     ends = [None if text is None or is_missing(text) else style.parse(text) for text in (printed.low, printed.high)]
+    in_base = [None if end is None else unit.in_base(end) for end in ends]
     try:
-        low, high = (None if end is None else exact(known.in_base(end), may_be_negative=signed) for end in ends)
-        return MetricReading(exact(known.in_base(value), may_be_negative=signed), known.base, low, high)
+        return counted(unit.in_base(value), unit.base, in_base, may_be_negative=signed)
     except NotCounted as problem:
         texts = ", ".join(map(shown, printed.texts))
         raise source.bad(printed.line, f"{printed.metric} is {texts}: {problem}") from None
@@ -143,9 +138,9 @@ def _reading(source: LogText, printed: PrintedMetric, style: NumberStyle) -> Met
 @lru_cache(maxsize=4096)
 def _unit(name: str, text: str) -> Unit | None:
     """What a metric is in; an unknown unit stands for itself, but not where we know what it must be."""
-    known = printed_unit(text) or Unit(text.strip(), text.strip())
-    unexpected = any(pattern.match(name) and known.base not in bases for pattern, bases in _EXPECTED)
-    return None if unexpected else known
+    unit = printed_unit(text) or Unit(text.strip(), text.strip())
+    unexpected = any(pattern.match(name) and unit.base not in bases for pattern, bases in _EXPECTED)
+    return None if unexpected else unit
 
 
 def is_rollup(name: str, names: Container[str]) -> bool:
@@ -167,10 +162,44 @@ class ProfiledKernel:
     """A launch and its metrics as printed; `times`: how many launches it is the average of."""
 
     launch: LoggedLaunch
-    metrics: list[PrintedMetric]
     device: str
     capability: str
-    times: int = 1
+    times: int
+    metrics: list[PrintedMetric] = field(default_factory=list)
+
+
+def kernel_of(row: LogRow, *, label: str = "") -> ProfiledKernel:
+    """A kernel, without metrics yet, from a row that names it."""
+    launch = LoggedLaunch(
+        name=row["Kernel Name"],
+        grid=_grid_or_block(row, row["Grid Size"]),
+        block=_grid_or_block(row, row["Block Size"]),
+        stream=int(row["Stream"]) if re.fullmatch(r"\d{1,18}", row["Stream"]) else None,
+        label=label,
+    )
+    capability = row["CC"]
+    if capability and not re.fullmatch(r"\d{1,2}\.\d{1,2}", capability):
+        raise row.torn(f"{shown(capability)} is no compute capability")
+    times = invocations(row.source, row.line, row["Invocations"])
+    return ProfiledKernel(launch, row["device__attribute_display_name"], capability, times)
+
+
+def _grid_or_block(row: LogRow, text: str) -> Dim3 | None:
+    """`(22, 1, 64)`; nothing where there is nothing, as for a range of kernels."""
+    if not text:
+        return None
+    sizes = re.fullmatch(r"\(?(\d{1,10}), ?(\d{1,10}), ?(\d{1,10})\)?", text)
+    if sizes is None:
+        raise row.torn(f"{shown(text)} is no grid or block size")
+    return int(sizes[1]), int(sizes[2]), int(sizes[3])
+
+
+def invocations(source: LogText, line: int, text: str) -> int:
+    """How many launches a row stands for, 1 where it does not say."""
+    digits = re.sub(r"[.,\s'’]", "", text or "1")
+    if not re.fullmatch(r"\d{1,9}", digits) or not int(digits):
+        raise source.bad(line, f"{shown(text)} is no number of invocations that rooflight can import")
+    return int(digits)
 
 
 def log_of(source: LogText, kernels: Sequence[ProfiledKernel], *, about: str) -> ProfilerLog:
@@ -197,35 +226,6 @@ def log_of(source: LogText, kernels: Sequence[ProfiledKernel], *, about: str) ->
         capability=next((kernel.capability for kernel in kernels if kernel.capability), None),
         notes=(*notes, *notes_of(source, launches=len(launches))),
     )
-
-
-def grid_or_block(source: LogText, line: int, text: str) -> Dim3 | None:
-    """`(22, 1, 64)`; nothing where there is nothing, as for a range of kernels."""
-    if not text:
-        return None
-    sizes = re.fullmatch(r"\(?(\d{1,10}), ?(\d{1,10}), ?(\d{1,10})\)?", text)
-    if sizes is None:
-        raise source.bad(line, f"{shown(text)} is no grid or block size: the file is not whole, export it again")
-    return int(sizes[1]), int(sizes[2]), int(sizes[3])
-
-
-def invocations(source: LogText, line: int, text: str) -> int:
-    """How many launches a row stands for, 1 where it does not say."""
-    digits = re.sub(r"[.,\s'’]", "", text or "1")
-    if not re.fullmatch(r"\d{1,9}", digits) or not int(digits):
-        raise source.bad(line, f"{shown(text)} is no number of invocations that rooflight can import")
-    return int(digits)
-
-
-def stream_number(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"\d{1,18}", text) else None
-
-
-def capability(source: LogText, line: int, text: str) -> str:
-    """The compute capability, as `9.0`; empty where there is none."""
-    if text and not re.fullmatch(r"\d{1,2}\.\d{1,2}", text):
-        raise source.bad(line, f"{shown(text)} is no compute capability: the file is not whole, export it again")
-    return text
 
 
 # --- what ncu says of itself ---

@@ -16,7 +16,7 @@ from typing import Any
 
 from rooflight.errors import BadFile
 from rooflight.profiles import ncu_csv
-from rooflight.profiles.log import Dim3, LoggedLaunch, LogText, MetricReading, ProfilerLog, dim3, exact
+from rooflight.profiles.log import Dim3, LoggedLaunch, LogText, MetricReading, ProfilerLog, counted, dim3
 from rooflight.profiles.ncu_log import TIME, is_measured, name_of, without_rollups
 from rooflight.units import printed_unit
 
@@ -69,7 +69,7 @@ def _through_package(package: ModuleType, path: Path, content: bytes) -> Profile
             context = package.load_report(str(report))
             actions = [action for part in context for action in part]
             launches = tuple(_launch(action) for action in actions)
-            device = _text(actions[0], "device__attribute_display_name") if actions else None
+            device = _value(actions[0], "device__attribute_display_name") if actions else None
             capability = _capability(actions[0]) if actions else None
     except Exception as error:  # the package raises what it likes on a report of another version, or a cut one
         raise BadFile(f"{path}: ncu_report cannot open it ({type(error).__name__}: {error}); try a newer one") from None
@@ -80,7 +80,7 @@ def _through_package(package: ModuleType, path: Path, content: bytes) -> Profile
         about="ncu report",
         launches=launches,
         time_origin=f"ncu {TIME}",
-        device=device,
+        device=device if isinstance(device, str) and device else None,
         capability=capability,
     )
 
@@ -106,11 +106,11 @@ def _launch(action: Any) -> LoggedLaunch:
 
 def _reading(name: str, metric: Any) -> MetricReading | None:
     value = metric.value()
-    known = printed_unit(metric.unit() or "")
-    if known is None or isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+    unit = printed_unit(metric.unit() or "")
+    if unit is None or isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
         return None
     signed = not name_of(name).endswith(".sum")
-    return MetricReading(exact(known.in_base(Decimal(value)), may_be_negative=signed), known.base)
+    return counted(unit.in_base(Decimal(value)), unit.base, may_be_negative=signed)
 
 
 def _ranges(action: Any) -> list[str]:
@@ -121,15 +121,13 @@ def _ranges(action: Any) -> list[str]:
 
 
 def _number(action: Any, name: str) -> float | None:
-    metric = action.metric_by_name(name)
-    value = None if metric is None else metric.value()
+    value = _value(action, name)
     return value if isinstance(value, (int, float)) else None
 
 
-def _text(action: Any, name: str) -> str | None:
+def _value(action: Any, name: str) -> Any:
     metric = action.metric_by_name(name)
-    value = None if metric is None else metric.value()
-    return value if isinstance(value, str) and value else None
+    return None if metric is None else metric.value()
 
 
 def _dim3(action: Any, what: str) -> Dim3 | None:

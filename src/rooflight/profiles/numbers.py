@@ -58,15 +58,15 @@ class NumberStyle:
 
     def _split(self, body: str) -> tuple[str, str] | None:
         """The digits before and after the decimal mark."""
-        whole, mark, fraction = body.partition(self.decimal)
+        integer, mark, fraction = body.partition(self.decimal)
         if mark and not fraction.isdecimal():
             return None
-        if whole.isdecimal():
-            return whole, fraction
-        marks = set(re.sub("[0-9]", "", whole))
+        if integer.isdecimal():
+            return integer, fraction
+        marks = set(re.sub("[0-9]", "", integer))
         if len(marks) != 1 or not marks <= set(self.groups):
             return None
-        parts = whole.split(marks.pop())
+        parts = integer.split(marks.pop())
         return ("".join(parts), fraction) if _are_groups(parts) else None
 
 

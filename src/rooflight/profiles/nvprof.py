@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 
 from rooflight.profiles.log import (
@@ -24,7 +24,8 @@ from rooflight.profiles.log import (
     ProfilerLog,
     cells_of,
     check_launches,
-    exact,
+    counted,
+    several_gpus,
     shown,
 )
 from rooflight.profiles.ncu_log import invocations, refuse_empty
@@ -39,8 +40,8 @@ _DEVICE = re.compile(r'Device "(?P<name>.*) \(\d+\)"\s*')
 _KERNEL = re.compile(r"\s+Kernel: (?P<name>.+)")
 _VALUE = r"(\S+(?: \(\d+\))?)"
 _ROW = re.compile(rf"\s+(?P<times>\d+)\s+(?P<metric>\w+)\s+(?P<about>\S.*?)\s{{2,}}{_VALUE}\s+{_VALUE}\s+{_VALUE}\s*")
-_TORN = re.compile(rf".*\S\s{{2,}}{_VALUE}\s+{_VALUE}\s+{_VALUE}\s*")
-"""The end of a row; where nothing is indented before it, its beginning is lost."""
+_TORN = re.compile(rf"(?!\s).*\S\s{{2,}}{_VALUE}\s+{_VALUE}\s+{_VALUE}\s*")
+"""The end of a row with nothing indented before it: its beginning is lost."""
 _NUMBER = re.compile(r"(?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?P<unit>%|[KMGT]?B(?:/s)?)?")
 
 
@@ -55,37 +56,29 @@ class _NvprofRow:
     """Least, greatest, average."""
 
 
-@dataclass
-class _NvprofKernel:
-    name: str
-    times: int
-    metrics: dict[str, MetricReading] = field(default_factory=dict)
-
-
 def read(source: LogText) -> ProfilerLog:
     rows = list(_rows(source))
     if not rows:
         raise refuse_empty(source, "the log has no table of metrics by kernel")
-    kernels: dict[tuple[str, str], _NvprofKernel] = {}
+    metrics: dict[tuple[str, str], dict[str, MetricReading]] = {}
+    times: dict[tuple[str, str], int] = {}
     rounded = False
     for row in rows:
-        kernel = kernels.setdefault((row.device, row.kernel), _NvprofKernel(row.kernel, row.times))
-        kernel.times = max(kernel.times, row.times)
+        kernel = row.device, row.kernel
+        times[kernel] = max(times.get(kernel, 0), row.times)
+        metrics.setdefault(kernel, {})
         if (reading := _reading(source, row)) is not None:
-            kernel.metrics.setdefault(row.metric, reading)
+            metrics[kernel].setdefault(row.metric, reading)
             rounded = rounded or "e+" in row.values[2]
-    check_launches(source, [kernel.times for kernel in kernels.values()])
+    check_launches(source, list(times.values()))
     notes = ["nvprof gives the average over the launches of a kernel: every launch stands here with it"]
     if rounded:
         notes.append("nvprof rounded counts of 10**10 and more to five digits")
     launches = tuple(
-        LoggedLaunch(name=kernel.name, metrics=kernel.metrics)
-        for kernel in kernels.values()
-        for _ in range(kernel.times)
+        LoggedLaunch(name=kernel[1], metrics=metrics[kernel]) for kernel, count in times.items() for _ in range(count)
     )
     devices = list(dict.fromkeys(row.device for row in rows))
-    if len(devices) > 1:
-        notes.append(f"the log covers {len(devices)} GPUs, all of them in the totals: {', '.join(devices)}")
+    notes += several_gpus(devices)
     return ProfilerLog(
         tool="nvprof", about="nvprof metrics", launches=launches, time_origin="", device=devices[0], notes=tuple(notes)
     )
@@ -103,8 +96,8 @@ def _rows(source: LogText) -> Iterator[_NvprofRow]:
             inside = None
         elif inside == "csv" and line.startswith('"'):
             yield _csv_row(source, number, line)
-        elif (inside == "csv" and '",' in line) or (inside == "text" and _is_torn(line)):
-            raise source.bad(number, "this row has lost its beginning: the file is not whole, record it again")
+        elif (inside == "csv" and '",' in line) or (inside == "text" and _TORN.fullmatch(line)):
+            raise source.torn(number, "this row has lost its beginning", again="record")
         elif inside == "text" and (match := _DEVICE.fullmatch(line)):
             device, kernel = match["name"], ""
         elif inside == "text" and (match := _KERNEL.fullmatch(line)):
@@ -112,7 +105,7 @@ def _rows(source: LogText) -> Iterator[_NvprofRow]:
         elif inside == "text" and line.strip() and line[0].isspace():
             match = _ROW.fullmatch(line)
             if match is None or not kernel:
-                raise source.bad(number, "this is no row of nvprof's metrics: the file is not whole, record it again")
+                raise source.torn(number, "this is no row of nvprof's metrics", again="record")
             source.must_end(number)
             values = (match[4], match[5], match[6])
             yield _NvprofRow(
@@ -120,14 +113,10 @@ def _rows(source: LogText) -> Iterator[_NvprofRow]:
             )
 
 
-def _is_torn(line: str) -> bool:
-    return not line[:1].isspace() and _TORN.fullmatch(line) is not None
-
-
 def _csv_row(source: LogText, number: int, line: str) -> _NvprofRow:
     cells = cells_of(line)
     if cells is None or len(cells) != len(_CSV_HEADER):
-        raise source.bad(number, "this row of nvprof's metrics breaks off: the file is not whole, record it again")
+        raise source.torn(number, "this row of nvprof's metrics breaks off", again="record")
     source.must_end(number)
     device = re.sub(r" \(\d+\)$", "", cells[0])
     return _NvprofRow(
@@ -142,14 +131,14 @@ def _reading(source: LogText, row: _NvprofRow) -> MetricReading | None:
         return None  # levels such as `Low (1)`
     ends = [_number(text) for text in row.values[:2]]
     try:
-        low, high = (None if end is None else exact(end[0]) for end in ends)
-        return MetricReading(exact(average[0]), average[1], low, high)
+        return counted(*average, [None if end is None else end[0] for end in ends])
     except NotCounted as problem:
         raise source.bad(row.line, f"{row.metric} is {', '.join(map(shown, row.values))}: {problem}") from None
 
 
 def _number(text: str) -> tuple[Decimal, str] | None:
     match = _NUMBER.fullmatch(text.strip())
-    known = printed_unit(match["unit"] or "") if match is not None else None
-    number = PLAIN.parse(match["number"]) if match is not None else None
-    return None if known is None or number is None else (known.in_base(number), known.base)
+    if match is None:
+        return None
+    unit, number = printed_unit(match["unit"] or ""), PLAIN.parse(match["number"])
+    return None if unit is None or number is None else (unit.in_base(number), unit.base)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 from rooflight import formatting
 from rooflight.errors import CannotMeasure
 from rooflight.ledger import Value
 from rooflight.machine.resident_memory import reset_peak, resident
 from rooflight.measurement.collectors import cpu_memory, gpu_memory, onednn, perf_events
-from rooflight.measurement.collectors.plain_step import CollectorContext, only_ops, wall_time
+from rooflight.measurement.collectors.plain_step import CollectorContext, record_ops, wall_time
 from rooflight.measurement.cupti.op_counters import check_repeated
 from rooflight.measurement.findings import median
 from rooflight.measurement.ranks import refuse_collectives
 from rooflight.trace.recorder import Observer
-from rooflight.trace.stage import Recording, Stage, WatchedAnotherWay
+from rooflight.trace.stage import Recording, Stage
 
 _ALLOCATIONS = "torch's profiler: CPU allocations"
 
@@ -28,14 +29,9 @@ def collect(context: CollectorContext) -> None:
         findings.step.update(_resident(stage))
     with findings.collecting("time"):
         wall_time(context)
-    with findings.collecting("memory of every op"):
-        context.progress("memory of every op", 1, 2)
-        findings.recording = _record(context)
-    with findings.collecting("ops"):
-        findings.recording = findings.recording or only_ops(stage)
-    recording = findings.recording
+    recording = record_ops(context, _with_memory)
     if recording is None:
-        return  # whoever makes the ledger says why, if it still fails
+        return
     if not context.execution.eager:
         findings.notes.append("a compiled step on the CPU has no rows for its ops: only the whole step is measured")
         return
@@ -67,19 +63,16 @@ def _resident(stage: Stage) -> dict[str, Value]:
     return quantities
 
 
-def _record(context: CollectorContext) -> Recording:
-    stage, findings = context.stage, context.findings
-    stage.put_back()
-    if not context.execution.eager:
-        return stage.record()
-    try:
-        recording, allocations = _with_allocations(stage)
-    except WatchedAnotherWay:
-        recording, allocations = _with_allocations(stage)
-    findings.step["allocated_before_bytes"] = Value(allocations.allocated_before_bytes, f"{_ALLOCATIONS}, before")
-    findings.step["peak_allocated_bytes"] = Value(allocations.peak_allocated_bytes, f"{_ALLOCATIONS}, most at one time")
+def _with_memory(context: CollectorContext) -> Recording:
+    """The ops of the step, with what torch allocates in each."""
+    findings = context.findings
+    with cpu_memory.CpuAllocations() as allocations:
+        recording = context.stage.record(allocations)
+    history = allocations.history
+    findings.step["allocated_before_bytes"] = Value(history.before_bytes, f"{_ALLOCATIONS}, before")
+    findings.step["peak_allocated_bytes"] = Value(history.peak_bytes, f"{_ALLOCATIONS}, most at one time")
     output_bytes = gpu_memory.output_bytes(recording.storages, block=1)
-    for index, memory in allocations.per_op().items():
+    for index, memory in history.ops.items():
         quantities = {
             "growth_bytes": Value(memory.growth_bytes, f"{_ALLOCATIONS}, after minus before"),
             "allocations": Value(memory.allocations, f"{_ALLOCATIONS}, calls"),
@@ -95,21 +88,16 @@ def _record(context: CollectorContext) -> Recording:
     return recording
 
 
-def _with_allocations(stage: Stage) -> tuple[Recording, cpu_memory.CpuAllocations]:
-    with cpu_memory.CpuAllocations() as allocations:
-        return stage.record(allocations), allocations
-
-
 def _host_times(context: CollectorContext, recording: Recording) -> None:
     """Each op by the clock. The first two runs only warm up: the watched step takes other paths than the plain one."""
-    runs: list[dict[int, float]] = []
+    runs = []
     for number in range(-2, context.options.profiled_runs):
         context.progress("time of every op", number + 2, context.options.profiled_runs + 2)
         context.stage.put_back()
-        timer = _OpTimer()
+        timer = _OpDifferences(time.perf_counter)
         _record_again(context.stage, recording, timer)
         if number >= 0:
-            runs.append(timer.times_s)
+            runs.append(timer.by_op)
     origin = f"host clock around the op, median of {len(runs)} watched steps"
     for index in runs[0]:
         context.findings.add(index, {"host_time_s": median([run[index] for run in runs], origin)})
@@ -120,41 +108,31 @@ def _record_again(stage: Stage, recording: Recording, observer: Observer) -> Non
     check_repeated(recording.ops, stage.record(observer).ops)
 
 
-class _OpTimer:
-    """Reads the clock right before and right after every op."""
+class _OpDifferences:
+    """Reads a meter right before and right after every op (an `Observer`)."""
 
-    def __init__(self) -> None:
-        self.times_s: dict[int, float] = {}
-        self._start = 0.0
+    def __init__(self, read: Callable[[], int | float | None]) -> None:
+        self.by_op: dict[int, int | float] = {}
+        self._read = read
+        self._before: int | float | None = None
 
     def before(self, index: int) -> None:
-        self._start = time.perf_counter()
+        self._before = self._read()
 
     def after(self, index: int) -> None:
-        self.times_s[index] = time.perf_counter() - self._start
+        now = self._read()
+        if now is not None and self._before is not None:
+            self.by_op[index] = now - self._before
 
 
 def _primitives(context: CollectorContext, recording: Recording) -> None:
     context.progress("oneDNN primitives", 0, 1)
     context.stage.put_back()
     with onednn.PrimitiveCollector() as primitives:
-        _record_again(context.stage, recording, _PrimitiveMarker(primitives))
+        _record_again(context.stage, recording, primitives)
     if primitives.reason is not None:
         raise CannotMeasure(primitives.reason)
     context.findings.kernels = tuple(primitives.kernels())
-
-
-class _PrimitiveMarker:
-    """Tells oneDNN's list which op runs."""
-
-    def __init__(self, primitives: onednn.PrimitiveCollector) -> None:
-        self._primitives = primitives
-
-    def before(self, index: int) -> None:
-        self._primitives.mark(index)
-
-    def after(self, index: int) -> None:
-        self._primitives.mark(None)
 
 
 def _flops(context: CollectorContext, recording: Recording) -> None:
@@ -169,9 +147,9 @@ def _flops(context: CollectorContext, recording: Recording) -> None:
         stage.put_back()
         arguments = stage.fresh_arguments()
         with perf_events.FlopCounters([quantity]) as counters:
-            before = counters.read().get(quantity)
+            before = _read(counters, quantity)
             stage.run(arguments)
-            after = counters.read().get(quantity)
+            after = _read(counters, quantity)
             scaled = ", scaled: it took turns with others" if counters.multiplexed else ""
             origin = f"perf events: {counters.origins.get(quantity, 'floating-point instructions')}{scaled}"
         if before is None or after is None:
@@ -179,23 +157,11 @@ def _flops(context: CollectorContext, recording: Recording) -> None:
         findings.step[quantity] = Value(after - before, origin)
         stage.put_back()
         with perf_events.FlopCounters([quantity]) as counters:
-            observer = _OpFlopReader(counters, quantity)
-            _record_again(stage, recording, observer)
-        for index, count in observer.flops.items():
+            reader = _OpDifferences(partial(_read, counters, quantity))
+            _record_again(stage, recording, reader)
+        for index, count in reader.by_op.items():
             findings.add(index, {quantity: Value(count, origin)})
 
 
-class _OpFlopReader:
-    def __init__(self, counters: Any, quantity: str) -> None:
-        self.flops: dict[int, int] = {}
-        self._counters = counters
-        self._quantity = quantity
-        self._before: int | None = None
-
-    def before(self, index: int) -> None:
-        self._before = self._counters.read().get(self._quantity)
-
-    def after(self, index: int) -> None:
-        now = self._counters.read().get(self._quantity)
-        if now is not None and self._before is not None:
-            self.flops[index] = now - self._before
+def _read(counters: perf_events.PerfCounters, quantity: str) -> int | None:
+    return counters.read().get(quantity)

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -55,8 +56,11 @@ class CpuMemoryHistory:
     """What the moments of a step add up to."""
 
     before_bytes: int
+    """In CPU tensors of the process when the step began."""
     peak_bytes: int
+    """Most bytes in CPU tensors at one time during the step."""
     ops: dict[int, OpAllocations]
+    """By index."""
 
 
 @dataclass(slots=True)
@@ -154,22 +158,9 @@ class CpuAllocations:
     def after(self, index: int) -> None:
         self._marker.after(index)
 
-    def per_op(self) -> dict[int, OpAllocations]:
-        """By index, once the step is over."""
-        return self._known.ops
-
     @property
-    def allocated_before_bytes(self) -> int:
-        """In CPU tensors of the process when the step began."""
-        return self._known.before_bytes
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """Most bytes in CPU tensors at one time during the step."""
-        return self._known.peak_bytes
-
-    @property
-    def _known(self) -> CpuMemoryHistory:
+    def history(self) -> CpuMemoryHistory:
+        """Of the step, once it is over."""
         if self._history is None:
             raise RuntimeError("CpuAllocations has nothing to tell before it was entered and left")
         return self._history
@@ -181,21 +172,16 @@ class CpuAllocations:
             address = storage.data_ptr()
             if address and address not in blocks:
                 blocks[address] = storage.nbytes()
-                self._watched.append(weakref.ref(storage, _ReleaseNote(address)))
+                self._watched.append(weakref.ref(storage, partial(_note_release, address)))
         return blocks
 
 
-class _ReleaseNote:
+def _note_release(address: int, _: object) -> None:
     """Tells the profiler that a block it does not know was freed."""
+    from torch._C._profiler import _RecordFunctionFast
 
-    def __init__(self, address: int) -> None:
-        self._address = address
-
-    def __call__(self, _: object) -> None:
-        from torch._C._profiler import _RecordFunctionFast
-
-        with _RecordFunctionFast(f"{_FREED}{self._address}"):
-            pass
+    with _RecordFunctionFast(f"{_FREED}{address}"):
+        pass
 
 
 def _cpu_storages() -> Iterator[torch.UntypedStorage]:

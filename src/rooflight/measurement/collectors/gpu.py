@@ -7,6 +7,7 @@ counters, which serialise everything, last.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -15,13 +16,13 @@ import torch
 from rooflight.ledger import Kernel, Op, Value
 from rooflight.measurement import timeline
 from rooflight.measurement.collectors import gpu_memory
-from rooflight.measurement.collectors.plain_step import CollectorContext, only_ops, wall_time
+from rooflight.measurement.collectors.plain_step import CollectorContext, record_ops, wall_time
 from rooflight.measurement.cupti.op_counters import OpCounters, StepCounterPlan, check_repeated
 from rooflight.measurement.execution.eager import EagerStep
 from rooflight.measurement.findings import Findings
 from rooflight.measurement.profiler_trace import RangeMarker, StepTrace, profiled
 from rooflight.measurement.ranks import refuse_collectives
-from rooflight.trace.stage import Recording, Stage, WatchedAnotherWay
+from rooflight.trace.stage import Recording, Stage
 
 
 def collect(context: CollectorContext) -> None:
@@ -35,13 +36,9 @@ def collect(context: CollectorContext) -> None:
         findings.notes += notes
     with findings.collecting("time"):
         wall_time(context)
-    with findings.collecting("memory of every op"):
-        findings.recording = _record(context)
-    with findings.collecting("ops"):
-        findings.recording = findings.recording or only_ops(stage)
-    recording = findings.recording
+    recording = record_ops(context, _with_memory)
     if recording is None:
-        return  # whoever makes the ledger says why, if it still fails
+        return
     with findings.collecting("kernels"):
         _kernels(context, recording)
     if context.options.counters in ("auto", "cupti"):
@@ -50,19 +47,10 @@ def collect(context: CollectorContext) -> None:
             _counters(context, recording)
 
 
-def _record(context: CollectorContext) -> Recording:
-    """The ops of the step. Where it runs eagerly, the allocator is asked around each."""
-    stage, findings = context.stage, context.findings
-    context.progress("memory of every op", 1, 2)
-    stage.put_back()
-    if not context.execution.eager:
-        return stage.record()
-    observer = gpu_memory.OpMemoryObserver()
-    try:
-        recording = stage.record(observer)
-    except WatchedAnotherWay:
-        observer = gpu_memory.OpMemoryObserver()
-        recording = stage.record(observer)
+def _with_memory(context: CollectorContext) -> Recording:
+    """The ops of the step, with the allocator asked around each."""
+    findings, observer = context.findings, gpu_memory.OpMemoryObserver()
+    recording = context.stage.record(observer)
     for index, quantities in observer.quantities.items():
         if recording.ops[index].kind != "host":
             findings.add(index, quantities)
@@ -95,11 +83,7 @@ def _kernels(context: CollectorContext, recording: Recording) -> None:
         findings.notes += execution.attribution_notes(kernels)
     for index, value in timeline.per_op_time(kernels).items():
         findings.add(index, {"kernel_time_s": value})
-    launched: dict[int, int] = {}
-    for kernel in kernels:
-        if len(kernel.ops) == 1:
-            launched[kernel.ops[0]] = launched.get(kernel.ops[0], 0) + 1
-    for index, count in launched.items():
+    for index, count in Counter(kernel.ops[0] for kernel in kernels if len(kernel.ops) == 1).items():
         findings.add(index, {"kernels": Value(count, "kineto: launches")})
     if times.outside_ops_s.value and execution.eager:
         findings.notes.append(
@@ -142,13 +126,13 @@ def _counters(context: CollectorContext, recording: Recording) -> None:
     counting = OpCounters(context.stage, recording.ops, options, context.progress)
     if counting.cold_cache.filler is None:
         findings.notes.append("no memory is left to empty the L2 cache with: what lay in it before is in the bytes too")
-    plan, whole = counting.whole_step()
-    findings.step.update(whole)
+    plan, of_the_step = counting.whole_step()
+    findings.step.update(of_the_step)
     parts = [f"{counting.passes} for the whole step"]
     if execution.uses_graphs:
         _cuda_cores_of_the_eager_step(counting, execution, findings)
     if execution.eager:
-        busy = {index for index, known in findings.ops.items() if "kernels" in known}
+        busy = {index for index, row in findings.ops.items() if "kernels" in row}
         wanted = busy or {op.index for op in recording.ops if op.kind == "compute"}
         before = counting.passes
         for index, quantities in counting.per_op(plan, recording.ops, wanted):
@@ -173,8 +157,8 @@ def _cuda_cores_of_the_eager_step(counting: OpCounters, execution: EagerStep, fi
     with execution.eagerly() as same_kernels:
         if same_kernels:
             findings.step.update(counting.cuda_cores("the same kernels, run outside the graph"))
-    known = "counted by running the same kernels outside the graph" if same_kernels else "unknown"
-    findings.notes.append(f"inside a CUDA graph the FLOPs of CUDA cores cannot be counted; they are {known}")
+    how = "counted by running the same kernels outside the graph" if same_kernels else "unknown"
+    findings.notes.append(f"inside a CUDA graph the FLOPs of CUDA cores cannot be counted; they are {how}")
 
 
 def _kernel_counters(counting: OpCounters, plan: StepCounterPlan, findings: Findings) -> None:

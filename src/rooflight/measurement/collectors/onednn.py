@@ -14,9 +14,8 @@ import re
 import secrets
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from rooflight.errors import CannotMeasure
@@ -27,14 +26,6 @@ _EXEC_FIELDS = 9
 """engine, primitive, implementation, prop_kind, memory descriptors, attributes, auxiliary, problem, time (oneDNN's
 own `template:` line names them)."""
 _TYPE = re.compile(r"(?P<what>[a-z_]+?)[:_](?P<type>undef|boolean|e8m0|[a-z]+\d+(?:_e\d+m\d+)?)(?::|$)")
-
-
-@dataclass(frozen=True)
-class RedirectedOutput:
-    """What a redirected standard output held: primitives, and the bytes that others printed."""
-
-    kernels: tuple[Kernel, ...]
-    others: bytes
 
 
 def split(output: bytes, mark: bytes) -> tuple[list[tuple[int | None, str]], bytes]:
@@ -54,11 +45,9 @@ def split(output: bytes, mark: bytes) -> tuple[list[tuple[int | None, str]], byt
     return lines, b"".join((*others, output[end:]))
 
 
-def parse(output: bytes, mark: bytes) -> RedirectedOutput:
-    """Read what `PrimitiveCollector` collected; lines on anything but the execution of a primitive are passed over."""
-    lines, others = split(output, mark)
-    kernels = [kernel for op, line in lines if (kernel := parse_line(line, op)) is not None]
-    return RedirectedOutput(tuple(kernels), others)
+def kernels_of(lines: Iterable[tuple[int | None, str]]) -> tuple[Kernel, ...]:
+    """Lines on anything but the execution of a primitive are passed over."""
+    return tuple(kernel for op, line in lines if (kernel := parse_line(line, op)) is not None)
 
 
 def parse_line(line: str, op: int | None) -> Kernel | None:
@@ -95,17 +84,17 @@ def _number(text: str) -> float | None:
 def _types(memory: str) -> str:
     """The type that goes in, and the one that comes out where it is another: `f32`, `f32>bf16`."""
     types = [(match["what"], match["type"]) for part in memory.split() if (match := _TYPE.match(part))]
-    known = [(what, kind) for what, kind in types if kind != "undef"]
-    if not known:
+    defined = [(what, kind) for what, kind in types if kind != "undef"]
+    if not defined:
         return ""
-    first, last = known[0][1], dict(known).get("dst", known[0][1])
+    first, last = defined[0][1], dict(defined).get("dst", defined[0][1])
     return first if first == last else f"{first}>{last}"
 
 
 class PrimitiveCollector:
     """Collects the primitives run while it is entered; `reason` says why there are none to be had, or is `None`.
 
-    What the step prints appears when it is left, not before.
+    What the step prints appears when it is left, not before. Whoever runs the ops calls `before` and `after`.
     """
 
     def __init__(self) -> None:
@@ -150,7 +139,7 @@ class PrimitiveCollector:
             return "torch's oneDNN was built without verbose output: use an official build of torch"
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._active = False
         self._undo.close()
 
@@ -163,6 +152,12 @@ class PrimitiveCollector:
             self._libc.fflush(None)
         os.write(_STDOUT, self._mark + b"," + (b"" if index is None else str(index).encode()) + b"\n")
 
+    def before(self, index: int) -> None:
+        self.mark(index)
+
+    def after(self, index: int) -> None:
+        self.mark(None)
+
     def kernels(self) -> list[Kernel]:
         """One for every primitive, in the order in which they ran; empty where `reason` is given."""
         return list(self._kernels)
@@ -170,11 +165,10 @@ class PrimitiveCollector:
     def _take(self, file: Any) -> None:
         """Read the file once standard output is the real one again, and pass on what is not ours."""
         file.seek(0)
-        output = file.read()
-        others = split(output, self._mark)[1]
+        lines, others = split(file.read(), self._mark)
         if self.reason is None:
             try:
-                self._kernels = parse(output, self._mark).kernels
+                self._kernels = kernels_of(lines)
             except CannotMeasure as error:
                 self.reason = str(error)
         while others:

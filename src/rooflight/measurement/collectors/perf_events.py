@@ -16,10 +16,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from types import TracebackType
 
 from rooflight.errors import CannotMeasure
-from rooflight.machine import Machine, cpu_list
+from rooflight.machine import Machine, cpu_list, entry_of
 
 
 @dataclass(frozen=True)
@@ -106,14 +105,9 @@ _TURNS_S = 0.1
 def parse_cpuinfo(text: str) -> CpuModel:
     """The CPU that /proc/cpuinfo tells of; what it does not say is empty or 0."""
     first = text.split("\n\n", 1)[0]
-    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
-
-    def number(name: str) -> int:
-        return int(fields[name]) if fields.get(name, "").isdecimal() else 0
-
-    return CpuModel(
-        fields.get("vendor_id", ""), number("cpu family"), number("model"), frozenset(fields.get("flags", "").split())
-    )
+    vendor, family, model, flags = (entry_of(first, key) or "" for key in ("vendor_id", "cpu family", "model", "flags"))
+    numbers = [int(number) if number.isdecimal() else 0 for number in (family, model)]
+    return CpuModel(vendor, numbers[0], numbers[1], frozenset(flags.split()))
 
 
 def events_of(cpu: CpuModel) -> tuple[PerfEvent, ...]:
@@ -206,7 +200,7 @@ class PerfCounters:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def _open_for(self, thread: int) -> list[int]:

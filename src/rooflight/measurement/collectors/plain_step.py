@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rooflight.measurement.execution.eager import EagerStep
 from rooflight.measurement.findings import Findings, Progress, median
 from rooflight.measurement.options import MeasureOptions
-from rooflight.trace.stage import Recording, Stage
+from rooflight.trace.stage import Recording, Stage, WatchedAnotherWay
 
 _WARM_UP = 3
 
@@ -60,7 +61,24 @@ def wall_time(context: CollectorContext) -> None:
             context.findings.step["wall_time_s"] = median(times, origin)
 
 
-def only_ops(stage: Stage) -> Recording:
-    """The ops by themselves, where nothing could be said of their memory."""
-    stage.put_back()
-    return stage.record()
+def record_ops(context: CollectorContext, with_memory: Callable[[CollectorContext], Recording]) -> Recording | None:
+    """The ops of the step: those that run eagerly with their memory, if that can be; `None` where they cannot be had.
+
+    Whoever makes the ledger says why, if it still fails.
+    """
+    stage, findings = context.stage, context.findings
+    with findings.collecting("memory of every op"):
+        context.progress("memory of every op", 1, 2)
+        stage.put_back()
+        if not context.execution.eager:
+            findings.recording = stage.record()
+        else:
+            try:
+                findings.recording = with_memory(context)
+            except WatchedAnotherWay:
+                findings.recording = with_memory(context)
+    with findings.collecting("ops"):
+        if findings.recording is None:
+            stage.put_back()
+            findings.recording = stage.record()
+    return findings.recording

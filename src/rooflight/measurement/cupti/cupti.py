@@ -9,9 +9,7 @@ from __future__ import annotations
 import ctypes as C
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self
 
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.measurement.cupti import structs
@@ -19,9 +17,6 @@ from rooflight.measurement.cupti.library import CuptiPaths, find_library, has_dr
 
 Strings = C.Array[C.c_char_p]
 Image = C.Array[C.c_uint8]
-MetricKind = Literal["counter", "ratio", "throughput"]
-METRIC_KINDS: tuple[MetricKind, ...] = ("counter", "ratio", "throughput")
-_AnyParams = TypeVar("_AnyParams", bound=structs.Params)
 
 _DOCTOR = "`rooflight doctor` says more"
 _BUSY = (
@@ -60,6 +55,8 @@ REMEDIES: dict[int, str] = {
 }
 """What each known answer of CUPTI means to the user, by its code."""
 NO_DRIVER = "no NVIDIA driver was found (libcuda.so.1): install it, or start the container with --gpus all"
+_COUNTER = 0
+"""The kind of metric; the others are ratios and throughputs."""
 _SINCE_12_6 = "cuptiRangeProfilerEnable"
 _SINCE_13_2 = "cuptiProfilerHostGetSinglePassSets"
 _NOT_INITIALISED = "CUDA is not running in this process, or its driver is too old: check `nvidia-smi`"
@@ -115,7 +112,7 @@ class Cupti:
                 "(`pip install nvidia-cuda-cupti`)"
             ) from None
 
-    def new(self, kind: type[_AnyParams], **fields: Any) -> _AnyParams:
+    def new(self, kind: type[structs.Params], **fields: Any) -> structs.Params:
         """A struct of that kind, with the size this version knows and the fields given."""
         params = kind()
         params.structSize = kind.size(self.version)
@@ -123,7 +120,7 @@ class Cupti:
             setattr(params, name, value)
         return params
 
-    def call(self, kind: type[_AnyParams], **fields: Any) -> _AnyParams:
+    def call(self, kind: type[structs.Params], **fields: Any) -> structs.Params:
         """Make the call that takes such a struct; what it fills in is in the struct returned."""
         params = self.new(kind, **fields)
         self.check(kind.call, self.function(kind.call)(C.byref(params)))
@@ -133,8 +130,8 @@ class Cupti:
         if code:
             text = C.c_char_p()
             self.function("cuptiGetResultString")(code, C.byref(text))
-            known = text.value is not None and text.value != b"<unknown>"
-            raise CuptiError(call, code, _text(text.value) if known else f"code {code}")
+            is_named = text.value is not None and text.value != b"<unknown>"
+            raise CuptiError(call, code, _text(text.value) if is_named else f"code {code}")
 
 
 @functools.cache
@@ -168,15 +165,6 @@ def supported_chips() -> tuple[str, ...]:
     return _listed(params.ppChipNames, params.numChips)
 
 
-@dataclass(frozen=True)
-class MetricProperties:
-    description: str
-    unit: str
-    """What is counted: `byte`, `inst`, ..."""
-    hardware: str
-    kind: MetricKind
-
-
 class Host:
     """CUPTI's tables for one chip, and the evaluator of what was counted. A context manager; needs no GPU.
 
@@ -189,7 +177,7 @@ class Host:
         # Kept: the library reads it as long as the object lives.
         self._availability = availability
         try:
-            made = self._cupti.call(
+            initialised = self._cupti.call(
                 structs.HostInitialize,
                 profilerType=0,  # the range profiler
                 pChipName=self.chip.encode(),
@@ -198,14 +186,12 @@ class Host:
         except CuptiError as error:
             # CUPTI 12 has no word of its own for a chip it does not know.
             raise CuptiError(error.call, 46 if error.code == 1 else error.code, error.result) from None
-        self._object = made.pHostObject
+        self._object = initialised.pHostObject
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -213,23 +199,13 @@ class Host:
             held, self._object = self._object, None
             self._cupti.call(structs.HostDeinitialize, pHostObject=held)
 
-    def base_metrics(self, kind: MetricKind = "counter") -> tuple[str, ...]:
-        """Names without their roll-up: `dram__bytes_read`, of which `.sum` and others can be asked."""
-        params = self._cupti.call(
-            structs.HostGetBaseMetrics, pHostObject=self._object, metricType=METRIC_KINDS.index(kind)
-        )
-        return _listed(params.ppMetricNames, params.numMetrics)
+    def _call(self, kind: type[structs.Params], **fields: Any) -> structs.Params:
+        return self._cupti.call(kind, pHostObject=self._object, **fields)
 
-    def properties(self, metric: str) -> MetricProperties:
-        params = self._cupti.call(
-            structs.HostGetMetricProperties, pHostObject=self._object, pMetricName=metric.encode()
-        )
-        return MetricProperties(
-            description=_text(params.pDescription),
-            unit=_text(params.pDimUnit),
-            hardware=_text(params.pHwUnit),
-            kind=METRIC_KINDS[params.metricType],
-        )
+    def base_metrics(self) -> tuple[str, ...]:
+        """Counters without their roll-up: `dram__bytes_read`, of which `.sum` and others can be asked."""
+        params = self._call(structs.HostGetBaseMetrics, metricType=_COUNTER)
+        return _listed(params.ppMetricNames, params.numMetrics)
 
     def is_known(self, metric: str) -> bool:
         """Can this metric, with its roll-up, be asked of the chip?"""
@@ -248,24 +224,14 @@ class Host:
     def config_image(self, metrics: Sequence[str]) -> Image:
         """Add the metrics to this object's plan and give the plan, as the profiler takes it."""
         try:
-            self._cupti.call(
-                structs.HostConfigAddMetrics,
-                pHostObject=self._object,
-                ppMetricNames=strings(metrics),
-                numMetrics=len(metrics),
-            )
+            self._call(structs.HostConfigAddMetrics, ppMetricNames=strings(metrics), numMetrics=len(metrics))
         except CuptiError as error:
             if error.code not in (1, 17):
                 raise
             raise BadInput(self._which_unknown(metrics)) from error
-        size = self._cupti.call(structs.HostGetConfigImageSize, pHostObject=self._object).configImageSize
+        size = self._call(structs.HostGetConfigImageSize).configImageSize
         image: Image = (C.c_uint8 * size)()
-        self._cupti.call(
-            structs.HostGetConfigImage,
-            pHostObject=self._object,
-            configImageSize=size,
-            pConfigImage=C.cast(image, C.c_void_p),
-        )
+        self._call(structs.HostGetConfigImage, configImageSize=size, pConfigImage=C.cast(image, C.c_void_p))
         return image
 
     def passes_of(self, image: Image) -> int:
@@ -277,9 +243,8 @@ class Host:
     def evaluate(self, image: Image, index: int, *, names: Strings) -> list[float]:
         """The values of the metrics in one range of a counter image."""
         values = (C.c_double * len(names))()
-        self._cupti.call(
+        self._call(
             structs.HostEvaluate,
-            pHostObject=self._object,
             pCounterDataImage=C.cast(image, C.c_void_p),
             counterDataImageSize=len(image),
             rangeIndex=index,

@@ -14,7 +14,6 @@ from rooflight.measurement.cupti.library import has_driver
 
 @dataclass(frozen=True)
 class CountedGpu:
-    index: int
     context: int
     """Handle of its primary context, the one torch works in."""
     chip: str
@@ -86,7 +85,7 @@ def device(index: int = 0) -> CountedGpu:
         counterAvailabilityImageSize=size,
         pCounterAvailabilityImage=C.cast(image, C.c_void_p),
     )
-    return CountedGpu(index=index, context=context, chip=chip, availability=image)
+    return CountedGpu(context=context, chip=chip, availability=image)
 
 
 _WHY_UNSUPPORTED = {

@@ -41,7 +41,6 @@ Counts = dict[str, float]
 class StepCounterPlan:
     """Which counters are asked for, after the whole step has shown which are at work."""
 
-    chip: str
     counters: tuple[Counter, ...]
     extra: tuple[str, ...]
     idle: Mapping[str, Value]
@@ -90,9 +89,9 @@ class OpCounters:
         names = [*(counter.metric for counter in everything), *self._options.metrics]
         counts = self._count(names, self._step_in_a_range, 1, "counters: whole step")["step"]
         in_use = counter_tables.tensor_counters_in_use(self.chip, {**scouted, **counts})
-        kept = tuple(counter for counter in everything if counter not in tensor or counter in in_use)
+        chosen = tuple(counter for counter in everything if counter not in tensor or counter in in_use)
         idle = counter_tables.idle_quantities(self.chip, in_use, source=_SOURCE, scouted=scouted)
-        plan = StepCounterPlan(self.chip, kept, self._options.metrics, idle, self._types)
+        plan = StepCounterPlan(chosen, self._options.metrics, idle, self._types)
         if not self._options.spread:
             return plan, plan.quantities(counts)
         again = self._count(plan.metrics, self._steps_in_ranges, _AGAIN, "counters: whole step again")
@@ -120,8 +119,8 @@ class OpCounters:
         with RangeProfiler(plan.metrics, max_ranges=kernels + 16, per_kernel=True, device=on) as profiler:
             self._passes(profiler, lambda _, arguments: self._stage.run(arguments), f"counters: {kernels:,} kernels")
             ranges = sorted(profiler.results(), key=lambda counted: int(counted.name))
-        own = self.cold_cache.kernels if self.cold_cache.filler is not None else 0
-        return [plan.quantities(counted.values) for counted in ranges[own:]]
+        of_the_cache = self.cold_cache.kernels if self.cold_cache.filler is not None else 0
+        return [plan.quantities(counted.values) for counted in ranges[of_the_cache:]]
 
     def cuda_cores(self, where: str) -> dict[str, Value]:
         """Only the CUDA cores, over the whole step; `where` says how it was run."""
@@ -205,11 +204,11 @@ class ColdCache:
 
 def _with_spread(repeats: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     """The median of each quantity that all repeats know, with its least and greatest."""
-    medians = {}
-    for name in repeats[0]:
-        if all(name in repeat for repeat in repeats):
-            medians[name] = median([repeat[name].value for repeat in repeats], repeats[0][name].origin)
-    return medians
+    return {
+        name: median([repeat[name].value for repeat in repeats], first.origin)
+        for name, first in repeats[0].items()
+        if all(name in repeat for repeat in repeats)
+    }
 
 
 def tensor_types(ops: Sequence[Op]) -> frozenset[str]:

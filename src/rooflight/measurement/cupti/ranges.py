@@ -21,8 +21,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rooflight.errors import CannotMeasure
 from rooflight.hardware.counter_tables import byte_counters
@@ -52,28 +51,32 @@ class _RangeSession:
         self._configured = False
 
     def join(self) -> int:
-        if self.handle is None:
-            self.handle = cupti.load().call(structs.Enable, ctx=self.context).pRangeProfilerObject
-            assert self.handle is not None
+        handle = self._enabled()
         self.users += 1
-        return self.handle
+        return handle
 
     def for_a_configuration(self) -> int:
         """A profiler that was never configured: a second configuration of the same one loses passes (run, CUDA 13)."""
-        assert self.handle is not None
         if self._configured:
-            held, self.handle = self.handle, None
-            cupti.load().call(structs.Disable, pRangeProfilerObject=held)
-            self.handle = cupti.load().call(structs.Enable, ctx=self.context).pRangeProfilerObject
-            assert self.handle is not None
+            self._disable()
         self._configured = True
-        return self.handle
+        return self._enabled()
 
     def leave(self) -> None:
         self.users -= 1
         if not self.users and self.handle is not None:
-            held, self.handle, self.owner, self._configured = self.handle, None, None, False
-            cupti.load().call(structs.Disable, pRangeProfilerObject=held)
+            self.owner, self._configured = None, False
+            self._disable()
+
+    def _enabled(self) -> int:
+        if self.handle is None:
+            self.handle = cupti.load().call(structs.Enable, ctx=self.context).pRangeProfilerObject
+        assert self.handle is not None
+        return self.handle
+
+    def _disable(self) -> None:
+        held, self.handle = self.handle, None
+        cupti.load().call(structs.Disable, pRangeProfilerObject=held)
 
 
 @functools.cache
@@ -130,9 +133,7 @@ class RangeProfiler:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _prepare(self) -> None:
@@ -145,9 +146,8 @@ class RangeProfiler:
         session = _session(on.context)
         self._handle = session.join()
         self._session = session
-        size = self._library.call(
+        size = self._call(
             structs.GetCounterDataSize,
-            pRangeProfilerObject=self._handle,
             pMetricNames=self._names,
             numMetrics=len(self.metrics),
             maxNumOfRanges=self.max_ranges,
@@ -162,10 +162,12 @@ class RangeProfiler:
         self._push_call = self._library.function(structs.PushRange.call)
         self._pop_call = self._library.function(structs.PopRange.call)
 
+    def _call(self, kind: type[structs.Params], **fields: Any) -> structs.Params:
+        return self._library.call(kind, pRangeProfilerObject=self._handle, **fields)
+
     def _empty_image(self) -> None:
-        self._library.call(
+        self._call(
             structs.CounterDataImageInitialize,
-            pRangeProfilerObject=self._handle,
             counterDataSize=len(self._image),
             pCounterData=C.cast(self._image, C.c_void_p),
         )
@@ -203,7 +205,7 @@ class RangeProfiler:
             session.owner = self
         if self._interleaved:
             self._image_before = bytes(self._image)
-        self._library.call(structs.Start, pRangeProfilerObject=self._handle)
+        self._call(structs.Start)
         self._running = True
 
     def _configure(self) -> None:
@@ -212,9 +214,8 @@ class RangeProfiler:
         assert self._session is not None
         self._handle = self._session.for_a_configuration()
         self._push.pRangeProfilerObject = self._pop.pRangeProfilerObject = self._handle
-        self._library.call(
+        self._call(
             structs.SetConfig,
-            pRangeProfilerObject=self._handle,
             configSize=len(self._config),
             pConfig=C.cast(self._config, C.c_void_p),
             counterDataImageSize=len(self._image),
@@ -246,7 +247,7 @@ class RangeProfiler:
     def stop(self) -> bool:
         """End the pass, when the GPU is done with it; true when it was the last one."""
         gpu.synchronize(self._context)
-        stopped = self._library.call(structs.Stop, pRangeProfilerObject=self._handle)
+        stopped = self._call(structs.Stop)
         self._running = False
         self._next_pass, self._next_level = stopped.passIndex, stopped.targetNestingLevel
         self._complete = bool(stopped.isAllPassSubmitted)
@@ -282,7 +283,7 @@ class RangeProfiler:
             self._running = False
             self._try(structs.Stop)
 
-    def _try(self, kind: type[structs.Stop | structs.DecodeData]) -> None:
+    def _try(self, kind: type[structs.Params]) -> None:
         params = self._library.new(kind, pRangeProfilerObject=self._handle)
         self._library.function(kind.call)(C.byref(params))
 
@@ -290,7 +291,7 @@ class RangeProfiler:
 
     def _decode(self) -> None:
         if not self._decoded:
-            decoded = self._library.call(structs.DecodeData, pRangeProfilerObject=self._handle)
+            decoded = self._call(structs.DecodeData)
             self._dropped += decoded.numOfRangeDropped
             self._decoded = True
 
@@ -305,17 +306,14 @@ class RangeProfiler:
                 "the step ran more ops or kernels than when they were counted"
             )
         assert self._host is not None
-        place = {
-            "pCounterDataImage": C.cast(self._image, C.c_void_p),
-            "counterDataImageSize": len(self._image),
-        }
+        place = {"pCounterDataImage": C.cast(self._image, C.c_void_p), "counterDataImageSize": len(self._image)}
         count = self._library.call(structs.GetCounterDataInfo, **place).numTotalRanges
         counted = []
         for index in range(count):
             info = self._library.call(structs.GetRangeInfo, **place, rangeIndex=index, rangeDelimiter=b"/")
             values = self._host.evaluate(self._image, index, names=self._names)
-            known = {name: value for name, value in zip(self.metrics, values, strict=True) if not math.isnan(value)}
-            counted.append(CountedRange(name=info.rangeName.decode(), values=known))
+            evaluated = {name: value for name, value in zip(self.metrics, values, strict=True) if not math.isnan(value)}
+            counted.append(CountedRange(name=info.rangeName.decode(), values=evaluated))
         return counted
 
 

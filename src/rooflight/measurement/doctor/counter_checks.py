@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rooflight.errors import CannotMeasure
 from rooflight.measurement.doctor.host_checks import grant
-from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, numbers, ok, told
+from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, numbers, ok, refused
 
 _TOOL_LIMIT_S = 5
 # Their names as the kernel cuts them, after 15 letters.
@@ -23,8 +23,6 @@ _NOT_ON_PATH = {
 
 def _permission(subject: Subject) -> CheckOutcome | None:
     machine = subject.machine
-    if not subject.has_gpu():
-        return None
     allowed = machine.may_read_counters()
     if allowed is None:
         return None  # the driver does not tell here: the probe will
@@ -43,8 +41,6 @@ def _permission(subject: Subject) -> CheckOutcome | None:
 
 
 def _library(subject: Subject) -> CheckOutcome | None:
-    if not subject.has_gpu():
-        return None
     built = numbers(subject.torch().cuda or "")
     package = _cupti_package(built)
     path = subject.cupti()
@@ -82,8 +78,6 @@ def _short(folder: Path) -> str:
 
 def _holders(subject: Subject) -> CheckOutcome | None:
     """Only one may program the counters at a time. From inside a container those outside are not seen."""
-    if not subject.has_gpu():
-        return None
     machine = subject.machine
     running = {name: pid for pid, name in machine.processes().items()}
     for name, pid in running.items():
@@ -107,8 +101,6 @@ def _holders(subject: Subject) -> CheckOutcome | None:
 
 
 def _virtual(subject: Subject) -> CheckOutcome | None:
-    if not subject.has_gpu():
-        return None
     machine = subject.machine
     if machine.wsl():
         return limited(
@@ -130,12 +122,12 @@ def _virtual(subject: Subject) -> CheckOutcome | None:
 
 def _probe(subject: Subject) -> CheckOutcome | None:
     """The only sure answer: open the counters and close them again."""
-    if not subject.has_gpu() or not subject.torch().devices or subject.cupti() is None:
+    if not subject.torch().devices or subject.cupti() is None:
         return None
     try:
         return ok(f"opened and closed again ({subject.probe_counters()})")
     except CannotMeasure as error:
-        outcome = told(str(error))
+        outcome = refused(str(error))
     # The permission's own check has told what to do, and knows this machine better.
     return no(outcome.detail) if subject.machine.may_read_counters() is False else outcome
 
@@ -183,11 +175,11 @@ def _version(path: Path) -> str | None:
 
 
 COUNTERS = (
-    DoctorCheck("permission", "counters' permission", _permission),
-    DoctorCheck("cupti", "CUPTI library", _library),
-    DoctorCheck("holders", "other profilers", _holders),
-    DoctorCheck("virtual", "virtual machine", _virtual),
-    DoctorCheck("counters", "counters", _probe),
+    DoctorCheck("permission", "counters' permission", _permission, needs_gpu=True),
+    DoctorCheck("cupti", "CUPTI library", _library, needs_gpu=True),
+    DoctorCheck("holders", "other profilers", _holders, needs_gpu=True),
+    DoctorCheck("virtual", "virtual machine", _virtual, needs_gpu=True),
+    DoctorCheck("counters", "counters", _probe, needs_gpu=True),
     DoctorCheck("ncu", "ncu", _ncu),
     DoctorCheck("nsys", "nsys", _nsys),
 )

@@ -38,12 +38,8 @@ def _gpu(subject: Subject) -> CheckOutcome:
             "sudo modprobe nvidia",
         )
     if machine.container() in ("docker", "podman", "container"):
-        given = (
-            "docker run --gpus all ..."
-            if machine.container() != "podman"
-            else ("podman run --device nvidia.com/gpu=all ...")
-        )
-        return no("none is given to this container", "start the container with one", given)
+        given = "podman run --device nvidia.com/gpu=all" if machine.container() == "podman" else "docker run --gpus all"
+        return no("none is given to this container", "start the container with one", f"{given} ...")
     if machine.container() == "kubernetes":
         return no("none is given to this pod", "ask for one in the pod's resources.limits: nvidia.com/gpu: 1")
     if machine.container() == "apptainer":
@@ -74,8 +70,6 @@ def _names(subject: Subject) -> str:
 
 
 def _driver(subject: Subject) -> CheckOutcome | None:
-    if not subject.has_gpu():
-        return None
     library, _ = subject.nvml()
     version = (library.driver_version() if library else None) or subject.machine.driver_version()
     serves, built = subject.driver_cuda(), numbers(subject.torch().cuda or "")[:2]
@@ -94,7 +88,7 @@ def _driver(subject: Subject) -> CheckOutcome | None:
 
 def _torch_cuda(subject: Subject) -> CheckOutcome | None:
     torch = subject.torch()
-    if not subject.has_gpu() or not torch.usable or torch.cuda is None:
+    if not torch.usable or torch.cuda is None:
         return None
     if not torch.devices:
         return no(torch.cuda_error or "torch finds no GPU", "see what the driver says", "nvidia-smi")
@@ -127,7 +121,7 @@ def _has_kernels(arches: tuple[str, ...], capability: tuple[int, int]) -> bool:
 
 def _profiler(subject: Subject) -> CheckOutcome | None:
     torch = subject.torch()
-    if not subject.has_gpu() or not torch.devices:
+    if not torch.devices:
         return None
     if torch.records_kernels:
         return ok("records kernels")
@@ -139,8 +133,6 @@ def _profiler(subject: Subject) -> CheckOutcome | None:
 
 
 def _nvml(subject: Subject) -> CheckOutcome | None:
-    if not subject.has_gpu():
-        return None
     library, why = subject.nvml()
     if library is not None:
         return ok("clocks, power, throttling, memory")
@@ -182,10 +174,12 @@ def _others(subject: Subject) -> CheckOutcome | None:
         remedy = "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES", "nvidia-smi"
         if others is not None and others.count:
             names = subject.machine.processes()
-            known = ", ".join(sorted({names[pid] for pid in others.pids if pid in names}))
+            programs = ", ".join(sorted({names[pid] for pid in others.pids if pid in names}))
             memory = "" if others.used_bytes is None else f", with {formatting.bytes_(others.used_bytes)}"
             more = "other processes are" if others.count > 1 else "other process is"
-            return limited(f"{others.count} {more} on {which}{memory}" + (f" ({known})" if known else ""), *remedy)
+            return limited(
+                f"{others.count} {more} on {which}{memory}" + (f" ({programs})" if programs else ""), *remedy
+            )
         if others is not None and not here and used is not None and used > _CONTEXTS_BYTES:
             whose = "its memory" if which == "it" else f"the memory of {which}"
             return limited(f"{formatting.bytes_(used)} of {whose} are in use by somebody who is not listed", *remedy)
@@ -205,8 +199,8 @@ def _clocks(subject: Subject) -> CheckOutcome | None:
     if not gpus or gpus[0].reasons() is None:
         return None
     heat, top = gpus[0].temperature_c(), gpus[0].max_clock_mhz("sm")
-    told = [f"up to {top} MHz" if top else "", f"{heat} °C" if heat is not None else ""]
-    return ok(", ".join(["free", *filter(None, told)]))
+    limits = [f"up to {top} MHz" if top else "", f"{heat} °C" if heat is not None else ""]
+    return ok(", ".join(["free", *filter(None, limits)]))
 
 
 def _number(gpu: nvml.Gpu) -> int:
@@ -215,10 +209,10 @@ def _number(gpu: nvml.Gpu) -> int:
 
 GPU = (
     DoctorCheck("gpu", "NVIDIA GPU", _gpu),
-    DoctorCheck("driver", "driver", _driver),
-    DoctorCheck("torch_cuda", "torch on the GPU", _torch_cuda),
-    DoctorCheck("profiler", "torch's profiler", _profiler),
-    DoctorCheck("nvml", "NVML", _nvml),
+    DoctorCheck("driver", "driver", _driver, needs_gpu=True),
+    DoctorCheck("torch_cuda", "torch on the GPU", _torch_cuda, needs_gpu=True),
+    DoctorCheck("profiler", "torch's profiler", _profiler, needs_gpu=True),
+    DoctorCheck("nvml", "NVML", _nvml, needs_gpu=True),
     DoctorCheck("mig", "MIG", _mig),
     DoctorCheck("compute_mode", "compute mode", _compute_mode),
     DoctorCheck("other_processes", "other processes", _others),

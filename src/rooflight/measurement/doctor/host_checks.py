@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rooflight import formatting
 from rooflight.machine import Machine
-from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, ok, told
+from rooflight.measurement.doctor.subject import CheckOutcome, DoctorCheck, Subject, limited, no, ok, refused
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_TORCH = (2, 8)
@@ -67,13 +67,9 @@ def _processor(subject: Subject) -> CheckOutcome:
         return limited(
             f"{', '.join(parts)}, of which a quota allows {quota:g}: times on the CPU will jump",
             "start the job with whole cores in place of a quota",
-            _whole_cores(machine),
+            "docker run --cpuset-cpus=0-3 ..." if machine.container() in ("docker", "podman", "container") else "",
         )
     return ok(", ".join(parts))
-
-
-def _whole_cores(machine: Machine) -> str:
-    return "docker run --cpuset-cpus=0-3 ..." if machine.container() in ("docker", "podman", "container") else ""
 
 
 def _perf_events(subject: Subject) -> CheckOutcome:
@@ -88,7 +84,7 @@ def _perf_events(subject: Subject) -> CheckOutcome:
         return ok("events can be counted" + (f" (perf_event_paranoid {paranoid})" if paranoid is not None else ""))
     if paranoid is None:
         return no("this kernel has no perf events", "use a kernel with CONFIG_PERF_EVENTS (a sandbox may hide them)")
-    if not has_pmu(machine):
+    if not any(machine.matches(f"/sys/bus/event_source/devices/{name}") for name in _PMUS):
         if machine.virtual():
             return no(
                 "a virtual machine without the processor's counters",
@@ -105,11 +101,7 @@ def _perf_events(subject: Subject) -> CheckOutcome:
         )
     if machine.container() and not _may_observe(machine):
         return no(f"{machine.container()} forbids it ({reason})", *grant(machine, "PERFMON"))
-    return told(reason)
-
-
-def has_pmu(machine: Machine) -> bool:
-    return any(machine.matches(f"/sys/bus/event_source/devices/{name}") for name in _PMUS)
+    return refused(reason)
 
 
 def _may_observe(machine: Machine) -> bool:

@@ -16,7 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -113,23 +113,17 @@ def _torch_devices() -> tuple[tuple[TorchDevice, ...], str]:
     if torch.version.cuda is None and torch.version.hip is None:
         return (), ""
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if not torch.cuda.is_available():
-                if told:
-                    return (), _said(told[-1].message)
+                if caught:
+                    return (), _said(caught[-1].message)
                 torch.cuda.init()
             properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     except Exception as error:
         return (), _said(error)
     return tuple(
-        TorchDevice(
-            gpu.name,
-            (gpu.major, gpu.minor),
-            gpu.total_memory,
-            uuid_of(gpu),
-            pci_bus_id_of(gpu),
-        )
+        TorchDevice(gpu.name, (gpu.major, gpu.minor), gpu.total_memory, uuid_of(gpu), pci_bus_id_of(gpu))
         for gpu in properties
     ), ""
 
@@ -185,11 +179,6 @@ def probe_counters_here() -> str:
     raise CannotMeasure(f"the probe of the counters crashed: {last}")
 
 
-def perf_events_here() -> str | None:
-    """Why no event of the processor can be counted; `None`: it can."""
-    return available()
-
-
 def free_bytes_here() -> int:
     return shutil.disk_usage(tempfile.gettempdir()).free
 
@@ -203,7 +192,7 @@ class Subject:
     nvml: Callable[[], tuple[Nvml | None, str | None]] = nvml_here
     cupti: Callable[[], Path | None] = cupti_here
     probe_counters: Callable[[], str] = probe_counters_here
-    perf_events: Callable[[], str | None] = perf_events_here
+    perf_events: Callable[[], str | None] = available
     free_bytes: Callable[[], int] = free_bytes_here
 
     def has_gpu(self) -> bool:
@@ -220,8 +209,8 @@ class Subject:
         if library is None:
             return ()
         devices = self.torch().devices
-        known = [library.find(uuid=device.uuid, pci_bus_id=device.pci_bus_id) for device in devices]
-        return tuple(gpu for gpu in known if gpu is not None) or library.gpus()
+        gpus = [library.find(uuid=device.uuid, pci_bus_id=device.pci_bus_id) for device in devices]
+        return tuple(gpu for gpu in gpus if gpu is not None) or library.gpus()
 
 
 def _said(error: object) -> str:
@@ -242,26 +231,17 @@ class CheckOutcome:
     """The line to type, where there is one."""
 
 
-def ok(detail: str) -> CheckOutcome:
-    return CheckOutcome("ok", detail)
+ok, limited, no = partial(CheckOutcome, "ok"), partial(CheckOutcome, "limited"), partial(CheckOutcome, "no")
 
 
-def limited(detail: str, remedy: str = "", command: str = "") -> CheckOutcome:
-    return CheckOutcome("limited", detail, remedy, command)
-
-
-def no(detail: str, remedy: str = "", command: str = "") -> CheckOutcome:
-    return CheckOutcome("no", detail, remedy, command)
-
-
-def told(message: str, status: Status = "no") -> CheckOutcome:
+def refused(message: str) -> CheckOutcome:
     """From the one line of an error, which says what is wrong and, after a colon, what to do about it."""
     depth = 0
     for place, letter in enumerate(message):
         depth += {"(": 1, ")": -1}.get(letter, 0)
         if depth == 0 and message.startswith(": ", place):
-            return CheckOutcome(status, message[:place], message[place + 2 :])
-    return CheckOutcome(status, message)
+            return no(message[:place], message[place + 2 :])
+    return no(message)
 
 
 @dataclass(frozen=True)
@@ -270,3 +250,4 @@ class DoctorCheck:
     what: str
     look: Callable[[Subject], CheckOutcome | None]
     """`None`: does not apply to this machine, and is not shown."""
+    needs_gpu: bool = False

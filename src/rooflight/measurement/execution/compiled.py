@@ -64,8 +64,8 @@ class CompiledStep(EagerStep):
         launches = list(plain[0])
         order = sorted(range(len(launches)), key=lambda i: (_called_ns(traces[0], launches[i]), launches[i].start_s))
         contexts = _contexts(traces[0], [launches[i] for i in order])
-        for position, own in zip(order, provenance.walk(contexts, self._provenance, ops), strict=True):
-            launches[position] = replace(launches[position], op=None, ops=own)
+        for position, its_ops in zip(order, provenance.walk(contexts, self._provenance.calls(), ops), strict=True):
+            launches[position] = replace(launches[position], ops=its_ops)
         return launches
 
     def attribution_notes(self, kernels: Sequence[Kernel]) -> list[str]:

@@ -177,11 +177,9 @@ def _names(launches: Launches) -> list[str]:
     return [launch.name for launch in launches if launch.kind == "kernel"]
 
 
-def in_the_order_of(
-    marked: Sequence[timeline.KernelLaunch], run: Sequence[timeline.KernelLaunch]
-) -> list[timeline.KernelLaunch]:
+def in_the_order_of(marked: Launches, run: Launches) -> Launches:
     """The launches of `run` with the ops of those in `marked` that have the same name at the same place."""
-    launches = [replace(launch, op=None) for launch in run]
+    launches = [replace(launch, ops=()) for launch in run]
     names = [launch.name for launch in marked], [launch.name for launch in run]
     if names[0] == names[1]:
         blocks = [(0, 0, len(run))]
@@ -190,12 +188,12 @@ def in_the_order_of(
         blocks = [(block.a, block.b, block.size) for block in matcher.get_matching_blocks()]
     for theirs, ours, size in blocks:
         for offset in range(size):
-            launches[ours + offset] = replace(launches[ours + offset], op=marked[theirs + offset].op)
+            launches[ours + offset] = replace(launches[ours + offset], ops=marked[theirs + offset].ops)
     return launches
 
 
 def attributed_share(kernels: Sequence[Kernel], how: str) -> str:
     total = sum(kernel.time_s or 0.0 for kernel in kernels)
-    known = sum(kernel.time_s or 0.0 for kernel in kernels if kernel.ops)
-    share = known / total if total else 0.0
+    attributed = sum(kernel.time_s or 0.0 for kernel in kernels if kernel.ops)
+    share = attributed / total if total else 0.0
     return f"kernels are attributed to ops {how}: {share:.1%} of their time"

@@ -69,14 +69,14 @@ class CounterPlan:
 
     def _unknown(self) -> str | None:
         """What was counted and still tells nothing."""
-        known = self.quantities()
+        quantities = self.quantities()
         if not any(counter.quantity in DRAM_BYTES for counter in self._bytes):
             return f"DRAM bytes: {self._on.chip} does not count them"
-        if lost := sorted({counter.quantity for counter in self._work or ()} - known.keys()):
+        if lost := sorted({counter.quantity for counter in self._work or ()} - quantities.keys()):
             return f"{', '.join(lost)}: the counters gave no value"
-        if not self._tensor_work_is_known(known):
+        if not self._tensor_work_is_known(quantities):
             return f"FLOPs: {self._on.chip} does not count what its matrix instructions do"
-        if lost := sorted({counter.quantity for counter in self._bytes} - known.keys()):
+        if lost := sorted({counter.quantity for counter in self._bytes} - quantities.keys()):
             return f"{', '.join(lost)}: no more than a range with nothing in it shows"
         return None
 

@@ -170,13 +170,13 @@ def end(execution: RegionExecution, *, failed: bool) -> None:
             execution.region.pieces.running.discard(execution.thread)
             _note(execution, None, failed=failed)
         return
-    told: PlainExecution | None = None
+    result: PlainExecution | None = None
     over = False
     try:
         if failed:
             execution.abandon()
         else:
-            told = execution.finish()
+            result = execution.finish()
         over = True
     except Exception as error:
         _fail(execution, error)
@@ -187,7 +187,7 @@ def end(execution: RegionExecution, *, failed: bool) -> None:
         _leave(execution)
         with execution.home.lock:
             execution.region.pieces.running.discard(execution.thread)
-            _note(execution, told, failed=failed or not over)
+            _note(execution, result, failed=failed or not over)
     if not failed and execution.home.measuring is None and save_in_between():
         for other in tuple(execution.home.firsts):
             other.disturbed = True
@@ -249,7 +249,7 @@ def _leave(execution: RegionExecution) -> None:
             home.firsts.remove(execution)
 
 
-def _note(execution: RegionExecution, told: PlainExecution | None, *, failed: bool) -> None:
+def _note(execution: RegionExecution, result: PlainExecution | None, *, failed: bool) -> None:
     """Keep what the execution told."""
     region, pieces = execution.region, execution.region.pieces
     if failed:
@@ -259,11 +259,11 @@ def _note(execution: RegionExecution, told: PlainExecution | None, *, failed: bo
     if not pieces.done and not pieces.warm_on_gpu and cuda_is_running():
         # What was measured before the GPU was in use is another thing.
         pieces.warm_on_gpu, pieces.first, pieces.plain = True, None, []
-        told = told if execution.on_gpu else None
-    if told is None:
+        result = result if execution.on_gpu else None
+    if result is None:
         return
     if execution.purpose == "first":
-        pieces.first = None if execution.disturbed else told
+        pieces.first = None if execution.disturbed else result
     elif execution.purpose == "plain":
-        pieces.plain.append(told)
+        pieces.plain.append(result)
         pieces.done = region.complete and len(pieces.plain) >= PLAIN_EXECUTIONS

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rooflight.errors import BadInput
@@ -72,9 +71,7 @@ class RegionScope:
         self._entered.append((threading.get_ident(), execution))
         return entered
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         entered = self._entered
         if not entered:
             return  # inside torch.compile

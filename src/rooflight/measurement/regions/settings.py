@@ -44,14 +44,16 @@ def read(environment: Mapping[str, str] = os.environ) -> RegionSettings:
     except BadInput as error:
         here, unplaced = ranks.ALONE, str(error)
     folder, level = environment.get(RUN), environment.get(LEVEL) or "dram"
-    known = level in LEVELS
+    is_level = level in LEVELS
     return RegionSettings(
         folder=Path(folder) if folder else None,
         rank=here.rank,
         world=here.world,
         # DRAM always: the other levels are read beside it.
-        levels=tuple(dict.fromkeys(("dram", cast(Level, level) if known else "dram"))),
-        no_counters=unplaced or _why_not(environment, here.rank) or (None if known else _unknown(LEVEL, level, LEVELS)),
+        levels=tuple(dict.fromkeys(("dram", cast(Level, level) if is_level else "dram"))),
+        no_counters=unplaced
+        or _why_not(environment, here.rank)
+        or (None if is_level else _unknown(LEVEL, level, LEVELS)),
     )
 
 

@@ -233,9 +233,9 @@ def _plain_quantities(pieces: RegionState) -> dict[str, Value]:
 
 def _middle(values: Sequence[int | float | None], origin: str) -> Value | None:
     """The median of what is known, with least and greatest; a count of bytes stays a whole number."""
-    known = [value for value in values if value is not None]
-    if not known:
+    given = [value for value in values if value is not None]
+    if not given:
         return None
-    whole = all(isinstance(value, int) for value in known)
-    value = median_low(known) if whole else median(known)
-    return Value(value, origin) if len(known) == 1 else Value(value, origin, low=min(known), high=max(known))
+    integers = all(isinstance(value, int) for value in given)
+    value = median_low(given) if integers else median(given)
+    return Value(value, origin) if len(given) == 1 else Value(value, origin, low=min(given), high=max(given))

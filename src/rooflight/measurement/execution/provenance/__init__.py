@@ -5,18 +5,8 @@ generated code was made of, and which graphs run (`recording`); `graphs` counts 
 `attribution` lays the launches that a profiler saw beside that list and names the ops.
 """
 
-from rooflight.measurement.execution.provenance.attribution import LaunchContext, attribute, walk
-from rooflight.measurement.execution.provenance.graphs import CompiledCall, Origin, family
-from rooflight.measurement.execution.provenance.nodes import module_path
+from rooflight.measurement.execution.provenance.attribution import LaunchContext, walk
+from rooflight.measurement.execution.provenance.graphs import CompiledCall, Origin
 from rooflight.measurement.execution.provenance.recording import Provenance
 
-__all__ = [
-    "CompiledCall",
-    "LaunchContext",
-    "Origin",
-    "Provenance",
-    "attribute",
-    "family",
-    "module_path",
-    "walk",
-]
+__all__ = ["CompiledCall", "LaunchContext", "Origin", "Provenance", "walk"]

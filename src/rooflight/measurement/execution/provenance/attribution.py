@@ -9,7 +9,6 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rooflight.ledger import Op
 from rooflight.measurement.execution.provenance.graphs import UNKNOWN, CompiledCall, Origin, family
@@ -29,14 +28,12 @@ class LaunchContext:
     graph: str | None = None
 
 
-class RecordedCalls(Protocol):
-    """A `Provenance`, or what was kept of one."""
-
-    def calls(self) -> list[tuple[str, tuple[CompiledCall, ...]]]: ...
-
-
-def walk(launches: Sequence[LaunchContext], provenance: RecordedCalls, ops: Sequence[Op]) -> list[tuple[int, ...]]:
+def walk(
+    launches: Sequence[LaunchContext], runs: Sequence[tuple[str, tuple[CompiledCall, ...]]], ops: Sequence[Op]
+) -> list[tuple[int, ...]]:
     """For each launch of one step, in the order of launching, the indices of its ops; empty where nothing tells.
+
+    `runs` are the calls of every graph that ran, as `Provenance.calls` gives them.
 
     Generated kernels are known by name, library calls by the aten op they were launched in; both must come in the
     order in which the generated code has them. Inside a CUDA graph a library's kernel only has its place between
@@ -45,7 +42,6 @@ def walk(launches: Sequence[LaunchContext], provenance: RecordedCalls, ops: Sequ
     fell back to eager.
     """
     rows = LedgerRows(ops)
-    runs = provenance.calls()
     labelled = any(launch.graph is not None for launch in launches)
     sequences: dict[str | None, list[CompiledCall]] = defaultdict(list)
     for label, calls in runs:
@@ -121,12 +117,12 @@ def _gaps(unknown: Sequence[int], where: dict[int, int], calls: Sequence[Compile
 
     As many launches as calls are one each; else a launch belongs to one of them, and nothing tells which.
     """
-    known = sorted(where)
+    matched = sorted(where)
     gaps: dict[tuple[int, int], list[int]] = defaultdict(list)
     for position in unknown:
-        right = bisect(known, position)
-        left = where[known[right - 1]] if right else -1
-        gaps[left, where[known[right]] if right < len(known) else len(calls)].append(position)
+        right = bisect(matched, position)
+        left = where[matched[right - 1]] if right else -1
+        gaps[left, where[matched[right]] if right < len(matched) else len(calls)].append(position)
     calls_between = {}
     for (left, end), positions in gaps.items():
         between = [index for index in range(left + 1, end) if calls[index].extern]
@@ -193,7 +189,13 @@ class LedgerRows:
                 self._work[op.module, op.call, op.phase == "backward"].append(position)
 
     def find(self, origins: Iterable[Origin]) -> tuple[int, ...]:
-        """See `attribute`."""
+        """Indices of the ops that origins stand for.
+
+        Where one call of a module has several ops of a kind, their order tells which; if the compiled code has another
+        number of them, all are given. Views are left out, since no kernel works for them, unless there is nothing else.
+        So are forward ops that a backward kernel does again on its way, unless the ledger has a row for doing them
+        again.
+        """
         done: set[int] = set()
         again: set[int] = set()
         for origin in origins:
@@ -225,13 +227,3 @@ class LedgerRows:
 
 # Ops that are one for the compiler and several in eager mode on some device.
 _PARTS = {"dropout": ("bernoulli", "div", "mul"), "native_dropout_backward": ("mul",)}
-
-
-def attribute(origins: Iterable[Origin], ops: Sequence[Op]) -> tuple[int, ...]:
-    """Indices of the ops that origins stand for.
-
-    Where one call of a module has several ops of a kind, their order tells which; if the compiled code has another
-    number of them, all are given. Views are left out, since no kernel works for them, unless there is nothing else.
-    So are forward ops that a backward kernel does again on its way, unless the ledger has a row for doing them again.
-    """
-    return LedgerRows(ops).find(origins)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 # What the same op is called by autograd's trace, by the dispatcher on each device, and inside libraries' wrappers.
@@ -103,16 +103,6 @@ class GraphNode:
         return (self.module, self.call, family(self.aten), self.backward)
 
 
-@dataclass(frozen=True)
-class GeneratedCall:
-    """A `CompiledCall` as it was generated, before it is known for which modules it runs."""
-
-    name: str
-    nodes: tuple[GraphNode, ...]
-    extern: bool = False
-    tail: bool = False
-
-
 @dataclass(eq=False)
 class CompiledGraph:
     """One compiled graph: forward or backward of what Dynamo traced in one go (`traced`)."""
@@ -122,7 +112,8 @@ class CompiledGraph:
     backward: bool
     nodes: dict[int, GraphNode] = field(default_factory=dict)
     """By the identity of the FX node, which lives as long as code is generated."""
-    calls: list[GeneratedCall] = field(default_factory=list)
+    calls: list[tuple[CompiledCall, tuple[GraphNode, ...]]] = field(default_factory=list)
+    """In the order of the code; their origins are known when it is known for which modules they run."""
     owners: list[str | None] | None = None
     """Which module owns the parameter at each input, in the first run: the one it was traced for."""
     # Only while code is generated, by identity of what Inductor works on.
@@ -190,11 +181,11 @@ def moves(traced: Sequence[str | None], now: Sequence[str | None]) -> tuple[tupl
 
 def resolve(runs: Sequence[GraphRun]) -> list[tuple[str, tuple[CompiledCall, ...]]]:
     """Of every run, in order: the label of its graph, and its calls with origins numbered over the whole step."""
-    made: Counter[str] = Counter()
+    calls_made: Counter[str] = Counter()
     counts: Counter[OpGroup] = Counter()
     for run in runs:
         if not run.graph.backward:
-            run.base = _base(run, made)
+            run.base = _base(run, calls_made)
         run.offset = {}
         for group, members in run.graph.groups.items():
             absolute = run.absolute(group)
@@ -204,28 +195,23 @@ def resolve(runs: Sequence[GraphRun]) -> list[tuple[str, tuple[CompiledCall, ...
         (
             run.graph.label,
             tuple(
-                CompiledCall(
-                    name=call.name,
-                    extern=call.extern,
-                    origins=tuple(dict.fromkeys(_origin(run, node, counts) for node in call.nodes)),
-                    tail=call.tail,
-                )
-                for call in run.graph.calls
+                replace(call, origins=tuple(dict.fromkeys(_origin(run, node, counts) for node in nodes)))
+                for call, nodes in run.graph.calls
             ),
         )
         for run in runs
     ]
 
 
-def _base(run: GraphRun, made: Counter[str]) -> dict[str, int]:
+def _base(run: GraphRun, calls_made: Counter[str]) -> dict[str, int]:
     """How many calls of each module were made before a forward graph ran; adds its own."""
     seen: dict[str, set[int]] = defaultdict(set)
     for node in run.graph.nodes.values():
         seen[run.path(node.module)].add(node.call)
     base = {}
     for path, calls in seen.items():
-        base[path] = made[path] - (1 if calls == {RESUMED} and made[path] else 0)
-        made[path] = base[path] + max(max(calls) + 1, 1)
+        base[path] = calls_made[path] - (1 if calls == {RESUMED} and calls_made[path] else 0)
+        calls_made[path] = base[path] + max(max(calls) + 1, 1)
     return base
 
 

@@ -19,10 +19,8 @@ from rooflight.measurement.execution.provenance.graphs import (
     UNKNOWN,
     CompiledCall,
     CompiledGraph,
-    GeneratedCall,
     GraphNode,
     GraphRun,
-    Origin,
     moves,
     resolve,
 )
@@ -100,11 +98,6 @@ class Provenance:
         pairs = {run.graph.traced: run for run in forward}
         backward = [GraphRun(graph, forward=pairs.get(graph.traced)) for graph in self._graphs if graph.backward]
         return resolve([*forward, *reversed(backward)])
-
-    def origins(self, kernel_name: str) -> tuple[Origin, ...]:
-        """Everything that kernels of this name do in the step."""
-        calls = (call for _, calls in self.calls() for call in calls if call.name == kernel_name)
-        return tuple(dict.fromkeys(origin for call in calls for origin in call.origins))
 
     def _install(self) -> None:
         import torch._dynamo.utils
@@ -210,16 +203,16 @@ class Provenance:
         place = self._place(past if backward else stack or past)
         if place is None and backward and aten == "aten::add":
             # The sum of two gradients has no forward op; eager does it where the later of the two was made.
-            known = [graph.nodes[id(source)] for source in sources(node) if id(source) in graph.nodes]
-            place = (known[-1].module, known[-1].call) if known else None
+            gradients = [graph.nodes[id(source)] for source in sources(node) if id(source) in graph.nodes]
+            place = (gradients[-1].module, gradients[-1].call) if gradients else None
         if place is None and backward and "_backward" in aten:  # as it is after some ops in place
             place = (UNKNOWN, 0)
         if place is None:
             return None
         source = meta.get("fwd_source_fn_stack" if backward else "source_fn_stack") or [("",)]
         # What stands in the graph as it was called is an op of its own; the rest are parts of one.
-        whole = original is None or str(original) == str(node.target)
-        key = (meta.get("seq_nr"), source[-1][0], node.name if whole else "")
+        is_own_op = original is None or str(original) == str(node.target)
+        key = (meta.get("seq_nr"), source[-1][0], node.name if is_own_op else "")
         graph.nodes[id(node)] = described = GraphNode(*place, aten=aten, backward=backward, recompute=again, key=key)
         return described
 
@@ -266,10 +259,10 @@ class Provenance:
         if graph := generating():
             lost = [graph.merged[origin] for origin in origins if origin in graph.merged]
             nodes = [self._describe(graph, origin) for origin in dict.fromkeys([*origins, *lost])]
-            known = tuple(node for node in nodes if node is not None)
-            if graph.calls and (graph.calls[-1].name, graph.calls[-1].nodes) == (name, known):
+            described = tuple(node for node in nodes if node is not None)
+            if graph.calls and (graph.calls[-1][0].name, graph.calls[-1][1]) == (name, described):
                 graph.calls.pop()  # some versions of torch say the same twice
-            graph.calls.append(GeneratedCall(name, known, extern=extern, tail=tail))
+            graph.calls.append((CompiledCall(name, extern=extern, tail=tail), described))
 
     def _on_compiled(self, _: None, compiled: Any, *args: Any, **kwargs: Any) -> None:
         graphs = (getattr(value, "_rooflight_graph", None) for value in (*args, *kwargs.values()))
