@@ -21,8 +21,8 @@ from rooflight.formatting import printable
 from rooflight.spec import Field, fields_for, settings_of, shell
 
 if TYPE_CHECKING:
-    from rooflight.study.journal import JournalEntry
-    from rooflight.study.launch import Launcher, Progress
+    from rooflight.study.journal import JournalEntry, Progress
+    from rooflight.study.launch import Launcher
     from rooflight.study.store import Store
 
 _MOST_LINES = 40
@@ -203,9 +203,7 @@ def _heard(store: Store, launcher: Launcher) -> Iterator[None]:
 @contextmanager
 def _progress(store: Store) -> Iterator[Progress]:
     """A bar where somebody watches, else a line now and then; what fails is said at once."""
-    from rooflight.study.journal import key_of
-
-    keys = {key_of(cell, side) for cell in store.cells for side in store.sides(cell)}
+    keys = store.keys
     finished = sum(not store.is_open(key) for key in keys)
     if is_quiet():
         yield lambda entry: None  # what failed is in the result

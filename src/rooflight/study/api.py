@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from rooflight import views
 from rooflight.errors import BadInput
 from rooflight.spec import fields_for, takes_step
-from rooflight.study.cell import HERE, StudyRow
-from rooflight.study.journal import Key
-from rooflight.study.launch import Launcher, Progress, wanted_here
+from rooflight.study.cell import HERE, Key, StudyRow
+from rooflight.study.journal import Progress
+from rooflight.study.launch import Launcher, wanted_here
 from rooflight.study.local import LocalLauncher
 from rooflight.study.machine import gpu
 from rooflight.study.plan import Measure, StudyPlan, check_claims, merged, plan_of, read_plan

@@ -14,6 +14,8 @@ from rooflight.spec import StepSpec, fields_for
 
 Side = Literal["estimated", "predicted", "measured"]
 SIDES: tuple[Side, ...] = ("estimated", "predicted", "measured")
+Key = tuple[str, Side]
+"""What a journal files a side of a cell under."""
 HERE = "here"
 """The device of this machine: its GPU, or its processor where there is none."""
 
@@ -79,6 +81,10 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
         if self.on is not None and self.compile and self.graphs:
             return "not measured: a compiled step is not captured as one CUDA graph, which is predicted only"
         return ""
+
+    def key(self, side: Side) -> Key:
+        """Of an estimate it is the step's, which all devices share."""
+        return (self.alone.id if side == "estimated" else self.id), side
 
     @property
     def alone(self) -> StudyCell:

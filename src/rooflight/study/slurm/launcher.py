@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rooflight.study.cell import StudyCell
-from rooflight.study.journal import failed, key_of, lock_of
-from rooflight.study.launch import Progress
+from rooflight.study.journal import Progress
 from rooflight.study.slurm import queue
 from rooflight.study.slurm.options import SlurmOptions
 from rooflight.study.slurm.queue import NoAnswer, SlurmTask
@@ -47,14 +46,11 @@ class SlurmLauncher:
     def run(self, folder: Path, waiting: list[StudyCell], progress: Progress) -> None:
         check_installed()
         queue.check_there()
-        store = open_study(folder.resolve())
-        try:
-            store.heard = lambda entry: progress(entry) if entry.state in ("done", "failed") else None
+        with open_study(folder.resolve()) as store:
+            store.progress = progress
             with store.locks.holding(LOCK):
                 followed = self._take_on(store, waiting)
             Follower(store, followed, self._status).follow()
-        finally:
-            store.close()
 
     def dry_run(self, folder: Path, waiting: list[StudyCell]) -> str:
         check_installed()
@@ -80,18 +76,14 @@ class SlurmLauncher:
     def cancel(self, folder: Path) -> int:
         """Take all of the study's tasks from Slurm; how many there were. Their cells wait as before."""
         queue.check_there()
-        store = open_study(folder.resolve())
-        try:
-            with store.locks.holding(LOCK):
-                records = SubmissionRecords(store.folder)
-                submissions = records.read()
-                alive = _alive_in(submissions)
-                for submission in submissions:
-                    records.remove(submission)  # first: who follows these tasks sees that nobody wants them
-                queue.cancel(alive)
-                return len(alive)
-        finally:
-            store.close()
+        with open_study(folder.resolve()) as store, store.locks.holding(LOCK):
+            records = SubmissionRecords(store.folder)
+            submissions = records.read()
+            alive = _alive_in(submissions)
+            for submission in submissions:
+                records.remove(submission)  # first: who follows these tasks sees that nobody wants them
+            queue.cancel(alive)
+            return len(alive)
 
     def when_interrupted(self, folder: Path) -> str:
         """How to come back, and how not to."""
@@ -112,7 +104,7 @@ class SlurmLauncher:
         submissions = records.read()
         known = queue.tasks({job for earlier in submissions for job in earlier.jobs})
         store.refresh()
-        wanted = {cell.id: cell for cell in waiting if is_open(store, cell)}
+        wanted = {cell.id: cell for cell in waiting if store.open_sides(cell)}
         alive: dict[str, str] = {}
         broken: dict[str, SlurmTask] = {}
         for submission in submissions:
@@ -211,7 +203,7 @@ class Follower:
         """Is anything left, by the journal?"""
         self._store.refresh()
         by_id = self._store.by_id
-        self._left = {cell: job for cell, job in self._left.items() if is_open(self._store, by_id[cell])}
+        self._left = {cell: job for cell, job in self._left.items() if self._store.open_sides(by_id[cell])}
         return bool(self._left)
 
     def _ask(self) -> None:
@@ -238,7 +230,7 @@ class Follower:
         if task is not None and not task.is_broken:
             if time.monotonic() - self._ended[job] < _LATE_S:
                 return
-            if _only_waits_for_a_device(self._store, cell):
+            if self._store.open_sides(cell) == ["measured"]:  # it only waits for a device
                 del self._left[cell_id]
                 return
         with self._store.locks.holding(LOCK):
@@ -270,18 +262,9 @@ class Follower:
                 cell
                 for submission in self._records.read()
                 for cell in submission.cells
-                if cell not in by_id or not is_open(self._store, by_id[cell])
+                if cell not in by_id or not self._store.open_sides(by_id[cell])
             ]
             self._records.drop(finished)
-
-
-def is_open(store: Store, cell: StudyCell) -> bool:
-    return any(store.is_open(key_of(cell, side)) for side in store.sides(cell))
-
-
-def _only_waits_for_a_device(store: Store, cell: StudyCell) -> bool:
-    open_sides = [side for side in store.sides(cell) if store.is_open(key_of(cell, side))]
-    return open_sides == ["measured"]
 
 
 def is_alive(task: SlurmTask | None) -> bool:
@@ -290,17 +273,10 @@ def is_alive(task: SlurmTask | None) -> bool:
 
 def record_failure(store: Store, cell: StudyCell, reason: str, *, others: Collection[StudyCell]) -> None:
     """All of a cell that is open has failed, but for what another task does for it as well or is at just now."""
-    shared = {key_of(other, side) for other in others for side in store.sides(other)}
+    shared = {other.key(side) for other in others for side in store.sides(other)}
     for side in store.sides(cell):
-        key = key_of(cell, side)
-        if key in shared or not store.locks.take(lock_of(key)):
-            continue
-        try:
-            store.refresh()
-            if store.is_open(key):
-                store.record([failed(cell, side, reason)])
-        finally:
-            store.locks.give(lock_of(key))
+        if cell.key(side) not in shared:
+            store.fail(cell, side, reason)
 
 
 def why(task: SlurmTask, records: SubmissionRecords) -> str:
