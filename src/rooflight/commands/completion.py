@@ -19,6 +19,8 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from rooflight.spec import fields_for
+
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 # bash cuts words at colons, and recorded:h200/... has one. So the line goes over whole, and what bash took for a word
@@ -74,8 +76,7 @@ class _Bash(_LayerNames, BashComplete):
         return f"{item.type},{str(item.value).removeprefix(typed[:cut])}"
 
 
-class _Zsh(_LayerNames, ZshComplete):
-    pass
+class _Zsh(_LayerNames, ZshComplete): ...
 
 
 class _Fish(_LayerNames, FishComplete):
@@ -176,9 +177,9 @@ def _layers(words: list[str]) -> list[str]:
 
     what = next((word for word in words if not word.startswith("-")), "")
     alike = [PREFIX + name for name in names() if name.partition("/")[2].startswith(f"{what}-")]
-    found = what if is_recorded(what) or os.path.isfile(what) else next(iter(alike), None)
+    source = what if is_recorded(what) or os.path.isfile(what) else next(iter(alike), None)
     try:
-        return [] if found is None else [module.path for module in load(found).modules if module.path]
+        return [] if source is None else [module.path for module in load(source).modules if module.path]
     except RooflightError:
         return []
 
@@ -217,10 +218,6 @@ _WORDS: dict[tuple[str, str], Completer] = {
     ("study", "what"): _study_of,
     ("study", "on"): _devices,
     ("study", "parallel"): _fixed_list(*_PARALLEL),
-    ("study", "step"): _fixed_list("infer", "train", "decode"),
-    ("study", "dtype"): _fixed_list("fp32", "bf16", "fp16", "fp64"),
-    ("study", "autocast"): _fixed_list("bf16", "fp16"),
-    ("study", "loss"): _fixed_list("cross-entropy", "mse", "sum"),
-    ("study", "optimizer"): _fixed_list("sgd", "momentum", "adam", "adamw"),
+    **{("study", field.name): _fixed_list(*field.choices) for field in fields_for("study") if field.choices},
 }
 """By verb (or any) and parameter. Choices, files and folders click completes by itself."""

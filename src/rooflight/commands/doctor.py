@@ -83,14 +83,9 @@ def _show_json(diagnosis: Diagnosis) -> None:
 
     from rooflight.commands.output import emit
 
+    names = ("status", "reason", "remedy", "command")
     capabilities = {
-        capability.id: {
-            "status": capability.status,
-            "reason": capability.reason,
-            "remedy": capability.remedy,
-            "command": capability.command,
-        }
-        for capability in diagnosis.capabilities
+        capability.id: {name: getattr(capability, name) for name in names} for capability in diagnosis.capabilities
     }
     document = {"capabilities": capabilities, "findings": diagnosis.findings, "versions": diagnosis.versions}
     emit(msgspec.json.format(msgspec.json.encode(document), indent=2))
@@ -101,10 +96,9 @@ def show(diagnosis: Diagnosis) -> None:
 
     console = make_console()
     versions = diagnosis.versions
-    told = [f"rooflight {versions['rooflight']}", f"Python {versions['python']}"]
-    told += [f"torch {versions['torch']}"] if versions["torch"] else []
-    told += [f"driver {versions['driver']}"] if versions["driver"] else []
-    console.print(" · ".join(told), markup=False, highlight=False, style="bold")
+    names = {"rooflight": "rooflight", "Python": "python", "torch": "torch", "driver": "driver"}
+    line = " · ".join(f"{name} {versions[key]}" for name, key in names.items() if versions[key])
+    console.print(line, markup=False, highlight=False, style="bold")
     able = [(entry.what, entry.status, entry.reason) for entry in diagnosis.capabilities]
     seen = [(entry.what, entry.status, entry.detail) for entry in diagnosis.findings]
     width = 2 + max(len(what) for what, _, _ in (*able, *seen))

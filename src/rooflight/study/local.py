@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from rooflight.spec import shell
 from rooflight.study.cell import Side, StudyCell
 from rooflight.study.journal import Progress, StoreBroken
 from rooflight.study.launch import WorkUnit, free_units, units_of, wanted_here
@@ -66,6 +67,13 @@ class LocalLauncher:
             loop.dismiss()  # nothing else is at work while something is measured
             for slots, cells in _by_places(here):
                 loop.finish(partial(units_of, store, cells, ("measured",)), slots)
+
+    def command(self, folder: Path) -> str:
+        """How to go on with a study."""
+        return shell("study", folder)
+
+    def when_interrupted(self, folder: Path) -> str:
+        return f"go on with: {self.command(folder)}"
 
     def dry_run(self, folder: Path, waiting: list[StudyCell]) -> str:
         """The processes that would be started."""

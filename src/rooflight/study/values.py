@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rooflight import summary
@@ -16,6 +16,7 @@ from rooflight.metrics import FIT_WORDS, intensity, ratio
 from rooflight.study.cell import Side
 from rooflight.summary import measured_rows, measured_step
 from rooflight.summary.measured import Measured
+from rooflight.summary.sums import Sums
 
 if TYPE_CHECKING:
     from rooflight.analysis.verdicts import StepVerdict
@@ -35,8 +36,10 @@ def estimated(ledger: Ledger, layers: Sequence[str] = ()) -> Values:
         if sums.flops and row.share is not None and row.share >= LEAST_SHARE and row.name.isidentifier():
             numbers[f"share.{row.name}"] = row.share
     values = _named(numbers, "estimated")
-    for row in _rows_of(ledger, layers):
-        values |= _named({**_of_totals(row.totals), "params": row.params, "share": row.share}, "estimated", row.name)
+    for row in summary.rows(ledger, "module") if layers else ():
+        if row.name in layers:
+            of_layer = {**_of_totals(row.totals), "params": row.params, "share": row.share}
+            values |= _named(of_layer, "estimated", row.name)
     return values
 
 
@@ -89,13 +92,9 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
     verdict = _verdict(ledger)
     values = _named(
         {
-            "flops": step.total.matrix_executed,
-            "executed": executed,
-            "bytes": moved,
-            "intensity": intensity(executed, moved),
+            **_counted(step.total, executed, moved),
             "time": measured_step.wall_s(step),
             "gpu_busy": measured_step.busy_s(step),
-            "kernel_time": step.total.get("kernel_time_s"),
             "throughput": rates.samples_per_s,
             "tokens": rates.tokens_per_s,
             "memory": _of_step(step, "peak_allocated_bytes"),
@@ -104,31 +103,29 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
             "hfu": None if used is None else used.hfu,
             "percent_of_roof": None if verdict is None else verdict.percent_of_roof,
             "gain": None if verdict is None else verdict.gain,
-            "kernels": step.total.get("kernels"),
             "unexplained": _unexplained(ledger),
         },
         "measured",
     )
-    if layers:
-        wanted = set(layers)
-        for row in measured_rows.rows(step):
-            if row.name in wanted:
-                sums = row.sums
-                values |= _named(
-                    {
-                        "flops": sums.matrix_executed,
-                        "executed": sums.executed_flops,
-                        "bytes": sums.dram_bytes,
-                        "intensity": intensity(sums.executed_flops, sums.dram_bytes),
-                        "kernel_time": sums.get("kernel_time_s"),
-                        "kernels": sums.get("kernels"),
-                    },
-                    "measured",
-                    row.name,
-                )
+    for row in measured_rows.rows(step) if layers else ():
+        if row.name in layers:
+            of_layer = _counted(row.sums, row.sums.executed_flops, row.sums.dram_bytes)
+            values |= _named(of_layer, "measured", row.name)
     bound = "" if verdict is None else verdict.bound or ""
     facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", "bound.measured": bound}
     return values, {name: text for name, text in facts.items() if text}
+
+
+def _counted(sums: Sums, executed: Number | None, moved: Number | None) -> dict[str, Number | None]:
+    """What counters and kernels say of a step or a layer."""
+    return {
+        "flops": sums.matrix_executed,
+        "executed": executed,
+        "bytes": moved,
+        "intensity": intensity(executed, moved),
+        "kernel_time": sums.get("kernel_time_s"),
+        "kernels": sums.get("kernels"),
+    }
 
 
 def _unexplained(ledger: Ledger) -> float | None:
@@ -148,18 +145,7 @@ def _verdict(ledger: Ledger) -> StepVerdict | None:
 
 
 def _of_totals(sums: Totals) -> dict[str, Number | None]:
-    return {
-        "flops": sums.flops,
-        "macs": sums.macs,
-        "other_flops": sums.other_flops,
-        "bytes": sums.bytes,
-        "intensity": sums.intensity,
-    }
-
-
-def _rows_of(ledger: Ledger, layers: Sequence[str]) -> Iterable[summary.SummaryRow]:
-    wanted = set(layers)
-    return [row for row in summary.rows(ledger, "module") if row.name in wanted] if wanted else []
+    return {name: getattr(sums, name) for name in ("flops", "macs", "other_flops", "bytes", "intensity")}
 
 
 def _of_step(step: Measured, name: str) -> Number | None:

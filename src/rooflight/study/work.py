@@ -210,7 +210,8 @@ def _predicted(store: Store, cells: Sequence[StudyCell]) -> list[JournalEntry]:
     for cell, row in zip(cells, predictions, strict=True):
         _check_batch(cell, row.batch)
         numbers, facts = values.predicted(row, traced, layers)
-        memory, notes = row.memory, tuple[str, ...]()
+        notes: tuple[str, ...] = ()
+        memory = row.memory
         if memory is not None and not memory.fits:
             need, usable = formatting.bytes_(memory.device_bytes), formatting.bytes_(memory.usable_bytes)
             notes = (f"does not fit {row.device}: it needs {need} of {usable}",)

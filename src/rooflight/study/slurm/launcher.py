@@ -85,10 +85,14 @@ class SlurmLauncher:
             queue.cancel(alive)
             return len(alive)
 
+    def command(self, folder: Path) -> str:
+        """How to come back to a study."""
+        return self.options.command(folder)
+
     def when_interrupted(self, folder: Path) -> str:
         """How to come back, and how not to."""
         jobs = _arrays(job for submission in SubmissionRecords(folder).read() for job in submission.jobs)
-        again = self.options.command(folder)
+        again = self.command(folder)
         if not jobs:
             return f"nothing was submitted, go on with: {again}"
         go_on = f"job {jobs[0]} goes on" if len(jobs) == 1 else f"jobs {', '.join(jobs)} go on"
