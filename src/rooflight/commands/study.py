@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rooflight.commands.signals import say_again
-from rooflight.commands.step_options import one_shape, step_options, whole_numbers
+from rooflight.commands.step_options import check_positive, one_shape, step_options, whole_numbers
 from rooflight.commands.terminal import ProgressBar, is_quiet, progress, say, shows_bars
 from rooflight.errors import BadInput
 from rooflight.formatting import printable
@@ -141,23 +141,20 @@ def _words(name: str, text: str) -> list[str]:
     return words
 
 
-_OF_SLURM = ("partition", "gres", "time", "account", "qos", "constraint", "nodelist", "max_parallel", "slurm", "setup",
-             "python", "cancel")  # fmt: skip
-
-
 def _launcher(options: Mapping[str, Any]) -> LocalLauncher | SlurmLauncher:
+    from rooflight.study.slurm.options import NAMED, asked
+
     if options["launcher"] == "slurm":
         if options["workers"] is not None:
             raise BadInput("--workers is for --launcher local: --max-parallel says how many cells Slurm runs at a time")
         from rooflight.study.slurm.launcher import SlurmLauncher
-        from rooflight.study.slurm.options import asked
 
         return SlurmLauncher(asked(options), status=say)
-    given = [name for name in _OF_SLURM if options[name] not in (None, (), False)]
+    of_slurm = (*NAMED, "max_parallel", "slurm", "setup", "python", "cancel")
+    given = [name for name in of_slurm if options[name] not in (None, (), False)]
     if given:
         raise BadInput(f"--{given[0].replace('_', '-')} goes with --launcher slurm")
-    if options["workers"] is not None and options["workers"] < 1:
-        raise BadInput(f"--workers must be at least 1, got {options['workers']}")
+    check_positive("workers", options["workers"])
     from rooflight.study.local import LocalLauncher
 
     return LocalLauncher(workers=options["workers"])
@@ -207,7 +204,7 @@ def _progress(store: Store) -> Iterator[Progress]:
 def _lines(total: int, finished: int) -> Progress:
     last = time.monotonic()
 
-    def told(entry: JournalEntry) -> None:
+    def tell(entry: JournalEntry) -> None:
         nonlocal finished, last
         finished += 1
         if entry.failure:
@@ -216,20 +213,20 @@ def _lines(total: int, finished: int) -> Progress:
             last = time.monotonic()
             say(f"{finished:,} of {max(total, finished):,}: {entry.side} {entry.key}")
 
-    return told
+    return tell
 
 
 def _on_bar(bar: ProgressBar, total: int, finished: int) -> Progress:
     bar.show("starting", finished, total)
 
-    def told(entry: JournalEntry) -> None:
+    def tell(entry: JournalEntry) -> None:
         nonlocal finished
         finished += 1
         bar.show(f"{entry.side} {entry.key.rpartition('-')[0]}", finished, max(total, finished))
         if entry.failure:
             bar.line(f"failed: {entry.side} {entry.key}: {entry.failure}")
 
-    return told
+    return tell
 
 
 def _show(store: Store, launcher: LocalLauncher | SlurmLauncher) -> None:

@@ -169,8 +169,7 @@ def check_claims(plan: StudyPlan, where: str) -> None:
 
 def _check_keys(document: Mapping[str, Any], where: str) -> None:
     """Misspelt ones with what was meant: msgspec only says that they are unknown."""
-    known = StudyPlan.__struct_fields__
-    tables: list[tuple[str, Any, Sequence[str]]] = [("", document, known)]
+    tables: list[tuple[str, Any, Sequence[str]]] = [("", document, StudyPlan.__struct_fields__)]
     for name, fields in (("grid", AXES), ("claim", StudyClaim.__struct_fields__)):
         given = document.get(name)
         tables += [(f"[{name}] ", entry, fields) for entry in (given if isinstance(given, list) else [given])]

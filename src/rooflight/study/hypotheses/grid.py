@@ -139,9 +139,9 @@ class RowGrid:
 def join(relations: Sequence[Relation]) -> list[At]:
     """Every place at which all of them have a row: equal on the axes that they share."""
     places: list[At] = [{}]
-    known: tuple[str, ...] = ()
+    joined_axes: set[str] = set()
     for relation in relations:
-        shared = [axis for axis in relation.axes if axis in known]
+        shared = [axis for axis in relation.axes if axis in joined_axes]
         index: dict[tuple[Value, ...], list[At]] = {}
         for key in relation.keys:
             place = dict(zip(relation.axes, key, strict=True))
@@ -152,7 +152,7 @@ def join(relations: Sequence[Relation]) -> list[At]:
             if len(joined) > MOST_PLACES:
                 raise BadInput(f"more than {MOST_PLACES:,} places to judge: fix some axes")
         places = joined
-        known = tuple(dict.fromkeys((*known, *relation.axes)))
+        joined_axes.update(relation.axes)
     return places
 
 

@@ -56,8 +56,8 @@ class SlurmLauncher:
         check_installed()
         folder = folder.resolve()
         records = SubmissionRecords(folder)
-        known = {cell for submission in records.read() for cell in submission.cells}
-        cells = [cell for cell in waiting if cell.id not in known]
+        submitted = {cell for submission in records.read() for cell in submission.cells}
+        cells = [cell for cell in waiting if cell.id not in submitted]
         lines = []
         for number, part in enumerate(_parts(cells, queue.MOST_IN_ARRAY)):
             text = script(records.logs, len(part), name="rooflight-TOKEN", options=self.options)
@@ -106,16 +106,16 @@ class SlurmLauncher:
             _undo(submission)
             records.remove(submission)
         submissions = records.read()
-        known = queue.tasks({job for earlier in submissions for job in earlier.jobs})
+        tasks = queue.tasks({job for submission in submissions for job in submission.jobs})
         store.refresh()
         wanted = {cell.id: cell for cell in waiting if store.open_sides(cell)}
         alive: dict[str, str] = {}
         broken: dict[str, SlurmTask] = {}
         for submission in submissions:
-            tasks = submission.tasks
-            alive |= (here := {cell: job for cell, job in tasks.items() if is_alive(known.get(job))})
-            broken |= {cell: known[job] for cell, job in tasks.items() if job in known and known[job].is_broken}
-            records.write(submission.without(set(tasks) - set(here)))
+            jobs = submission.tasks
+            broken |= {cell: tasks[job] for cell, job in jobs.items() if job in tasks and tasks[job].is_broken}
+            records.write(submission.without({cell for cell, job in jobs.items() if not is_alive(tasks.get(job))}))
+            alive |= {cell: job for cell, job in jobs.items() if is_alive(tasks.get(job))}
         # What Slurm has forgotten, or what did all that it could, is free to be submitted again.
         broken = {name: task for name, task in broken.items() if name in wanted and name not in alive}
         others = [cell for name, cell in wanted.items() if name not in broken]
@@ -152,8 +152,8 @@ def _undo(submission: SlurmSubmission) -> None:
 
 
 def _alive_in(submissions: Sequence[SlurmSubmission]) -> set[str]:
-    known = queue.tasks({job for submission in submissions for job in submission.jobs})
-    alive = {job for job, task in known.items() if is_alive(task)}
+    tasks = queue.tasks({job for submission in submissions for job in submission.jobs})
+    alive = {job for job, task in tasks.items() if is_alive(task)}
     for submission in submissions:
         if not submission.jobs:
             alive |= {task.job for task in queue.named(submission.name)}
@@ -212,21 +212,21 @@ class Follower:
 
     def _ask(self) -> None:
         try:
-            known = queue.tasks(set(self._left.values()))
+            tasks = queue.tasks(set(self._left.values()))
         except NoAnswer as error:
             self._say(f"Slurm does not answer, waiting for it ({error})")
             return
-        words = _in_words([known[job] for job in self._left.values() if job in known])
+        words = _in_words([tasks[job] for job in self._left.values() if job in tasks])
         self._say(f"Slurm: {words}" if words else "")
-        gone = {job for job in self._left.values() if not is_alive(known.get(job))}
+        gone = {job for job in self._left.values() if not is_alive(tasks.get(job))}
         since = {job: self._ended.get(job, time.monotonic()) for job in gone}
         # What has ended may have finished its cell in its last moment, and a task on its way back into the queue may
         # seem to have ended: both are looked at once more.
         again, self._ended = gone & set(self._ended), since
         if again and self._look():
             for cell, job in [(cell, job) for cell, job in self._left.items() if job in again]:
-                self._end(cell, job, known.get(job))
-        self._seen |= known
+                self._end(cell, job, tasks.get(job))
+        self._seen |= tasks
 
     def _end(self, cell_id: str, job: str, task: SlurmTask | None) -> None:
         """A task has ended, and its cell is not finished: it never will be."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from rooflight.errors import BadInput
 from rooflight.study.machine import is_here
-from rooflight.study.slurm.options import WARNED_S, SlurmOptions, minutes
+from rooflight.study.slurm.options import NAMED, WARNED_S, SlurmOptions, minutes
 from rooflight.study.slurm.queue import last_line
 from rooflight.study.store import open_study
 
@@ -73,8 +73,7 @@ def _parameters(name: str, options: SlurmOptions, after: Sequence[str]) -> dict[
     more = dict(options.more)
     depends = [str(more.pop("dependency"))] if "dependency" in more else []
     depends += [f"afterany:{':'.join(after)}"] if after else []
-    given = {key: getattr(options, key) for key in ("partition", "gres", "account", "qos", "constraint", "nodelist")}
-    parameters: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    parameters: dict[str, Any] = {key: value for key in NAMED if (value := getattr(options, key)) is not None}
     parameters |= {
         "job_name": name,
         "time": minutes(options.time),
