@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.result_options import form_options, one_form, table_options
+from rooflight.commands.result_options import form_options, one_form, table_of, table_options
 from rooflight.commands.terminal import say
 from rooflight.errors import BadInput
 
@@ -77,8 +77,7 @@ def command(a: Path, b: Path | None, **options: Any) -> None:
     output, on = options["output"], options["on"]
     device = None if on is None else _device(on)
     comparison = with_its_estimate(load(a), str(a), on=device) if b is None else Comparison(load(a), load(b), on=device)
-    document = compare_document(comparison, by=options["by"], depth=options["depth"], folded=not options["unfold"])
-    show(document, to, output=output, force=options["force"])
+    show(compare_document(comparison, **table_of(options)), to, output=output, force=options["force"])
     if output is not None:
         say(f"wrote {output}")
 

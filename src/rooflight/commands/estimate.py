@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.result_options import form_options, forms, table_options
+from rooflight.commands.result_options import form_options, forms, table_of, table_options
 from rooflight.commands.step_options import check_run, quiet_model, run_options, step_of, step_options, typed_command
 from rooflight.commands.terminal import say
 from rooflight.errors import BadInput
@@ -52,14 +52,8 @@ def command(**options: Any) -> None:
     from rooflight.reporting.sections.ledger_documents import estimate_document
 
     def document(to: str) -> Document:
-        return estimate_document(
-            ledger,
-            by=options["by"],
-            depth=options["depth"],
-            folded=not options["unfold"],
-            epochs=options["epochs"],
-            dataset_size=options["dataset_size"],
-        )
+        epochs, size = options["epochs"], options["dataset_size"]
+        return estimate_document(ledger, epochs=epochs, dataset_size=size, **table_of(options))
 
     if options["explain"] is not None:
         explain(ledger, options["explain"], latex=options["latex"])

@@ -126,8 +126,13 @@ def main() -> None:
             raise
         # Ctrl-C in the middle of an import can come out as any other error.
         if interrupted.seen or isinstance(error, (click.Abort, KeyboardInterrupt)):
-            _leave_at_once("interrupted; nothing was written", 130)
-        _fail(*_explained(error))
+            complain("interrupted; nothing was written")
+            sys.stderr.flush()
+            # Python ends itself by the signal, whatever exit code it is told, if Ctrl-C came in the wrong place.
+            os._exit(130)
+        message, code = _explained(error)
+        complain(message)
+        sys.exit(code)
 
 
 def _wants_traceback(arguments: list[str]) -> bool:
@@ -203,18 +208,6 @@ def _usage(error: click.ClickException) -> str:
         return f"{text}; see: {context.command_path} --help"
     verb = next((argument for argument in sys.argv[1:] if argument in VERBS), "")
     return f"{text}; see: {' '.join(['rooflight', *([verb] if verb else []), '--help'])}"
-
-
-def _leave_at_once(message: str, code: int) -> None:
-    """Python ends itself by the signal, whatever exit code it is told, if Ctrl-C came in the wrong place."""
-    complain(message)
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _fail(message: str, code: int) -> None:
-    complain(message)
-    sys.exit(code)
 
 
 if __name__ == "__main__":

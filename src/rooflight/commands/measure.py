@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.result_options import form_options, forms, measured_options, table_options
+from rooflight.commands.result_options import form_options, forms, measured_options, table_of, table_options
 from rooflight.commands.signals import heard_once, say_again
 from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options, typed_command
 from rooflight.commands.terminal import complain, progress, say
@@ -72,7 +72,11 @@ def command(**options: Any) -> None:
     spec = step_of({**options, "compile": options["compile"] or bool(options["compile_mode"])}, "measure")
     _check(spec, options)
     if options["profile_op"] is not None:
-        _run_for_a_profiler(spec, options)
+        from rooflight.measurement.api import profiled_step
+
+        with quiet_model():
+            only = None if options["profile_op"] == "all" else options["profile_op"]
+            profiled_step(spec, device=options["device"], only=only)
         return
     options["output"] = _of_rank(options["output"])
     options["trace_file"] = _of_rank(options["trace_file"])
@@ -178,10 +182,16 @@ def _noted(ledger: Ledger, note: str) -> Ledger:
 
 
 def _with_ncu(ledger: Ledger, spec: StepSpec, options: Mapping[str, Any]) -> Ledger:
+    import gc
+
+    import torch
+
     from rooflight.measurement import ncu
     from rooflight.measurement.options import MeasureOptions
 
-    _release_gpu()
+    gc.collect()
+    if torch.cuda.is_initialized():  # the model is gone by now; the other process needs the memory it took
+        torch.cuda.empty_cache()
     wanted = MeasureOptions(counters="ncu", levels=options["levels"] or ("dram",), metrics=options["metrics"])
     try:
         return ncu.count(ledger, [sys.executable, "-m", *_this_step(spec, options), "--profile-op", "all"], wanted)
@@ -189,28 +199,9 @@ def _with_ncu(ledger: Ledger, spec: StepSpec, options: Mapping[str, Any]) -> Led
         return _noted(ledger, f"counters not measured: {error.on_command_line}")
 
 
-def _release_gpu() -> None:
-    """The model is gone by now; the other process needs the memory it took."""
-    import gc
-
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-
-
 def _this_step(spec: StepSpec, options: Mapping[str, Any]) -> list[str]:
     """The words that run the same step, for `python -m`."""
     return spec.words("measure", on=options["device"])
-
-
-def _run_for_a_profiler(spec: StepSpec, options: Mapping[str, Any]) -> None:
-    from rooflight.measurement.api import profiled_step
-
-    wanted = options["profile_op"]
-    with quiet_model():
-        profiled_step(spec, device=options["device"], only=None if wanted == "all" else wanted)
 
 
 def _ncu_command(spec: StepSpec, options: Mapping[str, Any]) -> None:
@@ -232,14 +223,7 @@ def _give(ledger: Ledger, options: Mapping[str, Any], to: str, written: str) -> 
     from rooflight.commands.output import keep, ops_of, show
     from rooflight.reporting.sections.ledger_documents import measure_document
 
-    document = measure_document(
-        ledger,
-        by=options["by"],
-        depth=options["depth"],
-        folded=not options["unfold"],
-        memory=options["memory"],
-        kernels=options["kernels"],
-    )
+    document = measure_document(ledger, memory=options["memory"], kernels=options["kernels"], **table_of(options))
     unsaved = None
     if written:
         try:

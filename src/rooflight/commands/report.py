@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.result_options import KERNELS, form_options, measured_options, one_form, table_options
+from rooflight.commands.result_options import KERNELS, form_options, measured_options, one_form, table_of, table_options
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
 from rooflight.spec import shell
@@ -168,15 +168,15 @@ def _show(ledgers: list[Ledger], options: Mapping[str, Any], form: str) -> None:
     from rooflight.prediction.resolve_devices import devices_of
     from rooflight.reporting.sections.ledger_documents import is_log, ledger_document
 
-    rows = {"by": options["by"], "depth": options["depth"], "folded": not options["unfold"]}
     if len(ledgers) == 2:
         from rooflight.analysis.comparison.sides import Comparison
         from rooflight.reporting.sections.compare_tables import compare_document
 
-        document = compare_document(Comparison(*ledgers), **rows)
+        document = compare_document(Comparison(*ledgers), **table_of(options))
     else:
         devices_of(options["on"], None)  # what is wrong with them is told before the tables
-        document = ledger_document(ledgers[0], memory=options["memory"], kernels=options["kernels"], **rows)
+        memory, kernels = options["memory"], options["kernels"]
+        document = ledger_document(ledgers[0], memory=memory, kernels=kernels, **table_of(options))
     show(document, form, output=options["output"], force=options["force"])
     if form == "text" and len(ledgers) == 1 and not is_log(ledgers[0]):
         show_roofline(ledgers[0], options["on"])

@@ -51,6 +51,13 @@ table_options = together(
     ),
     click.option("--unfold", is_flag=True, help="Show identical blocks one by one."),
 )
+
+
+def table_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `table_options` ask for, as the tables take it."""
+    return {"by": options["by"], "depth": options["depth"], "folded": not options["unfold"]}
+
+
 measured_options = together(
     click.option("--memory", is_flag=True, help="For a measurement: allocated memory, row by row."),
     click.option(

@@ -194,37 +194,25 @@ def _progress(store: Store) -> Iterator[Progress]:
     finished = sum(not store.is_open(key) for key in keys)
     if is_quiet():
         yield lambda entry: None  # what failed is in the result
-    elif shows_bars():
-        with progress("starting", count="{task.completed:g}/{task.total:g}") as bar:
-            yield _on_bar(bar, len(keys), finished)
-    else:
-        yield _lines(len(keys), finished)
+        return
+    with progress("starting", count="{task.completed:g}/{task.total:g}") as bar:
+        yield _teller(bar, len(keys), finished)
 
 
-def _lines(total: int, finished: int) -> Progress:
+def _teller(bar: ProgressBar, total: int, finished: int) -> Progress:
     last = time.monotonic()
+    bar.show("starting", finished, total)
 
     def tell(entry: JournalEntry) -> None:
         nonlocal finished, last
         finished += 1
-        if entry.failure:
-            say(f"failed: {entry.side} {entry.key}: {entry.failure}")
-        elif total <= _MOST_LINES or finished >= total or time.monotonic() > last + _LINE_S:
-            last = time.monotonic()
-            say(f"{finished:,} of {max(total, finished):,}: {entry.side} {entry.key}")
-
-    return tell
-
-
-def _on_bar(bar: ProgressBar, total: int, finished: int) -> Progress:
-    bar.show("starting", finished, total)
-
-    def tell(entry: JournalEntry) -> None:
-        nonlocal finished
-        finished += 1
         bar.show(f"{entry.side} {entry.key.rpartition('-')[0]}", finished, max(total, finished))
+        is_due = total <= _MOST_LINES or finished >= total or time.monotonic() > last + _LINE_S
         if entry.failure:
             bar.line(f"failed: {entry.side} {entry.key}: {entry.failure}")
+        elif is_due and not shows_bars():
+            last = time.monotonic()
+            say(f"{finished:,} of {max(total, finished):,}: {entry.side} {entry.key}")
 
     return tell
 

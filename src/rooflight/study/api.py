@@ -24,7 +24,7 @@ from rooflight.study.store import UNREADABLE, Store, begin, is_study, open_study
 T = TypeVar("T")
 OneOrMore: TypeAlias = T | Sequence[T]
 Asked = str | Path | StudyPlan | Sequence[str]
-_OF_THE_WHOLE = ("title", "about", "layers", "measure", "timeout_s", "repeat", "claim")
+_OF_THE_WHOLE = frozenset(StudyPlan.__struct_fields__) - {"grid"}
 """What is no axis of a grid."""
 
 

@@ -32,11 +32,7 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
     def id(self) -> str:
         """Stable over processes and versions: what is as usual is not part of it."""
         # Values are compared: `omit_defaults` leaves a text away only where it is the very same object.
-        given = {"model": self.model} | {
-            field.key: getattr(self, field.name)
-            for field in fields_for("study")
-            if field.is_given(getattr(self, field.name))
-        }
+        given = {"model": self.model} | {field.key: value for field, value in self.given_fields("study")}
         given |= {} if self.on is None else {"on": self.on}
         return f"{self.slug}-{hashlib.sha256(msgspec.json.encode(given, order='deterministic')).hexdigest()[:8]}"
 
@@ -139,9 +135,6 @@ class StudyQuantity(msgspec.Struct, frozen=True):
     @property
     def unit(self) -> str:
         return METRICS[next(iter(self.sides.values()))].unit
-
-    def about(self, side: Side) -> str:
-        return METRICS[self.sides[side]].about
 
 
 def _on(metric: str, *sides: Side) -> dict[Side, str]:

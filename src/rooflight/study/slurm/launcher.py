@@ -20,7 +20,7 @@ from rooflight.study.journal import Progress
 from rooflight.study.slurm import queue
 from rooflight.study.slurm.options import SlurmOptions
 from rooflight.study.slurm.queue import NoAnswer, SlurmTask
-from rooflight.study.slurm.records import LOCK, SlurmSubmission, SubmissionRecords, begun
+from rooflight.study.slurm.records import LOCK, SubmissionRecords, begun
 from rooflight.study.slurm.submission import check_installed, script, submit
 from rooflight.study.store import Store, open_study
 
@@ -79,7 +79,10 @@ class SlurmLauncher:
         with open_study(folder.resolve()) as store, store.locks.holding(LOCK):
             records = SubmissionRecords(store.folder)
             submissions = records.read()
-            alive = _alive_in(submissions)
+            tasks = queue.tasks({job for submission in submissions for job in submission.jobs})
+            alive = {job for job, task in tasks.items() if is_alive(task)}
+            for submission in submissions:
+                alive |= set() if submission.jobs else {task.job for task in queue.named(submission.name)}
             for submission in submissions:
                 records.remove(submission)  # first: who follows these tasks sees that nobody wants them
             queue.cancel(alive)
@@ -103,7 +106,8 @@ class SlurmLauncher:
         """The task of every cell that waits: one that Slurm has already, or a new one."""
         records = SubmissionRecords(store.folder)
         for submission in [earlier for earlier in records.read() if not earlier.jobs]:
-            _undo(submission)
+            # Whoever submitted it was killed before it was complete: its tasks wait for files that nobody will write.
+            queue.cancel(_arrays(task.job for task in queue.named(submission.name)))
             records.remove(submission)
         submissions = records.read()
         tasks = queue.tasks({job for submission in submissions for job in submission.jobs})
@@ -144,20 +148,6 @@ class SlurmLauncher:
             after = _arrays(jobs)
             self._status(f"Slurm: submitted {_cells(len(part))} as job {after[0]}")
         return submitted
-
-
-def _undo(submission: SlurmSubmission) -> None:
-    """Whoever submitted it was killed before it was complete: its tasks wait for files that nobody will write."""
-    queue.cancel(_arrays(task.job for task in queue.named(submission.name)))
-
-
-def _alive_in(submissions: Sequence[SlurmSubmission]) -> set[str]:
-    tasks = queue.tasks({job for submission in submissions for job in submission.jobs})
-    alive = {job for job, task in tasks.items() if is_alive(task)}
-    for submission in submissions:
-        if not submission.jobs:
-            alive |= {task.job for task in queue.named(submission.name)}
-    return alive
 
 
 def _arrays(jobs: Iterable[str]) -> list[str]:
