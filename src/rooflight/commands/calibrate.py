@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.result_options import form_options
 from rooflight.commands.terminal import complain, progress, say
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.spec import StepSpec
@@ -34,8 +35,7 @@ _LEAST_S, _MOST_S = 5, 3600
     show_default=True,
     help="Time for the micro-benchmarks; start-up and sustained peaks take extra time.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: where `rooflight predict` looks.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
+@form_options([], output="Default: where `rooflight predict` looks.")
 @click.option("--fresh", is_flag=True, help="Start again instead of resuming an interrupted run.")
 def command(
     where: str | None, described: str | None, seconds: float, output: Path | None, force: bool, fresh: bool

@@ -3,7 +3,7 @@ definition, and one function that reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,12 @@ measured_options = together(
 """For verbs that show measurements, beside `table_options`."""
 
 
-def form_options(**help: str) -> Decorator:
-    """`help`: where a verb has other words for one of them, by `json`, `csv`, `md` and `output`."""
+def form_options(flags: Collection[str] = tuple(_FLAGS), /, **help: str) -> Decorator:
+    """`flags`: the forms that a verb prints beside text. `help`: where it has other words for one of them, by `json`,
+    `csv`, `md` and `output`."""
     texts = _HELP | help
     return together(
-        *(click.option(f"--{form}", name, is_flag=True, help=texts[form]) for form, name in _FLAGS.items()),
+        *(click.option(f"--{form}", _FLAGS[form], is_flag=True, help=texts[form]) for form in flags),
         click.option("-o", "--output", type=click.Path(path_type=Path), help=texts["output"]),
         click.option("--force", is_flag=True, help="Replace an existing file."),
     )

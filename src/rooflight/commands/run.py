@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.result_options import forms
+from rooflight.commands.result_options import form_options, forms
 from rooflight.commands.signals import answered_by
 from rooflight.commands.terminal import complain, say
 from rooflight.errors import BadFile, BadInput, CannotMeasure
@@ -49,14 +49,11 @@ _WHY_MISSING = "they ran on another machine, entered no region or were killed be
     show_default=True,
     help="Count the bytes of this level of memory too; DRAM always.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; the program's output goes to stderr.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Also write to FILE: .json or .json.gz saves the ledger, .csv and .md the table.",
+@form_options(
+    ["json"],
+    json="Print one JSON document; the program's output goes to stderr.",
+    output="Also write to FILE: .json or .json.gz saves the ledger, .csv and .md the table.",
 )
-@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
 def command(counters: str, level: str, command: tuple[str, ...], **options: Any) -> None:
     """Run a program and show what its regions measured.

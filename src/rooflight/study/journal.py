@@ -179,8 +179,9 @@ class StudyJournal:
             raise broken(self.folder, error, f"cannot write {path}: {error.strerror or error}") from error
         self.refresh()
 
-    def want_keys(self, keys: Iterable[Key]) -> None:
-        """Write down that these will be done, once."""
+    def want(self, cells: Iterable[StudyCell]) -> None:
+        """Write down, once, that these will be measured, so that whoever reads the folder knows that they wait."""
+        keys = [cell.key("measured") for cell in cells]
         self.record(_entry(key, "wanted") for key in keys if not self.is_wanted(key))
 
     def forgive_keys(self, keys: Iterable[Key]) -> int:

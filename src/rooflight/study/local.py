@@ -39,10 +39,8 @@ class _WorkerSlot:
     number: int
     threads: int | None = None
     alone: str = ""
-    """What nobody else may use meanwhile."""
+    """What nobody else may use meanwhile: by a process of its own for every unit."""
     gpu: str | None = None
-    fresh: bool = False
-    """A process for every unit."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -179,7 +177,7 @@ class _WorkerLoop:
             if item.what == "finished":
                 del self._units[slot]
                 self._deadlines.pop(slot, None)
-                if slot.fresh:
+                if slot.alone:
                     self._end(slot)
                     return
             else:
@@ -212,10 +210,8 @@ def _places(on: str | None) -> list[_WorkerSlot]:
     """All of this machine's that are this device."""
     host = socket.gethostname()
     if on is None or place_of(on) == "cpu":
-        return [_WorkerSlot(0, alone=f"{host} cpu", fresh=True)]
-    return [
-        _WorkerSlot(number, alone=f"{host} gpu {gpu}", gpu=gpu, fresh=True) for number, gpu in enumerate(gpus_of(on))
-    ]
+        return [_WorkerSlot(0, alone=f"{host} cpu")]
+    return [_WorkerSlot(number, alone=f"{host} gpu {gpu}", gpu=gpu) for number, gpu in enumerate(gpus_of(on))]
 
 
 def _cores() -> int:

@@ -16,7 +16,7 @@ import gzip
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from types import MappingProxyType
@@ -135,10 +135,6 @@ class Store(StudyJournal):
             write_atomically(self.folder / name, content, force=True)
         except BadFile as error:
             raise broken(self.folder, error.__cause__, str(error)) from error
-
-    def want(self, cells: Iterable[StudyCell]) -> None:
-        """Write down that these will be measured, so that whoever reads the folder knows that they wait."""
-        self.want_keys((cell.id, "measured") for cell in cells)
 
     def forgive(self) -> int:
         """Let what failed be tried once more; how many sides of cells that are."""

@@ -127,9 +127,6 @@ class Hypothesis:
         """A part as it stands in the text."""
         return " ".join(self.text[self.start(node) : self.end(node)].split())
 
-    def comparisons(self) -> list[ast.Compare]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.Compare)]
-
     def terms(self, node: ast.expr) -> list[tuple[ast.expr, QuantityTerm]]:
         """The quantities of a part, those in folds too, in the order of the text."""
         named = sorted(

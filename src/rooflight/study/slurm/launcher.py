@@ -11,7 +11,7 @@ import secrets
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -94,7 +94,7 @@ class SlurmLauncher:
 
     def when_interrupted(self, folder: Path) -> str:
         """How to come back, and how not to."""
-        jobs = _arrays(job for submission in SubmissionRecords(folder).read() for job in submission.jobs)
+        jobs = queue.arrays_of(job for submission in SubmissionRecords(folder).read() for job in submission.jobs)
         again = self.command(folder)
         if not jobs:
             return f"nothing was submitted, go on with: {again}"
@@ -107,7 +107,7 @@ class SlurmLauncher:
         records = SubmissionRecords(store.folder)
         for submission in [earlier for earlier in records.read() if not earlier.jobs]:
             # Whoever submitted it was killed before it was complete: its tasks wait for files that nobody will write.
-            queue.cancel(_arrays(task.job for task in queue.named(submission.name)))
+            queue.cancel(queue.arrays_of(task.job for task in queue.named(submission.name)))
             records.remove(submission)
         submissions = records.read()
         tasks = queue.tasks({job for submission in submissions for job in submission.jobs})
@@ -126,7 +126,7 @@ class SlurmLauncher:
         for name, task in broken.items():
             record_failure(store, wanted[name], why(task, records), others=others)
         left = [name for name in wanted if name not in alive and name not in broken]
-        new = self._submit(store, left, records, after=_arrays(alive.values()))
+        new = self._submit(store, left, records, after=queue.arrays_of(alive.values()))
         return {name: job for name, job in alive.items() if name in wanted} | new
 
     def _submit(
@@ -145,13 +145,9 @@ class SlurmLauncher:
             submission = submission.with_jobs(jobs)
             records.write(submission)
             submitted |= submission.tasks
-            after = _arrays(jobs)
+            after = queue.arrays_of(jobs)
             self._status(f"Slurm: submitted {_cells(len(part))} as job {after[0]}")
         return submitted
-
-
-def _arrays(jobs: Iterable[str]) -> list[str]:
-    return sorted({job.partition("_")[0] for job in jobs}, key=int)
 
 
 def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
