@@ -11,9 +11,9 @@ from rooflight.analysis.flop_causes import explain_flops
 from rooflight.analysis.verdicts import step_verdict
 from rooflight.errors import RooflightError
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import Ledger, Totals, is_inside, total
+from rooflight.ledger import Ledger, is_inside, total
 from rooflight.metrics import FIT_WORDS, intensity, ratio
-from rooflight.study.cell import Side
+from rooflight.study.cell import QUANTITIES, Side
 from rooflight.summary import measured_rows, measured_step
 from rooflight.summary.measured import Measured
 from rooflight.summary.sums import Sums
@@ -31,15 +31,14 @@ LEAST_SHARE = 0.001
 def estimated(ledger: Ledger, layers: Sequence[str] = ()) -> Values:
     """What the mathematics says of the step and of some of its layers."""
     sums = total(ledger.ops)
-    numbers: dict[str, Number | None] = {**_of_totals(sums), "params": summary.params(ledger)}
+    numbers: dict[str, Number | None] = {**_by_metric("estimated", sums), "params": summary.params(ledger)}
     for row in summary.rows(ledger, "type"):
         if sums.flops and row.share is not None and row.share >= LEAST_SHARE and row.name.isidentifier():
             numbers[f"share.{row.name}"] = row.share
     values = _named(numbers, "estimated")
     for row in summary.rows(ledger, "module") if layers else ():
         if row.name in layers:
-            of_layer = {**_of_totals(row.totals), "params": row.params, "share": row.share}
-            values |= _named(of_layer, "estimated", row.name)
+            values |= _named(_by_metric("estimated", row.totals, row), "estimated", row.name)
     return values
 
 
@@ -53,31 +52,18 @@ def predicted(
     prediction: Prediction, traced: Ledger | None = None, layers: Sequence[str] = ()
 ) -> tuple[Values, dict[str, str]]:
     """The numbers of a prediction, and what it says in words. `traced`: the same ops, at any batch, to tell layers."""
-    memory = prediction.memory
-    values = _named(
-        {
-            "time": prediction.wall_time_s,
-            "time_low": prediction.time_interval_s.low,
-            "time_high": prediction.time_interval_s.high,
-            "gpu_busy": prediction.gpu_busy_s,
-            "throughput": prediction.throughput,
-            "tokens": prediction.tokens_per_s,
-            "mfu": prediction.mfu,
-            "percent_of_roof": prediction.percent_of_roof if prediction.many is None else None,
-            "gain": prediction.gain,
-            "kernels": prediction.kernels if prediction.many is None else None,
-            "memory": None if memory is None else memory.peak_allocated_bytes,
-            "reserved": None if memory is None else memory.peak_reserved_bytes,
-        },
-        "predicted",
-    )
+    numbers = _by_metric("predicted", prediction, prediction.memory)
+    numbers |= {"time_low": prediction.time_interval_s.low, "time_high": prediction.time_interval_s.high}
+    if prediction.many is not None:  # these are of one GPU alone
+        numbers |= {"percent_of_roof": None, "kernels": None}
+    values = _named(numbers, "predicted")
     times = prediction.op_times_s
     if traced is not None and len(traced.ops) == len(times):
         for layer in layers:
             inside = [time for op, time in zip(traced.ops, times, strict=True) if is_inside(op.module, layer)]
             values |= _named({"kernel_time": sum(inside) if inside else None}, "predicted", layer)
     facts = {"device.predicted": prediction.device, "tier": prediction.tier}
-    if prediction.many is None:  # as percent of roof, it is of one GPU alone
+    if prediction.many is None:  # as percent of roof
         facts["bound.predicted"] = prediction.bound
     if prediction.fit is not None:
         facts["fits"] = FIT_WORDS[prediction.fit]
@@ -144,8 +130,14 @@ def _verdict(ledger: Ledger) -> StepVerdict | None:
         return None
 
 
-def _of_totals(sums: Totals) -> dict[str, Number | None]:
-    return {name: getattr(sums, name) for name in ("flops", "macs", "other_flops", "bytes", "intensity")}
+def _by_metric(side: Side, *sources: object) -> dict[str, Number | None]:
+    """The quantities of a side that one of these has under the name of their metric."""
+    return {
+        name: getattr(source, metric)
+        for name, quantity in QUANTITIES.items()
+        for source in sources
+        if (metric := quantity.sides.get(side)) is not None and hasattr(source, metric)
+    }
 
 
 def _of_step(step: Measured, name: str) -> Number | None:
