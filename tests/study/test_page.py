@@ -24,7 +24,8 @@ from rooflight.reporting.writers.page import to_page
 from rooflight.reporting.writers.terminal import drawn
 from rooflight.study.cell import StudyCell, StudyRow
 from rooflight.study.fitting import CurveFit
-from rooflight.study.plan import StudyClaim, StudyGrid, StudyPlan
+from rooflight.study.hypotheses import StudyClaim
+from rooflight.study.plan import StudyGrid, StudyPlan
 from rooflight.study.trends import Trend
 
 many = settings(max_examples=200, deadline=None, derandomize=True)

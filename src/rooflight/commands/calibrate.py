@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rooflight.commands.result_options import form_options
 from rooflight.commands.terminal import complain, progress, say
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.spec import StepSpec
@@ -34,8 +35,7 @@ _LEAST_S, _MOST_S = 5, 3600
     show_default=True,
     help="Time for the micro-benchmarks; start-up and sustained peaks take extra time.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: where `rooflight predict` looks.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
+@form_options([], output="Default: where `rooflight predict` looks.")
 @click.option("--fresh", is_flag=True, help="Start again instead of resuming an interrupted run.")
 def command(
     where: str | None, described: str | None, seconds: float, output: Path | None, force: bool, fresh: bool
@@ -77,7 +77,10 @@ def command(
     except KeyboardInterrupt:
         complain(f"interrupted; what is done is kept in {journal}: the same command resumes it")
         sys.exit(130)
-    _write(calibration, path, force=force)
+    from rooflight.files import write_atomically
+    from rooflight.hardware.recorded_tables import encode
+
+    write_atomically(path, encode(calibration), force=force)
     _summary(calibration, path, name)
 
 
@@ -93,8 +96,8 @@ def _bench(where: str | None, seconds: float, described: str | None) -> tuple[Be
         raise CannotMeasure("no GPU here that torch can use: see `rooflight doctor`, or say --on cpu")
     if on_gpu:
         reported = torch.cuda.get_device_name()
-        found = this_device(reported, kind="gpu")
-        device = find(described) if described else found.device if found is not None else None
+        gpu = this_device(reported, kind="gpu")
+        device = find(described) if described else None if gpu is None else gpu.device
         if device is None:
             raise BadInput(
                 f"{reported} is not in the database of devices: describe it in a .toml file as docs/devices.md shows, "
@@ -104,14 +107,15 @@ def _bench(where: str | None, seconds: float, described: str | None) -> tuple[Be
         peaks = {p: figure.value for p in wanted if (figure := device.peak(p)) and _has(device, p)}
         cache = int(device.l2_bytes.value) if device.l2_bytes else 50 << 20
         return Bench(torch.device("cuda"), peaks, cache, seconds), device.name
-    found = this_device(kind="cpu")
-    known = None if found is None else found.device or found.outline
-    if known is None:
+    cpu = this_device(kind="cpu")
+    processor = None if cpu is None else cpu.device or cpu.outline
+    if processor is None:
         raise CannotMeasure(
             "this processor says too little of itself in /proc/cpuinfo: predict on a CPU of `rooflight list devices`"
         )
-    cache = min(int(known.l2_bytes.value) if known.l2_bytes else 32 << 20, 256 << 20)
-    return Bench(torch.device("cpu"), {"fp32": known.core_flops_per_s["fp32"].value}, cache, seconds), known.name
+    cache = min(int(processor.l2_bytes.value) if processor.l2_bytes else 32 << 20, 256 << 20)
+    peaks = {"fp32": processor.core_flops_per_s["fp32"].value}
+    return Bench(torch.device("cpu"), peaks, cache, seconds), processor.name
 
 
 def _has(device: Any, precision: str) -> bool:
@@ -125,20 +129,14 @@ def _default_path(name: str) -> Path:
     return own_path(name)
 
 
-def _write(calibration: Calibration, path: Path, *, force: bool) -> None:
-    from rooflight.files import write_atomically
-    from rooflight.hardware.recorded_tables import encode
-
-    write_atomically(path, encode(calibration), force=force)
-
-
 def _summary(calibration: Calibration, path: Path, name: str) -> None:
     from rooflight import formatting
     from rooflight.commands.output import emit
     from rooflight.prediction.resolve_devices import waited_much
 
-    points = sum(len(some.rows) for some in calibration.points)
-    layers = sum(len(some.rows) for some in calibration.workspaces)
+    points, layers = (
+        sum(len(table.rows) for table in tables) for tables in (calibration.points, calibration.workspaces)
+    )
     of_memory = f" and the workspaces of {layers:,} convolutions" if layers else ""
     took = f"in {calibration.seconds:.0f} s, torch {calibration.torch}"
     emit(f"{calibration.device}: {points:,} points{of_memory} {took}")

@@ -3,19 +3,23 @@ what the mathematics says of it; `rooflight compare A --claims FILE`: a table ag
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.form_options import form_options, one_form
-from rooflight.commands.table_options import table_options
+from rooflight.commands.result_options import form_options, one_form, table_of, table_options
+from rooflight.commands.terminal import say
 from rooflight.errors import BadInput
 
 if TYPE_CHECKING:
     from rooflight.hardware.device import Device
-    from rooflight.summary import By
 
+_WRONG = 1
+"""Exit code when something in the table is wrong, or nothing of it could be checked: a table that cannot be read at all
+is 2, as everywhere."""
 _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
 
 
@@ -38,17 +42,7 @@ _FORMS = {".json": "json", ".csv": "csv", ".md": "md"}
     csv="Print the rows as CSV.",
     output="Write to FILE: .json, .csv or .md.",
 )
-def command(
-    a: Path,
-    b: Path | None,
-    claims: Path | None,
-    strict: bool,
-    by: By,
-    depth: int | None,
-    unfold: bool,
-    on: str | None,
-    **form: Any,
-) -> None:
+def command(a: Path, b: Path | None, **options: Any) -> None:
     """Put two saved ledgers side by side and say why they differ: estimate and measurement, eager and compiled, two
     precisions, two batches. Without B, a measured A beside the estimate of the same step, or an estimate
     beside its prediction on the GPU given with --on.
@@ -66,35 +60,50 @@ def command(
     right under another convention: with --strict they are wrong.
     """
     to = one_form(
-        form, _FORMS, must="must end in .json, .csv or .md; a page is made by `rooflight report A B -o page.html`"
+        options, _FORMS, must="must end in .json, .csv or .md; a page is made by `rooflight report A B -o page.html`"
     )
-    output, force = form["output"], form["force"]
-    if claims is not None:
-        from rooflight.commands.claims_output import check_claims
-
+    if options["claims"] is not None:
         if b is not None:
             raise BadInput(f"--claims checks a table against one ledger: leave {b} or --claims out")
-        check_claims(a, claims, to=to, output=output, force=force, strict=strict)
+        _check_claims(a, options, to)
         return
-    if strict:
+    if options["strict"]:
         raise BadInput("--strict is of --claims: give a table of claims with it, or leave it out")
     from rooflight.analysis.comparison.sides import Comparison, with_its_estimate
     from rooflight.commands.output import show
-    from rooflight.commands.terminal import say
     from rooflight.files import load
     from rooflight.reporting.sections.compare_tables import compare_document
 
+    output, on = options["output"], options["on"]
     device = None if on is None else _device(on)
     comparison = with_its_estimate(load(a), str(a), on=device) if b is None else Comparison(load(a), load(b), on=device)
-    show(compare_document(comparison, by=by, depth=depth, folded=not unfold), to, output=output, force=force)
+    show(compare_document(comparison, **table_of(options)), to, output=output, force=options["force"])
     if output is not None:
         say(f"wrote {output}")
+
+
+def _check_claims(ledger: Path, options: Mapping[str, Any], to: str) -> None:
+    """Prints what a table of claims is worth, and ends with a grade as exit code."""
+    from rooflight.analysis.claims import check, read_claims
+    from rooflight.commands.output import show
+    from rooflight.files import load
+    from rooflight.reporting.sections.claims_tables import claims_document
+
+    claims, output = options["claims"], options["output"]
+    rows = read_claims(claims)
+    checked = check(load(ledger), rows, file=str(claims), strict=options["strict"])
+    show(claims_document(checked), to, output=output, force=options["force"])
+    if output is not None:
+        say(f"wrote {output}: {checked.grade}")
+    if not checked.passes:
+        sys.stdout.flush()
+        sys.exit(_WRONG)
 
 
 def _device(name: str) -> Device:
     from rooflight.prediction.resolve_devices import devices_of
 
-    found = devices_of(name, None)
-    if len(found) != 1 or found[0].kind != "gpu":
+    devices = devices_of(name, None)
+    if len(devices) != 1 or devices[0].kind != "gpu":
         raise BadInput("--on names one GPU here (see `rooflight list devices`)")
-    return found[0]
+    return devices[0]

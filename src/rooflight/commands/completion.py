@@ -19,6 +19,8 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from rooflight.spec import fields_for
+
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 # bash cuts words at colons, and recorded:h200/... has one. So the line goes over whole, and what bash took for a word
@@ -55,7 +57,7 @@ class _LayerNames(ShellComplete):
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         if args and args[-1] == "--explain":
-            return _items(_layers(args[1:-1]), incomplete)
+            return [CompletionItem(layer) for layer in _layers(args[1:-1]) if layer.startswith(incomplete)]
         return super().get_completions(args, incomplete)
 
 
@@ -74,8 +76,7 @@ class _Bash(_LayerNames, BashComplete):
         return f"{item.type},{str(item.value).removeprefix(typed[:cut])}"
 
 
-class _Zsh(_LayerNames, ZshComplete):
-    pass
+class _Zsh(_LayerNames, ZshComplete): ...
 
 
 class _Fish(_LayerNames, FishComplete):
@@ -117,31 +118,25 @@ def teach(verb: str, command: click.Command) -> None:
             parameter._custom_shell_complete = completer
 
 
-def _items(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+def _offer(
+    words: Iterable[str] | Callable[[], Iterable[str]], *, listed: bool = False, files: bool = False
+) -> Completer:
+    """Words that could follow. `listed`: several with commas, those that are there already not again. `files`: or a
+    file."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",") if listed else ("", "", incomplete)
+        offered = [word for word in (words() if callable(words) else words) if word not in before.split(",")]
+        items = [CompletionItem(before + comma + word) for word in offered if word.startswith(last)]
+        return [*items, CompletionItem(incomplete, type="file")] if files else items
+
+    return complete
 
 
-def _with_files(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    return [*_items(words, incomplete), CompletionItem(incomplete, type="file")]
-
-
-def _listed(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """The last of several with commas; those that are there already are not offered again."""
-    before, comma, last = incomplete.rpartition(",")
-    taken = before.split(",")
-    return [CompletionItem(before + comma + word) for word in words if word.startswith(last) and word not in taken]
-
-
-def _models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _models() -> Iterable[str]:
     from rooflight.models.registry import BUILTINS
 
-    return _items(BUILTINS, incomplete)
-
-
-def _study_of(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from rooflight.models.registry import BUILTINS
-
-    return [*_listed(BUILTINS, incomplete), CompletionItem(incomplete, type="file")]
+    return BUILTINS
 
 
 def _device_names() -> list[str]:
@@ -152,75 +147,65 @@ def _device_names() -> list[str]:
     return sorted(path.name.removesuffix(".toml") for path in specs.iterdir() if path.name.endswith(".toml"))
 
 
-def _devices(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return _listed([*_device_names(), "here"], incomplete)
+def _devices() -> list[str]:
+    return [*_device_names(), "here"]
 
 
-def _one_device(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    if context.info_name == "list" and context.params.get("what") != "devices":
-        return []
-    return _with_files(_device_names(), incomplete)
+_one_device = _offer(_device_names, files=True)
 
 
-def _ledgers(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _name_of_one(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """`rooflight list`: only devices have names there."""
+    return _one_device(context, parameter, incomplete) if context.params.get("what") == "devices" else []
+
+
+def _recordings() -> list[str]:
     from rooflight.recordings import PREFIX, names
 
-    return _with_files((PREFIX + name for name in names()), incomplete)
+    return [PREFIX + name for name in names()]
 
 
 def _layers(words: list[str]) -> list[str]:
     """Of a saved ledger; for a built-in model, of a recording of it, since building the model would need torch."""
     from rooflight.errors import RooflightError
     from rooflight.files import load
-    from rooflight.recordings import PREFIX, is_recorded, names
+    from rooflight.recordings import is_recorded
 
     what = next((word for word in words if not word.startswith("-")), "")
-    alike = [PREFIX + name for name in names() if name.partition("/")[2].startswith(f"{what}-")]
-    found = what if is_recorded(what) or os.path.isfile(what) else next(iter(alike), None)
+    alike = [name for name in _recordings() if name.partition("/")[2].startswith(f"{what}-")]
+    source = what if is_recorded(what) or os.path.isfile(what) else next(iter(alike), None)
     try:
-        return [] if found is None else [module.path for module in load(found).modules if module.path]
+        return [] if source is None else [module.path for module in load(source).modules if module.path]
     except RooflightError:
         return []
 
 
-def _charts(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _charts() -> Iterable[str]:
     from rooflight.commands.report import CHARTS
 
-    return _items(CHARTS, incomplete)
-
-
-def _fixed(*words: str) -> Completer:
-    return lambda context, parameter, incomplete: _items(words, incomplete)
-
-
-def _fixed_list(*words: str) -> Completer:
-    return lambda context, parameter, incomplete: _listed(words, incomplete)
+    return CHARTS
 
 
 _PARALLEL = ("ddp", "fsdp", "zero1", "zero2", "zero3", "tp", "pp")
 _WORDS: dict[tuple[str, str], Completer] = {
-    ("", "model"): _models,
-    ("", "checkpoint"): _fixed("blocks"),
-    ("", "target"): _fixed("cuda", "cuda:70", "cuda:80", "cuda:89", "cuda:90", "cpu"),
-    ("measure", "device"): _fixed("cuda", "cuda:0", "cpu"),
-    ("measure", "compile_mode"): _fixed("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
-    ("predict", "devices"): _devices,
-    ("predict", "ppp"): _ledgers,
-    ("predict", "parallel"): _fixed(*_PARALLEL),
-    ("report", "paths"): _ledgers,
-    ("report", "on"): _devices,
-    ("report", "chart"): _charts,
-    ("compare", "a"): _ledgers,
-    ("compare", "b"): _ledgers,
-    ("list", "name"): _one_device,
+    ("", "model"): _offer(_models),
+    ("", "checkpoint"): _offer(["blocks"]),
+    ("", "target"): _offer(["cuda", "cuda:70", "cuda:80", "cuda:89", "cuda:90", "cpu"]),
+    ("measure", "device"): _offer(["cuda", "cuda:0", "cpu"]),
+    ("measure", "compile_mode"): _offer(["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]),
+    ("predict", "devices"): _offer(_devices, listed=True),
+    ("predict", "ppp"): _offer(_recordings, files=True),
+    ("predict", "parallel"): _offer(_PARALLEL),
+    ("report", "paths"): _offer(_recordings, files=True),
+    ("report", "on"): _offer(_devices, listed=True),
+    ("report", "chart"): _offer(_charts),
+    ("compare", "a"): _offer(_recordings, files=True),
+    ("compare", "b"): _offer(_recordings, files=True),
+    ("list", "name"): _name_of_one,
     ("calibrate", "described"): _one_device,
-    ("study", "what"): _study_of,
-    ("study", "on"): _devices,
-    ("study", "parallel"): _fixed_list(*_PARALLEL),
-    ("study", "step"): _fixed_list("infer", "train", "decode"),
-    ("study", "dtype"): _fixed_list("fp32", "bf16", "fp16", "fp64"),
-    ("study", "autocast"): _fixed_list("bf16", "fp16"),
-    ("study", "loss"): _fixed_list("cross-entropy", "mse", "sum"),
-    ("study", "optimizer"): _fixed_list("sgd", "momentum", "adam", "adamw"),
+    ("study", "what"): _offer(_models, listed=True, files=True),
+    ("study", "on"): _offer(_devices, listed=True),
+    ("study", "parallel"): _offer(_PARALLEL, listed=True),
+    **{("study", field.name): _offer(field.choices, listed=True) for field in fields_for("study") if field.choices},
 }
 """By verb (or any) and parameter. Choices, files and folders click completes by itself."""

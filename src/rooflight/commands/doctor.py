@@ -101,10 +101,9 @@ def show(diagnosis: Diagnosis) -> None:
 
     console = make_console()
     versions = diagnosis.versions
-    told = [f"rooflight {versions['rooflight']}", f"Python {versions['python']}"]
-    told += [f"torch {versions['torch']}"] if versions["torch"] else []
-    told += [f"driver {versions['driver']}"] if versions["driver"] else []
-    console.print(" · ".join(told), markup=False, highlight=False, style="bold")
+    names = {"rooflight": "rooflight", "Python": "python", "torch": "torch", "driver": "driver"}
+    line = " · ".join(f"{name} {versions[key]}" for name, key in names.items() if versions[key])
+    console.print(line, markup=False, highlight=False, style="bold")
     able = [(entry.what, entry.status, entry.detail) for entry in diagnosis.capabilities]
     seen = [(entry.what, entry.status, entry.detail) for entry in diagnosis.findings]
     width = 2 + max(len(what) for what, _, _ in (*able, *seen))

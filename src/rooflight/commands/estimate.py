@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.form_options import form_options, forms
-from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options
-from rooflight.commands.table_options import table_options
+from rooflight.commands.result_options import form_options, forms, table_of, table_options
+from rooflight.commands.step_options import check_run, quiet_model, run_options, step_of, step_options, typed_command
 from rooflight.commands.terminal import say
 from rooflight.errors import BadInput
-from rooflight.spec import StepSpec, shell
+from rooflight.spec import StepSpec
 
 if TYPE_CHECKING:
-    from rooflight.ledger import Ledger
     from rooflight.reporting.document import Document
 
 
@@ -32,8 +27,7 @@ if TYPE_CHECKING:
     help="Device whose kernels are assumed: cuda (Hopper or newer), cuda:80 (a compute capability), cpu.",
 )
 @table_options
-@click.option("--epochs", type=int, help="With --dataset-size: the cost of a whole training run.")
-@click.option("--dataset-size", type=int, help="Samples in an epoch.")
+@run_options("cost")
 @click.option("--explain", metavar="LAYER", help="Derive the figures of one layer, as with pen and paper.")
 @click.option("--latex", is_flag=True, help="With --explain or --symbolic: as LaTeX.")
 @click.option("--symbolic", is_flag=True, help="The closed form in batch B and sequence S, with Big-O.")
@@ -50,45 +44,27 @@ def command(**options: Any) -> None:
     if options["symbolic"]:
         _symbolic(spec, options)
         return
-    ledger = _estimate(spec, options)
-    from rooflight.commands.output import keep, show
+    from rooflight.estimation.api import estimate
+
+    with quiet_model():
+        ledger = estimate(spec, target=options["target"], command=typed_command())
+    from rooflight.commands.output import explain, keep, ops_of, show
     from rooflight.reporting.sections.ledger_documents import estimate_document
 
     def document(to: str) -> Document:
-        return estimate_document(
-            ledger,
-            by=options["by"],
-            depth=options["depth"],
-            folded=not options["unfold"],
-            epochs=options["epochs"],
-            dataset_size=options["dataset_size"],
-        )
+        epochs, size = options["epochs"], options["dataset_size"]
+        return estimate_document(ledger, epochs=epochs, dataset_size=size, **table_of(options))
 
     if options["explain"] is not None:
-        _explain(ledger, options)
-    output: Path | None = options["output"]
-    if output is not None:
-        say(
-            keep(
-                ledger,
-                document,
-                output,
-                written,
-                force=options["force"],
-                told=f" ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}",
-            )
-        )
+        explain(ledger, options["explain"], latex=options["latex"])
+    if written:
+        say(keep(ledger, document, options, written, held=ops_of(ledger, options)))
     if options["explain"] is None and (written in ("", "json") or to != "text"):
         show(document(to), to)
 
 
 def _check(spec: StepSpec, options: Mapping[str, Any], to: str, written: str) -> None:
-    for name in ("epochs", "dataset_size"):
-        check_positive(name, options[name])
-    if bool(options["epochs"]) != bool(options["dataset_size"]):
-        raise BadInput("--epochs and --dataset-size go together: both are needed for the cost of a run")
-    if options["epochs"] is not None and spec.step != "train":
-        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs out")
+    check_run(spec, options, "cost")
     if options["latex"] and not (options["explain"] or options["symbolic"]):
         raise BadInput("--latex goes with --explain or --symbolic")
     if options["explain"] and options["symbolic"]:
@@ -97,22 +73,6 @@ def _check(spec: StepSpec, options: Mapping[str, Any], to: str, written: str) ->
         raise BadInput("--explain prints text or --latex; with -o FILE.json it also saves the ledger, nothing else")
     if options["symbolic"] and (to in ("csv", "md") or written not in ("", "json")):
         raise BadInput("--symbolic prints text, --latex or --json, and writes a .json file with -o")
-
-
-def _estimate(spec: StepSpec, options: Mapping[str, Any]) -> Ledger:
-    from rooflight.estimation.api import estimate
-
-    with quiet_model():
-        return estimate(spec, target=options["target"], command=shlex.join(["rooflight", *sys.argv[1:]]))
-
-
-def _explain(ledger: Ledger, options: Mapping[str, Any]) -> None:
-    from rooflight.commands.output import emit
-    from rooflight.estimation.derivation import derive
-    from rooflight.reporting.sections.derivation import derivation_latex, derivation_text
-
-    derivation = derive(ledger, options["explain"])
-    emit(derivation_latex(derivation) if options["latex"] else derivation_text(derivation))
 
 
 def _symbolic(spec: StepSpec, options: Mapping[str, Any]) -> None:
@@ -125,13 +85,11 @@ def _symbolic(spec: StepSpec, options: Mapping[str, Any]) -> None:
 
     also = [(batch, spec.past if spec.step == "decode" else spec.seq) for batch in spec.batches]
     with quiet_model():
-        found = closed_form(spec, also=also, target=options["target"])
+        form = closed_form(spec, also=also, target=options["target"])
     if options["as_json"] or options["output"]:
-        content = json.dumps(to_json_dict(found))
+        content = json.dumps(to_json_dict(form))
     else:
-        content = (
-            to_latex(found, depth=options["depth"]) if options["latex"] else to_text(found, depth=options["depth"])
-        )
+        content = (to_latex if options["latex"] else to_text)(form, depth=options["depth"])
     deliver(content.encode(), options["output"], force=options["force"])
     if options["output"] is not None:
         say(f"wrote {options['output']}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.form_options import form_options, forms
+from rooflight.commands.result_options import form_options, forms
 from rooflight.commands.terminal import say
 from rooflight.spec import shell
 
@@ -53,16 +53,7 @@ def command(**options: Any) -> None:
         return log_document(ledger, by=options["by"], top=shown, rows_top=top)
 
     if written:
-        say(
-            keep(
-                ledger,
-                document,
-                options["output"],
-                written,
-                force=options["force"],
-                told=f" ({len(ledger.kernels):,} launches)",
-            )
-        )
+        say(keep(ledger, document, options, written, held=f" ({len(ledger.kernels):,} launches)"))
     if written in ("", "json") or to != "text":
         show(document(to), to)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import click
 
@@ -61,21 +62,12 @@ def _metrics(as_json: bool) -> None:
     from rooflight.reporting.writers.terminal import drawn
 
     if as_json:
-        emit(
-            json.dumps(
-                [
-                    {
-                        "name": one.name,
-                        "title": one.title,
-                        "unit": one.unit,
-                        "group": one.group,
-                        "definition": one.about,
-                    }
-                    for one in METRICS.values()
-                ],
-                ensure_ascii=False,
-            )
-        )
+        names = ("name", "title", "unit", "group")
+        entries = [
+            {name: getattr(metric, name) for name in names} | {"definition": metric.about}
+            for metric in METRICS.values()
+        ]
+        emit(json.dumps(entries, ensure_ascii=False))
         return
     console = make_console()
     columns = (
@@ -85,7 +77,8 @@ def _metrics(as_json: bool) -> None:
         Column("what it is", right=False, wraps=True),
     )
     for group in GROUPS:
-        rows = tuple((one.name, one.title, one.unit, one.about) for one in METRICS.values() if one.group == group)
+        metrics = [metric for metric in METRICS.values() if metric.group == group]
+        rows = tuple((metric.name, metric.title, metric.unit, metric.about) for metric in metrics)
         console.print(drawn(Table(group, columns, rows), console.width))
 
 
@@ -102,20 +95,20 @@ def _devices(name: str | None, as_json: bool) -> None:
         emit(json.dumps([device_tables.device_data(device) for device in chosen], ensure_ascii=False))
         return
     console = make_console()
+    plain = partial(console.print, markup=False, highlight=False)
     if name is None:
         console.print(drawn(device_tables.devices_table(chosen), console.width))
-        console.print(device_tables.CONVENTIONS, markup=False, highlight=False, style="dim")
-        hint = "rooflight list devices NAME shows every value of one with its source"
-        console.print(hint, markup=False, highlight=False, style="dim")
+        plain(device_tables.CONVENTIONS, style="dim")
+        plain("rooflight list devices NAME shows every value of one with its source", style="dim")
         return
     device = chosen[0]
     table, sources = device_tables.device_table(device)
-    console.print(device.title, markup=False, highlight=False, style="bold")
+    plain(device.title, style="bold")
     for label, words in (("also", device.aliases), ("reported as", device.recognised_as)):
         if words:
-            console.print(f"{label}: {', '.join(words)}", markup=False, highlight=False)
+            plain(f"{label}: {', '.join(words)}")
     console.print(drawn(table, console.width))
     for note in device.notes:
-        console.print(f"note: {note}", markup=False, highlight=False)
+        plain(f"note: {note}")
     for number, source in enumerate(sources, start=1):
-        console.print(f"source {number}: {source}", markup=False, highlight=False, style="dim")
+        plain(f"source {number}: {source}", style="dim")

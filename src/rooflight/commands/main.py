@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,6 +13,7 @@ from types import FrameType
 import click
 
 from rooflight._version import __version__
+from rooflight.commands.signals import answered_by, say_again
 from rooflight.commands.terminal import ProgramOptions, complain, program_options
 from rooflight.errors import RooflightError
 
@@ -126,9 +125,14 @@ def main() -> None:
         if asked.debug or _wants_traceback(sys.argv[1:]):
             raise
         # Ctrl-C in the middle of an import can come out as any other error.
-        if interrupted or isinstance(error, (click.Abort, KeyboardInterrupt)):
-            _leave_at_once("interrupted; nothing was written", 130)
-        _fail(*_explained(error))
+        if interrupted.seen or isinstance(error, (click.Abort, KeyboardInterrupt)):
+            complain("interrupted; nothing was written")
+            sys.stderr.flush()
+            # Python ends itself by the signal, whatever exit code it is told, if Ctrl-C came in the wrong place.
+            os._exit(130)
+        message, code = _explained(error)
+        complain(message)
+        sys.exit(code)
 
 
 def _wants_traceback(arguments: list[str]) -> bool:
@@ -149,34 +153,21 @@ class _Interrupted:
     """Remembers that Ctrl-C was pressed, whatever becomes of the KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self._seen = False
-
-    def __bool__(self) -> bool:
-        return self._seen
+        self.seen = False
 
     @contextmanager
     def noticed(self) -> Iterator[None]:
-        has_timer = hasattr(signal, "setitimer")  # Windows has none
-
         def handler(number: int, frame: FrameType | None) -> None:
-            self._seen = True
+            self.seen = True
             # Python drops what is raised inside callbacks and finalizers: say it again until somebody listens.
-            if has_timer:
-                signal.setitimer(signal.ITIMER_REAL, 1.0)
+            say_again(1.0)
             raise KeyboardInterrupt
 
-        if threading.current_thread() is not threading.main_thread():
-            yield  # Ctrl-C does not come here
-            return
-        heard = (signal.SIGINT, signal.SIGALRM) if has_timer else (signal.SIGINT,)
-        before = {number: signal.signal(number, handler) for number in heard}
-        try:
-            yield
-        finally:
-            if has_timer:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            for number, old in before.items():
-                signal.signal(number, old)
+        with answered_by(handler, "SIGINT", "SIGALRM"):
+            try:
+                yield
+            finally:
+                say_again(0)
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
@@ -217,18 +208,6 @@ def _usage(error: click.ClickException) -> str:
         return f"{text}; see: {context.command_path} --help"
     verb = next((argument for argument in sys.argv[1:] if argument in VERBS), "")
     return f"{text}; see: {' '.join(['rooflight', *([verb] if verb else []), '--help'])}"
-
-
-def _leave_at_once(message: str, code: int) -> None:
-    """Python ends itself by the signal, whatever exit code it is told, if Ctrl-C came in the wrong place."""
-    complain(message)
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _fail(message: str, code: int) -> None:
-    complain(message)
-    sys.exit(code)
 
 
 if __name__ == "__main__":

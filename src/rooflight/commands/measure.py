@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
-import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.form_options import form_options, forms
-from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options
-from rooflight.commands.table_options import measured_options, table_options
+from rooflight.commands.result_options import form_options, forms, measured_options, table_of, table_options
+from rooflight.commands.signals import heard_once, say_again
+from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options, typed_command
 from rooflight.commands.terminal import complain, progress, say
 from rooflight.errors import BadFile, BadInput, CannotMeasure, RooflightError
-from rooflight.spec import StepSpec, shell
+from rooflight.spec import StepSpec
 
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
     from rooflight.measurement.findings import Progress
-
-_HAS_TIMER = hasattr(signal, "setitimer")
-"""Windows has none, and Ctrl-C is said once there."""
 
 
 @click.command(short_help="what the hardware does, per operation")
@@ -79,7 +72,11 @@ def command(**options: Any) -> None:
     spec = step_of({**options, "compile": options["compile"] or bool(options["compile_mode"])}, "measure")
     _check(spec, options)
     if options["profile_op"] is not None:
-        _run_for_a_profiler(spec, options)
+        from rooflight.measurement.api import profiled_step
+
+        with quiet_model():
+            only = None if options["profile_op"] == "all" else options["profile_op"]
+            profiled_step(spec, device=options["device"], only=only)
         return
     options["output"] = _of_rank(options["output"])
     options["trace_file"] = _of_rank(options["trace_file"])
@@ -130,7 +127,7 @@ def _measure(spec: StepSpec, options: Mapping[str, Any]) -> tuple[Ledger, bool]:
     if backend == "ncu":
         _refuse_ncu(options["device"])
     try:
-        with quiet_model(), _progress() as show, _heard_once():
+        with quiet_model(), _progress() as show, heard_once():
             ledger = measure(
                 spec,
                 device=options["device"],
@@ -142,7 +139,7 @@ def _measure(spec: StepSpec, options: Mapping[str, Any]) -> tuple[Ledger, bool]:
                 spread=options["spread"],
                 compile_mode=options["compile_mode"],
                 progress=show,
-                command=shlex.join(["rooflight", *sys.argv[1:]]),
+                command=typed_command(),
             )
             if backend != "ncu":
                 return ledger, False
@@ -150,44 +147,11 @@ def _measure(spec: StepSpec, options: Mapping[str, Any]) -> tuple[Ledger, bool]:
             try:
                 return _with_ncu(ledger, spec, options), False
             except KeyboardInterrupt:
-                _stop_saying_it_again()
+                say_again(0)
                 return _noted(ledger, "interrupted while ncu counted: counters are missing"), True
     except MeasurementStopped as stopped:
-        _stop_saying_it_again()
+        say_again(0)
         return stopped.ledger, True
-
-
-def _stop_saying_it_again() -> None:
-    """Ctrl-C was heard."""
-    if _HAS_TIMER:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-@contextmanager
-def _heard_once() -> Iterator[None]:
-    """Ctrl-C is said again every second until somebody listens. Who listens writes down what was measured, which may
-    take longer than that, and must not be interrupted by the same Ctrl-C.
-    """
-    if not _HAS_TIMER:
-        yield
-        return
-    say_again = signal.getsignal(signal.SIGALRM)
-    if threading.current_thread() is not threading.main_thread() or not callable(say_again):
-        yield
-        return
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        error = sys.exception()
-        while error is not None and not isinstance(error, KeyboardInterrupt):
-            error = error.__context__
-        if error is None:
-            say_again(number, frame)
-
-    signal.signal(signal.SIGALRM, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, say_again)
 
 
 def _refuse_ncu(device: str | None) -> None:
@@ -218,10 +182,16 @@ def _noted(ledger: Ledger, note: str) -> Ledger:
 
 
 def _with_ncu(ledger: Ledger, spec: StepSpec, options: Mapping[str, Any]) -> Ledger:
+    import gc
+
+    import torch
+
     from rooflight.measurement import ncu
     from rooflight.measurement.options import MeasureOptions
 
-    _release_gpu()
+    gc.collect()
+    if torch.cuda.is_initialized():  # the model is gone by now; the other process needs the memory it took
+        torch.cuda.empty_cache()
     wanted = MeasureOptions(counters="ncu", levels=options["levels"] or ("dram",), metrics=options["metrics"])
     try:
         return ncu.count(ledger, [sys.executable, "-m", *_this_step(spec, options), "--profile-op", "all"], wanted)
@@ -229,28 +199,9 @@ def _with_ncu(ledger: Ledger, spec: StepSpec, options: Mapping[str, Any]) -> Led
         return _noted(ledger, f"counters not measured: {error.on_command_line}")
 
 
-def _release_gpu() -> None:
-    """The model is gone by now; the other process needs the memory it took."""
-    import gc
-
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-
-
 def _this_step(spec: StepSpec, options: Mapping[str, Any]) -> list[str]:
     """The words that run the same step, for `python -m`."""
     return spec.words("measure", on=options["device"])
-
-
-def _run_for_a_profiler(spec: StepSpec, options: Mapping[str, Any]) -> None:
-    from rooflight.measurement.api import profiled_step
-
-    wanted = options["profile_op"]
-    with quiet_model():
-        profiled_step(spec, device=options["device"], only=None if wanted == "all" else wanted)
 
 
 def _ncu_command(spec: StepSpec, options: Mapping[str, Any]) -> None:
@@ -269,30 +220,14 @@ def _ncu_command(spec: StepSpec, options: Mapping[str, Any]) -> None:
 
 def _give(ledger: Ledger, options: Mapping[str, Any], to: str, written: str) -> None:
     """Save first: a terminal that closes must not cost the measurement. What stops it (a full disk) is told last."""
-    from rooflight.commands.output import keep, show
+    from rooflight.commands.output import keep, ops_of, show
     from rooflight.reporting.sections.ledger_documents import measure_document
 
-    document = measure_document(
-        ledger,
-        by=options["by"],
-        depth=options["depth"],
-        folded=not options["unfold"],
-        memory=options["memory"],
-        kernels=options["kernels"],
-    )
-    unsaved, output = None, options["output"]
+    document = measure_document(ledger, memory=options["memory"], kernels=options["kernels"], **table_of(options))
+    unsaved = None
     if written:
         try:
-            say(
-                keep(
-                    ledger,
-                    lambda to: document,
-                    output,
-                    written,
-                    force=options["force"],
-                    told=f" ({len(ledger.ops):,} ops); see it again with: {shell('report', output)}",
-                )
-            )
+            say(keep(ledger, lambda to: document, options, written, held=ops_of(ledger, options)))
         except BadFile as error:
             unsaved = error
     if options["trace_file"] is not None:

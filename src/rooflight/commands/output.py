@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rooflight.ledger import Ledger
 from rooflight.reporting.document import Document
 from rooflight.reporting.writers import write
 from rooflight.reporting.writers.terminal import print_document
+from rooflight.spec import shell
 
 
 def show(document: Document, to: str, *, output: Path | None = None, force: bool = False) -> None:
@@ -27,15 +28,30 @@ def show(document: Document, to: str, *, output: Path | None = None, force: bool
 
 
 def keep(
-    ledger: Ledger, document: Callable[[str], Document], output: Path, to: str, *, force: bool, told: str = ""
+    ledger: Ledger, document: Callable[[str], Document], options: Mapping[str, Any], to: str, *, held: str = ""
 ) -> str:
-    """Into a file: the ledger itself as JSON, `document` of the form in any other. What there is to say of it; `told`
-    is of a ledger."""
-    if to == "json":
-        save(ledger, output, force=force)
-    else:
+    """Into the file that the options name: the ledger itself as JSON, `document` of the form in any other. What there
+    is to say of it; `held` is what a ledger holds."""
+    output, force = options["output"], options["force"]
+    if to != "json":
         show(document(to), to, output=output, force=force)
-    return f"wrote {output}{told if to == 'json' else ''}"
+        return f"wrote {output}"
+    save(ledger, output, force=force)
+    return f"wrote {output}{held}"
+
+
+def ops_of(ledger: Ledger, options: Mapping[str, Any]) -> str:
+    """For `keep`: what a ledger of a step holds, and how to see it."""
+    return f" ({len(ledger.ops):,} ops); see it again with: {shell('report', options['output'])}"
+
+
+def explain(ledger: Ledger, layer: str, *, latex: bool = False) -> None:
+    """The figures of one layer, derived."""
+    from rooflight.estimation.derivation import derive
+    from rooflight.reporting.sections.derivation import derivation_latex, derivation_text
+
+    derivation = derive(ledger, layer)
+    emit(derivation_latex(derivation) if latex else derivation_text(derivation))
 
 
 def show_roofline(ledger: Ledger, on: str) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.form_options import form_options, forms
-from rooflight.commands.step_options import check_positive, quiet_model, step_of, step_options
+from rooflight.commands.result_options import form_options, forms
+from rooflight.commands.step_options import check_run, quiet_model, run_options, step_of, step_options, typed_command
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
 from rooflight.spec import StepSpec
@@ -46,8 +44,7 @@ if TYPE_CHECKING:
 @click.option(
     "--calibration", type=click.Path(path_type=Path), help="Calibration file, as written by `rooflight calibrate`."
 )
-@click.option("--epochs", type=int, help="With --dataset-size: the time of a whole training run.")
-@click.option("--dataset-size", type=int, help="Samples in an epoch.")
+@run_options("time")
 @click.option("--price", type=float, help="Price of one device per hour, in any currency.")
 @click.option(
     "--memory", is_flag=True, help="Memory over the step, memory at the peak by tensor, and what would reduce it."
@@ -75,12 +72,12 @@ def command(**options: Any) -> None:
     spec = step_of(options, "predict")
     to, written = forms(options)
     _check(spec, options, as_json="json" in (to, written))
-    found = _predict(spec, options)
+    predictions = _predict(spec, options)
     from rooflight.commands.output import show
     from rooflight.reporting.sections.predict_document import predict_document
 
     run = {name: options[name] for name in ("epochs", "dataset_size", "price")}
-    document = predict_document(found, **run, op_times=options["roofline"])
+    document = predict_document(predictions, **run, op_times=options["roofline"])
     if written:
         show(document, written, output=options["output"], force=options["force"])
         say(f"wrote {options['output']}")
@@ -89,12 +86,7 @@ def command(**options: Any) -> None:
 
 
 def _check(spec: StepSpec, options: Mapping[str, Any], *, as_json: bool) -> None:
-    for name in ("epochs", "dataset_size"):
-        check_positive(name, options[name])
-    if bool(options["epochs"]) != bool(options["dataset_size"]):
-        raise BadInput("--epochs and --dataset-size go together: both are needed for the time of a run")
-    if options["epochs"] is not None and spec.step != "train":
-        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs out")
+    check_run(spec, options, "time")
     price = options["price"]
     if price is not None and not (math.isfinite(price) and price > 0):
         raise BadInput(f"--price must be above 0, got {price:g}: what one device costs an hour")
@@ -131,17 +123,12 @@ def _ppp(text: str | None) -> Ppp | None:
 def _predict(spec: StepSpec, options: Mapping[str, Any]) -> Predictions:
     from rooflight.prediction.api import predict
 
+    names = ("tier", "calibration", "roofline", "memory", "max_batch", "max_seq", "allocator")
     with quiet_model(), progress(f"predicting {spec.model} on {options['devices']}"):
         return predict(
             spec,
             on=options["devices"],
-            tier=options["tier"],
             ppp=_ppp(options["ppp"]),
-            calibration=options["calibration"],
-            roofline=options["roofline"],
-            memory=options["memory"],
-            max_batch=options["max_batch"],
-            max_seq=options["max_seq"],
-            allocator=options["allocator"],
-            command=shlex.join(["rooflight", *sys.argv[1:]]),
+            command=typed_command(),
+            **{name: options[name] for name in names},
         )

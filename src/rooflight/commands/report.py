@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.form_options import form_options, one_form
-from rooflight.commands.garbage import rarely_collected
-from rooflight.commands.table_options import KERNELS, measured_options, table_options
+from rooflight.commands.result_options import KERNELS, form_options, measured_options, one_form, table_of, table_options
 from rooflight.commands.terminal import progress, say
 from rooflight.errors import BadInput
 from rooflight.spec import shell
@@ -18,33 +17,10 @@ from rooflight.spec import shell
 if TYPE_CHECKING:
     from rooflight.ledger import Ledger
     from rooflight.reporting.document import Document
-    from rooflight.summary import By
 
 FORMS = ("text", "html", "md", "latex", "csv", "json", "png", "svg", "pdf")
 CHARTS = ("roofline", "memory", "lanes", "shares", "sweep", "devices", "scaling")
 """Of a ledger; a pair has them twice, as roofline-a and roofline-b, and a study its own."""
-
-
-@dataclass(frozen=True)
-class _ReportFile:
-    """What a report is written as, and where it goes."""
-
-    form: str
-    chart: str | None
-    sections: tuple[str, ...]
-    dark: bool
-    width: str | None
-    output: Path | None
-    force: bool
-
-    def write(self, report: Document) -> None:
-        from rooflight.commands.output import deliver
-        from rooflight.reporting.writers import write
-
-        form: Any = self.form
-        mode: Any = "dark" if self.dark else "light"
-        content = write(report, form, chart=self.chart, sections=self.sections, mode=mode, width=self.width)
-        deliver(content, self.output, force=self.force)
 
 
 @click.command(short_help="a ledger, two side by side, or a study as a page, tables or pictures")
@@ -88,23 +64,7 @@ class _ReportFile:
     md="The same as --to md.",
     output="Write to FILE instead of the terminal.",
 )
-def command(
-    paths: tuple[Path, ...],
-    to: str | None,
-    chart: str | None,
-    dark: bool,
-    sections: tuple[str, ...],
-    width: str | None,
-    claims: Path | None,
-    on: str,
-    by: By,
-    depth: int | None,
-    unfold: bool,
-    memory: bool,
-    kernels: int,
-    explain: str | None,
-    **asked: Any,
-) -> None:
+def command(paths: tuple[Path, ...], **options: Any) -> None:
     """Show a ledger or a study in the terminal, or as one file to open, send or print.
 
     PATH is a ledger, as `rooflight estimate -o PATH` or `rooflight measure -o PATH` saved it; recorded:NAME, a
@@ -117,54 +77,79 @@ def command(
     """
     from rooflight.reporting.writers import ENDINGS, MUST
 
-    form = one_form({**asked, "to": to}, {f".{end}": form for end, form in ENDINGS.items()}, must=MUST)
-    file = _ReportFile(form, chart, sections, dark, width, asked["output"], asked["force"])
-    if width is not None:
+    form = one_form(options, {f".{end}": form for end, form in ENDINGS.items()}, must=MUST)
+    if options["width"] is not None:
         from rooflight.reporting.writers import check_width
 
-        check_width(width, form)
+        check_width(options["width"], form)
+    _check(paths, options, form)
+    if len(paths) == 1 and paths[0].is_dir():
+        _study(paths[0], options, form)
+    else:
+        ledgers, names = _ledgers(paths)
+        if options["explain"]:
+            from rooflight.commands.output import explain
+
+            explain(ledgers[0], options["explain"])
+        elif form == "text" or (form == "csv" and not _is_report(options) and len(ledgers) == 1):
+            _show(ledgers, options, form)
+        else:
+            _report(ledgers, names, options, form)
+    if options["output"] is not None:
+        say(f"wrote {options['output']}")
+
+
+def _is_report(options: Mapping[str, Any]) -> bool:
+    """Whatever the form: only a report has sections, and checks a table of claims."""
+    return bool(options["sections"]) or options["claims"] is not None
+
+
+def _check(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> None:
+    claims = options["claims"]
     if form == "text" and claims is not None:
         raise BadInput(
             f"in the terminal a table is checked by `{shell('compare', paths[0], claims=claims)}`; here "
             "it becomes a part of a file: add -o report.html"
         )
-    table = {
-        "--by": by != "module",
-        "--depth": depth is not None,
-        "--unfold": unfold,
-        "--memory": memory,
-        "--kernels": kernels != KERNELS,
-    }
-    whole = form not in ("text", "csv") or sections or claims is not None
-    if given := [name for name, is_given in {**table, "--explain": explain is not None}.items() if is_given and whole]:
+    given = [name for name, usual in _OF_THE_TABLE.items() if options[name] != usual]
+    if given and (form not in ("text", "csv") or _is_report(options)):
         raise BadInput(
-            f"{given[0]} is of the table in the terminal, and a report has all rows: leave it out, or the file or form"
+            f"--{given[0]} is of the table in the terminal, and a report has all rows: leave it out, or the file or "
+            "form"
         )
-    if explain is not None and form != "text":
+    if options["explain"] is not None and form != "text":
         raise BadInput("--explain prints text: leave the form or the file out")
-    if form == "text" and (sections or chart or dark):
+    if form == "text" and (options["sections"] or options["chart"] or options["dark"]):
         raise BadInput(
             "--section, --chart and --dark are of a file: name one, such as -o report.html or -o "
             "roofline.png, or say the form with --to"
         )
-    if len(paths) == 1 and paths[0].is_dir():
-        _refuse_for_a_study(by=by, depth=depth, explain=explain, claims=claims)
-        _study(paths[0], file)
+    if len(paths) > 1 and any(path.is_dir() for path in paths):
+        raise BadInput("a study is reported alone: leave the others out")
+    if not paths[0].is_dir():
         return
-    ledgers, names = _ledgers(paths)
-    if explain:
-        from rooflight.commands.output import emit
-        from rooflight.estimation.derivation import derive
-        from rooflight.reporting.sections.derivation import derivation_text
+    # What a study has not must not be passed over in silence.
+    if any(options[name] != _OF_THE_TABLE[name] for name in ("by", "depth", "explain")):
+        raise BadInput(
+            "--by, --depth and --explain are of a ledger: a study's are in its folder `ledgers`, each to be "
+            "reported by itself"
+        )
+    if claims is not None:
+        raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
 
-        emit(derivation_text(derive(ledgers[0], explain)))
-        return
-    if form == "text" or (form == "csv" and not sections and claims is None and len(ledgers) == 1):
-        _shown(ledgers, file, by=by, depth=depth, unfold=unfold, memory=memory, kernels=kernels, on=on)
-    else:
-        _made(ledgers, names, file, claims=claims, on=on)
-    if file.output is not None:
-        say(f"wrote {file.output}")
+
+_OF_THE_TABLE = {"by": "module", "depth": None, "unfold": False, "memory": False, "kernels": KERNELS, "explain": None}
+"""Options of the table in the terminal, and what they usually are."""
+
+
+def _write(report: Document, options: Mapping[str, Any], form: Any) -> None:
+    from rooflight.commands.output import deliver
+    from rooflight.reporting.writers import write
+
+    mode: Any = "dark" if options["dark"] else "light"
+    names = ("chart", "sections", "width")
+    content = write(report, form, mode=mode, **{name: options[name] for name in names})
+    deliver(content, options["output"], force=options["force"])
 
 
 def _ledgers(paths: tuple[Path, ...]) -> tuple[list[Ledger], list[str]]:
@@ -174,78 +159,74 @@ def _ledgers(paths: tuple[Path, ...]) -> tuple[list[Ledger], list[str]]:
     from rooflight.files import load
     from rooflight.reporting.report.api import arranged
 
-    if len(paths) > 1 and any(path.is_dir() for path in paths):
-        raise BadInput("a study is reported alone: leave the others out")
     return arranged([load(path) for path in paths], [shlex.quote(str(path)) for path in paths])
 
 
-def _shown(
-    ledgers: list[Ledger],
-    file: _ReportFile,
-    *,
-    by: By,
-    depth: int | None,
-    unfold: bool,
-    memory: bool,
-    kernels: int,
-    on: str,
-) -> None:
+def _show(ledgers: list[Ledger], options: Mapping[str, Any], form: str) -> None:
     """In the terminal, or the main table as CSV."""
     from rooflight.commands.output import show, show_roofline
+    from rooflight.prediction.resolve_devices import devices_of
     from rooflight.reporting.sections.ledger_documents import is_log, ledger_document
 
     if len(ledgers) == 2:
         from rooflight.analysis.comparison.sides import Comparison
         from rooflight.reporting.sections.compare_tables import compare_document
 
-        document = compare_document(Comparison(*ledgers), by=by, depth=depth, folded=not unfold)
-        show(document, file.form, output=file.output, force=file.force)
-        return
-    (ledger,) = ledgers
-    from rooflight.prediction.resolve_devices import devices_of
-
-    devices_of(on, None)  # what is wrong with them is told before the tables
-    document = ledger_document(ledger, by=by, depth=depth, folded=not unfold, memory=memory, kernels=kernels)
-    show(document, file.form, output=file.output, force=file.force)
-    if file.form == "text" and not is_log(ledger):
-        show_roofline(ledger, on)
+        document = compare_document(Comparison(*ledgers), **table_of(options))
+    else:
+        devices_of(options["on"], None)  # what is wrong with them is told before the tables
+        memory, kernels = options["memory"], options["kernels"]
+        document = ledger_document(ledgers[0], memory=memory, kernels=kernels, **table_of(options))
+    show(document, form, output=options["output"], force=options["force"])
+    if form == "text" and len(ledgers) == 1 and not is_log(ledgers[0]):
+        show_roofline(ledgers[0], options["on"])
 
 
-def _made(ledgers: list[Ledger], names: list[str], file: _ReportFile, *, claims: Path | None, on: str) -> None:
-    """The whole report, or a part of it."""
+def _report(ledgers: list[Ledger], names: list[str], options: Mapping[str, Any], form: str) -> None:
+    """All of it, or a part."""
     from itertools import count
 
     from rooflight.reporting.report.api import named_report
     from rooflight.reporting.report.ledger_report import STEPS
 
-    with rarely_collected(), progress("reading", count="{task.completed:g} of {task.total:g}") as bar:
+    with _rarely_collected(), progress("reading", count="{task.completed:g} of {task.total:g}") as bar:
         done = count()
-        made = named_report(ledgers, names, on=on, claims=claims, say=lambda doing: bar.show(doing, next(done), STEPS))
+
+        def tell(doing: str) -> None:
+            bar.show(doing, next(done), STEPS)
+
+        report = named_report(ledgers, names, on=options["on"], claims=options["claims"], say=tell)
         bar.show("writing", STEPS, STEPS)
-        file.write(made)
+        _write(report, options, form)
 
 
-def _study(folder: Path, file: _ReportFile) -> None:
+@contextmanager
+def _rarely_collected() -> Iterator[None]:
+    """For a command that makes hundreds of thousands of objects and keeps them to its end, and runs nobody's program.
+
+    Looking through them for cycles again and again takes a sixth of the time of a report and finds nothing; taking them
+    apart one by one when Python ends, a second more.
+    """
+    import atexit
+    import gc
+
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
+    atexit.register(gc.freeze)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _study(folder: Path, options: Mapping[str, Any], form: str) -> None:
     from rooflight.commands.output import show
     from rooflight.reporting.report.study_report import study_report
     from rooflight.reporting.sections.study_document import study_document
     from rooflight.study.api import load
 
     study = load(folder)
-    if file.form == "text":
+    if form == "text":
         show(study_document(study.rows, study.plan, folder=str(folder)), "text")
-        return
-    file.write(study_report(study.rows, study.plan, folder=str(folder)))
-    if file.output is not None:
-        say(f"wrote {file.output}")
-
-
-def _refuse_for_a_study(*, by: str, depth: int | None, explain: str | None, claims: Path | None) -> None:
-    """What a study has not must not be passed over in silence."""
-    if by != "module" or depth is not None or explain is not None:
-        raise BadInput(
-            "--by, --depth and --explain are of a ledger: a study's are in its folder `ledgers`, each to be "
-            "reported by itself"
-        )
-    if claims is not None:
-        raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
+    else:
+        _write(study_report(study.rows, study.plan, folder=str(folder)), options, form)

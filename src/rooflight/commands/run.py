@@ -8,15 +8,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.form_options import forms
+from rooflight.commands.result_options import form_options, forms
+from rooflight.commands.signals import answered_by
 from rooflight.commands.terminal import complain, say
 from rooflight.errors import BadFile, BadInput, CannotMeasure
 from rooflight.spec import shell
@@ -49,18 +49,13 @@ _WHY_MISSING = "they ran on another machine, entered no region or were killed be
     show_default=True,
     help="Count the bytes of this level of memory too; DRAM always.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; the program's output goes to stderr.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Also write to FILE: .json or .json.gz saves the ledger, .csv and .md the table.",
+@form_options(
+    ["json"],
+    json="Print one JSON document; the program's output goes to stderr.",
+    output="Also write to FILE: .json or .json.gz saves the ledger, .csv and .md the table.",
 )
-@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
-def command(
-    counters: str, level: str, as_json: bool, output: Path | None, force: bool, command: tuple[str, ...]
-) -> None:
+def command(counters: str, level: str, command: tuple[str, ...], **options: Any) -> None:
     """Run a program and show what its regions measured.
 
     The program marks them itself, with `with rooflight.region("conv2"):` or as a decorator, and runs as it does
@@ -73,7 +68,7 @@ def command(
     """
     if not command:
         raise BadInput("nothing to run: write `rooflight run -- python main.py`")
-    to, written = forms({"as_json": as_json, "output": output, "force": force})
+    to, written = forms(options)
     if counters == "cupti":
         from rooflight.measurement.cupti.library import has_driver
 
@@ -83,16 +78,16 @@ def command(
         from rooflight.measurement.regions.settings import COUNTERS, LEVEL, RUN
 
         environment = {**os.environ, RUN: folder, COUNTERS: counters, LEVEL: level}
-        code = _run(command, environment, quiet=as_json)
+        code = _run(command, environment, quiet=options["as_json"])
         ledgers, damaged = _collect(Path(folder))
         given = {"--counters": counters, "--level": level}
         how = [word for name, value in given.items() if value != _USUAL[name] for word in (name, value)]
         joined = _joined(ledgers, shell("run", *how, "--", *command))
         # Before anything is printed: an output that is closed or full must not cost the only copy.
-        unsaved = _saved(joined, output, written, force=force) if joined is not None and output is not None else None
+        unsaved = _saved(joined, options, written) if joined is not None and written else None
     for line in damaged:
         complain(line)
-    _show(joined, to, nothing_written=output is not None, code=code)
+    _show(joined, to, nothing_written=bool(written), code=code)
     if unsaved is not None:
         raise unsaved
     if not code and counters == "cupti" and joined is not None and not _has_counters(joined):
@@ -123,7 +118,8 @@ def _run(command: Sequence[str], environment: dict[str, str], *, quiet: bool) ->
         else:
             process.send_signal(number)  # does nothing when it has ended
 
-    with _answered_by(pass_on):
+    # While the program runs, signals are its business. A handler, unlike `SIG_IGN`, is not inherited by it.
+    with answered_by(pass_on, "SIGINT", "SIGTERM", "SIGHUP"):
         try:
             process = subprocess.Popen(command, env=environment, stdout=2 if quiet else None)
         except OSError as error:
@@ -132,23 +128,6 @@ def _run(command: Sequence[str], environment: dict[str, str], *, quiet: bool) ->
             process.send_signal(number)
         code = process.wait()
     return code if code >= 0 else 128 - code
-
-
-@contextmanager
-def _answered_by(handler: signal._HANDLER) -> Iterator[None]:
-    """While the program runs, signals are its business. A handler, unlike `SIG_IGN`, is not inherited by it."""
-    # Windows has no SIGHUP.
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    try:
-        before = {number: signal.signal(number, handler) for number in numbers}
-    except ValueError:  # not the main thread: no signals come here
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 def _at_terminal() -> bool:
@@ -218,13 +197,13 @@ def _joined(ledgers: Sequence[tuple[str, Ledger]], command: str) -> Ledger | Non
     return msgspec.structs.replace(first, header=header, measurements=tuple(rows))
 
 
-def _saved(ledger: Ledger, output: Path, to: str, *, force: bool) -> BadFile | None:
+def _saved(ledger: Ledger, options: Mapping[str, Any], to: str) -> BadFile | None:
     """What stood in the way, to be told after the figures were at least shown."""
     from rooflight.commands.output import keep
     from rooflight.reporting.sections.ledger_documents import log_document
 
     try:
-        say(f"rooflight: {keep(ledger, lambda to: log_document(ledger), output, to, force=force)}")
+        say(f"rooflight: {keep(ledger, lambda to: log_document(ledger), options, to)}")
     except BadFile as error:
         return error
     return None

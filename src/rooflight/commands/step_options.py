@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import click
 
+from rooflight.commands.result_options import Decorator, together
 from rooflight.errors import BadInput
 from rooflight.spec import Field, StepSpec, Verb, fields_for
 
 
-def step_options(verb: Verb) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
-        for field in reversed(fields_for(verb)):
-            command = _option(field, verb)(command)
-        return command
-
-    return decorated
+def step_options(verb: Verb) -> Decorator:
+    return together(*(_option(field, verb) for field in fields_for(verb)))
 
 
-def _option(field: Field, verb: Verb) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(field: Field, verb: Verb) -> Decorator:
     help = f"{field.help[:-1]}, or several sizes: 1,8,64." if _takes_several(field, verb) else field.help
     if field.kind == "flag":
         return click.option(field.option, field.name, is_flag=True, help=help)
@@ -91,9 +88,31 @@ def whole_numbers(field: Field, text: str) -> list[int]:
         raise BadInput(f"{field.option} wants whole numbers such as 8 or 1,8,64, got {text!r}") from None
 
 
+def run_options(what: str) -> Decorator:
+    """For `what`, the cost or the time, of a training run."""
+    return together(
+        click.option("--epochs", type=int, help=f"With --dataset-size: the {what} of a whole training run."),
+        click.option("--dataset-size", type=int, help="Samples in an epoch."),
+    )
+
+
+def check_run(spec: StepSpec, options: Mapping[str, Any], what: str) -> None:
+    for name in ("epochs", "dataset_size"):
+        check_positive(name, options[name])
+    if bool(options["epochs"]) != bool(options["dataset_size"]):
+        raise BadInput(f"--epochs and --dataset-size go together: both are needed for the {what} of a run")
+    if options["epochs"] is not None and spec.step != "train":
+        raise BadInput("--epochs goes with --step=train: add it, or leave --epochs out")
+
+
 def check_positive(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise BadInput(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+
+
+def typed_command() -> str:
+    """The command line as it was given."""
+    return shlex.join(["rooflight", *sys.argv[1:]])
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -14,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rooflight.commands.step_options import one_shape, step_options, whole_numbers
+from rooflight.commands.signals import say_again
+from rooflight.commands.step_options import check_positive, one_shape, step_options, whole_numbers
 from rooflight.commands.terminal import ProgressBar, is_quiet, progress, say, shows_bars
 from rooflight.errors import BadInput
 from rooflight.formatting import printable
 from rooflight.spec import Field, fields_for, settings_of, shell
 
 if TYPE_CHECKING:
-    from rooflight.study.journal import JournalEntry
-    from rooflight.study.launch import Launcher, Progress
+    from rooflight.study.journal import JournalEntry, Progress
+    from rooflight.study.local import LocalLauncher
+    from rooflight.study.slurm.launcher import SlurmLauncher
     from rooflight.study.store import Store
 
 _MOST_LINES = 40
@@ -91,37 +92,30 @@ def command(what: str, **options: Any) -> None:
         return
     plan, axes = _asked(what, options)
     launcher = _launcher(options)
-    store = prepare(plan, options["folder"], axes, dry=options["dry_run"])
-    try:
+    with prepare(plan, options["folder"], axes, dry=options["dry_run"]) as store:
         if options["dry_run"]:
             from rooflight.commands.output import emit
             from rooflight.study.launch import outline
 
-            said = outline(store, elsewhere=options["launcher"] == "slurm")
-            said += to_make_again(store)[1]
-            emit("\n".join([*said, launcher.dry_run(store.folder, store.waiting())]))
+            lines = outline(store, elsewhere=options["launcher"] == "slurm")
+            emit("\n".join([*lines, *to_make_again(store)[1], launcher.dry_run(store.folder, store.waiting())]))
             return
         for line in make_ready(store, retry=options["retry"]):
             say(line)
         with _heard(store, launcher), _progress(store) as report:
             run(store, launcher, progress=report)
         _show(store, launcher)
-    finally:
-        store.close()
 
 
 def _asked(what: str, options: Mapping[str, Any]) -> tuple[str | list[str], dict[str, Any]]:
     """A file, a folder, or models with their axes."""
-    axes: dict[str, Any] = {}
-    for field in fields_for("study"):
-        if options[field.name] not in (None, (), False) or (field.kind == "switch" and options[field.name] is False):
-            axes[field.key] = _axis(field, options[field.name])
-    for name in ("on", "layers"):
-        if options[name] is not None:
-            axes[name] = _words(name, options[name])
-    for name in ("measure", "repeat", "timeout_s"):
-        if options[name] is not None:
-            axes[name] = options[name]
+    axes: dict[str, Any] = {
+        field.key: _axis(field, value)
+        for field in fields_for("study")
+        if (value := options[field.name]) not in (None, (), False) or (field.kind == "switch" and value is False)
+    }
+    axes |= {name: _words(name, options[name]) for name in ("on", "layers") if options[name] is not None}
+    axes |= {name: options[name] for name in ("measure", "repeat", "timeout_s") if options[name] is not None}
     if what.endswith(".toml") or Path(what).is_dir():
         if axes:
             raise BadInput(f"{what} has its own plan: leave --{next(iter(axes)).removesuffix('_s')} out")
@@ -147,55 +141,48 @@ def _words(name: str, text: str) -> list[str]:
     return words
 
 
-_OF_SLURM = ("partition", "gres", "time", "account", "qos", "constraint", "nodelist", "max_parallel", "slurm", "setup",
-             "python", "cancel")  # fmt: skip
+def _launcher(options: Mapping[str, Any]) -> LocalLauncher | SlurmLauncher:
+    from rooflight.study.slurm.options import NAMED, asked
 
-
-def _launcher(options: Mapping[str, Any]) -> Launcher:
     if options["launcher"] == "slurm":
         if options["workers"] is not None:
             raise BadInput("--workers is for --launcher local: --max-parallel says how many cells Slurm runs at a time")
         from rooflight.study.slurm.launcher import SlurmLauncher
-        from rooflight.study.slurm.options import asked
 
-        return SlurmLauncher(asked(options), status=(lambda text: None) if is_quiet() else _say)
-    given = [name for name in _OF_SLURM if options[name] not in (None, (), False)]
+        return SlurmLauncher(asked(options), status=say)
+    of_slurm = (*NAMED, "max_parallel", "slurm", "setup", "python", "cancel")
+    given = [name for name in of_slurm if options[name] not in (None, (), False)]
     if given:
         raise BadInput(f"--{given[0].replace('_', '-')} goes with --launcher slurm")
-    if options["workers"] is not None and options["workers"] < 1:
-        raise BadInput(f"--workers must be at least 1, got {options['workers']}")
+    check_positive("workers", options["workers"])
     from rooflight.study.local import LocalLauncher
 
     return LocalLauncher(workers=options["workers"])
 
 
 def _say(text: str) -> None:
+    """Quiet or not."""
     click.echo(printable(text), err=True)
 
 
 def _cancel(what: str, options: Mapping[str, Any]) -> None:
+    from rooflight.study.slurm.launcher import SlurmLauncher
+
     launcher = _launcher(options)
-    cancel = getattr(launcher, "cancel", None)
-    if cancel is None or not Path(what).is_dir():
+    if not isinstance(launcher, SlurmLauncher) or not Path(what).is_dir():
         raise BadInput("--cancel takes a study's folder: rooflight study FOLDER --launcher slurm --cancel")
-    count = cancel(Path(what))
+    count = launcher.cancel(Path(what))
     say(f"took {count:,} {'task' if count == 1 else 'tasks'} from Slurm; what was finished is kept")
 
 
 @contextmanager
-def _heard(store: Store, launcher: Launcher) -> Iterator[None]:
+def _heard(store: Store, launcher: LocalLauncher | SlurmLauncher) -> Iterator[None]:
     """Ctrl-C: nothing is lost, and how to go on is said."""
     try:
         yield
     except KeyboardInterrupt:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # heard: no need to say it again
-        when_interrupted = getattr(launcher, "when_interrupted", None)
-        how = (
-            f"go on with: {shell('study', store.folder)}"
-            if when_interrupted is None
-            else when_interrupted(store.folder)
-        )
-        _say(f"rooflight: interrupted; what was finished is kept, {how}")
+        say_again(0)
+        _say(f"rooflight: interrupted; what was finished is kept, {launcher.when_interrupted(store.folder)}")
         sys.stderr.flush()
         os._exit(130)
 
@@ -203,54 +190,34 @@ def _heard(store: Store, launcher: Launcher) -> Iterator[None]:
 @contextmanager
 def _progress(store: Store) -> Iterator[Progress]:
     """A bar where somebody watches, else a line now and then; what fails is said at once."""
-    from rooflight.study.journal import key_of
-
-    keys = {key_of(cell, side) for cell in store.cells for side in store.sides(cell)}
+    keys = store.keys
     finished = sum(not store.is_open(key) for key in keys)
     if is_quiet():
         yield lambda entry: None  # what failed is in the result
-    elif shows_bars():
-        with progress("starting", count="{task.completed:g}/{task.total:g}") as bar:
-            yield _on_bar(bar, len(keys), finished)
-    else:
-        yield _lines(len(keys), finished)
+        return
+    with progress("starting", count="{task.completed:g}/{task.total:g}") as bar:
+        yield _teller(bar, len(keys), finished)
 
 
-def _lines(total: int, finished: int) -> Progress:
+def _teller(bar: ProgressBar, total: int, finished: int) -> Progress:
     last = time.monotonic()
+    bar.show("starting", finished, total)
 
-    def told(entry: JournalEntry) -> None:
+    def tell(entry: JournalEntry) -> None:
         nonlocal finished, last
         finished += 1
+        bar.show(f"{entry.side} {entry.key.rpartition('-')[0]}", finished, max(total, finished))
+        is_due = total <= _MOST_LINES or finished >= total or time.monotonic() > last + _LINE_S
         if entry.failure:
-            say(f"failed: {entry.side} {entry.key}: {entry.failure}")
-        elif total <= _MOST_LINES or finished >= total or time.monotonic() > last + _LINE_S:
+            bar.line(f"failed: {entry.side} {entry.key}: {entry.failure}")
+        elif is_due and not shows_bars():
             last = time.monotonic()
             say(f"{finished:,} of {max(total, finished):,}: {entry.side} {entry.key}")
 
-    return told
+    return tell
 
 
-def _on_bar(bar: ProgressBar, total: int, finished: int) -> Progress:
-    bar.show("starting", finished, total)
-
-    def told(entry: JournalEntry) -> None:
-        nonlocal finished
-        finished += 1
-        bar.show(f"{entry.side} {entry.key.rpartition('-')[0]}", finished, max(total, finished))
-        if entry.failure:
-            bar.line(f"failed: {entry.side} {entry.key}: {entry.failure}")
-
-    return told
-
-
-def _again(store: Store, launcher: Launcher) -> str:
-    """The command line that goes on with the study, as it was launched."""
-    asked = getattr(launcher, "options", None)
-    return shell("study", store.folder) if asked is None else str(asked.command(store.folder))
-
-
-def _show(store: Store, launcher: Launcher) -> None:
+def _show(store: Store, launcher: LocalLauncher | SlurmLauncher) -> None:
     """What was found, where it is, and what to do next."""
     from rooflight.commands.output import show
     from rooflight.reporting.document import table_sections
@@ -270,9 +237,9 @@ def _show(store: Store, launcher: Launcher) -> None:
     show(document, "text")
     say(f"wrote {store.folder}; all of it with: {shell('report', store.folder)}")
     if any(row.state == "failed" for row in rows):
-        _say(f"try again what failed with: {_again(store, launcher)} --retry")
+        _say(f"try again what failed with: {launcher.command(store.folder)} --retry")
     if any(row.state == "waiting" for row in rows):
-        _say(f"what waits needs a device that is not here; run where it is: {_again(store, launcher)}")
+        _say(f"what waits needs a device that is not here; run where it is: {launcher.command(store.folder)}")
     if all(cell.on is None for cell in store.cells):
         say("only estimated: --on here measures on this machine, --on h200,a100 predicts")
     if rows and all(row.state == "failed" for row in rows):

@@ -32,23 +32,13 @@ class ProgramOptions:
 
 def program_options() -> list[click.Parameter]:
     """--quiet and --debug: of every verb too, since that is where one adds them to a command that was just given."""
+    helps = {
+        "--quiet": "Print only the result and errors.",
+        "--debug": "Show the traceback when something goes wrong.",
+    }
     return [
-        click.Option(
-            ["--quiet"],
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            callback=_remember,
-            help="Print only the result and errors.",
-        ),
-        click.Option(
-            ["--debug"],
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            callback=_remember,
-            help="Show the traceback when something goes wrong.",
-        ),
+        click.Option([name], is_flag=True, expose_value=False, is_eager=True, callback=_remember, help=help)
+        for name, help in helps.items()
     ]
 
 

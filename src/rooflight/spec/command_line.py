@@ -21,12 +21,12 @@ def command_words(verb: str, *words: object) -> list[str]:
 
 
 def option_words(more: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in more.items():
-        several = isinstance(value, (list, tuple))
-        for one in value if several and name in _REPEATABLE else [",".join(map(str, value)) if several else value]:
-            if one is not None and one is not False:
+    for name, given in more.items():
+        several = isinstance(given, (list, tuple))
+        for value in given if several and name in _REPEATABLE else [",".join(map(str, given)) if several else given]:
+            if value is not None and value is not False:
                 yield "-o" if name == "output" else f"--{name.replace('_', '-')}"
-                yield from () if one is True else [str(one)]
+                yield from () if value is True else [str(value)]
 
 
 _REPEATABLE = ("level", "metrics")
@@ -35,13 +35,13 @@ _REPEATABLE = ("level", "metrics")
 
 def parse(command: str) -> tuple[dict[str, Any], list[str]]:
     """The fields that a command of rooflight gives, and its other words behind the verb."""
-    known = by_option()
+    fields = by_option()
     values: dict[str, Any] = {}
     rest: list[str] = []
     words = iter(_after_program(command)[1:])
     for word in words:
         option, equals, value = word.partition("=")
-        field = known.get(option) or known.get(option.replace("--no-", "--", 1))
+        field = fields.get(option) or fields.get(option.replace("--no-", "--", 1))
         if field is None:
             rest.append(word)
         elif field.kind in ("flag", "switch"):
@@ -60,11 +60,8 @@ def parse(command: str) -> tuple[dict[str, Any], list[str]]:
 def _after_program(command: str) -> list[str]:
     """The verb and what follows: options of the program may stand before it."""
     program, *words = shlex.split(command) or [""]
-    return (
-        words[next((place for place, word in enumerate(words) if not word.startswith("-")), 0) :]
-        if (program == "rooflight")
-        else []
-    )
+    verb = next((place for place, word in enumerate(words) if not word.startswith("-")), 0)
+    return words[verb:] if program == "rooflight" else []
 
 
 def verb_of(command: str, model: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import NoneType, UnionType
-from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -116,39 +116,25 @@ class StepFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 def _read_fields() -> dict[str, Field]:
     """The definitions above, each with what the class says of it."""
     hints = get_type_hints(StepFields, include_extras=True)
-    found = {}
-    for one in msgspec.structs.fields(StepFields):
-        type_, field = get_args(hints[one.name])
-        plain = [
-            part
-            for part in (get_args(type_) if get_origin(type_) in (Union, UnionType) else (type_,))
-            if part is not NoneType
-        ]
-        choices = get_args(plain[0]) if get_origin(plain[0]) is Literal else ()
-        default = {} if one.default_factory is dict else None if one.default is msgspec.NODEFAULT else one.default
-        kind: Kind = field.kind or (
-            "choice"
-            if choices
-            else "number"
-            if int in plain
-            else "settings"
-            if get_origin(plain[0]) is dict
-            else "text"
-            if bool not in plain
-            else "switch"
-            if default is None
-            else "flag"
-        )
-        found[one.name] = replace(
+    fields = {}
+    for info in msgspec.structs.fields(StepFields):
+        annotated, field = get_args(hints[info.name])
+        options = get_args(annotated) if get_origin(annotated) in (Union, UnionType) else (annotated,)
+        first = options[0]
+        choices = get_args(first) if get_origin(first) is Literal else ()
+        default = {} if info.default_factory is dict else None if info.default is msgspec.NODEFAULT else info.default
+        kinds: dict[Any, Kind] = {int: "number", bool: "switch" if default is None else "flag", str: "text"}
+        kind = "choice" if choices else kinds.get(first, "settings")
+        fields[info.name] = replace(
             field,
-            name=one.name,
-            key=one.encode_name,
-            kind=kind,
+            name=info.name,
+            key=info.encode_name,
+            kind=field.kind or kind,
             choices=choices,
             default=default,
-            keyword=field.keyword or one.name,
+            keyword=field.keyword or info.name,
         )
-    return found
+    return fields
 
 
 FIELDS: Mapping[str, Field] = _read_fields()

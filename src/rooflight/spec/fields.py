@@ -69,10 +69,10 @@ class Field:
         match self.kind:
             case "number":
                 if several and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
-                    found = tuple(dict.fromkeys(self._number(one) for one in value))
-                    if not found:
+                    sizes = tuple(dict.fromkeys(map(self._number, value)))
+                    if not sizes:
                         raise BadInput(f"{self.option} has no size in it: give one or more")
-                    return found[0] if len(found) == 1 else found
+                    return sizes[0] if len(sizes) == 1 else sizes
                 return self._number(value)
             case "flag" | "switch":
                 if type(value).__name__ not in ("bool", "bool_"):  # the second is numpy's
@@ -88,7 +88,7 @@ class Field:
             case "settings":
                 return settings_of(value)
             case "shape":
-                text = value if isinstance(value, str) else shape_text(value)
+                text = value if isinstance(value, str) else _shape_text(value)
                 if not _SHAPE.fullmatch(text.strip().lower()):
                     raise BadInput(
                         f"{self.option} {text!r} is no shape: write the sizes of one sample, without the "
@@ -114,11 +114,8 @@ class Field:
 def module_names(value: str | Sequence[str]) -> tuple[str, ...]:
     """Paths and patterns one by one: they may come as a list, or with commas between them."""
     texts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
-    parts = (
-        [part.strip() for text in texts for part in text.split(",")]
-        if all(isinstance(text, str) for text in texts)
-        else []
-    )
+    are_names = all(isinstance(text, str) for text in texts)
+    parts = [part.strip() for text in texts for part in text.split(",")] if are_names else []
     if not all(parts) or not parts:
         raise BadInput("--checkpoint wants paths of modules such as layer1.0 or h.*, or the word blocks")
     return tuple(dict.fromkeys(parts))
@@ -128,19 +125,19 @@ def settings_of(value: Any) -> dict[str, str]:
     """`NAME=VALUE` in a list, or a mapping, whose values may be of any kind."""
     if isinstance(value, Mapping):
         return {
-            str(name): ",".join(map(str, one)) if isinstance(one, (list, tuple)) else str(one)
-            for name, one in value.items()
+            str(name): ",".join(map(str, setting)) if isinstance(setting, (list, tuple)) else str(setting)
+            for name, setting in value.items()
         }
-    found = {}
+    settings = {}
     for text in value if isinstance(value, (list, tuple)) else [value]:
-        name, equals, one = str(text).partition("=")
+        name, equals, setting = str(text).partition("=")
         if not equals or not name.strip():
             raise BadInput(f"--set wants NAME=VALUE, as in --set=channels=20,40, got {text!r}")
-        found[name.strip()] = one.strip()
-    return found
+        settings[name.strip()] = setting.strip()
+    return settings
 
 
-def shape_text(value: Any) -> str:
+def _shape_text(value: Any) -> str:
     """`3x224x224` of the sizes, or of what `parse_input` gives."""
     try:
         return "x".join(str(operator.index(size)) for size in value)

@@ -12,18 +12,18 @@ from rooflight.spec.command_line import option_words
 from rooflight.spec.definition import FIELDS, fields_for
 from rooflight.spec.fields import Verb, settings_of
 
-_OTHER_KEYWORDS = {"on": "on", "target": "target", "tier": "tier", "ppp": "ppp", "roofline": "roofline",
-                   "calibration": "calibration", "memory": "memory", "max-batch": "max_batch", "max-seq": "max_seq",
-                   "allocator": "allocator", "counters": "counters", "level": "levels", "metrics": "metrics",
-                   "per-kernel": "per_kernel", "spread": "spread", "repeat": "repeat",
-                   "compile-mode": "compile_mode", "to": "to", "width": "width", "chart": "chart",
-                   "section": "sections", "claims": "claims", "force": "force=True"}  # fmt: skip
+_SAME_KEYWORDS = (
+    "on target tier ppp roofline calibration memory max-batch max-seq allocator counters metrics per-kernel spread "
+    "repeat compile-mode to width chart claims"
+)
 """Options of single verbs that are keywords too."""
+_OTHER_KEYWORDS = {"level": "levels", "section": "sections", "force": "force=True"}
 OPTIONS_OF = {"levels": "level", "device": "on", "folder": "output"}
 """Where a keyword of a single verb is another word than its option: messages name it by the keyword, as `--device`."""
 _VERBS = "estimate|measure|run|predict|calibrate|compare|study|import|doctor|report|list"
 _KEYWORDS = (
     {field.option[2:]: field.keyword for field in FIELDS.values()}
+    | {name: name.replace("-", "_") for name in _SAME_KEYWORDS.split()}
     | _OTHER_KEYWORDS
     | {name: name for name in OPTIONS_OF}
 )
@@ -38,10 +38,10 @@ _NAMED = re.compile(
 def in_python(text: str) -> str:
     """A message that names options as `--step=train`, in the words of Python: `step="train"`."""
 
-    def spoken(found: re.Match[str]) -> str:
-        no, name, value = found.groups()
+    def spoken(match: re.Match[str]) -> str:
+        no, name, value = match.groups()
         if name is None:
-            return found[0]
+            return match[0]
         if no:
             return f"{_KEYWORDS[name]}=False"
         if value is None:
@@ -56,11 +56,12 @@ def in_python(text: str) -> str:
 def as_options(text: str) -> str:
     """The same as a command line has it: `--step train`."""
 
-    def spoken(found: re.Match[str]) -> str:
-        said = found[0] if found[3] is None else found[0].replace("=", " ", 1)
-        if found[2] not in OPTIONS_OF:
+    def spoken(match: re.Match[str]) -> str:
+        _, name, value = match.groups()
+        said = match[0] if value is None else match[0].replace("=", " ", 1)
+        if name not in OPTIONS_OF:
             return said
-        return said.replace(f"--{found[2]}", next(option_words({OPTIONS_OF[found[2]]: True})), 1)
+        return said.replace(f"--{name}", next(option_words({OPTIONS_OF[name]: True})), 1)
 
     return _NAMED.sub(spoken, text)
 
@@ -117,8 +118,8 @@ def takes_step(verb: Verb) -> Callable[[_Function], _Function]:
 
     def shown(function: _Function) -> _Function:
         signature = inspect.signature(function)
-        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        OWN_KEYWORDS[verb] = [one.name for one in own if one.kind is one.KEYWORD_ONLY]
+        parameters = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+        OWN_KEYWORDS[verb] = [item.name for item in parameters if item.kind is item.KEYWORD_ONLY]
         step = [
             inspect.Parameter(
                 names[field.name],
@@ -128,7 +129,7 @@ def takes_step(verb: Verb) -> Callable[[_Function], _Function]:
             )
             for field in fields_for(verb)
         ]
-        cast(Any, function).__signature__ = signature.replace(parameters=[*own, *step])
+        cast(Any, function).__signature__ = signature.replace(parameters=[*parameters, *step])
         return function
 
     return shown

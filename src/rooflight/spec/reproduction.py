@@ -18,8 +18,8 @@ def repeat(header: Header, *, measured: bool) -> str:
     spec = StepSpec.of(header)
     verb: Verb = "measure" if measured else "estimate"
     if is_live(header) and measured:
-        told = header.command.startswith(f"rooflight.{verb}(")
-        return header.command if told else spec.python_call(verb, inputs=inputs_of(header))
+        is_call = header.command.startswith(f"rooflight.{verb}(")
+        return header.command if is_call else spec.python_call(verb, inputs=inputs_of(header))
     target = None if header.target == "cuda" else header.target
     if is_live(header):
         on = None if header.traced_on == "meta" else header.traced_on

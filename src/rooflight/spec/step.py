@@ -41,15 +41,15 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
             raise BadInput(f"kwargs are what the model is called with by name, as {{'mask': mask}}, not {kwargs!r}")
         if isinstance(model, (str, StepSpec)) and (inputs or kwargs):
             raise BadInput("inputs go with a live module; a model by name gets its own (use --batch, --seq, --input)")
-        known = {field.keyword: field for field in fields_for(verb)}
-        if unknown := [name for name in keywords if name not in known]:
-            names = [*OWN_KEYWORDS.get(verb, ()), *known]
+        fields = {field.keyword: field for field in fields_for(verb)}
+        if unknown := next((name for name in keywords if name not in fields), None):
+            names = [*OWN_KEYWORDS.get(verb, ()), *fields]
             options = {option: keyword for keyword, option in OPTIONS_OF.items() if keyword in names}
-            options |= {field.key: keyword for keyword, field in known.items()}
-            near = [options[unknown[0]]] if unknown[0] in options else difflib.get_close_matches(unknown[0], names, n=1)
+            options |= {field.key: keyword for keyword, field in fields.items()}
+            near = [options[unknown]] if unknown in options else difflib.get_close_matches(unknown, names, n=1)
             hint = f"did you mean {near[0]}? There" if near else "there"
-            raise TypeError(f"{verb}() takes no keyword {unknown[0]!r}; {hint} are {', '.join(names)}")
-        given = {known[name]: value for name, value in keywords.items() if value is not None}
+            raise TypeError(f"{verb}() takes no keyword {unknown!r}; {hint} are {', '.join(names)}")
+        given = {fields[name]: value for name, value in keywords.items() if value is not None}
         if isinstance(model, StepSpec):
             if given:
                 raise BadInput(
@@ -63,9 +63,9 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         values = _without_ignored(values)
         if isinstance(model, str):
             return cls(model=model, **values).check()
-        if own := [field.option for field, value in given.items() if field.by_name and value is not False]:
+        if by_name := [field.option for field, value in given.items() if field.by_name and value is not False]:
             raise BadInput(
-                f"{', '.join(own)}: only for a model by name; a live module is traced with the inputs you pass"
+                f"{', '.join(by_name)}: only for a model by name; a live module is traced with the inputs you pass"
             )
         return cls(model=type(getattr(model, "_orig_mod", model)).__name__, **{"batch": None, **values}).check()
 
@@ -127,7 +127,7 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
             "download": self.download,
         }
 
-    def _given(self, verb: Verb) -> Iterator[tuple[Field, Any]]:
+    def given_fields(self, verb: Verb) -> Iterator[tuple[Field, Any]]:
         """All that is not as usual, of what the verb takes."""
         for field in fields_for(verb):
             value = getattr(self, field.name)
@@ -138,7 +138,7 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         """`command` word by word."""
         return [
             *command_words(verb, self.model),
-            *(word for field, value in self._given(verb) for word in field.words(value)),
+            *(word for field, value in self.given_fields(verb) for word in field.words(value)),
             *option_words(more),
         ]
 
@@ -155,15 +155,14 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         their names, as a header has them."""
         names = tuple(inputs)
         numbered = [name for name in names if re.fullmatch(rf"{POSITIONAL}\d*", name)]
-        places = [int(name.removeprefix(POSITIONAL) or 0) for name in numbered]
-        several = range(max(places, default=-1) + 1)
-        called = ["x"] if len(several) == 1 else [f"x{place}" for place in several]
+        count = 1 + max((int(name.removeprefix(POSITIONAL) or 0) for name in numbered), default=-1)
+        called = ["x"] if count == 1 else [f"x{place}" for place in range(count)]
         if by_keyword := dict.fromkeys(name for name in names if name not in numbered):
             values = {name: name if name.isidentifier() and not iskeyword(name) else "..." for name in by_keyword}
             entries = ", ".join(f"{python_literal(name)}: {value}" for name, value in values.items())
             called.append(f"kwargs={{{entries}}}")
         given = {"batch": self.batch} | {
-            field.keyword: value for field, value in self._given(verb) if not field.by_name
+            field.keyword: value for field, value in self.given_fields(verb) if not field.by_name
         }
         said = [f"{name}={python_literal(value)}" for name, value in {**given, **more}.items() if value is not None]
         return f"rooflight.{verb}({', '.join(['model', *called, *said])})"
@@ -181,16 +180,18 @@ _ONCE_IGNORED = ("past", "loss", "optimizer", "foreach", "accumulate")
 
 
 def _without_ignored(values: dict[str, Any]) -> dict[str, Any]:
-    kept = dict(values)
+    heeded = dict(values)
     for name in _ONCE_IGNORED:
         field = FIELDS[name]
-        if name in kept and field.step not in (None, values.get("step", "infer")) and field.is_given(kept.pop(name)):
+        if name not in heeded or field.step in (None, values.get("step", "infer")):
+            continue
+        if field.is_given(heeded.pop(name)):
             warnings.warn(
                 in_python(f"{field.option} goes with --step={field.step}: it is left aside here, and will be refused"),
                 DeprecationWarning,
                 stacklevel=4,
             )
-    return kept
+    return heeded
 
 
 def execution(*, compile: bool, graphs: bool) -> Execution:

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from rooflight import views
 from rooflight.errors import BadInput
 from rooflight.spec import fields_for, takes_step
-from rooflight.study.cell import HERE, StudyRow
-from rooflight.study.journal import Key
-from rooflight.study.launch import Launcher, Progress, wanted_here
+from rooflight.study.cell import HERE, Key, StudyRow
+from rooflight.study.journal import Progress
+from rooflight.study.launch import Launcher, wanted_here
 from rooflight.study.local import LocalLauncher
 from rooflight.study.machine import gpu
 from rooflight.study.plan import Measure, StudyPlan, check_claims, merged, plan_of, read_plan
@@ -24,7 +24,7 @@ from rooflight.study.store import UNREADABLE, Store, begin, is_study, open_study
 T = TypeVar("T")
 OneOrMore: TypeAlias = T | Sequence[T]
 Asked = str | Path | StudyPlan | Sequence[str]
-_OF_THE_WHOLE = ("title", "about", "layers", "measure", "timeout_s", "repeat", "claim")
+_OF_THE_WHOLE = frozenset(StudyPlan.__struct_fields__) - {"grid"}
 """What is no axis of a grid."""
 
 
@@ -68,19 +68,16 @@ def study(
         >>> found.to_pandas()
     """
     given = {**axes, "on": on, "layers": layers, "measure": measure, "repeat": repeat, "timeout_s": timeout_s}
-    store = prepare(plan, folder, {name: value for name, value in given.items() if value is not None})
-    try:
+    with prepare(plan, folder, {name: value for name, value in given.items() if value is not None}) as store:
         for line in make_ready(store, retry=retry):
             warnings.warn(line, stacklevel=2)
         run(store, launcher, progress=progress)
         return Study(store.folder, store.plan, store.rows)
-    finally:
-        store.close()
 
 
 def load(folder: str | Path) -> Study:
     """A study as it is, without going on with it."""
-    rows = read(folder)
+    rows = read(folder)  # which says what is wrong with the folder
     return Study(Path(folder), read_plan_in(folder), rows)
 
 
@@ -167,35 +164,32 @@ def to_make_again(store: Store) -> tuple[list[Key], list[str]]:
     cannot be read may be whole, and stays as it is."""
     damaged = store.damaged_ledgers()
     here = {cell.id for cell in wanted_here(store, store.cells)} if damaged else set()
-    unreadable = [key for key, damage in damaged.items() if damage.startswith(UNREADABLE)]
-    lost = [key for key in damaged if key not in unreadable]
-    again = [key for key in lost if key[1] == "estimated" or key[0] in here]
-    elsewhere = [key for key in lost if key not in again]
-    return again, [
-        *_damage_lines(damaged, again, "made again"),
-        *_damage_lines(damaged, elsewhere, "its values are kept, and it is made again where its device is"),
-        *_damage_lines(damaged, unreadable, "left as it is; may you read it?"),
-    ]
-
-
-def _damage_lines(damaged: Mapping[Key, str], keys: Sequence[Key], what: str) -> list[str]:
-    """`ledger of x.estimated is missing: made again`, the same damage once."""
+    alike: dict[tuple[str, str], list[Key]] = {}
+    """By what happens to them, and by the damage: the same is said once."""
+    for key, damage in damaged.items():
+        can_be_made = key[1] == "estimated" or key[0] in here
+        what = _UNTOUCHED if damage.startswith(UNREADABLE) else _AGAIN if can_be_made else _ELSEWHERE
+        alike.setdefault((what, damage), []).append(key)
     lines = []
-    for damage in dict.fromkeys(damaged[key] for key in keys):
-        first, *others = (".".join(key) for key in keys if damaged[key] == damage)
-        more = f" (and those of {len(others):,} more)" if others else ""
-        lines.append(f"the ledger of {first}{more} {damage}: {what}")
-    return lines
+    for (what, damage), keys in sorted(alike.items(), key=lambda item: _OUTCOMES.index(item[0][0])):
+        more = f" (and those of {len(keys) - 1:,} more)" if keys[1:] else ""
+        lines.append(f"the ledger of {'.'.join(keys[0])}{more} {damage}: {what}")
+    return [key for (what, _), keys in alike.items() if what == _AGAIN for key in keys], lines
+
+
+_OUTCOMES = _AGAIN, _ELSEWHERE, _UNTOUCHED = (
+    "made again",
+    "its values are kept, and it is made again where its device is",
+    "left as it is; may you read it?",
+)
 
 
 def run(store: Store, launcher: Launcher | None = None, *, progress: Progress = lambda entry: None) -> None:
     """Do what is open, and write the index."""
-    if launcher is None:
-        launcher = LocalLauncher()
     waiting = store.waiting()
     try:
         if waiting:
-            launcher.run(store.folder, waiting, progress)
+            (launcher or LocalLauncher()).run(store.folder, waiting, progress)
     finally:
         store.refresh()
     store.tidy()

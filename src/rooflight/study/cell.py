@@ -14,6 +14,8 @@ from rooflight.spec import StepSpec, fields_for
 
 Side = Literal["estimated", "predicted", "measured"]
 SIDES: tuple[Side, ...] = ("estimated", "predicted", "measured")
+Key = tuple[str, Side]
+"""What a journal files a side of a cell under."""
 HERE = "here"
 """The device of this machine: its GPU, or its processor where there is none."""
 
@@ -30,11 +32,7 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
     def id(self) -> str:
         """Stable over processes and versions: what is as usual is not part of it."""
         # Values are compared: `omit_defaults` leaves a text away only where it is the very same object.
-        given = {"model": self.model} | {
-            field.key: getattr(self, field.name)
-            for field in fields_for("study")
-            if field.is_given(getattr(self, field.name))
-        }
+        given = {"model": self.model} | {field.key: value for field, value in self.given_fields("study")}
         given |= {} if self.on is None else {"on": self.on}
         return f"{self.slug}-{hashlib.sha256(msgspec.json.encode(given, order='deterministic')).hexdigest()[:8]}"
 
@@ -79,6 +77,10 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
         if self.on is not None and self.compile and self.graphs:
             return "not measured: a compiled step is not captured as one CUDA graph, which is predicted only"
         return ""
+
+    def key(self, side: Side) -> Key:
+        """Of an estimate it is the step's, which all devices share."""
+        return (self.alone.id if side == "estimated" else self.id), side
 
     @property
     def alone(self) -> StudyCell:
@@ -133,9 +135,6 @@ class StudyQuantity(msgspec.Struct, frozen=True):
     @property
     def unit(self) -> str:
         return METRICS[next(iter(self.sides.values()))].unit
-
-    def about(self, side: Side) -> str:
-        return METRICS[self.sides[side]].about
 
 
 def _on(metric: str, *sides: Side) -> dict[Side, str]:

@@ -7,11 +7,12 @@ where the data tells it from a simpler one; how far the points lie off it is alw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 Form = Literal["constant", "proportional", "linear", "flat, then proportional", "power"]
 Points = Sequence[tuple[int, int | float]]
@@ -124,16 +125,8 @@ def _exact(points: Points) -> CurveFit | None:
     if any(start + slope * x != y for x, y in points):
         return None
     form: Form = "constant" if slope == 0 else "proportional" if start == 0 else "linear"
-    return CurveFit(
-        form=form,
-        a=float(start),
-        b=float(slope),
-        exact=True,
-        error=0.0,
-        worst=0.0,
-        points=len(points),
-        ratio_deviation=0.0,
-    )
+    line = CurveFit(form=form, a=float(start), b=float(slope), error=0.0, worst=0.0, points=len(points))
+    return replace(line, exact=True, ratio_deviation=0.0)
 
 
 def _simplest(points: Points) -> CurveFit:
@@ -141,10 +134,9 @@ def _simplest(points: Points) -> CurveFit:
     line, deviation_a, deviation_b = _linear(points)
     allowed = 1.5 * line.error + 0.002
     student = _student(len(points) - 2)
-    for simpler, value, deviation in (
-        (_constant(points), line.b, deviation_b),
-        (_proportional(points), line.a, deviation_a),
-    ):
+    constant = _curve(points, "constant", _mean([float(y) for _, y in points])[0], 0.0)
+    proportional = _curve(points, "proportional", 0.0, _mean([y / x for x, y in points])[0])
+    for simpler, value, deviation in ((constant, line.b, deviation_b), (proportional, line.a, deviation_a)):
         if abs(value) <= student * deviation and simpler.error <= allowed:
             return simpler
     return line
@@ -162,20 +154,12 @@ def _linear(points: Points) -> tuple[CurveFit, float, float]:
     spread = math.fsum(w * (x - x_middle) ** 2 for w, (x, _) in zip(weights, scaled, strict=True))
     b = math.fsum(w * (x - x_middle) * (y - y_middle) for w, (x, y) in zip(weights, scaled, strict=True)) / spread
     a = y_middle - b * x_middle
-    found_a, found_b = a * y_scale, b * y_scale / x_scale
-    error, worst = _errors(points, lambda x: found_a + found_b * x, fitted=2)
-    noise = max(error, _FINEST) ** 2
+    line = _curve(points, "linear", a * y_scale, b * y_scale / x_scale)
+    noise = max(line.error, _FINEST) ** 2
     var_a, var_b, cov = noise * (1 / weight + x_middle**2 / spread), noise / spread, -noise * x_middle / spread
-    ratio = var_a / a**2 + var_b / b**2 - 2 * cov / (a * b) if a and b else None
-    line = CurveFit(
-        form="linear",
-        a=found_a,
-        b=found_b,
-        error=error,
-        worst=worst,
-        points=len(points),
-        ratio_deviation=None if ratio is None else math.sqrt(max(ratio, 0.0)),
-    )
+    if a and b:
+        ratio = var_a / a**2 + var_b / b**2 - 2 * cov / (a * b)
+        line = replace(line, ratio_deviation=math.sqrt(max(ratio, 0.0)))
     return line, math.sqrt(var_a) * y_scale, math.sqrt(var_b) * y_scale / x_scale
 
 
@@ -185,37 +169,17 @@ def _mean(values: Sequence[float]) -> tuple[float, float]:
     return math.fsum(1 / value for value in values) / squares, squares
 
 
-def _constant(points: Points) -> CurveFit:
-    a, _ = _mean([float(y) for _, y in points])
-    error, worst = _errors(points, lambda x: a, fitted=1)
-    return CurveFit(form="constant", a=a, b=0.0, error=error, worst=worst, points=len(points))
-
-
-def _proportional(points: Points) -> CurveFit:
-    b, _ = _mean([y / x for x, y in points])
-    error, worst = _errors(points, lambda x: b * x, fitted=1)
-    return CurveFit(form="proportional", a=0.0, b=b, error=error, worst=worst, points=len(points))
-
-
 def _flat_then_proportional(points: Points) -> CurveFit | None:
     """The later of two that run side by side: a host that needs its time whatever the batch, and a device."""
     best: CurveFit | None = None
     for split in range(2, len(points) - 1):
         flat, grown = [float(y) for _, y in points[:split]], [y / x for x, y in points[split:]]
         (a, squares_a), (b, squares_b) = _mean(flat), _mean(grown)
-        error, worst = _errors(points, lambda x, a=a, b=b: max(a, b * x), fitted=2)  # type: ignore[misc]
-        noise = max(error, _FINEST) ** 2
-        deviation = math.sqrt(noise / (squares_a * a**2) + noise / (squares_b * b**2))
-        if best is None or error < best.error:
-            best = CurveFit(
-                form="flat, then proportional",
-                a=a,
-                b=b,
-                error=error,
-                worst=worst,
-                points=len(points),
-                ratio_deviation=deviation,
-            )
+        curve = _curve(points, "flat, then proportional", a, b)
+        if best is None or curve.error < best.error:
+            noise = max(curve.error, _FINEST) ** 2
+            deviation = math.sqrt(noise / (squares_a * a**2) + noise / (squares_b * b**2))
+            best = replace(curve, ratio_deviation=deviation)
     return best
 
 
@@ -230,15 +194,16 @@ def _power(points: Points) -> CurveFit | None:
     if power < _LEAST_POWER:
         return None
     b = math.exp(middle_y - power * middle_x)
-    error, worst = _errors(points, lambda x: b * x**power, fitted=2)
-    return CurveFit(form="power", a=0.0, b=b, power=power, error=error, worst=worst, points=len(points))
+    return _curve(points, "power", 0.0, b, power=power)
 
 
-def _errors(
-    points: Sequence[tuple[float, float]], form: Callable[[float], float], *, fitted: int
-) -> tuple[float, float]:
-    off = [form(x) / y - 1 for x, y in points]
-    return math.sqrt(math.fsum(error**2 for error in off) / (len(off) - fitted)), max(map(abs, off))
+def _curve(points: Points, form: Form, a: float, b: float, *, power: float = 1.0) -> CurveFit:
+    """With how far the points lie off it."""
+    curve = CurveFit(form=form, a=a, b=b, power=power, error=0.0, worst=0.0, points=len(points))
+    off = [curve.at(x) / y - 1 for x, y in points]
+    fitted = 1 if form in ("constant", "proportional") else 2
+    error = math.sqrt(math.fsum(distance**2 for distance in off) / (len(off) - fitted))
+    return replace(curve, error=error, worst=max(map(abs, off)))
 
 
 def _student(freedom: int) -> float:

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from rooflight.errors import BadFile
 from rooflight.files import UNDECODABLE
-from rooflight.study.cell import Side, StudyCell, values_now
+from rooflight.study.cell import Key, Side, StudyCell, values_now
 
 JOURNAL = "journal"
+EntryState = Literal["done", "failed", "wanted", "again", "lost"]
 
 
 class StoreBroken(BadFile):
@@ -36,7 +38,7 @@ class JournalEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     key: str
     """The cell's id; of an estimate, that of the step, which all devices share."""
     side: Side
-    state: Literal["done", "failed", "wanted", "again", "lost"]
+    state: EntryState
     at: float
     """Seconds since 1970, for people."""
     values: dict[str, int | float] = {}
@@ -51,7 +53,8 @@ class JournalEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     lost_at: float | None = None
 
 
-Key = tuple[str, Side]
+Progress = Callable[[JournalEntry], None]
+"""Told of every side of a cell that is finished, done or failed, whoever wrote it down."""
 
 
 class LedgerFile(NamedTuple):
@@ -60,16 +63,6 @@ class LedgerFile(NamedTuple):
     name: str
     """Relative to the folder."""
     digest: str
-
-
-def key_of(cell: StudyCell, side: Side) -> Key:
-    """Of an estimate it is the step's, which all devices share."""
-    return (cell.alone.id if side == "estimated" else cell.id), side
-
-
-def lock_of(key: Key) -> str:
-    """What a process holds while it works on this."""
-    return ".".join(key)
 
 
 class StudyJournal:
@@ -84,8 +77,7 @@ class StudyJournal:
         self._lost: dict[Key, set[float]] = {}
         self._wanted: set[Key] = set()
         self._segment: Path | None = None
-        self.heard: Callable[[JournalEntry], None] = lambda entry: None
-        """Told of every entry that is new to us, whoever wrote it."""
+        self.progress: Progress = lambda entry: None
         self.refresh()
 
     def refresh(self, *, surely: bool = False) -> None:
@@ -114,7 +106,8 @@ class StudyJournal:
             else:
                 self._wanted.add(key)
         for entry in entries:
-            self.heard(entry)
+            if entry.state in ("done", "failed"):
+                self.progress(entry)
 
     def _rest_of(self, name: str) -> list[JournalEntry]:
         path, start = self.folder / JOURNAL / name, self._read.get(name, 0)
@@ -125,18 +118,18 @@ class StudyJournal:
         except OSError as error:
             raise BadFile(f"cannot read {path}: {error.strerror or error}; may you read it?") from error
         # What has no end of line is being written at this moment, or its process was killed while it wrote.
-        whole = content[: content.rfind(b"\n") + 1]
+        complete = content[: content.rfind(b"\n") + 1]
         entries = []
-        for line in whole.splitlines():
+        for line in complete.splitlines():
             try:
                 entry = _DECODER.decode(line)
-                entries.append(msgspec.structs.replace(entry, values=values_now(entry.values)))
+                entries.append(replace(entry, values=values_now(entry.values)))
             except UNDECODABLE as error:
                 raise BadFile(
                     f"{path} is damaged, or of another version of rooflight ({error}): remove it, and what "
                     "it told will be found again"
                 ) from None
-        self._read[name] = start + len(whole)
+        self._read[name] = start + len(complete)
         return entries
 
     def is_open(self, key: Key) -> bool:
@@ -170,44 +163,36 @@ class StudyJournal:
         is_new = self._segment is None
         path = self._segment = self._segment or self.folder / JOURNAL / _segment_name()
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise _broken(path, error) from error
-        try:
-            before = os.fstat(file).st_size
-            try:
-                written = 0
-                while written < len(content):
-                    written += os.write(file, content[written:])
-                os.fsync(file)
-            except BaseException:  # also Ctrl-C: half a line must not have another one behind it
-                os.ftruncate(file, before)
-                raise
+            with open(path, "ab", buffering=0) as file:
+                before = file.tell()
+                try:
+                    written = 0
+                    while written < len(content):
+                        written += file.write(content[written:])
+                    os.fsync(file)
+                except BaseException:  # also Ctrl-C: half a line must not have another one behind it
+                    file.truncate(before)
+                    raise
             if is_new:
                 _sync_folder(path.parent)
         except OSError as error:
-            raise _broken(path, error) from error
-        finally:
-            os.close(file)
+            raise broken(self.folder, error, f"cannot write {path}: {error.strerror or error}") from error
         self.refresh()
 
-    def want_keys(self, keys: Iterable[Key]) -> None:
-        """Write down that these will be done, once."""
+    def want(self, cells: Iterable[StudyCell]) -> None:
+        """Write down, once, that these will be measured, so that whoever reads the folder knows that they wait."""
+        keys = [cell.key("measured") for cell in cells]
         self.record(_entry(key, "wanted") for key in keys if not self.is_wanted(key))
 
     def forgive_keys(self, keys: Iterable[Key]) -> int:
         """Let those that failed be tried once more; how many they are."""
         failed = [key for key in dict.fromkeys(keys) if not self.done_entries(key) and not self.is_open(key)]
-        self.record(_entry(key, "again", tries=self.failures(key)) for key in failed)
+        self.record(replace(_entry(key, "again"), tries=self.failures(key)) for key in failed)
         return len(failed)
 
     def lose_keys(self, keys: Iterable[Key]) -> None:
         """Let these be done once more, though they were done."""
-        lost = [
-            msgspec.structs.replace(_entry(key, "lost"), lost_at=entry.at)
-            for key in keys
-            for entry in self.done_entries(key)
-        ]
+        lost = [replace(_entry(key, "lost"), lost_at=entry.at) for key in keys for entry in self.done_entries(key)]
         self.record(lost)
         self.forgive_keys((entry.key, entry.side) for entry in lost)
 
@@ -225,12 +210,8 @@ def done(
     ledger: LedgerFile | None = None,
     seconds: float | None = None,
 ) -> JournalEntry:
-    key, _ = key_of(cell, side)
-    return JournalEntry(
-        key=key,
-        side=side,
-        state="done",
-        at=time.time(),
+    return replace(
+        _entry(cell.key(side), "done"),
         values=dict(values),
         facts=dict(facts or {}),
         notes=tuple(notes),
@@ -241,14 +222,11 @@ def done(
 
 
 def failed(cell: StudyCell, side: Side, reason: str, *, seconds: float | None = None) -> JournalEntry:
-    key, _ = key_of(cell, side)
-    return JournalEntry(
-        key=key, side=side, state="failed", at=time.time(), failure=" ".join(reason.split()), seconds=seconds
-    )
+    return replace(_entry(cell.key(side), "failed"), failure=" ".join(reason.split()), seconds=seconds)
 
 
-def _entry(key: Key, state: Literal["wanted", "again", "lost"], *, tries: int = 0) -> JournalEntry:
-    return JournalEntry(key=key[0], side=key[1], state=state, at=time.time(), tries=tries)
+def _entry(key: Key, state: EntryState) -> JournalEntry:
+    return JournalEntry(key=key[0], side=key[1], state=state, at=time.time())
 
 
 _HOST = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-") or "host"
@@ -288,21 +266,11 @@ def _sizes(folder: Path) -> list[tuple[str, int]]:
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _broken(path: Path, error: OSError) -> StoreBroken:
-    if error.errno in _NO_SPACE:
-        return _no_space(path.parent.parent, error)
-    return StoreBroken(f"cannot write {path}: {error.strerror or error}")
-
-
-def unwritten(folder: Path, error: BadFile) -> StoreBroken:
-    """The same of a file that could not be written whole."""
-    cause = error.__cause__
+def broken(folder: Path, cause: BaseException | None, text: str) -> StoreBroken:
+    """What could not be written into a study's folder: `text`, unless there is no space for it."""
     if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
-        return _no_space(folder, cause)
-    return StoreBroken(str(error))
-
-
-def _no_space(folder: Path, error: OSError) -> StoreBroken:
-    return StoreBroken(
-        f"{folder}: {error.strerror}; what was finished is kept: make space, then go on with: rooflight study {folder}"
-    )
+        text = (
+            f"{folder}: {cause.strerror}; what was finished is kept: make space, then go on with: "
+            f"rooflight study {folder}"
+        )
+    return StoreBroken(text)

@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from rooflight.study.cell import Side, StudyCell
-from rooflight.study.journal import JournalEntry, Key, key_of, lock_of
+from rooflight.study.cell import Key, Side, StudyCell
+from rooflight.study.journal import Progress
 from rooflight.study.machine import is_here, place_of
 from rooflight.study.store import Store
 
-Progress = Callable[[JournalEntry], None]
-"""Told of every side of a cell that is finished, done or failed."""
 TOGETHER = range(8, 33)
 """Batches that one process takes on at once: fewer would be traced in vain, more would keep the others waiting."""
 
@@ -48,10 +46,9 @@ def units_of(store: Store, cells: Sequence[StudyCell], sides: Sequence[Side], *,
     groups: dict[tuple[Side, str], dict[Key, StudyCell]] = {}
     for side in sides:
         for cell in cells:
-            key = key_of(cell, side)
-            if side in store.sides(cell) and store.is_open(key):
+            if side in store.open_sides(cell):
                 alike = replace(cell.alone if side == "estimated" else cell, batch=1)
-                groups.setdefault((side, alike.id), {})[key] = cell
+                groups.setdefault((side, alike.id), {})[cell.key(side)] = cell
     units = []
     for (side, _), alike_cells in groups.items():
         members = list(alike_cells.values())
@@ -65,7 +62,7 @@ def free_units(store: Store, units: Sequence[WorkUnit]) -> list[WorkUnit]:
     """Those that no other process is at, without the cells that one is at."""
     free = []
     for unit in units:
-        cells = tuple(cell for cell in unit.cells if store.locks.is_free(lock_of(key_of(cell, unit.side))))
+        cells = tuple(cell for cell in unit.cells if store.is_free(cell.key(unit.side)))
         free += [dataclasses.replace(unit, cells=cells)] if cells else []
     return free
 
@@ -85,39 +82,31 @@ def outline(store: Store, *, elsewhere: bool = False) -> list[str]:
     """Cells, what they share, what is measured, and the commands that would do each alone. `elsewhere`: on the nodes of
     a cluster, whose devices nobody here knows."""
     cells = store.cells
-    open_ = {
-        side: {
-            key_of(cell, side): cell
-            for cell in cells
-            if side in store.sides(cell) and store.is_open(key_of(cell, side))
-        }
-        for side in ("estimated", "predicted")
-    }
+    sides: tuple[Side, ...] = ("estimated", "predicted")
+    estimated, predicted = (
+        {cell.key(side): cell for cell in cells if side in store.open_sides(cell)} for side in sides
+    )
     possible = [cell for cell in cells if store.is_measurable(cell) and store.is_open((cell.id, "measured"))]
     here = [] if elsewhere else wanted_here(store, possible)
     traces = len(units_of(store, cells, ("estimated",)))
     lines = [f"{len(cells):,} cells into {store.folder}"]
     finished = sum(row.state != "waiting" for row in store.rows)
     lines += [f"{finished:,} of them are finished already"] if finished else []
-    lines.append(f"{len(open_['estimated']):,} steps to be estimated, with {traces:,} traces for all their batches")
-    devices = Counter(cell.on for cell in open_["predicted"].values())
+    lines.append(f"{len(estimated):,} steps to be estimated, with {traces:,} traces for all their batches")
+    devices = Counter(cell.on for cell in predicted.values())
     if devices:
         named = ", ".join(f"{count:,} on {device}" for device, count in devices.items())
-        lines.append(f"{len(open_['predicted']):,} predictions: {named}")
+        lines.append(f"{len(predicted):,} predictions: {named}")
     if elsewhere and possible:
         lines.append(f"up to {len(possible):,} measurements: of those cells whose device their node has")
     elif here:
         lines.append(f"{len(here):,} measurements here, one at a time on each device")
     elif store.plan.measure is not False and not elsewhere:
         lines.append("nothing to be measured: none of the devices is here")
-    return lines + _commands(list(open_["estimated"].values()), list(open_["predicted"].values()), here)
-
-
-def _commands(estimated: list[StudyCell], predicted: list[StudyCell], measured: list[StudyCell]) -> list[str]:
-    lines = list(dict.fromkeys(cell.command("estimate") for cell in estimated))
-    lines += [cell.command("predict", on=cell.on) for cell in predicted]
-    lines += [cell.command("measure", on=place_of(cell.on)) for cell in measured]
-    if not lines:
-        return ["nothing is left to do"]
-    more = [f"... and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
-    return ["each by itself would be:", *(f"  {line}" for line in lines[:_SHOWN]), *(f"  {line}" for line in more)]
+    commands = list(dict.fromkeys(cell.command("estimate") for cell in estimated.values()))
+    commands += [cell.command("predict", on=cell.on) for cell in predicted.values()]
+    commands += [cell.command("measure", on=place_of(cell.on)) for cell in here]
+    if not commands:
+        return [*lines, "nothing is left to do"]
+    more = [f"  ... and {len(commands) - _SHOWN:,} more"] if len(commands) > _SHOWN else []
+    return [*lines, "each by itself would be:", *(f"  {command}" for command in commands[:_SHOWN]), *more]

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from rooflight.spec import shell
 from rooflight.study.cell import Side, StudyCell
-from rooflight.study.journal import JournalEntry, StoreBroken, failed, key_of, lock_of
-from rooflight.study.launch import Progress, WorkUnit, free_units, units_of, wanted_here
+from rooflight.study.journal import Progress, StoreBroken
+from rooflight.study.launch import WorkUnit, free_units, units_of, wanted_here
 from rooflight.study.machine import environment_of, gpus_of, is_here, place_of
 from rooflight.study.store import Store, open_study
 from rooflight.study.worker import WorkerProcess, WorkRequest, worker_command
@@ -38,10 +39,8 @@ class _WorkerSlot:
     number: int
     threads: int | None = None
     alone: str = ""
-    """What nobody else may use meanwhile."""
+    """What nobody else may use meanwhile: by a process of its own for every unit."""
     gpu: str | None = None
-    fresh: bool = False
-    """A process for every unit."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -56,25 +55,23 @@ class LocalLauncher:
         self.workers = workers or _cores()
 
     def run(self, folder: Path, waiting: list[StudyCell], progress: Progress) -> None:
-        store = open_study(folder)
-
-        def heard(entry: JournalEntry) -> None:
-            if entry.state in ("done", "failed"):
-                progress(entry)
-
-        store.heard = heard
-        try:
+        with open_study(folder) as store, _WorkerLoop(store) as loop:
+            store.progress = progress
             here = wanted_here(store, waiting)
             store.want(here)
-            with _WorkerLoop(store) as loop:
-                computing = [_WorkerSlot(number, threads=1) for number in range(self.workers)]
-                sides: tuple[Side, ...] = ("estimated", "predicted")
-                loop.finish(partial(units_of, store, waiting, sides, workers=self.workers), computing)
-                loop.dismiss()  # nothing else is at work while something is measured
-                for slots, cells in _by_places(here):
-                    loop.finish(partial(units_of, store, cells, ("measured",)), slots)
-        finally:
-            store.close()
+            computing = [_WorkerSlot(number, threads=1) for number in range(self.workers)]
+            sides: tuple[Side, ...] = ("estimated", "predicted")
+            loop.finish(partial(units_of, store, waiting, sides, workers=self.workers), computing)
+            loop.dismiss()  # nothing else is at work while something is measured
+            for slots, cells in _by_places(here):
+                loop.finish(partial(units_of, store, cells, ("measured",)), slots)
+
+    def command(self, folder: Path) -> str:
+        """How to go on with a study."""
+        return shell("study", folder)
+
+    def when_interrupted(self, folder: Path) -> str:
+        return f"go on with: {self.command(folder)}"
 
     def dry_run(self, folder: Path, waiting: list[StudyCell]) -> str:
         """The processes that would be started."""
@@ -137,7 +134,7 @@ class _WorkerLoop:
 
     def _still_open(self, unit: WorkUnit) -> WorkUnit | None:
         self._store.refresh()
-        left = tuple(cell for cell in unit.cells if self._store.is_open(key_of(cell, unit.side)))
+        left = tuple(cell for cell in unit.cells if self._store.is_open(cell.key(unit.side)))
         return replace(unit, cells=left) if left else None
 
     def _give(self, slot: _WorkerSlot, unit: WorkUnit) -> None:
@@ -180,7 +177,7 @@ class _WorkerLoop:
             if item.what == "finished":
                 del self._units[slot]
                 self._deadlines.pop(slot, None)
-                if slot.fresh:
+                if slot.alone:
                     self._end(slot)
                     return
             else:
@@ -196,14 +193,7 @@ class _WorkerLoop:
             queue.extend(WorkUnit(unit.side, (cell,), unit.crashes + 1) for cell in left.cells)
             return
         for cell in left.cells:
-            name = lock_of(key_of(cell, unit.side))
-            if not self._store.locks.take(name):
-                continue
-            try:
-                if self._still_open(WorkUnit(unit.side, (cell,))) is not None:
-                    self._store.record([failed(cell, unit.side, reason)])
-            finally:
-                self._store.locks.give(name)
+            self._store.fail(cell, unit.side, reason)
 
 
 def _by_places(cells: Iterable[StudyCell]) -> list[tuple[list[_WorkerSlot], list[StudyCell]]]:
@@ -220,10 +210,8 @@ def _places(on: str | None) -> list[_WorkerSlot]:
     """All of this machine's that are this device."""
     host = socket.gethostname()
     if on is None or place_of(on) == "cpu":
-        return [_WorkerSlot(0, alone=f"{host} cpu", fresh=True)]
-    return [
-        _WorkerSlot(number, alone=f"{host} gpu {gpu}", gpu=gpu, fresh=True) for number, gpu in enumerate(gpus_of(on))
-    ]
+        return [_WorkerSlot(0, alone=f"{host} cpu")]
+    return [_WorkerSlot(number, alone=f"{host} gpu {gpu}", gpu=gpu) for number, gpu in enumerate(gpus_of(on))]
 
 
 def _cores() -> int:

@@ -51,13 +51,14 @@ class Locks:
         self._set(fcntl.F_UNLCK, name, wait=False)
 
     @contextmanager
-    def holding(self, name: str) -> Iterator[None]:
-        """Wait for it, and give it back."""
-        self.take(name, wait=True)
+    def holding(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+        """Is it ours while the block lasts? `wait`: until it is."""
+        is_ours = self.take(name, wait=wait)
         try:
-            yield
+            yield is_ours
         finally:
-            self.give(name)
+            if is_ours:
+                self.give(name)
 
     def is_free(self, name: str) -> bool:
         """Has nobody else got it at this moment?"""

@@ -101,9 +101,9 @@ def _named(name: str) -> Recognised | None:
 def _by_number() -> tuple[Recognised, ...]:
     """All GPUs, in the driver's order."""
     gpus = _told()
-    known = tuple(recognised for recognised in gpus if recognised is not None)
-    first = None if known and len(known) == len(gpus) else _first_gpu()
-    return known if first is None else (first,) * max(1, len(gpus))
+    recognised = tuple(gpu for gpu in gpus if gpu is not None)
+    first = None if recognised and len(recognised) == len(gpus) else _first_gpu()
+    return recognised if first is None else (first,) * max(1, len(gpus))
 
 
 @cache

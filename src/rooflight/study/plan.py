@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union
 
@@ -23,7 +23,7 @@ from rooflight.models import registry
 from rooflight.parallel import layout
 from rooflight.spec import FIELDS, Field, fields_for
 from rooflight.study.cell import HERE, StudyCell, StudyRow
-from rooflight.study.hypotheses import parse, unknown_names
+from rooflight.study.hypotheses import StudyClaim, parse, unknown_names
 
 MOST_CELLS = 100_000
 """More of them are a mistake in the grid."""
@@ -69,17 +69,6 @@ else:
     )
 
 
-class StudyClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A sentence to be judged by the rows: in the small grammar of claims, in words, and who says so."""
-
-    claim: str
-    """In the grammar of claims."""
-    says: str = ""
-    """In words."""
-    source: str = ""
-    """Who says so."""
-
-
 Measure = Literal["auto"] | bool
 """`auto`: where the device is here; `True`: every cell that names one device waits for a machine that has it."""
 
@@ -107,7 +96,10 @@ class StudyPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     @property
     def cells(self) -> list[StudyCell]:
         """Every cell once, in the order of the grids."""
-        return _cells(self)
+        by_id: dict[str, StudyCell] = {}
+        for cell in itertools.chain.from_iterable(map(_cells_of, self.grid)):
+            by_id.setdefault(cell.id, cell)
+        return list(by_id.values())
 
 
 def read_plan(path: Path) -> tuple[StudyPlan, str]:
@@ -147,7 +139,7 @@ def check(plan: StudyPlan, where: str) -> None:
         raise BadInput(f"{where}: no [grid]: give at least a model")
     for grid in plan.grid:
         _check_grid(grid, where)
-    count = sum(map(_size, plan.grid))
+    count = sum(math.prod(len(_values(grid, axis)) for axis in AXES) for grid in plan.grid)
     if count > MOST_CELLS:
         raise BadInput(
             f"{where}: the grid has {count:,} cells, and at most {MOST_CELLS:,} are run: leave some axes' "
@@ -177,8 +169,7 @@ def check_claims(plan: StudyPlan, where: str) -> None:
 
 def _check_keys(document: Mapping[str, Any], where: str) -> None:
     """Misspelt ones with what was meant: msgspec only says that they are unknown."""
-    known = StudyPlan.__struct_fields__
-    tables: list[tuple[str, Any, Sequence[str]]] = [("", document, known)]
+    tables: list[tuple[str, Any, Sequence[str]]] = [("", document, StudyPlan.__struct_fields__)]
     for name, fields in (("grid", AXES), ("claim", StudyClaim.__struct_fields__)):
         given = document.get(name)
         tables += [(f"[{name}] ", entry, fields) for entry in (given if isinstance(given, list) else [given])]
@@ -265,25 +256,24 @@ def _check_devices(grid: StudyGrid, where: str) -> None:
         if name in named:
             raise BadInput(f"{where}: on: {named[name]} and {text} are the same device, {name}: leave one of them out")
         named[name] = text
-    for how in _values(grid, "parallel"):
-        if how is None:
-            continue
-        counts = [
-            gpus * nodes for gpus in _values(grid, "gpus") for nodes in _values(grid, "nodes") if gpus * nodes > 1
-        ]
+    counts = [gpus * nodes for gpus in _values(grid, "gpus") for nodes in _values(grid, "nodes") if gpus * nodes > 1]
+    for how in filter(None, _values(grid, "parallel")):
         if not counts:
             raise BadInput(_said("--parallel goes with --gpus above 1", where))
-        errors = []
-        for gpus in counts:
-            try:
-                layout.parse(how, gpus=gpus)
-            except RooflightError as error:
-                errors.append(error)
-        if len(errors) == len(counts):
-            raise BadInput(f"{where}: {_one_line(errors[0])}")
+        refusals = [_refusal(how, gpus) for gpus in counts]
+        if all(refusals):
+            raise BadInput(f"{where}: {refusals[0]}")
     for axis in ("gpus", "nodes"):
         if grid.on is None and _values(grid, axis) != [1]:
             raise BadInput(_said(f"--{axis} goes with --on: name the device", where))
+
+
+def _refusal(how: str, gpus: int) -> str:
+    try:
+        layout.parse(how, gpus=gpus)
+    except RooflightError as error:
+        return _one_line(error)
+    return ""
 
 
 def is_of_this_machine(device: str) -> bool:
@@ -299,18 +289,6 @@ def _check_once(axis: str, values: Sequence[Any], where: str) -> None:
 def _values(grid: StudyGrid, axis: str) -> list[Any]:
     value = getattr(grid, axis)
     return value if isinstance(value, list) else [value]
-
-
-def _size(grid: StudyGrid) -> int:
-    return math.prod(len(_values(grid, axis)) for axis in AXES)
-
-
-def _cells(plan: StudyPlan) -> list[StudyCell]:
-    by_id: dict[str, StudyCell] = {}
-    for grid in plan.grid:
-        for cell in _cells_of(grid):
-            by_id.setdefault(cell.id, cell)
-    return list(by_id.values())
 
 
 def _cells_of(grid: StudyGrid) -> Iterator[StudyCell]:
@@ -351,25 +329,22 @@ def merged(old: StudyPlan, new: StudyPlan, where: str) -> StudyPlan:
 
 def to_toml(plan: StudyPlan) -> str:
     """A plan as a file that reads back as the same plan."""
-    usual = StudyPlan(grid=plan.grid)
-    lines = [
-        f"{name} = {written(getattr(plan, name))}"
-        for name in ("title", "about", "layers", "measure", "timeout_s", "repeat")
-        if getattr(plan, name) != getattr(usual, name)
-    ]
-    for grid in plan.grid:
-        lines += ["", "[[grid]]"]
-        given = msgspec.structs.asdict(grid)
-        usual_grid = msgspec.structs.asdict(StudyGrid(model=grid.model))
-        lines += [
-            f"{name} = {written(value)}"
-            for name, value in given.items()
-            if name == "model" or value != usual_grid[name]
-        ]
-    for claim in plan.claim:
-        lines += ["", "[[claim]]"]
-        lines += [f"{name} = {written(value)}" for name, value in msgspec.structs.asdict(claim).items() if value]
+    tables: dict[str, Sequence[msgspec.Struct]] = {"grid": plan.grid, "claim": plan.claim}
+    lines = _lines(plan, without=tables)
+    for name, entries in tables.items():
+        for entry in entries:
+            lines += ["", f"[[{name}]]", *_lines(entry)]
     return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _lines(table: msgspec.Struct, *, without: Collection[str] = ()) -> list[str]:
+    """All that is not as usual. Values are compared: `omit_defaults` leaves a text away only where it is the very same
+    object."""
+    return [
+        f"{field.name} = {written(value)}"
+        for field in msgspec.structs.fields(table)
+        if field.name not in without and (value := getattr(table, field.name)) != field.default
+    ]
 
 
 def written(value: Any) -> str:

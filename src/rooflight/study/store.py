@@ -16,7 +16,8 @@ import gzip
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,16 +27,8 @@ from rooflight.errors import BadFile
 from rooflight.files import UNDECODABLE, write_atomically
 from rooflight.ledger import Ledger
 from rooflight.spec import shell
-from rooflight.study.cell import SIDES, Side, State, StudyCell, StudyRow, values_now
-from rooflight.study.journal import (
-    JOURNAL,
-    JournalEntry,
-    Key,
-    LedgerFile,
-    StudyJournal,
-    key_of,
-    unwritten,
-)
+from rooflight.study.cell import SIDES, Key, Side, StudyCell, StudyRow, values_now
+from rooflight.study.journal import JOURNAL, JournalEntry, LedgerFile, StudyJournal, broken, failed
 from rooflight.study.locks import Locks
 from rooflight.study.plan import StudyPlan, merged, read_plan, to_toml
 
@@ -55,14 +48,6 @@ class Store(StudyJournal):
         self.by_id = {cell.id: cell for cell in self.cells}
         self._locks: Locks | None = None
 
-    @property
-    def locks(self) -> Locks:
-        """Whoever only reads needs none, nor the permission to have one."""
-        if self._locks is None:
-            self._locks = Locks(self.folder / LOCK)
-            self._locks.be_present()
-        return self._locks
-
     # --- reading ---
 
     def sides(self, cell: StudyCell) -> list[Side]:
@@ -73,73 +58,63 @@ class Store(StudyJournal):
             asked.append("measured")
         return asked
 
+    @property
+    def keys(self) -> list[Key]:
+        """Of all sides that the cells ask for, each once."""
+        return list(dict.fromkeys(cell.key(side) for cell in self.cells for side in self.sides(cell)))
+
     def is_measurable(self, cell: StudyCell) -> bool:
         """Could some machine measure it?"""
         return self.plan.measure is not False and cell.is_on_one_device
 
     def row(self, cell: StudyCell, damaged: Mapping[Key, str] = MappingProxyType({})) -> StudyRow:
         """`damaged`: ledgers of which a note must be made."""
-        values: dict[str, int | float] = {}
-        facts: dict[str, str] = {}
-        failures: dict[Side, str] = {}
-        notes: dict[str, None] = {cell.unmeasured: None} if cell.unmeasured and self.plan.measure is not False else {}
-        ledgers: dict[Side, str] = {}
-        seconds: dict[Side, float] = {}
-        waiting = False
-        for side in self.sides(cell):
-            entry = self.entry(key_of(cell, side))
-            if entry is None:
-                waiting = True
-                continue
-            values.update(entry.values)
-            facts.update(entry.facts)
-            notes.update(dict.fromkeys(entry.notes))
-            if entry.state == "failed":
-                failures[side] = entry.failure
-            if entry.ledger:
-                ledgers[side] = entry.ledger
-            if damage := damaged.get(key_of(cell, side)):
-                notes[_damage_note(side, damage, self.folder)] = None
-            if entry.seconds is not None:
-                seconds[side] = entry.seconds
-        state: State = "waiting" if waiting else "failed" if failures else "done"
+        sides = self.sides(cell)
+        entries = {side: entry for side in sides if (entry := self.entry(cell.key(side))) is not None}
+        failures = {side: entry.failure for side, entry in entries.items() if entry.state == "failed"}
+        notes = [cell.unmeasured] if cell.unmeasured and self.plan.measure is not False else []
+        for side, entry in entries.items():
+            damage = damaged.get(cell.key(side))
+            notes += [*entry.notes, *([_damage_note(side, damage, self.folder)] if damage else [])]
         return StudyRow(
             cell=cell,
-            state=state,
-            values=values,
-            facts=facts,
+            state="waiting" if len(entries) < len(sides) else "failed" if failures else "done",
+            values={name: value for entry in entries.values() for name, value in entry.values.items()},
+            facts={name: fact for entry in entries.values() for name, fact in entry.facts.items()},
             failures=failures,
-            notes=tuple(notes),
-            ledgers=ledgers,
-            seconds=seconds,
+            notes=tuple(dict.fromkeys(notes)),
+            ledgers={side: entry.ledger for side, entry in entries.items() if entry.ledger},
+            seconds={side: entry.seconds for side, entry in entries.items() if entry.seconds is not None},
         )
 
     @property
     def rows(self) -> list[StudyRow]:
         return [self.row(cell) for cell in self.cells]
 
+    def open_sides(self, cell: StudyCell) -> list[Side]:
+        """What of the cell is still to be done."""
+        return [side for side in self.sides(cell) if self.is_open(cell.key(side))]
+
     def waiting(self) -> list[StudyCell]:
-        """Cells of which a side is still to be done."""
-        return [cell for cell in self.cells if any(self.is_open(key_of(cell, side)) for side in self.sides(cell))]
+        return [cell for cell in self.cells if self.open_sides(cell)]
 
     def damaged_ledgers(self) -> dict[Key, str]:
         """Ledgers that the journal knows and that are gone, or are not the files that were written; in words."""
-        keys = dict.fromkeys(key_of(cell, side) for cell in self.cells for side in self.sides(cell))
-        return {key: damage for key in keys if (damage := self._damage(self.done_entries(key)))}
+        return {key: damage for key in self.keys if (damage := self._damage(self.done_entries(key)))}
 
     def _damage(self, entries: Sequence[JournalEntry]) -> str:
         """Of several that did the same at once the last one wrote the file: any of them may be it."""
-        kept = [entry for entry in entries if entry.ledger]
-        if not kept:
+        with_ledger = [entry for entry in entries if entry.ledger]
+        if not with_ledger:
             return ""
         try:
-            content = (self.folder / kept[0].ledger).read_bytes()
+            content = (self.folder / with_ledger[0].ledger).read_bytes()
         except FileNotFoundError:
             return "is missing"
         except OSError as error:
             return f"{UNREADABLE} ({error.strerror or error})"
-        known = {entry.digest for entry in kept}
-        return "" if "" in known or _digest(content) in known else "is not the file that was written"
+        digests = {entry.digest for entry in with_ledger}
+        return "" if digests & {"", _digest(content)} else "is not the file that was written"
 
     def is_intact(self, entry: JournalEntry) -> bool:
         """Is the ledger of an entry the one that was written?"""
@@ -149,32 +124,28 @@ class Store(StudyJournal):
 
     def save_ledger(self, ledger: Ledger, cell: StudyCell, side: Side) -> LedgerFile:
         """Whoever comes second writes the same, or newer."""
-        name = f"{LEDGERS}/{key_of(cell, side)[0]}.{side}.json.gz"
+        name = f"{LEDGERS}/{'.'.join(cell.key(side))}.json.gz"
         # Packed in haste: a study of many batches would else spend most of its time on it.
         content = gzip.compress(msgspec.json.encode(ledger), compresslevel=1, mtime=0)
+        self._write(name, content)
+        return LedgerFile(name, _digest(content))
+
+    def _write(self, name: str, content: bytes) -> None:
         try:
             write_atomically(self.folder / name, content, force=True)
         except BadFile as error:
-            raise unwritten(self.folder, error) from error
-        return LedgerFile(name, _digest(content))
-
-    def want(self, cells: Iterable[StudyCell]) -> None:
-        """Write down that these will be measured, so that whoever reads the folder knows that they wait."""
-        self.want_keys((cell.id, "measured") for cell in cells)
+            raise broken(self.folder, error.__cause__, str(error)) from error
 
     def forgive(self) -> int:
         """Let what failed be tried once more; how many sides of cells that are."""
-        return self.forgive_keys(key_of(cell, side) for cell in self.cells for side in SIDES)
+        return self.forgive_keys(cell.key(side) for cell in self.cells for side in SIDES)
 
     def write_index(self) -> Path:
         """All rows in one file, for programs; those too that another process has added to the plan meanwhile."""
-        path, now = self.folder / INDEX, open_study(self.folder)
-        content = msgspec.json.encode(_StudyIndex(format_version=INDEX_VERSION, title=now.plan.title, rows=now.rows))
-        try:
-            write_atomically(path, content, force=True)
-        except BadFile as error:
-            raise unwritten(self.folder, error) from error
-        return path
+        now = open_study(self.folder)
+        index = _StudyIndex(format_version=INDEX_VERSION, title=now.plan.title, rows=now.rows)
+        self._write(INDEX, msgspec.json.encode(index))
+        return self.folder / INDEX
 
     def tidy(self) -> None:
         """Remove what killed processes left half-written, if nobody else is here."""
@@ -184,10 +155,42 @@ class Store(StudyJournal):
                     for name in filter(_LEFT_BEHIND.fullmatch, _names(folder)):
                         (folder / name).unlink(missing_ok=True)
 
+    # --- who works on what ---
+
+    @property
+    def locks(self) -> Locks:
+        """Whoever only reads needs none, nor the permission to have one."""
+        if self._locks is None:
+            self._locks = Locks(self.folder / LOCK)
+            self._locks.be_present()
+        return self._locks
+
+    def is_free(self, key: Key) -> bool:
+        """Is no other process at it?"""
+        return self.locks.is_free(".".join(key))
+
+    def holding(self, key: Key, *, wait: bool = False) -> AbstractContextManager[bool]:
+        """Nobody else works on it while the block lasts, if it is ours. `wait`: until it is."""
+        return self.locks.holding(".".join(key), wait=wait)
+
+    def fail(self, cell: StudyCell, side: Side, reason: str) -> None:
+        """Write down that it failed, unless it was done meanwhile or somebody else is at it."""
+        with self.holding(cell.key(side)) as is_ours:
+            if is_ours:
+                self.refresh()
+                if self.is_open(cell.key(side)):
+                    self.record([failed(cell, side, reason)])
+
     def close(self) -> None:
         if self._locks is not None:
             self._locks.close()
             self._locks = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def read(folder: str | Path) -> list[StudyRow]:
@@ -217,7 +220,7 @@ def _digest(content: bytes) -> str:
 
 def read_plan_in(folder: str | Path) -> StudyPlan:
     """The plan of a study's folder."""
-    return _plan_in(Path(folder))
+    return read_plan(Path(folder) / PLAN)[0]
 
 
 def is_study(path: Path) -> bool:
@@ -264,25 +267,22 @@ def open_study(folder: Path) -> Store:
             f"{folder} holds results without their journal: `rooflight report` shows them, and "
             f"`{shell('study', folder / PLAN, output='NEW')}` finds them anew"
         )
-    return Store(folder, _plan_in(folder))
+    return Store(folder, read_plan_in(folder))
 
 
 def begin(folder: Path, plan: StudyPlan, text: str | None = None) -> Store:
     """The folder of this plan, made or gone on with; `text`: the plan's file as it was given."""
     _make(folder)
-    locks = Locks(folder / LOCK)
-    try:
+    with closing(Locks(folder / LOCK)) as locks:
         locks.be_present()  # whoever tidies would take a plan that is being written for one left behind
         with locks.holding("plan"):
+            before, asked = None, plan
             if (folder / PLAN).exists():
-                before, asked = _plan_in(folder), plan
+                before = read_plan_in(folder)
                 plan = merged(before, asked, str(folder))
-                if plan != before:
-                    _write_plan(folder, plan, text if plan == asked else None)
-            else:
-                _write_plan(folder, plan, text)
-    finally:
-        locks.close()
+            if plan != before:
+                written = text if text and plan == asked else to_toml(plan)
+                write_atomically(folder / PLAN, written.encode(), force=True)
     return Store(folder, plan)
 
 
@@ -303,14 +303,6 @@ def _make(folder: Path) -> None:
         raise BadFile(f"cannot make {folder}: {error.strerror or error}; give another folder") from error
     if not os.access(folder, os.W_OK):
         raise BadFile(f"no permission to write into {folder}: give another folder")
-
-
-def _plan_in(folder: Path) -> StudyPlan:
-    return read_plan(folder / PLAN)[0]
-
-
-def _write_plan(folder: Path, plan: StudyPlan, text: str | None) -> None:
-    write_atomically(folder / PLAN, (text or to_toml(plan)).encode(), force=True)
 
 
 def _names(folder: Path) -> list[str]:

@@ -7,9 +7,10 @@ stands why.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from rooflight.study.cell import SIDES, Side, StudyRow
 from rooflight.study.fitting import CurveFit, Knee, fit, knee
@@ -17,6 +18,7 @@ from rooflight.study.fitting import CurveFit, Knee, fit, knee
 Place = tuple[tuple[str, str | int | bool], ...]
 """Coordinates that can be a key."""
 At = dict[str, str | int | bool]
+BatchPoints = tuple[tuple[int, int | float], ...]
 OF_THE_DEVICE = ("on", "gpus", "nodes", "parallel", "micro_batches", "pad")
 """What an estimate does not depend on."""
 
@@ -31,6 +33,16 @@ def grouped(rows: Sequence[StudyRow], *, without: Collection[str]) -> dict[Place
     for row in rows:
         groups.setdefault(place(row, without=without), []).append(row)
     return groups
+
+
+def _series(
+    rows: Sequence[StudyRow], *, without: Collection[str], sides: Sequence[Side] = SIDES
+) -> Iterator[tuple[Side, At, list[StudyRow]]]:
+    """Rows that are equal but for these axes, once for every side, and where they are."""
+    axes = varying(rows)
+    for side in sides:
+        for where, group in grouped(rows, without=without).items():
+            yield side, shown(where, axes), group
 
 
 def value(row: StudyRow, quantity: str, side: Side) -> int | float | None:
@@ -65,7 +77,7 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     """Where, as far as the study has several such curves."""
     quantity: str
     side: Side
-    points: tuple[tuple[int, int | float], ...]
+    points: BatchPoints
     fit: CurveFit | None
     no_fit: str = ""
     knee: Knee | None = None
@@ -78,7 +90,7 @@ class ThroughputGain(msgspec.Struct, frozen=True, kw_only=True):
 
     at: At
     side: Side
-    points: tuple[tuple[int, int | float], ...]
+    points: BatchPoints
     best: int
     """The batch with most samples per second."""
     enough: int | None
@@ -92,45 +104,42 @@ class ThroughputGain(msgspec.Struct, frozen=True, kw_only=True):
 
 def against_batch(rows: Sequence[StudyRow]) -> list[Trend]:
     """Every curve of more than one batch."""
-    axes = varying(rows)
-    curves = []
-    for quantity in _FITTED:
-        for side in SIDES:
-            without = ("batch", *OF_THE_DEVICE) if side == "estimated" else ("batch",)
-            for where, group in grouped(rows, without=without).items():
-                points = _points(group, quantity, side)
-                if len(points) > 1:
-                    curves.append(_trend(shown(where, axes), quantity, side, points))
-    return curves
+    series = [
+        *_series(rows, without=("batch", *OF_THE_DEVICE), sides=("estimated",)),
+        *_series(rows, without=("batch",), sides=("predicted", "measured")),
+    ]
+    return [
+        _trend(at, quantity, side, points)
+        for quantity in _FITTED
+        for side, at, group in series
+        if len(points := _points(group, quantity, side)) > 1
+    ]
 
 
 def gains(rows: Sequence[StudyRow]) -> list[ThroughputGain]:
     """Throughput of every series that has some."""
-    axes = varying(rows)
-    series = []
-    for side in SIDES:
-        for where, group in grouped(rows, without=("batch",)).items():
-            points = _points(group, "throughput", side)
-            if len(points) > 1:
-                series.append(_gain(shown(where, axes), side, points, group))
-    return series
+    return [
+        _gain(at, side, points, group)
+        for side, at, group in _series(rows, without=("batch",))
+        if len(points := _points(group, "throughput", side)) > 1
+    ]
 
 
-def _points(rows: Sequence[StudyRow], quantity: str, side: Side) -> tuple[tuple[int, int | float], ...]:
+def _points(rows: Sequence[StudyRow], quantity: str, side: Side) -> BatchPoints:
     by_batch = {row.cell.batch: number for row in rows if (number := value(row, quantity, side)) is not None}
     return tuple(sorted(by_batch.items()))
 
 
-def _trend(at: At, quantity: str, side: Side, points: tuple[tuple[int, int | float], ...]) -> Trend:
+def _trend(at: At, quantity: str, side: Side, points: BatchPoints) -> Trend:
     curve = fit(points)
     if isinstance(curve, str):
         return Trend(at=at, quantity=quantity, side=side, points=points, fit=None, no_fit=curve)
     bend = knee(curve, points) if quantity in ("time", "gpu_busy") else ""
-    known = (bend, "") if isinstance(bend, Knee) else (None, bend)
-    return Trend(at=at, quantity=quantity, side=side, points=points, fit=curve, knee=known[0], no_knee=known[1])
+    trend = Trend(at=at, quantity=quantity, side=side, points=points, fit=curve)
+    return replace(trend, knee=bend) if isinstance(bend, Knee) else replace(trend, no_knee=bend)
 
 
-def _gain(at: At, side: Side, points: tuple[tuple[int, int | float], ...], rows: Sequence[StudyRow]) -> ThroughputGain:
+def _gain(at: At, side: Side, points: BatchPoints, rows: Sequence[StudyRow]) -> ThroughputGain:
     fits_at = {row.cell.batch: row.facts["fits"] for row in rows if "fits" in row.facts}
     # What is predicted for a step that does not fit is no gain.
     real = [point for point in points if side != "predicted" or fits_at.get(point[0]) != "no"] or points
@@ -202,24 +211,22 @@ class Ratios(msgspec.Struct, frozen=True, kw_only=True):
 
 def fronts(rows: Sequence[StudyRow]) -> list[Front]:
     """Of every model, step and device with more than one cell that has time and memory, and fits."""
-    axes = varying(rows)
-    kept = ("model", "step", "seq", "past", "on", "gpus", "parallel")
-    choices = [axis for axis in axes if axis not in kept]
-    without = {axis for row in rows for axis in row.cell.coordinates if axis not in kept}
+    fixed = ("model", "step", "seq", "past", "on", "gpus", "parallel")
+    choices = [axis for axis in varying(rows) if axis not in fixed]
+    without = {axis for row in rows for axis in row.cell.coordinates if axis not in fixed}
     traded = []
-    for side in SIDES:
-        for where, group in grouped(rows, without=without).items():
-            points = []
-            for row in group:
-                if side == "predicted" and value(row, "time", "measured") is not None:
-                    continue  # what was measured is told by the measurement
-                time, memory = value(row, "time", side), value(row, "memory", side)
-                fits = side != "predicted" or row.facts.get("fits") != "no"
-                if time is not None and memory is not None and time > 0 and fits:
-                    at = {axis: row.cell.coordinates[axis] for axis in choices if axis in row.cell.coordinates}
-                    points.append((at, time / (row.cell.batch * row.cell.gpus), float(memory)))
-            if len(points) > 1:
-                traded.append(Front(at=shown(where, axes), side=side, points=_front(points)))
+    for side, at, group in _series(rows, without=without):
+        points = []
+        for row in group:
+            if side == "predicted" and value(row, "time", "measured") is not None:
+                continue  # what was measured is told by the measurement
+            time, memory = value(row, "time", side), value(row, "memory", side)
+            fits = side != "predicted" or row.facts.get("fits") != "no"
+            if time is not None and memory is not None and time > 0 and fits:
+                point_at = shown(place(row), choices)
+                points.append((point_at, time / (row.cell.batch * row.cell.gpus), float(memory)))
+        if len(points) > 1:
+            traded.append(Front(at=at, side=side, points=_front(points)))
     return traded
 
 
@@ -236,17 +243,15 @@ def scaling(rows: Sequence[StudyRow]) -> list[WeakScaling]:
     """Every step that the study has on more than one number of devices."""
     if len({row.cell.gpus for row in rows}) < 2:
         return []
-    axes = varying(rows)
     scaled = []
-    for side in SIDES:
-        for where, group in grouped(rows, without=("gpus", "parallel")).items():
-            rated = [
-                (row, rate)
-                for row in sorted(group, key=lambda row: row.cell.gpus)
-                if (rate := value(row, "throughput", side)) is not None and rate > 0
-            ]
-            if len({row.cell.gpus for row, _ in rated}) > 1:
-                scaled.append(WeakScaling(at=shown(where, axes), side=side, points=_scaled(rated)))
+    for side, at, group in _series(rows, without=("gpus", "parallel")):
+        rated = [
+            (row, rate)
+            for row in sorted(group, key=lambda row: row.cell.gpus)
+            if (rate := value(row, "throughput", side)) is not None and rate > 0
+        ]
+        if len({row.cell.gpus for row, _ in rated}) > 1:
+            scaled.append(WeakScaling(at=at, side=side, points=_scaled(rated)))
     return scaled
 
 
@@ -267,30 +272,20 @@ def _scaled(rated: Sequence[tuple[StudyRow, float]]) -> tuple[WeakScalingPoint, 
 
 def ratios(rows: Sequence[StudyRow], axis: str) -> list[Ratios]:
     """Along an axis of several values: each over the first, of one side."""
-    axes = varying(rows)
-    if axis not in axes:
+    if axis not in varying(rows):
         return []
     compared = []
     for quantity in _COMPARED:
-        for side in SIDES:
-            for where, group in grouped(rows, without=(axis,)).items():
-                values: dict[str, float] = {}
-                for row in group:
-                    number = value(row, quantity, side)
-                    if number is not None and number > 0:
-                        values.setdefault(str(row.cell.coordinates.get(axis, "none")), number)
-                if len(values) > 1:
-                    first = next(iter(values.values()))
-                    compared.append(
-                        Ratios(
-                            axis=axis,
-                            at=shown(where, axes),
-                            quantity=quantity,
-                            side=side,
-                            values=values,
-                            ratios={name: number / first for name, number in values.items()},
-                        )
-                    )
+        for side, at, group in _series(rows, without=(axis,)):
+            values: dict[str, float] = {}
+            for row in group:
+                number = value(row, quantity, side)
+                if number is not None and number > 0:
+                    values.setdefault(str(row.cell.coordinates.get(axis, "none")), number)
+            if len(values) > 1:
+                first = next(iter(values.values()))
+                ratios = {name: number / first for name, number in values.items()}
+                compared.append(Ratios(axis=axis, at=at, quantity=quantity, side=side, values=values, ratios=ratios))
     return compared
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rooflight import summary
@@ -11,11 +11,12 @@ from rooflight.analysis.flop_causes import explain_flops
 from rooflight.analysis.verdicts import step_verdict
 from rooflight.errors import RooflightError
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import Ledger, Totals, is_inside, total
+from rooflight.ledger import Ledger, is_inside, total
 from rooflight.metrics import FIT_WORDS, intensity, ratio
-from rooflight.study.cell import Side
+from rooflight.study.cell import QUANTITIES, Side
 from rooflight.summary import measured_rows, measured_step
 from rooflight.summary.measured import Measured
+from rooflight.summary.sums import Sums
 
 if TYPE_CHECKING:
     from rooflight.analysis.verdicts import StepVerdict
@@ -30,13 +31,14 @@ LEAST_SHARE = 0.001
 def estimated(ledger: Ledger, layers: Sequence[str] = ()) -> Values:
     """What the mathematics says of the step and of some of its layers."""
     sums = total(ledger.ops)
-    numbers: dict[str, Number | None] = {**_of_totals(sums), "params": summary.params(ledger)}
+    numbers: dict[str, Number | None] = {**_by_metric("estimated", sums), "params": summary.params(ledger)}
     for row in summary.rows(ledger, "type"):
         if sums.flops and row.share is not None and row.share >= LEAST_SHARE and row.name.isidentifier():
             numbers[f"share.{row.name}"] = row.share
     values = _named(numbers, "estimated")
-    for row in _rows_of(ledger, layers):
-        values |= _named({**_of_totals(row.totals), "params": row.params, "share": row.share}, "estimated", row.name)
+    for row in summary.rows(ledger, "module") if layers else ():
+        if row.name in layers:
+            values |= _named(_by_metric("estimated", row.totals, row), "estimated", row.name)
     return values
 
 
@@ -50,31 +52,18 @@ def predicted(
     prediction: Prediction, traced: Ledger | None = None, layers: Sequence[str] = ()
 ) -> tuple[Values, dict[str, str]]:
     """The numbers of a prediction, and what it says in words. `traced`: the same ops, at any batch, to tell layers."""
-    memory = prediction.memory
-    values = _named(
-        {
-            "time": prediction.wall_time_s,
-            "time_low": prediction.time_interval_s.low,
-            "time_high": prediction.time_interval_s.high,
-            "gpu_busy": prediction.gpu_busy_s,
-            "throughput": prediction.throughput,
-            "tokens": prediction.tokens_per_s,
-            "mfu": prediction.mfu,
-            "percent_of_roof": prediction.percent_of_roof if prediction.many is None else None,
-            "gain": prediction.gain,
-            "kernels": prediction.kernels if prediction.many is None else None,
-            "memory": None if memory is None else memory.peak_allocated_bytes,
-            "reserved": None if memory is None else memory.peak_reserved_bytes,
-        },
-        "predicted",
-    )
+    numbers = _by_metric("predicted", prediction, prediction.memory)
+    numbers |= {"time_low": prediction.time_interval_s.low, "time_high": prediction.time_interval_s.high}
+    if prediction.many is not None:  # these are of one GPU alone
+        numbers |= {"percent_of_roof": None, "kernels": None}
+    values = _named(numbers, "predicted")
     times = prediction.op_times_s
     if traced is not None and len(traced.ops) == len(times):
         for layer in layers:
             inside = [time for op, time in zip(traced.ops, times, strict=True) if is_inside(op.module, layer)]
             values |= _named({"kernel_time": sum(inside) if inside else None}, "predicted", layer)
     facts = {"device.predicted": prediction.device, "tier": prediction.tier}
-    if prediction.many is None:  # as percent of roof, it is of one GPU alone
+    if prediction.many is None:  # as percent of roof
         facts["bound.predicted"] = prediction.bound
     if prediction.fit is not None:
         facts["fits"] = FIT_WORDS[prediction.fit]
@@ -89,13 +78,9 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
     verdict = _verdict(ledger)
     values = _named(
         {
-            "flops": step.total.matrix_executed,
-            "executed": executed,
-            "bytes": moved,
-            "intensity": intensity(executed, moved),
+            **_counted(step.total, executed, moved),
             "time": measured_step.wall_s(step),
             "gpu_busy": measured_step.busy_s(step),
-            "kernel_time": step.total.get("kernel_time_s"),
             "throughput": rates.samples_per_s,
             "tokens": rates.tokens_per_s,
             "memory": _of_step(step, "peak_allocated_bytes"),
@@ -104,31 +89,29 @@ def measured(ledger: Ledger, layers: Sequence[str] = ()) -> tuple[Values, dict[s
             "hfu": None if used is None else used.hfu,
             "percent_of_roof": None if verdict is None else verdict.percent_of_roof,
             "gain": None if verdict is None else verdict.gain,
-            "kernels": step.total.get("kernels"),
             "unexplained": _unexplained(ledger),
         },
         "measured",
     )
-    if layers:
-        wanted = set(layers)
-        for row in measured_rows.rows(step):
-            if row.name in wanted:
-                sums = row.sums
-                values |= _named(
-                    {
-                        "flops": sums.matrix_executed,
-                        "executed": sums.executed_flops,
-                        "bytes": sums.dram_bytes,
-                        "intensity": intensity(sums.executed_flops, sums.dram_bytes),
-                        "kernel_time": sums.get("kernel_time_s"),
-                        "kernels": sums.get("kernels"),
-                    },
-                    "measured",
-                    row.name,
-                )
+    for row in measured_rows.rows(step) if layers else ():
+        if row.name in layers:
+            of_layer = _counted(row.sums, row.sums.executed_flops, row.sums.dram_bytes)
+            values |= _named(of_layer, "measured", row.name)
     bound = "" if verdict is None else verdict.bound or ""
     facts = {"device": ledger.header.device or "", "torch": ledger.header.torch or "", "bound.measured": bound}
     return values, {name: text for name, text in facts.items() if text}
+
+
+def _counted(sums: Sums, executed: Number | None, moved: Number | None) -> dict[str, Number | None]:
+    """What counters and kernels say of a step or a layer."""
+    return {
+        "flops": sums.matrix_executed,
+        "executed": executed,
+        "bytes": moved,
+        "intensity": intensity(executed, moved),
+        "kernel_time": sums.get("kernel_time_s"),
+        "kernels": sums.get("kernels"),
+    }
 
 
 def _unexplained(ledger: Ledger) -> float | None:
@@ -147,19 +130,14 @@ def _verdict(ledger: Ledger) -> StepVerdict | None:
         return None
 
 
-def _of_totals(sums: Totals) -> dict[str, Number | None]:
+def _by_metric(side: Side, *sources: object) -> dict[str, Number | None]:
+    """The quantities of a side that one of these has under the name of their metric."""
     return {
-        "flops": sums.flops,
-        "macs": sums.macs,
-        "other_flops": sums.other_flops,
-        "bytes": sums.bytes,
-        "intensity": sums.intensity,
+        name: getattr(source, metric)
+        for name, quantity in QUANTITIES.items()
+        for source in sources
+        if (metric := quantity.sides.get(side)) is not None and hasattr(source, metric)
     }
-
-
-def _rows_of(ledger: Ledger, layers: Sequence[str]) -> Iterable[summary.SummaryRow]:
-    wanted = set(layers)
-    return [row for row in summary.rows(ledger, "module") if row.name in wanted] if wanted else []
 
 
 def _of_step(step: Measured, name: str) -> Number | None:

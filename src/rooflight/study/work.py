@@ -8,80 +8,102 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from msgspec.structs import replace
 
 from rooflight import formatting
 from rooflight.errors import BadInput, OutOfMemory, RooflightError
+from rooflight.estimation.api import estimate
 from rooflight.files import load
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.ledger import Ledger
 from rooflight.measurement.api import measure
 from rooflight.prediction.api import predict
 from rooflight.prediction.resolve_devices import device_of
+from rooflight.prediction.traces import Traces
+from rooflight.step.costed_step import PreparedTrace, ledger_of
+from rooflight.step.other_batches import DoesNotScale, prime_for
 from rooflight.study import values
 from rooflight.study.cell import Side, StudyCell, StudyRow
-from rooflight.study.journal import JournalEntry, StoreBroken, done, failed, key_of, lock_of
+from rooflight.study.journal import JournalEntry, StoreBroken, done, failed
+from rooflight.study.launch import wanted_here
 from rooflight.study.machine import is_here, place_of
 from rooflight.study.plan import is_of_this_machine
-from rooflight.study.shared_trace import SharedTrace, estimated, traced_once
 from rooflight.study.store import Store, open_study
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import main_precision
 from rooflight.summary.reliability import doubt
+from rooflight.trace import TraceOptions
 
 if TYPE_CHECKING:
     from rooflight.prediction.result import Predictions
 
-Wrote = Callable[[], None]
-"""Called whenever something has been written down."""
+Portions = Iterator[list[JournalEntry]]
+"""Entries of the journal, as they are found."""
 
 
 def run_cell(folder: Path, cell_id: str) -> StudyRow:
     """All that one cell asks for and this machine can do. What others are doing at this moment is waited for."""
-    store = open_study(Path(folder))
-    try:
+    with open_study(folder) as store:
         cell = store.by_id.get(cell_id)
         if cell is None:
             raise BadInput(f"{folder} has no cell {cell_id}")
-        store.want([cell] if store.is_measurable(cell) and is_here(cell.on) else [])
+        store.want(wanted_here(store, [cell]))
         for side in store.sides(cell):
             if side != "measured" or is_here(cell.on):
                 run_side(store, [cell], side, wait=True)
         return store.row(cell)
-    finally:
-        store.close()
 
 
 def run_side(
-    store: Store, cells: Sequence[StudyCell], side: Side, *, wait: bool = False, wrote: Wrote | None = None
+    store: Store,
+    cells: Sequence[StudyCell],
+    side: Side,
+    *,
+    wait: bool = False,
+    wrote: Callable[[], None] = lambda: None,
 ) -> None:
     """One side of cells that differ in their batch alone; those that others have at this moment are left to them, or
-    waited for."""
-    names = {lock_of(key_of(cell, side)): cell for cell in cells}
-    if wait:
-        for name in names:
-            store.locks.take(name, wait=True)
-        ours = list(names)
-    else:
-        ours = [name for name in names if store.locks.take(name)]
-    try:
+    waited for. `wrote` is called whenever something has been written down."""
+    by_key = {cell.key(side): cell for cell in cells}
+    with ExitStack() as locks:
+        ours = [key for key in by_key if locks.enter_context(store.holding(key, wait=wait))]
         store.refresh(surely=True)  # somebody may have done it before the lock was ours
-        left = [names[name] for name in ours if store.is_open(key_of(names[name], side))]
-        if left:
-            _DO[side](store, left, wrote or (lambda: None))
-    finally:
-        for name in ours:
-            store.locks.give(name)
+        for entries in _DO[side](store, [by_key[key] for key in ours if store.is_open(key)]):
+            store.record(entries)
+            wrote()
 
 
-def _keep(store: Store, entries: Iterable[JournalEntry], wrote: Wrote) -> None:
-    store.record(entries)
-    wrote()
+class _LedgerResult(NamedTuple):
+    """A ledger, and what a row has of it."""
+
+    ledger: Ledger
+    numbers: values.Values
+    facts: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def _with_ledger(store: Store, cell: StudyCell, side: Side, find: Callable[[StudyCell], _LedgerResult]) -> JournalEntry:
+    """One side of a cell: what is found is saved, what goes wrong is written down."""
+    began = time.perf_counter()
+    try:
+        result = find(cell)
+    except Exception as error:
+        return failed(cell, side, reason_of(error), seconds=time.perf_counter() - began)
+    return done(
+        cell,
+        side,
+        values=result.numbers,
+        facts=result.facts,
+        notes=result.notes,
+        ledger=store.save_ledger(result.ledger, cell, side),
+        seconds=time.perf_counter() - began,
+    )
 
 
 def _check_batch(cell: StudyCell, batch: int | None) -> None:
@@ -96,47 +118,62 @@ def _check_batch(cell: StudyCell, batch: int | None) -> None:
 # --- estimates ---
 
 
-def _estimate(store: Store, cells: Sequence[StudyCell], wrote: Wrote) -> None:
-    """One trace for all batches, except that of one sample, where some models skip sums over the batch."""
+def _estimate(store: Store, cells: Sequence[StudyCell]) -> Portions:
+    """One trace for all batches, as `rooflight predict` does it, except that of one sample, where some models skip sums
+    over the batch."""
     steps = list({cell.alone.id: cell.alone for cell in cells}.values())
     many = [cell for cell in steps if cell.batch > 1]
-    traced: SharedTrace | None = None
+    trace: PreparedTrace | None = None
     if len(many) > 1:
         with suppress(Exception):  # then each for itself: what is wrong is said of the batch that was asked for
-            traced = traced_once(many)
+            trace = _shared_trace(many)
+
+    def find(cell: StudyCell) -> _LedgerResult:
+        ledger = _estimated(cell) if trace is None or cell.batch == 1 else _scaled(trace, cell)
+        _check_batch(cell, ledger.header.batch)
+        layers = store.plan.layers
+        notes = (*ledger.header.notes, *values.missing_layers(ledger, layers))
+        return _LedgerResult(ledger, values.estimated(ledger, layers), {}, notes)
+
     for cell in steps:
-        began = time.perf_counter()
-        try:
-            ledger = traced.at(cell) if traced is not None and cell.batch > 1 else estimated(cell)
-            _check_batch(cell, ledger.header.batch)
-            numbers = values.estimated(ledger, store.plan.layers)
-            notes = (*ledger.header.notes, *values.missing_layers(ledger, store.plan.layers))
-        except Exception as error:
-            _keep(store, [failed(cell, "estimated", reason_of(error), seconds=time.perf_counter() - began)], wrote)
-            continue
-        file = store.save_ledger(ledger, cell, "estimated")
-        entry = done(cell, "estimated", values=numbers, notes=notes, ledger=file, seconds=time.perf_counter() - began)
-        _keep(store, [entry], wrote)
+        yield [_with_ledger(store, cell, "estimated", find)]
+
+
+def _shared_trace(cells: Sequence[StudyCell]) -> PreparedTrace:
+    """Of cells that differ in their batch alone; raises `DoesNotScale` where that cannot be."""
+    cell, prime = cells[0], prime_for([cell.batch for cell in cells])
+    trace = Traces(cell.model, **cell.build).for_all_batches(TraceOptions.of(cell), prime)
+    if isinstance(trace, DoesNotScale):
+        raise trace
+    if ":" in cell.model:  # nobody has tried whether its ops stay the same whatever the batch
+        largest = max(cells, key=lambda cell: cell.batch)
+        if _scaled(trace, largest) != _estimated(largest):
+            raise DoesNotScale(f"at a batch of {largest.batch} the model runs other ops")
+    return trace
+
+
+def _scaled(trace: PreparedTrace, cell: StudyCell) -> Ledger:
+    """What `rooflight estimate` gives for the cell."""
+    ledger = ledger_of(trace.at(cell.batch))
+    return replace(ledger, header=replace(ledger.header, command=cell.command("estimate")))
+
+
+def _estimated(cell: StudyCell, target: str = "cuda") -> Ledger:
+    return estimate(cell, target=target, command=cell.command("estimate"))
 
 
 # --- predictions ---
 
 
-def _predict(store: Store, cells: Sequence[StudyCell], wrote: Wrote) -> None:
+def _predict(store: Store, cells: Sequence[StudyCell]) -> Portions:
     """All batches at once, again but for that of one sample; one by one where that fails."""
     for together in ([cell for cell in cells if cell.batch > 1], [cell for cell in cells if cell.batch == 1]):
-        if not together:
-            continue
+        portions: Iterable[list[JournalEntry]]
         try:
-            entries = _predicted(store, together)
+            portions = [_predicted(store, together)] if together else []
         except Exception:
-            if len(together) == 1:
-                entries = [_predicted_or_why(store, together[0])]
-            else:
-                for cell in together:
-                    _keep(store, [_predicted_or_why(store, cell)], wrote)
-                continue
-        _keep(store, entries, wrote)
+            portions = ([_predicted_or_why(store, cell)] for cell in together)
+        yield from portions
 
 
 def _predicted_or_why(store: Store, cell: StudyCell) -> JournalEntry:
@@ -173,21 +210,25 @@ def _predicted(store: Store, cells: Sequence[StudyCell]) -> list[JournalEntry]:
     for cell, row in zip(cells, predictions, strict=True):
         _check_batch(cell, row.batch)
         numbers, facts = values.predicted(row, traced, layers)
-        notes = () if row.memory is None or row.memory.fits else (_too_large(row),)
+        notes: tuple[str, ...] = ()
+        memory = row.memory
+        if memory is not None and not memory.fits:
+            need, usable = formatting.bytes_(memory.device_bytes), formatting.bytes_(memory.usable_bytes)
+            notes = (f"does not fit {row.device}: it needs {need} of {usable}",)
         entries.append(done(cell, "predicted", values=numbers, facts=facts, notes=notes, seconds=seconds))
     return entries
 
 
 def _ops_of(store: Store, cell: StudyCell, predictions: Predictions) -> Ledger:
     """The ops that were predicted: as they were estimated where that is the same, traced for the device where not."""
-    entry, target = store.entry(key_of(cell, "estimated")), predictions.header.target
+    entry, target = store.entry(cell.key("estimated")), predictions.header.target
     if entry is not None and store.is_intact(entry):
         with suppress(RooflightError):
             saved = _saved(store.folder / entry.ledger)
             same = not store.plan.layers and predictions.precisions == (main_precision(saved),)
             if same or saved.header.target == target:
                 return saved
-    return estimated(cell.alone, target=target)
+    return _estimated(cell.alone, target)
 
 
 @lru_cache(maxsize=4)
@@ -196,44 +237,20 @@ def _saved(path: Path) -> Ledger:
     return load(path)
 
 
-def _too_large(row: Any) -> str:
-    memory = row.memory
-    return (
-        f"does not fit {row.device}: it needs {formatting.bytes_(memory.device_bytes)} of "
-        f"{formatting.bytes_(memory.usable_bytes)}"
-    )
-
-
 # --- measurements ---
 
 
-def _measure(store: Store, cells: Sequence[StudyCell], wrote: Wrote) -> None:
+def _measure(store: Store, cells: Sequence[StudyCell]) -> Portions:
+    def find(cell: StudyCell) -> _LedgerResult:
+        where = place_of(cell.on)
+        ledger = measure(cell, device=where, repeat=store.plan.repeat, command=cell.command("measure", on=where))
+        _check_batch(cell, ledger.header.batch)
+        _check_device(cell, ledger.header.device)
+        notes = (*filter(None, [doubt(Measured(ledger))]), *ledger.header.notes)
+        return _LedgerResult(ledger, *values.measured(ledger, store.plan.layers), notes)
+
     for cell in cells:
-        began = time.perf_counter()
-        try:
-            ledger = _measured(cell, store.plan.repeat)
-            _check_batch(cell, ledger.header.batch)
-            _check_device(cell, ledger.header.device)
-            numbers, facts = values.measured(ledger, store.plan.layers)
-        except Exception as error:
-            _keep(store, [failed(cell, "measured", reason_of(error), seconds=time.perf_counter() - began)], wrote)
-            continue
-        file = store.save_ledger(ledger, cell, "measured")
-        entry = done(
-            cell,
-            "measured",
-            values=numbers,
-            facts=facts,
-            notes=(*filter(None, [doubt(Measured(ledger))]), *ledger.header.notes),
-            ledger=file,
-            seconds=time.perf_counter() - began,
-        )
-        _keep(store, [entry], wrote)
-
-
-def _measured(cell: StudyCell, repeat: int) -> Ledger:
-    where = place_of(cell.on)
-    return measure(cell, device=where, repeat=repeat, command=cell.command("measure", on=where))
+        yield [_with_ledger(store, cell, "measured", find)]
 
 
 def _check_device(cell: StudyCell, ran_on: str | None) -> None:
@@ -248,7 +265,7 @@ def _check_device(cell: StudyCell, ran_on: str | None) -> None:
         )
 
 
-_DO: dict[Side, Callable[[Store, Sequence[StudyCell], Wrote], None]] = {
+_DO: dict[Side, Callable[[Store, Sequence[StudyCell]], Portions]] = {
     "estimated": _estimate,
     "predicted": _predict,
     "measured": _measure,

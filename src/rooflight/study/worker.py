@@ -143,8 +143,8 @@ def main() -> None:
 
     try:
         store = open_study(Path(sys.argv[1]))
-        for request in _requests(requests):
-            _do(store, request, tell)
+        while True:
+            _do(store, msgspec.json.decode(requests.get(), type=WorkRequest), tell)
             tell(WorkerNews(what="finished"))
     except StoreBroken as error:
         tell(WorkerNews(what="broken", why=str(error)))
@@ -154,11 +154,6 @@ def _listen(requests: queue.SimpleQueue[bytes]) -> None:
     for line in sys.stdin.buffer:
         requests.put(line)
     os._exit(0)
-
-
-def _requests(waiting: queue.SimpleQueue[bytes]) -> Iterator[WorkRequest]:
-    while True:
-        yield msgspec.json.decode(waiting.get(), type=WorkRequest)
 
 
 def _do(store: Store, request: WorkRequest, tell: Tell) -> None:

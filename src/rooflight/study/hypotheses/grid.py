@@ -82,7 +82,7 @@ class RowGrid:
 
     def _of_fold(self, over: Sequence[str], relations: Sequence[Relation]) -> Relation:
         for axis in over:
-            self._known(axis)
+            self._check_axis(axis)
         places = join(relations)
         axes = tuple(dict.fromkeys(axis for place in places for axis in place if axis not in over))
         inner: dict[tuple[Value, ...], list[At]] = {}
@@ -106,7 +106,7 @@ class RowGrid:
             near = difflib.get_close_matches(chosen.axis, self.values, n=1)
             if chosen.value == _ABSENT and chosen.axis not in self.values and not near:
                 return chosen.axis, None  # a study without the axis has nothing but cells without it
-            self._known(chosen.axis)
+            self._check_axis(chosen.axis)
             return chosen.axis, self._matching(chosen.axis, chosen.value)
         if (model := _match("model", self.values.get("model", ()), chosen.value)) is not None:
             return "model", model
@@ -131,7 +131,7 @@ class RowGrid:
             raise BadInput(f"no cell has {axis}={text}: there {_listed(values, verb=True)}")
         return value
 
-    def _known(self, axis: str) -> None:
+    def _check_axis(self, axis: str) -> None:
         if axis not in self.values:
             raise BadInput(f"no cell has the axis {axis!r}: there {_listed(self.values, verb=True)}")
 
@@ -139,9 +139,9 @@ class RowGrid:
 def join(relations: Sequence[Relation]) -> list[At]:
     """Every place at which all of them have a row: equal on the axes that they share."""
     places: list[At] = [{}]
-    known: tuple[str, ...] = ()
+    joined_axes: set[str] = set()
     for relation in relations:
-        shared = [axis for axis in relation.axes if axis in known]
+        shared = [axis for axis in relation.axes if axis in joined_axes]
         index: dict[tuple[Value, ...], list[At]] = {}
         for key in relation.keys:
             place = dict(zip(relation.axes, key, strict=True))
@@ -152,7 +152,7 @@ def join(relations: Sequence[Relation]) -> list[At]:
             if len(joined) > MOST_PLACES:
                 raise BadInput(f"more than {MOST_PLACES:,} places to judge: fix some axes")
         places = joined
-        known = tuple(dict.fromkeys((*known, *relation.axes)))
+        joined_axes.update(relation.axes)
     return places
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+import msgspec
+
 from rooflight.study.cell import FACTS, QUANTITIES, Side
 from rooflight.units import DIMENSIONS, Dimension
 
@@ -25,6 +27,17 @@ SIGNS: Mapping[type[ast.cmpop], str] = {
 }
 ARITHMETIC: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 FOLDS = ("min", "max", "sum")
+
+
+class StudyClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A sentence to be judged by the rows: in the small grammar of claims, in words, and who says so."""
+
+    claim: str
+    """In the grammar of claims."""
+    says: str = ""
+    """In words."""
+    source: str = ""
+    """Who says so."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +126,6 @@ class Hypothesis:
     def written(self, node: ast.expr) -> str:
         """A part as it stands in the text."""
         return " ".join(self.text[self.start(node) : self.end(node)].split())
-
-    def comparisons(self) -> list[ast.Compare]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.Compare)]
 
     def terms(self, node: ast.expr) -> list[tuple[ast.expr, QuantityTerm]]:
         """The quantities of a part, those in folds too, in the order of the text."""

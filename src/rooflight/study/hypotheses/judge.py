@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from rooflight.errors import BadInput
-from rooflight.study.cell import FACTS, Side, StudyRow
+from rooflight.study.cell import FACTS, SIDES, Side, StudyRow
 from rooflight.study.hypotheses.grid import At, Relation, RowGrid, join
 from rooflight.study.hypotheses.hypothesis import (
     ARITHMETIC,
@@ -23,36 +23,26 @@ from rooflight.study.hypotheses.hypothesis import (
     Hypothesis,
     NumberLiteral,
     QuantityTerm,
+    StudyClaim,
     fold_name,
 )
 from rooflight.study.hypotheses.parser import parse, unit_of
 from rooflight.study.hypotheses.verdict import ComparedValues, Gap, GapKind, JudgedHypothesis, JudgedPoint, Verdict
 
-_PREFERRED: tuple[Side, ...] = ("measured", "predicted", "estimated")
 _BY_FORMULA = frozenset({"flops", "bytes", "intensity"})
 _KINDS: tuple[GapKind, ...] = ("failed", "waiting", "arithmetic", "absent", "not asked")
 """Of several reasons the first says most."""
 _LARGEST = 1 << 63
 
 
-class StatedClaim(Protocol):
-    """A claim as a plan has it."""
-
-    @property
-    def claim(self) -> str: ...
-    @property
-    def says(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-
-
-def claims(stated: Sequence[StatedClaim | str], rows: Sequence[StudyRow]) -> list[JudgedHypothesis]:
+def claims(stated: Sequence[StudyClaim | str], rows: Sequence[StudyRow]) -> list[JudgedHypothesis]:
     """Every claim of a plan with its verdict."""
     grid = RowGrid(rows)
     judged = []
     for number, claim in enumerate(stated, start=1):
-        text, says, source = (claim, "", "") if isinstance(claim, str) else (claim.claim, claim.says, claim.source)
-        judged.append(judge(parse(text, number=number), grid, number=number, says=says, source=source))
+        claim = StudyClaim(claim=claim) if isinstance(claim, str) else claim
+        hypothesis = parse(claim.claim, number=number)
+        judged.append(judge(hypothesis, grid, number=number, says=claim.says, source=claim.source))
     return judged
 
 
@@ -211,13 +201,13 @@ class _PlaceJudge:
 
 def _candidates(terms: Sequence[QuantityTerm]) -> list[Side]:
     """Sides to try for the quantities that name none: those that every one of them can stand beside."""
-    open_ones = [_sides(term) for term in terms if term.side is None]
-    sides = [
+    unsaid = [_sides(term) for term in terms if term.side is None]
+    candidates = [
         side
-        for side in _PREFERRED
-        if any(side in known for known in open_ones) and all(_taken(known, side) for known in open_ones)
+        for side in reversed(SIDES)
+        if any(side in sides for sides in unsaid) and all(_taken(sides, side) for sides in unsaid)
     ]
-    return sides or ["measured"]  # where every term has its own, it does not matter
+    return candidates or ["measured"]  # where every term has its own, it does not matter
 
 
 def _sides(term: QuantityTerm) -> tuple[Side, ...]:
@@ -226,11 +216,9 @@ def _sides(term: QuantityTerm) -> tuple[Side, ...]:
     return ("estimated",) if term.side is None and term.name in _BY_FORMULA else term.sides
 
 
-def _taken(known: tuple[Side, ...], side: Side) -> Side | None:
+def _taken(sides: tuple[Side, ...], side: Side) -> Side | None:
     """The side of a quantity that stands beside this one: the same, or the estimate of what is only estimated."""
-    if side in known:
-        return side
-    return "estimated" if side != "estimated" and "estimated" in known else None
+    return side if side in sides else "estimated" if "estimated" in sides else None
 
 
 def _looked_up(term: QuantityTerm, row: StudyRow, side: Side, used: dict[str, str]) -> int | float | str:
@@ -270,19 +258,17 @@ def _why_not(term: QuantityTerm, row: StudyRow, side: Side) -> tuple[str, GapKin
 
 def _calculated(sign: str, left: int | float, right: int | float) -> int | float:
     try:
-        if sign == "/":
-            value = left / right
-        else:
-            value = left + right if sign == "+" else left - right if sign == "-" else left * right
-        # So that comparing and writing it stays possible.
-        finite = math.isfinite(value)
+        value: int | float = _CALCULATE[sign](left, right)
+        if math.isfinite(value):  # so that comparing and writing it stays possible
+            return value
     except ZeroDivisionError:
         raise _UnavailableValue("division by zero", "arithmetic") from None
     except OverflowError:
-        finite = False
-    if not finite:
-        raise _UnavailableValue("the number is too large", "arithmetic")
-    return value
+        pass
+    raise _UnavailableValue("the number is too large", "arithmetic")
+
+
+_CALCULATE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
 
 def _sum(values: Sequence[int | float]) -> int | float:

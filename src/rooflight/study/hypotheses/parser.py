@@ -29,10 +29,10 @@ def parse(text: str, *, number: int | None = None) -> Hypothesis:
     hypothesis = scanner.hypothesis()
     try:
         _check_statement(hypothesis, hypothesis.tree, A_COMPARISON)
+    except _Incomplete as incomplete:
+        scanner.expected_behind(hypothesis.end(incomplete.node), incomplete.message)
     except _Refused as refused:
         scanner.fail(refused.message, hypothesis.start(refused.node))
-    except _Incomplete as incomplete:
-        scanner.expected_behind(hypothesis.end(incomplete.node), incomplete.wanted)
     return hypothesis
 
 
@@ -57,12 +57,8 @@ class _Refused(Exception):
         self.node = node
 
 
-class _Incomplete(Exception):
+class _Incomplete(_Refused):
     """What is missing behind a part of the claim."""
-
-    def __init__(self, wanted: str, node: ast.expr) -> None:
-        self.wanted = wanted
-        self.node = node
 
 
 def _check_statement(hypothesis: Hypothesis, node: ast.expr, wanted: str) -> None:
@@ -164,13 +160,12 @@ def _alike(
 ) -> Dimension | None:
     left, right = (_dimension(hypothesis, part, sign) for part in parts)
     if left is None or right is None:
-        known = left if left is not None else right
-        bare = parts[0] if left is None else parts[1]
+        dimension, bare = (right, parts[0]) if left is None else (left, parts[1])
         number = hypothesis.leaf(bare)
-        if known in _WITH_UNITS and not (isinstance(number, NumberLiteral) and number.value == 0):
+        if dimension in _WITH_UNITS and not (isinstance(number, NumberLiteral) and number.value == 0):
             text = number.text if isinstance(number, NumberLiteral) else "the number"
-            raise _Refused(f"{text} has no unit: write it with {_WITH_UNITS[known]}", bare)
-        return known
+            raise _Refused(f"{text} has no unit: write it with {_WITH_UNITS[dimension]}", bare)
+        return dimension
     if not comparable(left, right):
         first, second = (
             f"{_cut(hypothesis.written(part))} is in {dimension.name or 'no unit'}"

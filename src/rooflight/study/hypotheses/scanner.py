@@ -1,8 +1,7 @@
 """The text of a hypothesis, put into Python's words in one pass: quantities with filters, numbers with units and words
 become names, `=` becomes `==`, `~` and `within` the chain `is ... in`, `over` an argument.
 
-The pass says what is wrong with the text, and where: operands and operators take turns, every parenthesis is closed, so
-that Python's parser finds nothing more to refuse. `docs/hypotheses.md` has the grammar.
+The pass says what is wrong with the text, and where. `docs/hypotheses.md` has the grammar.
 """
 
 from __future__ import annotations
@@ -135,23 +134,18 @@ class Scanner:
         """Is one still wanted behind what was read?"""
         before = self._pieces[-1].python if self._pieces else "("
         word = self._peek(_WORD)
-        if self._next("-"):
-            self._prefixed("-")
-            return True
-        if self._next("("):
-            self._opened("(")
-            self._take("(", "(")
-            return True
-        if word == "not" and before in ("(", "and", "or", "not"):
-            self._prefixed("not")
+        prefix = self._next("-", "(")
+        if prefix is None and word == "not" and before in ("(", "and", "or", "not"):
+            prefix = word
+        if prefix is not None:
+            self._opens(prefix)
             return True
         if before in ("==", "!=") and self._compares_a_fact():
             self._add_word_or_fact()
         elif self._peek(_NUMBER) is not None:
             self._add_leaf(*self._number())
         elif word in FOLDS:
-            self._opened(word)
-            self._take(word, word)
+            self._opens(word)
             if not self._next("("):
                 self.expected("'('")
             self._take("(", "(")
@@ -212,14 +206,11 @@ class Scanner:
         if self._about == len(self._open):
             self.expected("'within' and a percentage")
 
-    def _prefixed(self, prefix: str) -> None:
-        self._opened(prefix)
-        self._take(prefix, prefix)
-
-    def _opened(self, what: str) -> None:
+    def _opens(self, piece: str) -> None:
         if len(self._open) == DEEPEST:
             self.fail(f"parentheses are nested more than {DEEPEST} deep")
-        self._open.append(what)
+        self._open.append(piece)
+        self._take(piece, piece)
 
     def _closed(self) -> None:
         if not self._next(")"):
@@ -298,19 +289,17 @@ class Scanner:
         name, side = self._meaning(spelled)
         self._take(spelled)
         given: list[AxisFilter] = []
-        if self._next("("):
-            self._take("(")
-            while True:
-                at, chosen = self._at, self._filter()
-                if chosen.axis is not None and any(chosen.axis == other.axis for other in given):
-                    self.fail(f"{chosen.axis} is given twice", at)
-                given.append(chosen)
-                if self._next(")"):
-                    break
-                if not self._next(","):
-                    self.expected("')' or ','")
-                self._take(",")
-            self._take(")")
+        separator = self._next("(")
+        while separator not in (None, ")"):
+            self._take(separator)
+            at, chosen = self._at, self._filter()
+            if chosen.axis is not None and any(chosen.axis == other.axis for other in given):
+                self.fail(f"{chosen.axis} is given twice", at)
+            given.append(chosen)
+            if (separator := self._next(")", ",")) is None:
+                self.expected("')' or ','")
+        if separator is not None:
+            self._take(separator)
         layer = next((chosen.value for chosen in given if chosen.axis == "layer"), None)
         if name == "share" and layer is None:
             self.fail("a share is that of a layer type or of a layer: write share.Conv2d or share(layer=NAME)", start)
@@ -330,22 +319,20 @@ class Scanner:
         name = first
         if first == "share" and more and more[0] not in SIDES:
             name = f"share.{more.pop(0)}"
-        known: tuple[Side, ...] = tuple(QUANTITIES[now].sides if now in QUANTITIES else FACTS[now].keys)
-        if len(more) > 1 or (more and more[0] not in known):
-            self.fail(f"{name} has no side {'.'.join(more)!r}: it is {' or '.join(known)}")
+        sides = QuantityTerm(now).sides
+        if len(more) > 1 or (more and more[0] not in sides):
+            self.fail(f"{name} has no side {'.'.join(more)!r}: it is {' or '.join(sides)}")
         return name, cast(Side, more[0]) if more else None
 
     def _filter(self) -> AxisFilter:
-        start, first = self._at, self._value()
-        if not self._next("=") or first[0] in "'\"":
-            self._last = start
-            return AxisFilter(None, _bare(first))
-        if not _AXIS.fullmatch(first):
-            self.fail(f"{first!r} is no axis", start)
-        self._take("=")
-        value = self._value()
+        start, axis, value = self._at, None, self._value()
+        if self._next("=") and value[0] not in "'\"":
+            if not _AXIS.fullmatch(value):
+                self.fail(f"{value!r} is no axis", start)
+            self._take("=")
+            axis, value = value, self._value()
         self._last = start
-        return AxisFilter(first, _bare(value))
+        return AxisFilter(axis, _bare(value))
 
     def _value(self) -> str:
         value = self._peek(_VALUE)

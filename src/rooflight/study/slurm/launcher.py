@@ -11,17 +11,16 @@ import secrets
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from rooflight.study.cell import StudyCell
-from rooflight.study.journal import failed, key_of, lock_of
-from rooflight.study.launch import Progress
+from rooflight.study.journal import Progress
 from rooflight.study.slurm import queue
 from rooflight.study.slurm.options import SlurmOptions
 from rooflight.study.slurm.queue import NoAnswer, SlurmTask
-from rooflight.study.slurm.records import LOCK, SlurmSubmission, SubmissionRecords, begun
+from rooflight.study.slurm.records import LOCK, SubmissionRecords, begun
 from rooflight.study.slurm.submission import check_installed, script, submit
 from rooflight.study.store import Store, open_study
 
@@ -47,21 +46,18 @@ class SlurmLauncher:
     def run(self, folder: Path, waiting: list[StudyCell], progress: Progress) -> None:
         check_installed()
         queue.check_there()
-        store = open_study(folder.resolve())
-        try:
-            store.heard = lambda entry: progress(entry) if entry.state in ("done", "failed") else None
+        with open_study(folder.resolve()) as store:
+            store.progress = progress
             with store.locks.holding(LOCK):
                 followed = self._take_on(store, waiting)
             Follower(store, followed, self._status).follow()
-        finally:
-            store.close()
 
     def dry_run(self, folder: Path, waiting: list[StudyCell]) -> str:
         check_installed()
         folder = folder.resolve()
         records = SubmissionRecords(folder)
-        known = {cell for submission in records.read() for cell in submission.cells}
-        cells = [cell for cell in waiting if cell.id not in known]
+        submitted = {cell for submission in records.read() for cell in submission.cells}
+        cells = [cell for cell in waiting if cell.id not in submitted]
         lines = []
         for number, part in enumerate(_parts(cells, queue.MOST_IN_ARRAY)):
             text = script(records.logs, len(part), name="rooflight-TOKEN", options=self.options)
@@ -80,23 +76,26 @@ class SlurmLauncher:
     def cancel(self, folder: Path) -> int:
         """Take all of the study's tasks from Slurm; how many there were. Their cells wait as before."""
         queue.check_there()
-        store = open_study(folder.resolve())
-        try:
-            with store.locks.holding(LOCK):
-                records = SubmissionRecords(store.folder)
-                submissions = records.read()
-                alive = _alive_in(submissions)
-                for submission in submissions:
-                    records.remove(submission)  # first: who follows these tasks sees that nobody wants them
-                queue.cancel(alive)
-                return len(alive)
-        finally:
-            store.close()
+        with open_study(folder.resolve()) as store, store.locks.holding(LOCK):
+            records = SubmissionRecords(store.folder)
+            submissions = records.read()
+            tasks = queue.tasks({job for submission in submissions for job in submission.jobs})
+            alive = {job for job, task in tasks.items() if is_alive(task)}
+            for submission in submissions:
+                alive |= set() if submission.jobs else {task.job for task in queue.named(submission.name)}
+            for submission in submissions:
+                records.remove(submission)  # first: who follows these tasks sees that nobody wants them
+            queue.cancel(alive)
+            return len(alive)
+
+    def command(self, folder: Path) -> str:
+        """How to come back to a study."""
+        return self.options.command(folder)
 
     def when_interrupted(self, folder: Path) -> str:
         """How to come back, and how not to."""
-        jobs = _arrays(job for submission in SubmissionRecords(folder).read() for job in submission.jobs)
-        again = self.options.command(folder)
+        jobs = queue.arrays_of(job for submission in SubmissionRecords(folder).read() for job in submission.jobs)
+        again = self.command(folder)
         if not jobs:
             return f"nothing was submitted, go on with: {again}"
         go_on = f"job {jobs[0]} goes on" if len(jobs) == 1 else f"jobs {', '.join(jobs)} go on"
@@ -107,26 +106,27 @@ class SlurmLauncher:
         """The task of every cell that waits: one that Slurm has already, or a new one."""
         records = SubmissionRecords(store.folder)
         for submission in [earlier for earlier in records.read() if not earlier.jobs]:
-            _undo(submission)
+            # Whoever submitted it was killed before it was complete: its tasks wait for files that nobody will write.
+            queue.cancel(queue.arrays_of(task.job for task in queue.named(submission.name)))
             records.remove(submission)
         submissions = records.read()
-        known = queue.tasks({job for earlier in submissions for job in earlier.jobs})
+        tasks = queue.tasks({job for submission in submissions for job in submission.jobs})
         store.refresh()
-        wanted = {cell.id: cell for cell in waiting if is_open(store, cell)}
+        wanted = {cell.id: cell for cell in waiting if store.open_sides(cell)}
         alive: dict[str, str] = {}
         broken: dict[str, SlurmTask] = {}
         for submission in submissions:
-            tasks = submission.tasks
-            alive |= (here := {cell: job for cell, job in tasks.items() if is_alive(known.get(job))})
-            broken |= {cell: known[job] for cell, job in tasks.items() if job in known and known[job].is_broken}
-            records.write(submission.without(set(tasks) - set(here)))
+            jobs = submission.tasks
+            broken |= {cell: tasks[job] for cell, job in jobs.items() if job in tasks and tasks[job].is_broken}
+            records.write(submission.without({cell for cell, job in jobs.items() if not is_alive(tasks.get(job))}))
+            alive |= {cell: job for cell, job in jobs.items() if is_alive(tasks.get(job))}
         # What Slurm has forgotten, or what did all that it could, is free to be submitted again.
         broken = {name: task for name, task in broken.items() if name in wanted and name not in alive}
         others = [cell for name, cell in wanted.items() if name not in broken]
         for name, task in broken.items():
             record_failure(store, wanted[name], why(task, records), others=others)
         left = [name for name in wanted if name not in alive and name not in broken]
-        new = self._submit(store, left, records, after=_arrays(alive.values()))
+        new = self._submit(store, left, records, after=queue.arrays_of(alive.values()))
         return {name: job for name, job in alive.items() if name in wanted} | new
 
     def _submit(
@@ -145,27 +145,9 @@ class SlurmLauncher:
             submission = submission.with_jobs(jobs)
             records.write(submission)
             submitted |= submission.tasks
-            after = _arrays(jobs)
+            after = queue.arrays_of(jobs)
             self._status(f"Slurm: submitted {_cells(len(part))} as job {after[0]}")
         return submitted
-
-
-def _undo(submission: SlurmSubmission) -> None:
-    """Whoever submitted it was killed before it was complete: its tasks wait for files that nobody will write."""
-    queue.cancel(_arrays(task.job for task in queue.named(submission.name)))
-
-
-def _alive_in(submissions: Sequence[SlurmSubmission]) -> set[str]:
-    known = queue.tasks({job for submission in submissions for job in submission.jobs})
-    alive = {job for job, task in known.items() if is_alive(task)}
-    for submission in submissions:
-        if not submission.jobs:
-            alive |= {task.job for task in queue.named(submission.name)}
-    return alive
-
-
-def _arrays(jobs: Iterable[str]) -> list[str]:
-    return sorted({job.partition("_")[0] for job in jobs}, key=int)
 
 
 def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
@@ -211,26 +193,26 @@ class Follower:
         """Is anything left, by the journal?"""
         self._store.refresh()
         by_id = self._store.by_id
-        self._left = {cell: job for cell, job in self._left.items() if is_open(self._store, by_id[cell])}
+        self._left = {cell: job for cell, job in self._left.items() if self._store.open_sides(by_id[cell])}
         return bool(self._left)
 
     def _ask(self) -> None:
         try:
-            known = queue.tasks(set(self._left.values()))
+            tasks = queue.tasks(set(self._left.values()))
         except NoAnswer as error:
             self._say(f"Slurm does not answer, waiting for it ({error})")
             return
-        words = _in_words([known[job] for job in self._left.values() if job in known])
+        words = _in_words([tasks[job] for job in self._left.values() if job in tasks])
         self._say(f"Slurm: {words}" if words else "")
-        gone = {job for job in self._left.values() if not is_alive(known.get(job))}
+        gone = {job for job in self._left.values() if not is_alive(tasks.get(job))}
         since = {job: self._ended.get(job, time.monotonic()) for job in gone}
         # What has ended may have finished its cell in its last moment, and a task on its way back into the queue may
         # seem to have ended: both are looked at once more.
         again, self._ended = gone & set(self._ended), since
         if again and self._look():
             for cell, job in [(cell, job) for cell, job in self._left.items() if job in again]:
-                self._end(cell, job, known.get(job))
-        self._seen |= known
+                self._end(cell, job, tasks.get(job))
+        self._seen |= tasks
 
     def _end(self, cell_id: str, job: str, task: SlurmTask | None) -> None:
         """A task has ended, and its cell is not finished: it never will be."""
@@ -238,7 +220,7 @@ class Follower:
         if task is not None and not task.is_broken:
             if time.monotonic() - self._ended[job] < _LATE_S:
                 return
-            if _only_waits_for_a_device(self._store, cell):
+            if self._store.open_sides(cell) == ["measured"]:  # it only waits for a device
                 del self._left[cell_id]
                 return
         with self._store.locks.holding(LOCK):
@@ -270,18 +252,9 @@ class Follower:
                 cell
                 for submission in self._records.read()
                 for cell in submission.cells
-                if cell not in by_id or not is_open(self._store, by_id[cell])
+                if cell not in by_id or not self._store.open_sides(by_id[cell])
             ]
             self._records.drop(finished)
-
-
-def is_open(store: Store, cell: StudyCell) -> bool:
-    return any(store.is_open(key_of(cell, side)) for side in store.sides(cell))
-
-
-def _only_waits_for_a_device(store: Store, cell: StudyCell) -> bool:
-    open_sides = [side for side in store.sides(cell) if store.is_open(key_of(cell, side))]
-    return open_sides == ["measured"]
 
 
 def is_alive(task: SlurmTask | None) -> bool:
@@ -290,17 +263,10 @@ def is_alive(task: SlurmTask | None) -> bool:
 
 def record_failure(store: Store, cell: StudyCell, reason: str, *, others: Collection[StudyCell]) -> None:
     """All of a cell that is open has failed, but for what another task does for it as well or is at just now."""
-    shared = {key_of(other, side) for other in others for side in store.sides(other)}
+    shared = {other.key(side) for other in others for side in store.sides(other)}
     for side in store.sides(cell):
-        key = key_of(cell, side)
-        if key in shared or not store.locks.take(lock_of(key)):
-            continue
-        try:
-            store.refresh()
-            if store.is_open(key):
-                store.record([failed(cell, side, reason)])
-        finally:
-            store.locks.give(lock_of(key))
+        if cell.key(side) not in shared:
+            store.fail(cell, side, reason)
 
 
 def why(task: SlurmTask, records: SubmissionRecords) -> str:

@@ -32,8 +32,8 @@ _OURS = {
     "wrap": "what runs is rooflight's own",
 }
 """What `--slurm` may not change, and why."""
-_NAMED = ("partition", "gres", "time", "account", "qos", "constraint", "nodelist")
-_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+NAMED = ("partition", "gres", "time", "account", "qos", "constraint", "nodelist")
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.max_parallel < 1:
             raise BadInput(f"--max-parallel must be at least 1, got {self.max_parallel}")
-        texts = {f"--{name}": getattr(self, name) for name in _NAMED}
+        texts = {f"--{name}": getattr(self, name) for name in NAMED}
         texts |= {f"--slurm {name}": value for name, value in self.more.items()}
         texts |= {"--setup": "".join(self.setup), "--python": self.python}
         for name, text in texts.items():
@@ -71,7 +71,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True):
     def arguments(self) -> list[str]:
         """The same options on a command line."""
         line: list[str] = []
-        for name in _NAMED:
+        for name in NAMED:
             value = getattr(self, name)
             line += [f"--{name}", value] if value not in (None, TIME if name == "time" else None) else []
         line += ["--max-parallel", str(self.max_parallel)] if self.max_parallel != MOST_PARALLEL else []
@@ -97,10 +97,10 @@ def asked(options: Mapping[str, Any]) -> SlurmOptions:
             raise BadInput(f"--slurm wants an option of sbatch such as mem=32G or exclusive, got {text!r}")
         if name in _OURS:
             raise BadInput(f"--slurm {name} is not yours to set: {_OURS[name]}")
-        if name in _NAMED:
+        if name in NAMED:
             raise BadInput(f"--slurm {name}: give it as --{name}")
         more[name] = value if equals else True
-    named = {name: options[name] for name in (*_NAMED, "python") if options[name] is not None}
+    named = {name: options[name] for name in (*NAMED, "python") if options[name] is not None}
     if options["max_parallel"] is not None:
         named["max_parallel"] = options["max_parallel"]
     return SlurmOptions(**named, setup=tuple(options["setup"]), more=more)
@@ -113,16 +113,11 @@ def minutes(time: str) -> int:
         raise BadInput(
             f"--time wants minutes, hours:minutes:seconds or days-hours, as 90, 1:30:00 or 1-12, got {time!r}"
         )
-    parts = [int(parsed[name]) for name in ("first", "second", "third") if parsed[name] is not None]
-    if parsed["days"] is not None:
-        hours, mins, seconds = (*parts, 0, 0)[:3]
-        total = int(parsed["days"]) * 86_400 + hours * 3600 + mins * 60 + seconds
-    elif len(parts) == 3:
-        total = parts[0] * 3600 + parts[1] * 60 + parts[2]
-    else:
-        mins, seconds = (*parts, 0)[:2]
-        total = mins * 60 + seconds
-    found_minutes = -(-total // 60)
-    if found_minutes < _SHORTEST:
+    days, *rest = parsed.groups()
+    parts = [int(part) for part in rest if part is not None]
+    of_hours = days is not None or len(parts) == 3
+    seconds = sum(part * unit for part, unit in zip(parts, (3600, 60, 1) if of_hours else (60, 1), strict=False))
+    needed = -(-(int(days or 0) * 86_400 + seconds) // 60)
+    if needed < _SHORTEST:
         raise BadInput(f"--time {time} is too short: a cell needs at least {_SHORTEST} minutes")
-    return found_minutes
+    return needed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -54,11 +54,15 @@ def check_there() -> None:
 
 def tasks(jobs: Collection[str]) -> dict[str, SlurmTask]:
     """Those of these that Slurm knows, by id; ended ones are known for some minutes."""
-    arrays = sorted({job.partition("_")[0] for job in jobs}, key=int)
-    if not arrays:
+    if not jobs:
         return {}
-    listed = _squeue(["--states=all", f"--jobs={','.join(arrays)}"])
+    listed = _squeue(["--states=all", f"--jobs={','.join(arrays_of(jobs))}"])
     return {task.job: task for task in listed if task.job in jobs}
+
+
+def arrays_of(jobs: Iterable[str]) -> list[str]:
+    """The jobs that these are tasks of."""
+    return sorted({job.partition("_")[0] for job in jobs}, key=int)
 
 
 def named(name: str) -> list[SlurmTask]:

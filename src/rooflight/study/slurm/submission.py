@@ -14,9 +14,8 @@ from types import FrameType
 from typing import Any
 
 from rooflight.errors import BadInput
-from rooflight.study.journal import key_of
 from rooflight.study.machine import is_here
-from rooflight.study.slurm.options import WARNED_S, SlurmOptions, minutes
+from rooflight.study.slurm.options import NAMED, WARNED_S, SlurmOptions, minutes
 from rooflight.study.slurm.queue import last_line
 from rooflight.study.store import open_study
 
@@ -74,8 +73,7 @@ def _parameters(name: str, options: SlurmOptions, after: Sequence[str]) -> dict[
     more = dict(options.more)
     depends = [str(more.pop("dependency"))] if "dependency" in more else []
     depends += [f"afterany:{':'.join(after)}"] if after else []
-    given = {key: getattr(options, key) for key in ("partition", "gres", "account", "qos", "constraint", "nodelist")}
-    parameters: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    parameters: dict[str, Any] = {key: value for key in NAMED if (value := getattr(options, key)) is not None}
     parameters |= {
         "job_name": name,
         "time": minutes(options.time),
@@ -109,16 +107,12 @@ def run_task(folder: str, cell_id: str) -> str:
 
 
 def _is_finished(folder: Path, cell_id: str) -> bool:
-    store = open_study(folder)
-    try:
+    with open_study(folder) as store:
         cell = store.by_id.get(cell_id)
         if cell is None:
             return False  # run_cell says what is wrong
-        sides = store.sides(cell)
-        could_measure = "measured" not in sides and store.is_measurable(cell) and is_here(cell.on)
-        return not could_measure and not any(store.is_open(key_of(cell, side)) for side in sides)
-    finally:
-        store.close()
+        could_measure = "measured" not in store.sides(cell) and store.is_measurable(cell) and is_here(cell.on)
+        return not could_measure and not store.open_sides(cell)
 
 
 def _end_at_once_when_told() -> None:

@@ -1,9 +1,9 @@
-"""The options that say in which form a result is given, and where it goes: for every verb one definition, and one
-function that reads them."""
+"""The options that say what a result shows, in which form it is given, and where it goes: for every verb one
+definition, and one function that reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import click
 
 from rooflight.errors import BadInput
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+KERNELS = 10
 _FLAGS = {"json": "as_json", "csv": "as_csv", "md": "as_markdown"}
 _HELP = {
     "json": "Print one JSON document: header, totals, modules, ops.",
@@ -25,19 +27,59 @@ _MUST = (
 )
 
 
-def form_options(**help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`help`: where a verb has other words for one of them, by `json`, `csv`, `md` and `output`."""
-    told = _HELP | help
-    flags = [click.option(f"--{form}", name, is_flag=True, help=told[form]) for form, name in _FLAGS.items()]
-    output = click.option("-o", "--output", type=click.Path(path_type=Path), help=told["output"])
-    force = click.option("--force", is_flag=True, help="Replace an existing file.")
+def together(*options: Decorator) -> Decorator:
+    """Several options as one decorator, in the order in which the help shows them."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed([*flags, output, force]):
+        for option in reversed(options):
             command = option(command)
         return command
 
     return decorated
+
+
+table_options = together(
+    click.option(
+        "--by",
+        type=click.Choice(["module", "type", "op"]),
+        default="module",
+        show_default=True,
+        help="What a row of the table is.",
+    ),
+    click.option(
+        "--depth", type=click.IntRange(min=0), help="Levels of the module tree to show. Default: 3, in CSV all."
+    ),
+    click.option("--unfold", is_flag=True, help="Show identical blocks one by one."),
+)
+
+
+def table_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `table_options` ask for, as the tables take it."""
+    return {"by": options["by"], "depth": options["depth"], "folded": not options["unfold"]}
+
+
+measured_options = together(
+    click.option("--memory", is_flag=True, help="For a measurement: allocated memory, row by row."),
+    click.option(
+        "--kernels",
+        type=click.IntRange(min=0),
+        default=KERNELS,
+        show_default=True,
+        help="For a measurement: how many kernels to show.",
+    ),
+)
+"""For verbs that show measurements, beside `table_options`."""
+
+
+def form_options(flags: Collection[str] = tuple(_FLAGS), /, **help: str) -> Decorator:
+    """`flags`: the forms that a verb prints beside text. `help`: where it has other words for one of them, by `json`,
+    `csv`, `md` and `output`."""
+    texts = _HELP | help
+    return together(
+        *(click.option(f"--{form}", _FLAGS[form], is_flag=True, help=texts[form]) for form in flags),
+        click.option("-o", "--output", type=click.Path(path_type=Path), help=texts["output"]),
+        click.option("--force", is_flag=True, help="Replace an existing file."),
+    )
 
 
 def forms(
