@@ -108,6 +108,15 @@ Scalar = int | float | bool | str | None
 Arg = Tensor | list[Tensor | Scalar] | Scalar
 
 
+def tensors_in(values: Iterable[Arg]) -> Iterator[Tensor]:
+    """Lists opened."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, Tensor))
+
+
 class Storage(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """A block of memory and when it lives, counted in ops of the step."""
 
@@ -221,13 +230,7 @@ class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     @property
     def inputs(self) -> Iterator[Tensor]:
         """Every tensor that goes in, lists opened, in the order of the schema."""
-        for value in self.args.values():
-            if isinstance(value, Tensor):
-                yield value
-            elif isinstance(value, list):
-                for item in value:
-                    if isinstance(item, Tensor):
-                        yield item
+        return tensors_in(self.args.values())
 
 
 class Module(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

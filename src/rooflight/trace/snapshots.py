@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from rooflight.errors import NotPutBack
+from rooflight.trace.storages import span
 
 Restoring = tuple[str, Callable[[], object]]
 """What is put back, in words, and how. It may be done again after it was broken off."""
@@ -144,8 +145,7 @@ class _TensorMemory:
         self._is_tracked = is_tracked
         self._version = tensor._version
         self.copy = bytearray()
-        elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        self.nbytes = elements * tensor.element_size()
+        self.nbytes = span(tensor) * tensor.element_size()
         self.place = (tensor.device, tensor.data_ptr(), self.nbytes)
 
     @property

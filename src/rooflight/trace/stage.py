@@ -36,9 +36,9 @@ from rooflight.trace.precision import math_modes, tf32_switched
 from rooflight.trace.recorder import Observer, Recorder
 from rooflight.trace.snapshots import KeptRandomness, KeptValues, optimizer_tensors
 from rooflight.trace.step import (
+    StepFollower,
     StepLabels,
     TrainingChoices,
-    UnwatchedStep,
     make_optimizer,
     own_loss,
     run_inference,
@@ -153,7 +153,7 @@ class Stage:
             eagerly(),
             failures_explained(model, on_data=on in ("cpu", "cuda")),
         ):
-            output = self._step(model, arguments, recorder, tracker)
+            output = self._step(model, arguments, recorder)
         _file_grown_caches(recorder, arguments)
         outputs = _file_results(recorder, model, output, self.optimizer)
         # Closed while the model is still borrowed: what lives now outlives the step.
@@ -165,15 +165,14 @@ class Stage:
         arguments = arguments or self.fresh_arguments()
         if self.play is not None:
             return self.play(arguments)
-        nobody = UnwatchedStep()
         with failures_explained(self.model, on_data=True):
-            return self._step(self.call, arguments, nobody, nobody)
+            return self._step(self.call, arguments, StepFollower())
 
     def fresh_arguments(self) -> tuple[Any, Any]:
         """The inputs with caches as they were before the step; made before a clock starts."""
         return fresh_caches(self.arguments)
 
-    def _step(self, call: Callable[..., Any], arguments: tuple[Any, Any], notes: Any, places: Any) -> Any:
+    def _step(self, call: Callable[..., Any], arguments: tuple[Any, Any], follower: StepFollower) -> Any:
         args, kwargs = arguments
         autocast = partial(_autocast, self.options, self.target)
 
@@ -182,15 +181,14 @@ class Stage:
                 return call(*args, **kwargs)
 
         if not self.training:
-            return run_inference(forward, notes)
+            return run_inference(forward, follower)
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
         for tensor in self.inputs_with_gradient:
             tensor.grad = None
         return run_training(
             forward,
-            notes,
-            places,
+            follower,
             optimizer=self.optimizer,
             training=self.choices,
             labels=self.labels,
