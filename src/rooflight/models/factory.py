@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -171,30 +171,21 @@ def _made(found: Any, values: dict[str, Any], *, request: ModelRequest, device: 
         return _unpacked(found(**values), request.spec)
 
     try:
-        made = inputs.constructed(call, device)
-        if device.type != "meta" or not _mixed(made):
-            return made
+        result = inputs.constructed(call, device)
+        if device.type != "meta" or not _mixed(result):
+            return result
     except BadInput:
         raise
     except Exception as error:
         if device.type != "meta":
             raise BadInput(f"{request.spec} failed: {_raised(error, request.spec)}") from error
-    return _on_cpu(call, request)
+    return _made(found, values, request=request, device=torch.device("cpu"))
 
 
-def _on_cpu(call: Callable[[], _FactoryResult], request: ModelRequest) -> _FactoryResult:
-    try:
-        return inputs.constructed(call, torch.device("cpu"))
-    except BadInput:
-        raise
-    except Exception as error:
-        raise BadInput(f"{request.spec} failed: {_raised(error, request.spec)}") from error
-
-
-def _mixed(made: _FactoryResult) -> bool:
+def _mixed(result: _FactoryResult) -> bool:
     """Part of the model has data and part has not, or the model has data and its inputs have not."""
-    state = {tensor.is_meta for tensor in (*made.model.parameters(), *made.model.buffers())}
-    given = {leaf.is_meta for leaf in tree_leaves((made.args, dict(made.kwargs))) if isinstance(leaf, Tensor)}
+    state = {tensor.is_meta for tensor in (*result.model.parameters(), *result.model.buffers())}
+    given = {leaf.is_meta for leaf in tree_leaves((result.args, dict(result.kwargs))) if isinstance(leaf, Tensor)}
     return len(state) > 1 or (state == {False} and True in given)
 
 

@@ -7,9 +7,12 @@ Constant factors are dropped, and so is every term that another outgrows when al
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
+from math import prod
 from typing import Literal
 
 from rooflight.estimation.symbolic.polynomial import (
@@ -191,17 +194,13 @@ def _kind(term: GrowthTerm) -> object:
 
 
 def _joined(one: GrowthTerm, other: GrowthTerm) -> GrowthTerm:
-    counts = dict(one.ops)
-    for name, count in other.ops:
-        counts[name] = counts.get(name, 0) + count
+    counts = Counter(dict(one.ops))
+    counts.update(dict(other.ops))
     return replace(one, ops=tuple(counts.items()), weight=one.weight + other.weight)
 
 
 def _summed(group: Sequence[GrowthTerm]) -> GrowthTerm:
-    result = group[0]
-    for term in group[1:]:
-        result = _joined(result, term)
-    return replace(result, summed=sum(term.summed for term in group))
+    return replace(reduce(_joined, group), summed=sum(term.summed for term in group))
 
 
 def _outgrows(one: GrowthTerm, other: GrowthTerm) -> bool:
@@ -231,20 +230,12 @@ def width_of(terms: Iterable[GrowthTerm], *, least_power: int = 2) -> GrowthTerm
     `least_power` is the power of S that tells attention from the rest: 2, or 1 where one token meets a cache.
     """
     candidates = [term for term in terms if term.powers[1] >= least_power and term.dimensions]
-    counts: dict[Fraction, int] = {}
-    for term in candidates:
-        counts[product_of(term.dimensions)] = counts.get(product_of(term.dimensions), 0) + 1
-    if not counts:
-        return None
-    width = max(counts, key=lambda value: counts[value])
-    return next(term for term in candidates if product_of(term.dimensions) == width)
+    widths = Counter(product_of(term.dimensions) for term in candidates).most_common(1)
+    return next((term for term in candidates if product_of(term.dimensions) == widths[0][0]), None)
 
 
 def product_of(dimensions: Iterable[ModelDimension]) -> Fraction:
-    result = Fraction(1)
-    for dimension in dimensions:
-        result *= dimension.value**dimension.power
-    return result
+    return prod((dimension.value**dimension.power for dimension in dimensions), start=Fraction(1))
 
 
 def _in_width(term: GrowthTerm, width: GrowthTerm) -> GrowthTerm:

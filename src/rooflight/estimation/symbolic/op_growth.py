@@ -18,7 +18,7 @@ from rooflight.estimation.symbolic.growth import GrowthTerm, ModelDimension, num
 from rooflight.estimation.symbolic.polynomial import Exponents, Point, Polynomial, SamplingGrid, powers_text, through
 from rooflight.ledger import Op
 from rooflight.ops.expressions import FUNCTIONS, Number, compute, evaluate, symbols
-from rooflight.ops.registry import Work, formula_of
+from rooflight.ops.registry import Work
 
 # Symbols that count passes and operations per element: constants, not dimensions of the model.
 _COUNTS = frozenset({"P", "c"})
@@ -59,8 +59,8 @@ def terms_of(ops: Sequence[Op], grid: SamplingGrid, check: tuple[Point, Op]) -> 
 
 def _works(ops: Sequence[Op]) -> list[Work]:
     """What each of them does; empty where one has no formula."""
-    formulas = [formula_of(op) for op in ops]
-    return [work_of(op, formula) for op, formula in zip(ops, formulas, strict=True) if formula] if all(formulas) else []
+    works = [work for op in ops if (work := work_of(op)) is not None]
+    return works if len(works) == len(ops) else []
 
 
 def _size(values: Sequence[Number | None], grid: SamplingGrid, check: Point) -> Polynomial | None:
