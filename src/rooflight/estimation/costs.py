@@ -20,14 +20,14 @@ def fill_costs(ledger: Ledger) -> Ledger:
 
     Most rows of a deep model repeat: work is computed once for each distinct set of shapes and options.
     """
-    known: dict[object, Cost | None] = {}
+    costs: dict[object, Cost | None] = {}
     sizes = {storage.id: storage.nbytes for storage in ledger.storages}
     ops = []
     for op in ledger.ops:
         key = signature(op, sizes)
-        if key not in known:
-            known[key] = cost_of(op, sizes)
-        ops.append(replace(op, cost=known[key]))
+        if key not in costs:
+            costs[key] = cost_of(op, sizes)
+        ops.append(replace(op, cost=costs[key]))
     return replace(ledger, ops=tuple(ops))
 
 

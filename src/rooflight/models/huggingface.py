@@ -121,12 +121,12 @@ def _with_overrides(kind: Any, fields: Mapping[str, Any], *, request: ModelReque
     """The configuration, built anew with the overrides so that what follows from them is derived."""
     try:
         config = kind.from_dict(dict(fields))
-        known = {
+        types = {
             name: arguments.type_of(value)
             for name, value in {**config.to_dict(), **_aliases(config)}.items()
             if not name.startswith("_")
         }
-        values = arguments.parse(request.overrides, known, owner=request.spec)
+        values = arguments.parse(request.overrides, types, owner=request.spec)
         return kind.from_dict({**fields, **values}) if values else config
     except RooflightError:
         raise

@@ -62,8 +62,8 @@ def attention(op: Op) -> Work:
 
 def _written(op: Op) -> int:
     """The output, and the log of the row sums when backward will need it."""
-    kept = op.outputs[1:2] if op.args.get("compute_log_sumexp", True) else ()
-    return sum(tensor.nbytes for tensor in (op.outputs[0], *kept))
+    sums = op.outputs[1:2] if op.args.get("compute_log_sumexp", True) else ()
+    return sum(tensor.nbytes for tensor in (op.outputs[0], *sums))
 
 
 @formula(*_BACKWARD)

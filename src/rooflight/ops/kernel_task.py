@@ -33,10 +33,10 @@ class Task(NamedTuple):
         names = FAMILIES.get(family)
         if names is None:
             raise ValueError(f"no family of tasks is called {family!r}: there are {', '.join(FAMILIES)}")
-        told = _UNLESS_TOLD | numbers
-        if not set(numbers) <= set(names) <= set(told):
+        values = _UNLESS_TOLD | numbers
+        if not set(numbers) <= set(names) <= set(values):
             raise ValueError(f"a task of {family} has the numbers {', '.join(names)}, not {', '.join(numbers)}")
-        return cls(family, precision, tuple(told[name] for name in names))
+        return cls(family, precision, tuple(values[name] for name in names))
 
 
 _UNLESS_TOLD = {

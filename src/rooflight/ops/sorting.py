@@ -21,9 +21,9 @@ def _sorted(n: int, length: int) -> Work:
 @formula("aten::sort", "aten::topk", "aten::kthvalue", "aten::mode", "aten::median", "aten::nanmedian", "aten::msort")
 def sort(op: Op) -> Work:
     x = op.tensor("self")
-    whole = op.name in ("aten::median", "aten::nanmedian")
+    over_all = op.name in ("aten::median", "aten::nanmedian")
     default = 0 if op.packet == "aten::msort" else -1
-    length = x.numel if whole else x.shape[op.ints("dim", [default])[0]] if x.shape else 1
+    length = x.numel if over_all else x.shape[op.ints("dim", [default])[0]] if x.shape else 1
     return _sorted(x.numel, length)
 
 

@@ -217,8 +217,8 @@ class Recorder(StepFollower):
         if touched and all(self.storages.is_host(tensor.storage) for tensor in touched):
             return "host"
         if outputs and not signature.mutated:
-            known = {tensor.storage for tensor in inputs}
-            if all(tensor.storage in known for tensor in outputs):
+            storages = {tensor.storage for tensor in inputs}
+            if all(tensor.storage in storages for tensor in outputs):
                 return "view"
         return "compute"
 

@@ -27,17 +27,17 @@ class ShapeCache:
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             key = (func, _key(args), _key(kwargs.items()) if kwargs else None)
-            known = self._results.get(key, _UNKNOWN)
+            recipe = self._results.get(key, _UNKNOWN)
         except TypeError:  # an argument that cannot be remembered
             return func(*args, **kwargs)
-        if known is None:  # tried before: this result cannot be remembered
+        if recipe is None:  # tried before: this result cannot be remembered
             return func(*args, **kwargs)
-        if known is not _UNKNOWN:
-            return _made_again(known)
+        if recipe is not _UNKNOWN:
+            return _made_again(recipe)
         result = func(*args, **kwargs)
-        recipe = self._results[key] = _recipe(result, args, kwargs)
+        new_recipe = self._results[key] = _recipe(result, args, kwargs)
         # Looking at a storage leaves a reference to it behind; a fresh result has none.
-        return result if recipe is None else _made_again(recipe)
+        return result if new_recipe is None else _made_again(new_recipe)
 
 
 def _key(values: Any) -> tuple[Any, ...]:

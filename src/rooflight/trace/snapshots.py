@@ -71,7 +71,7 @@ def _signals_later() -> Iterator[None]:
             number = getattr(signal, name, None)
             if number is not None and callable(handler := signal.getsignal(number)):
                 handlers[number] = handler
-                signal.signal(number, lambda *told: heard.append(told))
+                signal.signal(number, lambda *signal_: heard.append(signal_))
         yield
     finally:
         for number, handler in handlers.items():
@@ -205,9 +205,9 @@ class KeptRandomness:
 
 def _as_bytes(state: torch.Tensor) -> bytearray:
     """A tensor would count as memory of the step."""
-    kept = bytearray(state.numel())
-    _as_tensor(kept).copy_(state)
-    return kept
+    content = bytearray(state.numel())
+    _as_tensor(content).copy_(state)
+    return content
 
 
 def _as_tensor(state: bytearray) -> torch.Tensor:

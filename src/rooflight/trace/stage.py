@@ -116,10 +116,10 @@ class Stage:
             # A tensor with a dispatch of its own that the model makes meanwhile: torch cannot hand it over.
             if self._way is as_a_mode or "python_dispatch.cpp" not in str(failure):
                 raise
-            for module, kept in plain_attributes:
-                for name in _plain_attributes(module).keys() - kept.keys():
+            for module, before in plain_attributes:
+                for name in _plain_attributes(module).keys() - before.keys():
                     del module.__dict__[name]
-                module.__dict__.update(kept)
+                module.__dict__.update(before)
             self.put_back()
             self._way = as_a_mode
             if observer is not None:
@@ -157,8 +157,8 @@ class Stage:
         _file_grown_caches(recorder, arguments)
         outputs = _file_results(recorder, model, output, self.optimizer)
         # Closed while the model is still borrowed: what lives now outlives the step.
-        own = self.training and own_loss(output) is not None
-        return Recording(tuple(recorder.ops), tracker.modules(), recorder.storages.close(), inputs, outputs, own)
+        computed = self.training and own_loss(output) is not None
+        return Recording(tuple(recorder.ops), tracker.modules(), recorder.storages.close(), inputs, outputs, computed)
 
     def run(self, arguments: tuple[Any, Any] | None = None) -> Any:
         """The plain step, as a user would run it; gives what the model gave."""
@@ -283,7 +283,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         values = stage.enter_context(borrowed(workload.model, training=training, on=options.on))
         arguments = prepare(stage, workload, options.on)
         inputs = KeptValues((), _input_tensors(arguments)) if values is not None else None
-        lent = tuple(kept for kept in (values, inputs) if kept is not None)
+        lent = tuple(loan for loan in (values, inputs) if loan is not None)
         if inputs is not None:
             stage.callback(inputs.put_back, everything=True)
         notes: list[str] = []
@@ -292,8 +292,8 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         if anomalies_looked_for:
             notes.append("autograd's anomaly detection was off for this step: its checks are no part of it")
         optimizer = make_optimizer(workload.model, choices) if training else None
-        for kept in lent:
-            kept.put_back()  # weight decay moves them when the optimizer makes its state
+        for loan in lent:
+            loan.put_back()  # weight decay moves them when the optimizer makes its state
         stage.enter_context(checkpoints.placed())
         yield Stage(
             workload=workload,

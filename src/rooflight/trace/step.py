@@ -172,9 +172,9 @@ def own_loss(output: Any) -> torch.Tensor | None:
 
 def _loss(output: Any, name: str, follower: StepFollower, labels: StepLabels) -> torch.Tensor:
     """Cross-entropy over the last dimension (dimension 1 of a 4-d output), or the mean square in fp32."""
-    own = own_loss(output)
-    if own is not None:
-        return own
+    given = own_loss(output)
+    if given is not None:
+        return given
     value = main_output(output)
     if name == "mse":
         return value.float().square().mean()

@@ -164,8 +164,8 @@ def growth_of_terms(
     for term in classes.values():
         groups.setdefault((term.powers, term.factors, term.product), []).append(term)
     summed = [_summed(group) for group in groups.values()]
-    kept = _without_small([term for term in summed if not any(_outgrows(other, term) for other in summed)])
-    return Growth(tuple(sorted(kept, key=_order))) if kept else None
+    leading = _without_small([term for term in summed if not any(_outgrows(other, term) for other in summed)])
+    return Growth(tuple(sorted(leading, key=_order))) if leading else None
 
 
 def _without_covered(terms: list[GrowthTerm]) -> list[GrowthTerm]:
@@ -193,27 +193,27 @@ def _kind(term: GrowthTerm) -> object:
     return term.powers, term.factors, numbers
 
 
-def _joined(one: GrowthTerm, other: GrowthTerm) -> GrowthTerm:
-    counts = Counter(dict(one.ops))
+def _joined(term: GrowthTerm, other: GrowthTerm) -> GrowthTerm:
+    counts = Counter(dict(term.ops))
     counts.update(dict(other.ops))
-    return replace(one, ops=tuple(counts.items()), weight=one.weight + other.weight)
+    return replace(term, ops=tuple(counts.items()), weight=term.weight + other.weight)
 
 
 def _summed(group: Sequence[GrowthTerm]) -> GrowthTerm:
     return replace(reduce(_joined, group), summed=sum(term.summed for term in group))
 
 
-def _outgrows(one: GrowthTerm, other: GrowthTerm) -> bool:
+def _outgrows(term: GrowthTerm, other: GrowthTerm) -> bool:
     """Does this one grow faster and start higher; or has it every symbol of the other, at least to the same power?"""
-    if one is other or not set(other.factors) <= set(one.factors):
+    if term is other or not set(other.factors) <= set(term.factors):
         return False
-    if outgrows(one.powers, other.powers) and one.weight >= other.weight:
+    if outgrows(term.powers, other.powers) and term.weight >= other.weight:
         return True
-    if one.powers[0] < other.powers[0] or one.powers[1] < other.powers[1]:
+    if term.powers[0] < other.powers[0] or term.powers[1] < other.powers[1]:
         return False
-    if (other.summed > 1 or one.summed > 1) and other.dimensions:
+    if (other.summed > 1 or term.summed > 1) and other.dimensions:
         return False
-    mine = {(dimension.name, dimension.value): dimension.power for dimension in one.dimensions}
+    mine = {(dimension.name, dimension.value): dimension.power for dimension in term.dimensions}
     return all(mine.get((dimension.name, dimension.value), 0) >= dimension.power for dimension in other.dimensions)
 
 
