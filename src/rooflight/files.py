@@ -1,7 +1,7 @@
 """Ledgers on disk: versioned JSON, gzipped when the name ends in .gz; decoded strictly, written atomically.
 
-Files are data, never code. An old format is migrated when read; a newer one is refused. An existing file is replaced
-only when asked to, and a half-written one is never seen: the text goes to a temporary file first.
+Files are data, never code. An old format is brought up to date when read; a newer one is refused. An existing file is
+replaced only when asked to, and a half-written one is never seen: the text goes to a temporary file first.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -26,14 +25,6 @@ from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op
 
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding raises for content that is not of its type, not UTF-8, too deep, or has endless numbers."""
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-MIGRATIONS: dict[int, Migration] = {}
-"""From the version it is filed under to the next, where that is more than new fields."""
-ONLY_ADDED_SINCE = 1
-"""From this version on formats only gained fields (2: what measurements need; 3: when kernels were launched; 4: how a
-step is run), or names changed that are put right after reading."""
 
 
 def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
@@ -118,18 +109,13 @@ def load(path: str | Path) -> Ledger:
     content = read_bytes(path, what="ledger")
     version = _version(content, path)
     try:
-        if version >= ONLY_ADDED_SINCE:
-            found = msgspec.json.decode(content, type=Ledger)
-            ops = found.ops if version >= 3 else tuple(map(_in_own_precision, found.ops))
-            found = found if version >= 4 else _with_kernel_time(found)
-            header = msgspec.structs.replace(found.header, recording=recording) if recording else found.header
-            return _checked(msgspec.structs.replace(found, format_version=FORMAT_VERSION, ops=ops, header=header))
-        document = msgspec.json.decode(content)
-        for step in range(version, FORMAT_VERSION):
-            if step not in MIGRATIONS:
-                raise BadFile(f"{path} has format {version}, which this rooflight cannot migrate to {FORMAT_VERSION}")
-            document = MIGRATIONS[step](document)
-        return _checked(msgspec.convert(document, type=Ledger))
+        ledger = msgspec.json.decode(content, type=Ledger)
+        # Formats only gained fields (2: what measurements need; 3: when kernels were launched; 4: how a step is run),
+        # or names changed, which are put right here.
+        ops = ledger.ops if version >= 3 else tuple(map(_in_own_precision, ledger.ops))
+        ledger = ledger if version >= 4 else _with_kernel_time(ledger)
+        header = msgspec.structs.replace(ledger.header, recording=recording) if recording else ledger.header
+        return _checked(msgspec.structs.replace(ledger, format_version=FORMAT_VERSION, ops=ops, header=header))
     except (*UNDECODABLE, LookupError, TypeError) as error:
         raise BadFile(f"{path} is no valid ledger: {_one_line(error)}; make it again, or take a copy") from error
 
@@ -170,10 +156,10 @@ def _checked(ledger: Ledger) -> Ledger:
         raise ValueError("a module's outputs and their types differ in number")
     if [op.index for op in ledger.ops] != list(range(len(ledger.ops))):
         raise ValueError("ops are not numbered from 0 in order")
-    known = {storage.id for storage in ledger.storages}
+    storages = {storage.id for storage in ledger.storages}
     for op in ledger.ops:
         for tensor in (*op.inputs, *op.outputs):
-            if tensor.storage not in known:
+            if tensor.storage not in storages:
                 raise ValueError(f"op {op.index} uses storage {tensor.storage}, which is not in the ledger")
             if tensor.strides is not None and len(tensor.strides) != len(tensor.shape):
                 raise ValueError(f"op {op.index} has a tensor whose strides do not fit its shape")

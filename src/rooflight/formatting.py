@@ -9,16 +9,7 @@ STEERING = {
 }
 """What ends a line becomes a space; what a terminal obeys, or what turns the direction of reading, goes; half a letter,
 as of a path that is not UTF-8, cannot be written."""
-_PREFIXES = (
-    (10**24, "Y"),
-    (10**21, "Z"),
-    (10**18, "E"),
-    (10**15, "P"),
-    (10**12, "T"),
-    (10**9, "G"),
-    (10**6, "M"),
-    (10**3, "k"),
-)
+_PREFIXES = tuple((1000**power, prefix) for power, prefix in zip(range(8, 0, -1), "YZEPTGMk", strict=True))
 
 
 def printable(text: str) -> str:
@@ -85,19 +76,14 @@ def seconds(value: float | None) -> str:
     if value == 0:
         return "0 s"
     size, unit = next(((size, unit) for size, unit in _STEPS if abs(value) >= size * 0.9995), _STEPS[-1])
-    scaled = value / size
-    magnitude = abs(scaled)
-    digits = 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
-    return f"{scaled:,.{digits}f} {unit}"
+    return f"{_rounded(value / size)} {unit}"
 
 
 def per_second(value: float | None) -> str:
     """A count by the second, with three digits: `7.26`, `39.0`, `1,779`, `13.9 k`."""
     if value is None:
         return "–"
-    if abs(value) >= 10_000:
-        return count(value)
-    return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+    return count(value) if abs(value) >= 10_000 else _rounded(value)
 
 
 def tera(value: float | None) -> str:
@@ -135,10 +121,7 @@ def quotient(value: float | None) -> str:
     """A ratio with three digits: `1.00`, `12.3`, `1,234`."""
     if value is None:
         return "–"
-    magnitude = abs(value)
-    if 0 < magnitude < 0.01:
-        return f"{value:.2g}"
-    return f"{value:,.{2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0}f}"
+    return f"{value:.2g}" if 0 < abs(value) < 0.01 else _rounded(value)
 
 
 def share(value: float | None) -> str:
@@ -153,6 +136,12 @@ def signed_percent(value: float | None) -> str:
     if value == 0:
         return "0"
     return f"{value:+.2%}" if abs(value) >= 0.0001 else f"{value:+.0e}"
+
+
+def _rounded(value: float) -> str:
+    """Three digits, also after rounding."""
+    magnitude = abs(value)
+    return f"{value:,.{2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0}f}"
 
 
 def _three_digits(value: float) -> str:

@@ -36,25 +36,9 @@ OPTIMIZER = "<optimizer>"
 """Module path of the optimizer's ops."""
 
 Dtype = Literal[
-    "fp64",
-    "fp32",
-    "bf16",
-    "fp16",
-    "fp8_e4m3",
-    "fp8_e5m2",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint64",
-    "uint32",
-    "uint16",
-    "uint8",
-    "bool",
-    "complex32",
-    "complex64",
-    "complex128",
-]
+    "fp64", "fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int64", "int32", "int16", "int8", "uint64", "uint32",
+    "uint16", "uint8", "bool", "complex32", "complex64", "complex128",
+]  # fmt: skip
 DTYPE_BYTES: dict[str, int] = {
     "fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int64": 8, "int32": 4, "int16": 2,
     "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
@@ -106,6 +90,15 @@ class Tensor(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, 
 
 Scalar = int | float | bool | str | None
 Arg = Tensor | list[Tensor | Scalar] | Scalar
+
+
+def tensors_in(values: Iterable[Arg]) -> Iterator[Tensor]:
+    """Lists opened."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, Tensor))
 
 
 class Storage(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
@@ -221,13 +214,7 @@ class Op(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit
     @property
     def inputs(self) -> Iterator[Tensor]:
         """Every tensor that goes in, lists opened, in the order of the schema."""
-        for value in self.args.values():
-            if isinstance(value, Tensor):
-                yield value
-            elif isinstance(value, list):
-                for item in value:
-                    if isinstance(item, Tensor):
-                        yield item
+        return tensors_in(self.args.values())
 
 
 class Module(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -493,8 +480,9 @@ class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             return self
         if not self.ops:
             return other
-        missing = Counter({row.op: row.calls for row in self.uncounted})
-        missing.update({row.op: row.calls for row in other.uncounted})
+        missing: Counter[str] = Counter()
+        for row in (*self.uncounted, *other.uncounted):
+            missing[row.op] += row.calls
         sums = {quantity: getattr(self, quantity) + getattr(other, quantity) for quantity in QUANTITIES}
         return Totals(**sums, ops=self.ops + other.ops, uncounted=_listed(missing))
 
@@ -519,19 +507,11 @@ def total(ops: Iterable[Op]) -> Totals:
     n = 0
     for op in ops:
         n += 1
-        cost = op.cost
-        if cost is None:
+        values = [getattr(op.cost, quantity, None) for quantity in QUANTITIES]
+        if None in values:
             missing[op.name] += 1
-            continue
-        unknown = False
-        for quantity in QUANTITIES:
-            value = getattr(cost, quantity)
-            if value is None:
-                unknown = True
-            else:
-                sums[quantity] += value
-        if unknown:
-            missing[op.name] += 1
+        for quantity, value in zip(QUANTITIES, values, strict=True):
+            sums[quantity] += value or 0
     return Totals(**sums, ops=n, uncounted=_listed(missing))
 
 

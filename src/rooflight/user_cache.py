@@ -21,11 +21,11 @@ _CHECK = 16
 def read(name: str) -> bytes | None:
     """The content, as it was written, or `None`."""
     try:
-        found = (_folder() / name).read_bytes()
+        stored = (_folder() / name).read_bytes()
     except (OSError, RuntimeError):
         return None
-    content = found[_CHECK:]
-    return content if found[:_CHECK] == _check(content) else None
+    content = stored[_CHECK:]
+    return content if stored[:_CHECK] == _check(content) else None
 
 
 def write(name: str, content: bytes, *, most: int | None = None) -> None:
@@ -36,7 +36,7 @@ def write(name: str, content: bytes, *, most: int | None = None) -> None:
         write_atomically(folder / name, _check(content) + content, force=True)
         if most is not None:
             alike = [(path.stat(), path) for path in folder.glob(f"{name.partition('-')[0]}-*")]
-            alike.sort(key=lambda one: one[0].st_mtime_ns, reverse=True)
+            alike.sort(key=lambda file: file[0].st_mtime_ns, reverse=True)
             taken = accumulate(about.st_size for about, _ in alike)
             for (_, old), together in zip(alike, taken, strict=True):
                 if together > most:

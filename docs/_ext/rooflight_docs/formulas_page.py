@@ -85,8 +85,8 @@ def _expression(text: str | int | None) -> str:
 
 
 def _why(formula: Formula) -> str:
-    """The comment above the formula, which is its derivation."""
-    held = inspect.getcomments(formula) or ""
+    """The comment above the formula, which is its derivation; of one that is a line of a table, what the line says."""
+    held = inspect.getcomments(formula) or formula.__doc__ or ""
     return " ".join(re.sub(r"^#\s?", "", line) for line in held.splitlines() if "fmt:" not in line)
 
 

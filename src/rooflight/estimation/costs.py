@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rooflight.ledger import Arg, Cost, Ledger, Op, Tensor
 from rooflight.ops.expressions import evaluate
-from rooflight.ops.registry import FORMULAS, Formula, Work, applied, formula_of
+from rooflight.ops.registry import FORMULAS, Work, applied, formula_of
 
 _VIEW = Cost("a view moves nothing", 0, 0, 0, 0, 0, 0)
 _HOST = Cost("runs on the host, not on the target", 0, 0, 0, 0, 0, 0)
@@ -20,14 +20,14 @@ def fill_costs(ledger: Ledger) -> Ledger:
 
     Most rows of a deep model repeat: work is computed once for each distinct set of shapes and options.
     """
-    known: dict[object, Cost | None] = {}
+    costs: dict[object, Cost | None] = {}
     sizes = {storage.id: storage.nbytes for storage in ledger.storages}
     ops = []
     for op in ledger.ops:
         key = signature(op, sizes)
-        if key not in known:
-            known[key] = cost_of(op, sizes)
-        ops.append(replace(op, cost=known[key]))
+        if key not in costs:
+            costs[key] = cost_of(op, sizes)
+        ops.append(replace(op, cost=costs[key]))
     return replace(ledger, ops=tuple(ops))
 
 
@@ -37,15 +37,16 @@ def cost_of(op: Op, storage_bytes: dict[int, int]) -> Cost | None:
         return _VIEW
     if op.kind == "host":
         return _HOST
-    formula = formula_of(op)
-    if formula is None:
+    work = work_of(op)
+    if work is None:
         return _registered_cost(op, bytes_read(op, storage_bytes), bytes_written(op))
-    return _cost(op, work_of(op, formula), storage_bytes)
+    return _cost(op, work, storage_bytes)
 
 
-def work_of(op: Op, formula: Formula) -> Work:
-    """Run a formula; one that trips over an op is a bug in the formula, and says which."""
-    return applied("formula", formula, op)
+def work_of(op: Op) -> Work | None:
+    """What its formula says, or `None` when nobody knows one."""
+    formula = formula_of(op)
+    return None if formula is None else applied("formula", formula, op)
 
 
 def _cost(op: Op, work: Work, storage_bytes: dict[int, int]) -> Cost:

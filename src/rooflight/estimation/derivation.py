@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rooflight.errors import BadInput, RooflightError
 from rooflight.estimation.costs import work_of
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Tensor, is_inside
 from rooflight.ops.expressions import symbols
-from rooflight.ops.registry import Work, formula_of
+from rooflight.ops.registry import Work
 
 # What the letters of a formula mean, by a word in the op's name; the first that fits speaks.
 _MEANINGS: tuple[tuple[str, dict[str, str]], ...] = (
@@ -70,12 +71,16 @@ class Derivation:
     ops: tuple[OpDerivation, ...]
 
     @property
+    def modules(self) -> list[Module]:
+        return [module for module in self.ledger.modules if is_inside(module.path, self.path)]
+
+    @property
     def params(self) -> int:
-        return sum(module.params for module in self.ledger.modules if is_inside(module.path, self.path))
+        return sum(module.params for module in self.modules)
 
     @property
     def param_bytes(self) -> int:
-        return sum(module.param_bytes for module in self.ledger.modules if is_inside(module.path, self.path))
+        return sum(module.param_bytes for module in self.modules)
 
 
 def derive(ledger: Ledger, path: str) -> Derivation:
@@ -90,10 +95,7 @@ def derive(ledger: Ledger, path: str) -> Derivation:
         raise BadInput(
             f"{path} runs nothing in this step (a {module.type if module else 'phase'} may be idle outside training)"
         )
-    groups: dict[object, list[Op]] = {}
-    for op in ops:
-        groups.setdefault(_alike(op), []).append(op)
-    return Derivation(ledger, path, module, tuple(_derive(alike, path) for alike in groups.values()))
+    return Derivation(ledger, path, module, tuple(_derive(alike, path) for alike in _grouped(ops)))
 
 
 def derive_each(ledger: Ledger) -> tuple[list[OpDerivation], dict[int, int]]:
@@ -101,13 +103,9 @@ def derive_each(ledger: Ledger) -> tuple[list[OpDerivation], dict[int, int]]:
 
     An op whose tensors do not tell what its formula asks for has none.
     """
-    groups: dict[object, list[Op]] = {}
-    for op in ledger.ops:
-        if op.kind == "compute":
-            groups.setdefault(_alike(op), []).append(op)
     derivations: list[OpDerivation] = []
     which: dict[int, int] = {}
-    for ops in groups.values():
+    for ops in _grouped(op for op in ledger.ops if op.kind == "compute"):
         try:
             derived = _derive(ops[:1], ops[0].module)
         except RooflightError:
@@ -117,20 +115,21 @@ def derive_each(ledger: Ledger) -> tuple[list[OpDerivation], dict[int, int]]:
     return derivations, which
 
 
-def _alike(op: Op) -> object:
-    shapes = tuple((tensor.shape, tensor.dtype) for tensor in (*op.inputs, *op.outputs))
-    return op.phase, op.name, shapes, op.recompute, op.cost
+def _grouped(ops: Iterable[Op]) -> Iterable[list[Op]]:
+    """Those that are alike together."""
+    groups: dict[object, list[Op]] = {}
+    for op in ops:
+        shapes = tuple((tensor.shape, tensor.dtype) for tensor in (*op.inputs, *op.outputs))
+        groups.setdefault((op.phase, op.name, shapes, op.recompute, op.cost), []).append(op)
+    return groups.values()
 
 
 def _derive(ops: list[Op], path: str) -> OpDerivation:
     op = ops[0]
     places = list(dict.fromkeys(alike.module.removeprefix(path).removeprefix(".") for alike in ops))
     place = places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
-    formula = formula_of(op)
-    work = work_of(op, formula) if formula is not None else None
-    read = [
-        MovedTensor(name, tensor) for name, value in op.args.items() for tensor in op.tensors(name) if value is not None
-    ]
+    work = work_of(op)
+    read = [MovedTensor(name, tensor) for name in op.args for tensor in op.tensors(name)]
     written = [
         MovedTensor("output" if len(op.outputs) == 1 else f"output {i}", tensor) for i, tensor in enumerate(op.outputs)
     ]

@@ -28,7 +28,7 @@ def dtype_name(dtype: torch.dtype) -> Dtype:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    for dtype, known in DTYPE_NAMES.items():
-        if known == name:
+    for dtype, title in DTYPE_NAMES.items():
+        if title == name:
             return dtype
     raise BadInput(f"unknown dtype {name!r}; known: {', '.join(FLOATS)}")

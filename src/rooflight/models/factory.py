@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -38,15 +38,15 @@ def load(place: str, name: str, *, request: ModelRequest) -> Workload:
     """Import the factory, call it, and complete what it returned with inputs."""
     if request.step == "decode":
         raise BadInput(f"{request.spec} cannot decode: write the cache into your factory's inputs and use --step=infer")
-    found = _find(_imported(place), name, spec=request.spec)
+    factory = _find(_imported(place), name, spec=request.spec)
     device = inputs.device_of(request)
-    values = _call_arguments(found, request)
-    made = _made(found, values, request=request, device=device)
-    home = _home(made.model, device)
-    model = inputs.make_ready(made.model.to(device) if device.type not in ("meta", home.type) else made.model, request)
+    values = _call_arguments(factory, request)
+    result = _made(factory, values, request=request, device=device)
+    model, home = result.model, _home(result.model, device)
+    model = inputs.make_ready(model.to(device) if device.type not in ("meta", home.type) else model, request)
     home = _home(model, device)
-    args, kwargs = _step_inputs(made, model, request=request, home=home)
-    batch = _batch(made, request, takes_batch="batch" in values)
+    args, kwargs = _step_inputs(result, model, request=request, home=home)
+    batch = _batch(result, request, takes_batch="batch" in values)
     tokens = next((leaf for leaf in tree_leaves((args, kwargs)) if _is_tokens(leaf)), None)
     task = _task(tokens, args)
     return request.workload(
@@ -121,80 +121,71 @@ def _is_machinery(filename: str) -> bool:
 
 
 def _find(module: ModuleType, name: str, *, spec: str) -> Any:
-    found = getattr(module, name, None)
-    if found is None:
-        known = [known for known, value in vars(module).items() if callable(value) or isinstance(value, nn.Module)]
+    factory = getattr(module, name, None)
+    if factory is None:
+        names = [name for name, value in vars(module).items() if callable(value) or isinstance(value, nn.Module)]
         raise UnknownModel(
-            f"{spec}: the module has no {name!r}; " + suggest(name, known, otherwise="check the name after the colon")
+            f"{spec}: the module has no {name!r}; " + suggest(name, names, otherwise="check the name after the colon")
         )
-    if not (isinstance(found, nn.Module) or callable(found)):
+    if not (isinstance(factory, nn.Module) or callable(factory)):
         raise UnknownModel(
-            f"{spec} is of type {type(found).__name__}; give a factory, an nn.Module class or an instance"
+            f"{spec} is of type {type(factory).__name__}; give a factory, an nn.Module class or an instance"
         )
-    return found
+    return factory
 
 
-def _call_arguments(found: Any, request: ModelRequest) -> dict[str, Any]:
+def _call_arguments(factory: Any, request: ModelRequest) -> dict[str, Any]:
     """The keyword arguments to call the factory with; the batch and the sequence where it takes them."""
-    if isinstance(found, nn.Module):
+    if isinstance(factory, nn.Module):
         if request.overrides:
             raise BadInput(f"{request.spec} is a finished module: --set needs a factory or a class")
         _check_takes_sequence(request, ())
         return {}
-    known = arguments.settable(found)
-    _check_takes_sequence(request, known)
-    values = arguments.parse(request.overrides, known, owner=request.spec)
+    types = arguments.settable(factory)
+    _check_takes_sequence(request, types)
+    values = arguments.parse(request.overrides, types, owner=request.spec)
     for name, number in (("batch", request.batch), ("seq", request.seq)):
-        if name in known and number is not None:
+        if name in types and number is not None:
             values.setdefault(name, number)
-    parameters = inspect.signature(found).parameters if known else {}
-    missing = [name for name in known if name not in values and parameters[name].default is inspect.Parameter.empty]
+    declared = inspect.signature(factory).parameters if types else {}
+    missing = [name for name in types if name not in values and declared[name].default is inspect.Parameter.empty]
     if missing:
         raise BadInput(f"{request.spec} needs {', '.join(missing)}; add --set={missing[0]}=VALUE")
     return values
 
 
-def _check_takes_sequence(request: ModelRequest, known: Container[str]) -> None:
-    if request.seq is not None and "seq" not in known:
+def _check_takes_sequence(request: ModelRequest, parameters: Container[str]) -> None:
+    if request.seq is not None and "seq" not in parameters:
         raise BadInput(
             f"{request.spec} takes no --seq: give the length in --input (int:128 for tokens), or give the "
             "factory a parameter `seq`"
         )
 
 
-def _made(found: Any, values: dict[str, Any], *, request: ModelRequest, device: torch.device) -> _FactoryResult:
+def _made(factory: Any, values: dict[str, Any], *, request: ModelRequest, device: torch.device) -> _FactoryResult:
     """Call the factory on the device; where that cannot be (it reads values, or mixes devices), on the CPU."""
-    if isinstance(found, nn.Module):
-        return _FactoryResult(found, None, {})
+    if isinstance(factory, nn.Module):
+        return _FactoryResult(factory, None, {})
 
     def call() -> _FactoryResult:
-        return _unpacked(found(**values), request.spec)
+        return _unpacked(factory(**values), request.spec)
 
     try:
-        made = inputs.constructed(call, device)
-        if device.type != "meta" or not _mixed(made):
-            return made
+        result = inputs.constructed(call, device)
+        if device.type != "meta" or not _mixed(result):
+            return result
     except BadInput:
         raise
     except Exception as error:
         if device.type != "meta":
             raise BadInput(f"{request.spec} failed: {_raised(error, request.spec)}") from error
-    return _on_cpu(call, request)
+    return _made(factory, values, request=request, device=torch.device("cpu"))
 
 
-def _on_cpu(call: Callable[[], _FactoryResult], request: ModelRequest) -> _FactoryResult:
-    try:
-        return inputs.constructed(call, torch.device("cpu"))
-    except BadInput:
-        raise
-    except Exception as error:
-        raise BadInput(f"{request.spec} failed: {_raised(error, request.spec)}") from error
-
-
-def _mixed(made: _FactoryResult) -> bool:
+def _mixed(result: _FactoryResult) -> bool:
     """Part of the model has data and part has not, or the model has data and its inputs have not."""
-    state = {tensor.is_meta for tensor in (*made.model.parameters(), *made.model.buffers())}
-    given = {leaf.is_meta for leaf in tree_leaves((made.args, dict(made.kwargs))) if isinstance(leaf, Tensor)}
+    state = {tensor.is_meta for tensor in (*result.model.parameters(), *result.model.buffers())}
+    given = {leaf.is_meta for leaf in tree_leaves((result.args, dict(result.kwargs))) if isinstance(leaf, Tensor)}
     return len(state) > 1 or (state == {False} and True in given)
 
 
@@ -219,13 +210,13 @@ def _home(model: nn.Module, device: torch.device) -> torch.device:
 
 
 def _step_inputs(
-    made: _FactoryResult, model: nn.Module, *, request: ModelRequest, home: torch.device
+    result: _FactoryResult, model: nn.Module, *, request: ModelRequest, home: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if request.input_shape is not None:
         # A finished module has data wherever it was made; what only a trace sees needs none, however large.
         device = torch.device("meta") if request.device == "meta" else home
         return (inputs.from_shape(request.input_shape, model, request=request, device=device),), {}
-    if made.args is None:
+    if result.args is None:
         raise BadInput(
             f"{request.spec} brings no inputs; add --input=3x224x224 (or int:128 for tokens), "
             f"or let the factory return (module, inputs)"
@@ -236,15 +227,15 @@ def _step_inputs(
             return leaf
         return leaf.to(home, request.torch_dtype if leaf.is_floating_point() else leaf.dtype)
 
-    return tree_map(placed, made.args), tree_map(placed, dict(made.kwargs))
+    return tree_map(placed, result.args), tree_map(placed, dict(result.kwargs))
 
 
-def _batch(made: _FactoryResult, request: ModelRequest, *, takes_batch: bool) -> int:
-    if made.args is None or takes_batch or request.input_shape is not None:
+def _batch(result: _FactoryResult, request: ModelRequest, *, takes_batch: bool) -> int:
+    if result.args is None or takes_batch or request.input_shape is not None:
         return request.batch
     if request.batch != 1:
         raise BadInput(f"{request.spec} makes its own inputs; give the factory a `batch` parameter to use --batch")
-    first = next((leaf for leaf in tree_leaves((made.args, dict(made.kwargs))) if isinstance(leaf, Tensor)), None)
+    first = next((leaf for leaf in tree_leaves((result.args, dict(result.kwargs))) if isinstance(leaf, Tensor)), None)
     return int(first.shape[0]) if first is not None and first.dim() > 0 else 1
 
 

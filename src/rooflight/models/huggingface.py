@@ -121,12 +121,12 @@ def _with_overrides(kind: Any, fields: Mapping[str, Any], *, request: ModelReque
     """The configuration, built anew with the overrides so that what follows from them is derived."""
     try:
         config = kind.from_dict(dict(fields))
-        known = {
+        types = {
             name: arguments.type_of(value)
             for name, value in {**config.to_dict(), **_aliases(config)}.items()
             if not name.startswith("_")
         }
-        values = arguments.parse(request.overrides, known, owner=request.spec)
+        values = arguments.parse(request.overrides, types, owner=request.spec)
         return kind.from_dict({**fields, **values}) if values else config
     except RooflightError:
         raise
@@ -149,23 +149,19 @@ def _class_for(library: Any, config: Any) -> Any:
     """
     auto = library.models.auto.modeling_auto
     masked = type(config) in auto.MODEL_FOR_MASKED_LM_MAPPING
-    if config.is_encoder_decoder and type(config) in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
-        return auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
-    if config.is_encoder_decoder and type(config) in auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING:
-        return auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING[type(config)]
-    if type(config) in auto.MODEL_FOR_CAUSAL_LM_MAPPING and not (masked and not getattr(config, "is_decoder", False)):
-        return auto.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if masked:
-        return auto.MODEL_FOR_MASKED_LM_MAPPING[type(config)]
-    if type(config) in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
-        return _first(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING[type(config)])
-    if type(config) in auto.MODEL_MAPPING:
-        return _first(auto.MODEL_MAPPING[type(config)])
+    heads = (
+        ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING", config.is_encoder_decoder),
+        ("MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING", config.is_encoder_decoder),
+        ("MODEL_FOR_CAUSAL_LM_MAPPING", not masked or getattr(config, "is_decoder", False)),
+        ("MODEL_FOR_MASKED_LM_MAPPING", True),
+        ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING", True),
+        ("MODEL_MAPPING", True),
+    )
+    for name, fits in heads:
+        if fits and type(config) in (classes := getattr(auto, name)):
+            entry = classes[type(config)]
+            return entry[0] if isinstance(entry, (tuple, list)) else entry
     raise UnknownModel(f"transformers has no model for {type(config).__name__}; name a class, as in hf:BertForMaskedLM")
-
-
-def _first(entry: Any) -> Any:
-    return entry[0] if isinstance(entry, (tuple, list)) else entry
 
 
 def _constructed(cls: Any, config: Any, *, request: ModelRequest, device: torch.device) -> nn.Module:

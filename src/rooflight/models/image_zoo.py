@@ -41,9 +41,9 @@ Sizer = Callable[[nn.Module], Sequence[int]]
 
 def _torchvision(name: str) -> tuple[Maker, Sizer]:
     models = imported("torchvision").models
-    known = models.list_models()
-    if name not in known:
-        raise UnknownModel(f"torchvision has no model {name!r}; {_near(name, known, 'torchvision')}")
+    names = models.list_models()
+    if name not in names:
+        raise UnknownModel(f"torchvision has no model {name!r}; {_near(name, names, 'torchvision')}")
     builder = models.get_model_builder(name)
     family = builder.__module__.split(".")
     if any(other in family for other in _OTHER_INPUTS):
@@ -78,8 +78,8 @@ def _timm(name: str) -> tuple[Maker, Sizer]:
     return make, size
 
 
-def _near(name: str, known: Sequence[str], source: str) -> str:
-    return suggest(name, known, otherwise=f"see {source}'s list_models()")
+def _near(name: str, names: Sequence[str], source: str) -> str:
+    return suggest(name, names, otherwise=f"see {source}'s list_models()")
 
 
 def _constructed(make: Maker, request: ModelRequest, *, device: torch.device) -> nn.Module:

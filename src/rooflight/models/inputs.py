@@ -31,13 +31,10 @@ def device_of(request: ModelRequest) -> torch.device:
 
 def make_ready(model: nn.Module, request: ModelRequest) -> nn.Module:
     """The model converted to the wanted dtype and set to train or eval as the step needs."""
-    if any(tensor.is_floating_point() and tensor.dtype != request.torch_dtype for tensor in _state(model)):
+    state = (*model.parameters(), *model.buffers())
+    if any(tensor.is_floating_point() and tensor.dtype != request.torch_dtype for tensor in state):
         model = model.to(request.torch_dtype)
     return model.train(request.step == "train")
-
-
-def _state(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
 
 
 def floats(sizes: Sequence[int], request: ModelRequest, *, device: torch.device) -> Tensor:

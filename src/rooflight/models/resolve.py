@@ -28,11 +28,11 @@ def workload_of(
     """The workload of a described step: built by its name, or the live module that it describes."""
     if len(spec.batches) > 1:
         raise BadInput(f"--batch must be one size here, got {', '.join(map(str, spec.batches))}")
-    one = spec.batches[0] if spec.batches else None
+    batch = spec.batches[0] if spec.batches else None
     live = model if isinstance(model, nn.Module) else spec.model
     if not isinstance(model, (str, nn.Module, StepSpec)):
         raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
-    return given_workload(live, inputs, kwargs, batch=one, device=device, **spec.build)
+    return given_workload(live, inputs, kwargs, batch=batch, device=device, **spec.build)
 
 
 def given_workload(

@@ -89,24 +89,25 @@ def shape_error(model: nn.Module, error: BaseException) -> str | None:
 def _innermost_call(model: nn.Module, trace: TracebackType | None) -> _FailedCall | None:
     """The deepest `Module.__call__` in the traceback, with the positional inputs it was given."""
     paths = {id(module): name for name, module in model.named_modules()}
-    found = None
+    call = None
     while trace is not None:
         frame = trace.tb_frame
         names = frame.f_locals
         if frame.f_code.co_name in ("_call_impl", "_wrapped_call_impl") and isinstance(names.get("self"), nn.Module):
             module = names["self"]
             given = (*names.get("args", ()), *names.get("kwargs", {}).values())
-            found = _FailedCall(paths.get(id(module), ""), module, given)
+            call = _FailedCall(paths.get(id(module), ""), module, given)
         trace = trace.tb_next
-    return found
+    return call
 
 
 def _mismatch(module: nn.Module, x: Tensor | None) -> str | None:
     """What the layer wants and what it got instead, or None if this input suits it (or it is no known layer)."""
     if x is None:
         return None
-    if isinstance(module, nn.Linear):
-        return _features(module.in_features, x)
+    for kind, name in _FEATURES.items():
+        if isinstance(module, kind):
+            return _features(getattr(module, name), x)
     if isinstance(module, (_ConvNd, _BatchNorm)):
         return _channels(module, x)
     if isinstance(module, nn.LayerNorm):
@@ -117,15 +118,15 @@ def _mismatch(module: nn.Module, x: Tensor | None) -> str | None:
         return f"{module.num_channels} channels, got {x.shape[1]}"
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and x.dtype.is_floating_point:
         return f"whole token numbers (as --input=int:128 gives), got {str(x.dtype).removeprefix('torch.')}"
-    if isinstance(module, nn.Transformer):
-        return _features(module.d_model, x)
-    if isinstance(module, nn.MultiheadAttention):
-        return _features(module.embed_dim, x)
-    if isinstance(module, nn.RNNBase):
-        return _features(module.input_size, x)
     if isinstance(module, (_MaxPoolNd, _AvgPoolNd)):
         return _pooled(module, x)
     return None
+
+
+_FEATURES: dict[type[nn.Module], str] = {
+    nn.Linear: "in_features", nn.Transformer: "d_model", nn.MultiheadAttention: "embed_dim", nn.RNNBase: "input_size",
+}  # fmt: skip
+"""What the last dimension of the input must be."""
 
 
 def _features(wanted: int, x: Tensor) -> str | None:

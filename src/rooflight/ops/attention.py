@@ -18,40 +18,31 @@ Beside this file: the blocks that the kernels work in (`attention_tiles`), the l
 from __future__ import annotations
 
 from rooflight.ledger import Op, Tensor
-from rooflight.ops.kernel_task import Task
-from rooflight.ops.registry import Work, formula, task, workspace
+from rooflight.ops.kernel_task import Task, way_of
+from rooflight.ops.registry import Work, aten, formula, task, workspace
 from rooflight.ops.rounding import ceil_div, round_up
 from rooflight.ops.tensor_layout import bytes_of_elements, contiguous_strides
-from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases
+from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases, beside_results
 
 _FORWARD = (
-    "aten::_scaled_dot_product_flash_attention",
-    "aten::_scaled_dot_product_efficient_attention",
-    "aten::_scaled_dot_product_cudnn_attention",
-    "aten::_scaled_dot_product_flash_attention_for_cpu",
-    "aten::_scaled_dot_product_fused_attention_overrideable",
-    "aten::scaled_dot_product_attention",
+    *aten("_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention"),
+    *aten("_scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu"),
+    *aten("_scaled_dot_product_fused_attention_overrideable scaled_dot_product_attention"),
 )
-_BACKWARD = (
-    "aten::_scaled_dot_product_flash_attention_backward",
-    "aten::_scaled_dot_product_efficient_attention_backward",
-    "aten::_scaled_dot_product_cudnn_attention_backward",
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-)
+_BACKWARD = tuple(f"{name}_backward" for name in _FORWARD[:4])
 
 
-def _symbols(q: Tensor, k: Tensor, v: Tensor) -> dict[str, int]:
-    batch, heads, length, size = q.shape
-    return {"B": batch, "H": heads, "Sq": length, "Sk": k.shape[-2], "D": size, "Dv": v.shape[-1]}
+def _symbols(op: Op) -> dict[str, int]:
+    batch, heads, length, size = op.tensor("query").shape
+    keys, value_size = op.tensor("key").shape[-2], op.tensor("value").shape[-1]
+    return {"B": batch, "H": heads, "Sq": length, "Sk": keys, "D": size, "Dv": value_size}
 
 
 def _pairs(op: Op, where: dict[str, int]) -> str:
     """How many (query, key) pairs a head looks at: all, or those a causal mask keeps."""
     if not op.args.get("is_causal"):
         return "Sq * Sk"
-    if where["Sq"] == where["Sk"]:
-        return "(Sq * (Sq + 1) // 2)"
-    if where["Sq"] < where["Sk"]:
+    if where["Sq"] <= where["Sk"]:
         # torch aligns the mask at the upper left: query i sees keys 0..i.
         return "(Sq * (Sq + 1) // 2)"
     return "(Sk * (Sk + 1) // 2 + (Sq - Sk) * Sk)"
@@ -59,7 +50,7 @@ def _pairs(op: Op, where: dict[str, int]) -> str:
 
 @formula(*_FORWARD)
 def attention(op: Op) -> Work:
-    where = _symbols(op.tensor("query"), op.tensor("key"), op.tensor("value"))
+    where = _symbols(op)
     return Work(
         macs="B * H * Sq * Sk * (D + Dv)",
         causal_macs=f"B * H * {_pairs(op, where)} * (D + Dv)",
@@ -71,13 +62,13 @@ def attention(op: Op) -> Work:
 
 def _written(op: Op) -> int:
     """The output, and the log of the row sums when backward will need it."""
-    kept = op.outputs[1:2] if op.args.get("compute_log_sumexp", True) else ()
-    return sum(tensor.nbytes for tensor in (op.outputs[0], *kept))
+    sums = op.outputs[1:2] if op.args.get("compute_log_sumexp", True) else ()
+    return sum(tensor.nbytes for tensor in (op.outputs[0], *sums))
 
 
 @formula(*_BACKWARD)
 def attention_backward(op: Op) -> Work:
-    where = _symbols(op.tensor("query"), op.tensor("key"), op.tensor("value"))
+    where = _symbols(op)
     return Work(
         macs="2 * B * H * Sq * Sk * (D + Dv)",
         causal_macs=f"2 * B * H * {_pairs(op, where)} * (D + Dv)",
@@ -91,23 +82,14 @@ def attention_backward(op: Op) -> Work:
 # --- kernel tasks
 
 
-@task(*_FORWARD)
+@task(*_FORWARD, *_BACKWARD)
 def attention_tasks(op: Op) -> list[Task]:
-    return [_task(op, "forward")]
-
-
-@task(*_BACKWARD)
-def attention_backward_tasks(op: Op) -> list[Task]:
-    return [_task(op, "backward")]
-
-
-def _task(op: Op, way: str) -> Task:
     kernel = next((kernel for kernel in ("cudnn", "efficient") if kernel in op.packet), "flash")
     q, k = op.tensor("query"), op.tensor("key")
     batch, heads, length, size = q.shape
     bias = int(op.has("attn_bias") or op.has("attn_mask"))
     numbers = (batch, heads, k.shape[1], length, k.shape[-2], size, int(bool(op.args.get("is_causal"))), bias)
-    return Task(f"attention-{kernel}-{way}", q.dtype, numbers)  # the sums that are kept of it are always fp32
+    return [Task(f"attention-{kernel}-{way_of(op)}", q.dtype, numbers)]  # the sums kept of it are always fp32
 
 
 # --- workspaces
@@ -123,7 +105,7 @@ def _queries(op: Op) -> tuple[int, int, int, int]:
 def cudnn_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     # A counter. For a single query cuDNN may split the keys and keep partial outputs in fp32 (tens to hundreds of kB);
     # when it does is not known.
-    return (WorkspacePhase(len(op.outputs), (256,)),)
+    return beside_results(op, 256)
 
 
 @workspace("aten::_scaled_dot_product_cudnn_attention_backward")
@@ -134,7 +116,7 @@ def cudnn_backward_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     workspace = batch * heads * length * (size + 1) * 4 + 256
     if keys.shape[1] != heads:  # queries share keys: gradients per head of the queries first
         workspace += 2 * batch * heads * keys.shape[2] * size * keys.itemsize
-    return (WorkspacePhase(len(op.outputs), (workspace,)),)
+    return beside_results(op, workspace)
 
 
 @workspace("aten::_scaled_dot_product_flash_attention")
@@ -151,7 +133,7 @@ def flash_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     if parts == 1:
         return ()
     rows = parts * batch * heads * length * 4
-    return (WorkspacePhase(len(op.outputs), (rows, rows * _padded_head(size))),)
+    return beside_results(op, rows, rows * _padded_head(size))
 
 
 def _padded_head(size: int) -> int:
@@ -183,7 +165,7 @@ def flash_backward_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     keys = op.tensor("key")
     if keys.shape[1] != heads:  # queries share keys: gradients per head of the queries first
         shared = [batch * heads * keys.shape[2] * size * keys.itemsize] * 2
-    return (WorkspacePhase(len(op.outputs), (*copies, rows, rows * _padded_head(size), *shared)),)
+    return beside_results(op, *copies, rows, rows * _padded_head(size), *shared)
 
 
 def _heads_split_off(tensor: Tensor) -> bool:
@@ -201,7 +183,7 @@ def efficient_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     if value.shape[-1] <= 128 or value.itemsize >= 4:
         return ()
     batch, heads, length, _ = _queries(op)
-    return (WorkspacePhase(len(op.outputs), (batch * heads * length * value.shape[-1] * 4,)),)
+    return beside_results(op, batch * heads * length * value.shape[-1] * 4)
 
 
 @workspace("aten::_scaled_dot_product_efficient_attention_backward")

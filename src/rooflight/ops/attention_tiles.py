@@ -74,34 +74,17 @@ def attention_shape(op: Op) -> AttentionShape | None:
 
 def executed_blocks(name: str, attention: AttentionShape) -> AttentionBlocks | None:
     """`None` where the name is not known."""
+    step: int | None
     if (match := _CUTLASS.search(name)) is not None:
-        rows, columns = int(match[3]), int(match[4])
-        widest = int(match[5]) if match[5] else columns
-        times = 3 if match[2] == "f32" else 1
-        return _blocks(
-            attention,
-            rows,
-            columns,
-            step=_STEP,
-            width=round_up(attention.width, 64),
-            deepest=attention.width,
-            times=times,
-            why=f"blocks of {rows}×{columns}, heads of {widest}",
-        )
-    if (match := _CUDNN.search(name)) is not None:
-        columns = 128 if match[1] == "fprop" else 64
-        width = round_up(attention.width, int(match[4]))
-        return _blocks(
-            attention,
-            _CUDNN_QUERIES,
-            columns,
-            step=None,
-            width=width,
-            deepest=width,
-            times=1,
-            why=f"blocks of {_CUDNN_QUERIES}×{columns}, heads of {width}",
-        )
-    return None
+        rows, columns, step, times = int(match[3]), int(match[4]), _STEP, 3 if match[2] == "f32" else 1
+        width, deepest, head = round_up(attention.width, 64), attention.width, int(match[5] or columns)
+    elif (match := _CUDNN.search(name)) is not None:
+        rows, columns, step, times = _CUDNN_QUERIES, 128 if match[1] == "fprop" else 64, None, 1
+        width = deepest = head = round_up(attention.width, int(match[4]))
+    else:
+        return None
+    why = f"blocks of {rows}×{columns}, heads of {head}"
+    return _blocks(attention, rows, columns, step=step, width=width, deepest=deepest, times=times, why=why)
 
 
 def _blocks(
@@ -109,8 +92,7 @@ def _blocks(
 ) -> AttentionBlocks:
     """Products that give scores sum over a head (`deepest`); the others give a head's `width` and sum over keys or
     queries, in steps where the kernel has them."""
-    scores = keys_summed = queries_summed = 0
-    exact = exact_scores = 0
+    scores = keys_summed = queries_summed = exact = 0
     for i in range(ceil_div(of.queries, rows)):
         first, height = i * rows, min(rows, of.queries - i * rows)
         reach = min(of.keys, first + height) if of.causal else of.keys
@@ -120,15 +102,11 @@ def _blocks(
             keys_summed += rows * (round_up(taken, step) if step else columns)
             queries_summed += columns * (round_up(height, step) if step else rows)
             exact += height * min(columns, of.keys - j * columns)
-    exact_scores = of.queries * of.keys
     # Forward: scores, and values summed over keys. Backward: scores twice (once again), and three gradients.
     for_scores, over_keys, over_queries = (2, 1, 2) if of.backward else (1, 1, 0)
     count = for_scores + over_keys + over_queries
-    whole = 2 * of.matrices * exact_scores * of.width * count
-    kept = 2 * of.matrices * exact * of.width * count
-    filled = (
-        2
-        * of.matrices
-        * (for_scores * scores * deepest + (over_keys * keys_summed + over_queries * queries_summed) * width)
-    )
-    return AttentionBlocks(whole, kept - whole, filled - kept, (times - 1) * filled, why)
+    full = 2 * of.matrices * of.queries * of.keys * of.width * count
+    reached = 2 * of.matrices * exact * of.width * count
+    summed = over_keys * keys_summed + over_queries * queries_summed
+    filled = 2 * of.matrices * (for_scores * scores * deepest + summed * width)
+    return AttentionBlocks(full, reached - full, filled - reached, (times - 1) * filled, why)

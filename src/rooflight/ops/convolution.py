@@ -174,7 +174,7 @@ def convolution_backward_products(op: Op) -> Iterator[MatrixProduct]:
     groups = op.ints("groups", [1])[0]
     taps = prod(weight.shape[2:])
     if dgrad:
-        whole = MatrixProduct(
+        product = MatrixProduct(
             "input gradient",
             x.shape[0] * prod(x.shape[2:]),
             weight.shape[1],
@@ -182,7 +182,7 @@ def convolution_backward_products(op: Op) -> Iterator[MatrixProduct]:
             batch=groups,
             taps=taps,
         )
-        yield replace(whole, remainders=tuple(_remainders(op)))
+        yield replace(product, remainders=tuple(_remainders(op)))
     if wgrad:
         yield MatrixProduct(
             "weight gradient",

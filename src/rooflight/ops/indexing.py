@@ -15,7 +15,7 @@ from rooflight.ops.pointwise import constant_is_one, elements
 from rooflight.ops.radix_sort import bits_of, radix_sort_bytes
 from rooflight.ops.registry import Work, aten, formula, task, workspace
 from rooflight.ops.tensor_layout import contiguous_copies
-from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases
+from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases, beside_results
 
 
 # weight [V, D], indices [...] of n numbers: n rows of D.
@@ -68,18 +68,11 @@ def embedding_renorm(op: Op) -> Work:
     return Work(other="n * (3 * D + 1)", reads=f"{rows} + n * i", writes=rows, where=where)
 
 
-@formula("aten::gather", "aten::index_select", "aten::take")
+@formula("aten::gather", "aten::index_select", "aten::take", "aten::index", "aten::_unsafe_index")
 def gather(op: Op) -> Work:
-    return _gathered(op, op.tensor("self"), [op.tensor("index")])
-
-
-@formula("aten::index", "aten::_unsafe_index")
-def index(op: Op) -> Work:
-    return _gathered(op, op.tensor("self"), op.tensors("indices"))
-
-
-def _gathered(op: Op, source: Tensor, indices: list[Tensor]) -> Work:
-    where = {"n": elements(op), "s": source.numel, "e": source.itemsize, "I": sum(each.nbytes for each in indices)}
+    source = op.tensor("self")
+    index = op.tensors("indices") if op.packet.endswith("index") else [op.tensor("index")]
+    where = {"n": elements(op), "s": source.numel, "e": source.itemsize, "I": sum(each.nbytes for each in index)}
     return Work(reads="min(n, s) * e + I", where=where, note="I: bytes of the index")
 
 
@@ -91,7 +84,7 @@ def _scattered(op: Op, n: int, *, count: int, source: Tensor | None, indices: li
     where = {"n": n, "d": destination.numel, "e": destination.itemsize}
     if not op.packet.endswith("_"):
         return Work(other=other, where=where)
-    reads = ["I"] + (["S"] if source is not None else []) + (["min(n, d) * e"] if count else [])
+    reads = ["I", *["S"] * (source is not None), *["min(n, d) * e"] * bool(count)]
     where |= {"I": sum(each.nbytes for each in indices), "S": source.nbytes if source is not None else 0}
     note = "I, S: bytes of the index and of the source" if source is not None else "I: bytes of the index"
     return Work(other=other, reads=" + ".join(reads), writes="min(n, d) * e", where=where, note=note)
@@ -112,22 +105,16 @@ def scatter_reduce(op: Op) -> Work:
     return _scattered(op, position.numel, count=count, source=op.tensor("src"), indices=[position])
 
 
-@formula("aten::index_add", "aten::index_add_")
-def index_add(op: Op) -> Work:
-    source, count = op.tensor("source"), 1 if constant_is_one(op, "alpha") else 2
+@formula(*aten("index_add index_add_ index_reduce index_reduce_ index_copy index_copy_ put put_"))
+def from_source(op: Op) -> Work:
+    source, name = op.tensor("source"), op.packet.removeprefix("aten::").rstrip("_")
+    count = {
+        "index_add": 1 if constant_is_one(op, "alpha") else 2,
+        "index_reduce": 2 if op.args.get("reduce") == "mean" else 1,
+        "index_copy": 0,
+        "put": int(bool(op.args.get("accumulate"))),
+    }[name]
     return _scattered(op, source.numel, count=count, source=source, indices=[op.tensor("index")])
-
-
-@formula("aten::index_reduce", "aten::index_reduce_")
-def index_reduce(op: Op) -> Work:
-    source, count = op.tensor("source"), 2 if op.args.get("reduce") == "mean" else 1
-    return _scattered(op, source.numel, count=count, source=source, indices=[op.tensor("index")])
-
-
-@formula("aten::index_copy", "aten::index_copy_")
-def index_copy(op: Op) -> Work:
-    source = op.tensor("source")
-    return _scattered(op, source.numel, count=0, source=source, indices=[op.tensor("index")])
 
 
 @formula("aten::index_fill", "aten::index_fill_")
@@ -135,12 +122,6 @@ def index_fill(op: Op) -> Work:
     destination, position, dim = op.tensor("self"), op.tensor("index"), op.ints("dim")[0]
     n = destination.numel // max(destination.shape[dim], 1) * position.numel if destination.shape else 1
     return _scattered(op, n, count=0, source=None, indices=[position])
-
-
-@formula("aten::put", "aten::put_")
-def put(op: Op) -> Work:
-    source, count = op.tensor("source"), int(bool(op.args.get("accumulate")))
-    return _scattered(op, source.numel, count=count, source=source, indices=[op.tensor("index")])
 
 
 @formula("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put")
@@ -238,7 +219,7 @@ def embedding_backward_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     counted = op.args.get("scale_grad_by_freq") is True
     copied = contiguous_copies(gradient)
     if n <= _FEW_INDICES and not counted:
-        return (WorkspacePhase(1, copied),) if copied else ()
+        return beside_results(op, *copied)
     index = n * indices.itemsize
     held = (*copied, index, index)  # sorted, and where they came from
     sorting = WorkspacePhase(0, (*held, index, radix_sort_bytes(n, indices.itemsize, 8)))

@@ -260,7 +260,7 @@ def _without_arguments(text: str) -> str:
 
     In `Memcpy HtoD (Pageable -> Device)` the parentheses belong to the name: a space stands before them.
     """
-    kept: list[str] = []
+    characters: list[str] = []
     inside = 0
     for place, character in enumerate(text):
         if character == "(" and (inside or (place > 0 and text[place - 1] != " ")):
@@ -268,5 +268,5 @@ def _without_arguments(text: str) -> str:
         elif character == ")" and inside:
             inside -= 1
         elif not inside:
-            kept.append(character)
-    return "".join(kept)
+            characters.append(character)
+    return "".join(characters)

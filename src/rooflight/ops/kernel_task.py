@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.ledger import DTYPE_BYTES, Tensor
+from rooflight.ledger import DTYPE_BYTES, Op, Tensor
 
 
 class Task(NamedTuple):
@@ -33,10 +33,10 @@ class Task(NamedTuple):
         names = FAMILIES.get(family)
         if names is None:
             raise ValueError(f"no family of tasks is called {family!r}: there are {', '.join(FAMILIES)}")
-        told = _UNLESS_TOLD | numbers
-        if not set(numbers) <= set(names) <= set(told):
+        values = _UNLESS_TOLD | numbers
+        if not set(numbers) <= set(names) <= set(values):
             raise ValueError(f"a task of {family} has the numbers {', '.join(names)}, not {', '.join(numbers)}")
-        return cls(family, precision, tuple(told[name] for name in names))
+        return cls(family, precision, tuple(values[name] for name in names))
 
 
 _UNLESS_TOLD = {
@@ -122,6 +122,11 @@ def with_output(convolutions: npt.NDArray[Numbers]) -> npt.NDArray[Numbers]:
 def side_of(side: Any, kernel: Any, stride: Any, pad: Any, dilation: Any) -> Any:
     """Of the output, from the same side of input and kernel; numbers or columns of them."""
     return (side + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def way_of(op: Op) -> str:
+    """The end of a family's name."""
+    return "backward" if "backward" in op.packet else "forward"
 
 
 def precision_of(dtype: str) -> str:

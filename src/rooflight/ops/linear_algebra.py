@@ -4,43 +4,40 @@ Counts are the leading terms of the textbook algorithms (Golub and Van Loan, Mat
 A Fourier transform of L points counts 5 L log2(L), the convention of FFT benchmarks; a real one half of that.
 """
 
+from math import prod
+
 from rooflight.ledger import Op, Tensor
-from rooflight.ops.registry import Work, aten, formula, never_timed
+from rooflight.ops.registry import Work, aten, counted, formula, never_timed
 
 
-def _square(a: Tensor) -> dict[str, int]:
+def _square(op: Op) -> dict[str, int]:
+    a = op.tensor("A" if op.has("A") else "self")
     size = a.shape[-1]
     return {"b": a.numel // max(size * size, 1), "n": size}
 
 
-def _matrix(op: Op) -> Tensor:
-    return op.tensor("A" if op.has("A") else "self")
+def _sides(op: Op) -> dict[str, int]:
+    """Of matrices whose longer side is m."""
+    a = op.tensor("A" if op.has("A") else "self")
+    shorter, longer = sorted(a.shape[-2:])
+    return {"b": a.numel // max(shorter * longer, 1), "m": longer, "n": shorter}
 
 
-@formula("aten::linalg_cholesky_ex", "aten::cholesky")
-def cholesky(op: Op) -> Work:
-    return Work(other="b * n**3 / 3", where=_square(_matrix(op)))
-
-
-# Gaussian elimination. A determinant is its diagonal multiplied.
-@formula("aten::linalg_lu_factor_ex", "aten::linalg_lu", "aten::_linalg_det", "aten::_linalg_slogdet")
-def lu(op: Op) -> Work:
-    a = _matrix(op)
-    rows, columns = a.shape[-2:]
-    size, longer = min(rows, columns), max(rows, columns)
-    where = {"b": a.numel // max(rows * columns, 1), "m": longer, "n": size}
-    return Work(other="b * (m * n**2 - n**3 / 3)", where=where)
-
-
-@formula("aten::linalg_inv_ex", "aten::cholesky_inverse")
-def inverse(op: Op) -> Work:
-    return Work(other="2 * b * n**3", where=_square(_matrix(op)))
+formula("aten::linalg_cholesky_ex", "aten::cholesky")(counted("b * n**3 / 3", _square))
+formula("aten::linalg_inv_ex", "aten::cholesky_inverse")(counted("2 * b * n**3", _square))
+formula(*aten("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet"))(
+    counted(
+        "b * (m * n**2 - n**3 / 3)",
+        _sides,
+        why="Gaussian elimination. A determinant is its diagonal multiplied.",
+    )
+)
 
 
 # Elimination 2n^3/3, then two triangular systems for each of k right-hand sides.
 @formula("aten::_linalg_solve_ex")
 def solve(op: Op) -> Work:
-    where = _square(op.tensor("A"))
+    where = _square(op)
     where["k"] = op.tensor("B").numel // max(where["b"] * where["n"], 1)
     return Work(other="b * (2 * n**3 / 3 + 2 * n**2 * k)", where=where)
 
@@ -57,47 +54,37 @@ def solve_triangular(op: Op) -> Work:
 @formula("aten::cholesky_solve", "aten::_cholesky_solve_helper", "aten::linalg_lu_solve")
 def solve_factorised(op: Op) -> Work:
     of_lu = op.packet == "aten::linalg_lu_solve"
-    a, right = (op.tensor("LU"), op.tensor("B")) if of_lu else (_second(op), op.tensor("self"))
+    factor = "LU" if of_lu else "input2" if op.has("input2") else "A"
+    a, right = op.tensor(factor), op.tensor("B" if of_lu else "self")
     return Work(other="2 * n * r", where={"n": a.shape[-1], "r": right.numel})
-
-
-def _second(op: Op) -> Tensor:
-    return op.tensor("input2" if op.has("input2") else "A")
 
 
 # Householder: 2mn^2 - 2n^3/3 for R, as much again to form Q.
 @formula("aten::linalg_qr")
 def qr(op: Op) -> Work:
-    a = op.tensor("A")
-    rows, columns = a.shape[-2:]
-    where = {"b": a.numel // max(rows * columns, 1), "m": max(rows, columns), "n": min(rows, columns)}
     passes = "" if op.args.get("mode") == "r" else "2 * "
-    return Work(other=f"{passes}b * (2 * m * n**2 - 2 * n**3 / 3)", where=where)
+    return Work(other=f"{passes}b * (2 * m * n**2 - 2 * n**3 / 3)", where=_sides(op))
 
 
 # Golub-Reinsch: values alone 4mn^2 - 4n^3/3, with thin U and V 14mn^2 + 8n^3.
 @formula("aten::_linalg_svd")
 def svd(op: Op) -> Work:
-    a = op.tensor("A")
-    rows, columns = a.shape[-2:]
-    where = {"b": a.numel // max(rows * columns, 1), "m": max(rows, columns), "n": min(rows, columns)}
     values_only = op.args.get("compute_uv") is False
-    return Work(
-        other="b * (4 * m * n**2 - 4 * n**3 / 3)" if values_only else "b * (14 * m * n**2 + 8 * n**3)", where=where
-    )
+    other = "b * (4 * m * n**2 - 4 * n**3 / 3)" if values_only else "b * (14 * m * n**2 + 8 * n**3)"
+    return Work(other=other, where=_sides(op))
 
 
 # Symmetric: 4n^3/3 for the values, 9n^3 with vectors. General: 10n^3 and 25n^3.
 @formula("aten::_linalg_eigh")
 def eigh(op: Op) -> Work:
     values_only = op.args.get("compute_v") is False
-    return Work(other="4 * b * n**3 / 3" if values_only else "9 * b * n**3", where=_square(op.tensor("A")))
+    return Work(other="4 * b * n**3 / 3" if values_only else "9 * b * n**3", where=_square(op))
 
 
 @formula("aten::linalg_eig", "aten::linalg_eigvals", "aten::_linalg_eigvals")
 def eig(op: Op) -> Work:
     factor = 25 if op.packet == "aten::linalg_eig" else 10
-    return Work(other=f"{factor} * b * n**3", where=_square(op.tensor("self")))
+    return Work(other=f"{factor} * b * n**3", where=_square(op))
 
 
 # a2 * b3 - a3 * b2 for each element: two products and a difference.
@@ -112,9 +99,7 @@ def cross(op: Op) -> Work:
 def trilinear(op: Op) -> Work:
     factors = [(op.tensor(f"i{k}").shape, op.ints(f"expand{k}")) for k in (1, 2, 3)]
     rank = len(factors[0][0]) + len(factors[0][1])
-    terms = 1
-    for dim in range(rank):
-        terms *= max(_size(shape, expanded, dim) for shape, expanded in factors)
+    terms = prod(max(_size(shape, expanded, dim) for shape, expanded in factors) for dim in range(rank))
     return Work(macs="T", other="T", where={"T": terms})
 
 
@@ -123,25 +108,29 @@ def _size(shape: tuple[int, ...], expanded: list[int], dim: int) -> int:
     return 1 if dim in expanded else shape[dim - sum(place < dim for place in expanded)]
 
 
-# n pairs of vectors of D: difference, power (or absolute value) and sum for each coordinate, and the root.
-@formula("aten::_cdist_forward", "aten::_pdist_forward", "aten::_euclidean_dist")
-def distances(op: Op) -> Work:
+def _pairs(op: Op) -> dict[str, int]:
     x = op.tensor("x1" if op.has("x1") else "self")
-    return Work(other="3 * n * D", where={"n": op.outputs[0].numel, "D": x.shape[-1]})
+    return {"n": (op.tensor("grad") if op.has("grad") else op.outputs[0]).numel, "D": x.shape[-1]}
 
 
-# Per pair and coordinate the difference, its factor and the sum; per pair dy / distance.
-@formula("aten::_cdist_backward", "aten::_pdist_backward")
-def distances_backward(op: Op) -> Work:
-    x = op.tensor("x1" if op.has("x1") else "self")
-    return Work(other="n * (3 * D + 1)", where={"n": op.tensor("grad").numel, "D": x.shape[-1]})
+formula("aten::_cdist_forward", "aten::_pdist_forward", "aten::_euclidean_dist")(
+    counted(
+        "3 * n * D",
+        _pairs,
+        why="n pairs of vectors of D: difference, power (or absolute value) and sum for each coordinate, and the root.",
+    )
+)
+formula("aten::_cdist_backward", "aten::_pdist_backward")(
+    counted(
+        "n * (3 * D + 1)",
+        _pairs,
+        why="Per pair and coordinate the difference, its factor and the sum; per pair dy / distance.",
+    )
+)
 
 
 def _points(op: Op, x: Tensor) -> dict[str, int]:
-    length = 1
-    for dim in op.ints("dim"):
-        length *= x.shape[dim]
-    return {"n": x.numel, "L": length}
+    return {"n": x.numel, "L": prod(x.shape[dim] for dim in op.ints("dim"))}
 
 
 @formula("aten::_fft_c2c")

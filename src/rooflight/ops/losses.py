@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rooflight.ledger import Op
 from rooflight.ops.kernel_task import Task, plain_task, reduce_task
-from rooflight.ops.registry import Formula, Work, formula, never_timed, task
+from rooflight.ops.registry import Formula, Work, counted, formula, never_timed, task
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 
@@ -98,26 +98,30 @@ def multi_margin_loss(op: Op) -> Work:
     return Work(other=f"{count} * n", where={"n": op.tensor("self").numel})
 
 
-# log_probs [T, N, C], targets of length S: the recursion over T steps and 2S + 1 states adds three terms in logarithms
-# (max 2, subtract 3, exp 3, add 2, log and add 2) and the log-probability: 13 operations.
-@formula("aten::_ctc_loss", "aten::_cudnn_ctc_loss")
-def ctc_loss(op: Op) -> Work:
-    return Work(other="13 * N * T * (2 * S + 1)", where=_ctc(op))
-
-
-# The recursion backwards, then per state its product with the forward one added to its class (7, as logaddexp), and
-# per class the gradient exp(x) - exp(...): 4.
-@formula("aten::_ctc_loss_backward")
-def ctc_loss_backward(op: Op) -> Work:
-    return Work(other="20 * N * T * (2 * S + 1) + 4 * N * T * C", where=_ctc(op))
-
-
 def _ctc(op: Op) -> dict[str, int]:
     steps, batch, classes = op.tensor("log_probs").shape
     targets, lengths = op.tensor("targets"), op.ints("target_lengths")
     # Targets in one row after another are told apart by their lengths; where those are a tensor, take them as equal.
     length = targets.shape[1] if len(targets.shape) == 2 else max(lengths, default=targets.numel // max(batch, 1))
     return {"N": batch, "T": steps, "S": length, "C": classes}
+
+
+formula("aten::_ctc_loss", "aten::_cudnn_ctc_loss")(
+    counted(
+        "13 * N * T * (2 * S + 1)",
+        _ctc,
+        why="log_probs [T, N, C], targets of length S: the recursion over T steps and 2S + 1 states adds three terms "
+        "in logarithms (max 2, subtract 3, exp 3, add 2, log and add 2) and the log-probability: 13 operations.",
+    )
+)
+formula("aten::_ctc_loss_backward")(
+    counted(
+        "20 * N * T * (2 * S + 1) + 4 * N * T * C",
+        _ctc,
+        why="The recursion backwards, then per state its product with the forward one added to its class (7, as "
+        "logaddexp), and per class the gradient exp(x) - exp(...): 4.",
+    )
+)
 
 
 # --- kernel tasks

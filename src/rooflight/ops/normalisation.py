@@ -19,14 +19,14 @@ import math
 
 import msgspec
 
-from rooflight.ledger import Op, Tensor
-from rooflight.ops.kernel_task import Task, precision_of, row_sizes
+from rooflight.ledger import Op
+from rooflight.ops.kernel_task import Task, precision_of, row_sizes, way_of
 from rooflight.ops.reduction_buffers import ReductionKernel, accumulator, reduction_buffers
-from rooflight.ops.registry import Work, aten, formula, task, workspace
+from rooflight.ops.registry import Work, aten, counted, formula, task, workspace
 from rooflight.ops.rounding import ceil_div
 from rooflight.ops.softmax import row_workspace
 from rooflight.ops.tensor_layout import bytes_of_elements, contiguous_copies
-from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases
+from rooflight.ops.workspace_phases import Chip, WorkspacePhases, beside_results
 
 _STATISTICS = 4
 """Operations per element for mean, difference and variance."""
@@ -37,7 +37,8 @@ def _affine(op: Op) -> int:
     return op.has("weight") + op.has("bias")
 
 
-def _channels(x: Tensor) -> dict[str, int]:
+def _channels(op: Op) -> dict[str, int]:
+    x = op.tensor("input")
     return {"n": x.numel, "C": x.shape[1]}
 
 
@@ -52,33 +53,28 @@ def _training(op: Op) -> Work:
     return Work(
         other=f"{_STATISTICS + 1 + _affine(op)} * n + {9 if running else 2} * C",
         writes="y + r" if silent else None,
-        where={**_channels(op.tensor("input")), **({"y": written, "r": moved} if silent else {})},
+        where={**_channels(op), **({"y": written, "r": moved} if silent else {})},
         note="training: statistics of the batch" + (", y and r: bytes of outputs, running statistics" * silent),
     )
 
 
 # The statistics are there: d, d * rstd, weight and bias, and rstd from the variance.
 def _evaluation(op: Op) -> Work:
-    where = _channels(op.tensor("input"))
-    return Work(other=f"{2 + _affine(op)} * n + 2 * C", where=where, note="evaluation: running statistics")
+    note = "evaluation: running statistics"
+    return Work(other=f"{2 + _affine(op)} * n + 2 * C", where=_channels(op), note=note)
 
 
 _SILENT = ("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm")
 
 
-@formula(*_SILENT, "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit_functional")
+@formula(
+    *_SILENT,
+    *aten("_native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training"),
+    *aten("_batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update"),
+)
 def batch_norm(op: Op) -> Work:
-    return _training(op) if op.args.get("training") else _evaluation(op)
-
-
-@formula("aten::_batch_norm_with_update", "aten::_batch_norm_with_update_functional")
-def batch_norm_with_update(op: Op) -> Work:
-    return _training(op)
-
-
-@formula("aten::_batch_norm_no_update", "aten::_native_batch_norm_legit_no_training")
-def batch_norm_no_update(op: Op) -> Work:
-    return _evaluation(op)
+    trains = op.args.get("training", "_with_update" in op.packet)
+    return _training(op) if trains else _evaluation(op)
 
 
 # Training. xhat = (x - mean) * rstd: 2n. dbias = sum(dy): n - C. dweight = sum(dy * xhat): 2n - C.
@@ -90,7 +86,7 @@ def batch_norm_no_update(op: Op) -> Work:
 # rstd comes from the variance: 2C.
 @formula(*aten("native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward batch_norm_backward"))
 def batch_norm_backward(op: Op) -> Work:
-    where = _channels(op.tensor("input"))
+    where = _channels(op)
     training = {"aten::native_batch_norm_backward": "train", "aten::batch_norm_backward": "update"}.get(op.packet)
     dx, dweight, dbias = _mask(op, 3)
     if training is None or op.args.get(training):
@@ -105,15 +101,18 @@ def _mask(op: Op, size: int) -> list[bool]:
     return [bool(item) for item in mask] if isinstance(mask, list) else [True] * size
 
 
-# Synchronised batch norm does it in parts: statistics, their combination across ranks, then the elements.
-@formula("aten::batch_norm_stats")
-def batch_norm_stats(op: Op) -> Work:
-    return Work(other=f"{_STATISTICS} * n + 2 * C", where=_channels(op.tensor("input")))
+formula("aten::batch_norm_stats")(
+    counted(
+        f"{_STATISTICS} * n + 2 * C",
+        _channels,
+        why="Synchronised batch norm does it in parts: statistics, their combination across ranks, then the elements.",
+    )
+)
 
 
 @formula("aten::batch_norm_elemt")
 def batch_norm_elemt(op: Op) -> Work:
-    return Work(other=f"{2 + _affine(op)} * n", where=_channels(op.tensor("input")))
+    return Work(other=f"{2 + _affine(op)} * n", where=_channels(op))
 
 
 # W ranks' means and deviations [W, C] merged pairwise: the variance from rstd 3, the two deltas and their weights 7,
@@ -125,16 +124,12 @@ def batch_norm_gather_stats(op: Op) -> Work:
     return Work(other="10 * W * C + 7 * C", reads="2 * W * C * e + 2 * C * e", where=where)
 
 
-# sum(dy): n - C. sum(dy * (x - mean)): 3n - C. dweight takes rstd: C.
-@formula("aten::batch_norm_backward_reduce")
-def batch_norm_backward_reduce(op: Op) -> Work:
-    return Work(other="4 * n - C", where=_channels(op.tensor("input")))
-
-
-# (dy - a - (x - mean) * b) * c with a, b, c per channel.
-@formula("aten::batch_norm_backward_elemt")
-def batch_norm_backward_elemt(op: Op) -> Work:
-    return Work(other="5 * n + 5 * C", where=_channels(op.tensor("input")))
+formula("aten::batch_norm_backward_reduce")(
+    counted("4 * n - C", _channels, why="sum(dy): n - C. sum(dy * (x - mean)): 3n - C. dweight takes rstd: C.")
+)
+formula("aten::batch_norm_backward_elemt")(
+    counted("5 * n + 5 * C", _channels, why="(dy - a - (x - mean) * b) * c with a, b, c per channel.")
+)
 
 
 @formula("aten::native_layer_norm")
@@ -206,50 +201,33 @@ def weight_norm_backward(op: Op) -> Work:
 # --- kernel tasks
 
 
-@task("aten::native_layer_norm", "aten::_fused_rms_norm", "aten::rms_norm")
+@task(*aten("native_layer_norm _fused_rms_norm rms_norm native_layer_norm_backward _fused_rms_norm_backward"))
 def layer_norm_tasks(op: Op) -> list[Task]:
-    return [_layer_norm_task(op, "forward")]
-
-
-@task("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward")
-def layer_norm_backward_tasks(op: Op) -> list[Task]:
-    return [_layer_norm_task(op, "backward")]
-
-
-def _layer_norm_task(op: Op, way: str) -> Task:
     x = op.tensor("input")
     sizes = row_sizes(x, op.ints("normalized_shape", [x.shape[-1]]))
-    return Task(f"layer-norm-{way}", precision_of(x.dtype), sizes)
+    return [Task(f"layer-norm-{way_of(op)}", precision_of(x.dtype), sizes)]
 
 
 @task("aten::native_group_norm", "aten::native_group_norm_backward")
 def group_norm_tasks(op: Op) -> list[Task]:
-    way = "backward" if op.packet.endswith("backward") else "forward"
     x = op.tensor("input")
     rows = max(1, x.shape[0] * op.ints("group", [1])[0])
-    return [Task(f"group-norm-{way}", precision_of(x.dtype), (rows, max(1, x.numel // rows)))]
+    return [Task(f"group-norm-{way_of(op)}", precision_of(x.dtype), (rows, max(1, x.numel // rows)))]
 
 
 @task(
     *aten("cudnn_batch_norm native_batch_norm miopen_batch_norm _native_batch_norm_legit"),
     *aten("_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update"),
+    *aten("cudnn_batch_norm_backward native_batch_norm_backward batch_norm_backward miopen_batch_norm_backward"),
 )
 def batch_norm_tasks(op: Op) -> list[Task]:
     trains = op.args.get("training", "no_" not in op.packet)
-    return [_batch_norm_task(op, "train" if trains else "eval")]
-
-
-@task(*aten("cudnn_batch_norm_backward native_batch_norm_backward batch_norm_backward miopen_batch_norm_backward"))
-def batch_norm_backward_tasks(op: Op) -> list[Task]:
-    return [_batch_norm_task(op, "backward")]
-
-
-def _batch_norm_task(op: Op, way: str) -> Task:
+    way = "backward" if "backward" in op.packet else "train" if trains else "eval"
     x = op.tensor("input")
     n, c = x.shape[0], x.shape[1] if len(x.shape) > 1 else 1
     kind = "cudnn" if "cudnn" in op.packet else "native"
     pixels = max(1, x.numel // max(1, n * c))
-    return Task(f"batch-norm-{kind}-{way}", precision_of(x.dtype), (n, c, pixels, int(x.channels_last)))
+    return [Task(f"batch-norm-{kind}-{way}", precision_of(x.dtype), (n, c, pixels, int(x.channels_last)))]
 
 
 # --- workspaces
@@ -268,16 +246,15 @@ def layer_norm_backward_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     rows = op.tensor("input").numel // max(width, 1)
     wanted = sum(map(bool, op.ints("output_mask", (1, 1, 1))[1:]))
     copied = contiguous_copies(op.tensor("grad_out"), op.tensor("input"))
-    results = len(op.outputs)
     weight = op.tensor("weight") if op.has("weight") else None
     if weight is None or not wanted or rows <= _MANY_ROWS or width // 32 >= chip.sms // 2:
-        return (WorkspacePhase(results, copied),) if copied else ()
+        return beside_results(op, *copied)
     parts = min(ceil_div(rows, _ROWS_A_BLOCK), _MOST_BLOCKS // ceil_div(width, 32))
     partial = msgspec.structs.replace(weight, shape=(parts, width), strides=None, offset=0)
     staged = reduction_buffers(partial, [0], ReductionKernel(accumulator(weight.dtype)), chip, weight.dtype)
     held = wanted * (bytes_of_elements(partial),)
     # The sum is a new tensor that takes the place of the one made before.
-    return (WorkspacePhase(results, (*copied, *held, width * weight.itemsize, *staged)),)
+    return beside_results(op, *copied, *held, width * weight.itemsize, *staged)
 
 
 @workspace("aten::native_group_norm")
@@ -285,7 +262,7 @@ def group_norm_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     """One factor and one offset for every channel of every sample, in fp32."""
     if not (op.has("weight") or op.has("bias")) or op.ints("HxW") == [1]:
         return ()
-    return (WorkspacePhase(len(op.outputs), 2 * (_channel_sums(op) * 4,)),)
+    return beside_results(op, *2 * (_channel_sums(op) * 4,))
 
 
 @workspace("aten::native_group_norm_backward")
@@ -298,7 +275,7 @@ def group_norm_backward_workspace(op: Op, chip: Chip) -> WorkspacePhases:
         temporaries += [groups, groups]
         if op.has("weight") and op.ints("HxW") != [1]:
             temporaries.append(channels)
-    return (WorkspacePhase(len(op.outputs), tuple(temporaries)),)
+    return beside_results(op, *temporaries)
 
 
 def _channel_sums(op: Op) -> int:

@@ -9,15 +9,14 @@ from __future__ import annotations
 from math import prod
 
 from rooflight.ledger import Op, Tensor
-from rooflight.ops.kernel_task import Task, precision_of, reduce_task
+from rooflight.ops.kernel_task import Task, precision_of, reduce_task, way_of
 from rooflight.ops.registry import Work, aten, formula, task
 
 _AXES = {1: ("W",), 2: ("H", "W"), 3: ("D", "H", "W")}
-_RANK = {"1d": 1, "2d": 2, "3d": 3}
 
 
 def _rank(op: Op) -> int:
-    return next(rank for text, rank in _RANK.items() if text in op.packet)
+    return next(rank for rank in _AXES if f"{rank}d" in op.packet)
 
 
 def _elements(y: Tensor, rank: int) -> tuple[str, dict[str, int]]:
@@ -132,17 +131,9 @@ def max_unpool(op: Op) -> Work:
 # --- kernel tasks
 
 
-@task("aten::max_pool2d_with_indices", "aten::avg_pool2d")
+@task(*aten("max_pool2d_with_indices avg_pool2d max_pool2d_with_indices_backward avg_pool2d_backward"))
 def pool_tasks(op: Op) -> list[Task]:
-    return [_pool_task(op, op.outputs[0], "forward")]
-
-
-@task("aten::max_pool2d_with_indices_backward", "aten::avg_pool2d_backward")
-def pool_backward_tasks(op: Op) -> list[Task]:
-    return [_pool_task(op, op.tensor("grad_output"), "backward")]
-
-
-def _pool_task(op: Op, out: Tensor, way: str) -> Task:
+    out = op.outputs[0] if way_of(op) == "forward" else op.tensor("grad_output")
     x = op.tensor("self")
     kernel = max(op.ints("kernel_size", [2]))
     stride = max(op.ints("stride", [kernel]) or [kernel])
@@ -150,7 +141,7 @@ def _pool_task(op: Op, out: Tensor, way: str) -> Task:
     pixels = max(1, out.shape[-1] * out.shape[-2])
     kind = "max" if "max" in op.packet else "avg"
     numbers = (prod(outer), h, w, kernel, stride, pixels, int(x.channels_last))
-    return Task(f"{kind}-pool-{way}", precision_of(x.dtype), numbers)
+    return [Task(f"{kind}-pool-{way_of(op)}", precision_of(x.dtype), numbers)]
 
 
 @task("aten::_adaptive_avg_pool2d", "aten::adaptive_max_pool2d")

@@ -16,7 +16,7 @@ from rooflight.ledger import Op, Tensor
 from rooflight.ops.registry import Work, aten, formula, never_timed, result_bytes, workspace
 from rooflight.ops.rounding import round_up
 from rooflight.ops.tensor_layout import bytes_of_elements
-from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases
+from rooflight.ops.workspace_phases import Chip, WorkspacePhases, beside_results
 
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 _POINTWISE = {0: 1 + 1, 1: 1 + 1, 2: 3 * 4 + 2 + 3 + 1 + 4, 3: 2 * 4 + 1 + 3 + 1 + 1 + 3}
@@ -189,22 +189,15 @@ def _turned(op: Op) -> tuple[int, ...]:
 
 @workspace("aten::_cudnn_rnn")
 def cudnn_rnn_workspace(op: Op, chip: Chip) -> WorkspacePhases:
-    return (WorkspacePhase(len(op.outputs), (*_turned(op), _workspace(op))),)
+    return beside_results(op, *_turned(op), _workspace(op))
 
 
 @workspace("aten::_cudnn_rnn_backward")
 def cudnn_rnn_backward_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     """First the gradients of data and hidden state, then those of the weights; zeros stand in for missing gradients."""
-    states: list[Tensor] = [op.tensor("hx")]
-    if op.has("cx"):
-        states.append(op.tensor("cx"))
-    zeros = [
-        bytes_of_elements(state)
-        for state, name in zip(states, ("grad_hy", "grad_cy"), strict=False)
-        if not op.has(name)
-    ]
-    held = (*zeros, _workspace(op))
-    return (WorkspacePhase(len(op.outputs), held),)
+    states = zip((op.tensor("hx"), *op.tensors("cx")), ("grad_hy", "grad_cy"), strict=False)
+    zeros = [bytes_of_elements(state) for state, gradient in states if not op.has(gradient)]
+    return beside_results(op, *zeros, _workspace(op))
 
 
 @result_bytes("aten::_cudnn_rnn")

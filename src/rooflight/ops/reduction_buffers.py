@@ -110,11 +110,11 @@ def _is_outer(first: ReductionLoop, second: ReductionLoop) -> bool | None:
     """Must `first` stand outside of `second`? None: neither way."""
     if first.reduced != second.reduced:
         return second.reduced
-    for one, two in ((first.written, second.written), (first.read, second.read)):
-        if one == 0 or two == 0:
+    for step, other in ((first.written, second.written), (first.read, second.read)):
+        if step == 0 or other == 0:
             continue
-        if one != two:
-            return one > two
+        if step != other:
+            return step > other
         if first.size > second.size:
             return True
     return None

@@ -8,10 +8,10 @@ from rooflight.ledger import Op, Tensor
 from rooflight.ops.kernel_task import Task, reduce_task
 from rooflight.ops.pointwise import elementwise_tasks
 from rooflight.ops.reduction_buffers import LOW_PRECISIONS, ReductionKernel, accumulator, reduction_buffers
-from rooflight.ops.registry import Work, aten, formula, task, workspace
+from rooflight.ops.registry import Work, aten, counted, formula, task, workspace
 from rooflight.ops.rounding import ceil_div
 from rooflight.ops.tensor_layout import bytes_of_elements, dense_strides, memory_order
-from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases
+from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases, beside_results
 
 
 def _sizes(op: Op) -> dict[str, int]:
@@ -27,38 +27,20 @@ def combine(op: Op) -> Work:
     return Work(other="n - m" if where["n"] > where["m"] else 0, where=where)
 
 
-@formula("aten::aminmax")
-def aminmax(op: Op) -> Work:
-    return Work(other="2 * (n - m)", where=_sizes(op))
-
-
-# n - m additions and m divisions.
-@formula("aten::mean")
-def mean(op: Op) -> Work:
-    return Work(other="n", where=_sizes(op), note="(n - m) additions, m divisions")
-
-
-# Is it NaN (or not zero), then the sum.
-@formula("aten::nansum", "aten::count_nonzero")
-def conditional_sum(op: Op) -> Work:
-    return Work(other="2 * n - m", where=_sizes(op))
-
-
-# The mean: n. The difference: n. Its square: n. Their sum divided: n.
-@formula("aten::var", "aten::var_mean")
-def variance(op: Op) -> Work:
-    return Work(other="4 * n", where=_sizes(op))
-
-
-@formula("aten::std", "aten::std_mean")
-def deviation(op: Op) -> Work:
-    return Work(other="4 * n + m", where=_sizes(op))
-
-
-# The maximum: n - m. Subtract and exp: 2n. Their sum: n - m. log and add: 2m.
-@formula("aten::logsumexp")
-def logsumexp(op: Op) -> Work:
-    return Work(other="4 * n", where=_sizes(op))
+formula("aten::aminmax")(counted("2 * (n - m)", _sizes))
+formula("aten::mean")(
+    counted("n", _sizes, why="n - m additions and m divisions.", note="(n - m) additions, m divisions")
+)
+formula("aten::nansum", "aten::count_nonzero")(
+    counted("2 * n - m", _sizes, why="Is it NaN (or not zero), then the sum.")
+)
+formula("aten::var", "aten::var_mean")(
+    counted("4 * n", _sizes, why="The mean: n. The difference: n. Its square: n. Their sum divided: n.")
+)
+formula("aten::std", "aten::std_mean")(counted("4 * n + m", _sizes))
+formula("aten::logsumexp")(
+    counted("4 * n", _sizes, why="The maximum: n - m. Subtract and exp: 2n. Their sum: n - m. log and add: 2m.")
+)
 
 
 def norm_operations(order: object) -> str:
@@ -93,22 +75,22 @@ def dist(op: Op) -> Work:
     return Work(other=f"n + {norm_operations(op.args.get('p'))}", where={"n": n, "m": 1})
 
 
+def _list_sizes(op: Op) -> dict[str, int]:
+    tensors = op.tensors("self")
+    return {"n": sum(tensor.numel for tensor in tensors), "m": len(tensors)}
+
+
 @formula("aten::_foreach_norm")
 def foreach_norm(op: Op) -> Work:
-    n = sum(tensor.numel for tensor in op.tensors("self"))
-    return Work(other=norm_operations(op.args.get("ord")), where={"n": n, "m": len(op.tensors("self"))})
+    return Work(other=norm_operations(op.args.get("ord")), where=_list_sizes(op))
 
 
 @formula("aten::_foreach_powsum")
 def foreach_powsum(op: Op) -> Work:
-    n = sum(tensor.numel for tensor in op.tensors("self"))
-    return Work(other=_powsum_operations(op.args.get("ord")), where={"n": n, "m": len(op.tensors("self"))})
+    return Work(other=_powsum_operations(op.args.get("ord")), where=_list_sizes(op))
 
 
-@formula("aten::_foreach_max")
-def foreach_max(op: Op) -> Work:
-    n = sum(tensor.numel for tensor in op.tensors("self"))
-    return Work(other="n - m", where={"n": n, "m": len(op.tensors("self"))})
+formula("aten::_foreach_max")(counted("n - m", _list_sizes))
 
 
 def _scan(op: Op) -> dict[str, int]:
@@ -117,16 +99,10 @@ def _scan(op: Op) -> dict[str, int]:
     return {"n": x.numel, "R": x.numel // max(length, 1)}
 
 
-# The first of every one of R rows is copied, each further one takes one operation.
-@formula("aten::cumsum", "aten::cumsum_", "aten::cumprod", "aten::cumprod_", "aten::cummax", "aten::cummin")
-def scan(op: Op) -> Work:
-    return Work(other="n - R", where=_scan(op))
-
-
-# A scan with logaddexp, which is 7 operations.
-@formula("aten::logcumsumexp")
-def logcumsumexp(op: Op) -> Work:
-    return Work(other="7 * (n - R)", where=_scan(op))
+formula("aten::cumsum", "aten::cumsum_", "aten::cumprod", "aten::cumprod_", "aten::cummax", "aten::cummin")(
+    counted("n - R", _scan, why="The first of every one of R rows is copied, each further one takes one operation.")
+)
+formula("aten::logcumsumexp")(counted("7 * (n - R)", _scan, why="A scan with logaddexp, which is 7 operations."))
 
 
 # Sums along the diagonal of the smaller side, and reads no more.
@@ -177,7 +153,7 @@ def _reduced(
 ) -> WorkspacePhases:
     tensor = tensor or op.tensor("self")
     temporaries = (*before, *reduction_buffers(tensor, op.ints("dim"), kernel, chip, op.outputs[0].dtype))
-    return (WorkspacePhase(len(op.outputs), temporaries),) if temporaries else ()
+    return beside_results(op, *temporaries)
 
 
 @workspace(*aten("sum mean prod nansum linalg_vector_norm norm"))
@@ -190,31 +166,16 @@ def sum_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     return _reduced(op, chip, ReductionKernel(accumulator(result)), copy, (tensor.numel * copy.itemsize,))
 
 
-@workspace(*aten("amax amin any all"))
-def extreme_workspace(op: Op, chip: Chip) -> WorkspacePhases:
-    return _reduced(op, chip, ReductionKernel(op.tensor("self").itemsize))
-
-
-@workspace("aten::max", "aten::min")
-def extreme_with_index_workspace(op: Op, chip: Chip) -> WorkspacePhases:
-    if op.has("other"):  # of two tensors: no reduction
+@workspace(*aten("amax amin any all max min argmax argmin aminmax var var_mean std std_mean"))
+def partial_workspace(op: Op, chip: Chip) -> WorkspacePhases:
+    if op.has("other"):  # max and min of two tensors: no reduction
         return ()
-    return _reduced(op, chip, ReductionKernel(_INDEXED if op.has("dim") else op.tensor("self").itemsize))
-
-
-@workspace("aten::argmax", "aten::argmin")
-def index_of_extreme_workspace(op: Op, chip: Chip) -> WorkspacePhases:
-    return _reduced(op, chip, ReductionKernel(_INDEXED))
-
-
-@workspace("aten::aminmax")
-def aminmax_workspace(op: Op, chip: Chip) -> WorkspacePhases:
-    return _reduced(op, chip, ReductionKernel(2 * op.tensor("self").itemsize))
-
-
-@workspace(*aten("var var_mean std std_mean"))
-def variance_workspace(op: Op, chip: Chip) -> WorkspacePhases:
-    return _reduced(op, chip, ReductionKernel(_WELFORD.get(op.tensor("self").dtype, 16), vector=2))
+    tensor, name = op.tensor("self"), op.packet.removeprefix("aten::")
+    if name.startswith(("var", "std")):
+        return _reduced(op, chip, ReductionKernel(_WELFORD.get(tensor.dtype, 16), vector=2))
+    indexed = name.startswith("arg") or (name in ("max", "min") and op.has("dim"))
+    parts = 2 if name == "aminmax" else 1
+    return _reduced(op, chip, ReductionKernel(_INDEXED if indexed else parts * tensor.itemsize))
 
 
 @workspace("aten::count_nonzero")
@@ -239,9 +200,7 @@ def logsumexp_workspace(op: Op, chip: Chip) -> WorkspacePhases:
 def scan_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     """Elements of another dtype than the result are copied first; a scan's own few kilobytes are left out."""
     tensor, result = op.tensor("self"), op.outputs[0]
-    if tensor.dtype == result.dtype:
-        return ()
-    return (WorkspacePhase(1, (tensor.numel * result.itemsize,)),)
+    return () if tensor.dtype == result.dtype else beside_results(op, tensor.numel * result.itemsize)
 
 
 @workspace("aten::_foreach_norm")
@@ -250,4 +209,4 @@ def foreach_norm_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     tensors = op.tensors("self")
     chunks = max((ceil_div(tensor.numel, 65536) for tensor in tensors), default=0)
     wide = max((tensor.itemsize for tensor in tensors), default=4)
-    return (WorkspacePhase(len(op.outputs), (chunks * len(tensors) * max(wide, 4),)),)
+    return beside_results(op, chunks * len(tensors) * max(wide, 4))

@@ -68,7 +68,7 @@ class OpRegistry(Generic[Function]):
         self._kind = kind
         self._functions: dict[str, Function] = {}
 
-    def register(self, names: Iterable[str]) -> Callable[[Function], Function]:
+    def register(self, *names: str) -> Callable[[Function], Function]:
         def add(function: Function) -> Function:
             for name in names:
                 if "::" not in name:
@@ -112,7 +112,7 @@ NEVER_TIMED: set[str] = set()
 
 def formula(*names: str) -> Callable[[Formula], Formula]:
     """Register a formula for `namespace::op`, all overloads, or `namespace::op.overload` alone."""
-    return FORMULAS.register(names)
+    return FORMULAS.register(*names)
 
 
 def task(*names: str) -> Callable[[TaskList], TaskList]:
@@ -121,22 +121,26 @@ def task(*names: str) -> Callable[[TaskList], TaskList]:
     An op without any is taken for one that reads its inputs and writes its outputs once, or, where its formula counts
     matrix work, for one product of as many FLOPs.
     """
-    return TASKS.register(names)
+    return TASKS.register(*names)
 
 
-def workspace(*names: str) -> Callable[[Workspace], Workspace]:
-    """Register what an op borrows of the device's memory inside itself."""
-    return WORKSPACES.register(names)
+workspace = WORKSPACES.register
+"""What an op borrows of the device's memory inside itself."""
+result_bytes = RESULT_BYTES.register
+"""The real bytes of results, by position, where the ledger cannot know them."""
+products = PRODUCTS.register
+"""The matrix products of an op."""
 
 
-def result_bytes(*names: str) -> Callable[[ResultBytes], ResultBytes]:
-    """Register the real bytes of results, by position, where the ledger cannot know them."""
-    return RESULT_BYTES.register(names)
+def counted(other: str, sizes: Callable[[Op], Mapping[str, int]], *, why: str = "", note: str = "") -> Formula:
+    """A formula that is one expression; `why` is its derivation, as the comment above is of one that is a function. It
+    is of the family that `sizes` is of."""
 
+    def work(op: Op) -> Work:
+        return Work(other=other, where=sizes(op), note=note)
 
-def products(*names: str) -> Callable[[Products], Products]:
-    """Register the matrix products of an op."""
-    return PRODUCTS.register(names)
+    work.__doc__, work.__module__ = why, sizes.__module__
+    return work
 
 
 def never_timed(*names: str) -> None:

@@ -3,79 +3,60 @@
 from __future__ import annotations
 
 from rooflight.ledger import Op, Tensor
-from rooflight.ops.kernel_task import Task, precision_of
+from rooflight.ops.kernel_task import Task, broadcast_task, precision_of, way_of
 from rooflight.ops.reduction_buffers import ReductionKernel, reduction_buffers
-from rooflight.ops.registry import Work, formula, task, workspace
+from rooflight.ops.registry import aten, counted, formula, task, workspace
 from rooflight.ops.tensor_layout import bytes_of_elements, contiguous_copies
-from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases
+from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases, beside_results
 
 
-def _rows(op: Op, x: Tensor) -> dict[str, int]:
-    dim = op.ints("dim", [-1])[0]
-    length = x.shape[dim] if x.shape else 1
+def _rows(op: Op) -> dict[str, int]:
+    x = op.tensor("output" if op.has("output") else "self")
+    length = x.shape[op.ints("dim", [-1])[0]] if x.shape else 1
     return {"n": x.numel, "R": x.numel // max(length, 1)}
 
 
-# The maximum n - R, subtract n, exp n, sum n - R, divide n. A mask only chooses elements.
-@formula("aten::_softmax", "aten::softmax", "aten::_masked_softmax")
-def softmax(op: Op) -> Work:
-    return Work(other="5 * n - 2 * R", where=_rows(op, op.tensor("self")))
-
-
-# Also asks whether a whole row is -inf: n comparisons, n - R conjunctions.
-@formula("aten::_safe_softmax")
-def safe_softmax(op: Op) -> Work:
-    return Work(other="7 * n - 3 * R", where=_rows(op, op.tensor("self")))
-
-
-# The maximum n - R, subtract n, exp n, sum n - R, log R, subtract n.
-@formula("aten::_log_softmax", "aten::log_softmax")
-def log_softmax(op: Op) -> Work:
-    return Work(other="5 * n - R", where=_rows(op, op.tensor("self")))
-
-
-# dx = y * (dy - sum(dy * y)): multiply n, sum n - R, subtract n, multiply n.
-@formula("aten::_softmax_backward_data", "aten::_masked_softmax_backward")
-def softmax_backward(op: Op) -> Work:
-    return Work(other="4 * n - R", where=_rows(op, op.tensor("output")))
-
-
-# dx = dy - exp(y) * sum(dy): sum n - R, exp n, multiply n, subtract n.
-@formula("aten::_log_softmax_backward_data")
-def log_softmax_backward(op: Op) -> Work:
-    return Work(other="4 * n - R", where=_rows(op, op.tensor("output")))
+formula("aten::_softmax", "aten::softmax", "aten::_masked_softmax")(
+    counted(
+        "5 * n - 2 * R",
+        _rows,
+        why="The maximum n - R, subtract n, exp n, sum n - R, divide n. A mask only chooses elements.",
+    )
+)
+formula("aten::_safe_softmax")(
+    counted("7 * n - 3 * R", _rows, why="Also asks whether a whole row is -inf: n comparisons, n - R conjunctions.")
+)
+formula("aten::_log_softmax", "aten::log_softmax")(
+    counted("5 * n - R", _rows, why="The maximum n - R, subtract n, exp n, sum n - R, log R, subtract n.")
+)
+formula("aten::_softmax_backward_data", "aten::_masked_softmax_backward")(
+    counted("4 * n - R", _rows, why="dx = y * (dy - sum(dy * y)): multiply n, sum n - R, subtract n, multiply n.")
+)
+formula("aten::_log_softmax_backward_data")(
+    counted("4 * n - R", _rows, why="dx = dy - exp(y) * sum(dy): sum n - R, exp n, multiply n, subtract n.")
+)
 
 
 # --- kernel tasks
 
 
-def _task(op: Op, x: Tensor, way: str) -> Task:
-    axis = op.ints("dim", [-1])[0]
-    columns = x.shape[axis] if x.shape else 1
-    return Task(f"softmax-{way}", precision_of(x.dtype), (max(1, x.numel // max(1, columns)), max(1, columns)))
-
-
-@task("aten::_softmax", "aten::_log_softmax")
+@task(*aten("_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data"))
 def softmax_tasks(op: Op) -> list[Task]:
-    return [_task(op, op.tensor("self"), "forward")]
+    x = op.tensor("grad_output" if op.has("grad_output") else "self")
+    columns = max(1, x.shape[op.ints("dim", [-1])[0]] if x.shape else 1)
+    return [Task(f"softmax-{way_of(op)}", precision_of(x.dtype), (max(1, x.numel // columns), columns))]
 
 
 @task("aten::_safe_softmax")
 def safe_softmax_tasks(op: Op) -> list[Task]:
     """Softmax, and rows that are all masked set to zero: compared, looked through, replaced."""
-    x = op.tensor("self")
-    rows = _task(op, x, "forward")
+    x, (rows,) = op.tensor("self"), softmax_tasks(op)
     return [
         rows,
         Task("cast", "bf16", (max(1, x.numel), x.nbytes, x.numel)),
-        Task("reduce", "bf16", (rows.numbers[0], rows.numbers[1], 1)),
-        Task("broadcast", precision_of(x.dtype), (max(1, x.numel), x.nbytes, x.nbytes)),
+        Task("reduce", "bf16", (*rows.numbers, 1)),
+        broadcast_task(x),
     ]
-
-
-@task("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
-def softmax_backward_tasks(op: Op) -> list[Task]:
-    return [_task(op, op.tensor("grad_output"), "backward")]
 
 
 # --- workspaces
@@ -84,8 +65,7 @@ def softmax_backward_tasks(op: Op) -> list[Task]:
 @workspace("aten::_softmax", "aten::_log_softmax")
 def row_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     """The kernels want rows one after the other."""
-    copied = contiguous_copies(op.tensor("input" if op.has("input") else "self"))
-    return (WorkspacePhase(len(op.outputs), copied),) if copied else ()
+    return beside_results(op, *contiguous_copies(op.tensor("input" if op.has("input") else "self")))
 
 
 @workspace("aten::_softmax_backward_data")

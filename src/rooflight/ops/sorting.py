@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from rooflight.ledger import Op
 from rooflight.ops.radix_sort import INDEX_BYTES, radix_sort_bytes, segmented_radix_sort_bytes
-from rooflight.ops.registry import Work, aten, formula, never_timed, workspace
+from rooflight.ops.registry import Work, aten, counted, formula, never_timed, workspace
 from rooflight.ops.rounding import ceil_div
-from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases
+from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases, beside_results
 
 
 def _sorted(n: int, length: int) -> Work:
@@ -21,9 +21,9 @@ def _sorted(n: int, length: int) -> Work:
 @formula("aten::sort", "aten::topk", "aten::kthvalue", "aten::mode", "aten::median", "aten::nanmedian", "aten::msort")
 def sort(op: Op) -> Work:
     x = op.tensor("self")
-    whole = op.name in ("aten::median", "aten::nanmedian")
+    over_all = op.name in ("aten::median", "aten::nanmedian")
     default = 0 if op.packet == "aten::msort" else -1
-    length = x.numel if whole else x.shape[op.ints("dim", [default])[0]] if x.shape else 1
+    length = x.numel if over_all else x.shape[op.ints("dim", [default])[0]] if x.shape else 1
     return _sorted(x.numel, length)
 
 
@@ -49,10 +49,9 @@ def unique_consecutive(op: Op) -> Work:
     return Work(other="n - 1" if n > 0 else 0, where={"n": n})
 
 
-# One addition per element, of 1 or of its weight.
-@formula("aten::bincount")
-def bincount(op: Op) -> Work:
-    return Work(other="n", where={"n": op.tensor("self").numel})
+formula("aten::bincount")(
+    counted("n", lambda op: {"n": op.tensor("self").numel}, why="One addition per element, of 1 or of its weight.")
+)
 
 
 # Which bin: (x - min) * bins / (max - min) is 3 operations; then 1 is added. Without bounds they are looked for.
@@ -62,15 +61,9 @@ def histc(op: Op) -> Work:
     return Work(other="4 * n" if bounds else "4 * n + 2 * (n - 1)", where={"n": op.tensor("self").numel})
 
 
-@formula("aten::searchsorted")
-def searchsorted(op: Op) -> Work:
-    length = op.tensor("sorted_sequence").shape[-1]
-    return Work(other="n * ceil(log2(L + 1))", where={"n": op.outputs[0].numel, "L": length})
-
-
-@formula("aten::bucketize")
-def bucketize(op: Op) -> Work:
-    length = op.tensor("boundaries").numel
+@formula("aten::searchsorted", "aten::bucketize")
+def search(op: Op) -> Work:
+    length = op.tensor("boundaries").numel if op.has("boundaries") else op.tensor("sorted_sequence").shape[-1]
     return Work(other="n * ceil(log2(L + 1))", where={"n": op.outputs[0].numel, "L": length})
 
 
@@ -97,7 +90,7 @@ _FEW_ROWS = 128
 
 @workspace("aten::sort", "aten::argsort", "aten::msort")
 def sort_workspace(op: Op, chip: Chip) -> WorkspacePhases:
-    return (WorkspacePhase(len(op.outputs), _sort_bytes(op.tensor("self").itemsize, *_rows(op))),)
+    return beside_results(op, *_sort_bytes(op.tensor("self").itemsize, *_rows(op)))
 
 
 def _rows(op: Op) -> tuple[int, int]:

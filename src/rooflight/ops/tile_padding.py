@@ -143,8 +143,8 @@ def _in_parts(depth: int, parts: int, step: int, *, loads: int = 1) -> int:
     if parts == 1:
         return round_up(depth, step)
     part = round_up(-(-depth // parts), loads)
-    whole, left = divmod(depth, part)
-    return min(whole, parts) * round_up(part, step) + (round_up(left, step) if whole < parts else 0)
+    full, left = divmod(depth, part)
+    return min(full, parts) * round_up(part, step) + (round_up(left, step) if full < parts else 0)
 
 
 def _strided(kernel: KernelRole, grid: tuple[int, int, int] | None, product: MatrixProduct) -> ExecutedTiles:

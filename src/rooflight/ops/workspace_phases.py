@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflight.ledger import Op
+
 
 @dataclass(frozen=True, slots=True)
 class WorkspacePhase:
@@ -20,6 +22,11 @@ class WorkspacePhase:
 
 WorkspacePhases = tuple[WorkspacePhase, ...]
 """In order; empty: the op makes its results and borrows nothing."""
+
+
+def beside_results(op: Op, *temporaries: int) -> WorkspacePhases:
+    """These, while all results are there; nothing where there are none."""
+    return (WorkspacePhase(len(op.outputs), temporaries),) if temporaries else ()
 
 
 @dataclass(frozen=True, slots=True)

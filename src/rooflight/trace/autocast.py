@@ -227,9 +227,9 @@ class _Autocast(TorchFunctionMode):
         return tensor.to(dtype)
 
     def _widest(self, arguments: Any) -> torch.dtype:
-        found = {self._low}
-        tree_map_only(torch.Tensor, lambda tensor: found.add(tensor.dtype), arguments)
-        return torch.float32 if torch.float32 in found else self._low
+        dtypes = {self._low}
+        tree_map_only(torch.Tensor, lambda tensor: dtypes.add(tensor.dtype), arguments)
+        return torch.float32 if torch.float32 in dtypes else self._low
 
 
 def _is_low(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

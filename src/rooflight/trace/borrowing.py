@@ -113,35 +113,35 @@ class KeptAttributes:
         return self._found[id(value)][1:]
 
     def _keep(self, module: nn.Module) -> None:
-        own = []
+        attributes = []
         for name, value in contents(module.__dict__):
             containers, tensors = self._inside(value)
             if name not in _STATE and tensors:
                 if self._but_tensors:
                     continue
                 self._tensors |= {id(tensor): tensor for tensor in tensors}
-            own.append((name, value))
+            attributes.append((name, value))
             steps = self._state if name in _STATE else self._others
             words = f"{type(module).__name__}.{name}"
             new = [held for held in containers if id(held) not in self._seen]
             self._seen |= set(map(id, new))
             steps += [(words, partial(put_back, held, contents(held))) for held in new]
-        self._kept.append((module, tuple(own)))
+        self._kept.append((module, tuple(attributes)))
 
     def put_back(self) -> None:
         """Parameters and buffers first: what else is lost can be made again."""
-        own = [
+        attributes = [
             (f"the attributes of a {type(module).__name__}", partial(self._put_back, module, kept))
             for module, kept in self._kept
         ]
-        put_back_all([*self._state, *own, *self._others])
+        put_back_all([*self._state, *attributes, *self._others])
 
-    def _put_back(self, module: nn.Module, kept: Contents) -> None:
-        own = dict(kept)
+    def _put_back(self, module: nn.Module, content: Contents) -> None:
+        attributes = dict(content)
         if self._but_tensors:
             now = contents(module.__dict__)
-            own |= {name: value for name, value in now if name not in _STATE and inside(value)[1]}
-        put_back(module.__dict__, tuple(own.items()))
+            attributes |= {name: value for name, value in now if name not in _STATE and inside(value)[1]}
+        put_back(module.__dict__, tuple(attributes.items()))
 
 
 _STATE = ("_parameters", "_buffers")

@@ -37,24 +37,24 @@ def chosen_paths(model: nn.Module, written: Iterable[str]) -> tuple[str, ...]:
     `layer1.0` is a path, `h.*` matches paths of as many parts, `blocks` stands for the repeated blocks.
     """
     modules = _by_path(model)
-    found = {path for one in written for path in _matching(one, modules, model)}
+    chosen = {path for pattern in written for path in _matching(pattern, modules, model)}
     first = {id(module): path for path, module in reversed(modules.items())}  # a shared module has several
-    return _outermost({first[id(modules[path])]: None for path in modules if path in found})
+    return _outermost({first[id(modules[path])]: None for path in modules if path in chosen})
 
 
-def _matching(one: str, modules: dict[str, nn.Module], model: nn.Module) -> list[str]:
-    if one == BLOCKS:
-        found = _blocks(modules)
-        if not found:
+def _matching(pattern: str, modules: dict[str, nn.Module], model: nn.Module) -> list[str]:
+    if pattern == BLOCKS:
+        paths = _blocks(modules)
+        if not paths:
             raise BadInput(f"--checkpoint={BLOCKS}: {_name(model)} has no repeated blocks{_instead(modules)}")
-        return found
-    found = [path for path in modules if path and _fits(path, one)]
-    if not found:
-        raise BadInput(f"--checkpoint={one}: {_name(model)} has no such module{_instead(modules)}")
-    called = [path for path in found if _has_forward(modules[path])]
+        return paths
+    paths = [path for path in modules if path and _fits(path, pattern)]
+    if not paths:
+        raise BadInput(f"--checkpoint={pattern}: {_name(model)} has no such module{_instead(modules)}")
+    called = [path for path in paths if _has_forward(modules[path])]
     if not called:
-        kind = _name(modules[found[0]])
-        raise BadInput(f"--checkpoint={one}: a {kind} is not called itself; its members are {one}.*")
+        kind = _name(modules[paths[0]])
+        raise BadInput(f"--checkpoint={pattern}: a {kind} is not called itself; its members are {pattern}.*")
     return called
 
 
@@ -64,13 +64,13 @@ def _fits(path: str, pattern: str) -> bool:
 
 
 def _blocks(modules: dict[str, nn.Module]) -> list[str]:
-    found = [
+    paths = [
         f"{path}.{name}".lstrip(".")
         for path, module in modules.items()
         if isinstance(module, (nn.ModuleList, nn.Sequential))
         for name in _repeated(module)
     ]
-    return list(_outermost(dict.fromkeys(found)))
+    return list(_outermost(dict.fromkeys(paths)))
 
 
 def _repeated(container: nn.Module) -> list[str]:
@@ -189,10 +189,10 @@ def _is_theirs(value: Any) -> bool:
     return is_cache(value) and type(value).__module__.startswith("transformers.")
 
 
-def _put_back(module: nn.Module, own: Any) -> None:
+def _put_back(module: nn.Module, forward: Any) -> None:
     module.__dict__.pop("forward", None)
-    if own is not _MISSING:
-        module.__dict__["forward"] = own
+    if forward is not _MISSING:
+        module.__dict__["forward"] = forward
 
 
 class _Recomputation(AbstractContextManager[None]):

@@ -64,17 +64,17 @@ def inside(value: Any) -> tuple[list[Any], list[torch.Tensor]]:
     seen: set[int] = set()
     left = [value]
     while left:
-        one = left.pop()
+        item = left.pop()
         # By its type: a mock or a proxy calls itself whatever it stands for.
-        kind = type(one)
+        kind = type(item)
         if issubclass(kind, torch.Tensor):
-            tensors.append(one)
-        elif issubclass(kind, (*_KINDS, tuple)) and id(one) not in seen:
-            seen.add(id(one))
+            tensors.append(item)
+        elif issubclass(kind, (*_KINDS, tuple)) and id(item) not in seen:
+            seen.add(id(item))
             if issubclass(kind, tuple):
-                left.extend(tuple.__iter__(one))
+                left.extend(tuple.__iter__(item))
                 continue
-            containers.append(one)
-            held = contents(one)
-            left.extend([item for _, item in held] if isinstance(one, dict) else held)
+            containers.append(item)
+            held = contents(item)
+            left.extend([member for _, member in held] if isinstance(item, dict) else held)
     return containers, tensors

@@ -69,20 +69,7 @@ def _register(library: torch.library.Library, target: Target, key: str, notes: l
 
         library.impl(name, run if key == "AutogradCPU" else function, key)
 
-    def attention(
-        query: _Tensor,
-        key: _Tensor,
-        value: _Tensor,
-        attn_mask: _Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> _Tensor:
-        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, notes)
-
-    redirect("scaled_dot_product_attention", attention)
+    redirect("scaled_dot_product_attention", lambda *args, **kwargs: _attention(target, notes, *args, **kwargs))
     redirect("linear", _linear)
     if target.kind == "cpu":
         return
@@ -93,16 +80,17 @@ def _register(library: torch.library.Library, target: Target, key: str, notes: l
 
 
 def _attention(
+    target: Target,
+    notes: list[str],
     query: _Tensor,
     key: _Tensor,
     value: _Tensor,
-    mask: _Tensor | None,
-    dropout: float,
-    causal: bool,
-    scale: float | None,
-    gqa: bool,
-    target: Target,
-    notes: list[str],
+    mask: _Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> _Tensor:
     tensors = (query, key, value)
     kernel = "math"
@@ -144,7 +132,7 @@ def _attention(
             notes.append(_PLAIN_ATTENTION)
         with plain_attention():
             result = aten._scaled_dot_product_attention_math(
-                query, key, value, bias, dropout, causal, None, scale=scale, enable_gqa=gqa
+                query, key, value, bias, dropout, causal, None, scale=scale, enable_gqa=enable_gqa
             )[0]
     return result
 
@@ -276,28 +264,19 @@ def _cudnn_rnn(
     return (output, hy, cy) if mode == "lstm" else (output, hy)
 
 
-def _lstm_input(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first):  # type: ignore[no-untyped-def]
-    options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    return _cudnn_rnn("lstm", input, hx, params, options)
+def _recurrent(mode: str) -> dict[str, Any]:
+    """By overload. Options: has biases, layers, dropout, train, bidirectional, and of the first batch first."""
+
+    def states(hx):  # type: ignore[no-untyped-def]
+        return hx if mode == "lstm" else [hx]
+
+    def on_input(data, hx, params, *options):  # type: ignore[no-untyped-def]
+        return _cudnn_rnn(mode, data, states(hx), params, options)
+
+    def on_data(data, batch_sizes, hx, params, *options):  # type: ignore[no-untyped-def]
+        return _cudnn_rnn(mode, data, states(hx), params, (*options, False), batch_sizes.tolist())
+
+    return {f"{mode}.input": on_input, f"{mode}.data": on_data}
 
 
-def _lstm_data(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional):  # type: ignore[no-untyped-def]
-    options = (has_biases, num_layers, dropout, train, bidirectional, False)
-    return _cudnn_rnn("lstm", data, hx, params, options, batch_sizes.tolist())
-
-
-def _simple(mode: str) -> tuple[Any, Any]:
-    def on_input(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first):  # type: ignore[no-untyped-def]
-        options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-        return _cudnn_rnn(mode, input, [hx], params, options)
-
-    def on_data(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional):  # type: ignore[no-untyped-def]
-        options = (has_biases, num_layers, dropout, train, bidirectional, False)
-        return _cudnn_rnn(mode, data, [hx], params, options, batch_sizes.tolist())
-
-    return on_input, on_data
-
-
-_RECURRENT: dict[str, Any] = {"lstm.input": _lstm_input, "lstm.data": _lstm_data}
-for _name in ("gru", "rnn_tanh", "rnn_relu"):
-    _RECURRENT[f"{_name}.input"], _RECURRENT[f"{_name}.data"] = _simple(_name)
+_RECURRENT = {name: function for mode in _MODES for name, function in _recurrent(mode).items()}

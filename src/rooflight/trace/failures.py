@@ -62,10 +62,10 @@ def _explained(error: Exception) -> TraceFailed:
 
 def _where(error: Exception) -> str:
     """The innermost line outside torch and rooflight: the user's own, if there is one."""
-    own = [f for f in traceback.extract_tb(error.__traceback__) if not _foreign(f.filename)]
-    if not own:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _foreign(f.filename)]
+    if not frames:
         return "the model's forward"
-    frame = own[-1]
+    frame = frames[-1]
     return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()})"
 
 

@@ -111,11 +111,11 @@ def _holders(tensor: torch.Tensor) -> tuple[int, int]:
 @functools.cache
 def _nobody_else() -> tuple[int, int]:
     """The references to a tensor that only C++ holds, once; found out by running such a case."""
-    found: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
 
     def handler(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function is _ADD:
-            found.append(_holders(args[0]))
+            counts.append(_holders(args[0]))
         return function(*args, **kwargs)
 
     with torch.inference_mode(False), torch.enable_grad():
@@ -124,4 +124,4 @@ def _nobody_else() -> tuple[int, int]:
         total = used_twice.sin() * used_twice.cos()
         with below_autograd(handler):
             torch.autograd.backward(total, torch.ones(2, device="meta"), inputs=[leaf])
-    return found[0] if found else (0, 0)
+    return counts[0] if counts else (0, 0)

@@ -47,16 +47,16 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 
 def _each_once(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple[Any, Any]) -> tuple[Any, Any]:
     """Every tensor converted; one that is passed twice stays one tensor, and one that wants a gradient still does."""
-    known: dict[int, Any] = {}
+    results: dict[int, Any] = {}
     """By the id of the value, which `arguments` holds."""
 
     def converted(value: Any) -> Any:
-        if id(value) not in known:
+        if id(value) not in results:
             if isinstance(value, PackedSequence):  # sizes and order are looked at on the host
-                known[id(value)] = value._replace(data=converted(value.data))
+                results[id(value)] = value._replace(data=converted(value.data))
             else:
-                known[id(value)] = convert(value).requires_grad_(value.requires_grad)
-        return known[id(value)]
+                results[id(value)] = convert(value).requires_grad_(value.requires_grad)
+        return results[id(value)]
 
     kinds = (torch.Tensor, PackedSequence)
     args, kwargs = tree_map_only(kinds, converted, arguments, is_leaf=lambda value: isinstance(value, PackedSequence))
@@ -70,8 +70,8 @@ def _is_lengths(tensor: torch.Tensor) -> bool:
 def fresh_caches(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
     """The inputs with caches of their own: a KV cache object grows while the step runs."""
     args, kwargs = arguments
-    own = tuple(deepcopy(value) if is_cache(value) else value for value in args)
-    return own, {name: deepcopy(value) if is_cache(value) else value for name, value in kwargs.items()}
+    fresh = tuple(deepcopy(value) if is_cache(value) else value for value in args)
+    return fresh, {name: deepcopy(value) if is_cache(value) else value for name, value in kwargs.items()}
 
 
 def _convert_caches(convert: Callable[[torch.Tensor], torch.Tensor], arguments: tuple[Any, Any]) -> None:
@@ -97,8 +97,8 @@ def tensor_leaves(value: Any) -> list[torch.Tensor]:
     """Tensors anywhere in a value; objects such as caches are opened one level at a time."""
     if isinstance(value, dict):
         value = dict(value)  # outputs of Hugging Face models are dicts that pytree may not know
-    found = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-    if not found and hasattr(value, "layers"):
+    tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    if not tensors and hasattr(value, "layers"):
         for layer in value.layers:
-            found.extend(v for v in vars(layer).values() if isinstance(v, torch.Tensor))
-    return found
+            tensors.extend(v for v in vars(layer).values() if isinstance(v, torch.Tensor))
+    return tensors

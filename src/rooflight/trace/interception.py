@@ -79,12 +79,12 @@ def _subclasses_are_made_unseen() -> Iterator[None]:
     """torch makes a Parameter, or another subclass, of a tensor that Python has never seen: none may be handed over."""
     with ExitStack() as stack:
         for name in ("_make_subclass", "as_subclass"):
-            own = torch.Tensor.__dict__.get(name)  # there only inside another of these: they are its base class's
+            patched = torch.Tensor.__dict__.get(name)  # there only inside another of these: they are its base class's
             setattr(torch.Tensor, name, _unseen(getattr(torch.Tensor, name), is_static=name == "_make_subclass"))
-            if own is None:
+            if patched is None:
                 stack.callback(delattr, torch.Tensor, name)
             else:
-                stack.callback(setattr, torch.Tensor, name, own)
+                stack.callback(setattr, torch.Tensor, name, patched)
         yield
 
 

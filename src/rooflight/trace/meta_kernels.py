@@ -27,20 +27,9 @@ def _convolution(input, weight, *rest):  # type: ignore[no-untyped-def]
     return output.contiguous(memory_format=torch.channels_last) if keeps else output
 
 
-def _convolution_backward(  # type: ignore[no-untyped-def]
-    grad_output,
-    input,
-    weight,
-    bias_sizes,
-    stride,
-    padding,
-    dilation,
-    transposed,
-    output_padding,
-    groups,
-    output_mask,
-):
+def _convolution_backward(grad_output, input, weight, *options):  # type: ignore[no-untyped-def]
     """Gradients in the layout of input and weight."""
+    *_, transposed, _, groups, output_mask = options
     layout = torch.channels_last if channels_last(input) or channels_last(weight) else torch.contiguous_format
     return (
         torch.empty_like(input, memory_format=layout) if output_mask[0] else None,
@@ -57,31 +46,9 @@ def _cudnn_attention(query, key, value, attn_bias, compute_log_sumexp, *rest, **
     return outputs if compute_log_sumexp else (outputs[0], None, *outputs[2:])
 
 
-def _cudnn_rnn_backward(  # type: ignore[no-untyped-def]
-    input,
-    weight,
-    weight_stride0,
-    weight_buf,
-    hx,
-    cx,
-    output,
-    grad_output,
-    grad_hy,
-    grad_cy,
-    mode,
-    hidden_size,
-    proj_size,
-    num_layers,
-    batch_first,
-    dropout,
-    train,
-    bidirectional,
-    batch_sizes,
-    dropout_state,
-    reserve,
-    output_mask,
-):
+def _cudnn_rnn_backward(input, weight, weight_stride0, weight_buf, hx, cx, *rest):  # type: ignore[no-untyped-def]
     """cuDNN makes the gradients of data and hidden state whether anybody asked for them or not."""
+    *_, output_mask = rest
     empty = torch.empty(0, dtype=input.dtype, device=input.device)
     gradients = [torch.empty_like(w) for w in weight] if output_mask[3] else [empty for _ in weight]
     return torch.empty_like(input), torch.empty_like(hx), empty if cx is None else torch.empty_like(cx), gradients

@@ -47,7 +47,7 @@ class TraceOptions:
         """As the step's description says."""
         if on not in get_args(TensorKind):
             raise BadInput(f"--on names the tensors of a trace: {', '.join(get_args(TensorKind))}, not {on!r}")
-        shared = {one.name: getattr(spec, one.name) for one in fields(cls) if one.name in FIELDS}
+        shared = {field.name: getattr(spec, field.name) for field in fields(cls) if field.name in FIELDS}
         return cls(**shared, on=on, target=target, rank=rank, command=command)
 
     @property

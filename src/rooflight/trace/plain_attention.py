@@ -63,5 +63,5 @@ def call_of(node: Any) -> int:
     if node is None or not _calls.nodes:
         return 0
     number = node._sequence_nr()
-    found = (place for place, (first, end) in enumerate(_calls.nodes, start=1) if first <= number < end)
-    return -next(found, 0)
+    places = (place for place, (first, end) in enumerate(_calls.nodes, start=1) if first <= number < end)
+    return -next(places, 0)

@@ -16,7 +16,7 @@ import torch
 from torch._C import _current_autograd_node
 from torch.utils._pytree import tree_map_only
 
-from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tensor
+from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tensor, tensors_in
 from rooflight.models.dtypes import DTYPE_NAMES
 from rooflight.trace.in_place import InPlaceCalls
 from rooflight.trace.interception import Interception, below_autograd
@@ -24,6 +24,7 @@ from rooflight.trace.modules import ModuleTracker
 from rooflight.trace.plain_attention import call_of
 from rooflight.trace.precision import effective_precision
 from rooflight.trace.shape_cache import ShapeCache
+from rooflight.trace.step import StepFollower
 from rooflight.trace.storages import Storages
 
 _RESHAPED = "aten::_reshape_alias"
@@ -60,7 +61,7 @@ class Observer(Protocol):
     def after(self, index: int) -> None: ...
 
 
-class Recorder:
+class Recorder(StepFollower):
     """Records ops while it is entered. `phase` is set by whoever runs the step."""
 
     def __init__(
@@ -140,16 +141,15 @@ class Recorder:
             return func(*args, **kwargs)
 
     def _arguments(self, signature: _OpSignature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Arg]:
-        described: dict[str, Arg] = {}
-        for name, value in zip(signature.arguments, args, strict=False):
-            if value is not None:
-                described[name] = self._argument(value)
-        for name, value in kwargs.items():
-            if value is not None:
-                described[name] = self._argument(value)
-        return described
+        given = (*zip(signature.arguments, args, strict=False), *kwargs.items())
+        return {name: self._argument(value) for name, value in given if value is not None}
 
-    # What the step's runner tells about it (`StepNotes`).
+    def enter(self, path: str) -> None:
+        self._tracker.enter(path)
+
+    def leave(self) -> None:
+        self._tracker.leave()
+
     def forward_done(self, leaves: list[torch.Tensor]) -> None:
         for leaf in leaves:
             self.storages.mark(leaf, "output")
@@ -172,7 +172,7 @@ class Recorder:
         phase = self.phase
         self.storages.saved_by_autograd = phase != "backward" or torch.is_grad_enabled()
         outputs = self._outputs(result)
-        inputs = _tensors(described)
+        inputs = list(tensors_in(described.values()))
         recompute = False
         place = self._tracker.place
         if phase == "backward":
@@ -208,38 +208,19 @@ class Recorder:
         )
 
     def _outputs(self, result: Any) -> tuple[Tensor, ...]:
-        if isinstance(result, torch.Tensor):
-            return (self.storages.describe(result),)
-        if isinstance(result, (list, tuple)):
-            found: list[Tensor] = []
-            for item in result:
-                if isinstance(item, torch.Tensor):
-                    found.append(self.storages.describe(item))
-                elif isinstance(item, (list, tuple)):
-                    found.extend(self.storages.describe(t) for t in item if isinstance(t, torch.Tensor))
-            return tuple(found)
-        return ()
+        items = result if isinstance(result, (list, tuple)) else (result,)
+        opened = (tensor for item in items for tensor in (item if isinstance(item, (list, tuple)) else (item,)))
+        return tuple(self.storages.describe(tensor) for tensor in opened if isinstance(tensor, torch.Tensor))
 
     def _kind(self, signature: _OpSignature, inputs: list[Tensor], outputs: tuple[Tensor, ...]) -> Any:
-        lives = self.storages
         touched = [*inputs, *outputs]
-        if touched and all(lives.is_host(tensor.storage) for tensor in touched):
+        if touched and all(self.storages.is_host(tensor.storage) for tensor in touched):
             return "host"
         if outputs and not signature.mutated:
-            known = {tensor.storage for tensor in inputs}
-            if all(tensor.storage in known for tensor in outputs):
+            storages = {tensor.storage for tensor in inputs}
+            if all(tensor.storage in storages for tensor in outputs):
                 return "view"
         return "compute"
-
-
-def _tensors(described: dict[str, Arg]) -> list[Tensor]:
-    found: list[Tensor] = []
-    for value in described.values():
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, list):
-            found.extend(item for item in value if isinstance(item, Tensor))
-    return found
 
 
 def _scalar(value: Any) -> Scalar:

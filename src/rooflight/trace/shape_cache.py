@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from rooflight.trace.storages import storage_address
+from rooflight.trace.storages import span, storage_address
 
-_Made = tuple[torch.Size, tuple[int, ...], torch.dtype]
+_Form = tuple[torch.Size, tuple[int, ...], torch.dtype]
 _UNKNOWN = object()
 
 
@@ -27,17 +27,17 @@ class ShapeCache:
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             key = (func, _key(args), _key(kwargs.items()) if kwargs else None)
-            known = self._results.get(key, _UNKNOWN)
+            recipe = self._results.get(key, _UNKNOWN)
         except TypeError:  # an argument that cannot be remembered
             return func(*args, **kwargs)
-        if known is None:  # tried before: this result cannot be remembered
+        if recipe is None:  # tried before: this result cannot be remembered
             return func(*args, **kwargs)
-        if known is not _UNKNOWN:
-            return _made_again(known)
+        if recipe is not _UNKNOWN:
+            return _made_again(recipe)
         result = func(*args, **kwargs)
-        recipe = self._results[key] = _recipe(result, args, kwargs)
+        new_recipe = self._results[key] = _recipe(result, args, kwargs)
         # Looking at a storage leaves a reference to it behind; a fresh result has none.
-        return result if recipe is None else _made_again(recipe)
+        return result if new_recipe is None else _made_again(new_recipe)
 
 
 def _key(values: Any) -> tuple[Any, ...]:
@@ -60,15 +60,15 @@ def _recipe(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """How to make the result again, or `None` when it is more than fresh tensors."""
     outputs = result if isinstance(result, tuple) else (result,)
     seen: set[int] = set()
-    recipe: list[_Made | None] = []
+    recipe: list[_Form | None] = []
     for output in outputs:
         if output is None:
             recipe.append(None)
             continue
         if not isinstance(output, torch.Tensor) or not output.is_meta or output.layout is not torch.strided:
             return None
-        storage = output.untyped_storage()
-        if output.storage_offset() or storage._cdata in seen or storage.nbytes() != _needed(output):
+        storage, needed = output.untyped_storage(), span(output) * output.element_size()
+        if output.storage_offset() or storage._cdata in seen or storage.nbytes() != needed:
             return None
         seen.add(storage._cdata)
         recipe.append((output.shape, output.stride(), output.dtype))
@@ -79,16 +79,12 @@ def _recipe(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tuple(recipe) if isinstance(result, tuple) else recipe[0]
 
 
-def _needed(tensor: torch.Tensor) -> int:
-    if not tensor.numel():
-        return 0
-    return (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))) * tensor.element_size()
-
-
 def _made_again(recipe: Any) -> Any:
     if recipe and isinstance(recipe[0], torch.Size):
-        shape, strides, dtype = recipe
-        return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
-    return tuple(
-        None if made is None else torch.empty_strided(made[0], made[1], dtype=made[2], device="meta") for made in recipe
-    )
+        return _empty(recipe)
+    return tuple(None if output is None else _empty(output) for output in recipe)
+
+
+def _empty(form: _Form) -> torch.Tensor:
+    shape, strides, dtype = form
+    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")

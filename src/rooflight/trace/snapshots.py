@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from rooflight.errors import NotPutBack
+from rooflight.trace.storages import span
 
 Restoring = tuple[str, Callable[[], object]]
 """What is put back, in words, and how. It may be done again after it was broken off."""
@@ -70,7 +71,7 @@ def _signals_later() -> Iterator[None]:
             number = getattr(signal, name, None)
             if number is not None and callable(handler := signal.getsignal(number)):
                 handlers[number] = handler
-                signal.signal(number, lambda *told: heard.append(told))
+                signal.signal(number, lambda *signal_: heard.append(signal_))
         yield
     finally:
         for number, handler in handlers.items():
@@ -144,8 +145,7 @@ class _TensorMemory:
         self._is_tracked = is_tracked
         self._version = tensor._version
         self.copy = bytearray()
-        elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        self.nbytes = elements * tensor.element_size()
+        self.nbytes = span(tensor) * tensor.element_size()
         self.place = (tensor.device, tensor.data_ptr(), self.nbytes)
 
     @property
@@ -205,9 +205,9 @@ class KeptRandomness:
 
 def _as_bytes(state: torch.Tensor) -> bytearray:
     """A tensor would count as memory of the step."""
-    kept = bytearray(state.numel())
-    _as_tensor(kept).copy_(state)
-    return kept
+    content = bytearray(state.numel())
+    _as_tensor(content).copy_(state)
+    return content
 
 
 def _as_tensor(state: bytearray) -> torch.Tensor:

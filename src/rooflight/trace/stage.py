@@ -36,9 +36,9 @@ from rooflight.trace.precision import math_modes, tf32_switched
 from rooflight.trace.recorder import Observer, Recorder
 from rooflight.trace.snapshots import KeptRandomness, KeptValues, optimizer_tensors
 from rooflight.trace.step import (
+    StepFollower,
     StepLabels,
     TrainingChoices,
-    UnwatchedStep,
     make_optimizer,
     own_loss,
     run_inference,
@@ -116,10 +116,10 @@ class Stage:
             # A tensor with a dispatch of its own that the model makes meanwhile: torch cannot hand it over.
             if self._way is as_a_mode or "python_dispatch.cpp" not in str(failure):
                 raise
-            for module, kept in plain_attributes:
-                for name in _plain_attributes(module).keys() - kept.keys():
+            for module, before in plain_attributes:
+                for name in _plain_attributes(module).keys() - before.keys():
                     del module.__dict__[name]
-                module.__dict__.update(kept)
+                module.__dict__.update(before)
             self.put_back()
             self._way = as_a_mode
             if observer is not None:
@@ -153,27 +153,26 @@ class Stage:
             eagerly(),
             failures_explained(model, on_data=on in ("cpu", "cuda")),
         ):
-            output = self._step(model, arguments, recorder, tracker)
+            output = self._step(model, arguments, recorder)
         _file_grown_caches(recorder, arguments)
         outputs = _file_results(recorder, model, output, self.optimizer)
         # Closed while the model is still borrowed: what lives now outlives the step.
-        own = self.training and own_loss(output) is not None
-        return Recording(tuple(recorder.ops), tracker.modules(), recorder.storages.close(), inputs, outputs, own)
+        computed = self.training and own_loss(output) is not None
+        return Recording(tuple(recorder.ops), tracker.modules(), recorder.storages.close(), inputs, outputs, computed)
 
     def run(self, arguments: tuple[Any, Any] | None = None) -> Any:
         """The plain step, as a user would run it; gives what the model gave."""
         arguments = arguments or self.fresh_arguments()
         if self.play is not None:
             return self.play(arguments)
-        nobody = UnwatchedStep()
         with failures_explained(self.model, on_data=True):
-            return self._step(self.call, arguments, nobody, nobody)
+            return self._step(self.call, arguments, StepFollower())
 
     def fresh_arguments(self) -> tuple[Any, Any]:
         """The inputs with caches as they were before the step; made before a clock starts."""
         return fresh_caches(self.arguments)
 
-    def _step(self, call: Callable[..., Any], arguments: tuple[Any, Any], notes: Any, places: Any) -> Any:
+    def _step(self, call: Callable[..., Any], arguments: tuple[Any, Any], follower: StepFollower) -> Any:
         args, kwargs = arguments
         autocast = partial(_autocast, self.options, self.target)
 
@@ -182,15 +181,14 @@ class Stage:
                 return call(*args, **kwargs)
 
         if not self.training:
-            return run_inference(forward, notes)
+            return run_inference(forward, follower)
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
         for tensor in self.inputs_with_gradient:
             tensor.grad = None
         return run_training(
             forward,
-            notes,
-            places,
+            follower,
             optimizer=self.optimizer,
             training=self.choices,
             labels=self.labels,
@@ -285,7 +283,7 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         values = stage.enter_context(borrowed(workload.model, training=training, on=options.on))
         arguments = prepare(stage, workload, options.on)
         inputs = KeptValues((), _input_tensors(arguments)) if values is not None else None
-        lent = tuple(kept for kept in (values, inputs) if kept is not None)
+        lent = tuple(loan for loan in (values, inputs) if loan is not None)
         if inputs is not None:
             stage.callback(inputs.put_back, everything=True)
         notes: list[str] = []
@@ -294,8 +292,8 @@ def staged(workload: Workload, options: TraceOptions) -> Iterator[Stage]:
         if anomalies_looked_for:
             notes.append("autograd's anomaly detection was off for this step: its checks are no part of it")
         optimizer = make_optimizer(workload.model, choices) if training else None
-        for kept in lent:
-            kept.put_back()  # weight decay moves them when the optimizer makes its state
+        for loan in lent:
+            loan.put_back()  # weight decay moves them when the optimizer makes its state
         stage.enter_context(checkpoints.placed())
         yield Stage(
             workload=workload,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -67,55 +67,31 @@ def make_optimizer(model: nn.Module, training: TrainingChoices) -> torch.optim.O
     return optimizer
 
 
-class StepNotes(Protocol):
-    """Whoever follows a step: entered while it runs, and told how far it is."""
+class StepFollower:
+    """Whoever follows a step: entered while it runs, and told how far it is.
 
-    phase: Phase
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *failure: Any) -> Any: ...
-
-    def forward_done(self, leaves: list[torch.Tensor]) -> None: ...
-
-    def loss_made(self, loss: torch.Tensor) -> None: ...
-
-    def labels_made(self, labels: torch.Tensor) -> None: ...
-
-
-class PlaceObserver(Protocol):
-    """Told when the step enters a place that is no module."""
-
-    def enter(self, path: str) -> None: ...
-
-    def leave(self) -> None: ...
-
-
-class UnwatchedStep:
-    """Follows nothing: the plain step, as a user would run it."""
+    This one follows nothing: the plain step, as a user would run it.
+    """
 
     phase: Phase = "forward"
 
-    def __enter__(self) -> UnwatchedStep:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: Any) -> None:
         return None
 
     def forward_done(self, leaves: list[torch.Tensor]) -> None:
-        pass
+        """The model has given these."""
 
-    def loss_made(self, loss: torch.Tensor) -> None:
-        pass
+    def loss_made(self, loss: torch.Tensor) -> None: ...
 
-    def labels_made(self, labels: torch.Tensor) -> None:
-        pass
+    def labels_made(self, labels: torch.Tensor) -> None: ...
 
     def enter(self, path: str) -> None:
-        pass
+        """The step comes to a place that is no module."""
 
-    def leave(self) -> None:
-        pass
+    def leave(self) -> None: ...
 
 
 class StepLabels:
@@ -133,16 +109,15 @@ class StepLabels:
         return self._made[key]
 
 
-def run_inference(forward: Callable[[], Any], notes: StepNotes) -> Any:
-    notes.phase = "forward"
-    with torch.no_grad(), notes:
+def run_inference(forward: Callable[[], Any], follower: StepFollower) -> Any:
+    follower.phase = "forward"
+    with torch.no_grad(), follower:
         return forward()
 
 
 def run_training(
     forward: Callable[[], Any],
-    notes: StepNotes,
-    places: PlaceObserver,
+    follower: StepFollower,
     *,
     optimizer: torch.optim.Optimizer | None,
     training: TrainingChoices,
@@ -151,25 +126,25 @@ def run_training(
 ) -> Any:
     """One training step. `autocast` is open around the loss; `forward` opens its own."""
     output: Any = None
-    with torch.enable_grad(), notes:
+    with torch.enable_grad(), follower:
         for _ in range(training.accumulate):
-            notes.phase = "forward"
+            follower.phase = "forward"
             output = None  # the last micro-batch's graph is gone by now
             output = forward()
-            notes.forward_done(tensor_leaves(output))
-            places.enter(LOSS)
+            follower.forward_done(tensor_leaves(output))
+            follower.enter(LOSS)
             try:
                 with autocast():
-                    loss = _loss(output, training.loss, notes, labels)
-                notes.loss_made(loss)
-                notes.phase = "backward"
+                    loss = _loss(output, training.loss, follower, labels)
+                follower.loss_made(loss)
+                follower.phase = "backward"
                 if loss.requires_grad:
                     loss.backward()
             finally:
-                places.leave()
+                follower.leave()
             del loss
         if optimizer is not None:
-            notes.phase = "optimizer"
+            follower.phase = "optimizer"
             optimizer.step()
     return output
 
@@ -195,11 +170,11 @@ def own_loss(output: Any) -> torch.Tensor | None:
     return value if value.dim() == 0 else None
 
 
-def _loss(output: Any, name: str, notes: StepNotes, labels: StepLabels) -> torch.Tensor:
+def _loss(output: Any, name: str, follower: StepFollower, labels: StepLabels) -> torch.Tensor:
     """Cross-entropy over the last dimension (dimension 1 of a 4-d output), or the mean square in fp32."""
-    own = own_loss(output)
-    if own is not None:
-        return own
+    given = own_loss(output)
+    if given is not None:
+        return given
     value = main_output(output)
     if name == "mse":
         return value.float().square().mean()
@@ -212,5 +187,5 @@ def _loss(output: Any, name: str, notes: StepNotes, labels: StepLabels) -> torch
     if value.dim() <= 3:
         value = value.reshape(-1, value.shape[-1])
     target = labels.like(value)
-    notes.labels_made(target)
+    follower.labels_made(target)
     return torch.nn.functional.cross_entropy(value, target)

@@ -146,12 +146,16 @@ def _can_peek() -> bool:
     return all(_peeked(tensor) == tensor.untyped_storage()._cdata for tensor in tensors)
 
 
-def _extent(tensor: torch.Tensor) -> int:
-    """The bytes from the beginning of its storage to the tensor's last element."""
+def span(tensor: torch.Tensor) -> int:
+    """Elements from its first to its last in memory, with what lies in between."""
     if not tensor.numel():
         return 0
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(tensor.storage_offset() + last + 1) * tensor.element_size()
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """The bytes from the beginning of its storage to the tensor's last element."""
+    return int(tensor.storage_offset() + span(tensor)) * tensor.element_size() if tensor.numel() else 0
 
 
 def _kind(tensor: torch.Tensor) -> str:

@@ -46,7 +46,7 @@ def generation(capability: int) -> int:
     >>> generation(89), generation(75)
     (80, 50)
     """
-    return max(one for one in (OLDEST, MAXWELL, AMPERE, HOPPER) if one <= max(capability, OLDEST))
+    return max(first for first in (OLDEST, MAXWELL, AMPERE, HOPPER) if first <= max(capability, OLDEST))
 
 
 def target_for(kind: str, capability: int | None) -> str:
@@ -57,8 +57,8 @@ def target_for(kind: str, capability: int | None) -> str:
     """
     if kind == "cpu":
         return "cpu"
-    known = capability or HOPPER
-    return "cuda" if known >= HOPPER else f"cuda:{max(known, OLDEST)}"
+    version = capability or HOPPER
+    return "cuda" if version >= HOPPER else f"cuda:{max(version, OLDEST)}"
 
 
 def parse_target(text: str) -> Target:
@@ -107,8 +107,8 @@ def attention_kernel(call: AttentionCall, target: Target) -> AttentionKernel:
         return "flash"
     alignment = 8 if half else 4
     aligned = call.head_dim % alignment == 0 and call.head_dim_v % alignment == 0
-    known = call.dtype in ("fp16", "fp32") or (call.dtype == "bf16" and target.capability >= AMPERE)
-    if target.capability >= MAXWELL and known and aligned and call.heads == call.heads_kv:
+    runs = call.dtype in ("fp16", "fp32") or (call.dtype == "bf16" and target.capability >= AMPERE)
+    if target.capability >= MAXWELL and runs and aligned and call.heads == call.heads_kv:
         return "efficient"
     return "math"
 

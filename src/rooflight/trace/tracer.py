@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
@@ -46,10 +47,9 @@ _FUSED_LAYERS = {"aten::_native_multi_head_attention", "aten::_transformer_encod
 def _trace(workload: Workload, options: TraceOptions) -> Ledger:
     with staged(workload, options) as stage:
         recording = stage.record()
-        header = header_of(stage, recording)
         return Ledger(
             format_version=FORMAT_VERSION,
-            header=header,
+            header=header_of(stage, recording),
             modules=recording.modules,
             storages=recording.storages,
             ops=recording.ops,
@@ -86,48 +86,39 @@ def notes_of(stage: Stage, ops: Sequence[Op]) -> tuple[str, ...]:
 def header_of(stage: Stage, recording: Recording) -> Header:
     workload, options, choices = stage.workload, stage.options, stage.choices
     training = stage.training
-    return Header(
-        rooflight=__version__,
-        torch=str(torch.__version__),
-        model=workload.name,
-        step=workload.step,
-        target=stage.target.name,
-        batch=workload.batch,
-        dtype=workload.dtype,
-        math=stage.modes,
-        tf32=options.tf32,
-        sequence=workload.sequence,
-        seq=workload.seq,
-        past=workload.past,
-        autocast=options.autocast,
-        loss=(OWN_LOSS if recording.own_loss else choices.loss) if training else None,
-        optimizer=choices.optimizer if training else None,
-        foreach=options.foreach,
-        fused=options.fused,
-        accumulate=choices.accumulate if training else 1,
-        checkpoint=options.checkpoint,
-        channels_last=options.channels_last,
-        execution=execution(compile=options.compile, graphs=options.graphs),
-        pad=options.pad,
-        settings=dict(workload.settings),
-        input=workload.input,
-        download=workload.download,
-        live=workload.live,
-        gpus=options.gpus,
-        nodes=options.nodes,
-        parallel=options.parallel,
-        micro_batches=options.micro_batches,
-        traced_on=options.on,
-        inputs=recording.inputs,
-        outputs=recording.outputs,
-        rank=options.rank,
-        command=options.command,
-        notes=(
+    # What was asked for, under the same names; then what came of it.
+    said: dict[str, Any] = {name: getattr(workload, name) for name in _OF_WORKLOAD}
+    said |= {name: getattr(options, name) for name in _OF_OPTIONS}
+    said |= {
+        "model": workload.name,
+        "target": stage.target.name,
+        "loss": (OWN_LOSS if recording.own_loss else choices.loss) if training else None,
+        "optimizer": choices.optimizer if training else None,
+        "accumulate": choices.accumulate if training else 1,
+        "settings": dict(workload.settings),
+        "notes": (
             *notes_of(stage, recording.ops),
             *_unused_loss(stage, recording),
             *_never_checkpointed(stage, recording),
         ),
+    }
+    return Header(
+        rooflight=__version__,
+        torch=str(torch.__version__),
+        math=stage.modes,
+        execution=execution(compile=options.compile, graphs=options.graphs),
+        traced_on=options.on,
+        inputs=recording.inputs,
+        outputs=recording.outputs,
+        **said,
     )
+
+
+def _in_header(cls: type[Workload | TraceOptions]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls) if field.name in Header.__struct_fields__)
+
+
+_OF_WORKLOAD, _OF_OPTIONS = _in_header(Workload), _in_header(TraceOptions)
 
 
 def _unused_loss(stage: Stage, recording: Recording) -> tuple[str, ...]:

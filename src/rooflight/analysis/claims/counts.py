@@ -15,7 +15,7 @@ from rooflight.analysis.claims.result import CannotTell
 from rooflight.analysis.finding import Number
 from rooflight.estimation.costs import work_of
 from rooflight.ledger import Module, Op
-from rooflight.ops.registry import Work, formula_of
+from rooflight.ops.registry import Work
 
 
 def whole(value: Number) -> Number:
@@ -62,8 +62,7 @@ def matrix_ops(ops: Iterable[Op]) -> list[Op]:
 
 
 def work(op: Op) -> Work | None:
-    formula = formula_of(op)
-    return None if formula is None else work_of(op, formula)
+    return work_of(op)
 
 
 def at_its_own_batch(scope: ClaimScope, what: str) -> None:

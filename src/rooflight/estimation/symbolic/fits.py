@@ -72,17 +72,16 @@ def fit_all(samples: Samples, also: Sequence[Point]) -> PolynomialFits:
     """PolynomialFit every sum that is not zero everywhere."""
     grid, check = samples.grid, samples.check
     keys = dict.fromkeys(key for point in (*grid.points, check) for key in samples.sums(point))
-    fitted: dict[Key, tuple[SamplingGrid, Polynomial]] = {}
-    for key in keys:
-        polynomial = through(grid, [samples.sums(point)[key] for point in grid.points])
-        if polynomial.at(*check) == samples.sums(check)[key]:
-            fitted[key] = grid, polynomial
-    missed = [key for key in keys if key not in fitted]
-    fits = {key: PolynomialFit(polynomial) for key, (_, polynomial) in fitted.items()}
-    if missed:
+    fitted = _fitted(samples, keys, grid, check)
+    fits: dict[Key, PolynomialFit] = {}
+    if missed := [key for key in keys if key not in fitted]:
+        # Higher powers, for the sums that B¹ and S² could not make.
         if all(samples.has(point) for point in (samples.wide_check, *samples.wide_grid.points)):
             grid, check = samples.wide_grid, samples.wide_check
-        fits |= _second_attempt(samples, missed, fitted, grid, check)
+        fitted |= _fitted(samples, missed, grid, check)
+        reasons = {key: _reason(samples, key, grid, check) for key in missed if key not in fitted}
+        fits |= {key: PolynomialFit(None, reason) for key, reason in reasons.items()}
+    fits |= {key: PolynomialFit(polynomial) for key, (_, polynomial) in fitted.items()}
     verified = []
     for point in dict.fromkeys([check, *_probes(samples, also)]):
         wrong = [key for key in fitted if not _holds(samples, fitted[key][1], key, point)]
@@ -97,24 +96,14 @@ def fit_all(samples: Samples, also: Sequence[Point]) -> PolynomialFits:
     return PolynomialFits({key: fits[key] for key in keys}, tuple(verified), grid, check)
 
 
-def _second_attempt(
-    samples: Samples,
-    missed: Iterable[Key],
-    fitted: dict[Key, tuple[SamplingGrid, Polynomial]],
-    grid: SamplingGrid,
-    check: Point,
-) -> dict[Key, PolynomialFit]:
-    """Higher powers, for the sums that B¹ and S² could not make. What fits is added to `fitted`."""
-    second: dict[Key, PolynomialFit] = {}
-    for key in missed:
-        polynomial = through(grid, [samples.sums(point)[key] for point in grid.points])
-        traced = samples.sums(check)[key]
-        if polynomial.at(*check) == traced:
-            fitted[key] = grid, polynomial
-            second[key] = PolynomialFit(polynomial)
-        else:
-            second[key] = PolynomialFit(None, _reason(samples, key, grid, check))
-    return second
+def _fitted(
+    samples: Samples, keys: Iterable[Key], grid: SamplingGrid, check: Point
+) -> dict[Key, tuple[SamplingGrid, Polynomial]]:
+    """Polynomials through the grid, of the sums whose polynomial meets the check as well."""
+    polynomials = {key: through(grid, [samples.sums(point)[key] for point in grid.points]) for key in keys}
+    return {
+        key: (grid, polynomial) for key, polynomial in polynomials.items() if _holds(samples, polynomial, key, check)
+    }
 
 
 def _reason(samples: Samples, key: Key, grid: SamplingGrid, check: Point) -> str:

@@ -168,20 +168,20 @@ def _terms_and_limits(
 ) -> tuple[dict[Place, list[GrowthTerm]], dict[Place, list[FitCondition]]]:
     """By module and phase the terms of every op, and the limits of its bytes. Equal ops are looked at once."""
     tables = [samples.ops(point) for point in (*grid.points, check)]
-    known: dict[object, tuple[tuple[GrowthTerm, ...], tuple[FitCondition, ...]]] = {}
+    by_shapes: dict[object, tuple[tuple[GrowthTerm, ...], tuple[FitCondition, ...]]] = {}
     terms: dict[Place, list[GrowthTerm]] = {}
     limits: dict[Place, list[FitCondition]] = {}
     for key, op in tables[0].items():
-        ops = [found for table in tables if (found := table.get(key)) is not None]
+        ops = [match for table in tables if (match := table.get(key)) is not None]
         if op.kind == "host" or len(ops) != len(tables):
             continue
         shapes = tuple(
             (tuple(tensor.shape for tensor in sampled.inputs), sampled.cost) for sampled in (ops[0], ops[-1])
         )
-        if (op.name, shapes) not in known:
+        if (op.name, shapes) not in by_shapes:
             last = (check, ops[-1])
-            known[op.name, shapes] = terms_of(ops[:-1], grid, last), limits_of(ops[:-1], grid, last)
-        own_terms, own_limits = known[op.name, shapes]
+            by_shapes[op.name, shapes] = terms_of(ops[:-1], grid, last), limits_of(ops[:-1], grid, last)
+        own_terms, own_limits = by_shapes[op.name, shapes]
         terms.setdefault((op.module, op.phase), []).extend(own_terms)
         limits.setdefault((op.module, op.phase), []).extend(own_limits)
     return terms, limits
@@ -213,9 +213,9 @@ def _row(
             for quantity in ("bytes_read", "bytes"):
                 costs[quantity] = _limited(costs[quantity], own_limits)
         phases[phase] = costs
-        own = terms.get((path, phase), [])
+        own_terms = terms.get((path, phase), [])
         # A layer's backward is told in the symbols of its forward.
-        grown = growth_of_terms(own, named_as=terms.get((path, "forward"), []), width=width)
+        grown = growth_of_terms(own_terms, named_as=terms.get((path, "forward"), []), width=width)
         grown = grown or growth_of_bytes(costs["bytes"].polynomial)
         if grown is not None:
             growth[phase] = grown

@@ -7,9 +7,12 @@ Constant factors are dropped, and so is every term that another outgrows when al
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
+from math import prod
 from typing import Literal
 
 from rooflight.estimation.symbolic.polynomial import (
@@ -161,8 +164,8 @@ def growth_of_terms(
     for term in classes.values():
         groups.setdefault((term.powers, term.factors, term.product), []).append(term)
     summed = [_summed(group) for group in groups.values()]
-    kept = _without_small([term for term in summed if not any(_outgrows(other, term) for other in summed)])
-    return Growth(tuple(sorted(kept, key=_order))) if kept else None
+    leading = _without_small([term for term in summed if not any(_outgrows(other, term) for other in summed)])
+    return Growth(tuple(sorted(leading, key=_order))) if leading else None
 
 
 def _without_covered(terms: list[GrowthTerm]) -> list[GrowthTerm]:
@@ -190,31 +193,27 @@ def _kind(term: GrowthTerm) -> object:
     return term.powers, term.factors, numbers
 
 
-def _joined(one: GrowthTerm, other: GrowthTerm) -> GrowthTerm:
-    counts = dict(one.ops)
-    for name, count in other.ops:
-        counts[name] = counts.get(name, 0) + count
-    return replace(one, ops=tuple(counts.items()), weight=one.weight + other.weight)
+def _joined(term: GrowthTerm, other: GrowthTerm) -> GrowthTerm:
+    counts = Counter(dict(term.ops))
+    counts.update(dict(other.ops))
+    return replace(term, ops=tuple(counts.items()), weight=term.weight + other.weight)
 
 
 def _summed(group: Sequence[GrowthTerm]) -> GrowthTerm:
-    result = group[0]
-    for term in group[1:]:
-        result = _joined(result, term)
-    return replace(result, summed=sum(term.summed for term in group))
+    return replace(reduce(_joined, group), summed=sum(term.summed for term in group))
 
 
-def _outgrows(one: GrowthTerm, other: GrowthTerm) -> bool:
+def _outgrows(term: GrowthTerm, other: GrowthTerm) -> bool:
     """Does this one grow faster and start higher; or has it every symbol of the other, at least to the same power?"""
-    if one is other or not set(other.factors) <= set(one.factors):
+    if term is other or not set(other.factors) <= set(term.factors):
         return False
-    if outgrows(one.powers, other.powers) and one.weight >= other.weight:
+    if outgrows(term.powers, other.powers) and term.weight >= other.weight:
         return True
-    if one.powers[0] < other.powers[0] or one.powers[1] < other.powers[1]:
+    if term.powers[0] < other.powers[0] or term.powers[1] < other.powers[1]:
         return False
-    if (other.summed > 1 or one.summed > 1) and other.dimensions:
+    if (other.summed > 1 or term.summed > 1) and other.dimensions:
         return False
-    mine = {(dimension.name, dimension.value): dimension.power for dimension in one.dimensions}
+    mine = {(dimension.name, dimension.value): dimension.power for dimension in term.dimensions}
     return all(mine.get((dimension.name, dimension.value), 0) >= dimension.power for dimension in other.dimensions)
 
 
@@ -231,20 +230,12 @@ def width_of(terms: Iterable[GrowthTerm], *, least_power: int = 2) -> GrowthTerm
     `least_power` is the power of S that tells attention from the rest: 2, or 1 where one token meets a cache.
     """
     candidates = [term for term in terms if term.powers[1] >= least_power and term.dimensions]
-    counts: dict[Fraction, int] = {}
-    for term in candidates:
-        counts[product_of(term.dimensions)] = counts.get(product_of(term.dimensions), 0) + 1
-    if not counts:
-        return None
-    width = max(counts, key=lambda value: counts[value])
-    return next(term for term in candidates if product_of(term.dimensions) == width)
+    widths = Counter(product_of(term.dimensions) for term in candidates).most_common(1)
+    return next((term for term in candidates if product_of(term.dimensions) == widths[0][0]), None)
 
 
 def product_of(dimensions: Iterable[ModelDimension]) -> Fraction:
-    result = Fraction(1)
-    for dimension in dimensions:
-        result *= dimension.value**dimension.power
-    return result
+    return prod((dimension.value**dimension.power for dimension in dimensions), start=Fraction(1))
 
 
 def _in_width(term: GrowthTerm, width: GrowthTerm) -> GrowthTerm:

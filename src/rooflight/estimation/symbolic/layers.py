@@ -49,8 +49,8 @@ def at_depth(form: ClosedForm, depth: int) -> tuple[ClosedFormRow, ...]:
     """The rows with everything deeper than `depth` added to the module it belongs to; 0 is the model itself."""
     groups: dict[str, list[ClosedFormRow]] = {}
     for row in form.rows:
-        whole = row.path if row.path in (LOSS, OPTIMIZER) else ".".join(row.path.split(".")[:depth])
-        groups.setdefault(whole, []).append(row)
+        parent = row.path if row.path in (LOSS, OPTIMIZER) else ".".join(row.path.split(".")[:depth])
+        groups.setdefault(parent, []).append(row)
     return tuple(_rolled(path, rows) for path, rows in groups.items())
 
 

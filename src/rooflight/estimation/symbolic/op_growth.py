@@ -18,7 +18,7 @@ from rooflight.estimation.symbolic.growth import GrowthTerm, ModelDimension, num
 from rooflight.estimation.symbolic.polynomial import Exponents, Point, Polynomial, SamplingGrid, powers_text, through
 from rooflight.ledger import Op
 from rooflight.ops.expressions import FUNCTIONS, Number, compute, evaluate, symbols
-from rooflight.ops.registry import Work, formula_of
+from rooflight.ops.registry import Work
 
 # Symbols that count passes and operations per element: constants, not dimensions of the model.
 _COUNTS = frozenset({"P", "c"})
@@ -59,17 +59,17 @@ def terms_of(ops: Sequence[Op], grid: SamplingGrid, check: tuple[Point, Op]) -> 
 
 def _works(ops: Sequence[Op]) -> list[Work]:
     """What each of them does; empty where one has no formula."""
-    formulas = [formula_of(op) for op in ops]
-    return [work_of(op, formula) for op, formula in zip(ops, formulas, strict=True) if formula] if all(formulas) else []
+    works = [work for op in ops if (work := work_of(op)) is not None]
+    return works if len(works) == len(ops) else []
 
 
 def _size(values: Sequence[Number | None], grid: SamplingGrid, check: Point) -> Polynomial | None:
     """A symbol of a formula as a polynomial in B and S; `None` where it is none."""
-    whole = [value for value in values if isinstance(value, int)]
-    if len(whole) != len(values):
+    sizes = [value for value in values if isinstance(value, int)]
+    if len(sizes) != len(values):
         return None
-    polynomial = through(grid, whole[:-1])
-    return polynomial if polynomial.at(*check) == whole[-1] else None
+    polynomial = through(grid, sizes[:-1])
+    return polynomial if polynomial.at(*check) == sizes[-1] else None
 
 
 def _expression(text: str, where: Mapping[str, Number]) -> Any:
@@ -145,15 +145,15 @@ def _factor(base: Any, dimensions: Dimensions) -> Symbol | None:
     return base if base.is_Symbol and base.name not in _COUNTS else None
 
 
-def _divides(one: Powers, other: Powers) -> bool:
-    return all(other.get(symbol, 0) >= power for symbol, power in one.items())
+def _divides(product: Powers, other: Powers) -> bool:
+    return all(other.get(symbol, 0) >= power for symbol, power in product.items())
 
 
 def _term(product: Powers, dimensions: Dimensions, name: str, *, matrix: bool) -> GrowthTerm:
-    own = tuple(replace(dimensions[symbol], power=power) for symbol, power in product.items() if symbol in dimensions)
+    sizes = tuple(replace(dimensions[symbol], power=power) for symbol, power in product.items() if symbol in dimensions)
     factors = tuple(symbol.name for symbol in product if symbol not in dimensions and symbol not in (_B, _S))
     powers = (product.get(_B, 0), product.get(_S, 0))
-    return GrowthTerm(powers, factors, own, ((name, 1),), product_of(own), matrix=matrix)
+    return GrowthTerm(powers, factors, sizes, ((name, 1),), product_of(sizes), matrix=matrix)
 
 
 # --- where a formula changes its course -----------------------------------------------------------------------------

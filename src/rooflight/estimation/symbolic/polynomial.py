@@ -115,9 +115,9 @@ def _fraction(value: Any) -> Fraction:
     return Fraction(int(QQ.numer(value)), int(QQ.denom(value)))
 
 
-def outgrows(one: Exponents, other: Exponents) -> bool:
+def outgrows(powers: Exponents, other: Exponents) -> bool:
     """Does B^i·S^j divided by the other still grow, whichever way B and S go to infinity?"""
-    return one != other and one[0] >= other[0] and one[1] >= other[1]
+    return powers != other and powers[0] >= other[0] and powers[1] >= other[1]
 
 
 # --- as text and as LaTeX --------------------------------------------------------------------------------------------
