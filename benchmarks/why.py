@@ -25,7 +25,7 @@ from rooflight.analysis import traffic_causes as traffic_model
 from rooflight.analysis.cause import Account, Explained, account
 from rooflight.analysis.flop_causes import explain_flops
 from rooflight.analysis.instruction_counts import FOLDER, Instructions, InstructionTable, elements, point_of
-from rooflight.analysis.memory_causes import MemoryAccount, explain_memory
+from rooflight.analysis.memory_causes import explain_memory
 from rooflight.analysis.time_causes import explain_time
 from rooflight.analysis.traffic_causes import explain_traffic
 from rooflight.files import load, read_bytes
@@ -56,7 +56,7 @@ class Step:
     flops: Sequence[Explained]
     traffic: Sequence[Explained]
     time: Sequence[Explained]
-    memory: MemoryAccount | None
+    memory: Account | None
 
     @property
     def named(self) -> list[str]:

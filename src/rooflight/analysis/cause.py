@@ -7,12 +7,12 @@ causes of an op may also add up to more than its gap: then what is left over is 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rooflight.ledger import Op
-
-Number = int | float
+from rooflight.ledger import Kernel, Ledger, Op
+from rooflight.metrics import Number
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,26 @@ class Account:
         return amount / self.asked if self.asked else None
 
 
+def kernels_of_ops(ledger: Ledger) -> dict[int, list[Kernel]]:
+    """By op: what ran for it alone, copies and fills too."""
+    kernels: dict[int, list[Kernel]] = defaultdict(list)
+    for kernel in ledger.kernels:
+        if len(kernel.ops) == 1:
+            kernels[kernel.ops[0]].append(kernel)
+    return kernels
+
+
 def account(rows: Sequence[Explained]) -> Account:
     """Causes added up over ops, by name."""
-    sums: dict[str, list[float]] = {}
-    largest: dict[str, tuple[float, Explained, Cause]] = {}
+    by_name: dict[str, list[tuple[Cause, Op]]] = defaultdict(list)
     for row in rows:
         for cause in row.causes:
-            sums.setdefault(cause.name, []).append(cause.amount)
-            known = largest.get(cause.name)
-            if known is None or abs(cause.amount) > known[0]:
-                largest[cause.name] = abs(cause.amount), row, cause
-    causes = [
-        CauseSum(name, math.fsum(amounts), len(amounts), largest[name][2].evidence, largest[name][1].op)
-        for name, amounts in sums.items()
-    ]
+            by_name[cause.name].append((cause, row.op))
+    causes = []
+    for name, held in by_name.items():
+        largest, op = max(held, key=lambda pair: abs(pair[0].amount))
+        amount = math.fsum(cause.amount for cause, _ in held)
+        causes.append(CauseSum(name, amount, len(held), largest.evidence, op))
     return Account(
         asked=_total(row.asked for row in rows),
         measured=_total(row.measured for row in rows),
@@ -111,5 +117,5 @@ def account(rows: Sequence[Explained]) -> Account:
 
 
 def _total(values: Iterable[Number]) -> Number:
-    found = list(values)
-    return sum(found) if all(isinstance(value, int) for value in found) else math.fsum(found)
+    terms = list(values)
+    return sum(terms) if all(isinstance(term, int) for term in terms) else math.fsum(terms)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from rooflight.analysis.cause import Cause, Explained
-from rooflight.analysis.instruction_counts import Instructions, Point, instructions
+from rooflight.analysis.cause import Cause, Explained, kernels_of_ops
+from rooflight.analysis.instruction_counts import Instructions, Point, doublings, instructions
+from rooflight.analysis.traffic_causes import reorders
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import Kernel, Ledger, Op, Value
+from rooflight.ledger import Kernel, Ledger, Op
 from rooflight.metrics import CUDA_FLOPS, EXECUTED_FLOPS, TENSOR_FLOPS
 from rooflight.ops.attention_tiles import attention_shape, executed_blocks
 from rooflight.ops.convolution import gradients_of
@@ -60,17 +60,18 @@ def explain_flops(ledger: Ledger) -> list[Explained]:
     """Every op whose executed FLOPs were counted, with what it was asked for and the causes of the difference."""
     device = recognise_name(ledger.header.device)
     table = instructions(device.name if device is not None else None)
-    kernels: dict[int, list[Kernel]] = defaultdict(list)
-    for kernel in ledger.kernels:
-        if len(kernel.ops) == 1 and kernel.kind == "kernel":
-            kernels[kernel.ops[0]].append(kernel)
-    found = []
+    kernels = kernels_of_ops(ledger)
+    rows = []
     for op, values in zip(ledger.ops, op_values(ledger), strict=True):
         counted = {name: values[name].value for name in EXECUTED_FLOPS if name in values}
         if counted:
-            causes = tuple(_counted_causes(op, kernels[op.index], counted, table))
-            found.append(Explained(op, _useful(op), sum(counted.values()), causes))
-    return found
+            of_op = [kernel for kernel in kernels[op.index] if kernel.kind == "kernel"]
+            causes = _causes(op, of_op, counted, table)
+            # Where the CUDA cores were not counted, nothing of theirs is there to be explained.
+            cuda = any(name in counted for name in CUDA_FLOPS)
+            explained = tuple(cause for cause in causes if cuda or cause.name not in _OF_CUDA_CORES)
+            rows.append(Explained(op, _useful(op), sum(counted.values()), explained))
+    return rows
 
 
 def _useful(op: Op) -> int:
@@ -82,16 +83,6 @@ def _asked(op: Op) -> int:
     if op.recompute and op.cost is not None:
         return op.cost.recompute_flops or 0
     return _useful(op)
-
-
-def _counted_causes(
-    op: Op, kernels: Sequence[Kernel], counted: dict[str, int | float], table: Instructions | None
-) -> Iterator[Cause]:
-    """Where the CUDA cores were not counted, nothing of theirs is there to be explained."""
-    cuda = any(name in counted for name in CUDA_FLOPS)
-    for cause in _causes(op, kernels, counted, table):
-        if cuda or cause.name not in _OF_CUDA_CORES:
-            yield cause
 
 
 def _causes(
@@ -183,25 +174,26 @@ def _attention(op: Op, kernel: Kernel, table: Instructions | None, *, on_tensor_
 
 
 def _arithmetic(op: Op, table: Instructions | None) -> Iterator[Cause]:
-    told = table.of(op) if table is not None else None
-    if told is not None and told.flops:
-        yield Cause(POINTWISE, told.flops, told.like)
+    counted = table.of(op) if table is not None else None
+    if counted is not None and counted.flops:
+        yield Cause(POINTWISE, counted.flops, counted.like)
 
 
 def _beside(op: Op, kernel: Kernel, name: KernelRole, parts: int, table: Instructions | None) -> Iterator[Cause]:
     """What runs beside the matrix kernel: by its own counters where there are some, else by what it moves."""
     cause = {"layout": LAYOUT, "cast": LAYOUT, "sum of parts": PARTS}.get(name.role, POINTWISE)
-    own = _own_counters(kernel.quantities)
-    if own is not None:
-        if own:
-            yield Cause(cause, own, f"counters of the kernel itself: {_short(kernel)}")
-        return
-    if name.role == "layout":
-        moved = _moved(op, kernel)
+    counted = [kernel.quantities[key].value for key in (*CUDA_FLOPS, *TENSOR_FLOPS) if key in kernel.quantities]
+    if counted:
+        if done := math.fsum(counted):
+            yield Cause(cause, done, f"counters of the kernel itself: {_short(kernel)}")
+    elif name.role == "layout":
+        moved = next((tensor.numel for tensor in (*op.inputs, *op.outputs) if reorders(kernel, tensor)), 0)
         if moved:
             yield Cause(cause, _PER_VALUE_MOVED * moved, f"{moved:,} values into another order: {_short(kernel)}")
     elif name.role == "sum of parts":
-        results = _gradient_elements(op)
+        # Of the product whose depth is split: a weight's gradient, or what the op makes.
+        backward = op.packet == "aten::convolution_backward"
+        results = (op.tensor("weight") if backward else op.outputs[0]).numel
         yield Cause(cause, (parts + 1) * results, f"{parts} parts for each of {results:,} results: {_short(kernel)}")
     elif name.role == "pointwise" and op.packet == "aten::convolution":
         out = op.outputs[0]
@@ -212,44 +204,12 @@ def _beside(op: Op, kernel: Kernel, name: KernelRole, parts: int, table: Instruc
 
 def _bias_gradient(op: Op, table: Instructions) -> Iterator[Cause]:
     grad = op.tensor("grad_output")
-    sizes = tuple(
-        round(math.log2(max(size, 1)), 3) for size in (math.prod(grad.shape[2:]), grad.shape[1], grad.shape[0])
-    )
-    like = Point(
-        "aten::sum.dim_IntList",
-        "bf16" if grad.dtype in ("bf16", "fp16") else grad.dtype,
-        "dim=[0, 2, 3]",
-        "plain broadcast",
-        sizes,
-        0.0,
-    )
-    told = table.near(like, grad.numel)
-    if told is not None:
-        yield Cause(POINTWISE, told.flops, f"the bias's gradient: {told.like}")
-
-
-def _own_counters(quantities: dict[str, Value]) -> float | None:
-    known = [quantities[name].value for name in (*CUDA_FLOPS, *TENSOR_FLOPS) if name in quantities]
-    return math.fsum(known) if known else None
-
-
-def _moved(op: Op, kernel: Kernel) -> int | None:
-    """Values of the tensor whose sizes the grid shows: 32 by 32 places a block, one layer of blocks an image."""
-    if kernel.grid is None:
-        return None
-    for tensor in (*op.inputs, *op.outputs):
-        if len(tensor.shape) == 4:
-            images, channels, *sides = tensor.shape
-            if kernel.grid == (-(-math.prod(sides) // 32), -(-channels // 32), images):
-                return tensor.numel
-    return None
-
-
-def _gradient_elements(op: Op) -> int:
-    """Results of the product whose depth is split: those of a weight's gradient, or of the op."""
-    if op.packet == "aten::convolution_backward":
-        return op.tensor("weight").numel
-    return op.outputs[0].numel
+    dtype = "bf16" if grad.dtype in ("bf16", "fp16") else grad.dtype
+    sizes = doublings(math.prod(grad.shape[2:]), grad.shape[1], grad.shape[0])
+    like = Point("aten::sum.dim_IntList", dtype, "dim=[0, 2, 3]", "plain broadcast", sizes, 0.0)
+    counted = table.near(like, grad.numel)
+    if counted is not None:
+        yield Cause(POINTWISE, counted.flops, f"the bias's gradient: {counted.like}")
 
 
 def _short(kernel: Kernel) -> str:

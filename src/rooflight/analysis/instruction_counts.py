@@ -134,17 +134,17 @@ def _layout(op: Op, largest: Tensor) -> str:
 def _sizes(op: Op, largest: Tensor) -> tuple[float, ...]:
     if op.has("query") and "attention" in op.name:
         query = op.tensor("query")
-        return _doublings(query.shape[-1], op.tensor("key").shape[-2], query.shape[-2])
+        return doublings(query.shape[-1], op.tensor("key").shape[-2], query.shape[-2])
     if op.packet.startswith("aten::_foreach"):
         held = op.tensors("self")
-        return _doublings(max(sum(tensor.numel for tensor in held) // max(len(held), 1), 1), 1, 1)
+        return doublings(max(sum(tensor.numel for tensor in held) // max(len(held), 1), 1), 1, 1)
     shape = largest.shape or (1,)
     if len(shape) == 4:
-        return _doublings(shape[2] * shape[3], shape[1], shape[0])
-    return _doublings(shape[-1], math.prod(shape[:-1]), 1)
+        return doublings(shape[2] * shape[3], shape[1], shape[0])
+    return doublings(shape[-1], math.prod(shape[:-1]), 1)
 
 
-def _doublings(*sizes: int) -> tuple[float, ...]:
+def doublings(*sizes: int) -> tuple[float, ...]:
     return tuple(round(math.log2(max(size, 1)), 3) for size in sizes)
 
 

@@ -6,9 +6,7 @@ played on the shapes of the step, from tables of library workspaces and of conte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rooflight.analysis.cause import Cause
+from rooflight.analysis.cause import Account, CauseSum
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
 from rooflight.prediction.resolve_devices import memories_on
@@ -22,20 +20,7 @@ FRAGMENTATION = "reserved, not allocated"
 CONTEXT = "CUDA context and libraries"
 
 
-@dataclass(frozen=True)
-class MemoryAccount:
-    """What the tensors need, what the process took, and why."""
-
-    asked: int
-    measured: int
-    causes: tuple[Cause, ...]
-
-    @property
-    def unexplained(self) -> float:
-        return self.measured - self.asked - sum(cause.amount for cause in self.causes)
-
-
-def explain_memory(ledger: Ledger) -> MemoryAccount | None:
+def explain_memory(ledger: Ledger) -> Account | None:
     """Of a measured step on a known GPU; `None` where memory was not measured, or cannot be played."""
     device = recognise_name(ledger.header.device)
     values = step_values(steps_of_ranks(ledger))
@@ -49,13 +34,15 @@ def explain_memory(ledger: Ledger) -> MemoryAccount | None:
     workspace, libraries, rounding = (memory.peak.split.get(name, 0) for name in ("workspace", "libraries", "rounding"))
     asked = memory.peak_allocated_bytes - workspace - libraries - rounding
     causes = [
-        Cause(WORKSPACE, workspace, f"at the peak, in {memory.peak.name} of {memory.peak.module or 'the model'}"),
-        Cause(LIBRARIES, libraries, "what cuBLAS keeps for every handle and stream"),
-        Cause(ROUNDING, rounding, "blocks of 512 bytes, and what is left of those that were not split"),
+        (WORKSPACE, workspace, f"at the peak, in {memory.peak.name} of {memory.peak.module or 'the model'}"),
+        (LIBRARIES, libraries, "what cuBLAS keeps for every handle and stream"),
+        (ROUNDING, rounding, "blocks of 512 bytes, and what is left of those that were not split"),
     ]
     if memory.peak_reserved_bytes is not None:
         held = memory.peak_reserved_bytes - memory.peak_allocated_bytes
-        causes.append(Cause(FRAGMENTATION, held, "torch's allocator, replayed: segments that are not full at the peak"))
+        causes.append((FRAGMENTATION, held, "torch's allocator, replayed: segments that are not full at the peak"))
     if outside is not None and memory.outside_bytes is not None:
-        causes.append(Cause(CONTEXT, memory.outside_bytes, "what a process holds there outside the allocator"))
-    return MemoryAccount(asked, measured, tuple(cause for cause in causes if cause.amount))
+        causes.append((CONTEXT, memory.outside_bytes, "what a process holds there outside the allocator"))
+    unexplained = measured - asked - sum(amount for _, amount, _ in causes)
+    sums = tuple(CauseSum(name, amount, 1, evidence, None) for name, amount, evidence in causes if amount)
+    return Account(asked, measured, sums, unexplained, abs(unexplained), 1)

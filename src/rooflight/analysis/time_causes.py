@@ -9,10 +9,9 @@ micro-benchmarks; never from how long the product itself took.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from rooflight.analysis.cause import Cause, Explained
+from rooflight.analysis.cause import Cause, Explained, kernels_of_ops
 from rooflight.analysis.traffic_causes import HITS, explain_traffic
 from rooflight.errors import BadInput
 from rooflight.hardware.devices import recognise_name
@@ -43,10 +42,7 @@ def explain_time(ledger: Ledger) -> list[Explained]:
     if device is None or device.kind != "gpu":
         return []
     roofs = roofs_of(device, ceilings_of(device, None))
-    kernels: dict[int, list[Kernel]] = defaultdict(list)
-    for kernel in ledger.kernels:
-        if len(kernel.ops) == 1:
-            kernels[kernel.ops[0]].append(kernel)
+    kernels = kernels_of_ops(ledger)
     hits = {
         row.op.index: -cause.amount for row in explain_traffic(ledger) for cause in row.causes if cause.name == HITS
     }

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rooflight.analysis.cache_model import Cache, Key
-from rooflight.analysis.cause import Cause, Explained
+from rooflight.analysis.cause import Cause, Explained, kernels_of_ops
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Kernel, Ledger, Op, Storage, Tensor
@@ -82,10 +82,7 @@ def _causes(op: Op, bytes_: _Bytes) -> Iterator[Cause]:
 def _played(ledger: Ledger, device: Device) -> list[_Bytes]:
     assert device.l2_bytes is not None
     cache = Cache(round(USABLE * device.l2_bytes.value))
-    kernels: dict[int, list[Kernel]] = defaultdict(list)
-    for kernel in ledger.kernels:
-        if len(kernel.ops) == 1 and kernel.kind == "kernel":
-            kernels[kernel.ops[0]].append(kernel)
+    kernels = kernels_of_ops(ledger)
     deaths: dict[int, list[Storage]] = defaultdict(list)
     for storage in ledger.storages:
         if storage.dies is not None:
@@ -97,7 +94,7 @@ def _played(ledger: Ledger, device: Device) -> list[_Bytes]:
             cache.free(storage.id, storage.nbytes)
         traffic = _OpTraffic(cache, op, sizes, device)
         if op.kind == "compute":
-            traffic.play(kernels[op.index])
+            traffic.play([kernel for kernel in kernels[op.index] if kernel.kind == "kernel"])
         played.append(traffic.bytes)
     return played
 
@@ -173,27 +170,27 @@ class _OpTraffic:
             result = next((out for out in op.outputs if out.shape == shape), op.outputs[-1])
         for tensor in operands:
             self._read(tensor)
-        if any(_fits(result, kernel) for kernel in later):
+        if any(reorders(kernel, result) for kernel in later):
             self._temporary(result)
         else:
             self._write(result)
 
     def _layout(self, kernel: Kernel) -> None:
         """A copy in another order: of an operand before the product, of the result behind it."""
-        known = [tensor for tensor in (*self._op.inputs, *self._op.outputs) if _fits(tensor, kernel)]
+        copied = [tensor for tensor in (*self._op.inputs, *self._op.outputs) if reorders(kernel, tensor)]
         results = {tensor.storage for tensor in self._op.outputs}
-        if not known:
+        if not copied:
             return
         self.bytes.notes.setdefault(
             COPIES, f"{kernel.name.split('<')[0].split('::')[-1]} and others copy operands and results"
         )
-        made = [tensor for tensor in known if tensor.storage in results and tensor.storage in self._versions]
-        if made:
-            self._read(made[0])
-            del self._versions[made[0].storage]
-            self._write(made[0])
+        versions = [tensor for tensor in copied if tensor.storage in results and tensor.storage in self._versions]
+        if versions:
+            self._read(versions[0])
+            del self._versions[versions[0].storage]
+            self._write(versions[0])
             return
-        operands = [tensor for tensor in known if tensor.storage not in results]
+        operands = [tensor for tensor in copied if tensor.storage not in results]
         fresh = [tensor for tensor in operands if tensor.storage not in self._versions]
         if operands:
             tensor = (fresh or operands)[0]
@@ -253,8 +250,8 @@ class _OpTraffic:
                 self.bytes.notes[REREAD] = f"{waves} waves of {sms} tiles, each with its own rows and columns"
 
 
-def _fits(tensor: Tensor, kernel: Kernel) -> bool:
-    """Does the grid of a layout kernel show this tensor's sizes?"""
+def reorders(kernel: Kernel, tensor: Tensor) -> bool:
+    """Does the grid of a layout kernel show the tensor's sizes: 32 by 32 places a block, one layer of them an image?"""
     if kernel.grid is None or len(tensor.shape) != 4:
         return False
     images, channels, *sides = tensor.shape

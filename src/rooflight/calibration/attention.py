@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rooflight.calibration.case import DTYPES, BenchmarkCase, Call, Cases, TensorPool
+from rooflight.calibration.case import DTYPES, Call, Cases, TensorPool, case
 from rooflight.calibration.sampling import choice, is_power_of_two, points, whole
 from rooflight.ops.kernel_task import Task
 
@@ -39,20 +39,15 @@ def attention_cases(kernel: str, precision: str, peak: float, seed: int, longest
             batch += 2 if batch == 1 else 1
         numbers = (batch, heads, heads, length, length, head_dim, causal, bias)
         for way in ("forward", "backward"):
-            task = Task(f"attention-{kernel}-{way}", precision, numbers)
-            yield BenchmarkCase(task, partial(_attention, task))
+            yield case(_attention, Task(f"attention-{kernel}-{way}", precision, numbers))
 
 
 _LONGEST_CACHE = 65536
-_LARGEST_CACHE = 2.2e9
-"""Bytes of keys and values: beyond, one more byte is as fast as the last."""
 
 
-def cached_cases(
-    kernel: str, precision: str, peak: float, seed: int, longest_s: float, largest: float = _LARGEST_CACHE
-) -> Cases:
+def cached_cases(kernel: str, precision: str, peak: float, seed: int, longest_s: float, largest: float) -> Cases:
     """Few queries against many keys: the next token and a KV cache, most of all; a text and what it is asked about.
-    Heads may share keys and values."""
+    Heads may share keys and values. `largest`: bytes of these."""
     for u in points(7, seed):
         # The kernel of "efficient" takes as many heads of keys as of queries.
         shared = 1 if kernel == "efficient" else choice(u[2], ((3, 1), (1, 2), (3, 4), (1, 7), (2, 8)))
@@ -69,17 +64,16 @@ def cached_cases(
         if is_power_of_two(batch) and any(is_power_of_two(length_kv - extra) for extra in (0, 1)):
             batch += 2 if batch == 1 else 1
         numbers = (batch, heads, heads_kv, length_q, length_kv, head_dim, 0, bias)
-        task = Task(f"attention-{kernel}-forward", precision, numbers)
-        yield BenchmarkCase(task, partial(_cached, task))
+        yield case(_cached, Task(f"attention-{kernel}-forward", precision, numbers))
 
 
 def _cached(task: Task, pool: TensorPool) -> Call:
     """To be run where its kernel is set. Keys and values lie as a cache keeps them: head by head."""
     batch, heads, heads_kv, length_q, length_kv, head_dim, _, bias = task.numbers
-    dtype = DTYPES[task.precision]
-    q = pool.take(batch, length_q, heads, head_dim, dtype=dtype).transpose(1, 2)
-    k, v = (pool.take(batch, heads_kv, length_kv, head_dim, dtype=dtype) for _ in range(2))
-    mask = pool.take(batch, 1, length_q, length_kv, dtype=dtype) if bias else None
+    take = pool.taking(task.precision)
+    q = take(batch, length_q, heads, head_dim).transpose(1, 2)
+    k, v = (take(batch, heads_kv, length_kv, head_dim) for _ in range(2))
+    mask = take(batch, 1, length_q, length_kv) if bias else None
     return partial(
         torch.nn.functional.scaled_dot_product_attention, q, k, v, attn_mask=mask, enable_gqa=heads != heads_kv
     )
@@ -88,10 +82,10 @@ def _cached(task: Task, pool: TensorPool) -> Call:
 def _attention(task: Task, pool: TensorPool) -> Call:
     """To be run where its kernel is set."""
     batch, heads, _, length, _, head_dim, causal, bias = task.numbers
-    dtype = DTYPES[task.precision]
+    take = pool.taking(task.precision)
     # As models lay them out: heads are cut from the features of a token.
-    taken = [pool.take(batch, length, heads, head_dim, dtype=dtype).transpose(1, 2) for _ in range(4)]
-    mask = pool.take(batch, 1, length, length, dtype=dtype) if bias else None
+    taken = [take(batch, length, heads, head_dim).transpose(1, 2) for _ in range(4)]
+    mask = take(batch, 1, length, length) if bias else None
     backward = task.family.endswith("backward")
     q, k, v = (tensor.detach().requires_grad_(backward) for tensor in taken[:3])
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,6 +76,15 @@ class TensorPool:
         self.taken.append(buffer.data[start : start + size])
         return buffer[start : start + size].view(shape)
 
+    def taking(self, precision: str) -> Callable[..., torch.Tensor]:
+        """`take` in that precision."""
+        return partial(self.take, dtype=DTYPES[precision])
+
+    def images(self, n: int, c: int, h: int, w: int, *, dtype: torch.dtype, channels_last: bool) -> torch.Tensor:
+        if channels_last:
+            return self.take(n, h, w, c, dtype=dtype).permute(0, 3, 1, 2)
+        return self.take(n, c, h, w, dtype=dtype)
+
     def own(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """A tensor from 0 to 1 that no other case writes."""
         self.taken.append(torch.rand(*shape, dtype=dtype, device=self.device))
@@ -93,6 +103,11 @@ class BenchmarkCase:
     task: Task
     make: Callable[[TensorPool], Call]
     """Prepares the inputs and gives the call to be timed."""
+
+
+def case(make: Callable[..., Call], task: Task, *more: object) -> BenchmarkCase:
+    """`make` takes the task, what `more` it needs to know, and the pool."""
+    return BenchmarkCase(task, partial(make, task, *more))
 
 
 Cases = Iterator[BenchmarkCase]

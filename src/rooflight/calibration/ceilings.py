@@ -1,4 +1,4 @@
-"""The best this device reaches: matrix products that last, and memory moved."""
+"""The best this device reaches: matrix products that last, memory moved, sums over the GPUs of the machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from rooflight.calibration.case import DTYPES, precision_set
+from rooflight.calibration.clock import gpu_seconds, seconds_of
 from rooflight.ledger import Value
 
 
@@ -76,16 +77,40 @@ def _rates(call: Callable[[], object], device: torch.device, seconds: float) -> 
 
 def _run(call: Callable[[], object], device: torch.device, times: int) -> float:
     """Seconds of one of many calls; on a GPU by its own clock, with calls queued ahead."""
-    if device.type == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        start.record()
+
+    def run() -> None:
         for _ in range(times):
             call()
-        end.record()
-        torch.cuda.synchronize()
-        return float(start.elapsed_time(end)) / 1e3 / times
-    begun = time.perf_counter()
-    for _ in range(times):
-        call()
-    return (time.perf_counter() - begun) / times
+
+    return (gpu_seconds(run) if device.type == "cuda" else seconds_of(run)) / times
+
+
+_SIZES_MB = (1, 25, 256)
+
+
+def all_reduce_bandwidths() -> dict[str, Value]:
+    """Bus bandwidth by size, as `all-reduce.25MB`; nothing where there is one GPU."""
+    count = torch.cuda.device_count()
+    if count < 2:
+        return {}
+    from torch.cuda import nccl
+
+    found = {}
+    for megabytes in _SIZES_MB:
+        tensors = [torch.ones(megabytes * 250_000, device=f"cuda:{index}") for index in range(count)]
+        for _ in range(3):
+            nccl.all_reduce(tensors)
+        _wait(count)
+        begun, times = time.perf_counter(), 10
+        for _ in range(times):
+            nccl.all_reduce(tensors)
+        _wait(count)
+        seconds = (time.perf_counter() - begun) / times
+        bus = 2 * (count - 1) / count * megabytes * 1e6 / seconds
+        found[f"all-reduce.{megabytes}MB"] = Value(bus, f"NCCL over {count} GPUs: 2(n-1)/n x bytes / time")
+    return found
+
+
+def _wait(count: int) -> None:
+    for index in range(count):
+        torch.cuda.synchronize(index)

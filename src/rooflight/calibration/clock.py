@@ -233,16 +233,30 @@ class CpuClock:
                     call()
                 except (OutOfPool, RuntimeError, NotImplementedError):
                     continue
-                warm = median(_seconds(call) for _ in range(3))
+                warm = median(seconds_of(call) for _ in range(3))
                 self._other.fill_(1)
-                cold = _seconds(call)
+                cold = seconds_of(call)
             yield TimedCase(case.task, warm, max(warm, cold), 1)
 
     def close(self) -> None:
         """Nothing is kept open."""
 
 
-def _seconds(call: Call) -> float:
+def seconds_of(call: Call) -> float:
+    """By the host's clock."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+def gpu_seconds(call: Call, *, waits: bool = False) -> float:
+    """By the GPU's own clock. `waits`: it begins when the host has launched all of it."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    if waits:
+        torch.cuda._sleep(40_000_000)
+    start.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3

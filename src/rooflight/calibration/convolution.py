@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from rooflight.calibration.case import DTYPES, BenchmarkCase, Call, Cases, TensorPool
+from rooflight.calibration.case import DTYPES, Call, Cases, TensorPool, case
 from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, whole
 from rooflight.ops.kernel_task import Task
 
@@ -30,8 +30,7 @@ def convolution_cases(precision: str, peak: float, seed: int, longest_s: float, 
         if n * max(c * h * w, k * out) > 4e8:
             continue
         for way in WAYS:
-            task = Task(way, precision, numbers)
-            yield BenchmarkCase(task, partial(call_of, task))
+            yield case(call_of, Task(way, precision, numbers))
 
 
 def _numbers(u: list[float], channels_last: int) -> tuple[int, ...] | None:
@@ -77,31 +76,13 @@ def output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) ->
 
 def call_of(task: Task, pool: TensorPool) -> Call:
     n, c, h, w, k, r, s, stride, pad, dilation, groups, channels_last = task.numbers
-    dtype = DTYPES[task.precision]
     layout = torch.channels_last if channels_last else torch.contiguous_format
-
-    def take(*shape: int) -> torch.Tensor:
-        if not channels_last:
-            return pool.take(*shape, dtype=dtype)
-        a, b, y, x = shape
-        return pool.take(a, y, x, b, dtype=dtype).permute(0, 3, 1, 2)
-
+    take = partial(pool.images, dtype=DTYPES[task.precision], channels_last=bool(channels_last))
     x, weight = take(n, c, h, w), take(k, c // groups, r, s)
-    pads, rest = [pad, pad], (False, [0, 0], groups)
+    geometry = ([stride] * 2, [pad] * 2, [dilation] * 2, False, [0, 0], groups)
     if task.family == "conv-forward":
-        return partial(torch.ops.aten.convolution.default, x, weight, None, [stride] * 2, pads, [dilation] * 2, *rest)
+        return partial(torch.ops.aten.convolution.default, x, weight, None, *geometry)
     out = (output_size(h, r, stride, pad, dilation), output_size(w, s, stride, pad, dilation))
     grad = take(n, k, *out).contiguous(memory_format=layout)
     mask = [task.family == "conv-dgrad", task.family == "conv-wgrad", False]
-    return partial(
-        torch.ops.aten.convolution_backward.default,
-        grad,
-        x,
-        weight,
-        None,
-        [stride] * 2,
-        pads,
-        [dilation] * 2,
-        *rest,
-        mask,
-    )
+    return partial(torch.ops.aten.convolution_backward.default, grad, x, weight, None, *geometry, mask)

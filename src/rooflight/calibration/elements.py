@@ -1,4 +1,4 @@
-"""Task bound by memory: elementwise arithmetic, copies, reductions, norms, softmax, pooling, embeddings, optimizers."""
+"""What memory bounds: elementwise arithmetic, copies, reductions, norms, softmax, pooling, embeddings, optimizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rooflight.calibration.case import DTYPES, BenchmarkCase, Call, Cases, OutOfPool, TensorPool
+from rooflight.calibration.case import DTYPES, Call, Cases, OutOfPool, TensorPool, case
 from rooflight.calibration.sampling import KNOWN_SIDES, choice, is_power_of_two, points, unusual, whole
 from rooflight.ops.kernel_task import Task
 
@@ -40,23 +40,23 @@ _ELEMENTWISE: dict[str, tuple[str, torch.dtype, int, torch.dtype, Callable[..., 
 }
 
 
+def _half_each(u: float) -> str:
+    """The precision: one half of the cases in 32 bits, the other in 16."""
+    return "fp32" if u < 0.5 else "bf16"
+
+
 def elementwise_cases(seed: int, largest: int) -> Cases:
     names = sorted(_ELEMENTWISE)
     for u in points(2, seed):
-        name = names[int(u[1] * len(names))]
-        family, taken, inputs, given, call = _ELEMENTWISE[name]
+        family, taken, inputs, given, call = _ELEMENTWISE[names[int(u[1] * len(names))]]
         elements = 8 * unusual(whole(u[0], 8, largest // 8))
         width = given if family == "cast" else taken
-        task = Task(
-            family,
-            "fp32" if width == _F else "bf16",
-            (elements, inputs * elements * taken.itemsize, elements * given.itemsize),
-        )
-        yield BenchmarkCase(task, partial(_elementwise, elements, taken, max(inputs, 1), call))
+        numbers = (elements, inputs * elements * taken.itemsize, elements * given.itemsize)
+        yield case(_elementwise, Task(family, "fp32" if width == _F else "bf16", numbers), taken, max(inputs, 1), call)
 
 
-def _elementwise(elements: int, dtype: torch.dtype, inputs: int, call: Callable[..., Any], pool: TensorPool) -> Call:
-    return partial(call, *(pool.take(elements, dtype=dtype) for _ in range(inputs)))
+def _elementwise(task: Task, dtype: torch.dtype, inputs: int, call: Callable[..., Any], pool: TensorPool) -> Call:
+    return partial(call, *(pool.take(task.numbers[0], dtype=dtype) for _ in range(inputs)))
 
 
 def broadcast_cases(seed: int, largest: int) -> Cases:
@@ -65,25 +65,24 @@ def broadcast_cases(seed: int, largest: int) -> Cases:
         elements = whole(u[0], 256, largest)
         columns = whole(u[1], 4, 8192, 1 if u[1] * 10 % 1 < 0.3 else 8)
         rows = unusual(max(2, elements // columns))
-        precision = "fp32" if u[2] < 0.5 else "bf16"
-        size = DTYPES[precision].itemsize
+        precision = _half_each(u[2])
+        size, elements = DTYPES[precision].itemsize, rows * columns
         if u[3] < 0.15:
-            task = Task("broadcast", precision, (rows * columns, size, rows * columns * size))
-            yield BenchmarkCase(task, partial(_expanded, rows, columns, DTYPES[precision]))
-            continue
-        by_row = u[3] < 0.6
-        few = columns if by_row else rows
-        task = Task("broadcast", precision, (rows * columns, (rows * columns + few) * size, rows * columns * size))
-        yield BenchmarkCase(task, partial(_broadcast, rows, columns, by_row, DTYPES[precision]))
+            yield case(_expanded, Task("broadcast", precision, (elements, size, elements * size)), rows, columns)
+        else:
+            few = (1, columns) if u[3] < 0.6 else (rows, 1)
+            numbers = (elements, (elements + max(few)) * size, elements * size)
+            yield case(_broadcast, Task("broadcast", precision, numbers), (rows, columns), few)
 
 
-def _broadcast(rows: int, columns: int, by_row: bool, dtype: torch.dtype, pool: TensorPool) -> Call:
-    few = pool.take(1, columns, dtype=dtype) if by_row else pool.take(rows, 1, dtype=dtype)
-    return partial(torch.mul, pool.take(rows, columns, dtype=dtype), few)
+def _broadcast(task: Task, shape: tuple[int, int], few: tuple[int, int], pool: TensorPool) -> Call:
+    take = pool.taking(task.precision)
+    factors = take(*few)
+    return partial(torch.mul, take(*shape), factors)
 
 
-def _expanded(rows: int, columns: int, dtype: torch.dtype, pool: TensorPool) -> Call:
-    return partial(torch.div, pool.take(1, 1, dtype=dtype).expand(rows, columns), 2.0)
+def _expanded(task: Task, rows: int, columns: int, pool: TensorPool) -> Call:
+    return partial(torch.div, pool.taking(task.precision)(1, 1).expand(rows, columns), 2.0)
 
 
 def strided_cases(seed: int, largest: int) -> Cases:
@@ -92,30 +91,27 @@ def strided_cases(seed: int, largest: int) -> Cases:
         run = 1 if u[3] < 0.4 else whole(u[3], 2, 256, 2)
         a, b = whole(u[1], 4, 2048), whole(u[2], 4, 2048)
         outer = max(1, whole(u[0], 256, largest) // (a * b * run))
-        precision = "fp32" if u[4] < 0.5 else "bf16"
+        precision = _half_each(u[4])
         elements = outer * a * b * run
-        if elements > largest:
-            continue
-        nbytes = elements * DTYPES[precision].itemsize
-        task = Task("strided", precision, (elements, nbytes, nbytes, run))
-        yield BenchmarkCase(task, partial(_strided, (outer, a, b, run), DTYPES[precision]))
+        if elements <= largest:
+            nbytes = elements * DTYPES[precision].itemsize
+            yield case(_strided, Task("strided", precision, (elements, nbytes, nbytes, run)), (outer, a, b, run))
 
 
-def _strided(shape: tuple[int, int, int, int], dtype: torch.dtype, pool: TensorPool) -> Call:
-    return pool.take(*shape, dtype=dtype).transpose(1, 2).contiguous
+def _strided(task: Task, shape: tuple[int, int, int, int], pool: TensorPool) -> Call:
+    return pool.taking(task.precision)(*shape).transpose(1, 2).contiguous
 
 
 def dropout_cases(seed: int, largest: int) -> Cases:
     for u in points(2, seed):
         elements = unusual(whole(u[0], 32, largest // 8)) * (8 if u[1] * 10 % 1 < 0.8 else 1)
-        precision = "fp32" if u[1] < 0.5 else "bf16"
+        precision = _half_each(u[1])
         size = DTYPES[precision].itemsize
-        task = Task("dropout", precision, (elements, elements * size, elements * (size + 1)))
-        yield BenchmarkCase(task, partial(_dropout, elements, DTYPES[precision]))
+        yield case(_dropout, Task("dropout", precision, (elements, elements * size, elements * (size + 1))))
 
 
-def _dropout(elements: int, dtype: torch.dtype, pool: TensorPool) -> Call:
-    return partial(aten.native_dropout, pool.take(elements, dtype=dtype), 0.1, True)
+def _dropout(task: Task, pool: TensorPool) -> Call:
+    return partial(aten.native_dropout, pool.taking(task.precision)(task.numbers[0]), 0.1, True)
 
 
 def cat_cases(seed: int, largest: int) -> Cases:
@@ -126,49 +122,42 @@ def cat_cases(seed: int, largest: int) -> Cases:
         outer = max(1, whole(u[0], 256, largest) // (tensors * inner))
         first = inner * (1 if u[4] < 0.5 else whole(u[4], 2, 16))
         contiguous = int(u[5] * 10 % 1 < 0.65 or outer == 1)
-        precision = "fp32" if u[3] < 0.5 else "bf16"
+        precision = _half_each(u[3])
         sizes = [first] + [inner] * (tensors - 1)
         elements = outer * sum(sizes)
-        if elements > largest:
-            continue
-        nbytes = elements * DTYPES[precision].itemsize
-        task = Task("cat", precision, (tensors, elements, nbytes, nbytes, outer * first, contiguous, min(sizes)))
-        yield BenchmarkCase(task, partial(_cat, outer, sizes, contiguous, DTYPES[precision]))
+        if elements <= largest:
+            nbytes = elements * DTYPES[precision].itemsize
+            numbers = (tensors, elements, nbytes, nbytes, outer * first, contiguous, min(sizes))
+            yield case(_cat, Task("cat", precision, numbers), outer, sizes)
 
 
-def _cat(outer: int, sizes: list[int], contiguous: int, dtype: torch.dtype, pool: TensorPool) -> Call:
+def _cat(task: Task, outer: int, sizes: list[int], pool: TensorPool) -> Call:
+    take, contiguous = pool.taking(task.precision), task.numbers[5]
     if contiguous:
-        return partial(torch.cat, [pool.take(outer, size, dtype=dtype) for size in sizes], 1)
+        return partial(torch.cat, [take(outer, size) for size in sizes], 1)
     # Halves of heads that were cut from the features of a token, as a rotary embedding has them: its kernel works out
     # four indices for every element.
     tokens = next(count for count in (8, 4, 2, 1) if outer % count == 0)
-    rows = [pool.take(1, tokens, outer // tokens, 2 * size, dtype=dtype).transpose(1, 2) for size in sizes]
+    rows = [take(1, tokens, outer // tokens, 2 * size).transpose(1, 2) for size in sizes]
     return partial(torch.cat, [row[..., :size] for row, size in zip(rows, sizes, strict=True)], 3)
 
 
 def reduce_cases(seed: int, largest: int) -> Cases:
     """Sums over the innermost axis (means, norms) and over the outer ones (gradients of biases)."""
     for u in points(4, seed):
-        innermost = u[2] < 0.5
         aligned = 8 if u[3] * 10 % 1 < 0.7 else 1
         kept, reduced = whole(u[0], 1, 65536, aligned), whole(u[1], 2, 1 << 22, aligned)
         reduced = aligned * unusual(max(11, reduced // aligned))
         if u[2] < 0.06:
             kept, reduced = 1, 8 * unusual(whole(u[1], 8, largest // 8))
-        innermost = innermost or kept == 1
-        if not 64 <= kept * reduced <= largest:
-            continue
-        precision = "fp32" if u[3] < 0.5 else "bf16"
-        task = Task("reduce", precision, (kept, reduced, int(innermost)))
-        yield BenchmarkCase(task, partial(_reduce, task))
+        if 64 <= kept * reduced <= largest:
+            yield case(_reduce, Task("reduce", _half_each(u[3]), (kept, reduced, int(u[2] < 0.5 or kept == 1))))
 
 
 def _reduce(task: Task, pool: TensorPool) -> Call:
     kept, reduced, innermost = task.numbers
-    dtype = DTYPES[task.precision]
-    if innermost:
-        return partial(torch.sum, pool.take(kept, reduced, dtype=dtype), 1)
-    return partial(torch.sum, pool.take(reduced, kept, dtype=dtype), 0)
+    shape = (kept, reduced) if innermost else (reduced, kept)
+    return partial(torch.sum, pool.taking(task.precision)(*shape), innermost)
 
 
 def rows_cases(family: str, seed: int, largest: int) -> Cases:
@@ -177,28 +166,27 @@ def rows_cases(family: str, seed: int, largest: int) -> Cases:
         aligned = 1 if u[2] * 10 % 1 < 0.2 else 8
         columns = whole(u[1], 16, 70000 if family.startswith("softmax") else 16384, aligned)
         rows = unusual(whole(u[0], 1, 262144))
-        if not 256 <= rows * columns <= largest or (rows == 1 and columns % 64 == 0):  # a decoded token is such a row
-            continue
-        task = Task(family, "fp32" if u[2] < 0.5 else "bf16", (rows, columns))
-        yield BenchmarkCase(task, partial(_rows, task))
+        decoded = rows == 1 and columns % 64 == 0  # a token is such a row
+        if 256 <= rows * columns <= largest and not decoded:
+            yield case(_rows, Task(family, _half_each(u[2]), (rows, columns)))
 
 
 def _rows(task: Task, pool: TensorPool) -> Call:
     rows, columns = task.numbers
-    dtype = DTYPES[task.precision]
-    x, y = pool.take(rows, columns, dtype=dtype), pool.take(rows, columns, dtype=dtype)
+    take = pool.taking(task.precision)
+    x, y = take(rows, columns), take(rows, columns)
     if task.family == "softmax-forward":
         return partial(aten._softmax, x, -1, False)
     if task.family == "softmax-backward":
-        return partial(aten._softmax_backward_data, x, y, -1, dtype)
-    weight, bias = pool.take(columns, dtype=dtype), pool.take(columns, dtype=dtype)
+        return partial(aten._softmax_backward_data, x, y, -1, x.dtype)
+    weight, bias = take(columns), take(columns)
     if task.family == "layer-norm-forward":
         return partial(aten.native_layer_norm, x, [columns], weight, bias, 1e-5)
-    mean, scale = (torch.ones(rows, 1, device=x.device, dtype=_kept(x)) for _ in range(2))
+    mean, scale = (torch.ones(rows, 1, device=x.device, dtype=_saved_in(x)) for _ in range(2))
     return partial(aten.native_layer_norm_backward, y, x, [columns], mean, scale, weight, bias, [True, True, True])
 
 
-def _kept(x: torch.Tensor) -> torch.dtype:
+def _saved_in(x: torch.Tensor) -> torch.dtype:
     """What means and deviations are kept in for backward: fp32 on a GPU, on a CPU as the weights are."""
     return x.dtype if x.device.type == "cpu" else torch.float32
 
@@ -206,72 +194,62 @@ def _kept(x: torch.Tensor) -> torch.dtype:
 def group_norm_cases(family: str, seed: int, largest: int) -> Cases:
     for u in points(3, seed):
         rows, columns = whole(u[0], 2, 8192), whole(u[1], 64, 262144, 8)
-        if rows * columns > largest:
-            continue
-        task = Task(family, "fp32" if u[2] < 0.5 else "bf16", (rows, columns))
-        yield BenchmarkCase(task, partial(_group_norm, task))
+        if rows * columns <= largest:
+            yield case(_group_norm, Task(family, _half_each(u[2]), (rows, columns)))
 
 
 def _group_norm(task: Task, pool: TensorPool) -> Call:
     rows, columns = task.numbers
-    dtype = DTYPES[task.precision]
+    take = pool.taking(task.precision)
     n, groups = (rows // 2, 2) if rows % 2 == 0 else (rows, 1)
-    shape = (n, groups * 8, columns // 8)
-    x, grad = pool.take(*shape, dtype=dtype), pool.take(*shape, dtype=dtype)
-    weight, bias = pool.take(shape[1], dtype=dtype), pool.take(shape[1], dtype=dtype)
+    channels, pixels = groups * 8, columns // 8
+    x, grad = take(n, channels, pixels), take(n, channels, pixels)
+    weight, bias = take(channels), take(channels)
     if task.family == "group-norm-forward":
-        return partial(aten.native_group_norm, x, weight, bias, n, shape[1], shape[2], groups, 1e-5)
-    mean, scale = (torch.ones(n, groups, device=x.device, dtype=dtype) for _ in range(2))
-    return partial(
-        aten.native_group_norm_backward, grad, x, mean, scale, weight, n, shape[1], shape[2], groups, [True, True, True]
-    )
+        return partial(aten.native_group_norm, x, weight, bias, n, channels, pixels, groups, 1e-5)
+    mean, scale = (torch.ones(n, groups, device=x.device, dtype=x.dtype) for _ in range(2))
+    sizes, all_three = (n, channels, pixels, groups), [True, True, True]
+    return partial(aten.native_group_norm_backward, grad, x, mean, scale, weight, *sizes, all_three)
+
+
+def _side(u: float, low: int, high: int) -> int:
+    """Of a picture, but none inside a network that everybody knows."""
+    side = whole(u, low, high)
+    while side in KNOWN_SIDES:
+        side += 1
+    return side
 
 
 def batch_norm_cases(family: str, seed: int, largest: int, *, cuda: bool) -> Cases:
     """cuDNN's and torch's own: which one runs is torch's choice, by precision, layout and mode."""
+    if "cudnn" in family and not cuda:
+        return
     for u in points(5, seed):
-        n, c, side = whole(u[0], 1, 256), whole(u[1], 8, 2048, 8), whole(u[2], 3, 160)
-        while side in KNOWN_SIDES:
-            side += 1
-        if n * c * side * side > largest:
-            continue
-        channels_last = int(u[3] < 0.25)
-        if "cudnn" in family and not cuda:
-            return
-        precision = "fp32" if u[4] < 0.5 else "bf16"
-        task = Task(family, precision, (n, c, side * side, channels_last))
-        yield BenchmarkCase(task, partial(_batch_norm, task, side))
+        n, c, side = whole(u[0], 1, 256), whole(u[1], 8, 2048, 8), _side(u[2], 3, 160)
+        if n * c * side * side <= largest:
+            task = Task(family, _half_each(u[4]), (n, c, side * side, int(u[3] < 0.25)))
+            yield case(_batch_norm, task, side)
 
 
 def _batch_norm(task: Task, side: int, pool: TensorPool) -> Call:
     n, c, _, channels_last = task.numbers
+    cudnn, way = "cudnn" in task.family, task.family.rpartition("-")[2]
     dtype = DTYPES[task.precision]
-    if "cudnn" in task.family and dtype == _B:
+    if cudnn and dtype == _B:
         dtype = torch.float16  # 16 bits are 16 bits, and cuDNN's takes no others (with weights in fp32, as autocast)
-
-    def images() -> torch.Tensor:
-        if channels_last:
-            return pool.take(n, side, side, c, dtype=dtype).permute(0, 3, 1, 2)
-        return pool.take(n, c, side, side, dtype=dtype)
-
-    x, grad = images(), images()
-    own = torch.float32 if "cudnn" in task.family else dtype
-    weight, bias, mean = (pool.take(c, dtype=own) for _ in range(3))
-    variance = torch.ones(c, device=x.device, dtype=own)
-    way = task.family.rpartition("-")[2]
-    if "cudnn" in task.family:
-        if way != "backward":
-            return partial(aten.cudnn_batch_norm, x, weight, bias, mean, variance, way == "train", 0.1, 1e-5)
-        _, saved_mean, saved_scale, reserve = aten.cudnn_batch_norm(x, weight, bias, mean, variance, True, 0.1, 1e-5)
-        return partial(
-            aten.cudnn_batch_norm_backward, x, grad, weight, mean, variance, saved_mean, saved_scale, 1e-5, reserve
-        )
+    x, grad = (pool.images(n, c, side, side, dtype=dtype, channels_last=bool(channels_last)) for _ in range(2))
+    weights_in = torch.float32 if cudnn else dtype
+    weight, bias, mean = (pool.take(c, dtype=weights_in) for _ in range(3))
+    variance = torch.ones(c, device=x.device, dtype=weights_in)
+    forward = aten.cudnn_batch_norm if cudnn else aten.native_batch_norm
     if way != "backward":
-        return partial(aten.native_batch_norm, x, weight, bias, mean, variance, way == "train", 0.1, 1e-5)
-    saved, scale = (torch.ones(c, device=x.device, dtype=_kept(x)) for _ in range(2))
-    return partial(
-        aten.native_batch_norm_backward, grad, x, weight, mean, variance, saved, scale, True, 1e-5, [True, True, True]
-    )
+        return partial(forward, x, weight, bias, mean, variance, way == "train", 0.1, 1e-5)
+    if cudnn:
+        _, *saved, reserve = forward(x, weight, bias, mean, variance, True, 0.1, 1e-5)
+        return partial(aten.cudnn_batch_norm_backward, x, grad, weight, mean, variance, *saved, 1e-5, reserve)
+    saved = [torch.ones(c, device=x.device, dtype=_saved_in(x)) for _ in range(2)]
+    backward, all_three = aten.native_batch_norm_backward, [True, True, True]
+    return partial(backward, grad, x, weight, mean, variance, *saved, True, 1e-5, all_three)
 
 
 def embedding_cases(family: str, seed: int, largest: int) -> Cases:
@@ -281,51 +259,41 @@ def embedding_cases(family: str, seed: int, largest: int) -> Cases:
         if max(rows, vocabulary) * columns > largest or (is_power_of_two(rows) and columns % 64 == 0):
             continue  # too much, or the tokens of a batch that is decoded
         numbers = (rows, columns) if family.endswith("forward") else (rows, columns, vocabulary)
-        task = Task(family, "fp32" if u[2] < 0.5 else "bf16", numbers)
-        yield BenchmarkCase(task, partial(_embedding, task, vocabulary))
+        yield case(_embedding, Task(family, _half_each(u[2]), numbers), vocabulary)
 
 
 def _embedding(task: Task, vocabulary: int, pool: TensorPool) -> Call:
     rows, columns = task.numbers[:2]
-    dtype = DTYPES[task.precision]
+    take = pool.taking(task.precision)
     indices = torch.randint(0, vocabulary, (rows,), device=pool.device)
     if task.family.endswith("forward"):
-        return partial(aten.embedding, pool.take(vocabulary, columns, dtype=dtype), indices)
-    return partial(aten.embedding_dense_backward, pool.take(rows, columns, dtype=dtype), indices, vocabulary, -1, False)
+        return partial(aten.embedding, take(vocabulary, columns), indices)
+    return partial(aten.embedding_dense_backward, take(rows, columns), indices, vocabulary, -1, False)
 
 
 def pool_cases(family: str, seed: int, largest: int) -> Cases:
     for u in points(6, seed):
-        n, c, side = whole(u[0], 1, 256), whole(u[1], 8, 1024, 8), whole(u[2], 4, 256)
-        while side in KNOWN_SIDES:
-            side += 1
+        n, c, side = whole(u[0], 1, 256), whole(u[1], 8, 1024, 8), _side(u[2], 4, 256)
         kernel = choice(u[3], ((4, 2), (5, 3), (1, 5), (1, 7)))
         stride = kernel if kernel > 3 else 2 if u[3] * 10 % 1 < 0.7 else 1
-        if n * c * side * side > largest or side <= kernel:
-            continue
-        out = (side - kernel) // stride + 1
-        precision = "fp32" if u[4] < 0.5 else "bf16"
-        task = Task(family, precision, (n * c, side, side, kernel, stride, out * out, int(u[5] < 0.2)))
-        yield BenchmarkCase(task, partial(_pool, task, n))
+        if n * c * side * side <= largest and side > kernel:
+            out = (side - kernel) // stride + 1
+            numbers = (n * c, side, side, kernel, stride, out * out, int(u[5] < 0.2))
+            yield case(_pool, Task(family, _half_each(u[4]), numbers), n)
 
 
 def _pool(task: Task, n: int, pool: TensorPool) -> Call:
     planes, h, w, kernel, stride, _, channels_last = task.numbers
-    dtype = DTYPES[task.precision]
-    c = planes // n
-    x = pool.take(n, h, w, c, dtype=dtype).permute(0, 3, 1, 2) if channels_last else pool.take(n, c, h, w, dtype=dtype)
-    size, step, pad = [kernel] * 2, [stride] * 2, [0, 0]
-    forward, backward = (
-        (aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward)
-        if task.family.startswith("max")
-        else (aten.avg_pool2d, aten.avg_pool2d_backward)
-    )
+    is_max = task.family.startswith("max")
+    x = pool.images(n, planes // n, h, w, dtype=DTYPES[task.precision], channels_last=bool(channels_last))
+    window = ([kernel] * 2, [stride] * 2, [0, 0])
+    forward = aten.max_pool2d_with_indices if is_max else aten.avg_pool2d
     if task.family.endswith("forward"):
-        return partial(forward, x, size, step, pad)
-    if task.family.startswith("max"):
-        values, indices = forward(x, size, step, pad)
-        return partial(backward, values, x, size, step, pad, [1, 1], False, indices)
-    return partial(backward, forward(x, size, step, pad), x, size, step, pad, False, True, None)
+        return partial(forward, x, *window)
+    if is_max:
+        values, indices = forward(x, *window)
+        return partial(aten.max_pool2d_with_indices_backward, values, x, *window, [1, 1], False, indices)
+    return partial(aten.avg_pool2d_backward, forward(x, *window), x, *window, False, True, None)
 
 
 # name: (tensor lists that are read, lists that are written, call)
@@ -339,17 +307,19 @@ _FOREACH: dict[str, tuple[int, int, Callable[..., Any]]] = {
 }
 
 
+def _update(family: str, precision: str, sizes: list[int], reads: int, writes: int) -> Task:
+    """Of tensors of these sizes: so many lists of them are read, so many written."""
+    nbytes = sum(sizes) * DTYPES[precision].itemsize
+    return Task(family, precision, (len(sizes), sum(sizes), reads * nbytes, writes * nbytes))
+
+
 def foreach_cases(seed: int, largest: int) -> Cases:
     """One step of an optimizer over a model's tensors: a few large ones, many small."""
     names = sorted(_FOREACH)
     for u in points(4, seed):
         lists, written, call = _FOREACH[names[int(u[2] * len(names))]]
-        tensors, elements = whole(u[0], 2, 512), whole(u[1], 1024, largest // 2)
-        sizes = tensor_sizes(tensors, elements)
-        precision = "fp32" if u[3] < 0.5 else "bf16"
-        nbytes = sum(sizes) * DTYPES[precision].itemsize
-        task = Task("foreach", precision, (tensors, sum(sizes), lists * nbytes, written * nbytes))
-        yield BenchmarkCase(task, partial(_foreach, sizes, lists, DTYPES[precision], call))
+        sizes = tensor_sizes(whole(u[0], 2, 512), whole(u[1], 1024, largest // 2))
+        yield case(_foreach, _update("foreach", _half_each(u[3]), sizes, lists, written), sizes, lists, call)
 
 
 def tensor_sizes(tensors: int, elements: int) -> list[int]:
@@ -358,8 +328,9 @@ def tensor_sizes(tensors: int, elements: int) -> list[int]:
     return [max(8, int(elements * weight / sum(weights)) // 8 * 8) for weight in weights]
 
 
-def _foreach(sizes: list[int], lists: int, dtype: torch.dtype, call: Callable[..., Any], pool: TensorPool) -> Call:
-    taken = [[pool.take(size, dtype=dtype) for size in sizes] for _ in range(lists)]
+def _foreach(task: Task, sizes: list[int], lists: int, call: Callable[..., Any], pool: TensorPool) -> Call:
+    take = pool.taking(task.precision)
+    taken = [[take(size) for size in sizes] for _ in range(lists)]
     for tensor in taken[0]:
         tensor.abs_()
     return partial(call, *taken)
@@ -368,13 +339,9 @@ def _foreach(sizes: list[int], lists: int, dtype: torch.dtype, call: Callable[..
 def fused_cases(family: str, seed: int, largest: int) -> Cases:
     """Optimizers that do the whole update in one kernel."""
     for u in points(3, seed):
-        tensors, elements = whole(u[0], 2, 512), whole(u[1], 1024, largest // 4)
-        sizes = tensor_sizes(tensors, elements)
-        precision = "fp32" if u[2] < 0.5 else "bf16"
-        nbytes = sum(sizes) * DTYPES[precision].itemsize
+        sizes = tensor_sizes(whole(u[0], 2, 512), whole(u[1], 1024, largest // 4))
         reads, writes = (3, 2) if family == "fused-sgd" else (4, 3)
-        task = Task(family, precision, (tensors, sum(sizes), reads * nbytes, writes * nbytes))
-        yield BenchmarkCase(task, partial(_fused, task, sizes))
+        yield case(_fused, _update(family, _half_each(u[2]), sizes, reads, writes), sizes)
 
 
 def _fused(task: Task, sizes: list[int], pool: TensorPool) -> Call:
@@ -387,7 +354,7 @@ def _fused(task: Task, sizes: list[int], pool: TensorPool) -> Call:
         options: dict[str, Any] = dict(
             weight_decay=0.0, momentum=0.9, lr=1e-9, dampening=0.0, nesterov=False, maximize=False, is_first_step=False
         )
-        return partial(aten._fused_sgd_, lists[0], lists[1], lists[2], **options)
+        return partial(aten._fused_sgd_, *lists[:3], **options)
     steps = [torch.ones((), device=pool.device) for _ in sizes]
     options = dict(lr=1e-9, beta1=0.9, beta2=0.999, weight_decay=0.01, eps=1e-8, amsgrad=False, maximize=False)
-    return partial(aten._fused_adamw_, lists[0], lists[1], lists[2], lists[3], [], steps, **options)
+    return partial(aten._fused_adamw_, *lists, [], steps, **options)

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from rooflight.calibration.case import DTYPES, BenchmarkCase, Call, Cases, TensorPool
+from rooflight.calibration.case import Call, Cases, TensorPool, case
 from rooflight.calibration.sampling import choice, is_power_of_two, points, unusual, whole
 from rooflight.ops.kernel_task import Task
 
@@ -37,8 +37,7 @@ def gemm_cases(precision: str, peak: float, seed: int, longest_s: float) -> Case
             continue
         # A single row or column lies in memory the same way round or the other.
         turned = layout >> 1 if m > 1 and k > 1 else 0
-        task = Task("gemm", precision, (1, m, n, k, turned, layout & 1, bias))
-        yield BenchmarkCase(task, partial(_product, task))
+        yield case(_product, Task("gemm", precision, (1, m, n, k, turned, layout & 1, bias)))
 
 
 def batched_cases(precision: str, peak: float, seed: int, longest_s: float) -> Cases:
@@ -52,17 +51,16 @@ def batched_cases(precision: str, peak: float, seed: int, longest_s: float) -> C
         layout = choice(u[4], _LAYOUTS)
         if 2 * batch * m * n * k / peak > longest_s or batch * (m * n + m * k + n * k) > 3e8:
             continue
-        task = Task("gemm", precision, (batch, m, n, k, layout >> 1, layout & 1, 0))
-        yield BenchmarkCase(task, partial(_product, task))
+        yield case(_product, Task("gemm", precision, (batch, m, n, k, layout >> 1, layout & 1, 0)))
 
 
 def _product(task: Task, pool: TensorPool) -> Call:
     batch, m, n, k, a_transposed, b_transposed, bias = task.numbers
-    dtype = DTYPES[task.precision]
-    a = pool.take(batch, k, m, dtype=dtype).mT if a_transposed else pool.take(batch, m, k, dtype=dtype)
-    b = pool.take(batch, n, k, dtype=dtype).mT if b_transposed else pool.take(batch, k, n, dtype=dtype)
+    take = pool.taking(task.precision)
+    a = take(batch, k, m).mT if a_transposed else take(batch, m, k)
+    b = take(batch, n, k).mT if b_transposed else take(batch, k, n)
     if batch > 1:
         return partial(torch.bmm, a, b)
     if bias:
-        return partial(torch.addmm, pool.take(n, dtype=dtype), a[0], b[0])
+        return partial(torch.addmm, take(n), a[0], b[0])
     return partial(torch.mm, a[0], b[0])

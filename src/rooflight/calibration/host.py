@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rooflight.calibration.clock import gpu_seconds, seconds_of
 from rooflight.estimation.api import estimate
 from rooflight.ledger import StepKind, Value
 from rooflight.step.host_calls import cost_of, is_narrow, parts_of
@@ -37,16 +38,6 @@ class _AttentionLoop(nn.Module):
         return F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(2, 16, 64)
 
 
-class _Viewed(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.transpose(1, 2).transpose(1, 2)
-
-
-class _Reordered(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.transpose(1, 2).contiguous().view(2, 16, 64)
-
-
 class _Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -56,34 +47,29 @@ class _Scaled(nn.Module):
         return x * self.scale
 
 
-class _Centred(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean(-1, keepdim=True).expand(2, 16, 64)
+def _module(forward: Callable[[Any, torch.Tensor], torch.Tensor]) -> type[nn.Module]:
+    """A module without state: its class has this `forward`, so that nothing is called around it."""
+    return type("_Function", (nn.Module,), {"forward": forward})
 
 
-class _Joined(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, x], 1)[:, :16]
-
-
-_Made = tuple[Callable[[], nn.Module], tuple[int, ...]]
+_TOKENS, _IMAGES = (2, 16, 64), (2, 16, 8, 8)
 # class of ops: the module of its chain, the shape that goes through
-_CHAINS: dict[str, _Made] = {
-    "view": (_Viewed, (2, 16, 64)),
-    "plain": (nn.ReLU, (2, 16, 64)),
-    "reduce": (_Centred, (2, 16, 64)),
-    "broadcast": (_Scaled, (2, 16, 64)),
-    "strided": (_Reordered, (2, 16, 64)),
-    "cat": (_Joined, (2, 16, 64)),
-    "math": (nn.GELU, (2, 16, 64)),
-    "softmax": (lambda: nn.Softmax(-1), (2, 16, 64)),
-    "dropout": (lambda: nn.Dropout(0.1), (2, 16, 64)),
-    "gemm": (lambda: nn.Linear(64, 64), (2, 16, 64)),
-    "conv": (lambda: nn.Conv2d(16, 16, 3, padding=1, bias=False), (2, 16, 8, 8)),
-    "batch-norm": (lambda: nn.BatchNorm2d(16), (2, 16, 8, 8)),
-    "layer-norm": (lambda: nn.LayerNorm(64), (2, 16, 64)),
-    "attention": (_AttentionLoop, (2, 16, 64)),
-    "pool": (lambda: nn.MaxPool2d(3, 1, 1), (2, 16, 8, 8)),
+_CHAINS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "view": (_module(lambda _, x: x.transpose(1, 2).transpose(1, 2)), _TOKENS),
+    "plain": (nn.ReLU, _TOKENS),
+    "reduce": (_module(lambda _, x: x.mean(-1, keepdim=True).expand(2, 16, 64)), _TOKENS),
+    "broadcast": (_Scaled, _TOKENS),
+    "strided": (_module(lambda _, x: x.transpose(1, 2).contiguous().view(2, 16, 64)), _TOKENS),
+    "cat": (_module(lambda _, x: torch.cat([x, x], 1)[:, :16]), _TOKENS),
+    "math": (nn.GELU, _TOKENS),
+    "softmax": (lambda: nn.Softmax(-1), _TOKENS),
+    "dropout": (lambda: nn.Dropout(0.1), _TOKENS),
+    "gemm": (lambda: nn.Linear(64, 64), _TOKENS),
+    "conv": (lambda: nn.Conv2d(16, 16, 3, padding=1, bias=False), _IMAGES),
+    "batch-norm": (lambda: nn.BatchNorm2d(16), _IMAGES),
+    "layer-norm": (lambda: nn.LayerNorm(64), _TOKENS),
+    "attention": (_AttentionLoop, _TOKENS),
+    "pool": (lambda: nn.MaxPool2d(3, 1, 1), _IMAGES),
 }
 
 
@@ -135,14 +121,14 @@ class HostBench:
         self.rounds = 0
 
     def time_once(self) -> None:
-        everything: tuple[_TimedCalls, ...] = (
+        benches: tuple[_Chain | _Optimizer | _ShortestStep, ...] = (
             *self._chains.values(),
             self._mixture,
             *self._optimizers.values(),
             self._shortest,
         )
-        for one in everything:
-            one.time_once()
+        for bench in benches:
+            bench.time_once()
         self.rounds += 1
 
     def costs(self) -> dict[str, Value]:
@@ -160,14 +146,8 @@ class HostBench:
         for ending, narrow in (("", False), (".bf16", True)):
             chains = [chain for key, chain in self._chains.items() if key.endswith(".bf16") == narrow]
             for phase in _PHASES:
-                names = sorted(
-                    {
-                        name
-                        for chain in chains
-                        for name, precision in chain.parts[phase]
-                        if is_narrow(precision) == narrow
-                    }
-                )
+                parts = {part for chain in chains for part in chain.parts[phase]}
+                names = sorted({name for name, precision in parts if is_narrow(precision) == narrow})
                 if not names:
                     continue  # no GPU, no chains in 16 bits
                 counts = np.zeros((len(chains), len(names)))
@@ -247,10 +227,6 @@ def _settled(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-class _TimedCalls(Protocol):
-    def time_once(self) -> None: ...
-
-
 class _Chain:
     def __init__(
         self, chain: nn.Module, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32
@@ -320,9 +296,7 @@ class _Optimizer:
 
     def time_once(self) -> None:
         _settled(self.device)
-        start = time.perf_counter()
-        self.optimizer.step()
-        self.taken.append(time.perf_counter() - start)
+        self.taken.append(seconds_of(self.optimizer.step))
 
 
 class _ShortestStep:
@@ -352,15 +326,6 @@ def gap_seconds(device: torch.device) -> dict[str, Value]:
         kernels()
     found = {}
     for name, run in (("gap", kernels), ("gap.graph", graph.replay)):
-        times = []
-        for _ in range(5):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            torch.cuda._sleep(40_000_000)
-            start.record()
-            run()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(float(start.elapsed_time(end)) / 1e3 / count)
-        found[name] = Value(median(times), f"{count} kernels of one block: from one start to the next")
+        gap_s = median(gpu_seconds(run, waits=True) / count for _ in range(5))
+        found[name] = Value(gap_s, f"{count} kernels of one block: from one start to the next")
     return found

@@ -34,33 +34,22 @@ class Chapter:
 def gpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list[Chapter]:
     """`peaks`: FLOP/s by precision, those that the device has; `largest`: elements of the largest tensor."""
     plan: list[Chapter] = []
-
-    def add(name: str, cases: Cases, share: float) -> None:
-        plan.append(Chapter(name, cases, share, partial(precision_set, precision), chosen=True))
-
     for number, (precision, peak) in enumerate(sorted(peaks.items())):
         weight = {"fp32": 1.0, "tf32": 0.6, "bf16": 1.0, "fp16": 0.4}.get(precision, 0.2)
-        add(f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s), 7 * weight)
-        add(f"batched gemm {precision}", gemm.batched_cases(precision, peak, 20 + number, longest_s), 1.6 * weight)
-        if precision == "fp16":
-            continue
         # Channels last are few for their time: cuDNN compiles a kernel for most of them, for a fifth of a second.
-        for layout, last, shares in (("", False, _CONVOLUTION), (", channels last", True, _CHANNELS_LAST)):
-            cases = convolution.convolution_cases(
-                precision, peak, 30 + 10 * last + number, longest_s, channels_last=last
-            )
-            add(f"convolution {precision}{layout}", cases, shares.get(precision, 1))
+        shares = (7 * weight, 1.6 * weight, _CONVOLUTION.get(precision, 1), _CHANNELS_LAST.get(precision, 1))
+        products = _product_cases(precision, peak, number, longest_s)[: 2 if precision == "fp16" else 4]
+        for (name, cases), share in zip(products, shares, strict=False):
+            plan.append(Chapter(name, cases, share, partial(precision_set, precision), chosen=True))
         for place, kernel in enumerate(("cudnn", "flash", "efficient")):
             if kernel in _KERNELS_OF.get(precision, ()):
-                cases = attention.attention_cases(kernel, precision, peak, 50 + 3 * number + place, longest_s)
                 # cuDNN compiles a kernel for every shape, for about a second.
                 share = 20 if kernel == "cudnn" else 4
-                kernel_set = partial(attention.kernel_set, kernel)
-                plan.append(Chapter(f"{kernel} attention {precision}", cases, share, kernel_set, chosen=True))
-                cases = attention.cached_cases(kernel, precision, peak, 70 + 3 * number + place, longest_s)
-                plan.append(
-                    Chapter(f"{kernel} attention to a cache {precision}", cases, 0.3 * share, kernel_set, chosen=True)
-                )
+                for (name, cases), of_share in zip(
+                    _attention_cases(kernel, precision, peak, 3 * number + place, longest_s), (1, 0.3), strict=True
+                ):
+                    setting = partial(attention.kernel_set, kernel)
+                    plan.append(Chapter(name, cases, of_share * share, setting, chosen=True))
     return plan + memory_plan(largest, cuda=True)
 
 
@@ -68,33 +57,34 @@ def cpu_plan(peaks: dict[str, float], *, largest: int, longest_s: float) -> list
     """The same for a processor: no tensor cores, no kernels to choose among for attention."""
     plan: list[Chapter] = []
     for number, (precision, peak) in enumerate(sorted(peaks.items())):
-        plan += [
-            Chapter(f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s), 12),
-            Chapter(f"batched gemm {precision}", gemm.batched_cases(precision, peak, 20 + number, longest_s), 4),
-            Chapter(
-                f"convolution {precision}",
-                convolution.convolution_cases(precision, peak, 30 + number, longest_s, channels_last=False),
-                20,
-            ),
-            Chapter(
-                f"convolution {precision}, channels last",
-                convolution.convolution_cases(precision, peak, 40 + number, longest_s, channels_last=True),
-                6,
-            ),
-            Chapter(
-                f"flash attention {precision}",
-                attention.attention_cases("flash", precision, peak, 50 + number, longest_s),
-                6,
-                partial(attention.kernel_set, "flash"),
-            ),
-            Chapter(
-                f"flash attention to a cache {precision}",
-                attention.cached_cases("flash", precision, peak, 70 + number, longest_s, largest=1e8),
-                3,
-                partial(attention.kernel_set, "flash"),
-            ),
-        ]
+        products = _product_cases(precision, peak, number, longest_s)
+        plan += [Chapter(*named, share) for named, share in zip(products, (12, 4, 20, 6), strict=True)]
+        attended = _attention_cases("flash", precision, peak, number, longest_s, largest_cache=1e8)
+        setting = partial(attention.kernel_set, "flash")
+        plan += [Chapter(*named, share, setting) for named, share in zip(attended, (6, 3), strict=True)]
     return plan + memory_plan(largest, cuda=False)
+
+
+def _product_cases(precision: str, peak: float, number: int, longest_s: float) -> list[tuple[str, Cases]]:
+    """By name; `number` is the precision's among those of the device."""
+    convolutions = partial(convolution.convolution_cases, precision, peak)
+    return [
+        (f"gemm {precision}", gemm.gemm_cases(precision, peak, 10 + number, longest_s)),
+        (f"batched gemm {precision}", gemm.batched_cases(precision, peak, 20 + number, longest_s)),
+        (f"convolution {precision}", convolutions(30 + number, longest_s, channels_last=False)),
+        (f"convolution {precision}, channels last", convolutions(40 + number, longest_s, channels_last=True)),
+    ]
+
+
+def _attention_cases(
+    kernel: str, precision: str, peak: float, seed: int, longest_s: float, *, largest_cache: float = 2.2e9
+) -> list[tuple[str, Cases]]:
+    """`largest_cache`: bytes of keys and values. On a GPU one more byte beyond is as fast as the last."""
+    cached = attention.cached_cases(kernel, precision, peak, 70 + seed, longest_s, largest_cache)
+    return [
+        (f"{kernel} attention {precision}", attention.attention_cases(kernel, precision, peak, 50 + seed, longest_s)),
+        (f"{kernel} attention to a cache {precision}", cached),
+    ]
 
 
 def memory_plan(largest: int, *, cuda: bool) -> list[Chapter]:

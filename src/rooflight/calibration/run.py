@@ -17,9 +17,8 @@ import msgspec
 import torch
 
 from rooflight import __version__
-from rooflight.calibration.ceilings import ceilings
+from rooflight.calibration.ceilings import all_reduce_bandwidths, ceilings
 from rooflight.calibration.clock import BenchmarkClock, CpuClock, GpuClock
-from rooflight.calibration.collectives import all_reduce_bandwidths
 from rooflight.calibration.host import gap_seconds, host_costs
 from rooflight.calibration.plan import Chapter, cpu_plan, gpu_plan
 from rooflight.calibration.workspaces import record

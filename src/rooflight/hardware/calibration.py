@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from rooflight.errors import BadInput
-from rooflight.hardware.recorded_tables import MOST, TableFormat, shipped_bytes
+from rooflight.hardware.recorded_tables import MOST, TableFormat
 from rooflight.hardware.workspaces import WorkspacePoints, fault_of
 from rooflight.ledger import Value
 from rooflight.ops.kernel_task import FAMILIES, Task
@@ -55,26 +54,8 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     notes: tuple[str, ...] = ()
 
 
-_FORMAT = TableFormat(Calibration, "calibration", FORMAT_VERSION, "make one with: rooflight calibrate")
-
-
-def decode(content: bytes, source: str) -> Calibration:
-    return _checked(_FORMAT.decode(content, source), source)
-
-
-def read(path: Path) -> Calibration:
-    return _checked(_FORMAT.read(path), str(path))
-
-
-def _checked(calibration: Calibration, source: str) -> Calibration:
-    fault = _fault_of(calibration)
-    if fault is not None:
-        raise BadInput(f"{source}: {fault}; make it again with: rooflight calibrate")
-    return calibration
-
-
 def _fault_of(calibration: Calibration) -> str | None:
-    """What types do not say: its numbers are those of tasks that this rooflight knows."""
+    """Its numbers are those of tasks that this rooflight knows."""
     for points in calibration.points:
         names = FAMILIES.get(points.family)
         if names is None or not all(_is_point(row, len(names)) for row in points.rows):
@@ -94,6 +75,17 @@ def _is_point(row: Sequence[int], numbers: int) -> bool:
     return len(row) == numbers + 3 and min(row) >= 0 and max(row) < MOST and bool(row[-3] and row[-2])
 
 
+_FORMAT = TableFormat(
+    Calibration,
+    "calibration",
+    FORMAT_VERSION,
+    "make one with: rooflight calibrate",
+    fault_of=_fault_of,
+    after_fault="make it again with: rooflight calibrate",
+)
+decode, read = _FORMAT.decode, _FORMAT.read
+
+
 def own_path(device: str) -> Path:
     """Where `rooflight calibrate` keeps what it found, and `rooflight predict` looks first."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -105,12 +97,11 @@ def calibration_for(device: str) -> tuple[Calibration, str] | None:
     own = own_path(device)
     if own.is_file():
         return read(own), str(own)
-    found = shipped(device)
-    return None if found is None else (found, "comes with rooflight")
+    calibration = shipped(device)
+    return None if calibration is None else (calibration, "comes with rooflight")
 
 
 @lru_cache(maxsize=8)
 def shipped(device: str) -> Calibration | None:
     """The calibration that comes with rooflight for a device of the database: read once, it does not change."""
-    content = shipped_bytes(device)
-    return None if content is None else decode(content, f"the shipped calibration of {device}")
+    return _FORMAT.shipped(device, f"the shipped calibration of {device}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -38,13 +39,20 @@ class TableFormat(Generic[Table]):
     version: int
     remedy: str
     """How an error's line ends: what to do."""
+    fault_of: Callable[[Table], str | None]
+    """What types do not say: what is wrong with its numbers."""
+    after_fault: str
+    """What to do then."""
 
     def decode(self, content: bytes, source: str) -> Table:
         try:
             text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-            return self._of_this_version(text, source)
+            table = self._of_this_version(text, source)
         except (msgspec.MsgspecError, OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise BadInput(f"{source} is no {self.what} file: {error}; {self.remedy}") from None
+        if (fault := self.fault_of(table)) is not None:
+            raise BadInput(f"{source}: {fault}; {self.after_fault}")
+        return table
 
     def _of_this_version(self, text: bytes, source: str) -> Table:
         """Read in one go. Only what does not fit is read again: that it is of another version is said first."""
@@ -70,6 +78,11 @@ class TableFormat(Generic[Table]):
             raise BadInput(f"{error}, or {self.remedy}") from None
         return self.decode(content, str(path))
 
+    def shipped(self, name: str, source: str) -> Table | None:
+        """A table that comes with rooflight; `None`: there is none of that name."""
+        file: Any = resources.files("rooflight.hardware") / FOLDER / f"{name}.json.gz"
+        return self.decode(file.read_bytes(), source) if file.is_file() else None
+
 
 def _short(version: object) -> str:
     text = repr(version)
@@ -78,9 +91,3 @@ def _short(version: object) -> str:
 
 def encode(table: msgspec.Struct) -> bytes:
     return gzip.compress(msgspec.json.encode(table), mtime=0)
-
-
-def shipped_bytes(name: str) -> bytes | None:
-    """A table that comes with rooflight; `None`: there is none of that name."""
-    file: Any = resources.files("rooflight.hardware") / FOLDER / f"{name}.json.gz"
-    return file.read_bytes() if file.is_file() else None

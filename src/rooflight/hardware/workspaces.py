@@ -12,8 +12,7 @@ from itertools import chain
 import msgspec
 import numpy as np
 
-from rooflight.errors import BadInput
-from rooflight.hardware.recorded_tables import TableFormat, shipped_bytes
+from rooflight.hardware.recorded_tables import TableFormat
 from rooflight.ops.kernel_task import CONVOLUTION
 
 FORMAT_VERSION = 1
@@ -71,18 +70,16 @@ class Workspaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return by_precision(self.points)
 
 
-_FORMAT = TableFormat(Workspaces, "workspace", FORMAT_VERSION, "make it again, or install rooflight again")
-
-
-def decode(content: bytes, source: str) -> Workspaces:
-    workspaces = _FORMAT.decode(content, source)
+def _fault_in(workspaces: Workspaces) -> str | None:
     fault = fault_of(workspaces.points)
-    if fault is not None:
-        raise BadInput(f"{source}: its points {fault}; {_FORMAT.remedy}")
-    return workspaces
+    return None if fault is None else f"its points {fault}"
+
+
+_REMEDY = "make it again, or install rooflight again"
+_FORMAT = TableFormat(Workspaces, "workspace", FORMAT_VERSION, _REMEDY, fault_of=_fault_in, after_fault=_REMEDY)
+decode = _FORMAT.decode
 
 
 def shipped(device: str) -> Workspaces | None:
     """The workspaces that come with rooflight for a device of the database."""
-    content = shipped_bytes(f"{device}-workspaces")
-    return None if content is None else decode(content, f"the shipped workspaces of {device}")
+    return _FORMAT.shipped(f"{device}-workspaces", f"the shipped workspaces of {device}")

@@ -61,6 +61,14 @@ class MemoryBlock:
     def is_split(self) -> bool:
         return self.preceding is not None or self.following is not None
 
+    def split_off(self, size: int) -> MemoryBlock:
+        """Keep so many bytes of it; the rest is a block of its own, which nobody has been given."""
+        rest = MemoryBlock(self.pool, self.address + size, self.size - size, self, self.following)
+        if self.following is not None:
+            self.following.preceding = rest
+        self.following, self.size = rest, size
+        return rest
+
 
 Held = dict[int, MemoryBlock]
 """What an event asked for, by its number."""
@@ -381,13 +389,8 @@ class CachingAllocator:
         pool.unmapped.remove((block.address, block))
         block.mapped = True
         if whole < block.size:
-            rest = MemoryBlock(pool, block.address + whole, block.size - whole)
+            rest = block.split_off(whole)
             rest.mapped = False
-            rest.preceding, rest.following = block, block.following
-            if block.following is not None:
-                block.following.preceding = rest
-            block.following = rest
-            block.size = whole
             insort(pool.unmapped, (rest.address, rest))
         self._reserve(whole)
         for other in (block.preceding, block.following):
@@ -404,20 +407,11 @@ class CachingAllocator:
             return
         pool.take(block)
         if block.address < start:
-            before = MemoryBlock(pool, block.address, start - block.address)
-            before.preceding, before.following = block.preceding, block
-            if block.preceding is not None:
-                block.preceding.following = before
-            block.preceding = before
+            before, block = block, block.split_off(start - block.address)
             pool.add(before)
         if end < block.address + block.size:
-            after = MemoryBlock(pool, end, block.address + block.size - end)
-            after.preceding, after.following = block, block.following
-            if block.following is not None:
-                block.following.preceding = after
-            block.following = after
-            pool.add(after)
-        block.address, block.size, block.mapped = start, end - start, False
+            pool.add(block.split_off(end - block.address))
+        block.mapped = False
         self.reserved -= block.size
         for other in (block.preceding, block.following):
             self._merge(block, other)

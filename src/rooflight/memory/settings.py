@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from rooflight.errors import BadInput
 
 MIB = 1 << 20
 _FIRST, _INTERVALS = 20, 16
 """Sizes are told apart by powers of two from 1 MiB to 64 GiB."""
-_KNOWN = (
-    "expandable_segments",
-    "large_segment_size_mb",
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "garbage_collection_threshold",
-    "roundup_power2_divisions",
-    "per_process_memory_fraction",
-)
 _KNOWN_ELSEWHERE = frozenset({
     "backend", "pinned_use_cuda_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
     "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "pinned_max_round_threshold_mb",
@@ -69,60 +63,38 @@ def parse(text: str) -> AllocatorSettings:
     """
     values: dict[str, object] = {}
     for name, value in _pairs(text):
-        if name == "expandable_segments":
-            values[name] = _truth(name, value)
-        elif name == "large_segment_size_mb":
-            values["large_segment_bytes"] = _whole(name, value, least=11) * MIB
-        elif name == "max_split_size_mb":
-            values["max_split_bytes"] = _whole(name, value, least=1) * MIB
-        elif name == "max_non_split_rounding_mb":
-            values["max_non_split_rounding_bytes"] = _whole(name, value, least=1) * MIB
-        elif name == "garbage_collection_threshold":
-            values[name] = _fraction(name, value)
-        elif name == "per_process_memory_fraction":
-            values["memory_fraction"] = _fraction(name, value, or_one=True)
-        elif name == "roundup_power2_divisions":
-            values[name] = _divisions(value)
+        if name in _READERS:
+            field, read = _READERS[name]
+            values[field] = read(name, value)
         elif name not in _KNOWN_ELSEWHERE:
-            raise BadInput(f"unknown allocator setting {name!r}; known: {', '.join(_KNOWN)}")
+            raise BadInput(f"unknown allocator setting {name!r}; known: {', '.join(_READERS)}")
         elif name == "backend" and value != "native":
             raise BadInput(
                 f"allocator backend {value!r} is not modelled, only torch's own: leave it out, or say backend:native"
             )
     # As torch has it: what is not split may exceed a request by a large segment, unless told otherwise.
     values.setdefault("max_non_split_rounding_bytes", values.get("large_segment_bytes", 20 * MIB))
-    found = AllocatorSettings(**values)  # type: ignore[arg-type]
-    segment = found.large_segment_bytes
-    for name, chosen in (
-        ("max_split_size_mb", found.max_split_bytes),
-        ("max_non_split_rounding_mb", found.max_non_split_rounding_bytes),
-    ):
-        if chosen is not None and chosen < segment:
+    settings = AllocatorSettings(**values)  # type: ignore[arg-type]
+    segment = settings.large_segment_bytes
+    for name in ("max_split_size_mb", "max_non_split_rounding_mb"):
+        nbytes = getattr(settings, _READERS[name][0])
+        if nbytes is not None and nbytes < segment:
             raise BadInput(
                 f"allocator setting {name} must be at least a large segment, which is {segment // MIB}, got "
-                f"{chosen // MIB}"
+                f"{nbytes // MIB}"
             )
-    return found
+    return settings
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
     """Split at the commas that are outside of brackets."""
-    parts, depth, current = [], 0, ""
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            parts.append(current)
-            current = ""
-        else:
-            current += letter
-    found = []
-    for part in [*parts, current]:
-        name, colon, value = part.strip().partition(":")
-        if part.strip():
-            if not colon:
-                raise BadInput(f"allocator setting {part.strip()!r} has no value: write NAME:VALUE,...")
-            found.append((name.strip(), value.strip()))
-    return found
+    pairs = []
+    for part in filter(None, map(str.strip, re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", text))):
+        name, colon, value = part.partition(":")
+        if not colon:
+            raise BadInput(f"allocator setting {part!r} has no value: write NAME:VALUE,...")
+        pairs.append((name.strip(), value.strip()))
+    return pairs
 
 
 def _truth(name: str, value: str) -> bool:
@@ -131,10 +103,11 @@ def _truth(name: str, value: str) -> bool:
     return value == "True"
 
 
-def _whole(name: str, value: str, *, least: int) -> int:
+def _mib(name: str, value: str, *, least: int = 1) -> int:
+    """In bytes."""
     if not value.isascii() or not value.isdigit() or int(value) < least:
         raise BadInput(f"allocator setting {name} must be a whole number of at least {least}, got {value!r}")
-    return int(value)
+    return int(value) * MIB
 
 
 def _fraction(name: str, value: str, *, or_one: bool = False) -> float | None:
@@ -150,29 +123,28 @@ def _fraction(name: str, value: str, *, or_one: bool = False) -> float | None:
     return number
 
 
-def _divisions(value: str) -> tuple[int, ...]:
+def _divisions(name: str, value: str) -> tuple[int, ...]:
     """One number for all sizes, or `[256:1,512:2,>:4]`: each holds from so many MiB to the next power of two, the first
     also for all below it, `>` for all above the last. Sizes in between that none is given for are not divided, nor are
     those that 0 is given for."""
-    name = "roundup_power2_divisions"
     if not value.startswith("["):
         return (_power(name, value),) * _INTERVALS
     if not value.endswith("]"):
         raise BadInput(f"allocator setting {name}: the list has no end, write [256:1,512:2,>:4]; got {value!r}")
-    found = [0] * _INTERVALS
+    divisions = [0] * _INTERVALS
     last: int | None = None
     for entry in value.strip("[]").split(","):
         size, _, parts = entry.strip().partition(":")
         if size == ">":
             start = 0 if last is None else last + 1
-            found[start:] = [_parts(name, parts)] * (_INTERVALS - start)
+            divisions[start:] = [_parts(name, parts)] * (_INTERVALS - start)
             continue
         interval = min(_power(name, size).bit_length() - 1, _INTERVALS - 1)
         if last is None:
-            found[:interval] = [_parts(name, parts)] * interval
-        found[interval] = _parts(name, parts)
+            divisions[:interval] = [_parts(name, parts)] * interval
+        divisions[interval] = _parts(name, parts)
         last = interval
-    return tuple(found)
+    return tuple(divisions)
 
 
 def _parts(name: str, value: str) -> int:
@@ -183,3 +155,15 @@ def _power(name: str, value: str) -> int:
     if not value.isascii() or not value.isdigit() or int(value) < 1 or int(value) & (int(value) - 1):
         raise BadInput(f"allocator setting {name} takes powers of two, got {value!r}")
     return int(value)
+
+
+_READERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
+    "expandable_segments": ("expandable_segments", _truth),
+    "large_segment_size_mb": ("large_segment_bytes", partial(_mib, least=11)),
+    "max_split_size_mb": ("max_split_bytes", _mib),
+    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _mib),
+    "garbage_collection_threshold": ("garbage_collection_threshold", _fraction),
+    "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
+    "per_process_memory_fraction": ("memory_fraction", partial(_fraction, or_one=True)),
+}
+"""By the name torch knows a setting under: the field it is here, and what reads its value."""

@@ -5,14 +5,31 @@ It is read from a trace once, and holds for every batch of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rooflight.ledger import Category, Ledger, Op, Storage
+from rooflight.ledger import Ledger, Op, Tensor
 
-_BEFORE: tuple[Category, ...] = ("parameter", "buffer")
 _LAST_FIRST = frozenset({"aten::native_dropout"})
 """Ops that make their last result first: a mask before what it is put on."""
+
+
+def places_of(ledger: Ledger) -> dict[int, int]:
+    """By the id of a storage: its place in the ledger, which is its number here."""
+    return {storage.id: number for number, storage in enumerate(ledger.storages)}
+
+
+def numbers_in(category: str, ledger: Ledger) -> list[int]:
+    return [number for number, storage in enumerate(ledger.storages) if storage.category == category]
+
+
+def bytes_of(numbers: Iterable[int], ledger: Ledger) -> int:
+    return sum(ledger.storages[number].nbytes for number in numbers)
+
+
+def numbers_of(tensors: Iterable[Tensor], places: Mapping[int, int]) -> list[int]:
+    """The storages that tensors lie in, but for those that the ledger does not have."""
+    return [places[tensor.storage] for tensor in tensors if tensor.storage in places]
 
 
 @dataclass(frozen=True)
@@ -52,36 +69,40 @@ class StorageLifetimes:
         self,
         *,
         storages: int,
-        gone: Collection[int] = (),
-        born: Mapping[int, int] | None = None,
-        dies: Mapping[int, int] | None = None,
-        rows: Sequence[AddedStorage] = (),
+        gone: Collection[int],
+        born: Mapping[int, int],
+        dies: Mapping[int, int],
+        rows: Sequence[AddedStorage],
     ) -> StorageLifetimes:
         """Without those that are `gone`; some there only from another op on (made elsewhere), some freed earlier, and
         `rows` beside them. `storages`: how many the ledger has."""
-        born = {number: op for number, op in (born or {}).items() if number not in gone}
-        dies = {number: op for number, op in (dies or {}).items() if number not in gone}
-        results = [[one for one in some if one not in gone and one not in born] for some in self.results]
-        freed = [[one for one in some if one not in gone and one not in dies] for some in self.freed]
-        gradients, left = (
-            [one for one in some if one not in gone and one not in dies] for some in (self.gradients, self.left)
-        )
-        inputs = [one for one in self.inputs if one not in gone]
-        added = [(number, row) for number, row in enumerate(rows, storages)]
-        for number, op in [*born.items(), *((number, row.born) for number, row in added if row.born is not None)]:
-            results[max(op - 1, 0)].append(number)  # behind the results of the op before, whose moments count those
-        for number, op in [*dies.items(), *((number, row.dies) for number, row in added if row.dies is not None)]:
-            freed[min(op, len(freed) - 1)].append(number)
-        for number, row in added:
-            if row.born is None:
+
+        def without(numbers: Iterable[int], moved: Collection[int] = ()) -> list[int]:
+            return [number for number in numbers if number not in gone and number not in moved]
+
+        results = [without(numbers, born) for numbers in self.results]
+        freed = [without(numbers, dies) for numbers in self.freed]
+        gradients, left, inputs = without(self.gradients, dies), without(self.left, dies), without(self.inputs)
+        born = {number: op for number, op in born.items() if number not in gone}
+        dies = {number: op for number, op in dies.items() if number not in gone}
+        for number, row in enumerate(rows, storages):
+            if row.born is not None:
+                born[number] = row.born
+            else:
                 inputs.append(number)
-            elif row.dies is None:
+            if row.dies is not None:
+                dies[number] = row.dies
+            elif row.born is not None:
                 (gradients if row.category == "gradient" else left).append(number)
+        for number, op in born.items():
+            results[max(op - 1, 0)].append(number)  # behind the results of the op before, whose moments count those
+        for number, op in dies.items():
+            freed[min(op, len(freed) - 1)].append(number)
         return replace(
             self,
-            model=tuple(one for one in self.model if one not in gone),
+            model=tuple(without(self.model)),
             inputs=tuple(inputs),
-            optimizer_state=tuple(one for one in self.optimizer_state if one not in gone),
+            optimizer_state=tuple(without(self.optimizer_state)),
             results=tuple(map(tuple, results)),
             freed=tuple(map(tuple, freed)),
             gradients=tuple(gradients),
@@ -91,41 +112,43 @@ class StorageLifetimes:
 
     def alive(self, op: int) -> list[int]:
         """Everything that is there when this op is done, the optimizer's state included; in ascending order."""
-        found = {*self.model, *self.optimizer_state, *self.inputs}
+        alive = {*self.model, *self.optimizer_state, *self.inputs}
         for freed, results in zip(self.freed[: op + 1], self.results[: op + 1], strict=False):
-            found.difference_update(freed)
-            found.update(results)
-        return sorted(found)
+            alive.difference_update(freed)
+            alive.update(results)
+        return sorted(alive)
 
 
 def lifetimes_of(ledger: Ledger) -> StorageLifetimes:
     storages = ledger.storages
-    place = {storage.id: number for number, storage in enumerate(storages)}
     results: list[list[int]] = [[] for _ in ledger.ops]
     freed: list[list[int]] = [[] for _ in range(len(ledger.ops) + 1)]
-    order = _order_of_results(ledger.ops, place)
-    standing: dict[str, list[int]] = {"model": [], "optimizer-state": [], "input": []}
+    order = _order_of_results(ledger.ops, places_of(ledger))
+    model: list[int] = []
+    optimizer_state: list[int] = []
+    inputs: list[int] = []
+    standing = {"parameter": model, "buffer": model, "optimizer-state": optimizer_state}
     gradients: list[int] = []
     left: list[int] = []
     for number, storage in enumerate(storages):
         if storage.host:
             continue
         if storage.born is None:
-            standing[_kept_as(storage)].append(number)
+            standing.get(storage.category, inputs).append(number)
         else:
             results[min(storage.born, len(results) - 1)].append(number)
         if storage.dies is not None:
             freed[min(storage.dies, len(ledger.ops))].append(number)
         elif storage.born is not None:
             (gradients if storage.category == "gradient" else left).append(number)
-    for some in results:
-        some.sort(key=lambda number: order.get(number, 0))
-    named = {storage.name: number for number, storage in enumerate(storages) if storage.category == "parameter"}
+    for numbers in results:
+        numbers.sort(key=lambda number: order.get(number, 0))
+    named = {storages[number].name: number for number in numbers_in("parameter", ledger)}
     gradients.sort(key=lambda number: named.get(storages[number].name, len(storages)))  # as `zero_grad` meets them
     return StorageLifetimes(
-        model=_as_built(ledger, standing["model"]),
-        optimizer_state=tuple(standing["optimizer-state"]),
-        inputs=tuple(standing["input"]),
+        model=_as_built(ledger, model),
+        optimizer_state=tuple(optimizer_state),
+        inputs=tuple(inputs),
         results=tuple(map(tuple, results)),
         freed=tuple(map(tuple, freed)),
         gradients=tuple(gradients),
@@ -134,20 +157,13 @@ def lifetimes_of(ledger: Ledger) -> StorageLifetimes:
     )
 
 
-def _kept_as(storage: Storage) -> str:
-    if storage.category in _BEFORE:
-        return "model"
-    return "optimizer-state" if storage.category == "optimizer-state" else "input"
-
-
-def _order_of_results(ops: Sequence[Op], place: dict[int, int]) -> dict[int, int]:
+def _order_of_results(ops: Sequence[Op], places: Mapping[int, int]) -> dict[int, int]:
     order: dict[int, int] = {}
     for op in ops:
         sign = -1 if op.packet in _LAST_FIRST else 1
         for position, tensor in enumerate(op.outputs):
-            number = place.get(tensor.storage)
-            if number is not None:
-                order.setdefault(number, sign * position)
+            if tensor.storage in places:
+                order.setdefault(places[tensor.storage], sign * position)
     return order
 
 
@@ -171,12 +187,9 @@ def copies_of_weights(ledger: Ledger) -> set[int]:
     backward has used them."""
     if ledger.header.autocast is None:
         return set()
-    weights = {one.id for one in ledger.storages if one.category == "parameter"}
-    number = {one.id: place for place, one in enumerate(ledger.storages)}
-    return {
-        number[made.storage]
-        for op in ledger.ops
-        if op.packet == "aten::_to_copy" and any(one.storage in weights for one in op.inputs)
-        for made in op.outputs
-        if made.storage in number
-    }
+    weights, places = set(numbers_in("parameter", ledger)), places_of(ledger)
+    copies: set[int] = set()
+    for op in ledger.ops:
+        if op.packet == "aten::_to_copy" and not weights.isdisjoint(numbers_of(op.inputs, places)):
+            copies.update(numbers_of(op.outputs, places))
+    return copies

@@ -40,6 +40,10 @@ def totals_by_phase(ledger: Ledger) -> dict[str, Totals]:
     return {phase: total(groups[phase]) for phase in ("forward", "backward", "optimizer") if phase in groups}
 
 
+def has_formulas(ledger: Ledger) -> bool:
+    return any(op.cost is not None for op in ledger.ops)
+
+
 def params(ledger: Ledger) -> int:
     return sum(module.params for module in ledger.modules)
 

@@ -201,7 +201,7 @@ def dram_bytes(measured: Measured) -> Number | None:
 
 def useful_flops(ledger: Ledger) -> int | None:
     """`None` when no op has a formula."""
-    return total(ledger.ops).flops if any(op.cost is not None for op in ledger.ops) else None
+    return total(ledger.ops).flops if summary.has_formulas(ledger) else None
 
 
 def rates(measured: Measured, *, while_busy: bool = False) -> Rates:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace as replace_fields
 
@@ -26,16 +26,13 @@ from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger, total
 from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS, Unit, ratio
-from rooflight.summary import By
+from rooflight.summary import By, has_formulas
 from rooflight.summary.facts import Number
 from rooflight.summary.measured import Measured, is_measured
 from rooflight.summary.measured_rows import MeasuredRow, rows
-from rooflight.summary.measured_step import busy_s, dram_bytes, executed_flops, wall_s
+from rooflight.summary.measured_step import busy_s, dram_bytes, executed_flops, useful_flops, wall_s
 
 Basis = Literal["executed", "matrix executed", "useful", "DRAM", "compulsory"]
-
-if TYPE_CHECKING:
-    from rooflight.analysis.verdicts import Judge
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,7 @@ class Comparison(views.Shown):
             self._line("sum of kernel times", "second", lambda side: side.total.get("kernel_time_s")),
             self._line("sum of op times", "second", lambda side: side.total.get("host_time_s")),
             self._line("kernels", "count", lambda side: side.total.get("kernels")),
-            self._line("useful FLOPs", "flop", _useful),
+            self._line("useful FLOPs", "flop", lambda side: useful_flops(side.ledger)),
             *(self._line(_unit_name(name), "flop", _whole(name)) for name in EXECUTED_FLOPS),
             *self._both_kinds(),
             self._line("compulsory bytes", "byte", _compulsory),
@@ -201,7 +198,7 @@ class Comparison(views.Shown):
         """An estimate against a measurement: useful with executed, compulsory with counted."""
         lines = []
         flops: dict[str, Callable[[Measured], Number | None]] = {
-            "useful": _useful,
+            "useful": lambda side: useful_flops(side.ledger),
             "matrix executed": lambda side: side.total.matrix_executed,
         }
         traffic: dict[str, Callable[[Measured], Number | None]] = {"compulsory": _compulsory, "DRAM": dram_bytes}
@@ -291,7 +288,7 @@ def with_its_estimate(ledger: Ledger, name: str, *, on: Device | None = None) ->
     what is predicted of it."""
     if on is not None and ledger.ops and not is_measured(ledger):
         return Comparison(ledger, ledger, on=on)
-    if not is_measured(ledger) or not any(op.cost is not None for op in ledger.ops):
+    if not is_measured(ledger) or not has_formulas(ledger):
         what = "holds no ops" if is_measured(ledger) else "is an estimate"
         raise BadInput(
             f"compare {name} with what? It {what}: give a second ledger, a device with --on, or a table of "
@@ -343,12 +340,8 @@ def _weight(row: PairRow) -> tuple[Number, Number]:
     return sum(side.time_s or 0 for side in sides), sum(side.flops or 0 for side in sides)
 
 
-def _useful(side: Measured) -> Number | None:
-    return total(side.ledger.ops).flops if any(op.cost is not None for op in side.ledger.ops) else None
-
-
 def _compulsory(side: Measured) -> Number | None:
-    return total(side.ledger.ops).bytes if any(op.cost is not None for op in side.ledger.ops) else None
+    return total(side.ledger.ops).bytes if has_formulas(side.ledger) else None
 
 
 def _whole(name: str) -> Callable[[Measured], Number | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -21,6 +21,8 @@ from rooflight.errors import BadInput
 from rooflight.hardware.devices import recognise_name
 from rooflight.hardware.roofs import demand_of, roofs_of
 from rooflight.ledger import Ledger, total
+from rooflight.metrics import ratio
+from rooflight.summary import has_formulas
 from rooflight.summary.facts import Number
 from rooflight.summary.measured import Measured, is_measured
 from rooflight.summary.measured_step import busy_s, wall_s
@@ -128,15 +130,14 @@ class Reasons:
         if len(self._measured.ranks) > 1 and quantity != "FLOPs":
             return None, None
         if quantity == "memory":
-            return self._memory(), None
+            return explain_memory(self.ledger) if self.is_measured else None, None
         rows = {"FLOPs": self.flops, "DRAM bytes": self.traffic, "time": self.time}[quantity]
-        found = account(rows) if rows else None
-        if found is not None and quantity == "time":
-            found = self._with_host(found)
+        of_step = account(rows) if rows else None
+        if of_step is not None and quantity == "time":
+            of_step = self._with_host(of_step)
         sums = total(self.ledger.ops)
-        known = any(op.cost is not None for op in self.ledger.ops)
         asked = {"FLOPs": sums.flops, "DRAM bytes": sums.bytes, "time": self._least_s}[quantity]
-        return found, asked if known else None
+        return of_step, asked if has_formulas(self.ledger) else None
 
     @cached_property
     def _least_s(self) -> float | None:
@@ -151,53 +152,33 @@ class Reasons:
         except BadInput:
             return None
 
-    def _with_host(self, found: Account) -> Account:
+    def _with_host(self, of_ops: Account) -> Account:
         """Up to the wall: what the GPU waits for, which belongs to no op."""
         wall, busy = wall_s(self._measured), busy_s(self._measured)
         if wall is None or busy is None:
-            return found
+            return of_ops
         kernels = self._measured.total.get("kernel_time_s")
-        more = [CauseSum(HOST, wall - busy, found.ops, "wall time minus the time in which any kernel runs", None)]
+        more = [CauseSum(HOST, wall - busy, of_ops.ops, "wall time minus the time in which any kernel runs", None)]
         if kernels is not None and abs(busy - kernels) > 1e-9:
             name = OVERLAP if busy < kernels else MEDIANS
-            more.append(CauseSum(name, busy - kernels, found.ops, "union of the kernels less their sum", None))
-        untold = (kernels - found.measured) if kernels is not None else 0.0
-        causes = sorted((*found.causes, *more), key=lambda cause: -abs(cause.amount))
-        return Account(
-            found.asked,
-            wall,
-            tuple(causes),
-            found.unexplained + untold,
-            found.unexplained_gross + abs(untold),
-            found.ops,
+            more.append(CauseSum(name, busy - kernels, of_ops.ops, "union of the kernels less their sum", None))
+        untold = (kernels - of_ops.measured) if kernels is not None else 0.0
+        return replace(
+            of_ops,
+            measured=wall,
+            causes=tuple(sorted((*of_ops.causes, *more), key=lambda cause: -abs(cause.amount))),
+            unexplained=of_ops.unexplained + untold,
+            unexplained_gross=of_ops.unexplained_gross + abs(untold),
         )
 
-    def _memory(self) -> Account | None:
-        found = explain_memory(self.ledger) if self.is_measured else None
-        if found is None:
-            return None
-        causes = tuple(CauseSum(cause.name, cause.amount, 1, cause.evidence, None) for cause in found.causes)
-        return Account(found.asked, found.measured, causes, found.unexplained, abs(found.unexplained), 1)
 
-
-_UNITS: dict[Quantity, Literal["flop", "byte", "second"]] = {
-    "FLOPs": "flop",
-    "DRAM bytes": "byte",
-    "time": "second",
-    "memory": "byte",
+_WORDS: dict[Quantity, tuple[Literal["flop", "byte", "second"], str, str]] = {
+    "FLOPs": ("flop", "useful FLOPs", "executed by all units"),
+    "DRAM bytes": ("byte", "compulsory bytes", "bytes read and written"),
+    "time": ("second", "least time by the roofs", "wall time"),
+    "memory": ("byte", "tensors alive at the peak", "memory in use on the device"),
 }
-_ASKED: dict[Quantity, str] = {
-    "FLOPs": "useful FLOPs",
-    "DRAM bytes": "compulsory bytes",
-    "time": "least time by the roofs",
-    "memory": "tensors alive at the peak",
-}
-_MEASURED: dict[Quantity, str] = {
-    "FLOPs": "executed by all units",
-    "DRAM bytes": "bytes read and written",
-    "time": "wall time",
-    "memory": "memory in use on the device",
-}
+"""Of every quantity: its unit, what is asked for, and what is measured."""
 
 
 def why(a: Reasons, b: Reasons, quantity: Quantity) -> Why | None:
@@ -214,30 +195,29 @@ def why(a: Reasons, b: Reasons, quantity: Quantity) -> Why | None:
         )
         return Term(name, known_a, known_b)
 
+    unit, asked, measured = _WORDS[quantity]
     return Why(
         quantity=quantity,
-        unit=_UNITS[quantity],
-        asked=both(_ASKED[quantity], lambda side: side.asked, (asked_a, asked_b)),
+        unit=unit,
+        asked=both(asked, lambda side: side.asked, (asked_a, asked_b)),
         causes=tuple(sorted(causes, key=lambda term: -max(abs(term.a or 0), abs(term.b or 0)))),
         unexplained=both("unexplained", lambda side: side.unexplained, (None, None)),
-        measured=both(_MEASURED[quantity], lambda side: side.measured, (None, None)),
+        measured=both(measured, lambda side: side.measured, (None, None)),
         gross=(None if of_a is None else of_a.unexplained_gross, None if of_b is None else of_b.unexplained_gross),
         covered=(_covered(of_a, asked_a), _covered(of_b, asked_b)),
     )
 
 
-def _covered(found: Account | None, asked: Number | None) -> float | None:
-    return None if found is None or not asked else found.asked / asked
+def _covered(side: Account | None, asked: Number | None) -> float | None:
+    return None if side is None else ratio(side.asked, asked)
 
 
 def _term(name: str, a: Account | None, b: Account | None) -> Term:
-    found = [
-        next((cause for cause in side.causes if cause.name == name), None) if side is not None else None
-        for side in (a, b)
-    ]
-    said = next(cause for cause in reversed(found) if cause is not None)
+    of_a, of_b = ({cause.name: cause for cause in side.causes}.get(name) if side else None for side in (a, b))
+    cause = of_b or of_a
+    assert cause is not None
     where = ""
-    if said.largest is not None and said.ops > 1:
-        where = f" (in {said.largest.module or said.largest.name}, the largest of {said.ops:,} ops)"
-    amounts = [cause.amount if cause is not None else None for cause in found]
-    return Term(name, amounts[0], amounts[1], said.evidence + where)
+    if cause.largest is not None and cause.ops > 1:
+        where = f" (in {cause.largest.module or cause.largest.name}, the largest of {cause.ops:,} ops)"
+    amount_a, amount_b = (None if side is None else side.amount for side in (of_a, of_b))
+    return Term(name, amount_a, amount_b, cause.evidence + where)

@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rooflight.ledger import LOSS, Ledger
+from rooflight.ledger import LOSS
 from rooflight.memory.sharding.draft import RankDraft
-from rooflight.memory.storage_lifetimes import AddedStorage
+from rooflight.memory.storage_lifetimes import AddedStorage, numbers_in
 from rooflight.parallel.blocks import Model, fsdp_units
 from rooflight.parallel.gradients import bucket_spans, gradients_of
 
@@ -37,18 +37,21 @@ class _FilledBucket:
 
 def _buckets(draft: RankDraft, first_bytes: float, cap_bytes: float) -> list[_FilledBucket]:
     """As the time of a step has them, of the gradients that the rank holds."""
-    ledger = draft.ledger
-    ready = {gradient.name: gradient.ready for gradient in gradients_of(ledger)}
-    held = sorted(
-        (max(ready.get(storage.name, 0), storage.born or 0), number)
-        for number, storage in enumerate(ledger.storages)
-        if storage.category == "gradient" and not storage.host and draft.holds(number)
-    )
+    held = sorted((ready, number) for number, ready in _ready(draft).items() if draft.holds(number))
     sizes = [draft.nbytes[number] for _, number in held]
     return [
         _FilledBucket(tuple(number for _, number in held[span]), sum(sizes[span]), held[span][-1][0])
         for span, _ in bucket_spans(sizes, first_bytes=first_bytes, cap_bytes=cap_bytes)
     ]
+
+
+def _ready(draft: RankDraft) -> dict[int, int]:
+    """By gradient: the op after which it is there."""
+    ready = {gradient.name: gradient.ready for gradient in gradients_of(draft.ledger)}
+    storages = draft.ledger.storages
+    return {
+        number: max(ready.get(storages[number].name, 0), storages[number].born or 0) for number in draft.gradients()
+    }
 
 
 def replicate(draft: RankDraft, ranks: int, *, first_bytes: float, cap_bytes: float) -> None:
@@ -67,7 +70,9 @@ def zero(draft: RankDraft, stage: int, ranks: int, *, first_bytes: float, cap_by
     filled = _buckets(draft, first_bytes, cap_bytes)
     if not filled:
         return  # nothing is trained
-    ends = [bucket.ready for bucket in filled[1:]] + [_first_update(draft)]
+    ops = draft.ledger.ops
+    first_update = next((op.index for op in ops if op.phase == "optimizer"), len(ops))
+    ends = [*(bucket.ready for bucket in filled[1:]), first_update]
     for bucket, end in zip(filled, ends, strict=True):
         sent = max(end, bucket.ready + 1)
         copied = len(bucket.numbers) > 1
@@ -81,19 +86,10 @@ def zero(draft: RankDraft, stage: int, ranks: int, *, first_bytes: float, cap_by
 
 def cut_update(draft: RankDraft, ranks: int) -> None:
     """Optimizer state, and what the update itself makes and borrows."""
-    ops = draft.ledger.ops
-    for number, storage in enumerate(draft.ledger.storages):
-        update = storage.born is not None and storage.born < len(ops) and ops[storage.born].phase == "optimizer"
-        if storage.category == "optimizer-state" or update:
+    for number in range(len(draft.ledger.storages)):
+        if draft.is_of_update(number):
             draft.cut(number, 1 / ranks)
-    for op in ops:
-        if op.phase == "optimizer":
-            draft.cut_moments(op.index, 1 / ranks)
-
-
-def _first_update(draft: RankDraft) -> int:
-    ops = draft.ledger.ops
-    return next((op.index for op in ops if op.phase == "optimizer"), len(ops))
+    draft.cut_update_moments(1 / ranks)
 
 
 _WEIGHTS, _BUFFER, _SCATTERED = "weights of a unit", "buffer of gathered weights", "gradients being scattered"
@@ -112,11 +108,10 @@ def shard(draft: RankDraft, model: Model, ranks: int) -> None:
     if ranks == 1:
         return
     ledger = draft.ledger
-    units, around_bytes, around = _units(ledger, model)
+    units, around_bytes, around = _units(draft, model)
     cut_update(draft, ranks)
-    for number, storage in enumerate(ledger.storages):
-        if storage.category == "parameter":
-            draft.cut(number, 1 / ranks)
+    for number in numbers_in("parameter", ledger):
+        draft.cut(number, 1 / ranks)
     backward = [op.index for op in ledger.ops if op.phase == "backward"]
     end = backward[-1] + 1 if backward else None
     _gather_in_forward(draft, units, around_bytes, end)
@@ -127,19 +122,19 @@ def shard(draft: RankDraft, model: Model, ranks: int) -> None:
     _scatter(draft, order, around, end, ranks)
 
 
-def _units(ledger: Ledger, model: Model) -> tuple[list[_GatheredUnit], int, tuple[int, ...]]:
+def _units(draft: RankDraft, model: Model) -> tuple[list[_GatheredUnit], int, tuple[int, ...]]:
     """The units; bytes of the weights around them, and their gradients."""
-    gathered, around_bytes = fsdp_units(ledger, model)
-    ready = {gradient.name: gradient.ready for gradient in gradients_of(ledger)}
-    made = {number: one for number, one in enumerate(ledger.storages) if one.category == "gradient" and not one.host}
+    gathered, around_bytes = fsdp_units(draft.ledger, model)
+    ready = _ready(draft)
     units = []
     for unit in gathered:
-        own = tuple(number for number, one in made.items() if one.name.startswith(f"{unit.path}."))
-        last = max([*unit.backward[-1:], *(max(ready.get(made[n].name, 0), made[n].born or 0) for n in own)], default=0)
+        inside = f"{unit.path}."
+        gradients = tuple(number for number in ready if draft.ledger.storages[number].name.startswith(inside))
+        last = max([*unit.backward[-1:], *(ready[number] for number in gradients)], default=0)
         span = (unit.backward[0], last) if unit.backward else None
-        units.append(_GatheredUnit((unit.forward[0], unit.forward[-1]), span, unit.nbytes, own))
+        units.append(_GatheredUnit((unit.forward[0], unit.forward[-1]), span, unit.nbytes, gradients))
     taken = {number for unit in units for number in unit.gradients}
-    return units, around_bytes, tuple(number for number in made if number not in taken)
+    return units, around_bytes, tuple(number for number in ready if number not in taken)
 
 
 def _life(first: int, dies: int | None) -> dict[str, int | None]:

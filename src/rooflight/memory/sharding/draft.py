@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rooflight.ledger import Ledger
 from rooflight.memory.allocation_script import AllocationScript
-from rooflight.memory.storage_lifetimes import AddedStorage
+from rooflight.memory.storage_lifetimes import AddedStorage, numbers_in, numbers_of, places_of
 from rooflight.ops.workspace_phases import WorkspacePhase
 
 
@@ -16,6 +17,7 @@ class RankDraft:
 
     def __init__(self, ledger: Ledger, script: AllocationScript) -> None:
         self.ledger = ledger
+        self.places = places_of(ledger)
         self._script = script
         self.nbytes = list(script.nbytes)
         self.moments = list(script.moments)
@@ -44,6 +46,28 @@ class RankDraft:
         """The op from which on it is there."""
         return self._born.get(number, self.ledger.storages[number].born)
 
+    def is_of_update(self, number: int) -> bool:
+        """Is it the optimizer's state, or does the update itself make it?"""
+        storage, ops = self.ledger.storages[number], self.ledger.ops
+        made = storage.born is not None and storage.born < len(ops) and ops[storage.born].phase == "optimizer"
+        return storage.category == "optimizer-state" or made
+
+    def gradients(self) -> list[int]:
+        """Those that lie on a device, whether the rank holds them or not."""
+        return [number for number in numbers_in("gradient", self.ledger) if not self.ledger.storages[number].host]
+
+    def touched(self, ops: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
+        """The first and the last of these ops that see each storage, but for the optimizer's."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for index in ops:
+            op = self.ledger.ops[index]
+            if op.phase != "optimizer":
+                for number in numbers_of((*op.inputs, *op.outputs), self.places):
+                    first.setdefault(number, index)
+                    last[number] = index
+        return first, last
+
     def add(self, row: AddedStorage, nbytes: int) -> None:
         if nbytes > 0:
             self._rows.append(row)
@@ -56,11 +80,15 @@ class RankDraft:
             for moment in self.moments[op]
         )
 
+    def cut_update_moments(self, share: float) -> None:
+        for op in self.ledger.ops:
+            if op.phase == "optimizer":
+                self.cut_moments(op.index, share)
+
     def borrow(self, op: int, sizes: tuple[int, ...]) -> None:
         """Let the op hold these, too, while it runs."""
-        made = len(self._script.lives.results[op])
-        moments = self.moments[op] or (WorkspacePhase(made, ()),)
-        self.moments[op] = tuple(WorkspacePhase(one.results, (*one.temporaries, *sizes)) for one in moments)
+        moments = self.moments[op] or (WorkspacePhase(len(self._script.lives.results[op]), ()),)
+        self.moments[op] = tuple(WorkspacePhase(moment.results, (*moment.temporaries, *sizes)) for moment in moments)
 
     def script(self) -> AllocationScript:
         before = self._script
@@ -69,10 +97,10 @@ class RankDraft:
         )
         cast = before.cast_from
         if cast is not None:
-            whole = dict(zip(before.lives.model, cast, strict=True))
+            uncut = dict(zip(before.lives.model, cast, strict=True))
             cast = [
-                math.ceil(whole[one] * self.nbytes[one] / before.nbytes[one]) if before.nbytes[one] else 0
-                for one in lives.model
+                math.ceil(uncut[number] * self.nbytes[number] / before.nbytes[number]) if before.nbytes[number] else 0
+                for number in lives.model
             ]
         return replace(
             before, lives=lives, nbytes=[*self.nbytes, *self._row_bytes], moments=self.moments, cast_from=cast
@@ -81,14 +109,16 @@ class RankDraft:
 
 def most_requested(script: AllocationScript) -> int:
     """Bytes at the highest moment of a step, before any rounding: quick, to tell ranks apart."""
-    lives, nbytes = script.lives, script.nbytes
-    held = sum(nbytes[one] for one in (*lives.model, *lives.optimizer_state, *lives.inputs))
-    highest = held
+    lives = script.lives
+
+    def size(numbers: Iterable[int]) -> int:
+        return sum(script.nbytes[number] for number in numbers)
+
+    held = highest = size((*lives.model, *lives.optimizer_state, *lives.inputs))
     for freed, results, moments in zip(lives.freed, lives.results, script.moments, strict=False):
-        held -= sum(nbytes[one] for one in freed)
+        held -= size(freed)
         for moment in moments:
-            made = sum(nbytes[one] for one in results[: moment.results])
-            highest = max(highest, held + made + sum(moment.temporaries))
-        held += sum(nbytes[one] for one in results)
+            highest = max(highest, held + size(results[: moment.results]) + sum(moment.temporaries))
+        held += size(results)
         highest = max(highest, held)
     return highest

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rooflight.ledger import Ledger, is_inside
+from rooflight.ledger import is_inside
 from rooflight.memory.sharding.draft import RankDraft
 from rooflight.memory.sharding.tensor import parameter_of
-from rooflight.memory.storage_lifetimes import WEIGHT_COPY, AddedStorage, copies_of_weights
+from rooflight.memory.storage_lifetimes import WEIGHT_COPY, AddedStorage, bytes_of, copies_of_weights, numbers_in
 from rooflight.parallel.blocks import Model
 
 _STANDING = ("parameter", "buffer", "input")
@@ -35,97 +35,65 @@ def keep_stage(draft: RankDraft, model: Model, units: Sequence[int], micro_batch
     """Leave what the rank of these units holds. A weight that units of two stages use lies on both of them."""
     ledger = draft.ledger
     ops = sorted(index for number in units for index in (*model.units[number].forward, *model.units[number].backward))
-    first, last = _touched(ledger, ops)
-    anywhere, _ = _touched(ledger, range(len(ledger.ops)))
-    own = set(ops)
+    first, last = draft.touched(ops)
+    anywhere, _ = draft.touched(range(len(ledger.ops)))
+    in_stage = set(ops)
     owner = parameter_of(ledger)
     paths = [model.units[number].path for number in units]
     here = {
         number
-        for number, one in enumerate(ledger.storages)
-        if number in first or (number not in anywhere and any(is_inside(one.name, path) for path in paths))
+        for number, storage in enumerate(ledger.storages)
+        if number in first or (number not in anywhere and any(is_inside(storage.name, path) for path in paths))
     }
-    weights = {number for number in here if ledger.storages[number].category == "parameter"}
-    share = _share(ledger, weights)
+    parameters = numbers_in("parameter", ledger)
+    weights = here.intersection(parameters)
+    total = bytes_of(parameters, ledger)
+    share = bytes_of(weights, ledger) / total if total else 1.0
     for number, storage in enumerate(ledger.storages):
-        update = storage.born is not None and _is_update(ledger, storage.born)
-        if number in owner or storage.category == "optimizer-state" or update:
-            if number not in owner:
-                draft.cut(number, share)
-            elif owner[number] not in weights:
+        if number in owner:
+            if owner[number] not in weights:
                 draft.drop(number)
+        elif draft.is_of_update(number):
+            draft.cut(number, share)
         elif storage.category in _STANDING or storage.born is None:
             if number not in here:
                 draft.drop(number)
             elif storage.category == "input":
                 draft.nbytes[number] *= micro_batches  # the batch comes whole, and is cut here
-        elif storage.born not in own:
-            _elsewhere(draft, number, first)
+        elif storage.born not in in_stage:  # made by another stage: sent here, if it is used here
             if number in first:
+                draft.receive(number, first[number])
                 draft.dies[number] = last[number] + 1
-    _own_gradients(draft, weights, own, first)
+            else:
+                draft.drop(number)
+    _sum_gradients_of_stage(draft, {number for number in owner if owner[number] in weights}, in_stage, first)
+    draft.cut_update_moments(share)
     for op in ledger.ops:
-        if op.phase == "optimizer":
-            draft.cut_moments(op.index, share)
-        elif op.index not in own:
+        if op.phase != "optimizer" and op.index not in in_stage:
             draft.moments[op.index] = ()
 
 
-def _touched(ledger: Ledger, ops: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """The first and the last of these ops that see each storage."""
-    place = {storage.id: number for number, storage in enumerate(ledger.storages)}
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for index in ops:
-        op = ledger.ops[index]
-        if op.phase == "optimizer":
+def _sum_gradients_of_stage(draft: RankDraft, held: set[int], in_stage: set[int], first: dict[int, int]) -> None:
+    """Of a weight that two stages use, each has a gradient of its own: what it would have added to the sum. `held`:
+    the storages of the stage's weights."""
+    storages, places = draft.ledger.storages, draft.places
+    for number in sorted(held.intersection(numbers_in("gradient", draft.ledger))):
+        born = storages[number].born
+        if born is None:
             continue
-        for tensor in (*op.inputs, *op.outputs):
-            number = place.get(tensor.storage)
-            if number is not None:
-                first.setdefault(number, index)
-                last[number] = index
-    return first, last
-
-
-def _is_update(ledger: Ledger, op: int) -> bool:
-    return op < len(ledger.ops) and ledger.ops[op].phase == "optimizer"
-
-
-def _share(ledger: Ledger, weights: set[int]) -> float:
-    total = sum(one.nbytes for one in ledger.storages if one.category == "parameter")
-    return sum(ledger.storages[number].nbytes for number in weights) / total if total else 1.0
-
-
-def _elsewhere(draft: RankDraft, number: int, first: dict[int, int]) -> None:
-    """Made by another stage: sent here, if it is used here."""
-    if number in first:
-        draft.receive(number, first[number])
-    else:
-        draft.drop(number)
-
-
-def _own_gradients(draft: RankDraft, weights: set[int], own: set[int], first: dict[int, int]) -> None:
-    """Of a weight that two stages use, each has a gradient of its own: what it would have added to the sum."""
-    ledger, owner = draft.ledger, parameter_of(draft.ledger)
-    storages = ledger.storages
-    place = {storage.id: number for number, storage in enumerate(storages)}
-    for number, storage in enumerate(storages):
-        if storage.category != "gradient" or owner.get(number) not in weights or storage.born is None:
-            continue
-        maker = ledger.ops[storage.born]
+        maker = draft.ledger.ops[born]
         parts = {
-            place[one.storage]: storages[place[one.storage]].born
-            for one in maker.inputs
-            if maker.packet == "aten::add" and storages[place[one.storage]].category == "temporary"
+            part: storages[part].born
+            for part in (places[tensor.storage] for tensor in maker.inputs)
+            if maker.packet == "aten::add" and storages[part].category == "temporary"
         }
-        mine = {part: born for part, born in parts.items() if born in own and born is not None}
-        if mine and len(mine) < len(parts):
+        in_sum = [made for made in parts.values() if made is not None and made in in_stage]
+        if in_sum and len(in_sum) < len(parts):
             for part in parts:
                 draft.drop(part)
-            draft.receive(number, min(mine.values()) + 1)
-        elif storage.born not in own:
-            draft.receive(number, first.get(number, max(own)))
+            draft.receive(number, min(in_sum) + 1)
+        elif born not in in_stage:
+            draft.receive(number, first.get(number, max(in_stage)))
 
 
 def hold_micro_batches(draft: RankDraft, ops: Sequence[int], others: int) -> None:
@@ -135,7 +103,7 @@ def hold_micro_batches(draft: RankDraft, ops: Sequence[int], others: int) -> Non
     backward = [index for index in ops if ledger.ops[index].phase == "backward"]
     if not others or not forward or not backward:
         return
-    (first, _), copies = _touched(ledger, ops), copies_of_weights(ledger)
+    (first, _), copies = draft.touched(ops), copies_of_weights(ledger)
     for number, storage in enumerate(ledger.storages):
         if storage.category in _OF_WEIGHTS or storage.host or not draft.holds(number) or number not in first:
             continue
@@ -151,12 +119,11 @@ def hold_micro_batches(draft: RankDraft, ops: Sequence[int], others: int) -> Non
 def add_up_gradients(draft: RankDraft, ops: Sequence[int], micro_batches: int) -> None:
     """Every gradient is there from the start, what a micro-batch makes of it until it has been added. `ops`: those of
     the rank."""
-    ledger = draft.ledger
     if micro_batches == 1:
         return
-    _, last = _touched(ledger, ops)
-    for number, storage in enumerate(ledger.storages):
-        if storage.category == "gradient" and not storage.host and draft.holds(number):
-            draft.add(AddedStorage("gradient", storage.name, born=0), draft.nbytes[number])
-            made = draft.made_at(number) or 0
-            draft.dies[number] = max(last.get(number, made) + 1, made)
+    _, last = draft.touched(ops)
+    for number in filter(draft.holds, draft.gradients()):
+        name = draft.ledger.storages[number].name
+        draft.add(AddedStorage("gradient", name, born=0), draft.nbytes[number])
+        made = draft.made_at(number) or 0
+        draft.dies[number] = max(last.get(number, made) + 1, made)

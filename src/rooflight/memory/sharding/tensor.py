@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from rooflight.ledger import Ledger, Op, Scalar, Tensor
 from rooflight.memory.sharding.draft import RankDraft
+from rooflight.memory.storage_lifetimes import bytes_of, numbers_in, numbers_of, places_of
 from rooflight.parallel.blocks import Model, is_attention
 from rooflight.parallel.tensor_split import TensorCut, tensor_cut_of
 
@@ -21,45 +22,46 @@ _PASSES = 4
 
 def parameter_of(ledger: Ledger) -> dict[int, int]:
     """By place in the ledger. What no op of the optimizer brings together with a parameter is left out."""
-    place = {storage.id: number for number, storage in enumerate(ledger.storages)}
-    named = {one.name: number for number, one in enumerate(ledger.storages) if one.category == "parameter"}
-    found = {number: number for number in named.values()}
-    for number, storage in enumerate(ledger.storages):
-        if storage.category == "gradient" and storage.name in named:
-            found[number] = named[storage.name]
-    lanes = [lane for op in ledger.ops if op.phase == "optimizer" for lane in _lanes(op, place)]
+    storages, places = ledger.storages, places_of(ledger)
+    named = {storages[number].name: number for number in numbers_in("parameter", ledger)}
+    owners = {number: number for number in named.values()}
+    for number in numbers_in("gradient", ledger):
+        if storages[number].name in named:
+            owners[number] = named[storages[number].name]
+    lanes = [lane for op in ledger.ops if op.phase == "optimizer" for lane in _lanes(op, places)]
     for _ in range(_PASSES):
-        before = len(found)
+        before = len(owners)
         for lane in lanes:
-            owner = next((found[number] for number in lane if number in found), None)
+            owner = next((owners[number] for number in lane if number in owners), None)
             if owner is not None:
                 for number in lane:
-                    found.setdefault(number, owner)
-        if len(found) == before:
+                    owners.setdefault(number, owner)
+        if len(owners) == before:
             break
-    return found
+    return owners
 
 
-def _lanes(op: Op, place: dict[int, int]) -> Iterator[list[int]]:
+def _lanes(op: Op, places: dict[int, int]) -> Iterator[list[int]]:
     """Storages that the op treats together: of lists, those at the same position; else all it takes and makes."""
     given = [value for value in op.args.values() if isinstance(value, list)]
-    lists = [value for value in given if any(isinstance(one, Tensor) for one in value)]
+    lists = [value for value in given if any(isinstance(item, Tensor) for item in value)]
     if not lists:
-        yield [place[one.storage] for one in (*op.inputs, *op.outputs) if one.numel > 1 and one.storage in place]
+        yield numbers_of((tensor for tensor in (*op.inputs, *op.outputs) if tensor.numel > 1), places)
         return
     length = max(map(len, lists))
     columns: list[Sequence[Tensor | Scalar]] = [value for value in (*lists, op.outputs) if len(value) == length]
-    for some in zip(*columns, strict=True):
-        yield [place[one.storage] for one in some if isinstance(one, Tensor) and one.storage in place]
+    for row in zip(*columns, strict=True):
+        yield numbers_of((item for item in row if isinstance(item, Tensor)), places)
 
 
 def cut_weights(ledger: Ledger, modules: set[str]) -> set[int]:
     """Parameters that tensor parallelism cuts, as the time of a step has it: matrices of the modules that are cut."""
     matrices = {tensor.storage for op in ledger.ops for tensor in op.inputs if len(tensor.shape) >= 2}
+    storages = ledger.storages
     return {
         number
-        for number, one in enumerate(ledger.storages)
-        if one.category == "parameter" and one.name.rpartition(".")[0] in modules and one.id in matrices
+        for number in numbers_in("parameter", ledger)
+        if storages[number].name.rpartition(".")[0] in modules and storages[number].id in matrices
     }
 
 
@@ -78,41 +80,39 @@ def divide(draft: RankDraft, model: Model, ranks: int, *, sequence: bool) -> Non
     average = _average(ledger, weights, ranks)
     along = set()
     for number, storage in enumerate(ledger.storages):
-        updated = storage.category == "optimizer-state" or _phase(ledger, storage.born) == "optimizer"
-        if number in owner or updated:
-            share = average if number not in owner else 1 / ranks if owner[number] in weights else 1.0
-            draft.cut(number, share)
+        if number in owner:
+            draft.cut(number, 1 / ranks if owner[number] in weights else 1.0)
+        elif draft.is_of_update(number):
+            draft.cut(number, average)
         elif number in cached:
             draft.cut(number, cached[number])
         elif number in made:
             draft.cut(number, 1 / ranks)
         elif sequence and storage.category in _MADE and storage.born is not None and number not in of_weights:
             along.add(number)
-    _cut_moments(draft, parts, ranks, average, sequence=sequence)
+    draft.cut_update_moments(average)
+    for op in ledger.ops:
+        if op.phase != "optimizer" and (op.index in parts.inside or sequence):
+            draft.cut_moments(op.index, 1 / ranks)
     if along:
         _along_the_sequence(draft, parts, along, ranks)
 
 
-def _phase(ledger: Ledger, op: int | None) -> str:
-    return "" if op is None or op >= len(ledger.ops) else ledger.ops[op].phase
-
-
 def _average(ledger: Ledger, weights: set[int], ranks: int) -> float:
     """Of all weights, the part that a rank holds."""
-    sizes = {number: one.nbytes for number, one in enumerate(ledger.storages) if one.category == "parameter"}
-    total = sum(sizes.values())
-    return 1 - sum(sizes[number] for number in weights) * (1 - 1 / ranks) / total if total else 1.0
+    total = bytes_of(numbers_in("parameter", ledger), ledger)
+    return 1 - bytes_of(weights, ledger) * (1 - 1 / ranks) / total if total else 1.0
 
 
 def _cut_results(ledger: Ledger, parts: TensorCut, weights: set[int]) -> tuple[set[int], set[int]]:
     """Storages of which a rank makes a part only; and those that are copies of weights, as autocast makes them."""
-    place = {storage.id: number for number, storage in enumerate(ledger.storages)}
-    cut, copies = set(weights), {number for number, one in enumerate(ledger.storages) if one.category == "parameter"}
+    places = places_of(ledger)
+    cut, copies = set(weights), set(numbers_in("parameter", ledger))
     for op in ledger.ops:
         if op.phase == "optimizer":
             break
-        inputs = {place[one.storage] for one in op.inputs if one.storage in place}
-        results = {place[one.storage] for one in op.outputs if one.storage in place} - inputs
+        inputs = set(numbers_of(op.inputs, places))
+        results = set(numbers_of(op.outputs, places)) - inputs
         if inputs and inputs <= copies:
             copies |= results
             if inputs <= cut:
@@ -125,27 +125,26 @@ def _cut_results(ledger: Ledger, parts: TensorCut, weights: set[int]) -> tuple[s
 def _cut_caches(ledger: Ledger, parts: TensorCut, made: set[int], ranks: int) -> dict[int, float]:
     """Inputs that hold keys or values of the heads, and what they grow into: the part that a rank has. They are added
     to by a rank's own keys and values, or multiplied with its queries; a mask is neither."""
-    place = {storage.id: number for number, storage in enumerate(ledger.storages)}
-    inputs = {number for number, one in enumerate(ledger.storages) if one.category == "input"}
-    found: dict[int, float] = {}
+    places, inputs = places_of(ledger), set(numbers_in("input", ledger))
+    caches: dict[int, float] = {}
     for op in ledger.ops:
         if op.index not in parts.inside or op.index in parts.axis:
             continue
-        seen = {number: one for one in _of_heads(op) if (number := place.get(one.storage)) is not None}
+        seen = {places[tensor.storage]: tensor.shape for tensor in _of_heads(op) if tensor.storage in places}
         if not seen.keys() & made:
             continue
-        for number, one in seen.items():
+        for number, shape in seen.items():
             if number in inputs:
-                found[number] = 1 / min(ranks, one.shape[1] if len(one.shape) == 4 else ranks)
-        if op.packet == "aten::cat" and (shares := [found[number] for number in seen if number in found]):
-            found |= {place[one.storage]: max(shares) for one in op.outputs if one.storage in place}
-    return found
+                caches[number] = 1 / min(ranks, shape[1] if len(shape) == 4 else ranks)
+        if op.packet == "aten::cat" and (shares := [caches[number] for number in seen if number in caches]):
+            caches |= dict.fromkeys(numbers_of(op.outputs, places), max(shares))
+    return caches
 
 
 def _of_heads(op: Op) -> list[Tensor]:
     """Those of its inputs of which every rank has the part of its heads."""
     if is_attention(op):
-        return [one for name, one in op.args.items() if isinstance(one, Tensor) and name in ("query", "key", "value")]
+        return [op.tensor(name) for name in ("query", "key", "value") if op.has(name)]
     return list(op.inputs) if op.packet.removeprefix("aten::").rstrip("_") in _BY_HEADS else []
 
 
@@ -157,23 +156,13 @@ def _is_cut(op: Op, parts: TensorCut, from_a_part: bool) -> bool:
     return axis != "k" if axis is not None else from_a_part or "embedding" in op.name
 
 
-def _cut_moments(draft: RankDraft, parts: TensorCut, ranks: int, average: float, *, sequence: bool) -> None:
-    for op in draft.ledger.ops:
-        if draft.moments[op.index]:
-            if op.phase == "optimizer":
-                draft.cut_moments(op.index, average)
-            elif op.index in parts.inside or sequence:
-                draft.cut_moments(op.index, 1 / ranks)
-
-
 def _along_the_sequence(draft: RankDraft, parts: TensorCut, along: set[int], ranks: int) -> None:
-    whole = {number: draft.nbytes[number] for number in along}
+    uncut = {number: draft.nbytes[number] for number in along}
     for number in along:
         draft.cut(number, 1 / ranks)
-    place = {storage.id: number for number, storage in enumerate(draft.ledger.storages)}
     for index in parts.axis:
         op = draft.ledger.ops[index]
-        seen = {place[one.storage] for one in (*op.inputs, *op.outputs) if one.storage in place}
-        gathered = tuple(whole[number] for number in sorted(seen & along))
+        seen = set(numbers_of((*op.inputs, *op.outputs), draft.places))
+        gathered = tuple(uncut[number] for number in sorted(seen & along))
         if gathered:
             draft.borrow(index, gathered)
