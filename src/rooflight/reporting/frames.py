@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import RooflightError
 from rooflight.ledger import QUANTITIES, Ledger
+from rooflight.reporting.sections.ledger_data import op_fields
 from rooflight.reporting.sections.predict_tables import csv_table
 from rooflight.summary.facts import op_values
 
@@ -58,21 +59,10 @@ def to_pandas(ledger: Ledger) -> Any:
     names = list(dict.fromkeys(name for values in measured for name in values))
     records = []
     for op, values in zip(ledger.ops, measured, strict=True):
-        record: dict[str, Any] = {
-            "phase": op.phase,
-            "module": op.module,
-            "call": op.call,
-            "op": op.name,
-            "ordinal": op.ordinal,
-            "kind": op.kind,
-            "precision": op.precision,
-            "recompute": op.recompute,
-            "inputs": [tensor.shape for tensor in op.inputs],
-            "outputs": [tensor.shape for tensor in op.outputs],
-        }
+        record = op_fields(op)
         for quantity in QUANTITIES:
-            record[quantity] = getattr(op.cost, quantity) if op.cost is not None else None
-        record["origin"] = op.cost.origin if op.cost is not None else None
+            record[quantity] = getattr(op.cost, quantity, None)
+        record["origin"] = getattr(op.cost, "origin", None)
         record.update((name, values[name].value if name in values else None) for name in names)
         records.append(record)
     frame = pandas.DataFrame.from_records(records)

@@ -135,6 +135,8 @@ def cut(text: str, width: int) -> str:
 
 
 RowT = TypeVar("RowT")
+Cells = list[tuple[Column, Callable[[RowT], Any]]]
+"""Columns, each with what it shows of a row."""
 
 
 def table_of(
