@@ -163,6 +163,11 @@ def table_of(
     )
 
 
+def lines_table(heading: str, lines: Sequence[str], title: str = "") -> Table:
+    """Lines of text under one heading."""
+    return Table(title, (Column(heading, right=False),), tuple((line,) for line in lines))
+
+
 def says_nothing(column: Column, cells: Sequence[Any]) -> bool:
     """Neither a number nor a word in any row."""
     return all(cell is None or cell == "" for cell in cells)
