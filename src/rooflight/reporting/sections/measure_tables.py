@@ -17,7 +17,7 @@ from rooflight.prediction.paleo import Scope, ppp_of_step
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.estimate_tables import bytes_table
 from rooflight.reporting.sections.layer_columns import LayerColumn, measured_columns, quantity, rate_of
-from rooflight.reporting.sections.layer_rows import NAME_WIDTH, fold_measured, layer_label
+from rooflight.reporting.sections.layer_rows import NAME_WIDTH, layer_label, listed
 from rooflight.reporting.table import Cells, Column, Label, Table, cut, figure, is_unknown, kernel_name, table_of
 from rooflight.summary import By, SummaryRow
 from rooflight.summary.facts import Number
@@ -218,10 +218,8 @@ def _ops(measured: Measured, kernels: list[Kernel]) -> str:
 
 def main_table(measured: Measured, by: By = "module", *, depth: int | None = None, folded: bool = True) -> Table:
     """The rows the user asked for, and the total they sum to."""
-    layers = rows(measured, by)
+    layers = listed(measured, rows(measured, by), by, depth=depth, folded=folded)
     if by == "module":
-        layers = fold_measured(measured, layers) if folded else layers
-        layers = [row for row in layers if depth is None or row.estimate.depth <= depth]
         names: Cells[MeasuredRow] = [
             (column("layer"), lambda row: _label(row, measured)),
             (column("type", optional=12), lambda row: row.estimate.type),
@@ -266,9 +264,8 @@ def phase_table(measured: Measured) -> Table:
 
 def operator_memory_table(measured: Measured, by: By = "op", *, depth: int | None = None) -> Table:
     """What the allocator saw of each op, layer type or module: with all that runs inside, and of its own ops alone."""
-    layers = [row for row in rows(measured, by) if row.sums.get("allocations") is not None]
-    if by == "module" and depth is not None:
-        layers = [row for row in layers if row.estimate.depth <= depth]
+    layers = listed(measured, rows(measured, by), by, depth=depth, folded=False)
+    layers = [row for row in layers if row.sums.get("allocations") is not None]
     if not layers:
         return Table("", (), ())
     layers.sort(key=lambda row: abs(row.sums.get("growth_bytes") or 0), reverse=True)
