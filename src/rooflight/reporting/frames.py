@@ -3,24 +3,19 @@ for every device and batch, a comparison one for every row of its summary."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import RooflightError
 from rooflight.ledger import QUANTITIES, Ledger
+from rooflight.reporting.sections.compare_tables import COMPARED
+from rooflight.reporting.sections.ledger_data import op_fields
 from rooflight.reporting.sections.predict_tables import csv_table
 from rooflight.summary.facts import op_values
 
 if TYPE_CHECKING:
-    from rooflight.analysis.comparison.sides import Comparison, Figures
+    from rooflight.analysis.comparison.sides import Comparison
     from rooflight.prediction.result import Predictions
     from rooflight.summary import By
-
-_COMPARED: dict[str, Callable[[Figures], int | float | None]] = {
-    "time": lambda side: side.time_s,
-    "flops": lambda side: side.flops,
-    "bytes": lambda side: side.bytes,
-}
 
 
 def _pandas() -> Any:
@@ -31,23 +26,22 @@ def _pandas() -> Any:
     return pandas
 
 
-def predictions_to_pandas(found: Predictions) -> Any:
-    table = csv_table(found)
+def predictions_to_pandas(predictions: Predictions) -> Any:
+    table = csv_table(predictions)
     return _pandas().DataFrame(list(table.rows), columns=[column.name for column in table.columns])
 
 
-def comparison_to_pandas(found: Comparison, by: By) -> Any:
+def comparison_to_pandas(comparison: Comparison, by: By) -> Any:
     """Unknown is None; ratios are B by A."""
     records = []
-    for row in found.rows(by):
+    for row in comparison.rows(by):
         record: dict[str, Any] = {by: row.name, "type": row.type, "depth": row.depth}
         for name in ("time_s", "flops", "bytes", "ops", "only_here"):
             record |= {
                 f"{name}_{side}": None if figures is None else getattr(figures, name)
                 for side, figures in (("a", row.a), ("b", row.b))
             }
-        for name, pick in _COMPARED.items():
-            record[f"{name}_ratio"] = row.ratio_of(pick)
+        record |= {f"{name}_ratio": quantity.ratio(row) for name, quantity in COMPARED.items()}
         records.append(record)
     return _pandas().DataFrame.from_records(records)
 
@@ -58,21 +52,10 @@ def to_pandas(ledger: Ledger) -> Any:
     names = list(dict.fromkeys(name for values in measured for name in values))
     records = []
     for op, values in zip(ledger.ops, measured, strict=True):
-        record: dict[str, Any] = {
-            "phase": op.phase,
-            "module": op.module,
-            "call": op.call,
-            "op": op.name,
-            "ordinal": op.ordinal,
-            "kind": op.kind,
-            "precision": op.precision,
-            "recompute": op.recompute,
-            "inputs": [tensor.shape for tensor in op.inputs],
-            "outputs": [tensor.shape for tensor in op.outputs],
-        }
+        record = op_fields(op)
         for quantity in QUANTITIES:
-            record[quantity] = getattr(op.cost, quantity) if op.cost is not None else None
-        record["origin"] = op.cost.origin if op.cost is not None else None
+            record[quantity] = getattr(op.cost, quantity, None)
+        record["origin"] = getattr(op.cost, "origin", None)
         record.update((name, values[name].value if name in values else None) for name in names)
         records.append(record)
     frame = pandas.DataFrame.from_records(records)

@@ -135,6 +135,8 @@ def cut(text: str, width: int) -> str:
 
 
 RowT = TypeVar("RowT")
+Cells = list[tuple[Column, Callable[[RowT], Any]]]
+"""Columns, each with what it shows of a row."""
 
 
 def table_of(
@@ -159,6 +161,11 @@ def table_of(
         tuple(zip(*(cells[place] for place in kept), strict=True)) if rows else (),
         frozenset({len(rows) - 1}) if has_total else frozenset(),
     )
+
+
+def lines_table(heading: str, lines: Sequence[str], title: str = "") -> Table:
+    """Lines of text under one heading."""
+    return Table(title, (Column(heading, right=False),), tuple((line,) for line in lines))
 
 
 def says_nothing(column: Column, cells: Sequence[Any]) -> bool:

@@ -4,11 +4,11 @@ a reader wants, then its sections."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace as replace_section
+from dataclasses import replace
 
 from rooflight import formatting, recordings, summary
 from rooflight.analysis import verdict_text
-from rooflight.analysis.comparison.sides import Comparison, with_its_estimate
+from rooflight.analysis.comparison.sides import with_its_estimate
 from rooflight.analysis.verdict_text import far_text
 from rooflight.errors import RooflightError
 from rooflight.files import load
@@ -16,7 +16,6 @@ from rooflight.formatting import per_second, quotient, seconds, whole_bytes, who
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger, total
 from rooflight.metrics import ONCE_IT_FITS, fit_text, gain_text, percent_text, text
-from rooflight.prediction.result import Prediction
 from rooflight.reporting.charts.chart import Chart
 from rooflight.reporting.charts.devices import devices_chart
 from rooflight.reporting.charts.lanes import lanes_chart
@@ -30,6 +29,7 @@ from rooflight.reporting.charts.sweep import sweep_chart
 from rooflight.reporting.document import DEPTH, Document, Fact, Section, filled
 from rooflight.reporting.report.context import ReportContext, context_of
 from rooflight.reporting.report.origins import origins_section
+from rooflight.reporting.report.predictions import PredictedPart
 from rooflight.reporting.sections import (
     estimate_tables,
     ledger_documents,
@@ -39,6 +39,7 @@ from rooflight.reporting.sections import (
     verdict_tables,
     why_tables,
 )
+from rooflight.reporting.sections.layer_columns import uncounted
 from rooflight.reporting.sections.ledger_data import ledger_data
 from rooflight.reporting.sections.predict_document import MANY_CONVENTIONS, conventions
 from rooflight.reporting.sections.predict_tables import between
@@ -63,7 +64,7 @@ def _work(context: ReportContext) -> Iterator[Fact]:
     if not ledger.ops:
         return
     sums = total(ledger.ops)
-    unknown = sum(entry.calls for entry in sums.uncounted)
+    unknown = uncounted(sums)
     ranks = len({op.rank for op in ledger.ops})
     label = "useful FLOPs of a step" + (f", of {ranks} ranks together" if ranks > 1 else "")
     if all(op.cost is None for op in ledger.ops):
@@ -100,20 +101,16 @@ def _measured(context: ReportContext) -> Iterator[Fact]:
         yield Fact("executed FLOPs, counted", whole_count(sums.executed_flops), " · ".join(parts))
 
 
-def _own_prediction(context: ReportContext) -> Prediction | None:
-    found = context.predictions.devices.found
-    return found[0] if found is not None and len(found) else None
-
-
 def _predicted_time(context: ReportContext) -> Iterator[Fact]:
-    one = None if context.is_measured else _own_prediction(context)
-    if one is None:
+    predictions = None if context.is_measured else context.predictions.devices.found
+    if not predictions:
         return
+    first = predictions[0]
     yield Fact(
-        f"time of a step, predicted on {one.device}",
-        seconds(one.time_s),
-        f"90% interval {between(one.time_interval_s)} · {per_second(one.throughput)} samples/s · "
-        f"MFU {text('mfu', one.mfu)} · {text('intensity', one.intensity)} FLOP/byte · {one.tier}",
+        f"time of a step, predicted on {first.device}",
+        seconds(first.time_s),
+        f"90% interval {between(first.time_interval_s)} · {per_second(first.throughput)} samples/s · "
+        f"MFU {text('mfu', first.mfu)} · {text('intensity', first.intensity)} FLOP/byte · {first.tier}",
     )
 
 
@@ -138,21 +135,20 @@ def _there(context: ReportContext) -> str:
 
 def _memory_fact(context: ReportContext) -> Iterator[Fact]:
     peak = context.measured.step.get("peak_allocated_bytes") if context.is_measured else None
-    found = context.predictions.devices.found
-    fits = [one for one in found or () if one.memory is not None]
-    said = [f"{one.device}: {fit_text(one.fit)}" for one in fits]
+    fits = [prediction for prediction in context.predictions.devices.found or () if prediction.memory is not None]
+    verdicts = [f"{prediction.device}: {fit_text(prediction.fit)}" for prediction in fits]
     own = fits[0].memory if fits else None
     if peak is not None and context.ledger.header.target != "cpu":
         reserved = context.measured.step.get("peak_reserved_bytes")
         parts = [f"{whole_bytes(reserved.value)} reserved"] if reserved is not None else []
         yield Fact(
-            f"memory at the peak, {context.measured.origin}", whole_bytes(peak.value), " · ".join([*parts, *said])
+            f"memory at the peak, {context.measured.origin}", whole_bytes(peak.value), " · ".join([*parts, *verdicts])
         )
     elif own is not None:
         yield Fact(
             f"memory at the peak, predicted on {fits[0].device}",
             whole_bytes(own.peak_allocated_bytes),
-            " · ".join([f"{whole_bytes(own.device_bytes)} in use on the device", *said]),
+            " · ".join([f"{whole_bytes(own.device_bytes)} in use on the device", *verdicts]),
         )
 
 
@@ -184,11 +180,11 @@ def ledger_report(ledger: Ledger, *, source: str, devices: Sequence[Device], say
     for name, title, section in _SECTIONS:
         say(title.partition(",")[0].lower())
         try:
-            found = section(context)
+            part = section(context)
         except RooflightError as error:  # one that cannot be made must not take the others with it
-            found = Section(name, title, missing=error.on_command_line)
-        if found is not None:
-            sections.append(replace_section(found, name=name, title=title))
+            part = Section(missing=error.on_command_line)
+        if part is not None:
+            sections.append(replace(part, name=name, title=title))
     say("headline")
     return Document(
         title=ledger.header.model,
@@ -245,15 +241,7 @@ def _why(context: ReportContext) -> Section | None:
     if all(op.cost is None for op in context.ledger.ops):
         return Section(missing="no op of this step has a formula, so there is nothing to compare with")
     whys = context.with_estimate
-    if not whys.whys:
-        return _why_elsewhere(context.ledger)
-    return Section(
-        lines=tuple(why_tables.why_lines(whys)), tables=_why_tables(whys), small_print=(why_tables.CONVENTIONS,)
-    )
-
-
-def _why_tables(comparison: Comparison, of: str = "") -> tuple[Table, ...]:
-    return tuple(why_tables.why_table(one).titled(f"{one.quantity}{of}") for one in comparison.whys)
+    return why_tables.why_section(whys) if whys.whys else _why_elsewhere(context.ledger)
 
 
 def _why_elsewhere(ledger: Ledger) -> Section:
@@ -263,17 +251,14 @@ def _why_elsewhere(ledger: Ledger) -> Section:
     alike.sort(key=lambda name: not name.endswith(f"-{header.dtype}"))
     if not alike:
         return Section(missing="counters were not read in this run, so there is nothing to explain")
-    name = alike[0]
-    found = load(f"recorded:{name}")
-    comparison = with_its_estimate(found, name)
-    said = (
-        f"Counters were not read in this run. What they show of such a step stands here from recorded:{name}: "
-        f"{ledger_documents.headline(found)}."
+    name = f"recorded:{alike[0]}"
+    recorded = load(name)
+    section = why_tables.why_section(with_its_estimate(recorded, alike[0]), f", of {name}")
+    line = (
+        f"Counters were not read in this run. What they show of such a step stands here from {name}: "
+        f"{ledger_documents.headline(recorded)}."
     )
-    tables = _why_tables(comparison, f", of recorded:{name}")
-    return Section(
-        lines=(said, *why_tables.why_lines(comparison)), tables=tables, small_print=(why_tables.CONVENTIONS,)
-    )
+    return replace(section, lines=(line, *section.lines))
 
 
 def _advice(context: ReportContext) -> Section | None:
@@ -320,32 +305,35 @@ def _shares(context: ReportContext) -> Section | None:
     return None if chart is None else Section(charts=_charts(chart))
 
 
+def _unanswered(part: PredictedPart) -> Section:
+    return Section(missing=part.missing, commands=(part.command,) if part.command else ())
+
+
 def _sweep(context: ReportContext) -> Section | None:
     part = context.predictions.sweep
-    found = part.found
-    if found is None:
-        return Section(missing=part.missing, commands=(part.command,) if part.command else ())
-    tables = predict_tables.pivot_tables(found)
-    said = ("Predicted for each batch and device, without running it there.", *_as_what(context.ledger))
-    return Section(charts=_charts(sweep_chart(found)), tables=filled(*tables), lines=said)
+    if part.found is None:
+        return _unanswered(part)
+    return Section(
+        charts=_charts(sweep_chart(part.found)),
+        tables=filled(*predict_tables.pivot_tables(part.found)),
+        lines=("Predicted for each batch and device, without running it there.", *_as_what(context.ledger)),
+    )
 
 
 def _as_what(ledger: Ledger) -> tuple[str, ...]:
     """How the step is predicted where that is not how it ran."""
-    if not ledger.header.is_compiled:
-        return ()
-    return (f"Predicted as compiled: {COMPILE_ASSUMES}.",)
+    return (f"Predicted as compiled: {COMPILE_ASSUMES}.",) if ledger.header.is_compiled else ()
 
 
 def _devices(context: ReportContext) -> Section | None:
-    found, missing = context.predictions.devices.found, context.predictions.devices.missing
-    if found is None:
-        return Section(missing=missing, lines=context.left_out)
+    part = context.predictions.devices
+    if part.found is None:
+        return Section(missing=part.missing, lines=context.left_out)
     return Section(
-        charts=_charts(devices_chart(found)),
-        tables=filled(predict_tables.main_table(found)),
-        lines=(*_as_what(context.ledger), *context.left_out, *found.notes),
-        small_print=tuple(conventions(found)),
+        charts=_charts(devices_chart(part.found)),
+        tables=filled(predict_tables.main_table(part.found)),
+        lines=(*_as_what(context.ledger), *context.left_out, *part.found.notes),
+        small_print=tuple(conventions(part.found)),
     )
 
 
@@ -353,23 +341,18 @@ def _scaling(context: ReportContext) -> Section | None:
     if context.ledger.header.step != "train":
         return None
     part = context.predictions.scaling
-    found = part.found
-    many = None if found is None else found[0].many
-    if found is None or many is None:
-        return Section(missing=part.missing, commands=(part.command,) if part.command else ())
+    many = None if part.found is None else part.found[0].many
+    if part.found is None or many is None:
+        return _unanswered(part)
     tables = (
         predict_tables.scaling_table("weak", many.weak).titled("Weak scaling: each GPU keeps its batch"),
         predict_tables.scaling_table("strong", many.strong).titled("Strong scaling: the whole batch is divided"),
     )
+    where = f"Data parallel on {part.found[0].device}, predicted."
     return Section(
-        charts=_charts(scaling_chart(found)),
+        charts=_charts(scaling_chart(part.found)),
         tables=filled(*tables),
-        lines=(
-            f"Data parallel on {found[0].device}, predicted.",
-            *_as_what(context.ledger),
-            *many.assumptions,
-            *many.notes,
-        ),
+        lines=(where, *_as_what(context.ledger), *many.assumptions, *many.notes),
         small_print=(MANY_CONVENTIONS,),
     )
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rooflight.formatting import giga, peak_tera
-from rooflight.hardware.device import Device
+from rooflight.hardware.device import Device, Figure
 from rooflight.hardware.devices import USUAL, find, names
 from rooflight.ledger import Ledger
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import Section, filled
 from rooflight.reporting.sections import ledger_documents, measure_text
-from rooflight.reporting.table import Column, Table, figure
+from rooflight.reporting.table import Cells, Column, Label, Table, figure, lines_table, table_of
 from rooflight.spec import repeat, shell
 from rooflight.summary.measured import Measured, is_measured
 
@@ -30,7 +29,8 @@ def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Se
         if measured.attributed[0] or measured.attributed[2]:
             lines.append(measure_text.attribution(measured))
         small.append(measure_text.conventions(measured))
-        tables.append(_sources(measured))
+        sources = measure_text.provenance(measured)
+        tables.append(lines_table("origin", sources, title="Where measured numbers come from"))
     tables.append(_peaks(devices))
     return Section(
         "origins",
@@ -44,48 +44,42 @@ def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Se
 
 def _versions(ledger: Ledger) -> Table:
     header = ledger.header
-    rows = [
-        ("rooflight", header.rooflight),
-        ("torch", header.torch),
-        ("CUDA", header.cuda),
-        ("driver", header.driver),
-        ("device", header.device),
-        ("traced for", header.target),
-        ("execution", header.execution),
+    rows = {
+        "rooflight": header.rooflight,
+        "torch": header.torch,
+        "CUDA": header.cuda,
+        "driver": header.driver,
+        "device": header.device,
+        "traced for": header.target,
+        "execution": header.execution,
+    }
+    lines = [(name, str(value)) for name, value in (*rows.items(), *header.conditions.items()) if value]
+    columns: Cells[tuple[str, str]] = [
+        (column("what"), lambda line: line[0]),
+        (Column("value", right=False), lambda line: line[1]),
     ]
-    rows += [(name, value) for name, value in header.conditions.items()]
-    columns = (column("what"), Column("value", right=False))
-    return Table("Versions and conditions", columns, tuple((name, str(value)) for name, value in rows if value))
-
-
-def _sources(measured: Measured) -> Table:
-    columns = (Column("origin", right=False),)
-    return Table(
-        "Where measured numbers come from", columns, tuple((line,) for line in measure_text.provenance(measured))
-    )
-
-
-def _gigabytes(value: float) -> str:
-    return f"{giga(value)} GB/s"
+    return table_of(columns, lines, title="Versions and conditions")
 
 
 def _peaks(devices: Sequence[Device]) -> Table:
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for device in devices:
-            bandwidth = device.bandwidth_bytes_per_s
-            yield device.name, "memory bandwidth", figure(bandwidth.value, _gigabytes), bandwidth.source, bandwidth.date
-            for unit, peaks in (("tensor", device.tensor_flops_per_s), ("core", device.core_flops_per_s)):
-                for precision, one in peaks.items():
-                    yield device.name, f"{unit} {precision}", figure(one.value, peak_tera), one.source, one.date
-
-    columns = (
-        column("device"),
-        Column("peak", right=False),
-        Column("value"),
-        Column("source", right=False),
-        Column("read on", right=False),
-    )
-    return Table("Peaks and bandwidths", columns, tuple(rows()))
+    columns: Cells[tuple[str, str, Label, Figure]] = [
+        (column("device"), lambda row: row[0]),
+        (Column("peak", right=False), lambda row: row[1]),
+        (Column("value"), lambda row: row[2]),
+        (Column("source", right=False), lambda row: row[3].source),
+        (Column("read on", right=False), lambda row: row[3].date),
+    ]
+    rows = []
+    for device in devices:
+        bandwidth = device.bandwidth_bytes_per_s
+        shown = figure(bandwidth.value, lambda value: f"{giga(value)} GB/s")
+        rows.append((device.name, "memory bandwidth", shown, bandwidth))
+        for unit, peaks in (("tensor", device.tensor_flops_per_s), ("core", device.core_flops_per_s)):
+            rows += [
+                (device.name, f"{unit} {precision}", figure(peak.value, peak_tera), peak)
+                for precision, peak in peaks.items()
+            ]
+    return table_of(columns, rows, title="Peaks and bandwidths")
 
 
 def _commands(ledger: Ledger, source: str, devices: Sequence[Device]) -> Iterator[str]:
@@ -104,6 +98,6 @@ def _commands(ledger: Ledger, source: str, devices: Sequence[Device]) -> Iterato
 
 def _asked_for(devices: Sequence[Device]) -> list[str] | None:
     """Their names, where they are not those that a report takes by itself; one from a file cannot be named."""
-    found = [device.name for device in devices]
+    asked = [device.name for device in devices]
     usual = [find(name).name for name in USUAL]
-    return found if found and found != usual and set(found) <= set(names()) else None
+    return asked if asked and asked != usual and set(asked) <= set(names()) else None

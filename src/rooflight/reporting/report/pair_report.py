@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rooflight.analysis.comparison.sides import Comparison, Figures, PairRow
+from rooflight.analysis.comparison.sides import Comparison, Difference, PairRow
 from rooflight.formatting import quotient, seconds, whole_bytes, whole_count
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger
+from rooflight.ledger import Ledger
 from rooflight.reporting.charts.chart import Chart, renamed
 from rooflight.reporting.charts.lanes import lanes_chart
 from rooflight.reporting.charts.roofline import roofline_chart
@@ -19,13 +19,12 @@ from rooflight.reporting.charts.shares import shares_chart
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document, Fact, Section, filled
 from rooflight.reporting.report.origins import origins_section
-from rooflight.reporting.report.tree import Details, Tree, TreeColumn, details_of
+from rooflight.reporting.report.tree import Details, Tree, TreeColumn, details_of, node_of
 from rooflight.reporting.sections import compare_memory_tables, compare_tables, ledger_documents, why_tables
-from rooflight.reporting.sections.why_tables import mainly
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.sections.why_tables import why_section
+from rooflight.reporting.table import Cells, Column, Table, table_of
 from rooflight.spec import shell
 from rooflight.summary.measured import Measured, is_measured
-from rooflight.summary.measured_rows import NO_OP, SEVERAL
 from rooflight.summary.measured_rows import rows as summed
 
 _WRITTEN: dict[str, Callable[[Any], str]] = {"second": seconds, "byte": whole_bytes, "flop": whole_count}
@@ -69,7 +68,7 @@ def pair_report(a: Ledger, b: Ledger, *, sources: tuple[str, str], devices: Sequ
         subtitle=f"A: {ledger_documents.headline(a)} | B: {ledger_documents.headline(b)}",
         facts=tuple(_facts(comparison)),
         lines=page.lines,
-        sections=(*(one for one in sections if one is not None), again),
+        sections=(*(section for section in sections if section is not None), again),
         details=_derivations(a),
         rows=lambda: compare_tables.row_table(comparison, folded=False),
         data=page.data,
@@ -89,31 +88,26 @@ def _facts(comparison: Comparison) -> Iterator[Fact]:
 
 
 def _differences(comparison: Comparison) -> Table:
-    columns = (column("what"), Column("A", right=False), Column("B", right=False))
-    return Table("Not the same", columns, tuple((one.name, one.a, one.b) for one in comparison.differences()))
+    columns: Cells[Difference] = [
+        (column("what"), lambda difference: difference.name),
+        (Column("A", right=False), lambda difference: difference.a),
+        (Column("B", right=False), lambda difference: difference.b),
+    ]
+    return table_of(columns, comparison.differences(), title="Not the same")
 
 
 def _why(comparison: Comparison) -> Section | None:
-    tables = tuple(why_tables.why_table(one).titled(one.quantity) for one in comparison.whys)
-    if not tables:
-        return None
-    return Section(
-        "why",
-        "Why they differ",
-        lines=tuple(why_tables.why_lines(comparison)),
-        tables=tables,
-        small_print=(why_tables.CONVENTIONS,),
-    )
+    return replace(why_section(comparison), name="why", title="Why they differ") if comparison.whys else None
 
 
 def _drawn(comparison: Comparison, devices: Sequence[Device]) -> Iterator[Section]:
     """The same chart of both sides, below one another."""
-    made: list[tuple[str, str, Callable[[Ledger], Chart | None]]] = [
+    drawings: list[tuple[str, str, Callable[[Ledger], Chart | None]]] = [
         ("roofline", "Rooflines", lambda ledger: roofline_chart(ledger, on=_device(ledger, devices))),
         ("lanes", "The steps over time", lambda ledger: lanes_chart(ledger) if is_measured(ledger) else None),
         ("shares", "Shares by type of layer", shares_chart),
     ]
-    for name, title, draw in made:
+    for name, title, draw in drawings:
         charts = tuple(
             renamed(chart, f"{chart.name}-{side.lower()}", f"{side}: {chart.title}")
             for side, of in (("A", comparison.a), ("B", comparison.b))
@@ -137,60 +131,32 @@ def _memory(comparison: Comparison) -> Section | None:
 
 
 def _origin(name: str, ledger: Ledger, source: str) -> Section:
-    found = origins_section(ledger, Measured(ledger), source, ())
-    return replace(found, name=f"origins-{name.lower()}", title=f"Origins of {name}")
+    section = origins_section(ledger, Measured(ledger), source, ())
+    return replace(section, name=f"origins-{name.lower()}", title=f"Origins of {name}")
 
 
 def _tree(comparison: Comparison) -> Tree:
     rows = comparison.rows()
     own = {row.name: row.own.ops for row in summed(comparison.a)}
     place = {row.name: number for number, row in enumerate(rows)}
-    special = (LOSS, OPTIMIZER, SEVERAL, NO_OP, "")
-    parents = tuple(None if row.name in special else place.get(row.name.rpartition(".")[0]) for row in rows)
-    model = comparison.a.ledger.header.model
-    names = tuple(
-        model if not row.name else row.name if row.name in special else row.name.rpartition(".")[2] for row in rows
-    )
-    columns = [column for column in _columns(comparison, rows) if any(value is not None for value in column.values)]
+    names, parents = zip(*(node_of(row.name, comparison.a.ledger.header.model, place) for row in rows), strict=True)
+    columns = [TreeColumn(shown, "both", tuple(map(value, rows))) for shown, value in _columns(comparison)]
+    known = (shown for shown in columns if any(cell is not None for cell in shown.values))
     ops = tuple(own.get(row.name, ()) for row in rows)
     paths = tuple(row.name for row in rows)
-    return Tree(names, paths, tuple("module" for _ in rows), parents, ops, tuple(columns))
+    return Tree(names, paths, ("module",) * len(rows), parents, ops, tuple(known))
 
 
-def _columns(comparison: Comparison, rows: Sequence[PairRow]) -> Iterator[TreeColumn]:
-    def made(shown: Column, value: Callable[[PairRow], Any]) -> TreeColumn:
-        return TreeColumn(shown, "both", tuple(value(row) for row in rows))
-
-    yield made(column("type", about="the module's class"), lambda row: row.type or None)
-    picks: list[tuple[str, str, tuple[str, str], Callable[[Figures], Any]]] = [
-        ("kernel_time_s", "time", ("of its kernels or calls",) * 2, lambda side: side.time_s),
-        ("flops", "FLOPs", comparison.flops_basis, lambda side: side.flops),
-        ("bytes", "bytes", comparison.bytes_basis, lambda side: side.bytes),
-    ]
-    for metric, title, basis, pick in picks:
-        for side, name in enumerate("AB"):
-            about = f"{title} of {name}: {basis[side]}"
-            yield made(column(metric, heading=f"{title} {name}", about=about), _of(side, pick))
-        yield made(Column("B/A", quotient, raw=f"{metric}_ratio", about=f"{title} of B by that of A"), _ratio(pick))
-    yield made(
-        Column("mainly because of", right=False, about="the largest cause of what was executed"),
-        lambda row: mainly(row.why) or None,
-    )
-    yield made(
-        column(
-            "unexplained", write=compare_tables.signed_share, about="part of the useful FLOPs that no cause explains"
-        ),
-        lambda row: why_tables.unexplained(row.why),
-    )
-
-
-def _of(side: int, pick: Callable[[Figures], Any]) -> Callable[[PairRow], Any]:
-    def value(row: PairRow) -> Any:
-        figures = (row.a, row.b)[side]
-        return None if figures is None else pick(figures)
-
-    return value
-
-
-def _ratio(pick: Callable[[Figures], Any]) -> Callable[[PairRow], Any]:
-    return lambda row: row.ratio_of(pick)
+def _columns(comparison: Comparison) -> Iterator[tuple[Column, Callable[[PairRow], Any]]]:
+    yield column("type", about="the module's class"), lambda row: row.type or None
+    bases = (("of its kernels or calls",) * 2, comparison.flops_basis, comparison.bytes_basis)
+    for quantity, basis in zip(compare_tables.COMPARED.values(), bases, strict=True):
+        title, metric = quantity.title, quantity.metric
+        for name, kind, value in (("A", basis[0], quantity.of("a")), ("B", basis[1], quantity.of("b"))):
+            yield column(metric, heading=f"{title} {name}", about=f"{title} of {name}: {kind}"), value
+        yield Column("B/A", quotient, raw=f"{metric}_ratio", about=f"{title} of B by that of A"), quantity.ratio
+    cause = Column("mainly because of", right=False, about="the largest cause of what was executed")
+    yield cause, lambda row: why_tables.mainly(row.why) or None
+    about = "part of the useful FLOPs that no cause explains"
+    shown = column("unexplained", write=compare_tables.signed_share, about=about)
+    yield shown, lambda row: why_tables.unexplained(row.why)

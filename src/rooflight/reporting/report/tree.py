@@ -9,8 +9,9 @@ one text of details, so that eighty equal layers take the room of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Literal
 
 from rooflight import formatting
@@ -21,8 +22,10 @@ from rooflight.estimation.derivation import derive_each
 from rooflight.ledger import LOSS, OPTIMIZER, Kernel, Ledger
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.derivation import op_text
+from rooflight.reporting.sections.layer_columns import ESTIMATED, OF_MODULES, LayerColumn, Side, measured_columns
 from rooflight.reporting.sections.why_tables import Unit, amount_writer, mainly
 from rooflight.reporting.table import Column, kernel_name
+from rooflight.summary import SummaryRow
 from rooflight.summary.measured_rows import NO_OP, SEVERAL, MeasuredRow, innermost, op_rows
 
 
@@ -107,7 +110,6 @@ def _account(name: str, row: Explained, write: Callable[[float], str]) -> Iterat
 
 
 RowKind = Literal["module", "op", "fused"]
-Side = Literal["estimate", "measurement", "prediction", "both"]
 
 
 @dataclass(frozen=True)
@@ -147,138 +149,111 @@ class Tree:
 class _TreeRow:
     """One row while the tree is built."""
 
-    row: MeasuredRow
+    measured: MeasuredRow
     verdict: Verdict
     kind: RowKind
     parent: int | None
     name: str
     path: str
-    phase: str = ""
 
 
 def tree_of(judge: Judge, reasons: Reasons | None) -> Tree:
     """All rows of a step. `reasons` gives the causes of what was executed beyond the useful."""
-    ledger = judge.measured.ledger
-    found = _rows(judge, ledger)
+    rows = _rows(judge, judge.measured.ledger)
     columns = [
         TreeColumn(column, side, values)
         for column, side, value in _columns(judge, reasons)
-        if any(values := tuple(value(one) for one in found)) or any(cell == 0 for cell in values)
+        if any(values := tuple(map(value, rows))) or any(cell == 0 for cell in values)
     ]
     return Tree(
-        tuple(one.name for one in found),
-        tuple(one.path for one in found),
-        tuple(one.kind for one in found),
-        tuple(one.parent for one in found),
-        tuple(one.row.own.ops for one in found),
+        tuple(row.name for row in rows),
+        tuple(row.path for row in rows),
+        tuple(row.kind for row in rows),
+        tuple(row.parent for row in rows),
+        tuple(row.measured.own.ops for row in rows),
         tuple(columns),
     )
 
 
 def _rows(judge: Judge, ledger: Ledger) -> list[_TreeRow]:
     modules, ops = judge.rows(), op_rows(judge.measured)
-    of_modules = judge.of(modules, advised=False)
-    of_ops = judge.of(ops, advised=False)
-    below: dict[str, list[int]] = {}
-    for number, row in enumerate(ops):
-        below.setdefault(innermost({ledger.ops[index].module for index in row.group.ops}), []).append(number)
-    found: list[_TreeRow] = []
+    verdicts = judge.of(modules, advised=False)
+    below: dict[str, list[tuple[MeasuredRow, Verdict]]] = {}
+    for row, verdict in zip(ops, judge.of(ops, advised=False), strict=True):
+        inside = innermost({ledger.ops[index].module for index in row.group.ops})
+        below.setdefault(inside, []).append((row, verdict))
+    rows: list[_TreeRow] = []
     place: dict[str, int] = {}
-    for row, verdict in zip(modules, of_modules, strict=True):
-        parent = None
-        if row.name and row.name not in (LOSS, OPTIMIZER, SEVERAL, NO_OP):
-            parent = place.get(row.name.rpartition(".")[0])
-        place[row.name] = len(found)
-        found.append(_TreeRow(row, verdict, "module", parent, _module_name(ledger, row.name), row.name))
-        here = place[row.name]
-        found.extend(_op(ledger, ops[number], of_ops[number], here) for number in below.get(row.name, ()))
-    return found
+    for row, verdict in zip(modules, verdicts, strict=True):
+        place[row.name] = here = len(rows)
+        name, parent = node_of(row.name, ledger.header.model, place)
+        rows.append(_TreeRow(row, verdict, "module", parent, name, row.name))
+        rows.extend(_op(ledger, *inside, here) for inside in below.get(row.name, ()))
+    return rows
 
 
 def _op(ledger: Ledger, row: MeasuredRow, verdict: Verdict, parent: int) -> _TreeRow:
+    """Where a module has its class, an op has its phase; one alone has its first output."""
     ops = [ledger.ops[index] for index in row.group.ops]
-    name = row.name.removeprefix("aten::") if len(ops) == 1 else f"fused: {row.name.replace('aten::', '')}"
     phase = " + ".join(dict.fromkeys(op.phase for op in ops))
-    path = f"{ops[0].module} {name}".strip() if len(ops) == 1 else name
-    return _TreeRow(row, verdict, "op" if len(ops) == 1 else "fused", parent, name, path, phase)
+    if len(ops) > 1:
+        name = f"fused: {row.name.replace('aten::', '')}"
+        return _TreeRow(_as_estimated(row, phase, None), verdict, "fused", parent, name, name)
+    name = row.name.removeprefix("aten::")
+    output = ops[0].outputs[0].shape if ops[0].outputs else None
+    path = f"{ops[0].module} {name}".strip()
+    return _TreeRow(_as_estimated(row, phase, output), verdict, "op", parent, name, path)
 
 
-def _module_name(ledger: Ledger, path: str) -> str:
+def _as_estimated(row: MeasuredRow, phase: str, output: tuple[int, ...] | None) -> MeasuredRow:
+    return replace(row, estimate=replace(row.estimate, type=phase, output=output))
+
+
+def node_of(path: str, model: str, place: Mapping[str, int]) -> tuple[str, int | None]:
+    """What a row is called in a tree, and the row that holds it."""
     if path == "":
-        return ledger.header.model
-    return path if path in (LOSS, OPTIMIZER, SEVERAL, NO_OP) else path.rpartition(".")[2]
+        return model, None
+    if path in (LOSS, OPTIMIZER, SEVERAL, NO_OP):
+        return path, None
+    around, _, name = path.rpartition(".")
+    return name, place.get(around)
 
 
 _Made = tuple[Column, Side, Callable[[_TreeRow], Any]]
 
 
-def _columns(judge: Judge, reasons: Reasons | None) -> Sequence[_Made]:
+def _columns(judge: Judge, reasons: Reasons | None) -> Iterator[_Made]:
+    """Those of every layer, and what only a page says: the largest cause, and the verdict."""
     timed: Side = "prediction" if judge.times == "predicted" else "measurement"
-    counted = judge.measured.total.executed_flops is not None
-    first, last = _estimated(judge)
-    return [*first, *_timed(judge, timed), *(_counted(reasons) if counted else []), *_judged(timed), *last]
+    times = f", predicted for {judge.device_title}" if timed == "prediction" else ""
 
-
-def _estimated(judge: Judge) -> tuple[Sequence[_Made], Sequence[_Made]]:
-    """What is read beside the measurement, and what may stand behind it."""
-    ops = judge.measured.ledger.ops
-
-    def output(one: _TreeRow) -> tuple[int, ...] | None:
-        if one.kind != "op":
-            return one.row.estimate.output
-        outputs = ops[one.row.group.ops[0]].outputs
-        return outputs[0].shape if outputs else None
-
-    def kind(one: _TreeRow) -> str | None:
-        return (one.row.estimate.type if one.kind == "module" else one.phase) or None
-
-    first: Sequence[_Made] = [
-        (column("type", about="the module's class; of an op its phase"), "both", kind),
-        (column("flops"), "estimate", lambda one: one.row.estimate.totals.flops),
-        (column("bytes"), "estimate", lambda one: one.row.estimate.totals.bytes),
-        (column("intensity"), "estimate", lambda one: one.row.estimate.totals.intensity),
-    ]
-    last: Sequence[_Made] = [
-        (replace(column("output"), right=False), "estimate", output),
-        (column("params"), "estimate", lambda one: (one.row.estimate.params or None) if one.kind == "module" else None),
-        (column("macs"), "estimate", lambda one: one.row.estimate.totals.macs),
-        (column("other_flops"), "estimate", lambda one: one.row.estimate.totals.other_flops),
-        (column("recompute_flops"), "estimate", lambda one: one.row.estimate.totals.recompute_flops or None),
-    ]
-    return first, last
-
-
-def _timed(judge: Judge, side: Side) -> Sequence[_Made]:
-    on_cpu = judge.measured.total.get("kernel_time_s") is None and side == "measurement"
-    time = column("host_time_s" if on_cpu else "kernel_time_s", heading="time")
-    if side == "prediction":
-        time = replace(time, about=f"{time.about}, predicted for {judge.device_title}")
-    return [
-        (time, side, lambda one: one.row.sums.time_s),
-        (column("share", about="part of the time of all ops"), side, lambda one: one.row.share),
-    ]
-
-
-def _counted(reasons: Reasons | None) -> Sequence[_Made]:
-    def cause(one: _TreeRow) -> str | None:
-        account = reasons.flops_of(one.row.group.ops) if reasons is not None else None
+    def cause(row: _TreeRow) -> str | None:
+        account = reasons.flops_of(row.measured.group.ops) if reasons is not None else None
         return mainly(account) or None
 
-    return [
-        (column("executed_flops", heading="executed"), "measurement", lambda one: one.row.sums.executed_flops),
-        (column("executed_per_useful"), "both", lambda one: one.row.sums.executed_per_useful),
-        (
-            Column("mainly because of", right=False, about="the largest cause of what was executed beyond the useful"),
-            "both",
-            cause,
-        ),
-        (column("dram_bytes"), "measurement", lambda one: one.row.sums.dram_bytes),
-        (column("dram_per_compulsory"), "both", lambda one: one.row.sums.dram_per_compulsory),
+    about = "the largest cause of what was executed beyond the useful"
+    columns: list[tuple[int, _Made]] = [
+        (40, (column("percent_of_roof"), timed, lambda row: row.verdict.percent_of_roof)),
+        (41, (column("bound"), timed, lambda row: row.verdict.bound)),
     ]
+    if judge.measured.total.executed_flops is not None:
+        columns.append((32, (Column("mainly because of", right=False, about=about), "both", cause)))
+    columns += [
+        (entry.place, (entry.page, entry.side or timed, _of_estimate(entry)))
+        for entry in (*OF_MODULES, *ESTIMATED)
+        if entry.page is not None
+    ]
+    columns += [
+        (entry.place, (entry.page, entry.side or timed, _of_measured(entry)))
+        for entry in measured_columns(judge.measured, times)
+        if entry.page is not None
+    ]
+    return (made for _, made in sorted(columns, key=itemgetter(0)))
 
 
-def _judged(side: Side) -> Sequence[_Made]:
-    return [
-        (column("percent_of_roof"), side, lambda one: one.verdict.percent_of_roof),
-        (column("bound"), side, lambda one: one.verdict.bound),
-    ]
+def _of_estimate(entry: LayerColumn[SummaryRow]) -> Callable[[_TreeRow], Any]:
+    return lambda row: entry.on_page(row.measured.estimate)
+
+
+def _of_measured(entry: LayerColumn[MeasuredRow]) -> Callable[[_TreeRow], Any]:
+    return lambda row: entry.on_page(row.measured)

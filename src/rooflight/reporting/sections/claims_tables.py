@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +16,7 @@ from rooflight.formatting import quotient, seconds
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.sections import ledger_documents
-from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.table import Cells, Column, Label, Table, table_of
 
 CONVENTIONS = (
     "A row is right when the correct value rounds to the digits it states. A wrong value is compared with what each "
@@ -72,30 +73,22 @@ def _codes(findings: Iterable[Finding]) -> str:
 
 def claims_table(checked: CheckedTable) -> Table:
     """One line a row: stated, right, verdict and the mistake by its short name."""
-    columns = (
-        Column("row", formatting.exact),
-        column("layer", optional=1),
-        Column("quantity", right=False),
-        Column("stated", whole=True),
-        Column("right", whole=True),
-        Column("verdict", right=False, whole=True),
-        Column("stated/right", quotient, optional=3),
-        Column("because", right=False, optional=2),
-    )
-    lines = tuple(
-        (
-            row.claim.row,
-            row.claim.layer or row.claim.device or "total",
-            row.claim.quantity,
-            row.claim.value,
-            Label("" if row.answer is None else str(plain(row.answer.value)), written(row)),
-            Label(WORDS[row.verdict], _SHORT[row.verdict]),
-            row.off_by if row.verdict != "right" else None,
-            _codes(row.because),
-        )
-        for row in checked.rows
-    )
-    return Table("", columns, lines, frozenset(i for i, row in enumerate(checked.rows) if row.verdict == "wrong"))
+    columns: Cells[JudgedClaim] = [
+        (Column("row", formatting.exact), lambda row: row.claim.row),
+        (column("layer", optional=1), lambda row: row.claim.layer or row.claim.device or "total"),
+        (Column("quantity", right=False), lambda row: row.claim.quantity),
+        (Column("stated", whole=True), lambda row: row.claim.value),
+        (Column("right", whole=True), _right),
+        (Column("verdict", right=False, whole=True), lambda row: Label(WORDS[row.verdict], _SHORT[row.verdict])),
+        (Column("stated/right", quotient, optional=3), lambda row: row.off_by if row.verdict != "right" else None),
+        (Column("because", right=False, optional=2), lambda row: _codes(row.because)),
+    ]
+    wrong = frozenset(number for number, row in enumerate(checked.rows) if row.verdict == "wrong")
+    return replace(table_of(columns, checked.rows), emphasised=wrong)
+
+
+def _right(row: JudgedClaim) -> Label:
+    return Label("" if row.answer is None else str(plain(row.answer.value)), written(row))
 
 
 _FULL: dict[str, Callable[[JudgedClaim], object]] = {
@@ -118,12 +111,13 @@ _FULL: dict[str, Callable[[JudgedClaim], object]] = {
 
 def full_table(checked: CheckedTable) -> Table:
     """For spreadsheets: every word."""
-    remarks = tuple(dict.fromkeys(key for row in checked.rows for key in row.claim.remarks))
-    lines = tuple(
-        (*(cell(row) for cell in _FULL.values()), *(row.claim.remarks.get(key, "") for key in remarks))
-        for row in checked.rows
-    )
-    return Table("", tuple(Column(name) for name in (*_FULL, *remarks)), lines)
+
+    def remark(key: str) -> Callable[[JudgedClaim], object]:
+        return lambda row: row.claim.remarks.get(key, "")
+
+    remarks = dict.fromkeys(key for row in checked.rows for key in row.claim.remarks)
+    columns: Cells[JudgedClaim] = [(Column(name), value) for name, value in _FULL.items()]
+    return table_of([*columns, *((Column(key), remark(key)) for key in remarks)], checked.rows)
 
 
 def _cell(value: FoundValue) -> object:
@@ -138,14 +132,11 @@ def _explained(row: JudgedClaim) -> str:
     if not row.because:
         by = "" if row.off_by is None else f"; off by {_times(row.off_by)}"
         return f"{line}. No known mistake gives it{by}{_more(row)}"
-    said = (
-        "; or ".join(finding.text for finding in row.because)
-        if row.ambiguous
-        else ". ".join(finding.text[0].upper() + finding.text[1:] for finding in row.because)
-    )
     if row.ambiguous:
+        said = "; or ".join(finding.text for finding in row.because)
         return f"{line}. Each of these gives it here, and nothing in the row tells which it was: {said}"
-    return f"{line}. {said[0].upper()}{said[1:]}{_more(row)}"
+    said = ". ".join(finding.text[0].upper() + finding.text[1:] for finding in row.because)
+    return f"{line}. {said}{_more(row)}"
 
 
 def _more(row: JudgedClaim) -> str:
@@ -228,10 +219,7 @@ def _row(row: JudgedClaim) -> dict[str, Any]:
         "stated": claim.value,
         "batch": claim.batch,
         "step": claim.step,
-        "precision": claim.precision or None,
-        "device": claim.device or None,
-        "model": claim.model or None,
-        "note": claim.note or None,
+        **{name: getattr(claim, name) or None for name in ("precision", "device", "model", "note")},
         "remarks": dict(claim.remarks),
         "verdict": row.verdict,
         "right": None if answer is None else plain(answer.value),

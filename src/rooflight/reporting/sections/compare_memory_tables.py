@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from rooflight import formatting
-from rooflight.analysis.comparison.memory import ComparedMemory, JoinedMemory, SideMemory
+from rooflight.analysis.comparison.memory import ComparedMemory, Highest, JoinedMemory, Parting, SideMemory
 from rooflight.formatting import whole_bytes
 from rooflight.ledger import Op
 from rooflight.metrics import ratio
 from rooflight.reporting.charts.memory_course import drawn
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Cells, Column, Table, lines_table, table_of
 
 CONVENTIONS = (
     "Memory: growth is what is allocated after an op minus what was allocated after the previous op that both sides "
@@ -27,44 +27,30 @@ def memory_tables(memory: JoinedMemory, model: str) -> list[Table]:
 
 def highest_table(memory: JoinedMemory, model: str) -> Table:
     """The op with the peak on each side."""
-    columns = (
-        Column("memory at the peak", right=False),
-        column("bytes"),
-        Column("in", right=False),
-        column("layer"),
-        column("phase", optional=1),
-        column("op", write=formatting.exact, optional=2),
-    )
-    rows = tuple(
-        (f"{name}, {side.kind}", side.highest.allocated_bytes, *_where(side.highest.op, model), side.highest.op.index)
-        for name, side in _named(memory)
-        if side.highest is not None
-    )
-    return Table("", columns, rows)
+    peaks = [(f"{name}, {side.kind}", side.highest) for name, side in _named(memory) if side.highest is not None]
+    columns: Cells[tuple[str, Highest]] = [
+        (Column("memory at the peak", right=False), lambda peak: peak[0]),
+        (column("bytes"), lambda peak: peak[1].allocated_bytes),
+        (Column("in", right=False), lambda peak: _short(peak[1].op)),
+        (column("layer"), lambda peak: peak[1].op.module or model),
+        (column("phase", optional=1), lambda peak: peak[1].op.phase),
+        (column("op", write=formatting.exact, optional=2), lambda peak: peak[1].op.index),
+    ]
+    return table_of(columns, peaks)
 
 
 def parting_table(memory: JoinedMemory, model: str) -> Table:
     """Where the two timelines part the most."""
-    columns = (
-        column("op"),
-        column("layer"),
-        column("phase", optional=2),
-        Column("growth A", _signed),
-        Column("growth B", _signed),
-        Column("workspace A", whole_bytes, optional=1),
-        Column("workspace B", whole_bytes, optional=1),
-    )
-    rows = tuple(
-        (
-            *_where(found.op, model),
-            found.growth_a_bytes,
-            found.growth_b_bytes,
-            found.workspace_a_bytes,
-            found.workspace_b_bytes,
-        )
-        for found in memory.partings()
-    )
-    return Table(f"where memory differs most: {_kinds(memory)}", columns, rows)
+    columns: Cells[Parting] = [
+        (column("op"), lambda parting: _short(parting.op)),
+        (column("layer"), lambda parting: parting.op.module or model),
+        (column("phase", optional=2), lambda parting: parting.op.phase),
+        (Column("growth A", _signed), lambda parting: parting.growth_a_bytes),
+        (Column("growth B", _signed), lambda parting: parting.growth_b_bytes),
+        (Column("workspace A", whole_bytes, optional=1), lambda parting: parting.workspace_a_bytes),
+        (Column("workspace B", whole_bytes, optional=1), lambda parting: parting.workspace_b_bytes),
+    ]
+    return table_of(columns, memory.partings(), title=f"where memory differs most: {_kinds(memory)}")
 
 
 def timeline_table(memory: JoinedMemory) -> Table:
@@ -74,11 +60,10 @@ def timeline_table(memory: JoinedMemory) -> Table:
         return Table("", (), ())
     phases = [a.op.phase for a, _ in pairs]
     allocated = [[a.allocated_bytes for a, _ in pairs], [b.allocated_bytes for _, b in pairs]]
-    every = [*allocated[0], *allocated[1]]
-    (blocks_a, *_), (blocks_b, *below) = (drawn(line, phases, scale=(min(every), max(every))) for line in allocated)
+    scale = min(map(min, allocated)), max(map(max, allocated))
+    (blocks_a, *_), (blocks_b, *below) = (drawn(line, phases, scale=scale) for line in allocated)
     lines = [f"A {blocks_a}", f"B {blocks_b}", *(f"  {line}" for line in below)]
-    title = f"allocated after each of {len(pairs):,} ops of both: {_kinds(memory)}"
-    return Table("", (Column(title, right=False),), tuple((line,) for line in lines))
+    return lines_table(f"allocated after each of {len(pairs):,} ops of both: {_kinds(memory)}", lines)
 
 
 def memory_notes(compared: ComparedMemory, executions: tuple[str, str]) -> list[str]:
@@ -115,8 +100,11 @@ def memory_data(compared: ComparedMemory) -> dict[str, Any] | None:
     memory = compared.joined
     if memory is None:
         return {"left_out": compared.left_out} if compared.left_out else None
-    furthest = memory.furthest
     sides = {name.lower(): _side(side) for name, side in _named(memory)}
+    furthest = None
+    if memory.furthest is not None:
+        op, nbytes = memory.furthest
+        furthest = {**_op(op), "bytes": nbytes, "share_of_peak": memory.furthest_share}
     return {
         "left_out": None,
         "device": memory.device,
@@ -124,24 +112,18 @@ def memory_data(compared: ComparedMemory) -> dict[str, Any] | None:
         "ratios": {name: ratio(sides["b"][name], sides["a"][name]) for name in _FIGURES},
         "joined_ops": len(memory.joined),
         "offset_bytes": memory.offset_bytes,
-        "furthest": None
-        if furthest is None
-        else {
-            **_op(furthest[0]),
-            "bytes": furthest[1],
-            "share_of_peak": memory.furthest_share,
-        },
+        "furthest": furthest,
         "differences": [
             {
-                **_op(found.op),
-                "growth_bytes": {"a": found.growth_a_bytes, "b": found.growth_b_bytes},
-                "workspace_bytes": {"a": found.workspace_a_bytes, "b": found.workspace_b_bytes},
+                **_op(parting.op),
+                "growth_bytes": {"a": parting.growth_a_bytes, "b": parting.growth_b_bytes},
+                "workspace_bytes": {"a": parting.workspace_a_bytes, "b": parting.workspace_b_bytes},
             }
-            for found in memory.partings()
+            for parting in memory.partings()
         ],
         "timeline": {
-            "a": [{"op": a.op.index, "allocated_bytes": a.allocated_bytes} for a, _ in memory.joined],
-            "b": [{"op": b.op.index, "allocated_bytes": b.allocated_bytes} for _, b in memory.joined],
+            name: [{"op": moment.op.index, "allocated_bytes": moment.allocated_bytes} for moment in moments]
+            for name, moments in zip("ab", zip(*memory.joined, strict=True) if memory.joined else ((), ()), strict=True)
         },
     }
 
@@ -164,8 +146,8 @@ def _op(op: Op) -> dict[str, Any]:
     return {"op": op.index, "name": op.name, "module": op.module, "phase": op.phase}
 
 
-def _where(op: Op, model: str) -> tuple[str, str, str]:
-    return op.name.removeprefix("aten::"), op.module or model, op.phase
+def _short(op: Op) -> str:
+    return op.name.removeprefix("aten::")
 
 
 def _signed(value: float) -> str:

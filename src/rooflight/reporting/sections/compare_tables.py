@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import msgspec
 
 from rooflight import formatting
 from rooflight.analysis import verdict_text
-from rooflight.analysis.comparison.sides import Comparison, Figures, PairRow, attributed
+from rooflight.analysis.comparison.sides import Comparison, Figures, PairRow, TotalLine, attributed
 from rooflight.analysis.verdicts import Judge
 from rooflight.formatting import quotient, seconds, whole_bytes, whole_count
 from rooflight.ledger import LOSS, OPTIMIZER, total
-from rooflight.metrics import fit_text
+from rooflight.metrics import METRICS, Number, fit_text
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import DEPTH, Document, table_sections
 from rooflight.reporting.sections import (
@@ -26,10 +27,10 @@ from rooflight.reporting.sections import (
 )
 from rooflight.reporting.sections.layer_rows import fold_measured, layer_label
 from rooflight.reporting.sections.measure_tables import total_row
-from rooflight.reporting.table import Column, Label, Table, figure, says_nothing, table_of
+from rooflight.reporting.table import Cells, Column, Label, Table, figure, says_nothing, table_of
 from rooflight.summary import By
 from rooflight.summary.measured import Measured, is_measured
-from rooflight.summary.measured_rows import NO_OP, SEVERAL, MeasuredRow, rows
+from rooflight.summary.measured_rows import NO_OP, SEVERAL, rows
 
 _WRITTEN: dict[str, Callable[[Any], str]] = {
     "flop": whole_count,
@@ -46,15 +47,40 @@ CONVENTIONS = (
 
 
 def totals_table(comparison: Comparison) -> Table:
-    columns = (Column("whole step", right=False), Column("A"), Column("B"), Column("B/A", quotient))
-    lines = tuple(
-        (line.name, figure(line.a, _WRITTEN[line.unit]), figure(line.b, _WRITTEN[line.unit]), line.ratio)
-        for line in comparison.totals()
-    )
-    return Table("", columns, lines)
+    columns: Cells[TotalLine] = [
+        (Column("whole step", right=False), lambda line: line.name),
+        (Column("A"), lambda line: figure(line.a, _WRITTEN[line.unit])),
+        (Column("B"), lambda line: figure(line.b, _WRITTEN[line.unit])),
+        (Column("B/A", quotient), lambda line: line.ratio),
+    ]
+    return table_of(columns, comparison.totals())
 
 
-_Columns = list[tuple[Column, Callable[[PairRow], object]]]
+@dataclass(frozen=True)
+class ComparedQuantity:
+    """What is compared of every row: A's, B's, and B by A."""
+
+    title: str
+    metric: str
+    """Whose column it has on a page."""
+    pick: Callable[[Figures], Number | None]
+
+    def of(self, side: Literal["a", "b"]) -> Callable[[PairRow], Number | None]:
+        def value(row: PairRow) -> Number | None:
+            figures = getattr(row, side)
+            return None if figures is None else self.pick(figures)
+
+        return value
+
+    def ratio(self, row: PairRow) -> float | None:
+        return row.ratio_of(self.pick)
+
+
+COMPARED = {
+    "time": ComparedQuantity("time", "kernel_time_s", lambda side: side.time_s),
+    "flops": ComparedQuantity("FLOPs", "flops", lambda side: side.flops),
+    "bytes": ComparedQuantity("bytes", "bytes", lambda side: side.bytes),
+}
 
 
 def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = None, folded: bool = True) -> Table:
@@ -64,12 +90,12 @@ def row_table(comparison: Comparison, by: By = "module", *, depth: int | None = 
     flops, traffic = comparison.flops_basis, comparison.bytes_basis
     # What is left on a narrow terminal: an estimate is judged by its FLOPs, two runs by their bytes.
     first, second = (3, 5) if flops[0] != flops[1] else (5, 3)
-    columns: _Columns = [
+    columns: Cells[PairRow] = [
         (Column("layer" if by == "module" else by, right=False), lambda row: _label(row, comparison)),
         (column("type", optional=9), lambda row: row.type),
-        *_three("time", ("", ""), lambda side: side.time_s, seconds, optional=0),
-        *_three("FLOPs", flops, lambda side: side.flops, whole_count, optional=first),
-        *_three("bytes", traffic, lambda side: side.bytes, whole_bytes, optional=second),
+        *_three(COMPARED["time"], ("", ""), optional=0),
+        *_three(COMPARED["flops"], flops, optional=first),
+        *_three(COMPARED["bytes"], traffic, optional=second),
         (Column("unexplained FLOPs", signed_share, optional=6), lambda row: why_tables.unexplained(row.why)),
         (Column("mainly because of", right=False, optional=7), lambda row: why_tables.mainly(row.why)),
     ]
@@ -85,30 +111,27 @@ def signed_share(value: float | None) -> str:
     return "–" if value is None else f"{value:+.2%}"
 
 
-def _three(
-    name: str, basis: tuple[str, str], pick: Callable[[Figures], Any], write: Callable[[Any], str], *, optional: int
-) -> _Columns:
+def _three(quantity: ComparedQuantity, basis: tuple[str, str], *, optional: int) -> Cells[PairRow]:
     """A, B and their ratio. Columns say of which kind they are where the two are not of one kind."""
-    kinds = [f" {kind.removeprefix('matrix ')}" if basis[0] != basis[1] else "" for kind in basis]
-    named = [f"{name} {side}{kind}" for side, kind in zip("AB", kinds, strict=True)]
+    a, b = (f" {kind.removeprefix('matrix ')}" if basis[0] != basis[1] else "" for kind in basis)
+    name, write = quantity.title, METRICS[quantity.metric].text
     return [
-        (Column(named[0], write, optional=optional), lambda row: pick(row.a) if row.a else None),
-        (Column(named[1], write, optional=optional), lambda row: pick(row.b) if row.b else None),
-        (Column(f"{name} B/A", quotient, optional=max(optional - 1, 0)), lambda row: row.ratio_of(pick)),
+        (Column(f"{name} A{a}", write, optional=optional), quantity.of("a")),
+        (Column(f"{name} B{b}", write, optional=optional), quantity.of("b")),
+        (Column(f"{name} B/A", quotient, optional=max(optional - 1, 0)), quantity.ratio),
     ]
 
 
 def _pairs(comparison: Comparison, by: By, *, folded: bool) -> list[PairRow]:
     """Equal blocks are folded only where both sides fold the same ones."""
-    found: list[list[MeasuredRow]] = [rows(side, by) for side in (comparison.a, comparison.b)]
+    a, b = rows(comparison.a, by), rows(comparison.b, by)
     if by == "module" and folded:
-        shorter = [fold_measured(side, own) for side, own in zip((comparison.a, comparison.b), found, strict=True)]
+        shorter = fold_measured(comparison.a, a), fold_measured(comparison.b, b)
         special = {SEVERAL, NO_OP, LOSS, OPTIMIZER}
-        if [row.name for row in shorter[0] if row.name not in special] == [
-            row.name for row in shorter[1] if row.name not in special
-        ]:
-            found = shorter
-    return comparison.paired(found[0], found[1], by)
+        names = [[row.name for row in side if row.name not in special] for side in shorter]
+        if names[0] == names[1]:
+            a, b = shorter
+    return comparison.paired(a, b, by)
 
 
 def _label(row: PairRow, comparison: Comparison) -> Label:
@@ -126,19 +149,19 @@ def unmatched_table(comparison: Comparison, *, limit: int = 12) -> Table:
         rest = lines[limit:]
         more = (f"{len(rest)} more layers", sum(line[1] for line in rest), sum(line[2] for line in rest), "", "")
         lines = [*lines[:limit], more]
-    columns = (
-        Column("ops that only one side has", right=False),
-        Column("in A", formatting.exact),
-        Column("in B", formatting.exact),
-        Column("A's", right=False, optional=1),
-        Column("B's", right=False, optional=2),
-    )
-    return Table("", columns, tuple(lines))
+    columns: Cells[tuple[str, int, int, str, str]] = [
+        (Column("ops that only one side has", right=False), lambda line: line[0]),
+        (Column("in A", formatting.exact), lambda line: line[1]),
+        (Column("in B", formatting.exact), lambda line: line[2]),
+        (Column("A's", right=False, optional=1), lambda line: line[3]),
+        (Column("B's", right=False, optional=2), lambda line: line[4]),
+    ]
+    return table_of(columns, lines)
 
 
-def _names(found: Counter[str]) -> str:
-    names = [f"{name} ({calls}×)" if calls > 1 else name for name, calls in found.most_common(3)]
-    return ", ".join(names) + (", …" if len(found) > 3 else "")
+def _names(ops: Counter[str]) -> str:
+    names = [f"{name} ({calls}×)" if calls > 1 else name for name, calls in ops.most_common(3)]
+    return ", ".join(names) + (", …" if len(ops) > 3 else "")
 
 
 def compare_document(
@@ -146,47 +169,14 @@ def compare_document(
 ) -> Document:
     """A beside B, row by row, and why they differ."""
     shown = DEPTH if depth is None else depth
-    summary = []
-    for name, side in (("A", comparison.a), ("B", comparison.b)):
-        summary.append(f"{name}: {ledger_documents.headline(side.ledger)}")
-        summary += [f"   {line}" for line in measure_text.headlines(side)] if is_measured(side.ledger) else []
     tables = [totals_table(comparison), row_table(comparison, by, depth=shown, folded=folded)]
-    tables += [why_tables.why_table(one) for one in comparison.whys]
-    judged = comparison.judge
-    if judged is not None:
-        tables.append(verdict_tables.verdict_table(judged[1], by, depth=shown, folded=folded))
+    tables += [why_tables.why_table(why) for why in comparison.whys]
+    if comparison.judge is not None:
+        tables.append(verdict_tables.verdict_table(comparison.judge[1], by, depth=shown, folded=folded))
     tables.append(unmatched_table(comparison))
     memory = comparison.memory.joined
     if memory is not None:
         tables += compare_memory_tables.memory_tables(memory, comparison.a.ledger.header.model)
-    matched = sum(op.kind != "view" for op in comparison.a.ledger.ops) - len(comparison.only_a)
-    if comparison.whys:
-        summary.append(f"why: {'; '.join(why_tables.why_lines(comparison))}")
-    if judged is not None:
-        summary.append(f"verdict on {judged[0]}: {verdict_text.step_line(judged[1].step())}")
-        if judged[1].cell is not None:
-            summary.append(f"memory of {judged[0]}: {fit_text(judged[1].fit)}")
-    differences = [f"{found.name} {found.a} | {found.b}" for found in comparison.differences()]
-    if differences:
-        summary.append(f"not the same (A | B): {'; '.join(differences)}")
-    aligned = comparison.alignment.by_family
-    others = f" ({len(aligned):,} of them by what they do, under another name)" if aligned else ""
-    notes = [
-        f"{matched:,} ops, views apart, are in both{others}; {len(comparison.only_a):,} only in A, "
-        f"{len(comparison.only_b):,} only in B"
-    ]
-    executions = comparison.a.ledger.header.execution, comparison.b.ledger.header.execution
-    notes += _uncounted(comparison)
-    notes += [judged[1].otherwise] if judged is not None and judged[1].otherwise else []
-    notes += verdict_tables.advice_lines(judged[1], by, depth=shown, folded=folded) if judged is not None else []
-    notes += compare_memory_tables.memory_notes(comparison.memory, executions)
-    notes += [
-        f"{name}: {ledger_documents.coverage(side.ledger)}"
-        for name, side in _named(comparison)
-        if total(side.ledger.ops).uncounted
-    ]
-    notes += [f"{name}: {line}" for name, side in _named(comparison) if (line := measure_text.attribution(side))]
-    notes += [f"{name}: note: {note}" for name, side in _named(comparison) for note in side.ledger.header.notes]
     small = [f"{name}: {ledger_documents.provenance(side.ledger)}" for name, side in _named(comparison)]
     if comparison.flops_basis[0] != comparison.flops_basis[1]:
         small.append("useful = matrix work by formula; executed = all FLOPs counted in the ops that have matrix work")
@@ -196,34 +186,68 @@ def compare_document(
         small.append(why_tables.CONVENTIONS)
     return Document(
         title="A against B",
-        lines=tuple(summary),
+        lines=tuple(_summary(comparison)),
         sections=table_sections(tables),
-        notes=tuple(notes),
+        notes=tuple(_notes(comparison, by, depth=shown, folded=folded)),
         small_print=(*small, CONVENTIONS),
         rows=lambda: row_table(comparison, by, depth=depth, folded=False),
         data=lambda: compare_data(comparison, by),
     )
 
 
-def _how(comparison: Comparison) -> str:
-    judge = None if comparison.judge is None else comparison.judge[1]
-    return "" if judge is None or judge.predictor is None else f"{judge.step().predictor}, on {judge.device_title}"
+def _summary(comparison: Comparison) -> Iterator[str]:
+    for name, side in _named(comparison):
+        yield f"{name}: {ledger_documents.headline(side.ledger)}"
+        if is_measured(side.ledger):
+            yield from (f"   {line}" for line in measure_text.headlines(side))
+    if comparison.whys:
+        yield f"why: {'; '.join(why_tables.why_lines(comparison))}"
+    if comparison.judge is not None:
+        name, judge = comparison.judge
+        yield f"verdict on {name}: {verdict_text.step_line(judge.step())}"
+        if judge.cell is not None:
+            yield f"memory of {name}: {fit_text(judge.fit)}"
+    differences = [f"{difference.name} {difference.a} | {difference.b}" for difference in comparison.differences()]
+    if differences:
+        yield f"not the same (A | B): {'; '.join(differences)}"
 
 
-def _uncounted(comparison: Comparison) -> list[str]:
+def _notes(comparison: Comparison, by: By, *, depth: int, folded: bool) -> Iterator[str]:
+    matched = sum(op.kind != "view" for op in comparison.a.ledger.ops) - len(comparison.only_a)
+    aligned = comparison.alignment.by_family
+    others = f" ({len(aligned):,} of them by what they do, under another name)" if aligned else ""
+    yield (
+        f"{matched:,} ops, views apart, are in both{others}; {len(comparison.only_a):,} only in A, "
+        f"{len(comparison.only_b):,} only in B"
+    )
+    yield from _uncounted(comparison)
+    if comparison.judge is not None:
+        judge = comparison.judge[1]
+        yield from [judge.otherwise] if judge.otherwise else []
+        yield from verdict_tables.advice_lines(judge, by, depth=depth, folded=folded)
+    executions = comparison.a.ledger.header.execution, comparison.b.ledger.header.execution
+    yield from compare_memory_tables.memory_notes(comparison.memory, executions)
+    for name, side in _named(comparison):
+        if total(side.ledger.ops).uncounted:
+            yield f"{name}: {ledger_documents.coverage(side.ledger)}"
+    yield from (f"{name}: {line}" for name, side in _named(comparison) if (line := measure_text.attribution(side)))
+    yield from (f"{name}: note: {note}" for name, side in _named(comparison) for note in side.ledger.header.notes)
+
+
+def _uncounted(comparison: Comparison) -> Iterator[str]:
     """What a reader would take for counted, and is not."""
-    found = []
-    for name, side, flops in zip("AB", (comparison.a, comparison.b), comparison.flops_basis, strict=True):
+    judge = None if comparison.judge is None else comparison.judge[1]
+    how = "" if judge is None or judge.predictor is None else f"{judge.step().predictor}, on {judge.device_title}"
+    for (name, side), flops in zip(_named(comparison), comparison.flops_basis, strict=True):
         if side.origin == "predicted":
-            found.append(f"{name} is predicted: {_how(comparison)}")
+            yield f"{name} is predicted: {how}"
         elif not is_measured(side.ledger):
-            found.append(f"{name} is an estimate: values by formula")
+            yield f"{name} is an estimate: values by formula"
         elif flops == "useful" and side.ledger.ops:
-            found.append(
+            yield (
                 f"{name}: nothing counted FLOPs or bytes there: those of its rows are by formula, as an "
                 "estimate's; only times and memory were measured"
             )
-    return found
 
 
 def _named(comparison: Comparison) -> tuple[tuple[str, Measured], tuple[str, Measured]]:
@@ -232,14 +256,10 @@ def _named(comparison: Comparison) -> tuple[tuple[str, Measured], tuple[str, Mea
 
 def compare_data(comparison: Comparison, by: By = "module") -> dict[str, Any]:
     """Raw numbers; unknown is null; ratios are B by A."""
-    judged = comparison.judge
     return {
         **{name.lower(): _side(side) for name, side in _named(comparison)},
-        "differences": {found.name: {"a": found.a, "b": found.b} for found in comparison.differences()},
-        "totals": [
-            {"name": line.name, "unit": line.unit, "a": line.a, "b": line.b, "ratio": line.ratio}
-            for line in comparison.totals()
-        ],
+        "differences": {line.name: {"a": line.a, "b": line.b} for line in comparison.differences()},
+        "totals": [{**asdict(line), "ratio": line.ratio} for line in comparison.totals()],
         "basis": {
             "flops": dict(zip("ab", comparison.flops_basis, strict=True)),
             "bytes": dict(zip("ab", comparison.bytes_basis, strict=True)),
@@ -248,7 +268,7 @@ def compare_data(comparison: Comparison, by: By = "module") -> dict[str, Any]:
         "unmatched": {module: {"a": dict(a), "b": dict(b)} for module, (a, b) in comparison.unmatched().items()},
         "memory": compare_memory_tables.memory_data(comparison.memory),
         "why": why_tables.why_data(comparison),
-        "verdicts": None if judged is None else _verdicts(*judged, by),
+        "verdicts": None if comparison.judge is None else _verdicts(*comparison.judge, by),
     }
 
 
@@ -265,14 +285,8 @@ def _side(side: Measured) -> dict[str, Any]:
 
 def _row(row: PairRow) -> dict[str, Any]:
     return {
-        "name": row.name,
-        "type": row.type,
-        "depth": row.depth,
-        "a": None if row.a is None else msgspec.to_builtins(row.a),
-        "b": None if row.b is None else msgspec.to_builtins(row.b),
-        "time_ratio": row.ratio_of(lambda side: side.time_s),
-        "flops_ratio": row.ratio_of(lambda side: side.flops),
-        "bytes_ratio": row.ratio_of(lambda side: side.bytes),
+        **{name: msgspec.to_builtins(getattr(row, name)) for name in ("name", "type", "depth", "a", "b")},
+        **{f"{name}_ratio": quantity.ratio(row) for name, quantity in COMPARED.items()},
         "unexplained_flops": why_tables.unexplained(row.why),
         "causes": {} if row.why is None else {cause.name: cause.amount for cause in row.why.causes},
     }

@@ -9,7 +9,7 @@ import msgspec
 
 from rooflight.hardware.device import Device, Figure, figures
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Cells, Column, Table, table_of
 
 CONVENTIONS = (
     "peaks are dense, in TFLOP/s; FP16/BF16 and TF32 on tensor cores where the device has them, FP64 on tensor "
@@ -46,35 +46,30 @@ _WORDS = {
 
 
 def devices_table(devices: Sequence[Device]) -> Table:
-    columns = (
-        column("device"),
-        Column("title", right=False, optional=3),
-        Column("FP32", _tera, raw="fp32_flops_per_s"),
-        Column("TF32", _tera, raw="tf32_flops_per_s"),
-        Column("FP16/BF16"),
-        Column("FP64 (tensor)", optional=2),
-        Column("GB/s", _giga, raw="bandwidth_bytes_per_s"),
-        Column("GiB", _gib, raw="memory_bytes"),
-        Column("ridge fp32", _short, raw="ridge_fp32_flop_per_byte"),
-        Column("16 bit", _short, optional=1, raw="ridge_16_bit_flop_per_byte"),
-    )
-    return Table("", columns, tuple(_row(device) for device in devices))
+    columns: Cells[Device] = [
+        (column("device"), lambda device: device.name),
+        (Column("title", right=False, optional=3), lambda device: device.title),
+        (Column("FP32", _tera, raw="fp32_flops_per_s"), lambda device: device.core_flops_per_s["fp32"].value),
+        (Column("TF32", _tera, raw="tf32_flops_per_s"), _tf32),
+        (Column("FP16/BF16"), lambda device: _half(device)[1]),
+        (Column("FP64 (tensor)", optional=2), _double),
+        (Column("GB/s", _giga, raw="bandwidth_bytes_per_s"), lambda device: device.bandwidth_bytes_per_s.value),
+        (Column("GiB", _gib, raw="memory_bytes"), lambda device: device.memory_bytes.value),
+        (
+            Column("ridge fp32", _short, raw="ridge_fp32_flop_per_byte"),
+            lambda device: ridge(device, device.core_peak("fp32")),
+        ),
+        (
+            Column("16 bit", _short, optional=1, raw="ridge_16_bit_flop_per_byte"),
+            lambda device: ridge(device, _half(device)[0]),
+        ),
+    ]
+    return table_of(columns, devices)
 
 
-def _row(device: Device) -> tuple[Any, ...]:
-    tf32 = device.tensor_flops_per_s.get("tf32")
-    return (
-        device.name,
-        device.title,
-        device.core_flops_per_s["fp32"].value,
-        None if tf32 is None else tf32.value,
-        _half(device)[1],
-        _double(device),
-        device.bandwidth_bytes_per_s.value,
-        device.memory_bytes.value,
-        ridge(device, device.core_peak("fp32")),
-        ridge(device, _half(device)[0]),
-    )
+def _tf32(device: Device) -> float | None:
+    peak = device.tensor_flops_per_s.get("tf32")
+    return None if peak is None else peak.value
 
 
 def ridge(device: Device, peak: Figure | None) -> float | None:
@@ -84,24 +79,28 @@ def ridge(device: Device, peak: Figure | None) -> float | None:
 
 def device_table(device: Device) -> tuple[Table, tuple[str, ...]]:
     """Every value of one device with the number of its source, and the sources in that order."""
-    sources = list(dict.fromkeys(f"{figure.source} ({figure.date})" for _, figure in figures(device)))
-    rows = [
-        (_what(device, key), _written(key, figure.value), sources.index(f"{figure.source} ({figure.date})") + 1)
-        for key, figure in figures(device)
+    sources = list(dict.fromkeys(_source(figure) for _, figure in figures(device)))
+    columns: Cells[tuple[str, Figure]] = [
+        (Column("value of", right=False), lambda row: _what(device, row[0])),
+        (Column("value"), lambda row: _written(row[0], row[1].value)),
+        (Column("source"), lambda row: sources.index(_source(row[1])) + 1),
     ]
-    columns = (Column("value of", right=False), Column("value"), Column("source"))
-    return Table("", columns, tuple(rows)), tuple(sources)
+    return table_of(columns, list(figures(device))), tuple(sources)
+
+
+def _source(figure: Figure) -> str:
+    return f"{figure.source} ({figure.date})"
 
 
 def device_data(device: Device) -> dict[str, Any]:
     """A device for programs: all figures with source and date, and the ridge points that follow."""
-    made: dict[str, Any] = msgspec.to_builtins(device)
+    fields: dict[str, Any] = msgspec.to_builtins(device)
     precisions = dict.fromkeys((*device.core_flops_per_s, *device.tensor_flops_per_s))
-    made["ridge_flop_per_byte"] = {
+    fields["ridge_flop_per_byte"] = {
         "core": {name: ridge(device, device.core_peak(name)) for name in device.core_flops_per_s},
         "matrix": {name: ridge(device, device.peak(name)) for name in precisions},
     }
-    return made
+    return fields
 
 
 # --- words and units ---
@@ -123,7 +122,7 @@ def _what(device: Device, key: str) -> str:
 
 def _written(key: str, value: float) -> str:
     table = key.partition(".")[0]
-    size, unit = next(found for ending, found in _UNITS.items() if table.endswith(ending))
+    size, unit = next(scale for ending, scale in _UNITS.items() if table.endswith(ending))
     return f"{_digits(value / size)} {unit}".rstrip()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from rooflight import formatting, summary
 from rooflight.ledger import Ledger, Totals, total
-from rooflight.reporting.columns import CATALOGUE, column
+from rooflight.reporting.columns import column
+from rooflight.reporting.sections.layer_columns import ESTIMATED, OF_MODULES, estimate_cells, shown, uncounted
 from rooflight.reporting.sections.layer_rows import fold, layer_label
-from rooflight.reporting.table import Column, Label, Table, table_of
+from rooflight.reporting.table import Cells, Column, Table, table_of
 from rooflight.summary import By, SummaryRow
 
 
@@ -18,147 +19,73 @@ def main_table(ledger: Ledger, by: By = "module", *, depth: int | None = None, f
     if by == "module":
         rows = fold(rows) if folded else rows
         rows = [row for row in rows if depth is None or row.depth <= depth]
-    everything = total(ledger.ops)
-    calls = sum(row.calls for row in rows)
+    phases = summary.totals_by_phase(ledger)
     whole = SummaryRow(
-        "total",
-        "",
-        0,
-        calls,
-        None,
-        summary.params(ledger),
-        summary.trainable_params(ledger),
-        everything,
-        *_phases(ledger),
-        1.0,
+        name="total",
+        type="",
+        depth=0,
+        calls=sum(row.calls for row in rows),
+        output=None,
+        params=summary.params(ledger),
+        trainable_params=summary.trainable_params(ledger),
+        totals=total(ledger.ops),
+        forward=phases.get("forward", Totals()),
+        backward=phases.get("backward", Totals()),
+        share=1.0,
     )
-    columns = _module_columns(ledger) if by == "module" else _group_columns(by)
-    columns += _cost_columns(ledger, everything)
-    return table_of(columns, [*rows, whole], has_total=True)
-
-
-_Columns = list[tuple[Column, Callable[[SummaryRow], object]]]
-
-
-def _module_columns(ledger: Ledger) -> _Columns:
-    columns: _Columns = [
-        (column("layer"), lambda row: _label(row, ledger)),
-        (column("type", optional=4), lambda row: row.type),
-        (column("output", optional=2), lambda row: row.output),
-        (column("params"), lambda row: row.params),
-    ]
-    if summary.trainable_params(ledger) != summary.params(ledger):
-        columns.append((_shown("params", "trainable"), lambda row: row.trainable_params))
-    return columns
-
-
-def _group_columns(by: By) -> _Columns:
-    return [
+    names: Cells[SummaryRow] = [
         (Column(by, right=False), lambda row: row.name),
         (Column("calls" if by == "op" else "ops", formatting.exact), lambda row: row.calls),
     ]
-
-
-def _cost_columns(ledger: Ledger, everything: Totals) -> _Columns:
-    columns = [_cost("macs", lambda row: row.totals.macs, optional=1)]
-    if ledger.header.step == "train":
-        columns.append(_cost("flops", lambda row: row.forward.flops, "fwd FLOPs"))
-        columns.append(_cost("flops", lambda row: row.backward.flops, "bwd FLOPs"))
-    else:
-        columns.append(_cost("flops", lambda row: row.totals.flops))
-    if everything.recompute_flops:
-        columns.append(_cost("recompute_flops", lambda row: row.totals.recompute_flops))
-    columns.append(_cost("other_flops", lambda row: row.totals.other_flops, "other", optional=5))
-    columns.append(_cost("bytes", lambda row: row.totals.bytes))
-    if everything.uncounted:
-        columns.append((Column("uncounted", formatting.exact), lambda row: sum(e.calls for e in row.totals.uncounted)))
-    columns.append((_shown("intensity", optional=3), lambda row: row.totals.intensity))
-    columns.append(_cost("share", lambda row: row.share))
-    return columns
-
-
-def _shown(name: str, heading: str = "", *, optional: int = 0) -> Column:
-    """A file has the same headings as the screen here."""
-    return column(name, heading=heading, optional=optional, raw=heading or CATALOGUE[name].name)
-
-
-def _cost(
-    name: str, value: Callable[[SummaryRow], object], heading: str = "", *, optional: int = 0
-) -> tuple[Column, Callable[[SummaryRow], object]]:
-    """A column of costs. A row of which nothing is known has none: that is not zero."""
-
-    def known(row: SummaryRow) -> object:
-        missing = sum(entry.calls for entry in row.totals.uncounted)
-        return None if missing and missing == row.totals.ops else value(row)
-
-    return _shown(name, heading, optional=optional), known
-
-
-def _phases(ledger: Ledger) -> tuple[Totals, Totals]:
-    phases = summary.totals_by_phase(ledger)
-    return phases.get("forward", Totals()), phases.get("backward", Totals())
-
-
-def _label(row: SummaryRow, ledger: Ledger) -> Label:
-    return layer_label(row.name, row.depth, ledger.header.model)
+    if by == "module":
+        names = [
+            (column("layer"), lambda row: layer_label(row.name, row.depth, ledger.header.model)),
+            *estimate_cells(OF_MODULES, ledger),
+        ]
+    return table_of(names + estimate_cells(ESTIMATED, ledger), [*rows, whole], has_total=True)
 
 
 def phase_table(ledger: Ledger) -> Table:
     """Forward, backward and optimizer apart."""
-    phases = summary.totals_by_phase(ledger)
-    columns = (
-        column("phase"),
-        column("ops"),
-        _shown("macs"),
-        _shown("flops"),
-        _shown("recompute_flops", optional=2),
-        _shown("other_flops", "other", optional=1),
-        _shown("bytes_read", "bytes read"),
-        _shown("bytes_written", "bytes written"),
-        _shown("intensity", optional=3),
-    )
-    sums = {**phases, "step": total(ledger.ops)}
-    rows = tuple(
-        (name, s.ops, s.macs, s.flops, s.recompute_flops, s.other_flops, s.bytes_read, s.bytes_written, s.intensity)
-        for name, s in sums.items()
-    )
-    return Table("phases" + _without(ledger), columns, rows, frozenset({len(rows) - 1}))
+    sums = {**summary.totals_by_phase(ledger), "step": total(ledger.ops)}
+    columns: Cells[str] = [
+        (column("phase"), str),
+        (column("ops"), lambda phase: sums[phase].ops),
+        (shown("macs"), lambda phase: sums[phase].macs),
+        (shown("flops"), lambda phase: sums[phase].flops),
+        (shown("recompute_flops", optional=2), lambda phase: sums[phase].recompute_flops),
+        (shown("other_flops", "other", optional=1), lambda phase: sums[phase].other_flops),
+        (shown("bytes_read", "bytes read"), lambda phase: sums[phase].bytes_read),
+        (shown("bytes_written", "bytes written"), lambda phase: sums[phase].bytes_written),
+        (shown("intensity", optional=3), lambda phase: sums[phase].intensity),
+    ]
+    return table_of(columns, list(sums), title="phases" + _without(ledger), has_total=True)
 
 
 def total_table(ledger: Ledger, *, epochs: int | None = None, dataset_size: int | None = None) -> Table:
     """Totals per step, per sample and per token, and for a whole training run when asked."""
     sums = total(ledger.ops)
-    scopes: list[tuple[str, float]] = [("step", 1)]
+    scopes: dict[str, float] = {"step": 1}
     if samples := summary.samples(ledger):
-        scopes.append(("sample", 1 / samples))
+        scopes["sample"] = 1 / samples
     if tokens := summary.tokens(ledger):
-        scopes.append(("token", 1 / tokens))
+        scopes["token"] = 1 / tokens
     if steps := run_steps(ledger, epochs=epochs, dataset_size=dataset_size):
-        scopes.append((f"run of {steps:,} steps", steps))
-    columns = (
-        Column("per", right=False),
-        _shown("macs"),
-        _shown("flops"),
-        _shown("flops_causal", "causal FLOPs"),
-        _shown("other_flops", "other"),
-        column("bytes"),
-    )
-    rows = tuple(
-        (
-            name,
-            *(
-                _scaled(value, scale)
-                for value in (sums.macs, sums.flops, sums.flops_causal, sums.other_flops, sums.bytes)
-            ),
-        )
-        for name, scale in scopes
-    )
-    return Table("totals" + _without(ledger), columns, rows)
+        scopes[f"run of {steps:,} steps"] = steps
+    columns: Cells[str] = [
+        (Column("per", right=False), str),
+        (shown("macs"), lambda scope: _scaled(sums.macs, scopes[scope])),
+        (shown("flops"), lambda scope: _scaled(sums.flops, scopes[scope])),
+        (shown("flops_causal", "causal FLOPs"), lambda scope: _scaled(sums.flops_causal, scopes[scope])),
+        (shown("other_flops", "other"), lambda scope: _scaled(sums.other_flops, scopes[scope])),
+        (column("bytes"), lambda scope: _scaled(sums.bytes, scopes[scope])),
+    ]
+    return table_of(columns, list(scopes), title="totals" + _without(ledger))
 
 
 def _without(ledger: Ledger) -> str:
     """What a title says of the ops that its sums do not cover."""
-    missing = sum(entry.calls for entry in total(ledger.ops).uncounted)
+    missing = uncounted(total(ledger.ops))
     return f", without {missing:,} ops that have no formula" if missing else ""
 
 
@@ -177,16 +104,15 @@ def run_steps(ledger: Ledger, *, epochs: int | None, dataset_size: int | None) -
 
 def type_table(ledger: Ledger, *, limit: int = 6) -> Table:
     """The share of matrix FLOPs by layer type."""
-    rows = [row for row in summary.rows(ledger, "type") if row.totals.flops or row.totals.recompute_flops][:limit]
-    columns = (
-        Column("layer type", right=False),
-        _shown("macs"),
-        _shown("flops"),
-        column("bytes"),
-        column("share"),
-    )
-    cells = tuple((row.name, row.totals.macs, row.totals.flops, row.totals.bytes, row.share) for row in rows)
-    return Table("FLOPs by layer type", columns, cells)
+    rows = [row for row in summary.rows(ledger, "type") if row.totals.flops or row.totals.recompute_flops]
+    columns: Cells[SummaryRow] = [
+        (Column("layer type", right=False), lambda row: row.name),
+        (shown("macs"), lambda row: row.totals.macs),
+        (shown("flops"), lambda row: row.totals.flops),
+        (column("bytes"), lambda row: row.totals.bytes),
+        (column("share"), lambda row: row.share),
+    ]
+    return table_of(columns, rows[:limit], title="FLOPs by layer type")
 
 
 def memory_table(ledger: Ledger) -> Table:
@@ -205,8 +131,14 @@ def memory_table(ledger: Ledger) -> Table:
             ("gradients", sizes.gradient_bytes),
             ("optimizer state", sizes.optimizer_state_bytes),
         ]
-    return Table(
-        "memory",
-        (column("what"), column("bytes"), column("exactly")),
-        tuple((name, value, value) for name, value in lines),
-    )
+    return bytes_table("memory", column("what"), lines)
+
+
+def bytes_table(title: str, what: Column, lines: Sequence[tuple[str, float | None]]) -> Table:
+    """So many bytes each, in short and exactly."""
+    columns: Cells[tuple[str, float | None]] = [
+        (what, lambda line: line[0]),
+        (column("bytes"), lambda line: line[1]),
+        (column("exactly"), lambda line: line[1]),
+    ]
+    return table_of(columns, lines, title=title)

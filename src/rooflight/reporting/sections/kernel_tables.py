@@ -12,12 +12,11 @@ import msgspec
 from rooflight import formatting
 from rooflight.formatting import seconds, whole_bytes
 from rooflight.ledger import Kernel, Ledger, Value
-from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, QUANTITIES, TENSOR_FLOPS, Number, ratio
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Cell, Column, Label, Table, kernel_name
+from rooflight.reporting.table import Cell, Cells, Column, Label, Table, kernel_name, table_of
 
 By = Literal["kernel", "launch", "range"]
-Number = int | float
 SEVERAL = "several"
 COPIED = "copied_bytes"
 """Of copies and fills; the others are quantities of kernels."""
@@ -64,8 +63,7 @@ class KernelGroup:
 
     @property
     def flops_per_s(self) -> float | None:
-        flops, time = self.flops, self.time_s
-        return flops / time if flops is not None and time else None
+        return ratio(self.flops, self.time_s)
 
     @property
     def dram_bytes(self) -> Number | None:
@@ -75,8 +73,7 @@ class KernelGroup:
     @property
     def intensity(self) -> float | None:
         """Executed FLOPs for every byte of DRAM traffic."""
-        flops, size = self.flops, self.dram_bytes
-        return flops / size if flops is not None and size else None
+        return ratio(self.flops, self.dram_bytes)
 
     def shared(self, pick: Callable[[Kernel], Any]) -> Any:
         """What all of its launches have in common; `several` if they differ."""
@@ -93,11 +90,11 @@ def groups(ledger: Ledger, by: By = "kernel") -> list[KernelGroup]:
     members: dict[str, list[Kernel]] = {}
     for kernel in ledger.kernels:
         members.setdefault(kernel.name if by == "kernel" else kernel.label, []).append(kernel)
-    found = [KernelGroup(name, kernels) for name, kernels in members.items()]
-    if all(group.time_s is not None for group in found):
-        return sorted(found, key=lambda group: -(group.time_s or 0.0))
+    kinds = [KernelGroup(name, kernels) for name, kernels in members.items()]
+    if all(group.time_s is not None for group in kinds):
+        return sorted(kinds, key=lambda group: -(group.time_s or 0.0))
     return sorted(
-        found, key=lambda group: -(group.flops or group.tensor_flops or group.cuda_flops or group.dram_bytes or 0)
+        kinds, key=lambda group: -(group.flops or group.tensor_flops or group.cuda_flops or group.dram_bytes or 0)
     )
 
 
@@ -134,54 +131,40 @@ def kernel_table(ledger: Ledger, by: By = "kernel", *, top: int | None = None, n
         rest = [kernel for group in rows[top:] for kernel in group.kernels]
         rows = [*rows[:top], KernelGroup(f"… {len(rows) - top:,} more", rest, gathered=True)]
     rows.append(_whole(ledger))
-    time = rows[-1].time_s
-    entries = _columns(by, name_width, lambda group: (group.time_s or 0.0) / time if time else None)
-    cells = [[entry.value(group) for entry in entries] for group in rows]
-    # A column that has nothing to say is left out: a trace has no FLOPs, a log of counters may have no times.
-    kept = [place for place, entry in enumerate(entries) if entry.always or any(_says(row[place]) for row in cells)]
-    table = tuple(tuple(row[place] for place in kept) for row in cells)
-    return Table("", tuple(entries[place].column for place in kept), table, frozenset({len(rows) - 1}))
+    columns = _columns(by, name_width, rows[-1].time_s)
+    return table_of(columns, rows, has_total=True, leave_out=_is_idle)
 
 
 def _whole(ledger: Ledger) -> KernelGroup:
     return KernelGroup("total", ledger.kernels, gathered=True)
 
 
-@dataclass(frozen=True)
-class _KernelColumn:
-    column: Column
-    value: Callable[[KernelGroup], Cell]
-    always: bool = False
+def _is_idle(column: Column, cells: Sequence[Cell]) -> bool:
+    """It has nothing to say: a trace has no FLOPs, a log of counters may have no times."""
+    return all(cell is None or cell in ("", SEVERAL) for cell in cells)
 
 
-def _says(cell: Cell) -> bool:
-    return cell is not None and cell != "" and cell != SEVERAL
-
-
-def _columns(by: By, width: int, share: Callable[[KernelGroup], float | None]) -> list[_KernelColumn]:
+def _columns(by: By, width: int, time_s: float | None) -> Cells[KernelGroup]:
     what = "range" if by == "range" else "kernel"
-    first = [_KernelColumn(Column(what, right=False), lambda g: _label(g, by, width), always=True)]
+    columns: Cells[KernelGroup] = [(Column(what, right=False), lambda group: _label(group, by, width))]
     if by == "launch":
-        first.append(_KernelColumn(Column("range", _end, right=False, optional=5), lambda g: _range(g)))
+        columns.append((Column("range", _end, right=False, optional=5), _range))
     else:
-        first.append(_KernelColumn(column("calls"), lambda g: len(g.kernels), always=True))
+        columns.append((column("calls"), lambda group: len(group.kernels)))
     if by != "range":
-        first.append(_KernelColumn(Column("grid", _size, optional=3), lambda g: g.shared(lambda kernel: kernel.grid)))
-        first.append(_KernelColumn(Column("block", _size, optional=4), lambda g: g.shared(lambda kernel: kernel.block)))
+        columns.append((Column("grid", _size, optional=3), lambda group: group.shared(lambda kernel: kernel.grid)))
+        columns.append((Column("block", _size, optional=4), lambda group: group.shared(lambda kernel: kernel.block)))
     return [
-        *first,
-        _KernelColumn(column("kernel_time_s", heading="time"), lambda g: g.time_s),
-        _KernelColumn(column("share", optional=6), share),
-        _KernelColumn(Column("tensor FLOPs", formatting.count, raw="tensor_flops"), lambda g: g.tensor_flops),
-        _KernelColumn(Column("CUDA FLOPs", formatting.count, raw="cuda_flops"), lambda g: g.cuda_flops),
-        _KernelColumn(column("dram_bytes_read", heading="DRAM read", optional=2), lambda g: g.sum("dram_bytes_read")),
-        _KernelColumn(
-            column("dram_bytes_written", heading="DRAM write", optional=2),
-            lambda g: g.sum("dram_bytes_written"),
-        ),
-        _KernelColumn(Column("copied", _copied, optional=2, raw="copied_bytes"), lambda g: _copies(g)),
-        _KernelColumn(column("flops_per_s", write=formatting.count, optional=1), lambda g: g.flops_per_s),
-        _KernelColumn(column("intensity", raw="flops_per_byte", optional=7), lambda g: g.intensity),
+        *columns,
+        (column("kernel_time_s", heading="time"), lambda group: group.time_s),
+        (column("share", optional=6), lambda group: ratio(group.time_s or 0.0, time_s)),
+        (Column("tensor FLOPs", formatting.count, raw="tensor_flops"), lambda group: group.tensor_flops),
+        (Column("CUDA FLOPs", formatting.count, raw="cuda_flops"), lambda group: group.cuda_flops),
+        (column("dram_bytes_read", heading="DRAM read", optional=2), lambda group: group.sum("dram_bytes_read")),
+        (column("dram_bytes_written", heading="DRAM write", optional=2), lambda group: group.sum("dram_bytes_written")),
+        (Column("copied", _copied, optional=2, raw="copied_bytes"), _copies),
+        (column("flops_per_s", write=formatting.count, optional=1), lambda group: group.flops_per_s),
+        (column("intensity", raw="flops_per_byte", optional=7), lambda group: group.intensity),
     ]
 
 
@@ -215,27 +198,32 @@ def _size(value: Any) -> str:
 
 def totals_table(ledger: Ledger) -> Table:
     """Everything that adds up, exactly."""
-    rows = tuple(
-        (_ROWS[name], _written(name, found.value), _exactly(name, found.value)) for name, found in _added_up(ledger)
-    )
-    return Table("", (Column("totals", right=False), Column("value"), column("exactly", write=str)), rows)
+    columns: Cells[tuple[str, Value]] = [
+        (Column("totals", right=False), lambda row: _ROWS[row[0]]),
+        (Column("value"), lambda row: _written(row[0], row[1].value)),
+        (column("exactly", write=str), lambda row: _exactly(row[0], row[1].value)),
+    ]
+    return table_of(columns, _added_up(ledger))
 
 
 def origins(ledger: Ledger) -> tuple[str, ...]:
     """The counter that each of them comes from."""
-    return tuple(f"{_ROWS[name]}: {found.origin}" for name, found in _added_up(ledger))
+    return tuple(f"{_ROWS[name]}: {value.origin}" for name, value in _added_up(ledger))
+
+
+_DERIVED = {
+    "flops": "tensor + CUDA cores",
+    "intensity": "all FLOPs / DRAM bytes",
+    "flops_per_s": "all FLOPs / sum of kernel times",
+}
 
 
 def _added_up(ledger: Ledger) -> list[tuple[str, Value]]:
-    found = totals(ledger)
-    whole = _whole(ledger)
-    if whole.flops is not None:
-        found["flops"] = Value(whole.flops, "tensor + CUDA cores")
-    if whole.intensity is not None:
-        found["intensity"] = Value(whole.intensity, "all FLOPs / DRAM bytes")
-    if whole.flops_per_s is not None:
-        found["flops_per_s"] = Value(whole.flops_per_s, "all FLOPs / sum of kernel times")
-    return [(name, found[name]) for name in _ROWS if name in found]
+    values, whole = totals(ledger), _whole(ledger)
+    for name, origin in _DERIVED.items():
+        if (value := getattr(whole, name)) is not None:
+            values[name] = Value(value, origin)
+    return [(name, values[name]) for name in _ROWS if name in values]
 
 
 def _written(name: str, value: Number) -> str:
@@ -275,10 +263,10 @@ def flop_count_line(ledger: Ledger) -> str | None:
 
 def small_print(ledger: Ledger) -> tuple[str, ...]:
     """The conventions of what is shown."""
-    found = totals(ledger)
     whole = _whole(ledger)
     flops = whole.tensor_flops is not None or whole.cuda_flops is not None
-    return (*((_FLOPS_SMALL_PRINT,) if flops else ()), *((_TIMES_SMALL_PRINT,) if "gpu_busy_s" in found else ()))
+    times = "gpu_busy_s" in totals(ledger)
+    return (*((_FLOPS_SMALL_PRINT,) if flops else ()), *((_TIMES_SMALL_PRINT,) if times else ()))
 
 
 def headline(ledger: Ledger) -> str:
@@ -298,38 +286,28 @@ def headline(ledger: Ledger) -> str:
     return " · ".join(parts)
 
 
+_SUMS = ("tensor_flops", "cuda_flops", "flops", "dram_bytes", "intensity", "flops_per_s")
+
+
 def log_data(ledger: Ledger) -> dict[str, Any]:
     """Raw numbers under the names of the ledger; unknown is null. What a name was read from stands in `origins`."""
-    whole = _whole(ledger)
-    found = totals(ledger)
-    known = {name: None for name in _ROWS if name in QUANTITIES}
+    whole, values = _whole(ledger), totals(ledger)
     origins = {name: value.origin for kernel in reversed(ledger.kernels) for name, value in kernel.quantities.items()}
     return {
         "header": msgspec.to_builtins(msgspec.structs.asdict(ledger.header)),
         "totals": {
-            **known,
-            **{name: value.value for name, value in found.items()},
-            "tensor_flops": whole.tensor_flops,
-            "cuda_flops": whole.cuda_flops,
-            "flops": whole.flops,
-            "dram_bytes": whole.dram_bytes,
-            "intensity": whole.intensity,
-            "flops_per_s": whole.flops_per_s,
+            **{name: None for name in _ROWS if name in QUANTITIES},
+            **{name: value.value for name, value in values.items()},
+            **{name: getattr(whole, name) for name in _SUMS},
         },
-        "origins": {**origins, **{name: value.origin for name, value in found.items()}},
+        "origins": {**origins, **{name: value.origin for name, value in values.items()}},
         "kernels": [_row(kernel) for kernel in ledger.kernels],
     }
 
 
 def _row(kernel: Kernel) -> dict[str, Any]:
+    fields = ("name", "kind", "label", "grid", "block", "stream", "start_s", "time_s")
     return {
-        "name": kernel.name,
-        "kind": kernel.kind,
-        "label": kernel.label,
-        "grid": kernel.grid,
-        "block": kernel.block,
-        "stream": kernel.stream,
-        "start_s": kernel.start_s,
-        "time_s": kernel.time_s,
+        **{name: getattr(kernel, name) for name in fields},
         "quantities": {name: value.value for name, value in kernel.quantities.items()},
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 from rooflight.ledger import LOSS, OPTIMIZER, Totals
 from rooflight.reporting.table import Label, cut
-from rooflight.summary import SummaryRow
+from rooflight.summary import By, SummaryRow
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_rows import NO_OP, SEVERAL, MeasuredRow, merged
 
@@ -98,6 +98,16 @@ def fold_measured(measured: Measured, rows: list[MeasuredRow]) -> list[MeasuredR
         members = [by_name[name] for name in members_of(estimate.name, list(by_name))]
         folded.append(members[0] if members[0].name == estimate.name else merged(measured, members, estimate))
     return folded
+
+
+def listed(
+    measured: Measured, rows: list[MeasuredRow], by: By, *, depth: int | None, folded: bool
+) -> list[MeasuredRow]:
+    """Of modules no more levels than these, and equal blocks once."""
+    if by != "module":
+        return rows
+    rows = fold_measured(measured, rows) if folded else rows
+    return [row for row in rows if depth is None or row.estimate.depth <= depth]
 
 
 def members_of(label: str, names: Sequence[str]) -> list[str]:

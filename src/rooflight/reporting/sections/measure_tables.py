@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 from rooflight import formatting
 from rooflight.errors import RooflightError
-from rooflight.formatting import giga, per_second, seconds, share, signed_percent, tera, whole_bytes, whole_count
+from rooflight.formatting import giga, per_second, seconds, share, signed_percent, whole_bytes
 from rooflight.hardware.devices import recognise_name
-from rooflight.ledger import Kernel, Ledger, Totals, Value, total
+from rooflight.ledger import Kernel, Totals, Value, total
 from rooflight.metrics import ratio
 from rooflight.prediction.paleo import Scope, ppp_of_step
 from rooflight.reporting.columns import column
-from rooflight.reporting.sections.layer_rows import NAME_WIDTH, fold_measured, layer_label
-from rooflight.reporting.table import Column, Label, Table, cut, figure, is_unknown, kernel_name, table_of
+from rooflight.reporting.sections.estimate_tables import bytes_table
+from rooflight.reporting.sections.layer_columns import LayerColumn, measured_columns, quantity, rate_of
+from rooflight.reporting.sections.layer_rows import NAME_WIDTH, layer_label, listed
+from rooflight.reporting.table import Cells, Column, Label, Table, cut, figure, is_unknown, kernel_name, table_of
 from rooflight.summary import By, SummaryRow
 from rooflight.summary.facts import Number
 from rooflight.summary.measured import Measured
@@ -33,20 +36,20 @@ from rooflight.summary.measured_step import (
     utilisation,
 )
 from rooflight.summary.reliability import doubt
-from rooflight.summary.sums import Sums
 
 
 def time_table(measured: Measured) -> Table:
     """From the ops to the wall: every gap has a name."""
     parts = time_parts(measured)
-    columns = (
-        Column(f"where the time of a step goes{' (unreliable)' if doubt(measured) else ''}", right=False),
-        Column("time", seconds),
-        Column("of wall", share),
-        Column("least to greatest", optional=1),
-    )
-    rows = tuple((part.name, part.time_s, part.share, _spread(measured, part)) for part in parts)
-    return Table("", columns, rows, frozenset(n for n, part in enumerate(parts) if part.is_sum))
+    unreliable = " (unreliable)" if doubt(measured) else ""
+    columns: Cells[TimePart] = [
+        (Column(f"where the time of a step goes{unreliable}", right=False), lambda part: part.name),
+        (Column("time", seconds), lambda part: part.time_s),
+        (Column("of wall", share), lambda part: part.share),
+        (Column("least to greatest", optional=1), lambda part: _spread(measured, part)),
+    ]
+    sums = frozenset(number for number, part in enumerate(parts) if part.is_sum)
+    return replace(table_of(columns, parts), emphasised=sums)
 
 
 def _spread(measured: Measured, part: TimePart) -> str:
@@ -60,18 +63,17 @@ def _spread(measured: Measured, part: TimePart) -> str:
 
 def speed_table(measured: Measured) -> Table:
     """Throughput and utilisation, by the wall and by the time the GPU was busy."""
-    kept = 3 if busy_s(measured) else 2
     lines: list[tuple[str, Label, Label]] = []
 
-    def line(name: str, write: Callable[[Any], str], found: list[Any], pick: str) -> None:
-        wall, while_busy = (None if one is None else getattr(one, pick) for one in found)
+    def line(name: str, write: Callable[[Any], str], both: Sequence[Any], pick: str = "") -> None:
+        wall, while_busy = (getattr(value, pick, None) if pick else value for value in both)
         if wall is not None or while_busy is not None:
             lines.append((name, figure(wall, write), figure(while_busy, write)))
 
     speeds = [rates(measured, while_busy=busy) for busy in (False, True)]
     line("samples/s", per_second, speeds, "samples_per_s")
     line("tokens/s", per_second, speeds, "tokens_per_s")
-    unit, write = ("GFLOP/s", giga) if measured.ledger.header.target == "cpu" else ("TFLOP/s", tera)
+    unit, write = rate_of(measured.ledger)
     done, traffic = executed(measured), moved(measured)
     line(f"useful {unit}", write, speeds, "useful_flops_per_s")
     line(f"executed {unit}{_of_ranks(measured, done)}", write, speeds, "executed_flops_per_s")
@@ -81,12 +83,13 @@ def speed_table(measured: Measured) -> Table:
         line(f"MFU: useful, of {used[0].peaks_text}", formatting.percent, used, "mfu")
         line("MFU, counting the causal half of attention", formatting.percent, used, "mfu_causal")
         line(f"HFU: executed, by each unit's peak{_of_ranks(measured, done)}", formatting.percent, used, "hfu")
-    ppps = _ppps(measured)
-    if any(value is not None for value in ppps):
-        wall, while_busy = (figure(value, lambda one: "–" if one is None else f"{one:.2f}") for value in ppps)
-        lines.append(("PPP: PALEO's percent of peak", wall, while_busy))
-    columns = (Column("speed", right=False), Column("by wall time"), Column("while the GPU is busy"))
-    return Table("", columns[:kept], tuple(row[:kept] for row in lines))
+    line("PPP: PALEO's percent of peak", lambda value: "–" if value is None else f"{value:.2f}", _ppps(measured))
+    columns: Cells[tuple[str, Label, Label]] = [
+        (Column("speed", right=False), lambda line: line[0]),
+        (Column("by wall time"), lambda line: line[1]),
+        (Column("while the GPU is busy"), lambda line: line[2]),
+    ]
+    return table_of(columns if busy_s(measured) else columns[:2], lines)
 
 
 def _ppps(measured: Measured) -> tuple[float | None, float | None]:
@@ -94,21 +97,21 @@ def _ppps(measured: Measured) -> tuple[float | None, float | None]:
     device = recognise_name(measured.ledger.header.device or "")
     if device is None or measured.ledger.header.target == "cpu":
         return None, None
-    found: list[float | None] = []
+    ppps: list[float | None] = []
     for scope in get_args(Scope)[::-1]:
         try:
-            found.append(ppp_of_step(measured.ledger, device, scope=scope).value)
+            ppps.append(ppp_of_step(measured.ledger, device, scope=scope).value)
         except RooflightError:
-            found.append(None)  # no time, or faster than the peak by what caches gave
-    return found[0], found[1]
+            ppps.append(None)  # no time, or faster than the peak by what caches gave
+    return ppps[0], ppps[1]
 
 
-def _of_ranks(measured: Measured, found: Counted | None) -> str:
+def _of_ranks(measured: Measured, counted: Counted | None) -> str:
     """Which ranks counters were read on, where not all have them."""
-    if found is None or len(found.ranks) == len(measured.ranks):
+    if counted is None or len(counted.ranks) == len(measured.ranks):
         return ""
-    named = ", ".join(map(str, sorted(found.ranks)))
-    return f" (rank {named} of {len(measured.ranks)})" if len(found.ranks) == 1 else f" (ranks {named})"
+    named = ", ".join(map(str, sorted(counted.ranks)))
+    return f" (rank {named} of {len(measured.ranks)})" if len(counted.ranks) == 1 else f" (ranks {named})"
 
 
 _BEHIND = (
@@ -129,7 +132,7 @@ def check_table(measured: Measured) -> Table:
     """The self-check: the sum over ops against one range around the step."""
     parts = "sum of ops" if measured.ledger.header.execution == "eager" else "sum of kernels"
     checks = [check for check in self_check(measured) if not check.name.startswith(_BEHIND)]
-    cells: list[tuple[Column, Callable[[SelfCheck], Any]]] = [
+    columns: Cells[SelfCheck] = [
         (Column("self-check", right=False), lambda check: check.name),
         (Column(parts, formatting.exact), lambda check: check.sum_of_ops),
         (Column("one range", formatting.exact, optional=1), lambda check: check.whole_step),
@@ -137,9 +140,9 @@ def check_table(measured: Measured) -> Table:
         (Column("relative", signed_percent), lambda check: check.relative),
     ]
     if any(check.spread is not None for check in checks):
-        cells.append((Column("spread of the range", _unsigned_percent, optional=3), lambda check: check.spread))
-    cells.append((Column("ops without", formatting.exact, optional=2), lambda check: check.missing))
-    return table_of(cells, checks)
+        columns.append((Column("spread of the range", _unsigned_percent, optional=3), lambda check: check.spread))
+    columns.append((Column("ops without", formatting.exact, optional=2), lambda check: check.missing))
+    return table_of(columns, checks)
 
 
 _MEMORY = (
@@ -162,47 +165,43 @@ def memory_table(measured: Measured) -> Table:
     for name, key in (("outputs of all ops", "output_bytes"), ("largest workspace of an op", "workspace_bytes")):
         if (value := measured.total.get(key)) is not None:
             lines.append((name, value))
-    columns = (Column("memory", right=False), column("bytes"), column("exactly"))
-    return Table("", columns, tuple((name, value, value) for name, value in lines))
+    return bytes_table("", Column("memory", right=False), lines)
 
 
 def _since(value: Value, key: str) -> str:
     """Whether the process' peak is that of the step: not every kernel lets it begin anew."""
     if key != "peak_resident_bytes":
         return ""
-    known = ("during the step", "since the process began")
-    return f" {next((since for since in known if since in value.origin), 'ever')}"
+    since = ("during the step", "since the process began")
+    return f" {next((words for words in since if words in value.origin), 'ever')}"
 
 
 def kernel_table(measured: Measured, *, limit: int = 10) -> Table:
     """The kernels that took the most time, equal names together."""
+    kernels = measured.ledger.kernels
     groups: dict[str, list[Kernel]] = defaultdict(list)
-    for kernel in measured.ledger.kernels:
+    for kernel in kernels:
         groups[kernel.name].append(kernel)
-    everything = _time(measured.ledger.kernels)
     order = sorted(groups.items(), key=lambda entry: (_time(entry[1]) or 0, len(entry[1])), reverse=True)
-    shown = [
-        (kernel_name(name), len(found), _time(found), ratio(_time(found), everything), _ops(measured, found))
-        for name, found in order[:limit]
-    ]
+    rows = [(kernel_name(name), group, _ops(measured, group)) for name, group in order[:limit]]
     if len(order) > limit:
-        rest = [kernel for _, found in order[limit:] for kernel in found]
         label = f"{len(order) - limit} more kernels"
-        shown.append((Label(label, label), len(rest), _time(rest), ratio(_time(rest), everything), ""))
-    of_cpu = any(kernel.kind == "primitive" for kernel in measured.ledger.kernels)
-    columns = (
-        Column("oneDNN primitive" if of_cpu else "kernel", right=False),
-        column("calls"),
-        Column("time" if of_cpu else "kernel time", seconds),
-        column("share", optional=1),
-        Column("of", right=False, optional=2),
-    )
-    return Table("", columns, tuple(shown))
+        rows.append((Label(label, label), [kernel for _, group in order[limit:] for kernel in group], ""))
+    of_cpu = any(kernel.kind == "primitive" for kernel in kernels)
+    everything = _time(kernels)
+    columns: Cells[tuple[Label, list[Kernel], str]] = [
+        (Column("oneDNN primitive" if of_cpu else "kernel", right=False), lambda row: row[0]),
+        (column("calls"), lambda row: len(row[1])),
+        (Column("time" if of_cpu else "kernel time", seconds), lambda row: _time(row[1])),
+        (column("share", optional=1), lambda row: ratio(_time(row[1]), everything)),
+        (Column("of", right=False, optional=2), lambda row: row[2]),
+    ]
+    return table_of(columns, rows)
 
 
-def _time(kernels: Any) -> Number | None:
-    known = [kernel.time_s for kernel in kernels if kernel.time_s is not None]
-    return sum(known) if known else None
+def _time(kernels: Iterable[Kernel]) -> Number | None:
+    times = [kernel.time_s for kernel in kernels if kernel.time_s is not None]
+    return sum(times) if times else None
 
 
 def _ops(measured: Measured, kernels: list[Kernel]) -> str:
@@ -217,18 +216,29 @@ def _ops(measured: Measured, kernels: list[Kernel]) -> str:
     return f"{names.most_common(1)[0][0]}{more} ({where or measured.ledger.header.model})"
 
 
-_Columns = list[tuple[Column, Callable[[MeasuredRow], object]]]
-
-
 def main_table(measured: Measured, by: By = "module", *, depth: int | None = None, folded: bool = True) -> Table:
     """The rows the user asked for, and the total they sum to."""
-    found = rows(measured, by)
+    layers = listed(measured, rows(measured, by), by, depth=depth, folded=folded)
     if by == "module":
-        found = fold_measured(measured, found) if folded else found
-        found = [row for row in found if depth is None or row.estimate.depth <= depth]
-    everything = total_row(measured, calls=sum(row.estimate.calls for row in found))
-    columns = _name_columns(measured.ledger, by) + _figures(measured)
-    return table_of(columns, [*found, everything], has_total=True, leave_out=is_unknown)
+        names: Cells[MeasuredRow] = [
+            (column("layer"), lambda row: _label(row, measured)),
+            (column("type", optional=12), lambda row: row.estimate.type),
+        ]
+    else:
+        names = [
+            (Column(by, right=False), lambda row: Label(row.name, cut(row.name, NAME_WIDTH))),
+            (Column("calls" if by == "op" else "ops", formatting.exact, optional=10), lambda row: row.estimate.calls),
+        ]
+    return _with_total(measured, names + _cells(measured_columns(measured)), layers)
+
+
+def _cells(columns: Iterable[LayerColumn[MeasuredRow]]) -> Cells[MeasuredRow]:
+    return [(entry.table, entry.value) for entry in columns if entry.table is not None]
+
+
+def _with_total(measured: Measured, columns: Cells[MeasuredRow], layers: list[MeasuredRow], title: str = "") -> Table:
+    everything = total_row(measured, calls=sum(row.estimate.calls for row in layers))
+    return table_of(columns, [*layers, everything], title=title, has_total=True, leave_out=is_unknown)
 
 
 def total_row(measured: Measured, *, calls: int = 0) -> MeasuredRow:
@@ -238,126 +248,38 @@ def total_row(measured: Measured, *, calls: int = 0) -> MeasuredRow:
     return MeasuredRow(estimate, measured.whole, measured.whole, measured.total, measured.total, share)
 
 
-def _name_columns(ledger: Ledger, by: By) -> _Columns:
-    if by == "module":
-        return [
-            (column("layer"), lambda row: _label(row, ledger)),
-            (column("type", optional=12), lambda row: row.estimate.type),
-        ]
-    return [
-        (Column(by, right=False), lambda row: Label(row.name, cut(row.name, NAME_WIDTH))),
-        (Column("calls" if by == "op" else "ops", formatting.exact, optional=10), lambda row: row.estimate.calls),
-    ]
-
-
-def _label(row: MeasuredRow, ledger: Ledger) -> Label:
-    return layer_label(row.name, row.estimate.depth, ledger.header.model)
-
-
-def _figures(measured: Measured) -> _Columns:
-    """Time, work and traffic. The number is the order in which columns go when the terminal is narrow."""
-    counted = measured.total.executed_flops is not None
-    # Beside the executed FLOPs of some units (a CUDA graph's tensor cores) it must be said which the rate is of.
-    partly = not counted and measured.total.tensor_flops is not None
-    rate, write = _rate(measured.ledger)
-    return [
-        *_quantity("kernel_time_s"),
-        *_quantity("host_time_s", "CPU time"),
-        (column("share", optional=3), lambda row: row.share),
-        (column("flops", heading="useful"), _useful),
-        *_measured(Column("tensor", whole_count, raw="tensor_flops"), lambda sums: sums.tensor_flops),
-        *_measured(Column("CUDA core", whole_count, optional=2, raw="cuda_flops"), lambda sums: sums.cuda_flops),
-        *_measured(Column("CPU FLOPs", whole_count, raw="cpu_flops"), lambda sums: sums.cpu_flops),
-        *_measured(column("executed_per_useful", raw="exec/useful", optional=4), lambda sums: sums.executed_per_useful),
-        *_quantity("dram_bytes_read", "DRAM read", optional=1),
-        *_quantity("dram_bytes_written", "written", optional=2),
-        (column("bytes", heading="compulsory", optional=8), _compulsory),
-        *_measured(column("dram_per_compulsory", raw="DRAM/comp.", optional=7), lambda sums: sums.dram_per_compulsory),
-        *_quantity("l2_bytes", "L2", optional=9),
-        *_quantity("l1_bytes", "L1", optional=9),
-        (
-            Column(
-                f"useful {rate}" if partly else rate,
-                write,
-                optional=6,
-                raw="executed_flops_per_s" if counted else "flops_per_s",
-            ),
-            _executed_rate if counted else _useful_rate,
-        ),
-        *_measured(
-            column("dram_bytes_per_s", heading="GB/s", write=giga, optional=5), lambda sums: sums.dram_bytes_per_s
-        ),
-        *_quantity("growth_bytes", optional=11),
-        *_quantity("workspace_bytes", optional=10),
-    ]
-
-
-def _measured(shown: Column, value: Callable[[Sums], object]) -> _Columns:
-    return [(shown, lambda row: value(row.sums))]
-
-
-def _quantity(name: str, heading: str = "", *, optional: int = 0) -> _Columns:
-    """A quantity of the ledger, under its own name where values stand as they are."""
-    return _measured(column(name, heading=heading, optional=optional), lambda sums: sums.get(name))
-
-
-def _rate(ledger: Ledger) -> tuple[str, Callable[[Any], str]]:
-    """A GPU is spoken of in TFLOP/s, a CPU in GFLOP/s."""
-    return ("GFLOP/s", giga) if ledger.header.target == "cpu" else ("TFLOP/s", tera)
-
-
-def _useful(row: MeasuredRow) -> int | None:
-    return None if _unknown(row.estimate) else row.estimate.totals.flops
-
-
-def _compulsory(row: MeasuredRow) -> int | None:
-    return None if _unknown(row.estimate) else row.estimate.totals.bytes
-
-
-def _unknown(row: SummaryRow) -> bool:
-    """Nothing is known of ops without a formula, nor of what is no group of ops; a module that ran nothing cost 0."""
-    if not row.totals.ops:
-        return not row.type
-    return sum(entry.calls for entry in row.totals.uncounted) == row.totals.ops
-
-
-def _executed_rate(row: MeasuredRow) -> float | None:
-    return row.sums.executed_flops_per_s
-
-
-def _useful_rate(row: MeasuredRow) -> float | None:
-    time = row.sums.time_s
-    return row.estimate.totals.flops / time if time and not _unknown(row.estimate) else None
+def _label(row: MeasuredRow, measured: Measured) -> Label:
+    return layer_label(row.name, row.estimate.depth, measured.ledger.header.model)
 
 
 def phase_table(measured: Measured) -> Table:
     """Forward, backward and optimizer apart."""
-    columns: _Columns = [
+    columns: Cells[MeasuredRow] = [
         (column("phase"), lambda row: row.name),
         (column("ops", optional=10), lambda row: row.sums.ran),
-        *_quantity("kernels", optional=9),
+        *_cells([quantity("kernels", optional=9), *measured_columns(measured)]),
     ]
-    rows = [*phases(measured), total_row(measured)]
-    return table_of(columns + _figures(measured), rows, title="phases", has_total=True, leave_out=is_unknown)
+    return _with_total(measured, columns, phases(measured), "phases")
 
 
 def operator_memory_table(measured: Measured, by: By = "op", *, depth: int | None = None) -> Table:
     """What the allocator saw of each op, layer type or module: with all that runs inside, and of its own ops alone."""
-    found = [row for row in rows(measured, by) if row.sums.get("allocations") is not None]
-    if by == "module" and depth is not None:
-        found = [row for row in found if row.estimate.depth <= depth]
-    found.sort(key=lambda row: abs(row.sums.get("growth_bytes") or 0), reverse=True)
-    columns: _Columns = [
-        (Column(by if by != "module" else "layer", right=False), lambda row: _label(row, measured.ledger).full),
-        (column("calls"), lambda row: row.estimate.calls),
-        *_quantity("growth_bytes"),
-        (Column("self growth", whole_bytes), lambda row: row.own_sums.get("growth_bytes")),
-        *_quantity("allocations", optional=2),
-        *_quantity("output_bytes", optional=1),
-        *_quantity("workspace_bytes", optional=3),
-    ]
-    if not found:
+    layers = listed(measured, rows(measured, by), by, depth=depth, folded=False)
+    layers = [row for row in layers if row.sums.get("allocations") is not None]
+    if not layers:
         return Table("", (), ())
-    calls = sum(row.estimate.calls for row in found)
-    whole = [*found, total_row(measured, calls=calls)]
-    return table_of(columns, whole, title=f"memory by {by}", has_total=True, leave_out=is_unknown)
+    layers.sort(key=lambda row: abs(row.sums.get("growth_bytes") or 0), reverse=True)
+    columns: Cells[MeasuredRow] = [
+        (Column(by if by != "module" else "layer", right=False), lambda row: _label(row, measured).full),
+        (column("calls"), lambda row: row.estimate.calls),
+        *_cells([quantity("growth_bytes")]),
+        (Column("self growth", whole_bytes), lambda row: row.own_sums.get("growth_bytes")),
+        *_cells(
+            [
+                quantity("allocations", optional=2),
+                quantity("output_bytes", optional=1),
+                quantity("workspace_bytes", optional=3),
+            ]
+        ),
+    ]
+    return _with_total(measured, columns, layers, f"memory by {by}")

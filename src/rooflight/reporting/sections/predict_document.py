@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,6 @@ from rooflight.prediction.resolve_devices import DOES_NOT_FIT
 from rooflight.prediction.result import ClusterPrediction, Prediction, Predictions, SizeLimit
 from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.sections import predict_memory_tables as memory_tables
-from rooflight.reporting.sections import predict_tables as many_tables
 from rooflight.reporting.sections import predict_tables as tables
 from rooflight.reporting.sections.ledger_documents import in_precision, step_parts
 from rooflight.reporting.table import Table
@@ -32,14 +31,14 @@ def predict_data(
 ) -> dict[str, Any]:
     """`op_times`: the seconds of every op too, which are many."""
     rows = []
-    for one in predictions:
-        row = _row(one, op_times=op_times)
+    for prediction in predictions:
+        row = _row(prediction, op_times=op_times)
         if epochs is not None and dataset_size is not None:
-            run = one.run(epochs, dataset_size, price, accumulate=predictions.header.accumulate)
-            row["run"] = None if run is None else msgspec.to_builtins(run)
+            run = prediction.run(epochs, dataset_size, price, accumulate=predictions.header.accumulate)
+            row["run"] = msgspec.to_builtins(run)
         if price is not None:
             row["price_per_hour"] = price
-            row["cost_of_million_samples"] = one.cost_of_samples(10**6, price)
+            row["cost_of_million_samples"] = prediction.cost_of_samples(10**6, price)
         rows.append(row)
     return {
         "header": msgspec.to_builtins(msgspec.structs.asdict(predictions.header)),
@@ -54,38 +53,29 @@ def predict_data(
 
 
 def _limit(limit: SizeLimit) -> dict[str, Any]:
-    made: dict[str, Any] = msgspec.to_builtins(limit)
+    fields: dict[str, Any] = msgspec.to_builtins(limit)
     if limit.memory is not None:
-        made["memory"]["device_bytes"] = limit.memory.device_bytes
-    return made
+        fields["memory"]["device_bytes"] = limit.memory.device_bytes
+    return fields
 
 
-def _row(one: Prediction, *, op_times: bool) -> dict[str, Any]:
-    row: dict[str, Any] = msgspec.to_builtins(one)
+def _row(prediction: Prediction, *, op_times: bool) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(prediction)
     if not op_times:
         del row["op_times_s"]
-    if one.roofline is None:
-        del row["roofline"]
-    if one.many is None:
-        del row["many"]
-    for name in ("max_batch", "max_seq"):
+    for name in ("roofline", "many", "max_batch", "max_seq"):
         if row[name] is None:
             del row[name]
-    if one.memory is not None:
+    memory = prediction.memory
+    if memory is not None:
         # The numbers that scripts ask for most stand in the row itself.
-        row["peak_allocated_bytes"] = one.memory.peak_allocated_bytes
-        row["peak_reserved_bytes"] = one.memory.peak_reserved_bytes
-        row["device_bytes"] = one.memory.device_bytes
-        row["fits"] = one.memory.fits
-        row["fit"] = one.memory.fit
-        row["memory"]["device_bytes"] = one.memory.device_bytes
-        row["memory"]["fragmentation"] = one.memory.fragmentation
-        if one.memory.timeline is None:
+        asked_most = ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "fits", "fit")
+        row |= {name: getattr(memory, name) for name in asked_most}
+        row["memory"] |= {"device_bytes": memory.device_bytes, "fragmentation": memory.fragmentation}
+        if memory.timeline is None:
             del row["memory"]["timeline"]
-    row["gpus"] = one.gpus
     # By their full names, beside the short ones.
-    row["wall_time_s"], row["gpu_busy_s"], row["gain"] = one.wall_time_s, one.gpu_busy_s, one.gain
-    return row
+    return row | {name: getattr(prediction, name) for name in ("gpus", "wall_time_s", "gpu_busy_s", "gain")}
 
 
 DETAILED = 12
@@ -144,32 +134,26 @@ def predict_document(
 ) -> Document:
     """All of it. `price` is of one device for an hour, in any currency; `op_times` stand in its data."""
     few = len(predictions) <= DETAILED
-    shown = [tables.main_table(predictions, price=price)]
-    if (
-        len(predictions) > tables.PIVOTED
-        and tables.has_several(predictions, "device")
-        and tables.has_several(predictions, "batch")
-    ):
+    grid = all(len({getattr(row, axis) for row in predictions}) > 1 for axis in ("device", "batch"))
+    if grid and len(predictions) > tables.PIVOTED:
         shown = list(tables.pivot_tables(predictions, price=price))
+    else:
+        shown = [tables.main_table(predictions, price=price)]
     if epochs is not None and dataset_size is not None:
         shown.append(tables.run_table(predictions, epochs=epochs, dataset_size=dataset_size, price=price))
     one = chosen(predictions)
     if few:
         shown += _details(predictions, one)
-    run = {"epochs": epochs, "dataset_size": dataset_size}
+    asked = {"epochs": epochs, "dataset_size": dataset_size}
     return Document(
         title=headline(predictions),
         lines=tuple(_summary(predictions, one)),
         sections=table_sections(shown),
         notes=tuple(_notes(predictions, one, few=few, price=price)),
         small_print=tuple(_small_print(predictions)),
-        rows=lambda: tables.csv_table(predictions, **run, price=price),
-        data=lambda: _data(predictions, **run, price=price, op_times=op_times),
+        rows=lambda: tables.csv_table(predictions, **asked, price=price),
+        data=lambda: predict_data(predictions, **asked, price=price, op_times=op_times),
     )
-
-
-def _data(predictions: Predictions, **asked: Any) -> dict[str, Any]:
-    return predict_data(predictions, **asked)
 
 
 def describe(predictions: Predictions) -> str:
@@ -228,14 +212,15 @@ def _place(one: Prediction) -> str:
 
 
 def _summary(predictions: Predictions, one: Prediction) -> list[str]:
+    beside = [*_limits(predictions), *_warnings(predictions)]
     if len(predictions) > 1:
         running = [row for row in predictions if row.fit != "does not fit"]
         if not running:
-            return ["none of these fits", *_limits(predictions), *_warnings(predictions)]
+            return ["none of these fits", *beside]
         best = max(running, key=lambda row: row.throughput or 0.0)
         most = f"{best.device} at batch {_size(best.batch)}, {formatting.per_second(best.throughput)} samples/s"
         of_those = "" if len(running) == len(predictions) else " of those that fit"
-        return [f"highest throughput{of_those}: {most}", *_limits(predictions), *_warnings(predictions)]
+        return [f"highest throughput{of_those}: {most}", *beside]
     ends = one.time_interval_s
     often = "between the bounds of its PPP" if one.tier == "spec" else "90% interval"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
@@ -247,7 +232,7 @@ def _summary(predictions: Predictions, one: Prediction) -> list[str]:
     lines = [f"{time}; {_verdict(one, predictions.header)}", "; ".join(rates)]
     if one.memory is not None:
         lines.append(memory_tables.memory_line(one.memory, each=one.many is not None))
-    lines += [*_limits(predictions), *_warnings(predictions)]
+    lines += beside
     if one.many is not None:
         many = one.many
         replicas = f"each of {many.data:,} replicas" if many.data > 1 else "the one replica"
@@ -289,15 +274,15 @@ def _details(predictions: Predictions, one: Prediction) -> list[Table]:
     """What one prediction is made of; of several, of which it is said."""
     of = "" if len(predictions) == 1 else f" · {_place(one)}"
     if one.many is not None:
-        return [*many_tables.tables(one, of), *memory_tables.tables(predictions, one, of)]
+        return [*tables.many_tables(one, one.many, of), *memory_tables.tables(predictions, one, of)]
     timed = "CPU time" if predictions.header.target == "cpu" else "kernel time"
-    made = [tables.op_table(one, f"costliest ops by {timed}{of}")]
+    parts = [tables.op_table(one, f"costliest ops by {timed}{of}")]
     if len(one.phases) > 1:
-        made.append(tables.phase_table(one, f"{timed} by phase"))
+        parts.append(tables.phase_table(one, f"{timed} by phase"))
     of_memory = memory_tables.tables(predictions, one, of)
     if one.fit == "does not fit":  # what makes it fit comes first
-        return [*made, *of_memory, tables.advice_table(one, f"what would help{ONCE_IT_FITS}{of}")]
-    return [*made, tables.advice_table(one, f"what would help, predicted in the same way{of}"), *of_memory]
+        return [*parts, *of_memory, tables.advice_table(one, f"what would help{ONCE_IT_FITS}{of}")]
+    return [*parts, tables.advice_table(one, f"what would help, predicted in the same way{of}"), *of_memory]
 
 
 def _notes(predictions: Predictions, one: Prediction, *, few: bool, price: float | None) -> list[str]:
@@ -344,24 +329,16 @@ def _of_devices(predictions: Predictions, told: Callable[[ClusterPrediction], Se
 
 
 def _small_print(predictions: Predictions) -> list[str]:
-    used = dict.fromkeys(prediction.tier for prediction in predictions)
-    lines = [_TIERS[tier] for tier in used]
-    by_source: dict[str, list[str]] = {}
-    for one in predictions:
-        devices = by_source.setdefault(predictions.calibrations.get(one.device) or one.source, [])
-        if one.device not in devices:
-            devices.append(one.device)
-    lines += [f"{', '.join(devices)}: {source}" for source, devices in by_source.items()]
+    lines = [_TIERS[tier] for tier in dict.fromkeys(prediction.tier for prediction in predictions)]
+    sources = {row.device: predictions.calibrations.get(row.device) or row.source for row in predictions}
+    lines += [f"{', '.join(devices)}: {source}" for source, devices in _by_value(sources.items()).items()]
     if len(predictions.devices) <= _SOURCED:
         lines += [_figures(device, predictions.precisions) for device in predictions.devices]
     else:
         lines.append("peaks and bandwidths with their sources: rooflight list devices NAME")
-    ops = len(predictions[0].op_times_s)
-    header = predictions.header
     lines.append("; ".join(conventions(predictions)) + ".")
-    traces = (
-        "one trace" if predictions.traces == 1 else f"{predictions.traces} traces, one a generation of GPUs, the first"
-    )
+    count, ops, header = predictions.traces, len(predictions[0].op_times_s), predictions.header
+    traces = "one trace" if count == 1 else f"{count} traces, one a generation of GPUs, the first"
     lines.append(
         f"{traces} of {f'{ops:,} ops ' if ops else 'the step '}on {header.traced_on} tensors; torch "
         f"{header.torch}, rooflight {header.rooflight}"
@@ -369,16 +346,22 @@ def _small_print(predictions: Predictions) -> list[str]:
     return lines
 
 
+def _by_value(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Those of which the same is said, together."""
+    groups: dict[str, list[str]] = {}
+    for name, value in pairs:
+        groups.setdefault(value, []).append(name)
+    return groups
+
+
 def _figures(device: Device, precisions: tuple[str, ...]) -> str:
     """The peaks that were used, and whose word they are."""
-    shown: list[tuple[str, Figure]] = []
+    figures: list[tuple[str, Figure]] = []
     for precision in precisions or ("fp32",):
-        figure = device.peak(precision)
-        if figure is not None and (precision != "tf32" or "tf32" in device.tensor_flops_per_s):
-            shown.append((f"{peak_tera(figure.value)} {precision}", figure))
+        peak = device.peak(precision)
+        if peak is not None and (precision != "tf32" or "tf32" in device.tensor_flops_per_s):
+            figures.append((f"{peak_tera(peak.value)} {precision}", peak))
     bandwidth = device.bandwidth_bytes_per_s
-    shown.append((f"{bandwidth.value / 1e9:,g} GB/s", bandwidth))
-    by_source: dict[str, list[str]] = {}
-    for text, figure in shown:
-        by_source.setdefault(f"{figure.source}, read {figure.date}", []).append(text)
-    return f"{device.title}: " + "; ".join(f"{', '.join(values)} ({source})" for source, values in by_source.items())
+    figures.append((f"{bandwidth.value / 1e9:,g} GB/s", bandwidth))
+    sources = _by_value((text, f"{figure.source}, read {figure.date}") for text, figure in figures)
+    return f"{device.title}: " + "; ".join(f"{', '.join(texts)} ({source})" for source, texts in sources.items())

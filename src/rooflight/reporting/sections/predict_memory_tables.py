@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rooflight import formatting
 from rooflight.formatting import whole_bytes
 from rooflight.ledger import Header
 from rooflight.memory.peak import WORDS, category_word
-from rooflight.memory.result import Memory, Timeline
+from rooflight.memory.result import Memory, Tenant, Timeline
 from rooflight.metrics import fit_text
 from rooflight.prediction.result import MemorySaving, Prediction, Predictions, SizeLimit
 from rooflight.reporting.charts.memory_course import drawn
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Cells, Column, Table, lines_table, table_of
 
 _MOST_STRETCHES = 9
 """With more phases than this, as many micro-batches have, their ends are not listed."""
@@ -21,22 +22,25 @@ _MOST_STRETCHES = 9
 
 def split_table(memory: Memory, header: Header, title: str) -> Table:
     """The allocated peak, category by category, then what is around it."""
-    rows: list[tuple[str, int, float | None]] = [
-        (category_word(name, header), nbytes, nbytes / memory.peak_allocated_bytes)
-        for name, nbytes in memory.peak.split.items()
-    ]
-    rows.append(("allocated at the peak", memory.peak_allocated_bytes, 1.0))
-    emphasised = {len(rows) - 1}
-    if memory.peak_reserved_bytes is not None and memory.outside_bytes is not None:
-        rows += [
-            ("cached and fragmented", memory.peak_reserved_bytes - memory.peak_allocated_bytes, None),
-            ("reserved at the peak", memory.peak_reserved_bytes, None),
-            ("CUDA context and libraries", memory.outside_bytes, None),
-            ("in use on the device", memory.device_bytes, None),
+    allocated, reserved = memory.peak_allocated_bytes, memory.peak_reserved_bytes
+    split = [(category_word(name, header), nbytes) for name, nbytes in memory.peak.split.items()]
+    rows = [*((name, nbytes, nbytes / allocated) for name, nbytes in split), ("allocated at the peak", allocated, 1.0)]
+    around: list[tuple[str, int]] = []
+    if reserved is not None and memory.outside_bytes is not None:
+        around = [
+            ("cached and fragmented", reserved - allocated),
+            ("reserved at the peak", reserved),
+            ("CUDA context and libraries", memory.outside_bytes),
+            ("in use on the device", memory.device_bytes),
         ]
-        emphasised |= {len(rows) - 3, len(rows) - 1}
-    columns = (Column("memory", right=False), column("bytes"), column("share", write=_share))
-    return Table(title, columns, tuple(rows), emphasised=frozenset(emphasised))
+    columns: Cells[tuple[str, int, float | None]] = [
+        (Column("memory", right=False), lambda row: row[0]),
+        (column("bytes"), lambda row: row[1]),
+        (column("share", write=_share), lambda row: row[2]),
+    ]
+    sums = frozenset(range(len(split), len(split) + len(around) + 1, 2))
+    table = table_of(columns, [*rows, *((name, nbytes, None) for name, nbytes in around)], title=title)
+    return replace(table, emphasised=sums)
 
 
 def _share(value: float | None) -> str:
@@ -52,47 +56,42 @@ def peak_words(memory: Memory, model: str) -> str:
 
 def tenant_table(memory: Memory, header: Header, title: str) -> Table:
     """The largest things alive at the peak."""
-    columns = (
-        Column("alive at the peak", right=False),
-        Column("module", right=False, optional=2),
-        Column("category", right=False),
-        Column("shape", right=False, optional=1),
-        Column("dtype", right=False, optional=3),
-        Column("count", formatting.exact),
-        column("bytes"),
-    )
-    rows = tuple(
+    columns: Cells[Tenant] = [
+        (Column("alive at the peak", right=False), lambda tenant: tenant.name.removeprefix("aten::")),
+        (Column("module", right=False, optional=2), lambda tenant: tenant.module),
+        (Column("category", right=False), lambda tenant: category_word(tenant.category, header)),
         (
-            one.name.removeprefix("aten::"),
-            one.module,
-            category_word(one.category, header),
-            formatting.shape(one.shape) if one.dtype else "",
-            one.dtype,
-            one.count,
-            one.bytes,
-        )
-        for one in memory.peak.tenants
-    )
-    return Table(title, columns, rows)
+            Column("shape", right=False, optional=1),
+            lambda tenant: formatting.shape(tenant.shape) if tenant.dtype else "",
+        ),
+        (Column("dtype", right=False, optional=3), lambda tenant: tenant.dtype),
+        (Column("count", formatting.exact), lambda tenant: tenant.count),
+        (column("bytes"), lambda tenant: tenant.bytes),
+    ]
+    return table_of(columns, memory.peak.tenants, title=title)
 
 
 def timeline_tables(timeline: Timeline, title: str) -> list[Table]:
     """One line of blocks, and what there is of each category at the ends of the phases."""
-    phases = _phase_of_every_op(timeline)
-    lines = drawn(timeline.allocated, phases)
-    made = [Table("", (Column(f"allocated after each op{title}", right=False),), tuple((line,) for line in lines))]
+    blocks = lines_table(f"allocated after each op{title}", drawn(timeline.allocated, _phase_of_every_op(timeline)))
     places = [0, *(start - 1 for _, start in timeline.phases[1:]), len(timeline.allocated) - 1]
-    names = ["after the first op", *(f"after {phase}" for phase, _ in timeline.phases)]
     if len(places) > _MOST_STRETCHES:
-        return made
+        return [blocks]
+
+    def at(values: Sequence[int]) -> Callable[[tuple[str, int]], int]:
+        return lambda end: values[end[1]]
+
+    columns: Cells[tuple[str, int]] = [
+        (Column("live bytes", right=False), lambda end: end[0]),
+        (column("peak_allocated_bytes", raw="allocated"), at(timeline.allocated)),
+    ]
     shown = [name for name in timeline.categories if name != "workspace"]
-    columns = [Column("live bytes", right=False), column("peak_allocated_bytes", raw="allocated")]
-    columns += [Column(WORDS[name], whole_bytes, optional=number) for number, name in enumerate(shown)]
-    rows = tuple(
-        (name, timeline.allocated[place], *(timeline.categories[kind][place] for kind in shown))
-        for name, place in zip(names, places, strict=True)
-    )
-    return [*made, Table("", tuple(columns), rows)]
+    columns += [
+        (Column(WORDS[name], whole_bytes, optional=number), at(timeline.categories[name]))
+        for number, name in enumerate(shown)
+    ]
+    names = ["after the first op", *(f"after {phase}" for phase, _ in timeline.phases)]
+    return [blocks, table_of(columns, list(zip(names, places, strict=True)))]
 
 
 def _phase_of_every_op(timeline: Timeline) -> list[str]:
@@ -101,30 +100,17 @@ def _phase_of_every_op(timeline: Timeline) -> list[str]:
 
 
 def saving_table(savings: Sequence[MemorySaving], title: str) -> Table:
-    columns = (
-        Column("with", right=False, whole=True),
-        Column("on the device", whole_bytes),
-        column("fit", raw="fits"),
-        column("saved_bytes", raw="saved", optional=1),
-        column("time_s", optional=2),
-        column("samples_per_s", optional=3),
-        column("peak_allocated_bytes", raw="allocated", optional=4),
-        Column("what it is", right=False, optional=5, raw="change"),
-    )
-    rows = tuple(
-        (
-            one.options,
-            one.device_bytes,
-            one.fit,
-            one.saved_bytes,
-            one.time_s,
-            one.throughput,
-            one.peak_allocated_bytes,
-            one.change,
-        )
-        for one in savings
-    )
-    return Table(title, columns, rows)
+    columns: Cells[MemorySaving] = [
+        (Column("with", right=False, whole=True), lambda saving: saving.options),
+        (Column("on the device", whole_bytes), lambda saving: saving.device_bytes),
+        (column("fit", raw="fits"), lambda saving: saving.fit),
+        (column("saved_bytes", raw="saved", optional=1), lambda saving: saving.saved_bytes),
+        (column("time_s", optional=2), lambda saving: saving.time_s),
+        (column("samples_per_s", optional=3), lambda saving: saving.throughput),
+        (column("peak_allocated_bytes", raw="allocated", optional=4), lambda saving: saving.peak_allocated_bytes),
+        (Column("what it is", right=False, optional=5, raw="change"), lambda saving: saving.change),
+    ]
+    return table_of(columns, savings, title=title)
 
 
 def limit_line(limit: SizeLimit, *, several: bool, many: bool = False, decoding: bool = False) -> str:
@@ -173,17 +159,18 @@ def _stage(one: Prediction) -> str:
     return f", on stage {memory.stage + 1} of {many.pipeline}, the fullest"
 
 
-def tables(found: Predictions, one: Prediction, of: str) -> list[Table]:
+def tables(predictions: Predictions, one: Prediction, of: str) -> list[Table]:
     """What is shown of one prediction's memory."""
-    memory = one.memory
+    memory, header = one.memory, predictions.header
     if memory is None:
         return []
-    where = peak_words(memory, found.header.model)
-    made = [split_table(memory, found.header, f"memory at the peak, {where}{_stage(one)}{of}")]
+    where = peak_words(memory, header.model)
+    shown = [split_table(memory, header, f"memory at the peak, {where}{_stage(one)}{of}")]
     if memory.timeline is not None:
-        made += [tenant_table(memory, found.header, ""), *timeline_tables(memory.timeline, of)]
-    if found.savings:
-        about = found.savings[0]
-        which = "" if len(found) == 1 else f" · {about.device} · batch {about.batch:,}"
-        made.append(saving_table(found.savings, f"what would take less memory, predicted in the same way{which}"))
-    return made
+        shown += [tenant_table(memory, header, ""), *timeline_tables(memory.timeline, of)]
+    if predictions.savings:
+        about = predictions.savings[0]
+        which = "" if len(predictions) == 1 else f" · {about.device} · batch {about.batch:,}"
+        title = f"what would take less memory, predicted in the same way{which}"
+        shown.append(saving_table(predictions.savings, title))
+    return shown

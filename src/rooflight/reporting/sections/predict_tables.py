@@ -3,102 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from rooflight import formatting
 from rooflight.formatting import per_second, quotient, seconds
 from rooflight.metrics import fit_text, percent_text, text
-from rooflight.prediction.result import ClusterPrediction, Interval, Prediction, Predictions, ScalingPoint
+from rooflight.prediction.result import (
+    Advice,
+    ClusterPrediction,
+    CostlyOp,
+    Interval,
+    Prediction,
+    Predictions,
+    ScalingPoint,
+    Traffic,
+    TrainingRun,
+)
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Label, Table, table_of
+from rooflight.reporting.document import filled
+from rooflight.reporting.table import Cells, Column, Label, Table, table_of
 
 
 def time_table(one: Prediction, many: ClusterPrediction, of: str) -> Table:
     """What the step's time is made of."""
-    rows = [("computing", many.compute_s), ("exposed communication", many.exposed_s)]
-    if many.pipeline > 1:
-        rows.append(("pipeline bubble", many.bubble_s))
-    rows.append(("step", one.time_s))
-    cells = tuple((name, time_s, time_s / one.time_s) for name, time_s in rows)
-    columns = (Column("of one GPU", right=False), column("time_s", heading="time"), column("share"))
-    return Table(f"where the time goes{of}", columns, cells, emphasised=frozenset({len(cells) - 1}))
+    parts = [("computing", many.compute_s), ("exposed communication", many.exposed_s)]
+    parts += [("pipeline bubble", many.bubble_s)] if many.pipeline > 1 else []
+    title = f"where the time goes{of}"
+    return _shares(Column("of one GPU", right=False), [*parts, ("step", one.time_s)], one.time_s, title, has_total=True)
+
+
+def _shares(
+    what: Column, parts: Sequence[tuple[str, float]], whole: float, title: str, *, has_total: bool = False
+) -> Table:
+    columns: Cells[tuple[str, float]] = [
+        (what, lambda part: part[0]),
+        (column("time_s", heading="time"), lambda part: part[1]),
+        (column("share"), lambda part: part[1] / whole),
+    ]
+    return table_of(columns, parts, title=title, has_total=has_total)
 
 
 def traffic_table(many: ClusterPrediction) -> Table:
-    columns = (
-        Column("what one GPU sends", right=False),
-        Column("messages", formatting.exact),
-        column("bytes"),
-        column("time_s", heading="time"),
-        Column("how", right=False, optional=1),
-    )
-    rows = tuple((row.what, row.calls, row.bytes, row.time_s, row.how) for row in many.traffic)
-    return Table("", columns, rows)
+    columns: Cells[Traffic] = [
+        (Column("what one GPU sends", right=False), lambda row: row.what),
+        (Column("messages", formatting.exact), lambda row: row.calls),
+        (column("bytes"), lambda row: row.bytes),
+        (column("time_s", heading="time"), lambda row: row.time_s),
+        (Column("how", right=False, optional=1), lambda row: row.how),
+    ]
+    return table_of(columns, many.traffic)
 
 
 def memory_table(many: ClusterPrediction) -> Table:
-    rows = (
-        ("parameters", many.parameter_bytes),
-        ("gradients", many.gradient_bytes),
-        ("optimizer state", many.optimizer_bytes),
-        ("together", many.state_bytes),
-    )
-    one = "kept by one GPU" if many.pipeline == 1 else "kept by one GPU of the stage with most of it"
-    columns = (Column(one, right=False), column("bytes"))
-    return Table("", columns, rows, emphasised=frozenset({3}))
+    rows = {
+        "parameters": many.parameter_bytes,
+        "gradients": many.gradient_bytes,
+        "optimizer state": many.optimizer_bytes,
+        "together": many.state_bytes,
+    }
+    stage = "" if many.pipeline == 1 else " of the stage with most of it"
+    columns: Cells[str] = [(Column(f"kept by one GPU{stage}", right=False), str), (column("bytes"), rows.__getitem__)]
+    return table_of(columns, list(rows), has_total=True)
+
+
+_SCALING = {
+    "weak": "weak scaling: every replica keeps its batch",
+    "strong": "strong scaling: the global batch is divided",
+}
 
 
 def scaling_table(kind: str, points: Sequence[ScalingPoint]) -> Table:
     """One curve. PALEO's speed-ups stand beside."""
-    columns = (
-        column("gpus"),
-        column("batch_each", optional=3),
-        column("global_batch", optional=1),
-        column("time_s"),
-        column("exposed_s", optional=2),
-        column("samples_per_s"),
-        column("speedup", raw="speed-up"),
-        column("efficiency"),
-        column("fit"),
-        Column("PALEO tree", quotient, optional=4),
-        Column("butterfly", quotient, optional=6),
-        Column("one-to-all", quotient, optional=5),
-    )
-    rows = tuple(
-        (
-            point.gpus,
-            point.batch,
-            point.global_batch,
-            point.time_s,
-            point.exposed_s,
-            point.throughput,
-            point.speedup,
-            point.efficiency,
-            point.fit,
-            *(point.paleo_speedup.get(name) for name in ("tree", "butterfly", "one-to-all")),
-        )
-        for point in points
-    )
-    titles = {
-        "weak": "weak scaling: every replica keeps its batch",
-        "strong": "strong scaling: the global batch is divided",
-    }
-    return Table(titles[kind], columns, rows)
+    columns: Cells[ScalingPoint] = [
+        (column("gpus"), lambda point: point.gpus),
+        (column("batch_each", optional=3), lambda point: point.batch),
+        (column("global_batch", optional=1), lambda point: point.global_batch),
+        (column("time_s"), lambda point: point.time_s),
+        (column("exposed_s", optional=2), lambda point: point.exposed_s),
+        (column("samples_per_s"), lambda point: point.throughput),
+        (column("speedup", raw="speed-up"), lambda point: point.speedup),
+        (column("efficiency"), lambda point: point.efficiency),
+        (column("fit"), lambda point: point.fit),
+        (Column("PALEO tree", quotient, optional=4), lambda point: point.paleo_speedup.get("tree")),
+        (Column("butterfly", quotient, optional=6), lambda point: point.paleo_speedup.get("butterfly")),
+        (Column("one-to-all", quotient, optional=5), lambda point: point.paleo_speedup.get("one-to-all")),
+    ]
+    return table_of(columns, points, title=_SCALING[kind])
 
 
-def tables(one: Prediction, of: str) -> list[Table]:
-    """All of them, those without rows left out; `of` which, where there are several predictions."""
-    many = one.many
-    if many is None:
-        return []
-    every_table = [
+def many_tables(one: Prediction, many: ClusterPrediction, of: str) -> tuple[Table, ...]:
+    """Of a step on many GPUs; `of` which, where there are several predictions."""
+    return filled(
         time_table(one, many, of),
         traffic_table(many),
         memory_table(many),
         scaling_table("weak", many.weak),
         scaling_table("strong", many.strong),
-    ]
-    return [table for table in every_table if table.rows]
+    )
 
 
 PIVOTED = 24
@@ -107,7 +109,7 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _PHASES = ("forward", "backward", "optimizer")
 _DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
 
-_Columns = list[tuple[Column, Callable[[Prediction], Any]]]
+_Columns = Cells[Prediction]
 
 
 def between(interval: Interval | None) -> str:
@@ -152,34 +154,32 @@ def spread(one: Prediction) -> Label:
     return Label(high, f"{high:.0%}" if clipped or abs(high - low) < 0.01 else f"-{low:.0%} +{high:.0%}")
 
 
-def has_several(predictions: Predictions, of: str) -> bool:
-    return len({getattr(prediction, of) for prediction in predictions}) > 1
-
-
 def main_table(predictions: Predictions, *, price: float | None = None) -> Table:
     """Every prediction in a row. However narrow the terminal: its tier, its time and how sure that is, and what was
     asked for."""
-    if any(prediction.many is not None for prediction in predictions):
-        columns = _who(predictions) + _many_columns() + _rates(predictions, price) + _memory_columns()
-        return table_of(columns, predictions.predictions)
-    columns = [*_time()]
-    if not all(prediction.tier == "spec" for prediction in predictions) and predictions.header.target != "cpu":
+    several = any(prediction.many is not None for prediction in predictions)
+    columns = _who(predictions, several=several)
+    columns += [(column("time_s"), lambda one: one.time_s), (Column("±", raw="time_high_s / time_s - 1"), spread)]
+    if several:
+        about = "exposed communication, and bubbles"
+        columns += [
+            (Column("computing", seconds, optional=4, raw="compute_s"), _of_many("compute_s")),
+            (Column("waiting", seconds, optional=3, raw="waiting_s", about=about), _waiting),
+            (column("efficiency"), _of_many("efficiency")),
+        ]
+    elif not all(prediction.tier == "spec" for prediction in predictions) and predictions.header.target != "cpu":
         columns.append((column("gpu_time_s", optional=3), lambda one: one.gpu_time_s))
     columns += _rates(predictions, price)
-    columns += _memory_columns()
     columns += [
-        (column("bound", optional=2), lambda one: one.bound),
-        (column("percent_of_roof", optional=4), lambda one: one.percent_of_roof),
-    ]
-    return table_of(_who(predictions) + columns, predictions.predictions)
-
-
-def _memory_columns() -> _Columns:
-    """Of the device, with context and libraries, and whether it fits."""
-    return [
         (column("device_bytes", optional=2), lambda one: one.memory and one.memory.device_bytes),
         (column("fit"), lambda one: one.fit),
     ]
+    if not several:
+        columns += [
+            (column("bound", optional=2), lambda one: one.bound),
+            (column("percent_of_roof", optional=4), lambda one: one.percent_of_roof),
+        ]
+    return table_of(columns, predictions.predictions)
 
 
 def _memory(one: Prediction) -> Label:
@@ -189,51 +189,22 @@ def _memory(one: Prediction) -> Label:
     return Label(one.memory.device_bytes, text("device_bytes", one.memory.device_bytes) + words)
 
 
-def _time() -> _Columns:
+def _who(predictions: Predictions, *, several: bool) -> _Columns:
+    columns: _Columns = [(column("device"), lambda one: one.device), (column("tier"), lambda one: one.tier)]
+    if not several:
+        return [*columns, (column("batch"), lambda one: one.batch)]
+    columns.append((column("gpus"), lambda one: one.gpus))
+    if any(prediction.many is not None and prediction.many.nodes > 1 for prediction in predictions):
+        columns.append((column("nodes", optional=5), lambda one: one.many.nodes if one.many else 1))
     return [
-        (column("time_s"), lambda one: one.time_s),
-        (Column("±", raw="time_high_s / time_s - 1"), spread),
+        *columns,
+        (column("batch_each", raw="batch", optional=6), lambda one: one.batch),
+        (column("global_batch", optional=2), lambda one: one.many.global_batch if one.many else one.batch),
     ]
 
 
-def _who(predictions: Predictions) -> _Columns:
-    columns: _Columns = [
-        (column("device"), lambda one: one.device),
-        (column("tier"), lambda one: one.tier),
-    ]
-    if any(prediction.many is not None for prediction in predictions):
-        return [
-            *columns,
-            (column("gpus"), lambda one: one.gpus),
-            *([(column("nodes", optional=5), _nodes)] if any(map(_spans, predictions)) else []),
-            (column("batch_each", raw="batch", optional=6), lambda one: one.batch),
-            (column("global_batch", optional=2), _global_batch),
-        ]
-    return [*columns, (column("batch"), lambda one: one.batch)]
-
-
-def _spans(one: Prediction) -> bool:
-    return one.many is not None and one.many.nodes > 1
-
-
-def _nodes(one: Prediction) -> int:
-    return one.many.nodes if one.many else 1
-
-
-def _global_batch(one: Prediction) -> int | None:
-    return one.many.global_batch if one.many else one.batch
-
-
-def _many_columns() -> _Columns:
-    def of(name: str) -> Callable[[Prediction], Any]:
-        return lambda one: getattr(one.many, name, None)
-
-    return [
-        *_time(),
-        (Column("computing", seconds, optional=4, raw="compute_s"), of("compute_s")),
-        (Column("waiting", seconds, optional=3, raw="waiting_s", about="exposed communication, and bubbles"), _waiting),
-        (column("efficiency"), of("efficiency")),
-    ]
+def _of_many(name: str) -> Callable[[Prediction], Any]:
+    return lambda one: getattr(one.many, name, None)
 
 
 def _waiting(one: Prediction) -> float | None:
@@ -253,69 +224,47 @@ def _rates(predictions: Predictions, price: float | None) -> _Columns:
     return columns
 
 
+_FIGURES = (
+    "device", "tier", "batch", "time_s", "time_interval_s.low", "time_interval_s.high", "gpu_time_s", "host_time_s",
+    "throughput", "tokens_per_s", "flops", "mfu", "bound", "percent_of_roof", "intensity", "inside", "kernels",
+    "wall_time_s", "gpu_busy_s", "gain",
+)  # fmt: skip
+_MEMORY = ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "usable_bytes", "fits", "fit")
+_MANY = (
+    "gpus", "nodes", "parallel", "global_batch", "compute_s", "bubble_s", "communication_s", "exposed_s", "efficiency",
+)  # fmt: skip
+_ENDS = {"time_interval_s.low": "time_low_s", "time_interval_s.high": "time_high_s"}
+
+
 def csv_table(
     predictions: Predictions, *, epochs: int | None = None, dataset_size: int | None = None, price: float | None = None
 ) -> Table:
     """All figures as they are, for spreadsheets."""
-    names = (
-        "device",
-        "tier",
-        "batch",
-        "time_s",
-        "gpu_time_s",
-        "host_time_s",
-        "throughput",
-        "tokens_per_s",
-        "flops",
-        "mfu",
-        "bound",
-        "percent_of_roof",
-        "intensity",
-        "inside",
-        "kernels",
-        "wall_time_s",
-        "gpu_busy_s",
-        "gain",
-    )
-    many = (
-        "gpus",
-        "nodes",
-        "parallel",
-        "global_batch",
-        "compute_s",
-        "bubble_s",
-        "communication_s",
-        "exposed_s",
-        "efficiency",
-    )
-    columns: _Columns = [(Column(name), lambda one, name=name: getattr(one, name)) for name in names]  # type: ignore[misc]
-    columns[4:4] = [
-        (Column("time_low_s"), lambda one: one.time_interval_s.low),
-        (Column("time_high_s"), lambda one: one.time_interval_s.high),
-    ]
-    columns += [
-        (Column(name), lambda one, name=name: getattr(one.memory, name, None))  # type: ignore[misc]
-        for name in ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "usable_bytes", "fits", "fit")
-    ]
-    columns += [
-        (Column(name), lambda one, name=name: getattr(one, name))  # type: ignore[misc]
-        for name in ("max_batch", "max_seq")
-        if any(getattr(prediction, name) is not None for prediction in predictions)
-    ]
+    limits = ("max_batch", "max_seq")
+    asked = [name for name in limits if any(getattr(prediction, name) is not None for prediction in predictions)]
+    columns: _Columns = [(Column(_ENDS.get(name, name)), attrgetter(name)) for name in _FIGURES]
+    columns += [(Column(name), _part_of(attrgetter("memory"), name)) for name in _MEMORY]
+    columns += [(Column(name), attrgetter(name)) for name in asked]
     if any(prediction.many is not None for prediction in predictions):
-        columns += [(Column(name), lambda one, name=name: getattr(one.many, name)) for name in many]  # type: ignore[misc]
+        columns += [(Column(name), _of_many(name)) for name in _MANY]
     if epochs is not None and dataset_size is not None:
-
-        def whole_run(prediction: Prediction, epochs: int = epochs, samples: int = dataset_size) -> Any:
-            return prediction.run(epochs, samples, price, accumulate=predictions.header.accumulate)
-
-        columns += [
-            (Column(f"run_{name}"), lambda one, name=name: getattr(whole_run(one), name, None))  # type: ignore[misc]
-            for name in ("steps", "time_s", *(() if price is None else ("cost",)))
-        ]
+        run = _run(predictions, epochs, dataset_size, price)
+        names = ("steps", "time_s", *(() if price is None else ("cost",)))
+        columns += [(Column(f"run_{name}"), _part_of(run, name)) for name in names]
     if price is not None:
         columns.append((Column("cost_of_million_samples"), lambda one: one.cost_of_samples(10**6, price)))
     return table_of(columns, predictions.predictions)
+
+
+def _part_of(whole: Callable[[Prediction], Any], name: str) -> Callable[[Prediction], Any]:
+    return lambda one: getattr(whole(one), name, None)
+
+
+def _run(
+    predictions: Predictions, epochs: int, dataset_size: int, price: float | None
+) -> Callable[[Prediction], TrainingRun | None]:
+    """A whole training run of each."""
+    return lambda one: one.run(epochs, dataset_size, price, accumulate=predictions.header.accumulate)
 
 
 def pivot_tables(predictions: Predictions, *, price: float | None = None) -> tuple[Table, ...]:
@@ -344,11 +293,15 @@ def _pivot(
 ) -> Table:
     devices = list(dict.fromkeys(prediction.device for prediction in predictions))
     batches = list(dict.fromkeys(prediction.batch for prediction in predictions))
-    by_place = {(prediction.device, prediction.batch): value(prediction) for prediction in predictions}
+    cells = {(prediction.device, prediction.batch): value(prediction) for prediction in predictions}
+
+    def on(device: str) -> Callable[[int | None], Any]:
+        return lambda batch: cells[device, batch]
+
     # A terminal that is too narrow loses the last devices first.
-    columns = [Column(device, write, optional=place) for place, device in enumerate(devices)]
-    rows = tuple((batch, *(by_place[device, batch] for device in devices)) for batch in batches)
-    return Table(title, (column("batch"), *columns), rows)
+    columns: Cells[int | None] = [(column("batch"), lambda batch: batch)]
+    columns += [(Column(device, write, optional=place), on(device)) for place, device in enumerate(devices)]
+    return table_of(columns, batches, title=title)
 
 
 # --- what one prediction is made of ---
@@ -356,32 +309,18 @@ def _pivot(
 
 def op_table(one: Prediction, title: str) -> Table:
     """The costliest ops."""
-    columns = (
-        column("op"),
-        column("calls", optional=1),
-        Column("first in", right=False),
-        Column("shapes", right=False, optional=2),
-        Column("dtype", right=False, optional=3),
-        column("time_s", heading="time"),
-        column("share"),
-        column("bound", optional=4),
-        column("percent_of_roof"),
-    )
-    rows = tuple(
-        (
-            _short_op(op.name),
-            op.calls,
-            op.module,
-            op.shapes,
-            op.precision,
-            op.time_s,
-            op.share,
-            op.bound,
-            op.percent_of_roof,
-        )
-        for op in one.ops
-    )
-    return Table(title, columns, rows)
+    columns: Cells[CostlyOp] = [
+        (column("op"), lambda op: _short_op(op.name)),
+        (column("calls", optional=1), lambda op: op.calls),
+        (Column("first in", right=False), lambda op: op.module),
+        (Column("shapes", right=False, optional=2), lambda op: op.shapes),
+        (Column("dtype", right=False, optional=3), lambda op: op.precision),
+        (column("time_s", heading="time"), lambda op: op.time_s),
+        (column("share"), lambda op: op.share),
+        (column("bound", optional=4), lambda op: op.bound),
+        (column("percent_of_roof"), lambda op: op.percent_of_roof),
+    ]
+    return table_of(columns, one.ops, title=title)
 
 
 def _short_op(name: str) -> str:
@@ -391,46 +330,41 @@ def _short_op(name: str) -> str:
 
 def phase_table(one: Prediction, title: str) -> Table:
     total = sum(one.phases.values())
-    rows = [(phase, one.phases[phase], one.phases[phase] / total) for phase in _PHASES if phase in one.phases and total]
-    columns = (column("phase"), column("time_s", heading="time"), column("share"))
-    return Table(title, columns, tuple(rows))
+    phases = [(phase, one.phases[phase]) for phase in _PHASES if phase in one.phases and total]
+    return _shares(column("phase"), phases, total, title)
 
 
 def advice_table(one: Prediction, title: str) -> Table:
-    columns = (
-        Column("change", right=False),
-        Column("options", right=False, optional=1),
-        column("time_s"),
-        column("samples_per_s"),
-        column("gain"),
-    )
-    rows = tuple(
-        (advice.change, advice.options, advice.time_s, advice.throughput, advice.gain) for advice in one.advice
-    )
-    return Table(title, columns, rows)
+    columns: Cells[Advice] = [
+        (Column("change", right=False), lambda advice: advice.change),
+        (Column("options", right=False, optional=1), lambda advice: advice.options),
+        (column("time_s"), lambda advice: advice.time_s),
+        (column("samples_per_s"), lambda advice: advice.throughput),
+        (column("gain"), lambda advice: advice.gain),
+    ]
+    return table_of(columns, one.advice, title=title)
 
 
 def run_table(predictions: Predictions, *, epochs: int, dataset_size: int, price: float | None) -> Table:
     """A whole training run on each device."""
-    columns = [
-        column("device"),
-        Column("GPUs" if any(prediction.many for prediction in predictions) else "batch", formatting.exact),
-        column("steps"),
-        column("time_s", heading="time", write=duration),
-        Column("90% interval", optional=1),
+    run_of = _run(predictions, epochs, dataset_size, price)
+    runs = [(prediction, run) for prediction in predictions if (run := run_of(prediction)) is not None]
+    size = "GPUs" if any(prediction.many for prediction in predictions) else "batch"
+    columns: Cells[tuple[Prediction, TrainingRun]] = [
+        (column("device"), lambda row: row[0].device),
+        (Column(size, formatting.exact), lambda row: row[0].gpus if row[0].many else row[0].batch),
+        (column("steps"), lambda row: row[1].steps),
+        (column("time_s", heading="time", write=duration), lambda row: row[1].time_s),
+        (Column("90% interval", optional=1), lambda row: _ends(row[1].time_interval_s)),
     ]
-    columns += [Column("cost", money)] if price is not None else []
-    rows = []
-    for one in predictions:
-        run = one.run(epochs, dataset_size, price, accumulate=predictions.header.accumulate)
-        if run is None:
-            continue
-        low, high = run.time_interval_s.low, run.time_interval_s.high
-        ends = "–" if low == high else f"{duration(low)} to {duration(high)}"
-        row = (one.device, one.gpus if one.many else one.batch, run.steps, run.time_s, ends)
-        rows.append((*row, run.cost) if price is not None else row)
+    if price is not None:
+        columns.append((Column("cost", money), lambda row: row[1].cost))
     title = f"{_counted(epochs, 'epoch')} of {_counted(dataset_size, 'sample')}"
-    return Table(title, tuple(columns), tuple(rows))
+    return table_of(columns, runs, title=title)
+
+
+def _ends(interval: Interval) -> str:
+    return "–" if interval.low == interval.high else f"{duration(interval.low)} to {duration(interval.high)}"
 
 
 def _counted(number: int, what: str) -> str:

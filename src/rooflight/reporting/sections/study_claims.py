@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rooflight import formatting
 from rooflight.formatting import per_second, quotient, seconds, whole_bytes, whole_count
-from rooflight.reporting.table import Column, Label, Table, cut
+from rooflight.reporting.table import Cells, Column, Label, Table, cut, table_of
 from rooflight.study.cell import QUANTITIES, SIDES
 from rooflight.study.hypotheses.grid import written
 from rooflight.study.hypotheses.verdict import ComparedValues, JudgedHypothesis, JudgedPoint
@@ -29,73 +29,46 @@ def counted(judged: Sequence[JudgedHypothesis]) -> str:
 
 def claim_table(judged: Sequence[JudgedHypothesis]) -> Table:
     """One line for every claim, in words where it has them, with its worst counter-example or its closest place."""
-    columns = [
-        Column("#", str),
-        Column("verdict", str, right=False, whole=True),
-        Column("claim", str, right=False),
-        Column("held in", str, whole=True),
-        Column("numbers", str, right=False, whole=True, optional=1),
-        Column("at", str, right=False, optional=3),
-        Column("by", str, right=False, optional=2),
-        Column("said by", str, right=False, optional=4),
+    columns: Cells[JudgedHypothesis] = [
+        (Column("#"), lambda claim: claim.number),
+        (Column("verdict", right=False, whole=True), lambda claim: claim.verdict),
+        (Column("claim", right=False), lambda claim: Label(_claim(claim), claim.says or _claim(claim))),
+        (Column("held in", whole=True), held_in),
+        (Column("numbers", right=False, whole=True, optional=1), lambda claim: telling(claim)[0]),
+        (Column("at", right=False, optional=3), lambda claim: telling(claim)[1]),
+        (Column("by", right=False, optional=2), sides),
+        (Column("said by", right=False, optional=4), lambda claim: claim.source),
     ]
-    lines = [
-        (
-            claim.number,
-            claim.verdict,
-            Label(_claim(claim), claim.says or _claim(claim)),
-            held_in(claim),
-            *telling(claim),
-            sides(claim),
-            claim.source,
-        )
-        for claim in judged
-    ]
-    kept = [i for i in range(len(columns)) if i < 4 or any(line[i] for line in lines)]
-    return Table("claims", tuple(columns[i] for i in kept), tuple(tuple(line[i] for i in kept) for line in lines))
+    return table_of(
+        columns, judged, title="claims", leave_out=lambda column, cells: bool(column.optional) and not any(cells)
+    )
 
 
 def counter_table(judged: Sequence[JudgedHypothesis]) -> Table:
     """What refutes, the worst first."""
-    lines = []
+    lines: list[tuple[int, str, ComparedValues | None]] = []
     for claim in judged:
         examples = claim.counter_examples
-        for point in examples[:COUNTER_EXAMPLES]:
-            left, right = both(point.telling)
-            values = point.telling
-            lines.append(
-                (
-                    claim.number,
-                    place(point.at),
-                    Label(values.left, left),
-                    f"not {values.sign}",
-                    Label(values.right, right),
-                    values.ratio,
-                    _by(values),
-                )
-            )
+        lines += [(claim.number, place(point.at), point.telling) for point in examples[:COUNTER_EXAMPLES]]
         if len(examples) > COUNTER_EXAMPLES:
-            lines.append(
-                (
-                    claim.number,
-                    f"and {len(examples) - COUNTER_EXAMPLES} more",
-                    Label(None, ""),
-                    "",
-                    Label(None, ""),
-                    None,
-                    "",
-                )
-            )
-    columns = (
-        Column("#", str),
-        Column("refuted at", str, right=False, whole=True),
-        Column("left", str),
-        Column("", str, right=False, whole=True, raw="relation"),
-        Column("right", str),
-        Column("left / right", quotient),
-        Column("by", str, right=False),
-    )
-    return Table("counter-examples", columns, tuple(lines))
+            lines.append((claim.number, f"and {len(examples) - COUNTER_EXAMPLES} more", None))
+
+    def side(name: str, number: int) -> Callable[[tuple[int, str, ComparedValues | None]], Label]:
+        return lambda line: Label(getattr(line[2], name, None), "" if line[2] is None else both(line[2])[number])
+
+    columns: Cells[tuple[int, str, ComparedValues | None]] = [
+        (Column("#"), lambda line: line[0]),
+        (Column("refuted at", right=False, whole=True), lambda line: line[1]),
+        (Column("left"), side("left", 0)),
+        (
+            Column("", right=False, whole=True, raw="relation"),
+            lambda line: "" if line[2] is None else f"not {line[2].sign}",
+        ),
+        (Column("right"), side("right", 1)),
+        (Column("left / right", quotient), lambda line: getattr(line[2], "ratio", None)),
+        (Column("by", right=False), lambda line: "" if line[2] is None else _by(line[2])),
+    ]
+    return table_of(columns, lines, title="counter-examples")
 
 
 def gap_table(judged: Sequence[JudgedHypothesis]) -> Table:
@@ -115,13 +88,13 @@ def gap_table(judged: Sequence[JudgedHypothesis]) -> Table:
                     lines[key] = (f"{numbers}, {number}", (before or 0) + count, "...", reason)
                 else:
                     lines[key] = (number, count, where, why if asked else f"{why} (not planned)")
-    columns = (
-        Column("#", str),
-        Column("places", formatting.exact),
-        Column("not judged at", str, right=False, optional=1),
-        Column("why", str, right=False),
-    )
-    return Table("not judged", columns, tuple(lines.values()))
+    columns: Cells[tuple[str, int | None, str, str]] = [
+        (Column("#"), lambda line: line[0]),
+        (Column("places", formatting.exact), lambda line: line[1]),
+        (Column("not judged at", right=False, optional=1), lambda line: line[2]),
+        (Column("why", right=False), lambda line: line[3]),
+    ]
+    return table_of(columns, list(lines.values()), title="not judged")
 
 
 def held_in(claim: JudgedHypothesis) -> str:

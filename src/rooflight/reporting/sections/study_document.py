@@ -12,7 +12,7 @@ from rooflight.reporting.document import Document, Section, filled, table_sectio
 from rooflight.reporting.sections.study_claims import claim_table, counted, counter_table, gap_table, spelled_out
 from rooflight.reporting.sections.study_tables import cell_table, csv_table, headline, unreliable
 from rooflight.reporting.sections.study_trends import trend_tables
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Cells, Column, Table, table_of
 from rooflight.spec import shell
 from rooflight.study.cell import QUANTITIES, StudyRow
 from rooflight.study.hypotheses import JudgedHypothesis, claims
@@ -68,17 +68,18 @@ def failure_table(rows: Sequence[StudyRow]) -> Table:
     for row in rows:
         for side, reason in row.failures.items():
             groups.setdefault((side, reason), []).append(row.cell.slug)
-    lines = tuple(
-        (side, len(cells), cells[0] if len(cells) == 1 else f"{cells[0]}, ...", reason)
-        for (side, reason), cells in groups.items()
-    )
-    columns = (
-        Column("not", str, right=False, whole=True),
-        Column("cells", formatting.exact),
-        Column("which", str, right=False),
-        Column("why", str, right=False),
-    )
-    return Table("what failed", columns, lines)
+
+    def which(failure: tuple[str, str]) -> str:
+        first, *others = groups[failure]
+        return f"{first}, ..." if others else first
+
+    columns: Cells[tuple[str, str]] = [
+        (Column("not", right=False, whole=True), lambda failure: failure[0]),
+        (Column("cells", formatting.exact), lambda failure: len(groups[failure])),
+        (Column("which", right=False), which),
+        (Column("why", right=False), lambda failure: failure[1]),
+    ]
+    return table_of(columns, list(groups), title="what failed")
 
 
 def replication(folder: str | None) -> str:
@@ -124,8 +125,5 @@ def study_data(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str | None 
 
 
 def claim_data(claim: JudgedHypothesis) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(claim)
-    data["judged_at"] = len(claim.points)
-    data["held_at"] = claim.held
-    data["sides"] = claim.sides
-    return data
+    fields: dict[str, Any] = msgspec.to_builtins(claim)
+    return fields | {"judged_at": len(claim.points), "held_at": claim.held, "sides": claim.sides}

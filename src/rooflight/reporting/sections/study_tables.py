@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rooflight import formatting
 from rooflight.errors import BadInput
 from rooflight.formatting import per_second, quotient, seconds, whole_bytes
+from rooflight.metrics import ratio
 from rooflight.reporting.document import Document, table_sections
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Cells, Column, Table, table_of
 from rooflight.study.cell import SIDES, StudyRow
 from rooflight.study.trends import varying
 
@@ -20,55 +20,46 @@ if TYPE_CHECKING:
 _ALWAYS = ("model", "batch")
 
 
-@dataclass(frozen=True)
-class _CellColumn:
-    """A column of the cells: one value of a row, or one over another."""
-
-    name: str
-    key: str
-    write: Callable[[Any], str]
-    optional: int = 0
-    over: str = ""
-
-    @property
-    def column(self) -> Column:
-        raw = f"{self.key} / {self.over}" if self.over else self.key
-        return Column(self.name, self.write, optional=self.optional, raw=raw)
-
-    def of(self, row: StudyRow) -> Any:
-        value = row.values.get(self.key)
-        if not self.over:
-            return row.facts.get(self.key) if value is None else value
-        base = row.values.get(self.over)
-        return value / base if value is not None and base else None
-
-
 def _fact(value: str | None) -> str:
     return value or "–"
 
 
-_COLUMNS = (
-    _CellColumn("FLOPs", "flops.estimated", formatting.count),
-    _CellColumn("FLOPs, measured", "flops.measured", formatting.count, 2),
-    _CellColumn("of estimated", "flops.measured", quotient, 1, over="flops.estimated"),
-    _CellColumn("bytes", "bytes.estimated", formatting.bytes_, 8),
-    _CellColumn("DRAM, measured", "bytes.measured", formatting.bytes_, 7),
-    _CellColumn("time, predicted", "time.predicted", seconds),
-    _CellColumn("90% from", "time_low.predicted", seconds, 4),
-    _CellColumn("to", "time_high.predicted", seconds, 4),
-    _CellColumn("time, measured", "time.measured", seconds),
-    _CellColumn("of predicted", "time.measured", quotient, 1, over="time.predicted"),
-    _CellColumn("memory, predicted", "memory.predicted", whole_bytes, 3),
-    _CellColumn("memory, measured", "memory.measured", whole_bytes, 3),
-    _CellColumn("of predicted memory", "memory.measured", quotient, 2, over="memory.predicted"),
-    _CellColumn("samples/s, predicted", "throughput.predicted", per_second, 6),
-    _CellColumn("samples/s, measured", "throughput.measured", per_second, 5),
-    _CellColumn("MFU, predicted", "mfu.predicted", formatting.percent, 10),
-    _CellColumn("MFU, measured", "mfu.measured", formatting.percent, 9),
-    _CellColumn("bound, predicted", "bound.predicted", _fact, 12),
-    _CellColumn("bound, measured", "bound.measured", _fact, 11),
-    _CellColumn("unexplained", "unexplained.measured", formatting.percent, 5),
-)
+def _cell(
+    name: str, key: str, write: Callable[[Any], str], optional: int = 0
+) -> tuple[Column, Callable[[StudyRow], Any]]:
+    """One value of a row, or one over another: `time.measured / time.predicted`."""
+    key, _, base = key.partition(" / ")
+
+    def value(row: StudyRow) -> Any:
+        if base:
+            return ratio(row.values.get(key), row.values.get(base))
+        return row.facts.get(key) if row.values.get(key) is None else row.values[key]
+
+    return Column(name, write, optional=optional, raw=f"{key} / {base}" if base else key), value
+
+
+_COLUMNS: Cells[StudyRow] = [
+    _cell("FLOPs", "flops.estimated", formatting.count),
+    _cell("FLOPs, measured", "flops.measured", formatting.count, 2),
+    _cell("of estimated", "flops.measured / flops.estimated", quotient, 1),
+    _cell("bytes", "bytes.estimated", formatting.bytes_, 8),
+    _cell("DRAM, measured", "bytes.measured", formatting.bytes_, 7),
+    _cell("time, predicted", "time.predicted", seconds),
+    _cell("90% from", "time_low.predicted", seconds, 4),
+    _cell("to", "time_high.predicted", seconds, 4),
+    _cell("time, measured", "time.measured", seconds),
+    _cell("of predicted", "time.measured / time.predicted", quotient, 1),
+    _cell("memory, predicted", "memory.predicted", whole_bytes, 3),
+    _cell("memory, measured", "memory.measured", whole_bytes, 3),
+    _cell("of predicted memory", "memory.measured / memory.predicted", quotient, 2),
+    _cell("samples/s, predicted", "throughput.predicted", per_second, 6),
+    _cell("samples/s, measured", "throughput.measured", per_second, 5),
+    _cell("MFU, predicted", "mfu.predicted", formatting.percent, 10),
+    _cell("MFU, measured", "mfu.measured", formatting.percent, 9),
+    _cell("bound, predicted", "bound.predicted", _fact, 12),
+    _cell("bound, measured", "bound.measured", _fact, 11),
+    _cell("unexplained", "unexplained.measured", formatting.percent, 5),
+]
 
 
 def summary_document(rows: Sequence[StudyRow], plan: StudyPlan, *, most: int | None = None) -> Document:
@@ -76,7 +67,7 @@ def summary_document(rows: Sequence[StudyRow], plan: StudyPlan, *, most: int | N
     shown = rows if most is None or len(rows) <= most + 1 else rows[:most]
     notes = [
         *failure_lines(rows),
-        *(f"note: {note}" for note in dict.fromkeys(one for row in rows for one in row.notes)),
+        *(f"note: {note}" for note in dict.fromkeys(note for row in rows for note in row.notes)),
     ]
     return Document(
         title=headline(rows, plan),
@@ -125,21 +116,19 @@ def cell_table(rows: Sequence[StudyRow], shown_rows: Sequence[StudyRow] | None =
     `shown_rows`: lines for these only, with the columns that all of them need.
     """
     listed = rows if shown_rows is None else shown_rows
-    axes = shown_axes(rows)
-    columns = [Column(axis, _text, right=axis in ("batch", "seq", "past", "gpus")) for axis in axes]
-    shown = [column for column in _COLUMNS if any(column.of(row) not in (None, "") for row in rows)]
-    columns += [column.column for column in shown]
-    columns += [Column("", str, right=False, raw="state")] if any(row.state != "done" for row in rows) else []
-    lines = tuple(
-        (
-            *(row.cell.coordinates.get(axis) for axis in axes),
-            *(column.of(row) for column in shown),
-            "" if row.state == "done" else row.state,
-        )[: len(columns)]
-        for row in listed
-    )
+    columns: Cells[StudyRow] = [
+        (Column(axis, _text, right=axis in ("batch", "seq", "past", "gpus")), _coordinate(axis))
+        for axis in shown_axes(rows)
+    ]
+    columns += [(shown, value) for shown, value in _COLUMNS if any(value(row) not in (None, "") for row in rows)]
+    if any(row.state != "done" for row in rows):
+        columns.append((Column("", right=False, raw="state"), lambda row: "" if row.state == "done" else row.state))
     cut_short = f" (the first {len(listed):,} of {len(rows):,})" if len(listed) < len(rows) else ""
-    return Table(f"cells{cut_short}", tuple(columns), lines)
+    return table_of(columns, listed, title=f"cells{cut_short}")
+
+
+def _coordinate(axis: str, missing: Any = None) -> Callable[[StudyRow], Any]:
+    return lambda row: row.cell.coordinates.get(axis, missing)
 
 
 def failure_lines(rows: Sequence[StudyRow]) -> list[str]:
@@ -188,21 +177,24 @@ def to_pandas(rows: Sequence[StudyRow]) -> Any:
 
 def csv_table(rows: Sequence[StudyRow]) -> Table:
     """Everything, for spreadsheets: one line for every cell, raw values."""
-    axes = list(dict.fromkeys(name for row in rows for name in row.cell.coordinates))
-    names = list(dict.fromkeys(name for row in rows for name in row.values))
+
+    def value(name: str) -> Callable[[StudyRow], Any]:
+        return lambda row: row.values.get(name, "")
+
+    def failure(side: str) -> Callable[[StudyRow], Any]:
+        return lambda row: row.failures.get(side, "")
+
+    axes = dict.fromkeys(name for row in rows for name in row.cell.coordinates)
+    names = dict.fromkeys(name for row in rows for name in row.values)
     sides = [side for side in SIDES if any(side in row.failures for row in rows)]
-    columns = [Column(name) for name in ("cell", *axes, "state", *names, *(f"failure.{side}" for side in sides))]
-    lines = tuple(
-        (
-            row.cell.id,
-            *(row.cell.coordinates.get(axis, "") for axis in axes),
-            row.state,
-            *(row.values.get(name, "") for name in names),
-            *(row.failures.get(side, "") for side in sides),
-        )
-        for row in rows
-    )
-    return Table("", tuple(columns), lines)
+    columns: Cells[StudyRow] = [
+        (Column("cell"), lambda row: row.cell.id),
+        *((Column(axis), _coordinate(axis, "")) for axis in axes),
+        (Column("state"), lambda row: row.state),
+        *((Column(name), value(name)) for name in names),
+        *((Column(f"failure.{side}"), failure(side)) for side in sides),
+    ]
+    return table_of(columns, rows)
 
 
 def _text(value: Any) -> str:

@@ -8,11 +8,21 @@ from typing import Any
 
 from rooflight import formatting
 from rooflight.formatting import per_second, quotient, seconds, whole_bytes, whole_count
+from rooflight.metrics import ratio
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.table import Cells, Column, Label, Table, table_of
 from rooflight.study.fitting import CurveFit
 from rooflight.study.hypotheses.grid import written
-from rooflight.study.trends import Front, Ratios, ThroughputGain, Trend, Trends, WeakScaling
+from rooflight.study.trends import (
+    Front,
+    FrontPoint,
+    Ratios,
+    ThroughputGain,
+    Trend,
+    Trends,
+    WeakScaling,
+    WeakScalingPoint,
+)
 
 _WRITE: dict[str, Callable[[Any], str]] = {
     "time": seconds,
@@ -21,8 +31,7 @@ _WRITE: dict[str, Callable[[Any], str]] = {
     "bytes": whole_bytes,
     "flops": whole_count,
 }
-_SHOWN = ("time", "memory", "flops")
-_NAMES = {"time": "time", "memory": "memory", "flops": "FLOPs", "gpu_busy": "GPU-busy", "bytes": "bytes"}
+_NAMES = {"time": "time", "memory": "memory", "flops": "FLOPs"}
 _LINES = 48
 """Of one table; the document has all."""
 
@@ -57,31 +66,18 @@ def trend_tables(trends: Trends) -> list[Table]:
 
 def batch_table(trends: Sequence[Trend]) -> Table:
     """The form of every curve, how far the points lie off it, and its knee."""
-    shown = [trend for quantity in _SHOWN for trend in trends if trend.quantity == quantity]
-    columns = (
-        Column("against the batch", right=False, whole=True),
-        Column("of", str, right=False, whole=True),
-        Column("by", str, right=False, optional=1),
-        Column("form", str, right=False, whole=True),
-        Column("error", _error),
-        Column("worst", _error, optional=3),
-        Column("batches", formatting.exact, optional=4),
-        Column("knee", str, right=False, optional=2),
-    )
-    lines = tuple(
-        (
-            _NAMES[trend.quantity],
-            words(trend.at),
-            trend.side,
-            form(trend),
-            trend.fit.error if trend.fit else None,
-            trend.fit.worst if trend.fit else None,
-            len(trend.points),
-            _knee(trend),
-        )
-        for trend in shown
-    )
-    return Table("trends: how time, memory and FLOPs grow with the batch", columns, lines)
+    columns: Cells[Trend] = [
+        (Column("against the batch", right=False, whole=True), lambda trend: _NAMES[trend.quantity]),
+        (Column("of", right=False, whole=True), lambda trend: words(trend.at)),
+        (Column("by", right=False, optional=1), lambda trend: trend.side),
+        (Column("form", right=False, whole=True), form),
+        (Column("error", _error), lambda trend: trend.fit.error if trend.fit else None),
+        (Column("worst", _error, optional=3), lambda trend: trend.fit.worst if trend.fit else None),
+        (Column("batches", formatting.exact, optional=4), lambda trend: len(trend.points)),
+        (Column("knee", right=False, optional=2), _knee),
+    ]
+    shown = [trend for quantity in _NAMES for trend in trends if trend.quantity == quantity]
+    return table_of(columns, shown, title="trends: how time, memory and FLOPs grow with the batch")
 
 
 def form(trend: Trend) -> str:
@@ -132,35 +128,30 @@ def _batch(value: float) -> str:
 def gain_table(gains: Sequence[ThroughputGain]) -> Table:
     """Samples a second at every batch, and where more of it gains nothing."""
     batches = sorted({batch for gain in gains for batch, _ in gain.points})
-    few = len(batches) <= 8
-    columns = [Column("throughput of", right=False, whole=True), Column("by", str, right=False, optional=2)]
-    columns += (
-        [Column(f"at {batch}", per_second, optional=3, raw=f"samples_per_s at {batch}") for batch in batches]
-        if few
-        else []
-    )
-    columns += [
-        Column("best samples/s", per_second),
-        Column("at batch", formatting.exact),
-        Column("saturated from", str, right=False),
-        Column("fits up to", str, optional=1),
+
+    def rate_at(batch: int) -> Callable[[ThroughputGain], float | None]:
+        return lambda gain: dict(gain.points).get(batch)
+
+    columns: Cells[ThroughputGain] = [
+        (Column("throughput of", right=False, whole=True), lambda gain: words(gain.at)),
+        (Column("by", right=False, optional=2), lambda gain: gain.side),
     ]
-    lines = []
-    for gain in gains:
-        rates = dict(gain.points)
-        enough = Label(gain.enough, gain.no_enough if gain.enough is None else f"batch {gain.enough}")
-        lines.append(
-            (
-                words(gain.at),
-                gain.side,
-                *((rates.get(batch) for batch in batches) if few else ()),
-                rates[gain.best],
-                gain.best,
-                enough,
-                _fits(gain),
-            )
-        )
-    return Table("throughput", tuple(columns), tuple(lines))
+    if len(batches) <= 8:
+        columns += [
+            (Column(f"at {batch}", per_second, optional=3, raw=f"samples_per_s at {batch}"), rate_at(batch))
+            for batch in batches
+        ]
+    columns += [
+        (Column("best samples/s", per_second), lambda gain: dict(gain.points)[gain.best]),
+        (Column("at batch", formatting.exact), lambda gain: gain.best),
+        (Column("saturated from", right=False), _saturated),
+        (Column("fits up to", optional=1), _fits),
+    ]
+    return table_of(columns, gains, title="throughput")
+
+
+def _saturated(gain: ThroughputGain) -> Label:
+    return Label(gain.enough, gain.no_enough if gain.enough is None else f"batch {gain.enough}")
 
 
 def _fits(gain: ThroughputGain) -> Label:
@@ -172,50 +163,37 @@ def _fits(gain: ThroughputGain) -> Label:
 
 def front_table(fronts: Sequence[Front]) -> Table:
     """The cells that no other beats in both."""
-    lines = tuple(
-        (words(front.at), front.side, words(point.at), point.time_per_sample_s, point.memory_bytes)
+    points = [
+        (front, point)
         for front in fronts
         if sum(point.best for point in front.points) > 1
         for point in front.points
         if point.best
-    )
-    columns = (
-        Column("of", right=False, whole=True),
-        Column("by", str, right=False, optional=1),
-        Column("with", str, right=False, whole=True),
-        Column("time/sample", seconds, raw="time_per_sample_s"),
-        Column("memory", whole_bytes, raw="memory_bytes"),
-    )
-    return Table("Pareto front: time per sample and memory", columns, lines)
+    ]
+    columns: Cells[tuple[Front, FrontPoint]] = [
+        (Column("of", right=False, whole=True), lambda row: words(row[0].at)),
+        (Column("by", right=False, optional=1), lambda row: row[0].side),
+        (Column("with", right=False, whole=True), lambda row: words(row[1].at)),
+        (Column("time/sample", seconds, raw="time_per_sample_s"), lambda row: row[1].time_per_sample_s),
+        (Column("memory", whole_bytes, raw="memory_bytes"), lambda row: row[1].memory_bytes),
+    ]
+    return table_of(columns, points, title="Pareto front: time per sample and memory")
 
 
 def scaling_table(scalings: Sequence[WeakScaling]) -> Table:
     """One GPU and several."""
-    lines = tuple(
-        (
-            words(scaling.at),
-            scaling.side,
-            point.gpus,
-            point.parallel,
-            point.batch,
-            point.throughput,
-            point.speedup,
-            point.efficiency,
-        )
-        for scaling in scalings
-        for point in scaling.points
-    )
-    columns = (
-        Column("of", right=False, whole=True),
-        Column("by", str, right=False, optional=2),
-        column("gpus"),
-        Column("parallel", str, right=False, optional=3),
-        column("batch_each", optional=1),
-        column("samples_per_s"),
-        column("speedup", raw="speed-up"),
-        column("efficiency"),
-    )
-    return Table("weak scaling: one GPU and several, the same batch on each", columns, lines)
+    columns: Cells[tuple[WeakScaling, WeakScalingPoint]] = [
+        (Column("of", right=False, whole=True), lambda row: words(row[0].at)),
+        (Column("by", right=False, optional=2), lambda row: row[0].side),
+        (column("gpus"), lambda row: row[1].gpus),
+        (Column("parallel", right=False, optional=3), lambda row: row[1].parallel),
+        (column("batch_each", optional=1), lambda row: row[1].batch),
+        (column("samples_per_s"), lambda row: row[1].throughput),
+        (column("speedup", raw="speed-up"), lambda row: row[1].speedup),
+        (column("efficiency"), lambda row: row[1].efficiency),
+    ]
+    points = [(scaling, point) for scaling in scalings for point in scaling.points]
+    return table_of(columns, points, title="weak scaling: one GPU and several, the same batch on each")
 
 
 _BESIDE = {
@@ -229,27 +207,28 @@ _BESIDE = {
 def ratio_tables(ratios: Sequence[Ratios]) -> list[Table]:
     """A table for every axis and quantity: each value, and how it stands to the first."""
     groups: dict[tuple[str, str], list[Ratios]] = {}
-    for ratio in ratios:
-        if (ratio.axis, ratio.quantity) != ("on", "memory"):  # a step needs what it needs, wherever it runs
-            groups.setdefault((ratio.axis, ratio.quantity), []).append(ratio)
+    for row in ratios:
+        if (row.axis, row.quantity) != ("on", "memory"):  # a step needs what it needs, wherever it runs
+            groups.setdefault((row.axis, row.quantity), []).append(row)
     return [_ratio_table(axis, quantity, lines) for (axis, quantity), lines in groups.items()]
 
 
 def _ratio_table(axis: str, quantity: str, ratios: Sequence[Ratios]) -> Table:
-    names = list(dict.fromkeys(name for ratio in ratios for name in ratio.values))
-    columns = [Column(quantity, right=False, whole=True), Column("by", str, right=False, optional=1)]
-    columns += [Column(name, _WRITE[quantity], raw=f"{quantity} {name}") for name in names]
-    columns += [Column(f"{name} / {names[0]}", quotient, optional=2) for name in names[1:]]
-    lines = []
-    for ratio in ratios:
-        first = ratio.values.get(names[0])
-        over = [_over(ratio.values, name, first) for name in names[1:]]
-        lines.append((words(ratio.at), ratio.side, *(ratio.values.get(name) for name in names), *over))
-    return Table(f"{_BESIDE[axis]}: {quantity}", tuple(columns), tuple(lines))
+    names = list(dict.fromkeys(name for row in ratios for name in row.values))
 
+    def value(name: str) -> Callable[[Ratios], float | None]:
+        return lambda row: row.values.get(name)
 
-def _over(values: Mapping[str, float], name: str, first: float | None) -> float | None:
-    return values[name] / first if first and name in values else None
+    def over_first(name: str) -> Callable[[Ratios], float | None]:
+        return lambda row: ratio(row.values.get(name), row.values.get(names[0]))
+
+    columns: Cells[Ratios] = [
+        (Column(quantity, right=False, whole=True), lambda row: words(row.at)),
+        (Column("by", right=False, optional=1), lambda row: row.side),
+        *((Column(name, _WRITE[quantity], raw=f"{quantity} {name}"), value(name)) for name in names),
+        *((Column(f"{name} / {names[0]}", quotient, optional=2), over_first(name)) for name in names[1:]),
+    ]
+    return table_of(columns, ratios, title=f"{_BESIDE[axis]}: {quantity}")
 
 
 def _shortened(table: Table) -> Table:

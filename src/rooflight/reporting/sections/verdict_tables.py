@@ -16,8 +16,8 @@ from rooflight.prediction.result import Advice
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.sections import ledger_documents
-from rooflight.reporting.sections.layer_rows import fold_measured, layer_label
-from rooflight.reporting.table import Column, Label, Table, says_nothing, table_of
+from rooflight.reporting.sections.layer_rows import layer_label, listed
+from rooflight.reporting.table import Cells, Column, Label, Table, says_nothing, table_of
 from rooflight.summary import By
 from rooflight.summary.measured_step import rates
 
@@ -55,30 +55,22 @@ def step_table(of: Ledger | Judge) -> Table:
     """Changes of the whole step, best first."""
     judge = _judge(of)
     step = judge.step()
-    columns = (
-        Column("the step", right=False),
-        Column("options", right=False, optional=2),
-        column("kernel_time_s"),
-        column("wall_time_s"),
-        column("throughput"),
-        column("gain"),
-        Column("found by", right=False, optional=1),
-    )
     speed = rates(judge.measured).samples_per_s
-    now = ("as it is", "", judge.advisor.kernel_s, step.wall_s, speed, None, step.times)
-    return Table("", columns, (now, *(_change(one) for one in step.advice)) if step.bound else ())
 
+    def changed(name: str, now: Any) -> Callable[[Advice | None], Any]:
+        """What a change makes of it; of no change, as it is now."""
+        return lambda advice: now if advice is None else getattr(advice, name)
 
-def _change(advice: Advice) -> tuple[Any, ...]:
-    return (
-        advice.how,
-        advice.options,
-        advice.changed_kernel_time_s,
-        advice.time_s,
-        advice.throughput,
-        advice.gain,
-        advice.origin,
-    )
+    columns: Cells[Advice | None] = [
+        (Column("the step", right=False), changed("how", "as it is")),
+        (Column("options", right=False, optional=2), changed("options", "")),
+        (column("kernel_time_s"), changed("changed_kernel_time_s", judge.advisor.kernel_s)),
+        (column("wall_time_s"), changed("time_s", step.wall_s)),
+        (column("throughput"), changed("throughput", speed)),
+        (column("gain"), changed("gain", None)),
+        (Column("found by", right=False, optional=1), changed("origin", step.times)),
+    ]
+    return table_of(columns, (None, *step.advice) if step.bound else ())
 
 
 def verdict_document(of: Ledger | Judge, *, by: By = "module", depth: int | None = 3, folded: bool = True) -> Document:
@@ -127,7 +119,7 @@ def verdict_data(of: Ledger | Judge, by: By = "module") -> dict[str, Any]:
             "sentence": step_line(step),
             "gain": step.gain,
             "percent_of_op_roofs": step.percent_of_op_roofs,
-            "advice": [{**_advice(one), "sentence": step_advised(one)} for one in step.advice],
+            "advice": [{**_advice(advice), "sentence": step_advised(advice)} for advice in step.advice],
         },
         "rows": [_plain(row) for row in judge.verdicts(by)],
         "conventions": [CONVENTIONS],
@@ -155,11 +147,7 @@ def _judge(of: Ledger | Judge) -> Judge:
 def _rows(judge: Judge, by: By, depth: int | None, *, folded: bool) -> list[Verdict]:
     if judge.regions:
         return judge.verdicts(by)
-    found = judge.rows(by)
-    if by == "module":
-        found = fold_measured(judge.measured, found) if folded else found
-        found = [row for row in found if depth is None or row.estimate.depth <= depth]
-    return judge.of(found)
+    return judge.of(listed(judge.measured, judge.rows(by), by, depth=depth, folded=folded))
 
 
 def _is_inside(row: Verdict, other: Verdict) -> bool:
@@ -169,16 +157,7 @@ def _is_inside(row: Verdict, other: Verdict) -> bool:
     return other.name == "" or row.name.startswith(f"{other.name}.")
 
 
-_Columns = list[tuple[Column, Callable[[Verdict], Any]]]
-
-
-def _columns(judge: Judge, by: By, step: StepVerdict) -> _Columns:
-    def bound(row: Verdict) -> str:
-        return (step.bound if row is step.whole else row.bound) or ""
-
-    def helps(row: Verdict) -> str:
-        return row.advice.key if row.advice is not None else ""
-
+def _columns(judge: Judge, by: By, step: StepVerdict) -> Cells[Verdict]:
     return [
         (Column("layer" if by == "module" else by, right=False), lambda row: _label(judge, row)),
         (column("type", optional=9), lambda row: row.type),
@@ -194,9 +173,9 @@ def _columns(judge: Judge, by: By, step: StepVerdict) -> _Columns:
         (column("flops_per_s", heading="TFLOP/s", write=tera, optional=8), lambda row: row.flops_per_s),
         (column("attainable_flops_per_s", write=tera, optional=5), lambda row: row.attainable_flops_per_s),
         (column("percent_of_roof"), lambda row: row.percent_of_roof),
-        (column("bound"), bound),
+        (column("bound"), lambda row: (step.bound if row is step.whole else row.bound) or ""),
         (column("far", optional=6), lambda row: row.far),
-        (Column("would help", right=False, whole=True, optional=1), helps),
+        (Column("would help", right=False, whole=True, optional=1), lambda row: row.advice.key if row.advice else ""),
         (Column("saves", _seconds, optional=1, raw="saved_s"), lambda row: row.advice.saved_s if row.advice else None),
     ]
 

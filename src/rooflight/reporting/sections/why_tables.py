@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 from rooflight.analysis.cause import Account, Explained
@@ -10,7 +12,8 @@ from rooflight.analysis.comparison.sides import Comparison
 from rooflight.analysis.comparison.why import Reasons, Term, Why
 from rooflight.formatting import seconds, whole_bytes, whole_count
 from rooflight.reporting.columns import column
-from rooflight.reporting.table import Column, Label, Table
+from rooflight.reporting.document import Section
+from rooflight.reporting.table import Cells, Column, Label, Table, table_of
 
 Unit = Literal["flop", "byte", "second"]
 _WRITTEN: dict[Unit, Callable[[Any], str]] = {"flop": whole_count, "byte": whole_bytes, "second": seconds}
@@ -25,50 +28,45 @@ CONVENTIONS = (
 )
 
 
-def why_table(one: Why) -> Table:
+def why_table(why: Why) -> Table:
     """A side that knows nothing of the quantity has no column."""
-    sides = [name for name in ("a", "b") if getattr(one.measured, name) is not None]
-    write = amount_writer(one.unit)
-    shown = [term for term in one.causes if abs(one.part(term) or 0) >= SMALLEST]
-    lines = [
-        _line(one, one.asked, sides),
-        *(_line(one, term, sides) for term in shown),
-        _line(one, one.unexplained, sides, evidence=_gross(one)),
-        _line(one, one.measured, sides),
-    ]
+    sides = [name for name in ("a", "b") if getattr(why.measured, name) is not None]
     both = len(sides) == 2
-    for at, said in ((0, _coverage(one)), (-1, lines[-1][-1])):  # what is no cause adds nothing
-        share = lines[at][-2]
-        lines[at] = (*lines[at][:-2], Label(share, "" if share is None else f"{share:.1%}"), said)
-    columns = [
-        Column(f"why: {one.quantity}", right=False),
-        *(Column(name.upper() if both else one.quantity, write) for name in sides),
-        *([Column("B − A", write)] if both and one.is_comparable else []),
-        column("share", write=_share, optional=1),
-        column("evidence", optional=3),
+    write = amount_writer(why.unit)
+    causes = [term for term in why.causes if abs(why.part(term) or 0) >= SMALLEST]
+    terms = [why.asked, *causes, why.unexplained, why.measured]
+
+    def share(term: Term) -> float | Label | None:
+        part = why.part(term)
+        if term is why.asked or term is why.measured:  # what is no cause adds nothing
+            return Label(part, "" if part is None else f"{part:.1%}")
+        return part
+
+    def evidence(term: Term) -> str:
+        return _coverage(why) if term is why.asked else _gross(why) if term is why.unexplained else term.evidence
+
+    columns: Cells[Term] = [
+        (Column(f"why: {why.quantity}", right=False), lambda term: term.name),
+        *((Column(name.upper() if both else why.quantity, write), attrgetter(name)) for name in sides),
     ]
-    return Table("", tuple(columns), tuple(lines), frozenset({0, len(lines) - 1}))
+    if both and why.is_comparable:
+        columns.append((Column("B − A", write), lambda term: term.difference))
+    columns += [(column("share", write=_share, optional=1), share), (column("evidence", optional=3), evidence)]
+    return replace(table_of(columns, terms), emphasised=frozenset({0, len(terms) - 1}))
 
 
-def _line(one: Why, term: Term, sides: list[str], evidence: str | None = None) -> tuple[Any, ...]:
-    values = [getattr(term, name) for name in sides]
-    said = term.evidence if evidence is None else evidence
-    difference = [term.difference] if len(sides) == 2 and one.is_comparable else []
-    return (term.name, *values, *difference, one.part(term), said)
-
-
-def _coverage(one: Why) -> str:
+def _coverage(why: Why) -> str:
     """What the account leaves out, where it does: ops that nobody counted, or whose kernels belong to several."""
-    told = [
-        f"{name} {part:.0%}" for name, part in zip("AB", one.covered, strict=True) if part is not None and part < 0.995
+    parts = [
+        f"{name} {part:.0%}" for name, part in zip("AB", why.covered, strict=True) if part is not None and part < 0.995
     ]
-    return f"of the ops that were counted: {', '.join(told)} of the step's" if told else ""
+    return f"of the ops that were counted: {', '.join(parts)} of the step's" if parts else ""
 
 
-def _gross(one: Why) -> str:
-    gross = one.gross[1] if one.gross[1] is not None else one.gross[0]
-    whole = one.reference.b if one.reference.b is not None else one.reference.a
-    if gross is None or not whole or one.quantity == "memory":
+def _gross(why: Why) -> str:
+    gross = why.gross[1] if why.gross[1] is not None else why.gross[0]
+    whole = why.reference.b if why.reference.b is not None else why.reference.a
+    if gross is None or not whole or why.quantity == "memory":
         return ""
     return f"sum of the absolute values, op by op: {gross / whole:.2%}"
 
@@ -97,75 +95,74 @@ def amount_writer(unit: Unit) -> Callable[[float | None], str]:
     return signed
 
 
-def mainly(found: Account | None) -> str:
+def mainly(account: Account | None) -> str:
     """The cause that makes most of a row's gap."""
-    if found is None or not found.causes or not found.asked:
+    if account is None or not account.causes or not account.asked:
         return ""
-    most = found.causes[0]
-    share = most.amount / found.asked
+    most = account.causes[0]
+    share = most.amount / account.asked
     return f"{most.name} {_percent(share)}" if abs(share) >= SMALLEST else ""
 
 
-def unexplained(found: Account | None) -> float | None:
-    return None if found is None or not found.asked else found.unexplained / found.asked
+def unexplained(account: Account | None) -> float | None:
+    return None if account is None or not account.asked else account.unexplained / account.asked
 
 
 def why_lines(comparison: Comparison) -> list[str]:
     """The result in a line."""
     lines = []
-    for one in comparison.whys:
-        share = one.part(one.unexplained)
+    for why in comparison.whys:
+        share, reference = why.part(why.unexplained), why.reference.name
         if share is None:
             continue
-        told = (
-            f"{abs(share):.2%} of the {one.reference.name} is unexplained"
-            if share > -0.00005
-            else (f"the causes explain {abs(share):.2%} of the {one.reference.name} too much")
-        )
-        of = f" of {one.side}" if all(side.is_measured for side in comparison.reasons) else ""
-        lines.append(f"{one.quantity}{of}: {told}")
+        result = f"{abs(share):.2%} of the {reference} is unexplained"
+        if share <= -0.00005:
+            result = f"the causes explain {abs(share):.2%} of the {reference} too much"
+        of = f" of {why.side}" if all(side.is_measured for side in comparison.reasons) else ""
+        lines.append(f"{why.quantity}{of}: {result}")
     return lines
+
+
+def why_section(comparison: Comparison, of: str = "") -> Section:
+    """Every account with its result; `of` which step, where that is to be said."""
+    tables = tuple(why_table(why).titled(f"{why.quantity}{of}") for why in comparison.whys)
+    return Section(lines=tuple(why_lines(comparison)), tables=tables, small_print=(CONVENTIONS,))
 
 
 def why_data(comparison: Comparison) -> dict[str, Any]:
     """Raw numbers: the step's accounts, and every op's causes of FLOPs, bytes and time."""
     return {
-        "step": [_plain(one) for one in comparison.whys],
+        "step": [_plain(why) for why in comparison.whys],
         "ops": {name: _ops(side) for name, side in zip("ab", comparison.reasons, strict=True) if side.is_measured},
     }
 
 
-def _plain(one: Why) -> dict[str, Any]:
+def _plain(why: Why) -> dict[str, Any]:
     def term(line: Term) -> dict[str, Any]:
-        return {"name": line.name, "a": line.a, "b": line.b, "share": one.part(line), "evidence": line.evidence}
+        return {"name": line.name, "a": line.a, "b": line.b, "share": why.part(line), "evidence": line.evidence}
 
     return {
-        "quantity": one.quantity,
-        "unit": one.unit,
-        "asked": term(one.asked),
-        "measured": term(one.measured),
-        "causes": [term(line) for line in one.causes],
-        "unexplained": term(one.unexplained),
-        "unexplained_gross": dict(zip("ab", one.gross, strict=True)),
-        "covered": dict(zip("ab", one.covered, strict=True)),
+        "quantity": why.quantity,
+        "unit": why.unit,
+        "asked": term(why.asked),
+        "measured": term(why.measured),
+        "causes": [term(line) for line in why.causes],
+        "unexplained": term(why.unexplained),
+        "unexplained_gross": dict(zip("ab", why.gross, strict=True)),
+        "covered": dict(zip("ab", why.covered, strict=True)),
     }
 
 
 def _ops(side: Reasons) -> list[dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
+    entries: dict[int, dict[str, Any]] = {}
     for quantity, rows in (("flops", side.flops), ("dram_bytes", side.traffic), ("time_s", side.time)):
         for row in rows:
-            entry = found.setdefault(
-                row.op.index,
-                {
-                    "op": row.op.index,
-                    "module": row.op.module,
-                    "name": row.op.name,
-                    "phase": row.op.phase,
-                },
+            op = row.op
+            entry = entries.setdefault(
+                op.index, {"op": op.index, "module": op.module, "name": op.name, "phase": op.phase}
             )
             entry[quantity] = _explained(row)
-    return [found[index] for index in sorted(found)]
+    return [entries[index] for index in sorted(entries)]
 
 
 def _explained(row: Explained) -> dict[str, Any]:
@@ -173,5 +170,5 @@ def _explained(row: Explained) -> dict[str, Any]:
         "asked": row.asked,
         "measured": row.measured,
         "unexplained": row.unexplained,
-        "causes": [{"name": one.name, "amount": one.amount, "evidence": one.evidence} for one in row.causes],
+        "causes": [asdict(cause) for cause in row.causes],
     }
