@@ -3,7 +3,7 @@ for every device and batch, a comparison one for every row of its summary."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from rooflight.errors import RooflightError
@@ -12,15 +12,9 @@ from rooflight.reporting.sections.predict_tables import csv_table
 from rooflight.summary.facts import op_values
 
 if TYPE_CHECKING:
-    from rooflight.analysis.comparison.sides import Comparison, Figures
+    from rooflight.analysis.comparison.sides import Comparison
     from rooflight.prediction.result import Predictions
     from rooflight.summary import By
-
-_COMPARED: dict[str, Callable[[Figures], int | float | None]] = {
-    "time": lambda side: side.time_s,
-    "flops": lambda side: side.flops,
-    "bytes": lambda side: side.bytes,
-}
 
 
 def _pandas() -> Any:
@@ -31,23 +25,21 @@ def _pandas() -> Any:
     return pandas
 
 
-def predictions_to_pandas(found: Predictions) -> Any:
-    table = csv_table(found)
+def predictions_to_pandas(predictions: Predictions) -> Any:
+    table = csv_table(predictions)
     return _pandas().DataFrame(list(table.rows), columns=[column.name for column in table.columns])
 
 
-def comparison_to_pandas(found: Comparison, by: By) -> Any:
+def comparison_to_pandas(comparison: Comparison, by: By) -> Any:
     """Unknown is None; ratios are B by A."""
     records = []
-    for row in found.rows(by):
+    for row in comparison.rows(by):
         record: dict[str, Any] = {by: row.name, "type": row.type, "depth": row.depth}
         for name in ("time_s", "flops", "bytes", "ops", "only_here"):
-            record |= {
-                f"{name}_{side}": None if figures is None else getattr(figures, name)
-                for side, figures in (("a", row.a), ("b", row.b))
-            }
-        for name, pick in _COMPARED.items():
-            record[f"{name}_ratio"] = row.ratio_of(pick)
+            for side, figures in (("a", row.a), ("b", row.b)):
+                record[f"{name}_{side}"] = None if figures is None else getattr(figures, name)
+        for name in ("time_s", "flops", "bytes"):
+            record[f"{name.removesuffix('_s')}_ratio"] = row.ratio_of(attrgetter(name))
         records.append(record)
     return _pandas().DataFrame.from_records(records)
 
@@ -59,21 +51,12 @@ def to_pandas(ledger: Ledger) -> Any:
     records = []
     for op, values in zip(ledger.ops, measured, strict=True):
         record: dict[str, Any] = {
-            "phase": op.phase,
-            "module": op.module,
-            "call": op.call,
-            "op": op.name,
-            "ordinal": op.ordinal,
-            "kind": op.kind,
-            "precision": op.precision,
-            "recompute": op.recompute,
-            "inputs": [tensor.shape for tensor in op.inputs],
-            "outputs": [tensor.shape for tensor in op.outputs],
+            name: getattr(op, "name" if name == "op" else name)
+            for name in ("phase", "module", "call", "op", "ordinal", "kind", "precision", "recompute")
         }
-        for quantity in QUANTITIES:
-            record[quantity] = getattr(op.cost, quantity) if op.cost is not None else None
-        record["origin"] = op.cost.origin if op.cost is not None else None
-        record.update((name, values[name].value if name in values else None) for name in names)
+        record |= {name: [tensor.shape for tensor in getattr(op, name)] for name in ("inputs", "outputs")}
+        record |= {name: None if op.cost is None else getattr(op.cost, name) for name in (*QUANTITIES, "origin")}
+        record |= {name: values[name].value if name in values else None for name in names}
         records.append(record)
     frame = pandas.DataFrame.from_records(records)
     whole = [name for name in names if all(isinstance(v[name].value, int) for v in measured if name in v)]
