@@ -15,7 +15,6 @@ import vl_convert
 from jsonschema import ValidationError
 
 import rooflight
-from rooflight.analysis.judged_device import DeviceTime
 from rooflight.formatting import whole_bytes
 from rooflight.hardware.devices import find
 from rooflight.ledger import Kernel, Ledger, Measurement, Value
@@ -207,7 +206,7 @@ def test_nothing_to_draw_is_none(predictions: Predictions) -> None:
     assert peak_tenants_table(empty).rows == ()
     assert scaling_chart(predictions) is None
     assert sweep_chart(msgspec.structs.replace(predictions, predictions=predictions.predictions[:1])) is None
-    assert devices_chart([]) is None
+    assert devices_chart(msgspec.structs.replace(predictions, predictions=())) is None
     assert study_charts([StudyRow(cell=StudyCell(model="net", batch=1, on="h200"))]) == []
 
 
@@ -490,14 +489,6 @@ def test_devices_are_compared_at_the_largest_batch_that_fits(predictions: Predic
     chart = devices_chart(too_large(predictions), batch=4096)
     assert chart is not None
     assert all(row["memory_text"].endswith("does not fit") for row in rows_with(chart.spec, "memory_text"))
-
-
-def test_devices_by_time_alone() -> None:
-    times = [DeviceTime("b", 2e-3, 1e-3, "spec"), DeviceTime("a", 1e-3, 1e-3, "calibrated")]
-    chart = devices_chart(times)
-    assert chart is not None
-    assert [row["device"] for row in values_of(chart.spec)] == ["a", "b"]
-    assert chart.table.rows[0] == ("b", 2e-3, "spec")
 
 
 def test_scaling_beside_the_ideal(scaled: Predictions) -> None:

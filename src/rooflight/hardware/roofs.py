@@ -37,6 +37,11 @@ class Roof:
     source: str
     measured: bool = False
 
+    @property
+    def kind(self) -> tuple[Unit, str]:
+        """What a theoretical and a measured one share."""
+        return self.unit, self.precision
+
 
 @dataclass(frozen=True)
 class Slope:

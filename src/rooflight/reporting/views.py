@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from collections import Counter
 from typing import Any
 
 from rooflight.analysis.comparison.sides import Comparison
@@ -22,57 +22,33 @@ from rooflight.study.api import Study
 __all__ = ["document", "document_markdown", "frame", "mimebundle", "notebook", "roofline", "text"]
 
 
-@singledispatch
 def document(result: object) -> Document:
     """All that is known of a result, in sections."""
+    match result:
+        case Document():
+            return result
+        case Predictions():
+            return predict_document.predict_document(result)
+        case Comparison():
+            return compare_document(result, depth=2)
+        case Study():
+            return study_document(result.rows, result.plan, folder=str(result.folder))
     raise TypeError(f"nothing is known of how a {type(result).__name__} looks")
 
 
-@document.register
-def _(result: Document) -> Document:
-    return result
-
-
-@document.register
-def _(result: Predictions) -> Document:
-    return predict_document.predict_document(result)
-
-
-@document.register
-def _(result: Comparison) -> Document:
-    return compare_document(result, depth=2)
-
-
-@document.register
-def _(result: Study) -> Document:
-    return study_document(result.rows, result.plan, folder=str(result.folder))
-
-
-@singledispatch
 def text(result: object) -> str:
+    match result:
+        case Ledger():
+            return ledger_documents.describe(result)
+        case Predictions():
+            return predict_document.describe(result)
+        case Comparison():
+            return "\n".join(compare_document(result, depth=0).lines)
+        case Study():
+            states = Counter(row.state for row in result.rows)
+            counts = ", ".join(f"{states[state]} {state}" for state in ("done", "failed", "waiting") if states[state])
+            return f"Study({str(result.folder)!r}: {len(result.rows)} cells, {counts})"
     raise TypeError(f"nothing is known of how a {type(result).__name__} looks")
-
-
-@text.register
-def _(result: Ledger) -> str:
-    return ledger_documents.describe(result)
-
-
-@text.register
-def _(result: Predictions) -> str:
-    return predict_document.describe(result)
-
-
-@text.register
-def _(result: Comparison) -> str:
-    return "\n".join(compare_document(result, depth=0).lines)
-
-
-@text.register
-def _(result: Study) -> str:
-    states = [row.state for row in result.rows]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in ("done", "failed", "waiting") if state in states)
-    return f"Study({str(result.folder)!r}: {len(result.rows)} cells, {counts})"
 
 
 def notebook(result: object) -> str:
@@ -80,16 +56,15 @@ def notebook(result: object) -> str:
     return ledger_notebook(result) if isinstance(result, Ledger) else document_notebook(document(result))
 
 
-@singledispatch
 def frame(result: object, *which: Any) -> Any:
+    """`which`: of a comparison, what a row is."""
+    match result:
+        case Ledger():
+            return frames.to_pandas(result)
+        case Comparison():
+            return frames.comparison_to_pandas(result, *which)
+        case Predictions():
+            return frames.predictions_to_pandas(result)
+        case Study():
+            return study_tables.to_pandas(result.rows)
     raise TypeError(f"nothing is known of a {type(result).__name__} as a data frame")
-
-
-frame.register(Ledger, frames.to_pandas)
-frame.register(Comparison, frames.comparison_to_pandas)
-frame.register(Predictions, frames.predictions_to_pandas)
-
-
-@frame.register
-def _(result: Study) -> Any:
-    return study_tables.to_pandas(result.rows)

@@ -28,34 +28,67 @@ def si_axis(
     title: str | None, unit: str, *, values: Iterable[float] | None = None, ticks: int | None = None, grid: bool = True
 ) -> vl.Spec:
     """An axis of SI values: the prefix goes to the unit. `values`: where its labels stand, else where Vega likes."""
-    given: dict[str, Any] = {} if values is None else {"values": list(values)}
-    if ticks is not None:
-        given["tickCount"] = ticks
+    given = {"values": None if values is None else list(values), "tickCount": ticks}
     value = f"replace(format(datum.value, '~s'), {_PREFIX_APART}, ' $1{unit}')"
-    return dict(title=title, labelExpr=f"datum.value ? {value} : '0 {unit}'", labelOverlap=True, grid=grid, **given)
+    return {
+        "title": title,
+        "labelExpr": f"datum.value ? {value} : '0 {unit}'",
+        "labelOverlap": True,
+        "grid": grid,
+        **{name: wish for name, wish in given.items() if wish is not None},
+    }
+
+
+def count_axis(
+    name: str, counts: Sequence[int], *, title: str, ticks: Sequence[int], room: float = 1.1, **scale: Any
+) -> vl.Spec:
+    """A logarithmic axis of whole numbers, from the first to the last of them with a little room around."""
+    axis = dict(title=title, values=list(ticks), format=",d", grid=False, labelOverlap=True)
+    domain = [counts[0] / room, counts[-1] * room]
+    return vl.field(f"{name}:Q", axis=axis, scale=dict(type="log", **scale, domain=domain, nice=False))
+
+
+def panel(*layers: vl.Drawing, **properties: Any) -> vl.Drawing:
+    """One of two that stand side by side."""
+    return vl.layer(*layers).properties(width=WIDTH // 2 - 75, height=190, **properties)
+
+
+def named_rows(name: str, *, limit: Any, sort: Sequence[str] | None, scale: vl.Spec, **axis: Any) -> vl.Spec:
+    """The axis of a chart whose bars lie: a name before each row, and no line."""
+    look = dict(domain=False, ticks=False, grid=False, labelLimit=limit, **axis)
+    return vl.field(f"{name}:N", sort=None if sort is None else list(sort), title=None, axis=look, scale=scale)
+
+
+BAR = 12
+"""Height of one of several bars that a row has, in pixels."""
+
+
+def grouped_rows(name: str, bars: int, *, gap: int, limit: Any, sort: Sequence[str] | None, **axis: Any) -> vl.Spec:
+    """The same with so many bars in each row, and `gap` pixels between two rows."""
+    scale = dict(paddingInner=gap / (gap + BAR * bars), paddingOuter=0.1)
+    return named_rows(name, limit=limit, sort=sort, scale=scale, **axis)
 
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Round numbers between two: 1, 2 and 5 of every power of ten, or fewer where they would be too many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found: list[float] = []
+    ticks: list[float] = []
     for steps in ((1, 2, 5), (1, 3), (1,)):
-        found = [_rounded(step, power) for power in powers for step in steps]
-        found = [value for value in found if low <= value <= high]
-        if len(found) <= _MOST_TICKS:
+        ticks = [value for power in powers for step in steps if low <= (value := times_ten(step, power)) <= high]
+        if len(ticks) <= _MOST_TICKS:
             break
-    return found[:: math.ceil(len(found) / _MOST_TICKS)] if found else []
+    return ticks[:: math.ceil(len(ticks) / _MOST_TICKS)] if ticks else []
 
 
-def _rounded(step: int, power: int) -> float:
-    """Without the error of 10 to a negative power."""
+def times_ten(step: int, power: int) -> float:
+    """`step` times a power of ten, without the error of 10 to a negative power."""
     return step * 10.0**power if power >= 0 else step / 10.0**-power
 
 
 def log_scale(values: Iterable[float]) -> tuple[vl.Spec, list[float]]:
     """A logarithmic scale with a little room around the values, and its ticks: at least two of them."""
-    known = [value for value in values if value > 0]
-    low, high = min(known) / 1.25, max(known) * 1.25
+    positive = [value for value in values if value > 0]
+    low, high = min(positive) / 1.25, max(positive) * 1.25
     while len(log_ticks(low, high)) < 2:
         low, high = low / 1.3, high * 1.3
     return dict(type="log", domain=[low, high], nice=False), log_ticks(low, high)
@@ -79,13 +112,14 @@ class Series:
 
     @property
     def color(self) -> vl.Spec:
-        scale = dict(domain=list(self.names), range=list(COLOURS[: len(self.names)]))
-        return vl.field(f"{self.field}:N", title=None, scale=scale, legend=self._legend)
+        return self._by_name(COLOURS)
 
     @property
     def shape(self) -> vl.Spec:
-        scale = dict(domain=list(self.names), range=list(_SHAPES[: len(self.names)]))
-        return vl.field(f"{self.field}:N", title=None, scale=scale, legend=self._legend)
+        return self._by_name(_SHAPES)
+
+    def _by_name(self, looks: Sequence[str]) -> vl.Spec:
+        return vl.by_word(f"{self.field}:N", dict(zip(self.names, looks, strict=False)), legend=self._legend)
 
     @property
     def _legend(self) -> vl.Spec | None:
@@ -105,6 +139,13 @@ class Series:
     def faint(self, opacity: float = 1.0) -> vl.Spec:
         """Lines that were not picked in the legend step back."""
         return vl.either(self.picked, opacity, opacity * 0.1)
+
+    def line(self, view: vl.Drawing, **channels: Any) -> vl.Drawing:
+        return view.mark("line", strokeWidth=1.8).encode(**channels, color=self.color, opacity=self.faint())
+
+    def points(self, view: vl.Drawing, look: vl.Spec, **channels: Any) -> vl.Drawing:
+        points = view.mark("point", **look).encode(**channels, color=self.color, shape=self.shape)
+        return points.encode(opacity=self.faint())
 
 
 def series(field: str, names: Sequence[str], *, chart: str) -> Series:

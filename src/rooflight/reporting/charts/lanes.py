@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from rooflight import formatting
@@ -12,7 +10,7 @@ from rooflight.formatting import seconds
 from rooflight.ledger import Ledger
 from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
-from rooflight.reporting.charts.encodings import PLACE_WIDTH, on_phone, si_axis
+from rooflight.reporting.charts.encodings import PLACE_WIDTH, named_rows, on_phone, si_axis
 from rooflight.reporting.charts.step_lanes import LAUNCHES, MODULES, OPS, PHASES, Lanes, LaneSlice, lanes_of
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.op_families import FAMILIES
@@ -26,6 +24,8 @@ _COLOURS = dict(zip(FAMILIES, COLOURS, strict=True))
 _HINT = "Drag over the strip below to zoom, double-click it to see all; click a family in the legend to see it alone."
 _ROOM = 6.4
 """Pixels of a letter."""
+_LANES_WIDTH = WIDTH - 90
+"""The names of lanes stand beside."""
 
 
 def lanes_chart(ledger: Ledger, *, measured: Measured | None = None) -> Chart | None:
@@ -34,71 +34,53 @@ def lanes_chart(ledger: Ledger, *, measured: Measured | None = None) -> Chart | 
     if lanes is None or not lanes.span_ns:
         return None
     window = vl.picked("lanes_window", "interval", encodings=["x"])
-    width = WIDTH - 90  # the names of lanes stand beside
-    said = "time since the step's first event" if lanes.placed else "time, one after the other"
-    axis = si_axis(said, "s", ticks=8)
-    x = vl.field("start:Q", axis=axis, scale=dict(domain=window.reference, nice=False))
-    y = vl.field(
-        "lane:N",
-        sort=list(lanes.names),
-        title=None,
-        scale=dict(domain=list(lanes.names), paddingInner=0.22, paddingOuter=0.1),
-        axis=dict(domain=False, ticks=False, grid=False, labelLimit=120),
+    title = "time since the step's first event" if lanes.placed else "time, one after the other"
+    x = vl.field("start:Q", axis=si_axis(title, "s", ticks=8), scale=dict(domain=window.reference, nice=False))
+    scale = dict(domain=list(lanes.names), paddingInner=0.22, paddingOuter=0.1)
+    place = {"x": x, "x2": vl.field("end"), "y": named_rows("lane", limit=120, sort=lanes.names, scale=scale)}
+    top = vl.layer(*_around(lanes, place), _work(lanes, place)).properties(
+        width=_LANES_WIDTH, height=_LANE * len(lanes.names)
     )
-    top = vl.layer(*_around(lanes, x, y, width), *_work(lanes, x, y)).properties(
-        width=width, height=_LANE * len(lanes.names)
-    )
-    made = vl.vconcat(top, _overview(lanes, window, width), spacing=6).resolve_scale(x="independent")
-    title = (
-        "The ops of the step in time"
-        if not lanes.on_gpu
-        else ("Host and GPU over the step" if lanes.placed else "The kernels of the step, end to end")
-    )
+    drawing = vl.vconcat(top, _overview(lanes, window), spacing=6).resolve_scale(x="independent")
     note = _note(lanes, wall_s(measured or Measured(ledger)))
-    table = replace(_table(lanes), note=note)
-    return Chart("lanes", title, _caption(lanes, note), made.to_dict(), table, hint=_HINT)
+    return Chart("lanes", _title(lanes), _caption(lanes, note), drawing.to_dict(), _table(lanes, note), hint=_HINT)
 
 
-def _around(lanes: Lanes, x: vl.Spec, y: vl.Spec, width: int) -> list[vl.Drawing]:
+def _title(lanes: Lanes) -> str:
+    if not lanes.on_gpu:
+        return "The ops of the step in time"
+    return "Host and GPU over the step" if lanes.placed else "The kernels of the step, end to end"
+
+
+def _row(piece: LaneSlice) -> dict[str, Any]:
+    return {
+        "lane": piece.lane,
+        "start": piece.start_ns / 1e9,
+        "end": piece.end_ns / 1e9,
+        "name": piece.name,
+        "phase": piece.phase,
+        "time": seconds(piece.duration_ns / 1e9),
+    }
+
+
+def _around(lanes: Lanes, place: vl.Spec) -> list[vl.Drawing]:
     """Phases and modules: grey, told apart by shade and name."""
     rows, turn = [], {PHASES: 0, MODULES: 0}
-    for one in lanes.slices:
-        if one.lane not in turn:
-            continue
-        turn[one.lane] += 1
-        part = (one.end_ns - one.start_ns) / lanes.span_ns
-        text = _fitting(one.name, part * width)
-        rows.append(
-            {
-                "lane": one.lane,
-                "start": one.start_ns / 1e9,
-                "end": one.end_ns / 1e9,
-                "name": one.name,
-                "phase": one.phase,
-                "time": seconds((one.end_ns - one.start_ns) / 1e9),
-                "text": text,
-                "needs": round(_needed(text) / part) + WIDTH - width,
-                "shade": 0.2 + 0.18 * (turn[one.lane] % 2),
-            }
-        )
+    for piece in lanes.slices:
+        if piece.lane in turn:
+            turn[piece.lane] += 1
+            part = piece.duration_ns / lanes.span_ns
+            text = _fitting(piece.name, part * _LANES_WIDTH)
+            needs = round(_needed(text) / part) + WIDTH - _LANES_WIDTH
+            rows.append({**_row(piece), "text": text, "needs": needs, "shade": 0.2 + 0.18 * (turn[piece.lane] % 2)})
     tips = [vl.field("name:N"), vl.field("phase:N"), vl.field("time:N")]
-    blocks = (
-        vl.view(rows)
-        .mark("rect", style="soft", clip=True)
-        .encode(x=x, x2=vl.field("end"), y=y, opacity=vl.field("shade:Q", scale=None, legend=None), tooltip=tips)
-    )
-    names = (
-        vl.view(rows)
-        .mark("text", align="left", dx=3, fontSize=10, clip=True)
-        .encode(
-            x=x,
-            y=y,
-            text=vl.field("text:N"),
-            tooltip=tips,
-            opacity=vl.either(f"datum.needs <= {PLACE_WIDTH}", 1, 0),
-        )
-    )
-    return [blocks, names]
+    blocks = vl.mark("rect", rows, style="soft", clip=True)
+    names = vl.mark("text", rows, align="left", dx=3, fontSize=10, clip=True)
+    wide_enough = vl.either(f"datum.needs <= {PLACE_WIDTH}", 1, 0)
+    return [
+        blocks.encode(**place, opacity=vl.field("shade:Q", scale=None, legend=None), tooltip=tips),
+        names.encode(x=place["x"], y=place["y"], text=vl.field("text:N"), tooltip=tips, opacity=wide_enough),
+    ]
 
 
 def _fitting(name: str, room: float) -> str:
@@ -113,80 +95,53 @@ def _needed(text: str) -> float:
     return _ROOM * len(text) + 5
 
 
-def _work(lanes: Lanes, x: vl.Spec, y: vl.Spec) -> list[vl.Drawing]:
+def _work(lanes: Lanes, place: vl.Spec) -> vl.Drawing:
     """Launches and kernels (or ops), by family."""
-    rows = [_row(one) for one in lanes.slices if one.lane not in (PHASES, MODULES)]
+    rows = []
+    for piece in lanes.slices:
+        if piece.lane not in (PHASES, MODULES):
+            several = f" in {piece.count} pieces, drawn as one" if piece.count > 1 else ""
+            rows.append(
+                {
+                    **_row(piece),
+                    "family": piece.family,
+                    "op": piece.op,
+                    "module": piece.module,
+                    "time": f"{seconds(piece.busy_ns / 1e9)}{several}",
+                    "from": seconds(piece.start_ns / 1e9),
+                }
+            )
     shown = [family for family in FAMILIES if any(row["family"] == family for row in rows)]
     picked = vl.picked("lanes_family", fields=["family"], bind="legend")
-    colour = vl.field(
-        "family:N",
-        title=None,
-        sort=shown,
-        legend=dict(orient="top", columns=on_phone(2, 4)),
-        scale=dict(domain=shown, range=[_COLOURS[name] for name in shown]),
-    )
+    legend = dict(orient="top", columns=on_phone(2, 4))
+    colour = vl.by_word("family:N", {name: _COLOURS[name] for name in shown}, sort=shown, legend=legend)
     names = ("name", "family", "op", "module", "phase", "time")
-    blocks = (
-        vl.view(rows)
-        .mark("rect", clip=True)
-        .encode(
-            x=x,
-            x2=vl.field("end"),
-            y=y,
-            color=colour,
-            opacity=vl.either(picked, 1, 0.07),
-            tooltip=vl.tips(**{name: name for name in names}, from_="begins at"),
-        )
-        .add_params(picked)
-    )
-    return [blocks]
+    tips = vl.tips(**{name: name for name in names}, from_="begins at")
+    blocks = vl.mark("rect", rows, clip=True)
+    return blocks.encode(**place, color=colour, opacity=vl.either(picked, 1, 0.07), tooltip=tips).add_params(picked)
 
 
-def _row(one: LaneSlice) -> dict[str, Any]:
-    time = seconds(one.busy_ns / 1e9)
-    if one.count > 1:
-        time = f"{time} in {one.count} pieces, drawn as one"
-    return {
-        "lane": one.lane,
-        "start": one.start_ns / 1e9,
-        "end": one.end_ns / 1e9,
-        "name": one.name,
-        "family": one.family,
-        "op": one.op,
-        "module": one.module,
-        "phase": one.phase,
-        "time": time,
-        "from": seconds(one.start_ns / 1e9),
-    }
-
-
-def _overview(lanes: Lanes, window: vl.Param, width: int) -> vl.Drawing:
+def _overview(lanes: Lanes, window: vl.Param) -> vl.Drawing:
     """The whole step, always: how busy the GPU is, where that is known, and where a part of it can be picked."""
-    x = vl.field(
-        "start:Q", axis=si_axis("the whole step", "s", ticks=8), scale=dict(domain=[0, lanes.span_ns / 1e9], nice=False)
-    )
+    span_s = lanes.span_ns / 1e9
+    x = vl.field("start:Q", axis=si_axis("the whole step", "s", ticks=8), scale=dict(domain=[0, span_s], nice=False))
+    rows = [_row(piece) for piece in lanes.slices if piece.lane == PHASES]
     phases = [
-        {"start": one.start_ns / 1e9, "end": one.end_ns / 1e9, "phase": one.phase, "shade": 0.12 + 0.12 * (number % 2)}
-        for number, one in enumerate(one for one in lanes.slices if one.lane == PHASES)
+        {name: row[name] for name in ("start", "end", "phase")} | {"shade": 0.12 + 0.12 * (number % 2)}
+        for number, row in enumerate(rows)
     ]
-    layers: list[vl.Drawing] = [
-        vl.view(phases)
-        .mark("rect", style="soft")
-        .encode(x=x, x2=vl.field("end"), opacity=vl.field("shade:Q", scale=None, legend=None))
-    ]
-    wide = lanes.span_ns / 1e9 / max(1, len(lanes.busy))
-    busy = [{"start": place * wide, "busy": value} for place, value in enumerate(lanes.busy)]
-    label = "datum.value ? 'busy 100%' : '0%'"
-    axis = dict(title=None, values=[0, 1], labelExpr=label, grid=False, labelBaseline="middle")
-    if busy:
-        busy.append({"start": lanes.span_ns / 1e9, "busy": lanes.busy[-1]})  # so that the last one has a width, too
-        layers.append(
-            vl.view(busy)
-            .mark("area", style="soft", interpolate="step-after", opacity=0.75)
-            .encode(x=x, y=vl.field("busy:Q", axis=axis, scale=dict(domain=[0, 1])))
-        )
+    strip = vl.mark("rect", phases, style="soft")
+    layers = [strip.encode(x=x, x2=vl.field("end"), opacity=vl.field("shade:Q", scale=None, legend=None))]
+    if lanes.busy:
+        wide = span_s / len(lanes.busy)
+        busy = [{"start": place * wide, "busy": value} for place, value in enumerate(lanes.busy)]
+        busy.append({"start": span_s, "busy": lanes.busy[-1]})  # so that the last one has a width, too
+        label = "datum.value ? 'busy 100%' : '0%'"
+        axis = dict(title=None, values=[0, 1], labelExpr=label, grid=False, labelBaseline="middle")
+        area = vl.mark("area", busy, style="soft", interpolate="step-after", opacity=0.75)
+        layers.append(area.encode(x=x, y=vl.field("busy:Q", axis=axis, scale=dict(domain=[0, 1]))))
     layers[-1] = layers[-1].add_params(window)
-    return vl.layer(*layers).properties(width=width, height=_STRIP)
+    return vl.layer(*layers).properties(width=_LANES_WIDTH, height=_STRIP)
 
 
 # --- in words ---
@@ -232,19 +187,16 @@ def _caption(lanes: Lanes, note: str) -> str:
     return " ".join(parts)
 
 
-def _table(lanes: Lanes) -> Table:
+def _table(lanes: Lanes, note: str) -> Table:
     """Each lane by family: how many slices, how long, and which part of the time drawn."""
     sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for one in lanes.slices:
-        what = one.family or (one.phase if one.lane == PHASES else "")
+    for piece in lanes.slices:
+        what = piece.family or (piece.phase if piece.lane == PHASES else "")
         if what:
-            sums[one.lane, what][0] += one.count
-            sums[one.lane, what][1] += one.busy_ns or one.end_ns - one.start_ns
-    order = {name: place for place, name in enumerate(lanes.names)}
-    found: Sequence[tuple[tuple[str, str], list[int]]] = sorted(
-        sums.items(), key=lambda entry: (order[entry[0][0]], -entry[1][1])
-    )
-    rows = tuple((lane, what, count, ns / 1e9, ns / lanes.span_ns) for (lane, what), (count, ns) in found)
+            sums[piece.lane, what][0] += piece.count
+            sums[piece.lane, what][1] += piece.busy_ns or piece.duration_ns
+    rows = [(lane, what, count, ns / 1e9, ns / lanes.span_ns) for (lane, what), (count, ns) in sums.items()]
+    rows.sort(key=lambda row: (lanes.names.index(row[0]), -row[3]))
     of = "ops" if OPS in lanes.names else "kernels, launches" if LAUNCHES in lanes.names else "kernels"
     columns = (
         Column("lane", right=False),
@@ -253,4 +205,4 @@ def _table(lanes: Lanes) -> Table:
         column("time_s", heading="time"),
         Column("of the time", formatting.percent),
     )
-    return Table("", columns, rows)
+    return Table("", columns, tuple(rows), note=note)

@@ -170,7 +170,7 @@ def measured_line(measured: Measured | None) -> list[Row]:
     moments = () if measured is None else measured.timeline.moments
     of_rank = [moment for moment in moments if moment.rank == moments[0].rank]
     return [
-        {"op": most.index, "measured": most.after_bytes}
+        {"op": most.index, "bytes": most.after_bytes, "side": "measured"}
         for start, end in (_stretches(len(of_rank)) if of_rank else [])
         for most in [max(of_rank[start:end], key=lambda moment: moment.after_bytes)]
     ]

@@ -5,8 +5,6 @@ Names of modules come from users: they are values of the data and stand in no ex
 
 from __future__ import annotations
 
-from typing import Any
-
 from rooflight import formatting
 from rooflight.analysis.verdicts import Verdict
 from rooflight.formatting import seconds, whole_bytes, whole_count
@@ -15,7 +13,7 @@ from rooflight.ledger import Ledger
 from rooflight.prediction.resolve_devices import device_of
 from rooflight.reporting.charts import vega_lite as vl
 from rooflight.reporting.charts.chart import COLOURS, WIDTH, Chart
-from rooflight.reporting.charts.roofline_frame import Frame, frame_of, left_out
+from rooflight.reporting.charts.roofline_frame import Frame, frame_of, left_out, title_of
 from rooflight.reporting.charts.roofline_layers import (
     ALL_ROOFS,
     AREAS,
@@ -24,6 +22,7 @@ from rooflight.reporting.charts.roofline_layers import (
     MODEL,
     NARROW,
     Row,
+    axes,
     label_rows,
     labels,
     largest_share,
@@ -34,8 +33,6 @@ from rooflight.reporting.charts.roofline_layers import (
     slope_text,
     star,
     tooltip,
-    x_axis,
-    y_axis,
 )
 from rooflight.reporting.charts.roofline_marks import (
     Basis,
@@ -45,14 +42,13 @@ from rooflight.reporting.charts.roofline_marks import (
     marks_of,
     marks_table,
 )
-from rooflight.reporting.sections.ledger_documents import KINDS
 from rooflight.reporting.sections.op_families import FAMILIES
 
 MOST_POINTS = 2000
 """The slowest; whoever wants all of them has the ledger."""
 _POINTS = "points"
 """The name of the data of all points."""
-_KINDS = ("op", "module", "region")
+_SHAPES = {"op": "circle", "module": "diamond", "region": "square"}
 
 
 def roofline_chart(ledger: Ledger, *, on: Device | None = None) -> Chart | None:
@@ -71,36 +67,35 @@ def roofline_of(ledger: Ledger, on: str | None) -> Chart:
 
 def chart_of(marks: RooflineMarks, ledger: Ledger) -> Chart:
     frame = frame_of(marks)
-    kept = _kept(marks)
-    kind = KINDS.get(ledger.header.step or "", "")
-    title = f"Roofline of {marks.title}{', ' if kind else ''}{kind} on {marks.device.title}: times {marks.times}"
-    rows = [row for mark in kept for row in _rows(mark, marks, frame)]
-    spec = _drawn(marks, frame, rows).to_dict()
-    table = marks_table(kept, _note(marks))
-    return Chart("roofline", title, _caption(marks, frame, kept), spec, table, hint=_hint(marks))
+    drawn = _drawn(marks)
+    title = f"Roofline of {title_of(marks, ledger)}: times {marks.times}"
+    rows = [row for mark in drawn for row in _rows(mark, marks, frame)]
+    spec = _layers(marks, frame, rows).to_dict()
+    table = marks_table(drawn, _note(marks))
+    return Chart("roofline", title, _caption(marks, frame, drawn), spec, table, hint=_hint(marks))
 
 
-def _kept(marks: RooflineMarks) -> list[RooflineMark]:
-    most = MOST_POINTS // len(marks.bases)
-    kept = list(marks.marks[:most])
+def _drawn(marks: RooflineMarks) -> list[RooflineMark]:
+    """The slowest, and the step in any case."""
+    slowest = list(marks.marks[: MOST_POINTS // len(marks.bases)])
     step = marks.step
-    return kept if step is None or any(mark is step for mark in kept) else [*kept[:-1], step]
+    return slowest if step is None or step in slowest else [*slowest[:-1], step]
 
 
-def _caption(marks: RooflineMarks, frame: Frame, kept: list[RooflineMark]) -> str:
-    said = [
+def _caption(marks: RooflineMarks, frame: Frame, drawn: list[RooflineMark]) -> str:
+    parts = [
         "Each point is an op, or several identical ones; diamonds are layers and parts of the model with all their "
         "ops, the star is the whole step. Larger points take more of the time."
     ]
     if "as counted" in marks.bases:
-        said.append("Points above a slope got their bytes from a cache.")
-    said.append(
+        parts.append("Points above a slope got their bytes from a cache.")
+    parts.append(
         "Solid lines are peaks of the data sheet; dashed ones, and figures in brackets, were sustained in a "
         "calibration."
         if any(roof.measured for roof in marks.roofs.compute)
         else "Lines are peaks of the data sheet."
     )
-    return " ".join([*said, _note(marks), left_out(marks, frame, kept)]).strip()
+    return " ".join([*parts, _note(marks), left_out(marks, frame, drawn)]).strip()
 
 
 def _note(marks: RooflineMarks) -> str:
@@ -111,7 +106,7 @@ def _note(marks: RooflineMarks) -> str:
         if "as counted" in marks.bases
         else "FLOPs are useful ones and bytes compulsory ones, by formula."
     )
-    return " ".join([basis, *([marks.how] if marks.how else [])])
+    return f"{basis} {marks.how}".strip()
 
 
 def _hint(marks: RooflineMarks) -> str:
@@ -122,27 +117,28 @@ def _hint(marks: RooflineMarks) -> str:
     )
 
 
-def _drawn(marks: RooflineMarks, frame: Frame, rows: list[Row]) -> vl.Drawing:
+def _layers(marks: RooflineMarks, frame: Frame, rows: list[Row]) -> vl.Drawing:
     several = len(marks.bases) > 1
     options = {"input": "radio", "options": list(marks.bases), "name": "FLOPs and bytes "} if several else None
     basis = vl.switch(BASIS, marks.bases[0], options)
-    every = vl.switch(ALL_ROOFS, False, {"input": "checkbox", "name": "all roofs of the device "})
+    all_roofs = vl.switch(ALL_ROOFS, False, {"input": "checkbox", "name": "all roofs of the device "})
     family, kind = (vl.picked(name, fields=[name], bind="legend") for name in ("family", "kind"))
-    named = label_rows(rows, marks, frame)
-    step, others = ([row for row in rows if (row["kind"] == "step") == whole] for whole in (True, False))
-    of_step, of_others = ([row for row in named if (row["kind"] == "step") == whole] for whole in (True, False))
-    points = _points(others, frame).add_params(family, kind)
-    filtered = [one.filter(family).filter(kind) for one in (points, labels(of_others, frame))]
+    step, others = _step_apart(rows)
+    step_name, names = _step_apart(label_rows(rows, marks, frame))
     layers = [
         roof_lines(marks, frame),
         ridges(marks, frame),
-        filtered[0],
-        star(step, of_step, frame),
-        filtered[1],
+        _points(others, frame).add_params(family, kind).filter(family).filter(kind),
+        star(step, step_name, frame),
+        labels(names, frame).filter(family).filter(kind),
         *roof_texts(marks, frame),
         slope_text(marks, frame),
     ]
-    return vl.layer(*layers).add_params(basis, every).properties(width=WIDTH, height=HEIGHT)
+    return vl.layer(*layers).add_params(basis, all_roofs).properties(width=WIDTH, height=HEIGHT)
+
+
+def _step_apart(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    return [row for row in rows if row["kind"] == "step"], [row for row in rows if row["kind"] != "step"]
 
 
 def _rows(mark: RooflineMark, marks: RooflineMarks, frame: Frame) -> list[Row]:
@@ -163,35 +159,32 @@ def _rows(mark: RooflineMark, marks: RooflineMarks, frame: Frame) -> list[Row]:
 
 def _placed(mark: RooflineMark, basis: Basis) -> Row:
     place = mark.places[basis]
-    executed, dram = place.flops_basis == "executed", place.bytes_basis == "DRAM"
+    assert place.intensity and place.flops_per_s
+    units = sorted(place.units, key=lambda unit: -unit.flops) if place.flops else ()
+    parts = [f"{formatting.percent(unit.flops / place.flops)} {unit.precision} on {unit.unit}" for unit in units]
     return {
         "basis": basis,
         "x": rounded(place.intensity),
         "y": rounded(place.flops_per_s),
-        "flops": f"{whole_count(place.flops)} {'executed' if executed else 'useful'}",
-        "bytes": f"{whole_bytes(place.bytes)} {'of DRAM' if dram else 'compulsory'}",
+        "flops": f"{whole_count(place.flops)} {'executed' if place.flops_basis == 'executed' else 'useful'}",
+        "bytes": f"{whole_bytes(place.bytes)} {'of DRAM' if place.bytes_basis == 'DRAM' else 'compulsory'}",
         "intensity": formatting.ratio(place.intensity),
         "rate": f"{formatting.count(place.flops_per_s)}FLOP/s",
-        "units": "; ".join(
-            f"{formatting.percent(one.flops / place.flops)} {one.precision} on {one.unit}"
-            for one in sorted(place.units, key=lambda one: -one.flops)
-        )
-        if place.flops
-        else "–",
+        "units": "; ".join(parts) if place.flops else "–",
         **_judged(mark, place, basis),
     }
 
 
 def _judged(mark: RooflineMark, place: Verdict, basis: Basis) -> Row:
     """By formula alone a cache makes more than 100% of a roof: where counters ran, it is judged by what they saw."""
-    told = mark.told if basis == "by formula" else place
-    if told.bound is None:
+    judged = mark.told if basis == "by formula" else place
+    if judged.bound is None:
         return {"roof": "–", "bound": "–"}
     if basis == "by formula" and mark.basis != basis:
-        return {"roof": f"{_percent(told.percent_of_roof)}, as counted", "bound": f"{told.bound}, as counted"}
+        return {"roof": f"{_percent(judged.percent_of_roof)}, as counted", "bound": f"{judged.bound}, as counted"}
     return {
-        "roof": f"{_percent(told.percent_of_roof)} of {formatting.count(told.attainable_flops_per_s)}FLOP/s",
-        "bound": told.bound,
+        "roof": f"{_percent(judged.percent_of_roof)} of {formatting.count(judged.attainable_flops_per_s)}FLOP/s",
+        "bound": judged.bound,
     }
 
 
@@ -200,47 +193,39 @@ def _percent(value: float | None) -> str:
 
 
 def _points(rows: list[Row], frame: Frame) -> vl.Drawing:
-    families = [family for family in FAMILIES if any(row["family"] == family for row in rows)]
-    kinds = [kind for kind in _KINDS if any(row["kind"] == kind for row in rows)]
-    shapes = {"op": "circle", "module": "diamond", "region": "square"}
+    families, kinds = {row["family"] for row in rows}, {row["kind"] for row in rows}
+    colours = {family: colour for family, colour in zip(FAMILIES, COLOURS, strict=True) if family in families}
+    shapes = {kind: shape for kind, shape in _SHAPES.items() if kind in kinds}
     largest = largest_share(rows)
     is_module = "datum.kind == 'module'"
-    colours = dict(domain=families, range=[COLOURS[FAMILIES.index(family)] for family in families])
     legend = dict(orient="bottom", columns=vl.expr(f"{NARROW} ? 2 : 8"), symbolType="circle")
-    grey: Any = {
+    family = vl.by_word("family:N", colours, title="work", legend=legend)
+    grey = {
         "orient": "top",
         "direction": "horizontal",
         "symbolFillColor": COLOURS[-1],
         "symbolStrokeColor": COLOURS[-1],
     }
-    return (
-        vl.view(rows, _POINTS)
-        .mark("point", strokeWidth=1.3, opacity=1)
-        .filter(f"datum.basis == {BASIS}")
-        .encode(
-            x=x_axis(frame),
-            y=y_axis(frame),
-            fill=vl.field("family:N", title="work", scale=colours, legend=legend),
-            stroke=vl.field("family:N", title="work", scale=colours, legend=legend),
-            shape=vl.field(
-                "kind:N", title="what", scale=dict(domain=kinds, range=[shapes[kind] for kind in kinds]), legend=grey
-            ),
-            size=vl.field(
-                "share:Q",
-                title="share of the time",
-                scale=dict(type="linear", domain=[0, largest], range=list(AREAS), clamp=True),
-                legend=None
-                if kinds == ["region"]
-                else dict(**grey, format=".0%", values=_sizes(largest), symbolType="circle"),
-            ),
-            fillOpacity=vl.either(is_module, 0.05, 0.6),
-            strokeOpacity=vl.either(is_module, 0.7, 1),
-            tooltip=tooltip(),
-        )
+    sizes = dict(**grey, format=".0%", values=_sizes(largest), symbolType="circle")
+    points = vl.view(rows, _POINTS).mark("point", strokeWidth=1.3, opacity=1).filter(f"datum.basis == {BASIS}")
+    return points.encode(
+        **axes(frame),
+        fill=family,
+        stroke=family,
+        shape=vl.by_word("kind:N", shapes, title="what", legend=grey),
+        size=vl.field(
+            "share:Q",
+            title="share of the time",
+            scale=dict(type="linear", domain=[0, largest], range=list(AREAS), clamp=True),
+            legend=None if kinds == {"region"} else sizes,
+        ),
+        fillOpacity=vl.either(is_module, 0.05, 0.6),
+        strokeOpacity=vl.either(is_module, 0.7, 1),
+        tooltip=tooltip(),
     )
 
 
 def _sizes(largest: float) -> list[float]:
     """Three round shares."""
-    found = [share for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if share <= largest]
-    return found[-3:] or [largest]
+    shares = [share for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if share <= largest]
+    return shares[-3:] or [largest]

@@ -6,12 +6,15 @@ Both axes are logarithmic, so a level of memory is a straight line: FLOP/s = FLO
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rooflight import formatting
-from rooflight.hardware.roofs import Roof, Roofs, Slope, ridge, unit_name
+from rooflight.hardware.roofs import Roof, Roofs, ridge, unit_name
+from rooflight.ledger import Ledger
+from rooflight.reporting.charts.encodings import times_ten
 from rooflight.reporting.charts.roofline_marks import Basis, RooflineMark, RooflineMarks
+from rooflight.reporting.sections.ledger_documents import KINDS
 
 _UNSEEN = 0.015
 """Axes go as far as marks reach that take all but this share of the time: one op of a single FLOP would stretch them
@@ -64,33 +67,34 @@ def frame_of(marks: RooflineMarks) -> Frame:
     """Room for the marks that matter in both bases, for the roofs they run under, and for some of their slope."""
     slope = marks.roofs.slope().bytes_per_s
     ridges = [roof.flops_per_s / slope for roof in marks.used]
-    places = [place for basis in marks.bases for place in _places(marks, basis)]
-    heights = [*(roof.flops_per_s for roof in marks.used), *(place.y for place in places)]
-    low_x = min(
-        *(at / 4 for at in ridges),
-        *(_least([(place.x, place.share) for place in _places(marks, basis)]) for basis in marks.bases),
-    )
-    low_y = min(_least([(place.y, place.share) for place in _places(marks, basis)]) for basis in marks.bases)
-    high_x = max([*(3 * at for at in ridges), *(place.x for place in places)])
-    every = max(roof.flops_per_s for roof in marks.roofs.compute)
-    return Frame((_down(low_x), _up(1.05 * high_x)), (_down(low_y), max(heights) * _ROOM), max(*heights, every) * _ROOM)
+    heights = [roof.flops_per_s for roof in marks.used]
+    lows_x, highs_x = [ridge_ / 4 for ridge_ in ridges], [3 * ridge_ for ridge_ in ridges]
+    lows_y = []
+    for basis in marks.bases:
+        xs, ys = _places(marks, basis)
+        lows_x.append(_least(xs))
+        lows_y.append(_least(ys))
+        highs_x += [x for x, _ in xs]
+        heights += [y for y, _ in ys]
+    highest = max(*heights, *(roof.flops_per_s for roof in marks.roofs.compute))
+    x = times_ten(1, math.floor(math.log10(min(lows_x)))), times_ten(1, math.ceil(math.log10(1.05 * max(highs_x))))
+    return Frame(x, (times_ten(1, math.floor(math.log10(min(lows_y)))), max(heights) * _ROOM), highest * _ROOM)
 
 
-@dataclass(frozen=True)
-class _FramePlace:
-    x: float
-    y: float
-    share: float
+Weighed = list[tuple[float, float]]
+"""Values, and the share of the time that each stands for."""
 
 
-def _places(marks: RooflineMarks, basis: Basis) -> list[_FramePlace]:
-    """Of ops (regions, where a program has no ops), and of the step, which must be in sight."""
-    found = []
+def _places(marks: RooflineMarks, basis: Basis) -> tuple[Weighed, Weighed]:
+    """FLOP/B and FLOP/s of ops (regions, where a program has no ops), and of the step, which must be in sight."""
+    xs, ys = [], []
     for mark in marks.marks:
         place = mark.places.get(basis)
         if mark.kind != "module" and place is not None and place.intensity and place.flops_per_s:
-            found.append(_FramePlace(place.intensity, place.flops_per_s, 1.0 if mark.kind != "op" else mark.share or 0))
-    return found
+            share = 1.0 if mark.kind != "op" else mark.share or 0
+            xs.append((place.intensity, share))
+            ys.append((place.flops_per_s, share))
+    return xs, ys
 
 
 def _least(values: Sequence[tuple[float, float]]) -> float:
@@ -103,64 +107,31 @@ def _least(values: Sequence[tuple[float, float]]) -> float:
     return min((value for value, _ in values), default=math.inf)
 
 
-def _down(value: float) -> float:
-    return _power(math.floor(math.log10(value)))
-
-
-def _up(value: float) -> float:
-    return _power(math.ceil(math.log10(value)))
-
-
-def _power(exponent: int) -> float:
-    """Without the error of 10 to a negative power."""
-    return 10.0**exponent if exponent >= 0 else 1 / 10.0**-exponent
-
-
 def lines_of(marks: RooflineMarks, frame: Frame) -> list[RoofLine]:
     """Slopes up to the highest roof of their kind, flat roofs from the steepest slope of their kind on."""
-    roofs, found = marks.roofs, []
-    kinds = {(roof.unit, roof.precision) for roof in marks.used}
+    roofs, lines = marks.roofs, []
+    used_kinds = {roof.kind for roof in marks.used}
     for roof in roofs.compute:
-        used = (roof.unit, roof.precision) in kinds
-        begin = min(ridge(roof, slope) for slope in _like(roofs, sustained=roof.measured))
+        slopes = [slope for slope in roofs.memory if slope.measured == roof.measured] or [roofs.slope()]
+        begin = min(ridge(roof, slope) for slope in slopes)
         ends = max(frame.x[0], min(begin, frame.x[1])), frame.x[1]
         name = f"{roof.precision} on {unit_name(roofs.device, roof.unit)}"
-        height = roof.flops_per_s
-        found.append(RoofLine(name, tera(height), roof.source, ends, (height, height), roof.measured, used))
+        height, used = roof.flops_per_s, roof.kind in used_kinds
+        lines.append(RoofLine(name, tera(height), roof.source, ends, (height, height), roof.measured, used))
     for slope in roofs.memory:
+        flat = [roof for roof in roofs.compute if roof.measured == slope.measured]
+        flat = flat or [roof for roof in roofs.compute if not roof.measured]
+        of_step = [line.y[0] for line in lines if line.used and line.sustained == slope.measured]
         for used in (True, False):
             # Up to the highest roof of the step; the rest belongs to roofs that are shown on request.
-            below = [
-                roof.flops_per_s
-                for roof in _flat(roofs, sustained=slope.measured)
-                if not used or (roof.unit, roof.precision) in kinds
-            ]
-            own = [one.y[0] for one in found if one.used and one.sustained == slope.measured]
-            begin = frame.x[0] if used or not own else max(own) / slope.bytes_per_s
+            below = [roof.flops_per_s for roof in flat if not used or roof.kind in used_kinds]
+            begin = frame.x[0] if used or not of_step else max(of_step) / slope.bytes_per_s
             end = min(max(below, default=0) / slope.bytes_per_s, frame.x[1])
             if begin < end:
+                name, figure = slope.level.upper(), per_second(slope.bytes_per_s)
                 heights = begin * slope.bytes_per_s, end * slope.bytes_per_s
-                found.append(
-                    RoofLine(
-                        slope.level.upper(),
-                        per_second(slope.bytes_per_s),
-                        slope.source,
-                        (begin, end),
-                        heights,
-                        slope.measured,
-                        used,
-                    )
-                )
-    return [line for line in found if line.y[1] >= frame.y[0]]
-
-
-def _like(roofs: Roofs, *, sustained: bool) -> list[Slope]:
-    return [slope for slope in roofs.memory if slope.measured == sustained] or [roofs.slope()]
-
-
-def _flat(roofs: Roofs, *, sustained: bool) -> list[Roof]:
-    found = [roof for roof in roofs.compute if roof.measured == sustained]
-    return found or [roof for roof in roofs.compute if not roof.measured]
+                lines.append(RoofLine(name, figure, slope.source, (begin, end), heights, slope.measured, used))
+    return [line for line in lines if line.y[1] >= frame.y[0]]
 
 
 def roof_labels(marks: RooflineMarks, frame: Frame, *, every: bool, apart: float) -> list[RoofLabel]:
@@ -169,7 +140,7 @@ def roof_labels(marks: RooflineMarks, frame: Frame, *, every: bool, apart: float
     roofs = marks.roofs
     shown = [roof for roof in roofs.compute if not roof.measured and (every or roof in marks.used)]
     levels: list[list[Roof]] = []
-    for roof in sorted(shown, key=lambda one: (-one.flops_per_s, one.unit, one.precision)):
+    for roof in sorted(shown, key=lambda roof: (-roof.flops_per_s, *roof.kind)):
         if levels and levels[-1][0].flops_per_s < roof.flops_per_s * apart:
             levels[-1].append(roof)
         else:
@@ -179,24 +150,18 @@ def roof_labels(marks: RooflineMarks, frame: Frame, *, every: bool, apart: float
 
 def _label(level: Sequence[Roof], roofs: Roofs) -> tuple[str, str]:
     """`tf32 tensor 494.5 T (345 T)`, what was sustained in brackets; and without it."""
-    groups: dict[float, list[Roof]] = {}
-    for roof in level:
-        groups.setdefault(roof.flops_per_s, []).append(roof)
     full, short = [], []
-    for height, group in groups.items():
-        units_ = {roof.unit: [one.precision for one in group if one.unit == roof.unit] for roof in group}
+    for height in dict.fromkeys(roof.flops_per_s for roof in level):
+        group = [roof for roof in level if roof.flops_per_s == height]
+        units_ = {roof.unit: [other.precision for other in group if other.unit == roof.unit] for roof in group}
         names = ", ".join(
             f"{', '.join(precisions)} {unit_name(roofs.device, unit).split()[0]}" for unit, precisions in units_.items()
         )
-        kinds = {(roof.unit, roof.precision) for roof in group}
-        reached = [one.flops_per_s for one in roofs.compute if one.measured and (one.unit, one.precision) in kinds]
-        short.append(f"{names} {_tera(height)} T")
+        kinds = {roof.kind for roof in group}
+        reached = [roof.flops_per_s for roof in roofs.compute if roof.measured and roof.kind in kinds]
+        short.append(f"{names} {height / 1e12:,.4g} T")
         full.append(short[-1] + (f" ({max(reached) / 1e12:.3g} T)" if reached else ""))
     return "; ".join(full), "; ".join(short)
-
-
-def _tera(flops_per_s: float) -> str:
-    return f"{flops_per_s / 1e12:,.4g}"
 
 
 def slope_labels(roofs: Roofs, *, sustained: bool = True) -> tuple[str, ...]:
@@ -222,26 +187,31 @@ def decades(ends: tuple[float, float], most: int = 9) -> list[float]:
     """Powers of ten between two values, evenly thinned out where they are many."""
     first, last = math.ceil(math.log10(ends[0]) - 1e-9), math.floor(math.log10(ends[1]) + 1e-9)
     step = max(1, math.ceil((last - first + 1) / most))
-    return [_power(exponent) for exponent in range(first, last + 1, step)]
+    return [times_ten(1, exponent) for exponent in range(first, last + 1, step)]
 
 
-def left_out(marks: RooflineMarks, frame: Frame, kept: Iterable[RooflineMark]) -> str:
+def left_out(marks: RooflineMarks, frame: Frame, drawn: Collection[RooflineMark]) -> str:
     """What the picture does not show, in a sentence for each basis."""
-    drawn = set(kept)
-    said = []
+    shown = set(drawn)
+    sentences = []
     for basis in marks.bases:
         ops = [mark for mark in marks.marks if mark.kind == "op" and basis in mark.places]
-        outside = [mark for mark in ops if mark not in drawn or not frame.holds(mark, basis)]
+        outside = [mark for mark in ops if mark not in shown or not frame.holds(mark, basis)]
         count, share = marks.without_flops[basis]
         parts = []
         if count:
             why = "executed no FLOPs" if basis == "as counted" else "have no FLOPs, or share kernels with other ops"
-            parts.append(
-                f"{count:,} {'op' if count == 1 else 'ops'} ({formatting.percent(share)} of the time) that {why}"
-            )
+            ops_ = "op" if count == 1 else "ops"
+            parts.append(f"{count:,} {ops_} ({formatting.percent(share)} of the time) that {why}")
         if outside:
-            held = sum(mark.share or 0 for mark in outside)
-            parts.append(f"{sum(mark.count for mark in outside):,} more beyond its edges ({formatting.percent(held)})")
+            time = formatting.percent(sum(mark.share or 0 for mark in outside))
+            parts.append(f"{sum(mark.count for mark in outside):,} more beyond its edges ({time})")
         if parts:
-            said.append(f"{basis}, {' and '.join(parts)}")
-    return f"Not in the picture: {'; '.join(said)}." if said else ""
+            sentences.append(f"{basis}, {' and '.join(parts)}")
+    return f"Not in the picture: {'; '.join(sentences)}." if sentences else ""
+
+
+def title_of(marks: RooflineMarks, ledger: Ledger) -> str:
+    """`resnet50, training step on NVIDIA H200`: which step, and where."""
+    kind = KINDS.get(ledger.header.step or "", "")
+    return f"{marks.title}{', ' if kind else ''}{kind} on {marks.device.title}"

@@ -54,18 +54,18 @@ def placed(
     points: Sequence[LabelledPoint], *, width: float, height: float, taken: Iterable[LabelBox] = ()
 ) -> list[LabelBox | None]:
     """A box for the text of every point, in their order; `None` where it has no text or there is no room for it."""
-    dots = [LabelBox(point.x, point.y, 2 * point.radius, 2 * point.radius) for point in points]
-    held = list(taken)
-    found: list[LabelBox | None] = []
+    occupied = [LabelBox(point.x, point.y, 2 * point.radius, 2 * point.radius) for point in points]
+    occupied += taken
+    boxes: list[LabelBox | None] = []
     for point in points:
-        around = _around(point)
-        box = next((one for one in around if _is_free(one, dots, held, width, height)), None)
-        if box is None and point.always:
-            box = around[_BELOW]
-        found.append(box if point.text else None)
-        if point.text and box is not None:
-            held.append(box)
-    return found
+        box = None
+        if point.text:
+            around = _around(point)
+            box = next((place for place in around if _is_free(place, occupied, width, height)), None)
+            box = around[_BELOW] if box is None and point.always else box
+        boxes.append(box)
+        occupied += [box] if box is not None else []
+    return boxes
 
 
 def _around(point: LabelledPoint) -> list[LabelBox]:
@@ -76,9 +76,9 @@ def _around(point: LabelledPoint) -> list[LabelBox]:
     return [LabelBox(point.x + dx, point.y + dy, wide, _LINE) for dx, dy in places]
 
 
-def _is_free(box: LabelBox, dots: Sequence[LabelBox], held: Sequence[LabelBox], width: float, height: float) -> bool:
+def _is_free(box: LabelBox, occupied: Sequence[LabelBox], width: float, height: float) -> bool:
     inside = box.width / 2 <= box.x <= width - box.width / 2 and box.height / 2 <= box.y <= height - box.height / 2
-    return inside and not any(box.meets(other) for other in (*dots, *held))
+    return inside and not any(box.meets(other) for other in occupied)
 
 
 HEIGHT = 460
@@ -98,33 +98,33 @@ _NAMED = 7
 _NAME = 26
 """Letters of a name, at most."""
 Row = dict[str, Any]
+NamedLook = tuple[str, dict[str, Any]]
 
 
 @cache
-def x_axis(frame: Frame) -> vl.Spec:
-    label = "datum.value >= 1 ? format(datum.value, ',') : format(datum.value, '~g')"
-    return vl.field(
-        "x:Q",
-        title="arithmetic intensity, FLOP/B",
-        scale=dict(type="log", domain=list(frame.x), nice=False),
-        axis=dict(values=decades(frame.x), labelExpr=label, grid=True),
-    )
-
-
-@cache
-def y_axis(frame: Frame, field: str = "y") -> vl.Spec:
-    label = "replace(format(datum.value, '~s'), regexp('([a-zA-Zµ])$'), ' $1')"
+def axes(frame: Frame, y: str = "y") -> dict[str, vl.Spec]:
+    """`y`: the field that holds the FLOP/s."""
+    flops_per_byte = "datum.value >= 1 ? format(datum.value, ',') : format(datum.value, '~g')"
+    flops_per_s = "replace(format(datum.value, '~s'), regexp('([a-zA-Zµ])$'), ' $1')"
     top = vl.expr(f"{ALL_ROOFS} ? {frame.y_of_all!r} : {frame.y[1]!r}")
-    return vl.field(
-        f"{field}:Q",
-        title="FLOP/s",
-        scale=dict(type="log", domain=[frame.y[0], top], nice=False),
-        axis=dict(values=decades((frame.y[0], frame.y_of_all)), labelExpr=label, grid=True),
-    )
+    return {
+        "x": vl.field(
+            "x:Q",
+            title="arithmetic intensity, FLOP/B",
+            scale=dict(type="log", domain=list(frame.x), nice=False),
+            axis=dict(values=decades(frame.x), labelExpr=flops_per_byte, grid=True),
+        ),
+        "y": vl.field(
+            f"{y}:Q",
+            title="FLOP/s",
+            scale=dict(type="log", domain=[frame.y[0], top], nice=False),
+            axis=dict(values=decades((frame.y[0], frame.y_of_all)), labelExpr=flops_per_s, grid=True),
+        ),
+    }
 
 
-def rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
+def rounded(value: float) -> float:
+    return float(f"{value:.5g}")
 
 
 def roof_lines(marks: RooflineMarks, frame: Frame) -> vl.Drawing:
@@ -143,86 +143,76 @@ def roof_lines(marks: RooflineMarks, frame: Frame) -> vl.Drawing:
         for line in lines_of(marks, frame)
     ]
     sustained = "datum.how == 'sustained'"
-    return (
-        vl.view(rows)
-        .mark("rule", clip=True)
-        .filter(f"datum.used || {ALL_ROOFS}")
-        .encode(
-            x=x_axis(frame),
-            y=y_axis(frame),
-            x2=vl.field("x2"),
-            y2=vl.field("y2"),
-            strokeDash=vl.either(sustained, [5, 4], [1, 0]),
-            strokeWidth=vl.either(sustained, 1.2, 2),
-            opacity=vl.either("datum.used", 0.95, 0.4),
-            tooltip=vl.tips(name="roof", figure="at most", how="is a", source="from"),
-        )
+    lines = vl.mark("rule", rows, clip=True).filter(f"datum.used || {ALL_ROOFS}")
+    return lines.encode(
+        **axes(frame),
+        x2=vl.field("x2"),
+        y2=vl.field("y2"),
+        strokeDash=vl.either(sustained, [5, 4], [1, 0]),
+        strokeWidth=vl.either(sustained, 1.2, 2),
+        opacity=vl.either("datum.used", 0.95, 0.4),
+        tooltip=vl.tips(name="roof", figure="at most", how="is a", source="from"),
     )
 
 
 def ridges(marks: RooflineMarks, frame: Frame) -> vl.Drawing:
     """Where a roof of the step meets the memory's: a line down to its FLOP/B."""
-    slope = marks.roofs.slope().bytes_per_s
-    rows: list[Row] = [
-        {
-            "x": rounded(roof.flops_per_s / slope),
-            "y": roof.flops_per_s,
-            "y2": frame.y[0],
-            "said": f"ridge {formatting.ratio(roof.flops_per_s / slope)} FLOP/B",
-            "row": row,
-            "name": f"ridge of {roof.precision}: from {formatting.ratio(roof.flops_per_s / slope)} FLOP/B on, units "
-            "are the limit",
-        }
-        for row, roof in enumerate({roof.flops_per_s: roof for roof in reversed(marks.used)}.values())
-    ]
-    data = vl.view(rows)
-    down = data.mark("rule", clip=True, strokeDash=[1, 4], opacity=0.8).encode(
-        x=x_axis(frame), y=y_axis(frame), y2=vl.field("y2"), tooltip=[vl.field("name:N", title="what")]
-    )
+    rows: list[Row] = []
+    for number, roof in enumerate({roof.flops_per_s: roof for roof in reversed(marks.used)}.values()):
+        at = roof.flops_per_s / marks.roofs.slope().bytes_per_s
+        said = f"{formatting.ratio(at)} FLOP/B"
+        rows.append(
+            {
+                "x": rounded(at),
+                "y": roof.flops_per_s,
+                "y2": frame.y[0],
+                "said": f"ridge {said}",
+                "row": number,
+                "name": f"ridge of {roof.precision}: from {said} on, units are the limit",
+            }
+        )
+    down = vl.mark("rule", rows, clip=True, strokeDash=[1, 4], opacity=0.8)
     # One above the other: ridges may be near to each other.
-    texts = [
-        vl.view([row])
-        .mark("text", align="left", dx=4, dy=-8 - 13 * row["row"], fontSize=10, style=["text", "soft"])
-        .encode(x=x_axis(frame), y=y_axis(frame, "y2"), text=vl.field("said:N"))
-        for row in rows
+    look = dict(align="left", dx=4, fontSize=10, style=["text", "soft"])
+    texts = [vl.mark("text", [row], **look, dy=-8 - 13 * row["row"]) for row in rows]
+    return vl.layer(
+        down.encode(**axes(frame), y2=vl.field("y2"), tooltip=vl.tips(name="what")),
+        *(text.encode(**axes(frame, "y2"), text=vl.field("said:N")) for text in texts),
+    )
+
+
+def _wide_or_narrow(view: vl.Drawing, frame: Frame, wide: NamedLook, narrow: NamedLook) -> list[vl.Drawing]:
+    """A text where there is room, and a shorter one on a phone: each a field, and how it looks."""
+    return [
+        view.filter(test).mark("text", **look).encode(**axes(frame), text=vl.field(f"{field}:N"))
+        for test, (field, look) in ((f"!({NARROW})", wide), (NARROW, narrow))
     ]
-    return vl.layer(down, *texts)
 
 
 def roof_texts(marks: RooflineMarks, frame: Frame) -> list[vl.Drawing]:
     """Behind the right ends of the roofs; where there is no room behind them, above."""
+    behind = "full", dict(align="left", baseline="middle", dx=5, fontSize=10.5)
+    above = "short", dict(align="right", baseline="bottom", dy=-2, fontSize=9.5)
     drawn = []
     for every, top in ((False, frame.y[1]), (True, frame.y_of_all)):
         # As many times higher as a line of text is high.
         apart = (top / frame.y[0]) ** (_LINE / HEIGHT)
-        said = roof_labels(marks, frame, every=every, apart=apart)
-        rows = [{"x": one.x, "y": one.y, "full": one.lines[every], "short": one.lines[1]} for one in said]
-        shown = vl.view(rows).filter(ALL_ROOFS if every else f"!{ALL_ROOFS}")
-        axes = {"x": x_axis(frame), "y": y_axis(frame)}
-        behind = shown.filter(f"!({NARROW})").mark("text", align="left", baseline="middle", dx=5, fontSize=10.5)
-        above = shown.filter(NARROW).mark("text", align="right", baseline="bottom", dy=-2, fontSize=9.5)
-        drawn += [behind.encode(**axes, text=vl.field("full:N")), above.encode(**axes, text=vl.field("short:N"))]
+        labels = roof_labels(marks, frame, every=every, apart=apart)
+        rows = [{"x": label.x, "y": label.y, "full": label.lines[every], "short": label.lines[1]} for label in labels]
+        view = vl.view(rows).filter(ALL_ROOFS if every else f"!{ALL_ROOFS}")
+        drawn += _wide_or_narrow(view, frame, behind, above)
     return drawn
 
 
 def slope_text(marks: RooflineMarks, frame: Frame) -> vl.Drawing:
     """Left of the slopes, well up: nothing else is above them."""
     x, y = _slope_place(marks, frame)
-    said = slope_labels(marks.roofs)
-    row = {"x": rounded(x), "y": rounded(y), "said": list(said), "short": slope_labels(marks.roofs, sustained=False)[0]}
-    axes = {"x": x_axis(frame), "y": y_axis(frame)}
-    shown = vl.view([row])
-    full = shown.filter(f"!({NARROW})").mark(
-        "text",
-        align="right",
-        baseline="bottom",
-        lineHeight=_LINE,
-        dx=-4,
-        dy=-_LINE * (len(said) - 1) - 2,
-        fontSize=10.5,
-    )
-    short = shown.filter(NARROW).mark("text", align="right", baseline="bottom", dx=-3, fontSize=9.5)
-    return vl.layer(full.encode(**axes, text=vl.field("said:N")), short.encode(**axes, text=vl.field("short:N")))
+    lines = list(slope_labels(marks.roofs))
+    row = {"x": rounded(x), "y": rounded(y), "said": lines, "short": slope_labels(marks.roofs, sustained=False)[0]}
+    side = dict(align="right", baseline="bottom")
+    full = "said", dict(**side, lineHeight=_LINE, dx=-4, dy=-_LINE * (len(lines) - 1) - 2, fontSize=10.5)
+    short = "short", dict(**side, dx=-3, fontSize=9.5)
+    return vl.layer(*_wide_or_narrow(vl.view([row]), frame, full, short))
 
 
 def _slope_place(marks: RooflineMarks, frame: Frame) -> tuple[float, float]:
@@ -235,11 +225,10 @@ def _slope_place(marks: RooflineMarks, frame: Frame) -> tuple[float, float]:
 
 def star(rows: list[Row], named: list[Row], frame: Frame) -> vl.Drawing:
     """The whole step. A letter, so that it has the colour of text, light or dark."""
-    shape = vl.view(rows).mark("text", text="★", fontSize=24, baseline="middle", clip=True)
-    name = vl.view(named).mark("text", fontSize=11, fontWeight="bold", baseline="middle")
+    shape = vl.mark("text", rows, text="★", fontSize=24, baseline="middle", clip=True).filter(_SHOWN)
+    name = vl.mark("text", named, fontSize=11, fontWeight="bold", baseline="middle").filter(_SHOWN)
     return vl.layer(
-        shape.filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), tooltip=tooltip(step=True)),
-        name.filter(_SHOWN).encode(x=x_axis(frame), y=y_axis(frame), text=vl.field("said:N")),
+        shape.encode(**axes(frame), tooltip=tooltip(step=True)), name.encode(**axes(frame), text=vl.field("said:N"))
     )
 
 
@@ -263,12 +252,8 @@ def tooltip(*, step: bool = False) -> list[vl.Spec]:
 
 
 def labels(named: list[Row], frame: Frame) -> vl.Drawing:
-    return (
-        vl.view(named)
-        .mark("text", fontSize=10, baseline="middle", opacity=0.85)
-        .filter(f"{_SHOWN} && !({NARROW})")
-        .encode(x=x_axis(frame), y=y_axis(frame), text=vl.field("said:N"))
-    )
+    texts = vl.mark("text", named, fontSize=10, baseline="middle", opacity=0.85)
+    return texts.filter(f"{_SHOWN} && !({NARROW})").encode(**axes(frame), text=vl.field("said:N"))
 
 
 def label_rows(rows: list[Row], marks: RooflineMarks, frame: Frame) -> list[Row]:
@@ -280,44 +265,44 @@ def label_rows(rows: list[Row], marks: RooflineMarks, frame: Frame) -> list[Row]
 
     in_the_way = [*_along_lines(marks, frame, at), _slope_box(marks, at(*_slope_place(marks, frame)))]
     largest = largest_share(rows)
-    found = []
+    written = []
     for basis in marks.bases:
         # The step first: its name must find room.
         here = sorted((row for row in rows if row["basis"] == basis), key=lambda row: row["kind"] != "step")
-        named = [row for row in here if row["kind"] in ("op", "region")][:_NAMED]
+        slowest = [number for number, row in enumerate(here) if row["kind"] in ("op", "region")][:_NAMED]
         points = []
-        for row in here:
+        for number, row in enumerate(here):
             step = row["kind"] == "step"
             radius = 12.0 if step else _radius(row["share"] / largest)
-            text = _named(row) if step or any(row is one for one in named) else ""
+            text = _named(row) if step or number in slowest else ""
             points.append(LabelledPoint(*at(row["x"], row["y"]), radius, text, always=step))
         boxes = placed(points, width=WIDTH, height=HEIGHT, taken=in_the_way)
-        for row, point, box in zip(here, points, boxes, strict=True):
-            if box is not None:
-                found.append(
-                    {
-                        "basis": basis,
-                        "said": point.text,
-                        "family": row["family"],
-                        "kind": row["kind"],
-                        "x": rounded(frame.x[0] * 10 ** (box.x / across)),
-                        "y": rounded(frame.y[1] / 10 ** (box.y / up)),
-                    }
-                )
-    return found
+        written += [
+            {
+                "basis": basis,
+                "said": point.text,
+                "family": row["family"],
+                "kind": row["kind"],
+                "x": rounded(frame.x[0] * 10 ** (box.x / across)),
+                "y": rounded(frame.y[1] / 10 ** (box.y / up)),
+            }
+            for row, point, box in zip(here, points, boxes, strict=True)
+            if box is not None
+        ]
+    return written
 
 
 def _along_lines(
     marks: RooflineMarks, frame: Frame, at: Callable[[float, float], tuple[float, float]]
 ) -> list[LabelBox]:
     """Small boxes all along the roofs that are shown."""
-    found = []
+    boxes = []
     for line in lines_of(marks, frame):
         if line.used:
             (x1, y1), (x2, y2) = at(line.x[0], line.y[0]), at(line.x[1], line.y[1])
             steps = max(1, round(math.hypot(x2 - x1, y2 - y1) / _STRIDE))
-            found += [LabelBox(x1 + (x2 - x1) * i / steps, y1 + (y2 - y1) * i / steps, 2, 2) for i in range(steps + 1)]
-    return found
+            boxes += [LabelBox(x1 + (x2 - x1) * i / steps, y1 + (y2 - y1) * i / steps, 2, 2) for i in range(steps + 1)]
+    return boxes
 
 
 def _slope_box(marks: RooflineMarks, at: tuple[float, float]) -> LabelBox:

@@ -8,10 +8,11 @@ the blocks of a deep model are one mark, whose figures are sums.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import dataclasses
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, get_args
 
 from msgspec.structs import replace
 
@@ -27,7 +28,7 @@ from rooflight.metrics import Origin
 from rooflight.prediction.resolve_devices import ceilings_of
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.op_families import OTHER, family_of_all
-from rooflight.reporting.table import Column, Table
+from rooflight.reporting.table import Column, Table, table_of
 from rooflight.summary.facts import MeasuredFact, Number, adds_up
 from rooflight.summary.measured import is_measured
 from rooflight.summary.measured_rows import MeasuredRow
@@ -113,54 +114,51 @@ def marks_of(ledger: Ledger, *, on: Device | None = None, judge: Judge | None = 
     roofs = roofs_of(device, ceilings)
     if not judge.regions and (reason := judge.whole(by_formula=True).reason) and judge.whole().reason:
         raise NoRoofline(reason)
-    found = _regions(judge) if judge.regions else _of_step(judge)
-    marks = sorted((mark for mark in found if mark.places), key=lambda mark: -mark.time_s)
+    candidates = _regions(judge) if judge.regions else _of_step(judge)
+    marks = sorted((mark for mark in candidates if mark.places), key=lambda mark: -mark.time_s)
     if not marks:
         raise NoRoofline(
             f"nothing of {ledger.header.model} has both FLOPs and a time on {device.title}: there is "
             "nothing to put under its roofs"
         )
-    known: tuple[Basis, ...] = ("as counted", "by formula")
-    bases = tuple(basis for basis in known if any(basis in mark.places for mark in marks))
-    idle = {basis: [mark for mark in found if mark.kind == "op" and basis not in mark.places] for basis in bases}
-    said = [how] if how else []
-    if ceilings is not None:
-        said.append(f"Sustained roofs: {ceilings.source}.")
+    bases = tuple(basis for basis in get_args(Basis) if any(basis in mark.places for mark in marks))
+    without_flops = {}
+    for basis in bases:
+        idle = [mark for mark in candidates if mark.kind == "op" and basis not in mark.places]
+        without_flops[basis] = sum(mark.count for mark in idle), sum(mark.share or 0 for mark in idle)
+    sustained = "" if ceilings is None else f"Sustained roofs: {ceilings.source}."
     return RooflineMarks(
         title=ledger.header.model,
         roofs=roofs,
         used=_used(marks, roofs),
         times=judge.times,
-        how=" ".join(said),
+        how=" ".join(filter(None, (how, sustained))),
         bases=bases,
         marks=tuple(marks),
-        without_flops={
-            basis: (sum(mark.count for mark in rows), sum(mark.share or 0 for mark in rows))
-            for basis, rows in idle.items()
-        },
+        without_flops=without_flops,
     )
 
 
-def _judge(ledger: Ledger, on: Device | None, known_judge: Judge | None) -> tuple[Judge, str]:
-    known = recognise_name(ledger.header.device)
-    ran_on_cpu = is_measured(ledger) and (ledger.header.target == "cpu" or (known is not None and known.kind == "cpu"))
-    if ran_on_cpu and on is not None:
-        said = f"The step ran on a CPU: times are predicted for {on.title}, of the ops that the CPU ran."
-        if known_judge is not None and known_judge.device == on:
-            return known_judge, said
-        return Judge(replace(ledger, measurements=(), kernels=()), on=on), said
+def _judge(ledger: Ledger, on: Device | None, judge: Judge | None) -> tuple[Judge, str]:
+    """And where its times are from, where that must be said. `judge`: where there is one already."""
+    ran_on = recognise_name(ledger.header.device)
     if is_measured(ledger):
-        return known_judge or Judge(ledger, on=None if known is not None else on), ""
-    judge = known_judge or Judge(ledger, on=on)
+        on_cpu = ledger.header.target == "cpu" or (ran_on is not None and ran_on.kind == "cpu")
+        if not on_cpu or on is None:
+            return judge or Judge(ledger, on=None if ran_on is not None else on), ""
+        if judge is None or judge.device != on:
+            judge = Judge(replace(ledger, measurements=(), kernels=()), on=on)
+        return judge, f"The step ran on a CPU: times are predicted for {on.title}, of the ops that the CPU ran."
+    judge = judge or Judge(ledger, on=on)
     used = judge.predictor
     return judge, "" if used is None else f"Times are predicted for {used.device.title} ({used.tier}: {used.source})."
 
 
 def _of_step(judge: Judge) -> list[RooflineMark]:
-    whole_s = sum(fact.values.get("kernel_time_s", 0) for fact in judge.measured.facts)
-    ops = [_mark(judge, gathered, whole_s) for gathered in _merged_ops(judge)]
-    modules = [_mark(judge, gathered, whole_s) for gathered in _merged_modules(judge)]
-    return [*(mark for mark in (*ops, *modules) if mark is not None), *_whole(judge)]
+    step_s = sum(fact.values.get("kernel_time_s", 0) for fact in judge.measured.facts)
+    growing = [*_merged_ops(judge), *_merged_modules(judge)]
+    marks = [_mark(judge, gathered, step_s) for gathered in growing if gathered.values.get("kernel_time_s")]
+    return [*marks, *_whole(judge)]
 
 
 @dataclass
@@ -196,25 +194,20 @@ def _merged_ops(judge: Judge) -> list[_GrowingMark]:
     """Sets of ops that kernels belong to, those alike as one: same ops, phase, type of module and work."""
     ledger = judge.measured.ledger
     timed = {ops: values for ops, values in judge.measured.by_ops.items() if values.get("kernel_time_s") and ops}
-    sets_with: dict[int, int] = defaultdict(int)
-    for ops in timed:
-        for index in ops:
-            sets_with[index] += 1
+    sets_with = Counter(index for ops in timed for index in ops)
     types = {module.path: module.type for module in ledger.modules}
-    found: dict[object, _GrowingMark] = {}
+    merged: dict[object, _GrowingMark] = {}
     for ops, values in timed.items():
         rows = [ledger.ops[index] for index in ops]
         shared = any(sets_with[index] > 1 for index in ops)
-        key = (
-            shared,
-            *sorted((op.name, op.phase, types.get(op.module, op.module), op.precision, _work(op)) for op in rows),
-        )
-        if key not in found:
+        alike = sorted((op.name, op.phase, types.get(op.module, op.module), op.precision, _work(op)) for op in rows)
+        key = (shared, *alike)
+        if key not in merged:
             names = _joined(op.packet.removeprefix("aten::") for op in rows)
             phases = _joined(op.phase for op in rows)
-            found[key] = _GrowingMark("op", names, phases, family_of_all(rows), counted_only=shared)
-        found[key].add(_joined(op.module for op in rows), ops, values)
-    return list(found.values())
+            merged[key] = _GrowingMark("op", names, phases, family_of_all(rows), counted_only=shared)
+        merged[key].add(_joined(op.module for op in rows), ops, values)
+    return list(merged.values())
 
 
 def _work(op: Op) -> tuple[int, ...]:
@@ -229,21 +222,21 @@ def _merged_modules(judge: Judge) -> list[_GrowingMark]:
     """Leaf modules and children of the model, with the loss; those that run one op only are that op's mark already."""
     rows = judge.rows("module")
     parents = {row.name.rpartition(".")[0] for row in rows if row.estimate.depth}
-    found: dict[object, _GrowingMark] = {}
+    merged: dict[object, _GrowingMark] = {}
     for row in rows:
-        leaf = row.estimate.depth > 0 and row.name not in parents
-        if not (leaf or row.estimate.depth == 1 or row.name in (LOSS, OPTIMIZER)) or not row.sums.time_s:
+        depth = row.estimate.depth
+        leaf = depth > 0 and row.name not in parents
+        if not (leaf or depth == 1 or row.name in (LOSS, OPTIMIZER)) or not row.sums.time_s:
             continue
         if len({fact.ops for fact in row.group.facts if fact.values.get("kernel_time_s")}) < 2:
             continue
         key = _like(row)
-        if key not in found:
-            ops = [judge.measured.ledger.ops[index] for index in row.group.ops]
-            family = _slowest_family(judge, row) if leaf or not row.estimate.depth else OTHER
-            name = row.estimate.type if row.estimate.depth else row.name
-            found[key] = _GrowingMark("module", name, _joined(op.phase for op in ops), family)
-        found[key].add(row.name, row.group.ops, row.sums.values, row.group.facts)
-    return list(found.values())
+        if key not in merged:
+            phases = _joined(judge.measured.ledger.ops[index].phase for index in row.group.ops)
+            family = _slowest_family(judge, row) if leaf or not depth else OTHER
+            merged[key] = _GrowingMark("module", row.estimate.type if depth else row.name, phases, family)
+        merged[key].add(row.name, row.group.ops, row.sums.values, row.group.facts)
+    return list(merged.values())
 
 
 def _slowest_family(judge: Judge, row: MeasuredRow) -> str:
@@ -253,29 +246,19 @@ def _slowest_family(judge: Judge, row: MeasuredRow) -> str:
 
 
 def _like(row: MeasuredRow) -> object:
-    sums = row.estimate.totals
-    return (
-        row.estimate.type,
-        row.estimate.depth,
-        row.estimate.calls,
-        row.estimate.output,
-        sums.flops,
-        sums.other_flops,
-        sums.bytes,
-    )
+    of, sums = row.estimate, row.estimate.totals
+    return of.type, of.depth, of.calls, of.output, sums.flops, sums.other_flops, sums.bytes
 
 
-def _mark(judge: Judge, gathered: _GrowingMark, whole_s: float) -> RooflineMark | None:
+def _mark(judge: Judge, gathered: _GrowingMark, step_s: float) -> RooflineMark:
     """Judged by formula and, where something was counted, as counted."""
-    time_s = gathered.values.get("kernel_time_s")
-    if not time_s:
-        return None
+    time_s = gathered.values["kernel_time_s"]
     plain = Verdict(name=gathered.name, time_s=float(time_s), kernels=round(gathered.values.get("kernels", 0)) or None)
     group = OpGroup(tuple(gathered.ops), tuple(gathered.facts))
-    whole = judge.measured.total.whole
+    counters = judge.measured.total.whole
     places: dict[Basis, Verdict] = {}
-    if whole.executed or whole.dram:
-        places["as counted"] = judge.judged(plain, gathered.values, group, whole)
+    if counters.executed or counters.dram:
+        places["as counted"] = judge.judged(plain, gathered.values, group, counters)
     if not gathered.counted_only:
         places["by formula"] = judge.judged(plain, gathered.values, group, NOT_COUNTED)
     return RooflineMark(
@@ -286,31 +269,31 @@ def _mark(judge: Judge, gathered: _GrowingMark, whole_s: float) -> RooflineMark 
         family=gathered.family,
         count=gathered.count,
         time_s=float(time_s),
-        share=time_s / whole_s,
+        share=time_s / step_s,
         places=_drawable(places),
         told=_told(places) or plain,
     )
 
 
 def _whole(judge: Judge) -> list[RooflineMark]:
-    found: dict[Basis, Verdict] = {}
-    whole = judge.measured.total.whole
-    if whole.executed or whole.dram:
-        found["as counted"] = judge.whole()
-    formula = found["by formula"] = judge.whole(by_formula=True)
-    time_s = formula.time_s
-    if not time_s:
+    places: dict[Basis, Verdict] = {}
+    counters = judge.measured.total.whole
+    if counters.executed or counters.dram:
+        places["as counted"] = judge.whole()
+    formula = places["by formula"] = judge.whole(by_formula=True)
+    if not formula.time_s:
         return []
     name = judge.measured.ledger.header.model
-    return [RooflineMark("step", name, "", "", OTHER, 1, time_s, 1.0, _drawable(found), _told(found) or formula)]
+    told = _told(places) or formula
+    return [RooflineMark("step", name, "", "", OTHER, 1, formula.time_s, 1.0, _drawable(places), told)]
 
 
 def _regions(judge: Judge) -> list[RooflineMark]:
     """Pieces of a program: counted, without ops that formulas could tell of."""
-    rows = [row for row in judge.verdicts() if row.time_s]
     return [
-        RooflineMark("region", row.name, "", "", OTHER, 1, row.time_s or 0.0, None, _drawable({"as counted": row}), row)
-        for row in rows
+        RooflineMark("region", row.name, "", "", OTHER, 1, row.time_s, None, _drawable({"as counted": row}), row)
+        for row in judge.verdicts()
+        if row.time_s
     ]
 
 
@@ -337,8 +320,8 @@ def _used(marks: Sequence[RooflineMark], roofs: Roofs) -> tuple[Roof, ...]:
         (unit_name(roofs.device, roof.unit), roof.precision): roof for roof in roofs.compute if not roof.measured
     }
     least = _USED * sum(seconds.values())
-    names = sorted((name for name in seconds if seconds[name] >= least), key=lambda name: -seconds[name])
-    return tuple(by_unit[name] for name in names if name in by_unit)
+    kinds = sorted(seconds, key=lambda kind: -seconds[kind])
+    return tuple(by_unit[kind] for kind in kinds if seconds[kind] >= least and kind in by_unit)
 
 
 def place_of(paths: Sequence[str]) -> str:
@@ -372,43 +355,24 @@ _TELLING = 20
 
 def marks_table(marks: Sequence[RooflineMark], note: str = "") -> Table:
     """Of each what counters saw where they ran, else what formulas say; the slowest first."""
-    columns = (
-        column("what"),
-        Column("op or layer", right=False),
-        Column("where", right=False),
-        column("phase", optional=3),
-        Column("count", formatting.exact, optional=4),
-        column("time_s", heading="time"),
-        column("share", optional=1),
-        Column("basis", right=False, whole=True),
-        column("flops", optional=2),
-        column("bytes", optional=2),
-        column("intensity"),
-        column("flops_per_s", heading="TFLOP/s", write=tera),
-        column("percent_of_roof"),
-        column("bound"),
+    table = table_of(
+        (
+            (column("what"), lambda mark: "whole step" if mark.kind == "step" else mark.kind),
+            (Column("op or layer", right=False), lambda mark: mark.name),
+            (Column("where", right=False), lambda mark: mark.module),
+            (column("phase", optional=3), lambda mark: mark.phase),
+            (Column("count", formatting.exact, optional=4), lambda mark: mark.count),
+            (column("time_s", heading="time"), lambda mark: mark.time_s),
+            (column("share", optional=1), lambda mark: mark.share),
+            (Column("basis", right=False, whole=True), lambda mark: mark.basis),
+            (column("flops", optional=2), lambda mark: mark.told.flops),
+            (column("bytes", optional=2), lambda mark: mark.told.bytes),
+            (column("intensity"), lambda mark: mark.told.intensity),
+            (column("flops_per_s", heading="TFLOP/s", write=tera), lambda mark: mark.told.flops_per_s),
+            (column("percent_of_roof"), lambda mark: mark.told.percent_of_roof),
+            (column("bound"), lambda mark: mark.told.bound),
+        ),
+        marks,
     )
-    rows = tuple(_row(mark) for mark in marks)
-    whole = frozenset(i for i, mark in enumerate(marks) if mark.kind == "step")
-    return Table("", columns, rows, whole, note=note, telling=_TELLING)
-
-
-def _row(mark: RooflineMark) -> tuple[Any, ...]:
-    told = mark.told
-    what = "whole step" if mark.kind == "step" else mark.kind
-    return (
-        what,
-        mark.name,
-        mark.module,
-        mark.phase,
-        mark.count,
-        mark.time_s,
-        mark.share,
-        mark.basis,
-        told.flops,
-        told.bytes,
-        told.intensity,
-        told.flops_per_s,
-        told.percent_of_roof,
-        told.bound,
-    )
+    step = frozenset(number for number, mark in enumerate(marks) if mark.kind == "step")
+    return dataclasses.replace(table, emphasised=step, note=note, telling=_TELLING)

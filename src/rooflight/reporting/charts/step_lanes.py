@@ -17,12 +17,23 @@ from typing import Any
 from msgspec.structs import replace as replace_fields
 
 from rooflight.ledger import LOSS, OPTIMIZER, Kernel, Ledger, Op, Value
-from rooflight.reporting.sections.op_families import family_of, family_of_all
+from rooflight.reporting.sections.op_families import family_of_all
 from rooflight.reporting.table import kernel_name
 
 
+class Stretch:
+    """Something that lasts."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
 @dataclass(frozen=True)
-class TimelineSlice:
+class TimelineSlice(Stretch):
     """A stretch of a lane, and what is known of it."""
 
     name: str
@@ -32,7 +43,7 @@ class TimelineSlice:
 
 
 @dataclass(frozen=True)
-class TimelinePlace:
+class TimelinePlace(Stretch):
     """When an op ran. Without kernels of its own it has no duration: it lies where the ops before it ended."""
 
     start_ns: int
@@ -42,22 +53,47 @@ class TimelinePlace:
 Places = dict[int, TimelinePlace]
 """By op."""
 Streams = dict[int | None, list[tuple[Kernel, TimelinePlace]]]
+"""Kernels by stream, in the order of their starts; the stream that nobody knows is the first."""
 OpQuantities = dict[int, dict[str, Value]]
 """Quantities by op."""
 Level = tuple[str, dict[str, Any]]
 """Name and arguments of a slice that has others inside it."""
 
 
-def measured_alone(ledger: Ledger) -> OpQuantities:
-    """Quantities of single ops."""
-    found: OpQuantities = defaultdict(dict)
+@dataclass(frozen=True)
+class StepTimeline:
+    """A step with the places of its ops and kernels."""
+
+    ledger: Ledger
+    measured: OpQuantities
+    streams: Streams
+    places: Places
+
+    def in_turn(self) -> Iterator[tuple[Op, TimelinePlace]]:
+        """Ops that took time, by start; where two run at once, the earlier one is cut when the later begins."""
+        ran = [(op, place) for op in self.ledger.ops if (place := self.places[op.index]).duration_ns]
+        ran.sort(key=lambda row: (row[1].start_ns, row[0].index))
+        for (op, place), following in itertools.zip_longest(ran, ran[1:]):
+            end = place.end_ns if following is None else min(place.end_ns, following[1].start_ns)
+            yield op, TimelinePlace(place.start_ns, end)
+
+    def phases(self) -> list[TimelineSlice]:
+        """One slice for each stretch of forward, backward or optimizer."""
+        return stacks((((op.phase, {"phase": op.phase}),), place) for op, place in self.in_turn())
+
+
+def timeline_of(ledger: Ledger) -> StepTimeline | None:
+    """`None`: nothing in the ledger has a time."""
+    measured: OpQuantities = defaultdict(dict)
     for row in ledger.measurements:
         if row.scope == "op" and len(row.ops) == 1:
-            found[row.ops[0]].update(row.quantities)
-    return found
+            measured[row.ops[0]].update(row.quantities)
+    streams = _laid_out(ledger)
+    places = _places_by_kernels(ledger, streams) if streams else _places_by_host_time(ledger, measured)
+    return StepTimeline(ledger, measured, streams, places) if streams or places else None
 
 
-def laid_out(ledger: Ledger) -> Streams:
+def _laid_out(ledger: Ledger) -> Streams:
     """The kernels of each stream, one after the other; those of a log without starts follow each other at once."""
     streams: Streams = {}
     timed = [kernel for kernel in ledger.kernels if kernel.time_s is not None and kernel.kind != "primitive"]
@@ -68,67 +104,50 @@ def laid_out(ledger: Ledger) -> Streams:
         end = start + nanoseconds(kernel.time_s or 0.0)
         ends[kernel.stream] = log_end = end
         streams.setdefault(kernel.stream, []).append((kernel, TimelinePlace(start, end)))
-    return streams
+    return dict(sorted(streams.items(), key=lambda row: -1 if row[0] is None else row[0]))
 
 
-def places_by_kernels(ledger: Ledger, streams: Streams) -> Places:
+def _places_by_kernels(ledger: Ledger, streams: Streams) -> Places:
     """A kernel of several ops (fused, or a graph's) lies with the first of them."""
-    found: Places = {}
-    for kernel, place in (row for rows in streams.values() for row in rows):
+    places: Places = {}
+    for kernel, place in itertools.chain.from_iterable(streams.values()):
         if kernel.ops:
-            known = found.get(kernel.ops[0], place)
-            found[kernel.ops[0]] = TimelinePlace(min(known.start_ns, place.start_ns), max(known.end_ns, place.end_ns))
+            before = places.get(kernel.ops[0], place)
+            start, end = min(before.start_ns, place.start_ns), max(before.end_ns, place.end_ns)
+            places[kernel.ops[0]] = TimelinePlace(start, end)
     now = 0
     for op in range(len(ledger.ops)):
-        if op not in found:
-            found[op] = TimelinePlace(now, now)
-        now = max(now, found[op].end_ns)
-    return found
+        now = max(now, places.setdefault(op, TimelinePlace(now, now)).end_ns)
+    return places
 
 
-def places_by_host_time(ledger: Ledger, measured: OpQuantities) -> Places:
-    found: Places = {}
+def _places_by_host_time(ledger: Ledger, measured: OpQuantities) -> Places:
+    places: Places = {}
     now = 0
     for op in ledger.ops:
         time = measured.get(op.index, {}).get("host_time_s")
         end = now + (nanoseconds(time.value) if time is not None else 0)
-        found[op.index] = TimelinePlace(now, end)
+        places[op.index] = TimelinePlace(now, end)
         now = end
-    return found if now else {}
-
-
-def in_turn(ledger: Ledger, places: Places) -> Iterator[tuple[Op, TimelinePlace]]:
-    """Ops that took time, by start; where two run at once, the earlier one is cut when the later begins."""
-    ran = sorted(
-        (op for op in ledger.ops if places[op.index].end_ns > places[op.index].start_ns),
-        key=lambda op: (places[op.index].start_ns, op.index),
-    )
-    for op, following in itertools.zip_longest(ran, ran[1:]):
-        place = places[op.index]
-        end = place.end_ns if following is None else min(place.end_ns, places[following.index].start_ns)
-        yield op, TimelinePlace(place.start_ns, end)
-
-
-def phases(ledger: Ledger, places: Places) -> list[TimelineSlice]:
-    """One slice for each stretch of forward, backward or optimizer."""
-    return stacks((((op.phase, {"phase": op.phase}),), place) for op, place in in_turn(ledger, places))
+    return places if now else {}
 
 
 def stacks(rows: Iterable[tuple[tuple[Level, ...], TimelinePlace]]) -> list[TimelineSlice]:
     """Slices that span neighbours as long as they have the same things around them; the outer ones come first."""
-    found: list[TimelineSlice] = []
-    around: list[int] = []  # positions in `found` of the slices that are still open
+    slices: list[TimelineSlice] = []
+    around: list[int] = []  # positions in `slices` of those that are still open
     for stack, place in rows:
         same = 0
-        while same < min(len(around), len(stack)) and _goes_on(found[around[same]], stack[same]):
+        while same < min(len(around), len(stack)) and _goes_on(slices[around[same]], stack[same]):
             same += 1
         del around[same:]
         for position, (_, args) in zip(around, stack, strict=False):
-            found[position] = replace(found[position], end_ns=place.end_ns, args={**found[position].args, **args})
+            opened = slices[position]
+            slices[position] = replace(opened, end_ns=place.end_ns, args={**opened.args, **args})
         for name, args in stack[same:]:
-            around.append(len(found))
-            found.append(TimelineSlice(name, place.start_ns, place.end_ns, args))
-    return found
+            around.append(len(slices))
+            slices.append(TimelineSlice(name, place.start_ns, place.end_ns, args))
+    return slices
 
 
 def _goes_on(row: TimelineSlice, level: Level) -> bool:
@@ -142,6 +161,7 @@ def nanoseconds(time_s: float) -> int:
 
 
 PHASES, MODULES, LAUNCHES, OPS = "phases", "modules", "launches", "ops"
+_MOST_PHASES = 100
 _MOST_MODULES = 300
 _MOST_LAUNCHES = 900
 _MOST_KERNELS = 1700
@@ -150,7 +170,7 @@ _DEEPEST = 4
 
 
 @dataclass(frozen=True)
-class LaneSlice:
+class LaneSlice(Stretch):
     """A stretch of a lane, or several that are too thin to be seen apart."""
 
     lane: str
@@ -190,37 +210,34 @@ class Lanes:
 def lanes_of(ledger: Ledger, *, pixels: int, stretches: int = 190) -> Lanes | None:
     """`None`: nothing in the ledger has a time. Of several ranks the first is shown."""
     ranks = sorted({op.rank for op in ledger.ops})
-    if len(ranks) > 1:
-        ledger = _of_rank(ledger, ranks[0])
-    streams = laid_out(ledger)
-    measured = measured_alone(ledger)
-    places = places_by_kernels(ledger, streams) if streams else places_by_host_time(ledger, measured)
-    if not places and not streams:
+    timeline = timeline_of(_of_rank(ledger, ranks[0]) if len(ranks) > 1 else ledger)
+    if timeline is None:
         return None
-    launches = _launches(ledger)
-    work = _kernels(ledger, streams) if streams else {OPS: _ops(ledger, places)}
-    around = [*_phases(ledger, places), *_modules(ledger, places)]
-    every = [*around, *launches, *(one for lane in work.values() for one in lane)]
-    begin, end = min(one.start_ns for one in every), max(one.end_ns for one in every)
+    streams = timeline.streams
+    launches, work = _launches(timeline.ledger), _work(timeline)
+    around = [*_phases(timeline), *_modules(timeline)]
+    working = [piece for lane in work.values() for piece in lane]
+    pieces = [*around, *launches, *working]
+    begin, end = min(piece.start_ns for piece in pieces), max(piece.end_ns for piece in pieces)
     least = max(1, (end - begin) // pixels)
-    count = sum(map(len, work.values()))
-    thin = [one for lane in work.values() for one in thinned(lane, _MOST_KERNELS * len(lane) // count, least)]
-    kept = [*around, *thinned(launches, _MOST_LAUNCHES, least), *thin]
-    names = [*dict.fromkeys(one.lane for one in around), *([LAUNCHES] if launches else []), *work]
+    thin = [
+        piece for lane in work.values() for piece in thinned(lane, _MOST_KERNELS * len(lane) // len(working), least)
+    ]
+    shown = [*around, *thinned(launches, _MOST_LAUNCHES, least), *thin]
     placed = bool(streams) and all(kernel.start_s is not None for rows in streams.values() for kernel, _ in rows)
-    union = _union(one for lane in work.values() for one in lane) if placed else []
+    running = [(start - begin, stop - begin) for start, stop in _union(working)] if placed else []
     return Lanes(
-        tuple(_shifted(one, begin) for one in kept),
-        tuple(names),
-        end - begin,
-        bool(streams),
-        placed,
-        sum(stop - start for start, stop in union) if placed else None,
-        count,
-        len(thin),
-        len(ranks),
-        bool(launches),
-        _busy([(start - begin, stop - begin) for start, stop in union], end - begin, stretches) if placed else (),
+        slices=tuple(replace(p, start_ns=p.start_ns - begin, end_ns=p.end_ns - begin) for p in shown),
+        names=(*dict.fromkeys(piece.lane for piece in around), *([LAUNCHES] if launches else []), *work),
+        span_ns=end - begin,
+        on_gpu=bool(streams),
+        placed=placed,
+        busy_ns=sum(stop - start for start, stop in running) if placed else None,
+        kernels=len(working),
+        drawn=len(thin),
+        ranks=len(ranks),
+        has_launches=bool(launches),
+        busy=_busy(running, end - begin, stretches) if placed else (),
     )
 
 
@@ -228,102 +245,91 @@ def _of_rank(ledger: Ledger, rank: int) -> Ledger:
     ops = ledger.ops
     return replace_fields(
         ledger,
-        kernels=tuple(one for one in ledger.kernels if one.ops and ops[one.ops[0]].rank == rank),
-        measurements=tuple(one for one in ledger.measurements if one.ops and ops[one.ops[0]].rank == rank),
+        kernels=tuple(kernel for kernel in ledger.kernels if kernel.ops and ops[kernel.ops[0]].rank == rank),
+        measurements=tuple(row for row in ledger.measurements if row.ops and ops[row.ops[0]].rank == rank),
     )
 
 
-def _phases(ledger: Ledger, places: Places) -> list[LaneSlice]:
-    found = [LaneSlice(PHASES, one.name, one.start_ns, one.end_ns, phase=one.name) for one in phases(ledger, places)]
-    return found[:100]
+def _phases(timeline: StepTimeline) -> list[LaneSlice]:
+    rows = timeline.phases()[:_MOST_PHASES]
+    return [LaneSlice(PHASES, row.name, row.start_ns, row.end_ns, phase=row.name) for row in rows]
 
 
-def _modules(ledger: Ledger, places: Places) -> list[LaneSlice]:
+def _modules(timeline: StepTimeline) -> list[LaneSlice]:
     """The outermost modules that tell more than that it is the model."""
+    ledger = timeline.ledger
     depth = _depth(ledger.ops)
 
     def path(op: Op) -> str:
         return ".".join(op.module.split(".")[:depth]) or ledger.header.model
 
-    rows = (((((path(op)), {"phase": op.phase}),), place) for op, place in in_turn(ledger, places))
-    slices = [
+    rows = stacks((((path(op), {"phase": op.phase}),), place) for op, place in timeline.in_turn())
+    if len(rows) > _MOST_MODULES:
+        return []
+    return [
         LaneSlice(
             MODULES,
-            one.name,
-            one.start_ns,
-            one.end_ns,
-            module=one.name,
-            phase=one.args["phase"],
-            busy_ns=one.end_ns - one.start_ns,
+            row.name,
+            row.start_ns,
+            row.end_ns,
+            module=row.name,
+            phase=row.args["phase"],
+            busy_ns=row.duration_ns,
         )
-        for one in stacks(rows)
+        for row in rows
     ]
-    return slices if len(slices) <= _MOST_MODULES else []
 
 
 def _depth(ops: Sequence[Op]) -> int:
     """How many parts of a path to show: until no module holds nearly everything."""
     paths = [op.module for op in ops if op.module not in (LOSS, OPTIMIZER) and op.kind != "view"]
     for depth in range(1, _DEEPEST):
-        held = Counter(".".join(path.split(".")[:depth]) for path in paths)
-        if not paths or max(held.values()) <= 0.7 * len(paths):
+        counts = Counter(".".join(path.split(".")[:depth]) for path in paths)
+        if not paths or max(counts.values()) <= 0.7 * len(paths):
             return depth
     return _DEEPEST
 
 
 def _launches(ledger: Ledger) -> list[LaneSlice]:
     """The host's calls, where the recording holds them. One call may launch several kernels, as of a CUDA graph."""
-    found: dict[tuple[int, int], LaneSlice] = {}
+    launches: dict[TimelinePlace, LaneSlice] = {}
     for kernel in ledger.kernels:
-        if kernel.launch_s is None:
-            continue
-        start = nanoseconds(kernel.launch_s)
-        end = start + nanoseconds(kernel.launch_time_s or 0.0)
-        found.setdefault((start, end), _slice(ledger, kernel, LAUNCHES, TimelinePlace(start, end)))
-    return sorted(found.values(), key=lambda one: one.start_ns)
+        if kernel.launch_s is not None:
+            start = nanoseconds(kernel.launch_s)
+            place = TimelinePlace(start, start + nanoseconds(kernel.launch_time_s or 0.0))
+            launches.setdefault(place, _of_kernel(ledger, kernel, LAUNCHES, place))
+    return sorted(launches.values(), key=lambda launch: launch.start_ns)
 
 
-def _kernels(ledger: Ledger, streams: Streams) -> dict[str, list[LaneSlice]]:
-    order = sorted(streams, key=lambda stream: -1 if stream is None else stream)
+def _work(timeline: StepTimeline) -> dict[str, list[LaneSlice]]:
+    """Kernels by stream; the ops of a step on a CPU."""
+    if not timeline.streams:
+        ops = ((op.packet.removeprefix("aten::"), op, place) for op, place in timeline.in_turn())
+        return {OPS: [_slice(OPS, name, place, [op]) for name, op, place in ops]}
     return {
-        name: [_slice(ledger, kernel, name, place) for kernel, place in streams[stream]]
-        for stream in order
+        name: [_of_kernel(timeline.ledger, kernel, name, place) for kernel, place in rows]
+        for stream, rows in timeline.streams.items()
         for name in ["GPU" if stream is None else f"stream {stream}"]
     }
 
 
-def _slice(ledger: Ledger, kernel: Kernel, lane: str, place: TimelinePlace) -> LaneSlice:
-    ops = [ledger.ops[index] for index in kernel.ops]
+def _of_kernel(ledger: Ledger, kernel: Kernel, lane: str, place: TimelinePlace) -> LaneSlice:
+    return _slice(lane, kernel_name(kernel.name).shown, place, [ledger.ops[index] for index in kernel.ops])
+
+
+def _slice(lane: str, name: str, place: TimelinePlace, ops: Sequence[Op]) -> LaneSlice:
     more = f" + {len(ops) - 1} more" if len(ops) > 1 else ""
     return LaneSlice(
         lane,
-        kernel_name(kernel.name).shown,
+        name,
         place.start_ns,
         place.end_ns,
         family=family_of_all(ops),
         op=f"{ops[0].packet.removeprefix('aten::')}{more}" if ops else "",
         module=ops[0].module if ops else "",
         phase=ops[0].phase if ops else "",
-        busy_ns=place.end_ns - place.start_ns,
+        busy_ns=place.duration_ns,
     )
-
-
-def _ops(ledger: Ledger, places: Places) -> list[LaneSlice]:
-    """Of a step on a CPU."""
-    return [
-        LaneSlice(
-            OPS,
-            op.packet.removeprefix("aten::"),
-            place.start_ns,
-            place.end_ns,
-            family=family_of(op),
-            op=op.packet.removeprefix("aten::"),
-            module=op.module,
-            phase=op.phase,
-            busy_ns=place.end_ns - place.start_ns,
-        )
-        for op, place in in_turn(ledger, places)
-    ]
 
 
 # --- so few that they can be drawn ---
@@ -332,74 +338,54 @@ def _ops(ledger: Ledger, places: Places) -> list[LaneSlice]:
 def thinned(slices: Sequence[LaneSlice], most: int, least_ns: int) -> list[LaneSlice]:
     """At most so many: neighbours thinner than `least_ns`, of one module and family, become one; then any, then
     wider ones."""
-    kept = list(slices)
-    while len(kept) > most:
-        kept = _joined(kept, least_ns, alike=True)
-        if len(kept) > most:
-            kept = _joined(kept, least_ns, alike=False)
+    fewer = list(slices)
+    while len(fewer) > most:
+        fewer = _joined(fewer, least_ns, alike=True)
+        if len(fewer) > most:
+            fewer = _joined(fewer, least_ns, alike=False)
         least_ns *= 2
-    return kept
+    return fewer
 
 
 def _joined(slices: Iterable[LaneSlice], least_ns: int, *, alike: bool) -> list[LaneSlice]:
-    found: list[LaneSlice] = []
-    for one in slices:
-        last = found[-1] if found else None
+    joined: list[LaneSlice] = []
+    for piece in slices:
+        last = joined[-1] if joined else None
         if (
             last is not None
-            and one.start_ns - last.end_ns < least_ns
-            and one.end_ns - one.start_ns < least_ns
-            and (last.end_ns - last.start_ns < least_ns or last.count > 1)
-            and (not alike or (one.family, one.module) == (last.family, last.module))
-            and one.end_ns - last.start_ns < 4 * least_ns
+            and piece.start_ns - last.end_ns < least_ns
+            and piece.duration_ns < least_ns
+            and (last.duration_ns < least_ns or last.count > 1)
+            and (not alike or (piece.family, piece.module) == (last.family, last.module))
+            and piece.end_ns - last.start_ns < 4 * least_ns
         ):
-            found[-1] = _both(last, one)
+            joined[-1] = _both(last, piece)
         else:
-            found.append(one)
-    return found
+            joined.append(piece)
+    return joined
 
 
-def _both(a: LaneSlice, b: LaneSlice) -> LaneSlice:
+def _both(first: LaneSlice, second: LaneSlice) -> LaneSlice:
     """One slice for two; the longer names the family."""
-    main = a if a.busy_ns >= b.busy_ns else b
-    return LaneSlice(
-        a.lane,
-        main.name,
-        a.start_ns,
-        max(a.end_ns, b.end_ns),
-        family=main.family,
-        op=main.op,
-        module=main.module,
-        phase=a.phase,
-        count=a.count + b.count,
-        busy_ns=a.busy_ns + b.busy_ns,
-    )
-
-
-def _shifted(one: LaneSlice, begin: int) -> LaneSlice:
-    return LaneSlice(
-        one.lane,
-        one.name,
-        one.start_ns - begin,
-        one.end_ns - begin,
-        one.family,
-        one.op,
-        one.module,
-        one.phase,
-        one.count,
-        one.busy_ns,
+    return replace(
+        first if first.busy_ns >= second.busy_ns else second,
+        start_ns=first.start_ns,
+        end_ns=max(first.end_ns, second.end_ns),
+        phase=first.phase,
+        count=first.count + second.count,
+        busy_ns=first.busy_ns + second.busy_ns,
     )
 
 
 def _union(slices: Iterable[LaneSlice]) -> list[tuple[int, int]]:
     """Stretches in which something runs, apart from one another."""
-    found: list[tuple[int, int]] = []
-    for start, end in sorted((one.start_ns, one.end_ns) for one in slices):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+    union: list[tuple[int, int]] = []
+    for start, end in sorted((piece.start_ns, piece.end_ns) for piece in slices):
+        if union and start <= union[-1][1]:
+            union[-1] = union[-1][0], max(union[-1][1], end)
         else:
-            found.append((start, end))
-    return found
+            union.append((start, end))
+    return union
 
 
 def _busy(union: Sequence[tuple[int, int]], span_ns: int, stretches: int) -> tuple[float, ...]:

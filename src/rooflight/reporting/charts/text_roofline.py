@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
+from textwrap import wrap
 
 from rooflight import formatting
 from rooflight.formatting import seconds, tera
@@ -16,16 +17,15 @@ from rooflight.ledger import Ledger
 from rooflight.metrics import percent_text
 from rooflight.reporting.charts.roofline_frame import (
     Frame,
-    RoofLabel,
     decades,
     frame_of,
     left_out,
     lines_of,
     roof_labels,
     slope_labels,
+    title_of,
 )
 from rooflight.reporting.charts.roofline_marks import Basis, NoRoofline, RooflineMark, RooflineMarks, marks_of
-from rooflight.reporting.sections.ledger_documents import KINDS
 from rooflight.reporting.table import cut
 
 _NAMED = 10
@@ -86,17 +86,27 @@ def text_roofline(
     except NoRoofline as why:
         return [f"no roofline: {why}"]
     basis = marks.bases[0]
-    shown = replace(marks, bases=(basis,))
-    frame = frame_of(shown)
+    marks = replace(marks, bases=(basis,))
+    frame = frame_of(marks)
     grid = LetterGrid(frame, max(width, _LEAST[0]) - _MARGIN - 1, max(height, _LEAST[1]))
     look = _ASCII if ascii else Glyphs()
-    letters = _letters(shown, grid, basis)
+    ops = [mark for mark in marks.marks if mark.kind in ("op", "region") and frame.holds(mark, basis)]
+    letters = _letters(ops, grid, basis)
+    points = [(look.other, mark) for mark in ops] + letters[::-1]
+    if marks.step is not None and frame.holds(marks.step, basis):
+        points.append((look.star, marks.step))
+    cells = _ascii_lines(marks, grid) if ascii else _fine_lines(marks, grid)
+    for sign, mark in points:
+        row, column = _cell(mark, grid, basis)
+        cells[row][column] = sign
+    _write_roofs(cells, marks, grid)
+    what = "executed FLOPs over DRAM bytes" if basis == "as counted" else "useful FLOPs over compulsory bytes"
     lines = [
-        *_head(shown, ledger, width, basis),
-        *_plot(shown, grid, look, letters, ascii=ascii),
+        *wrap(f"roofline of {title_of(marks, ledger)}; times {marks.times}, {basis}: {what}", width),
+        *_framed(cells, grid, look),
         "",
-        *_legend(shown, letters, basis, look, width),
-        *_foot(shown, frame, width),
+        *_legend(marks, letters, basis, look, width),
+        *_foot(marks, frame, width),
     ]
     return [(_to_ascii(line) if ascii else line).rstrip() for line in lines]
 
@@ -105,25 +115,10 @@ def _to_ascii(line: str) -> str:
     return line.translate(_PLAIN).encode("ascii", "replace").decode()
 
 
-def _head(marks: RooflineMarks, ledger: Ledger, width: int, basis: Basis) -> list[str]:
-    kind = KINDS.get(ledger.header.step or "", "")
-    what = "executed FLOPs over DRAM bytes" if basis == "as counted" else "useful FLOPs over compulsory bytes"
-    return wrapped(
-        f"roofline of {marks.title}{', ' if kind else ''}{kind} on {marks.device.title}; times "
-        f"{marks.times}, {basis}: {what}",
-        width,
-    )
-
-
-def _letters(marks: RooflineMarks, grid: LetterGrid, basis: Basis) -> list[tuple[str, RooflineMark]]:
+def _letters(ops: Sequence[RooflineMark], grid: LetterGrid, basis: Basis) -> list[tuple[str, RooflineMark]]:
     """The slowest ops, each with its letter; those that share a cell share the letter."""
-    ops = [mark for mark in marks.marks if mark.kind in ("op", "region") and grid.frame.holds(mark, basis)]
     at: dict[tuple[int, int], str] = {}
-    found = []
-    for mark in ops[:_NAMED]:
-        place = _cell(mark, grid, basis)
-        found.append((at.setdefault(place, ascii_uppercase[len(at)]), mark))
-    return found
+    return [(at.setdefault(_cell(mark, grid, basis), ascii_uppercase[len(at)]), mark) for mark in ops[:_NAMED]]
 
 
 def _cell(mark: RooflineMark, grid: LetterGrid, basis: Basis) -> tuple[int, int]:
@@ -132,29 +127,14 @@ def _cell(mark: RooflineMark, grid: LetterGrid, basis: Basis) -> tuple[int, int]
     return grid.row(place.flops_per_s), grid.column(place.intensity)
 
 
-def _plot(
-    marks: RooflineMarks, grid: LetterGrid, look: Glyphs, letters: Sequence[tuple[str, RooflineMark]], *, ascii: bool
-) -> list[str]:
-    basis = marks.bases[0]
-    cells = _ascii_lines(marks, grid) if ascii else _fine_lines(marks, grid)
-    for mark in marks.marks:
-        if mark.kind in ("op", "region") and grid.frame.holds(mark, basis):
-            row, column = _cell(mark, grid, basis)
-            cells[row][column] = look.other
-    for letter, mark in reversed(letters):
-        row, column = _cell(mark, grid, basis)
-        cells[row][column] = letter
-    if marks.step is not None and grid.frame.holds(marks.step, basis):
-        row, column = _cell(marks.step, grid, basis)
-        cells[row][column] = look.star
-    _write_roofs(cells, marks, grid)
+def _framed(cells: Sequence[Sequence[str]], grid: LetterGrid, look: Glyphs) -> list[str]:
+    """With both axes."""
     ticks = {grid.row(value): _short(value) for value in decades(grid.frame.y)}
-    lines = [f"{'FLOP/s':>{_MARGIN}}"]
-    lines += [
-        f"{ticks.get(i, ''):>{_MARGIN - 1}} {look.tick if i in ticks else look.axis}{''.join(row)}"
-        for i, row in enumerate(cells)
+    rows = [
+        f"{ticks.get(number, ''):>{_MARGIN - 1}} {look.tick if number in ticks else look.axis}{''.join(row)}"
+        for number, row in enumerate(cells)
     ]
-    return [*lines, *_x_axis(grid, look)]
+    return [f"{'FLOP/s':>{_MARGIN}}", *rows, *_x_axis(grid, look)]
 
 
 def _x_axis(grid: LetterGrid, look: Glyphs) -> list[str]:
@@ -191,29 +171,30 @@ def _ascii_lines(marks: RooflineMarks, grid: LetterGrid) -> list[list[str]]:
 
 def _traced(marks: RooflineMarks, grid: LetterGrid, parts: tuple[int, int]) -> list[tuple[int, int]]:
     """Every cell, or part of one, that a peak of the step runs through."""
-    found = []
+    cells = []
     for line in lines_of(marks, grid.frame):
         if line.sustained or not line.used:
             continue
-        first, last = grid.column(line.x[0], parts[0]), grid.column(line.x[1], parts[0])
-        height = grid.rows * parts[1]
-        rows = grid.row(line.y[0], parts[1]), grid.row(line.y[1], parts[1])
+        first, last = (grid.column(x, parts[0]) for x in line.x)
+        begin, end = (grid.row(y, parts[1]) for y in line.y)
         for column in range(first, last + 1):
             share = (column - first) / (last - first) if last > first else 0.0
-            row = round(rows[0] + share * (rows[1] - rows[0]))
-            if 0 <= row < height:
-                found.append((column, row))
-    return found
+            row = round(begin + share * (end - begin))
+            if 0 <= row < grid.rows * parts[1]:
+                cells.append((column, row))
+    return cells
 
 
 def _write_roofs(cells: list[list[str]], marks: RooflineMarks, grid: LetterGrid) -> None:
     """Names at the roofs, above or below, as far right as nothing is in the way."""
-    for said in _roof_names(marks, grid):
-        text, line = said.lines[1], grid.row(said.y)
+    apart = (grid.frame.y[1] / grid.frame.y[0]) ** (1.01 / grid.rows)
+    for label in roof_labels(marks, grid.frame, every=False, apart=apart):
+        text, line = label.lines[1], grid.row(label.y)
+        first = grid.column(label.y / marks.roofs.slope().bytes_per_s)
         for row in (line - 1, line + 1):
             free = [
                 start
-                for start in range(grid.column(_ridge_of(marks, said.y)), grid.columns - len(text) + 1)
+                for start in range(first, grid.columns - len(text) + 1)
                 if 0 <= row < grid.rows and set(cells[row][start : start + len(text)]) == {" "}
             ]
             if free:
@@ -221,48 +202,33 @@ def _write_roofs(cells: list[list[str]], marks: RooflineMarks, grid: LetterGrid)
                 break
 
 
-def _roof_names(marks: RooflineMarks, grid: LetterGrid) -> list[RoofLabel]:
-    apart = (grid.frame.y[1] / grid.frame.y[0]) ** (1.01 / grid.rows)
-    return roof_labels(marks, grid.frame, every=False, apart=apart)
-
-
-def _ridge_of(marks: RooflineMarks, flops_per_s: float) -> float:
-    return flops_per_s / marks.roofs.slope().bytes_per_s
-
-
 def _legend(
     marks: RooflineMarks, letters: Sequence[tuple[str, RooflineMark]], basis: Basis, look: Glyphs, width: int
 ) -> list[str]:
     """The slowest ops and the step, with their numbers."""
-    rows = [(look.star, marks.step)] if marks.step is not None and basis in marks.step.places else []
-    head = ("", "", "time", "share", "FLOP/B", "TFLOP/s", "% of roof", "bound")
-    table = [head]
-    for letter, mark in [*rows, *letters]:
+    step = [(look.star, marks.step)] if marks.step is not None and basis in marks.step.places else []
+    table = [("", "", "time", "share", "FLOP/B", "TFLOP/s", "% of roof", "bound")]
+    for letter, mark in [*step, *letters]:
         place = mark.places[basis]
-        name = "the whole step" if mark.kind == "step" else _name(mark)
-        percent = "-" if place.percent_of_roof is None else percent_text(place.percent_of_roof)
         table.append(
             (
                 letter,
-                name,
+                "the whole step" if mark.kind == "step" else _name(mark),
                 seconds(mark.time_s),
                 formatting.percent(mark.share),
                 formatting.ratio(place.intensity),
                 tera(place.flops_per_s),
-                percent,
+                "-" if place.percent_of_roof is None else percent_text(place.percent_of_roof),
                 place.bound or "",
             )
         )
-    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
-    widths[1] = min(widths[1], max(12, width - sum(widths) + widths[1] - 2 * (len(head) - 1)))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    widths[1] = min(widths[1], max(12, width - sum(widths) + widths[1] - 2 * (len(widths) - 1)))
     lines = []
-    for row in table:
-        cells = [cut(row[1], widths[1]) if i == 1 else text for i, text in enumerate(row)]
-        sides = [
-            text.ljust(size) if i in (0, 1, 7) else text.rjust(size)
-            for i, (text, size) in enumerate(zip(cells, widths, strict=True))
-        ]
-        lines.append("  ".join(sides)[:width])
+    for letter, name, *numbers, bound in table:
+        figures = (number.rjust(size) for number, size in zip(numbers, widths[2:-1], strict=True))
+        cells = (letter.ljust(widths[0]), cut(name, widths[1]).ljust(widths[1]), *figures, bound.ljust(widths[-1]))
+        lines.append("  ".join(cells)[:width])
     return lines
 
 
@@ -275,24 +241,18 @@ def _name(mark: RooflineMark) -> str:
 
 def _foot(marks: RooflineMarks, frame: Frame, width: int) -> list[str]:
     slope = marks.roofs.slope()
-    at = ", ".join(f"{roof.precision} {formatting.ratio(ridge(roof, slope))}" for roof in marks.used)
-    roofs = ", ".join(said.lines[0] for said in roof_labels(marks, frame, every=False, apart=1.0))
+    ridges = ", ".join(f"{roof.precision} {formatting.ratio(ridge(roof, slope))}" for roof in marks.used)
+    roofs = ", ".join(label.lines[0] for label in roof_labels(marks, frame, every=False, apart=1.0))
     lasting = " (sustained)" if any(roof.measured for roof in marks.roofs.compute) else ""
-    said = [f"roofs{lasting}: {roofs} FLOP/s; slope: {', '.join(slope_labels(marks.roofs))}; ridges at {at} FLOP/B"]
-    said += [line for line in (marks.how, left_out(marks, frame, marks.marks)) if line]
-    return [line for text in said for line in wrapped(text, width)]
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    from textwrap import wrap
-
-    return wrap(text, width)
+    slopes = ", ".join(slope_labels(marks.roofs))
+    texts = [f"roofs{lasting}: {roofs} FLOP/s; slope: {slopes}; ridges at {ridges} FLOP/B"]
+    texts += [marks.how, left_out(marks, frame, marks.marks)]
+    return [line for text in texts for line in wrap(text, width)]
 
 
 def _short(value: float) -> str:
     """`100 T`; units.count has more digits."""
-    text = formatting.count(value)
-    number, _, prefix = text.partition(" ")
+    number, _, prefix = formatting.count(value).partition(" ")
     plain = number.rstrip("0").rstrip(".") if "." in number else number
     return f"{plain} {prefix}".strip()
 

@@ -31,6 +31,12 @@ def tips(**titles: str) -> list[Spec]:
     return [field(f"{name.rstrip('_')}:N", title=title) for name, title in titles.items()]
 
 
+def by_word(shorthand: str, by_name: Mapping[str, Any], **options: Any) -> Spec:
+    """What a channel shows of a word: a colour, a dash or a shape for each that there is."""
+    scale = dict(domain=list(by_name), range=list(by_name.values()))
+    return field(shorthand, **{"title": None, "scale": scale, **options})
+
+
 def value(constant: Any) -> Spec:
     """The same for all rows."""
     return {"value": constant}
@@ -123,9 +129,9 @@ class Drawing:
         """The whole as Vega-Lite, its data by name. Texts are only read: Vega-Lite puts some, as those of a sorted
         axis, into expressions, which the end of a line would break."""
         writer = _Writer()
-        made = writer.write(self)
+        written = writer.write(self)
         params = {"params": writer.params} if writer.params else {}
-        spec: Spec = _printable({"$schema": SCHEMA, **made, **params, "datasets": writer.datasets})
+        spec: Spec = _printable({"$schema": SCHEMA, **written, **params, "datasets": writer.datasets})
         return spec
 
     def _with(self, **changed: Any) -> Drawing:
@@ -137,6 +143,11 @@ class Drawing:
 
 def view(rows: Rows, name: str = "") -> Drawing:
     return Drawing({}, rows, name)
+
+
+def mark(kind: str, rows: Rows, **look: Any) -> Drawing:
+    """Rows as marks of one kind."""
+    return view(rows).mark(kind, **look)
 
 
 def layer(*parts: Drawing) -> Drawing:
@@ -155,8 +166,8 @@ def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
-        return {key: _printable(one) for key, one in value.items()}
-    return [_printable(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {key: _printable(part) for key, part in value.items()}
+    return [_printable(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 class _Writer:
@@ -167,20 +178,20 @@ class _Writer:
         self.params: list[Spec] = []
         self._views = 0
 
-    def write(self, one: Drawing) -> Spec:
-        if one.parts:
-            made: Spec = {one.how: [self.write(part) for part in one.parts], **one.spec}
+    def write(self, drawing: Drawing) -> Spec:
+        if drawing.parts:
+            spec: Spec = {drawing.how: [self.write(part) for part in drawing.parts], **drawing.spec}
         else:
-            made = {"data": {"name": self._name_of(one.rows, one.name)}, **one.spec}
-        if any(param.picks for param in one.params):
-            made["name"] = f"view_{self._views}"
+            spec = {"data": {"name": self._name_of(drawing.rows, drawing.name)}, **drawing.spec}
+        if any(param.picks for param in drawing.params):
+            spec["name"] = f"view_{self._views}"
             self._views += 1
-        for param in one.params:
-            self.params.append({**param.definition, "views": [made["name"]]} if param.picks else param.definition)
-        return made
+        for param in drawing.params:
+            self.params.append({**param.definition, "views": [spec["name"]]} if param.picks else param.definition)
+        return spec
 
     def _name_of(self, rows: Rows, name: str) -> str:
-        found = next((known for known, others in self.datasets.items() if others is rows or others == rows), "")
-        name = found or name or f"data-{len(self.datasets)}"
+        same = next((known for known, others in self.datasets.items() if others is rows or others == rows), "")
+        name = same or name or f"data-{len(self.datasets)}"
         self.datasets[name] = rows
         return name

@@ -34,22 +34,19 @@ def has_claims(table: Table) -> bool:
 def folded(table: Table) -> Table:
     """The claim in words, as it was judged below, and who said so; its numbers, and where they were found."""
     names = [column.name for column in table.columns]
-    kept = [i for i, name in enumerate(names) if name not in _BELOW.values()]
+    shown = [i for i, name in enumerate(names) if name not in _BELOW.values()]
     rows = []
     for row, texts in zip(table.rows, table.written(), strict=True):
-        told = dict(zip(names, texts, strict=True))
-        cells = list(row)
+        cells, by_name = list(row), dict(zip(names, texts, strict=True))
         for name, more in _BELOW.items():
-            i = names.index(name)
-            cell = row[i]
-            full = cell.full if isinstance(cell, Label) else texts[i]
+            i, text, below = names.index(name), by_name[name], by_name.get(more, "")
+            full = cell.full if isinstance(cell := row[i], Label) else text
             if name == "claim":
-                words = texts[i] if texts[i] != full else ""
-                cells[i] = CellLines((words, told.get(more, "")), code=full)
+                cells[i] = CellLines((text if text != full else "", below), code=full)
             else:
-                cells[i] = CellLines((full, told.get(more, "")))
-        rows.append(tuple(cells[i] for i in kept))
-    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=tuple(rows))
+                cells[i] = CellLines((full, below))
+        rows.append(tuple(cells[i] for i in shown))
+    return replace(table, columns=tuple(table.columns[i] for i in shown), rows=tuple(rows))
 
 
 _MOST_ROWS = 400

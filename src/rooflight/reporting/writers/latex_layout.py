@@ -101,7 +101,7 @@ class TablePart:
     @property
     def width_pt(self) -> float:
         """As it is reckoned: what LaTeX makes of it is not wider."""
-        return sum(max(one.body_pt, one.head_pt) for one in self.columns) + _seps(len(self.columns), self.font)
+        return sum(max(column.body_pt, column.head_pt) for column in self.columns) + _seps(len(self.columns), self.font)
 
 
 @dataclass(frozen=True)
@@ -128,35 +128,92 @@ class _ColumnWidths:
             return self.natural
         return min(self.natural, max(min(self.piece, rule.most), rule.comfort), cap)
 
+    @property
+    def two_line_head(self) -> float:
+        """Its heading in two lines, about."""
+        return min(self.head, (self.head + self.head_word) / 2)
+
     def head_least(self, rule: _Rule, cap: float) -> float:
         return min(self.head_word if rule.words else self.head_piece, max(rule.most, rule.comfort), cap)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """A way to set the columns of a table."""
+
+    measured: Sequence[_ColumnWidths]
+    """All of its columns."""
+    width_pt: float
+    font: Font
+    rule: _Rule = _COMFORT
+
+    def least(self, columns: Sequence[int]) -> list[float]:
+        """Em that each of these columns needs, if it asks for no more than leaves room for a second one."""
+        cap = (self.width_pt - _seps(2, self.font)) / self.font.em_pt / (1 if len(columns) == 1 else 2)
+        of = (self.measured[number] for number in columns)
+        return [max(widths.least(self.rule, cap), widths.head_least(self.rule, cap)) for widths in of]
+
+    def needed_pt(self, columns: Sequence[int]) -> float:
+        return sum(self.least(columns)) * self.font.em_pt + _seps(len(columns), self.font)
+
+    def part(self, columns: Sequence[int]) -> TablePart:
+        """Room that is left goes to the cells that wrap, where it saves most lines, then to headings."""
+        room = (self.width_pt - _seps(len(columns), self.font)) / self.font.em_pt
+        of = [self.measured[number] for number in columns]
+        least = self.least(columns)
+        if self.rule is _COMFORT and of[0].natural <= min(room * 0.4, room - sum(least[1:])):
+            least[0] = max(least[0], of[0].natural)  # names in one line are found faster
+        two_lines = [max(em, widths.two_line_head) for em, widths in zip(least, of, strict=True)]
+        if sum(two_lines) - sum(least) <= (room - sum(least)) / 2:
+            least = two_lines
+        bodies = _fewest_lines(of, least, room)
+        heads = [max(em, widths.head) for em, widths in zip(bodies, of, strict=True)]
+        if sum(heads) > room:
+            heads = [max(em, widths.two_line_head) for em, widths in zip(bodies, of, strict=True)]
+        placed = zip(columns, of, _filled(bodies, heads, room), strict=True)
+        return TablePart(self.font, tuple(_placed(number, widths, em, self.font) for number, widths, em in placed))
+
+    def divided(self, keys: Sequence[int]) -> list[TablePart]:
+        """The columns in as few parts as there can be, all about as wide; none where a column has no room."""
+        fewest = self._groups(keys, self.width_pt)
+        if any(self.needed_pt(columns) > self.width_pt for columns in fewest):
+            return []
+        tries = (self._groups(keys, self.width_pt * (share / 50)) for share in range(1, 51))
+        evenly = next(groups for groups in tries if len(groups) == len(fewest))
+        return [self.part(columns) for columns in evenly]
+
+    def _groups(self, keys: Sequence[int], most_pt: float) -> list[tuple[int, ...]]:
+        groups: list[tuple[int, ...]] = []
+        for number in range(len(keys), len(self.measured)):
+            if groups and self.needed_pt((*groups[-1], number)) <= most_pt:
+                groups[-1] = (*groups[-1], number)
+            else:
+                groups.append((*keys, number))
+        return groups
 
 
 def laid_out(grid: LatexGrid, width_pt: float) -> list[TablePart]:
     """The table in parts that are not wider than `width_pt`: one, in the largest font in which it fits and its rows are
     not too high; several, one below the other and each with the first column, if it fits in none."""
-    measured = [_measured(grid, number) for number in range(len(grid.names))]
-    every = tuple(range(len(measured)))
-    tries = [(font, _COMFORT) for font in FONTS] + [(FONTS[-1], rule) for rule in (_CLOSE, _TIGHT)]
-    fitting = [
-        [_part(measured, every, font, rule, width_pt)]
-        for font, rule in tries
-        if _needed(measured, every, font, rule, width_pt) <= width_pt
-    ]
+    columns = range(len(grid.names))
+    measured = [_measured(grid, number) for number in columns]
+    settings = [_Setting(measured, width_pt, font) for font in FONTS]
+    settings += [_Setting(measured, width_pt, FONTS[-1], rule) for rule in (_CLOSE, _TIGHT)]
+    fitting = [[setting.part(columns)] for setting in settings if setting.needed_pt(columns) <= width_pt]
     return _best(fitting, measured, _HIGH) if fitting else _in_parts(grid, measured, width_pt)
 
 
-def _best(found: Sequence[list[TablePart]], measured: Sequence[_ColumnWidths], high: float) -> list[TablePart]:
+def _best(ways: Sequence[list[TablePart]], measured: Sequence[_ColumnWidths], high: float) -> list[TablePart]:
     """The first whose rows are not too high; else the first in small print."""
-    low = (parts for parts in found if max(_lines_a_row(part, measured) for part in parts) <= high)
-    small = (parts for parts in found if parts[0].font in FONTS[2:])
-    return next(low, None) or next(small, found[-1])
+    low = (parts for parts in ways if max(_lines_a_row(part, measured) for part in parts) <= high)
+    small = (parts for parts in ways if parts[0].font in FONTS[2:])
+    return next(low, None) or next(small, ways[-1])
 
 
 def _lines_a_row(part: TablePart, measured: Sequence[_ColumnWidths]) -> float:
-    wrapped = [one for one in part.columns if one.wraps]
-    rows = list(zip(*(measured[one.number].cells for one in wrapped), strict=True))
-    widths = [one.body_pt / part.font.em_pt for one in wrapped]
+    wrapped = [column for column in part.columns if column.wraps]
+    rows = list(zip(*(measured[column.number].cells for column in wrapped), strict=True))
+    widths = [column.body_pt / part.font.em_pt for column in wrapped]
     return sum(max(map(_lines, row, widths)) for row in rows) / len(rows) if rows else 1.0
 
 
@@ -166,95 +223,34 @@ def _lines(cell: float, width: float) -> int:
 
 
 def _in_parts(grid: LatexGrid, measured: Sequence[_ColumnWidths], width_pt: float) -> list[TablePart]:
-    keys = _keys(grid, measured, width_pt)
-    ways = [_divided(measured, keys, font, rule, width_pt) for rule in (_CLOSE, _TIGHT) for font in FONTS[2:]]
+    keys = _keys(grid, _Setting(measured, width_pt, FONTS[-1], _CLOSE))
+    ways = [_Setting(measured, width_pt, font, rule).divided(keys) for rule in (_CLOSE, _TIGHT) for font in FONTS[2:]]
     if not any(ways):
-        ways = [_divided(measured, keys[:1], FONTS[-1], _TIGHT, width_pt)]
+        ways = [_Setting(measured, width_pt, FONTS[-1], _TIGHT).divided(keys[:1])]
     fewest = min(len(parts) for parts in ways if parts)
     return _best([parts for parts in ways if len(parts) == fewest], measured, _HIGH_IN_PARTS)
 
 
-def _divided(
-    measured: Sequence[_ColumnWidths], keys: tuple[int, ...], font: Font, rule: _Rule, width_pt: float
-) -> list[TablePart]:
-    """The columns in as few parts as there can be, all about as wide; none where a column has no room."""
-
-    def divided(most_pt: float) -> list[tuple[int, ...]]:
-        found: list[tuple[int, ...]] = []
-        for one in range(len(keys), len(measured)):
-            if found and _needed(measured, (*found[-1], one), font, rule, width_pt) <= most_pt:
-                found[-1] = (*found[-1], one)
-            else:
-                found.append((*keys, one))
-        return found
-
-    fewest = divided(width_pt)
-    if any(_needed(measured, part, font, rule, width_pt) > width_pt for part in fewest):
-        return []
-    evenly = next(found for share in range(1, 51) if len(found := divided(width_pt * (share / 50))) == len(fewest))
-    return [_part(measured, part, font, rule, width_pt) for part in evenly]
-
-
-def _keys(grid: LatexGrid, measured: Sequence[_ColumnWidths], width_pt: float) -> tuple[int, ...]:
+def _keys(grid: LatexGrid, setting: _Setting) -> range:
     """The columns that every part begins with: the first; or as many of the first texts and whole numbers as tell the
     rows apart. A tree's rows are told apart by their order."""
-    found, apart = 1, len({row[:1] for row in grid.rows})
+    keys, apart = range(1), len({row[:1] for row in grid.rows})
     if any(row[0].startswith(" ") for row in grid.rows):
-        return (0,)
-    for count in range(2, min(_KEYS, len(measured) - 1) + 1):
+        return keys
+    for count in range(2, min(_KEYS, len(grid.names) - 1) + 1):
         last = count - 1
         counts = all(row[last].replace(",", "").isdecimal() for row in grid.rows)
-        narrow = _needed(measured, range(count), FONTS[-1], _CLOSE, width_pt) <= width_pt * _SHARE
+        narrow = setting.needed_pt(range(count)) <= setting.width_pt * _SHARE
         if not narrow or (grid.right[last] and not counts):
             break
-        now = len({row[:count] for row in grid.rows})
-        found, apart = (count, now) if now > apart else (found, apart)
-    return tuple(range(found))
+        distinct = len({row[:count] for row in grid.rows})
+        if distinct > apart:
+            keys, apart = range(count), distinct
+    return keys
 
 
 def _seps(columns: int, font: Font) -> float:
     return 2 * font.sep_pt * max(columns - 1, 0)
-
-
-def _cap(font: Font, width_pt: float, columns: int) -> float:
-    """Em that one of several columns may ask for, so that two of them fit."""
-    return (width_pt - _seps(2, font)) / font.em_pt / (1 if columns == 1 else 2)
-
-
-def _needed(
-    measured: Sequence[_ColumnWidths], columns: Sequence[int], font: Font, rule: _Rule, width_pt: float
-) -> float:
-    cap = _cap(font, width_pt, len(columns))
-    least = (max(measured[one].least(rule, cap), measured[one].head_least(rule, cap)) for one in columns)
-    return sum(least) * font.em_pt + _seps(len(columns), font)
-
-
-def _part(
-    measured: Sequence[_ColumnWidths], columns: Sequence[int], font: Font, rule: _Rule, width_pt: float
-) -> TablePart:
-    """Room that is left goes to the cells that wrap, where it saves most lines, then to headings."""
-    cap = _cap(font, width_pt, len(columns))
-    room = (width_pt - _seps(len(columns), font)) / font.em_pt
-    of = [measured[one] for one in columns]
-    least = [max(one.least(rule, cap), one.head_least(rule, cap)) for one in of]
-    if rule is _COMFORT and of[0].natural <= min(room * 0.4, room - sum(least[1:])):
-        least[0] = max(least[0], of[0].natural)  # names in one line are found faster
-    two_lines = [max(have, min(one.head, (one.head + one.head_word) / 2)) for have, one in zip(least, of, strict=True)]
-    if sum(two_lines) - sum(least) <= (room - sum(least)) / 2:
-        least = two_lines
-    bodies = _fewest_lines(of, least, room)
-    whole = sum(max(have, one.head) for have, one in zip(bodies, of, strict=True)) <= room
-    heads = _filled(
-        bodies,
-        [
-            max(have, one.head if whole else min(one.head, one.head / 2 + one.head_word / 2))
-            for have, one in zip(bodies, of, strict=True)
-        ],
-        room,
-    )
-    return TablePart(
-        font, tuple(_placed(number, one, have, font) for number, one, have in zip(columns, of, heads, strict=True))
-    )
 
 
 def _placed(number: int, of: _ColumnWidths, em: float, font: Font) -> PlacedColumn:
@@ -280,19 +276,20 @@ def _filled(least: Sequence[float], most: Sequence[float], room: float) -> list[
 
 def _fewest_lines(of: Sequence[_ColumnWidths], least: Sequence[float], room: float) -> list[float]:
     """Widths of at least so much, so that the rows together are as low as they can be."""
-    most = [max(need, one.natural) for need, one in zip(least, of, strict=True)]
+    most = [max(need, column.natural) for need, column in zip(least, of, strict=True)]
     if sum(most) <= room:
         return most
-    found = list(least)
+    widths = list(least)
     step = (room - sum(least)) / _STEPS
     wrapped = [number for number, full in enumerate(most) if full > least[number]]
     rows = list(zip(*(of[number].cells for number in wrapped), strict=True))
+
+    def height_with(wider: int) -> float:
+        return _height(rows, [widths[number] + (step if number == wider else 0) for number in wrapped])
+
     for _ in range(_STEPS):
-        open_ones = [at for at, number in enumerate(wrapped) if found[number] < most[number]]
-        widths = [found[number] for number in wrapped]
-        best = min(open_ones, key=lambda at: _height(rows, [*widths[:at], widths[at] + step, *widths[at + 1 :]]))
-        found[wrapped[best]] += step
-    return [min(have, full) for have, full in zip(found, most, strict=True)]
+        widths[min((number for number in wrapped if widths[number] < most[number]), key=height_with)] += step
+    return [min(width, full) for width, full in zip(widths, most, strict=True)]
 
 
 def _height(rows: Sequence[Sequence[float]], widths: Sequence[float]) -> float:
@@ -321,8 +318,8 @@ def _measured(grid: LatexGrid, number: int) -> _ColumnWidths:
 
 def _head_word(name: str) -> float:
     """A heading wraps at its spaces, and behind a stroke or a hyphen between two words."""
-    found = [0.0]
+    widths = [0.0]
     for word in words(name):
         parts = re.findall(r"[^/-]*[/-]?", word)[:-1]
-        found += [text_width(part) for part in parts] if all(len(part) > 2 for part in parts) else [text_width(word)]
-    return max(found)
+        widths += [text_width(part) for part in (parts if all(len(part) > 2 for part in parts) else [word])]
+    return max(widths)

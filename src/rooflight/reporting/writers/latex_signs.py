@@ -148,15 +148,21 @@ def latex(text: str, room: float | None = None) -> str:
     return " ".join(_word(word, room) for word in words(text))
 
 
+def _parts(word: str, room: float) -> list[list[Sign]]:
+    """What of a word stands together in a line of so much room: all of it, its pieces, or single signs."""
+    whole = signs(word)
+    if width(whole) <= room:
+        return [whole]
+    return [part for piece in pieces(word) for part in ([piece] if width(piece) <= room else [[one] for one in piece])]
+
+
 def _word(word: str, room: float | None) -> str:
-    found = signs(word)
-    if room is None or width(found) <= room:
-        # A hyphen that begins a word is a sign or an option: no line may end behind it.
-        hyphens = len(word) - len(word.lstrip("-")) if room is not None else 0
-        kept = f"\\mbox{{{_joined(found[:hyphens])}}}" if 0 < hyphens < len(word) else _joined(found[:hyphens])
-        return kept + _joined(found[hyphens:])
-    parts = [part for piece in pieces(word) for part in ([piece] if width(piece) <= room else [[one] for one in piece])]
-    return "\\allowbreak{}".join(map(_joined, parts))
+    parts = [signs(word)] if room is None else _parts(word, room)
+    hyphens = len(word) - len(word.lstrip("-"))
+    if room is None or len(parts) > 1 or not 0 < hyphens < len(word):
+        return "\\allowbreak{}".join(map(_joined, parts))
+    # A hyphen that begins a word is a sign or an option: no line may end behind it.
+    return f"\\mbox{{{_joined(parts[0][:hyphens])}}}{_joined(parts[0][hyphens:])}"
 
 
 def _joined(of: Sequence[Sign]) -> str:
@@ -169,24 +175,14 @@ def _joined(of: Sequence[Sign]) -> str:
 
 def lines(text: str, room: float) -> list[str]:
     """Text broken into lines of at most `room` em, each as LaTeX; a sign wider than that has a line for itself."""
-    found: list[str] = []
+    full: list[str] = []
     line: list[Sign] = []
     blank = Sign(" ", SPACE)
     for word in words(text):
-        whole = signs(word)
-        parts = (
-            [whole]
-            if width(whole) <= room
-            else [
-                part
-                for piece in pieces(word)
-                for part in ([piece] if width(piece) <= room else [[one] for one in piece])
-            ]
-        )
-        for number, part in enumerate(parts):
-            behind = [*line, blank, *part] if line and number == 0 else [*line, *part]
-            if line and width(behind) > room:
-                found.append(_joined(line))
-                behind = list(part)
-            line = behind
-    return [*found, _joined(line)] if line else found
+        for number, part in enumerate(_parts(word, room)):
+            longer = [*line, blank, *part] if line and number == 0 else [*line, *part]
+            if line and width(longer) > room:
+                full.append(_joined(line))
+                longer = list(part)
+            line = longer
+    return [*full, _joined(line)] if line else full

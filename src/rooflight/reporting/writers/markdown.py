@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rooflight.reporting.document import Document, Section, first_rows
 from rooflight.reporting.table import Table
 
 
 def document_markdown(document: Document) -> str:
-    parts = [f"# {_plain(document.title)}\n"]
-    parts += _paragraphs([document.subtitle]) if document.subtitle else []
+    parts = [f"# {_plain(document.title)}\n", *_paragraphs(filter(None, [document.subtitle]))]
     if document.facts:
         rows = [
             f"| {_plain(fact.label)} | **{_plain(fact.value)}** | {_plain(fact.detail)} |" for fact in document.facts
@@ -21,8 +20,7 @@ def document_markdown(document: Document) -> str:
     for section in document.sections:
         parts += _section(section)
     parts += ["## Notes\n"] if document.notes else []
-    parts += _listed(document.notes)
-    return "\n".join([*parts, *_paragraphs(document.small_print)])
+    return "\n".join([*parts, *_listed(document.notes), *_paragraphs(document.small_print)])
 
 
 def _section(section: Section) -> list[str]:
@@ -32,9 +30,8 @@ def _section(section: Section) -> list[str]:
     for title, table in section.titled_tables:
         parts += [f"### {_plain(title)}\n"] if title else []
         shown = first_rows(table, table.telling, section.name)
-        parts.append(table_markdown(shown))
-        parts += _paragraphs([line for line in (shown.more, shown.note) if line])
-    parts += [_block([f"$ {one}" for one in section.commands])] if section.commands else []
+        parts += [table_markdown(shown), *_paragraphs(filter(None, (shown.more, shown.note)))]
+    parts += [_block([f"$ {command}" for command in section.commands])] if section.commands else []
     return parts + _paragraphs(section.small_print)
 
 
@@ -49,7 +46,7 @@ def _listed(lines: Sequence[str]) -> list[str]:
     return ["\n".join(f"- {_plain(line)}" for line in lines) + "\n"] if lines else []
 
 
-def _paragraphs(lines: Sequence[str]) -> list[str]:
+def _paragraphs(lines: Iterable[str]) -> list[str]:
     """What would begin a list or a quotation does not."""
     return [re.sub(r"^(\d*)([-+>.)])", r"\1\\\2", _plain(line)) + "\n" for line in lines]
 
@@ -69,5 +66,5 @@ def _block(lines: Sequence[str]) -> str:
 
 def _plain(text: str) -> str:
     """One line in which nothing is Markdown or HTML, whatever a module is called."""
-    told = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`*_\[\]|#$~])", r"\\\1", told)
+    line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*_\[\]|#$~])", r"\\\1", line)

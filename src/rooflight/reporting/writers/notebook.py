@@ -24,23 +24,26 @@ ROOFLINE_ON = "h200"
 
 
 def document_notebook(document: Document) -> str:
-    facts = [f"{fact.label}: {fact.value}{f' ({fact.detail})' if fact.detail else ''}" for fact in document.facts]
-    lines = [line for line in (document.subtitle, *facts, *document.lines) if line]
+    facts = (f"{fact.label}: {fact.value}{f' ({fact.detail})' if fact.detail else ''}" for fact in document.facts)
+    lines = filter(None, (document.subtitle, *facts, *document.lines))
     head = [f"<b>{html.escape(document.title)}</b>", *_escaped(lines)]
     parts = []
     for section in document.sections:
-        parts += [f"<h4>{html.escape(section.title)}</h4>"] if section.title else []
+        parts += [f"<h4>{line}</h4>" for line in _escaped(filter(None, [section.title]))]
         missing = f"not here: {section.missing}" if section.missing else ""
-        parts += [f"<p>{line}</p>" for line in _escaped([missing, *section.lines]) if line]
+        parts += [f"<p>{line}</p>" for line in _escaped(filter(None, [missing, *section.lines]))]
         parts += [_picture(chart) for chart in section.charts]
         plain = [] if section.plain is None or not section.plain.rows else [section.plain]
         for table in (*plain, *section.tables):
             parts.append(table_html(table, inline=True))
-            parts += [f"<p><small>{html.escape(table.note)}</small></p>"] if table.note else []
-        below = [*(f"$ {command}" for command in section.commands), *section.small_print]
-        parts += [f"<p><small>{line}</small></p>" for line in _escaped(below)]
-    said = "<br>".join(_escaped([*document.notes, *document.small_print]))
-    return f"<div>{'<br>'.join(head)}{''.join(parts)}<small>{said}</small></div>"
+            parts += _small(filter(None, [table.note]))
+        parts += _small([*(f"$ {command}" for command in section.commands), *section.small_print])
+    below = "<br>".join(_escaped([*document.notes, *document.small_print]))
+    return f"<div>{'<br>'.join(head)}{''.join(parts)}<small>{below}</small></div>"
+
+
+def _small(lines: Iterable[str]) -> list[str]:
+    return [f"<p><small>{line}</small></p>" for line in _escaped(lines)]
 
 
 def _escaped(lines: Iterable[str]) -> list[str]:

@@ -18,22 +18,16 @@ from typing import Any
 import msgspec
 
 from rooflight.errors import BadInput
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Value
+from rooflight.ledger import LOSS, OPTIMIZER, Kernel, Ledger, Op, Value
 from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS
 from rooflight.reporting.charts.step_lanes import (
     Level,
     OpQuantities,
-    Places,
-    Streams,
+    StepTimeline,
     TimelineSlice,
-    in_turn,
-    laid_out,
-    measured_alone,
     nanoseconds,
-    phases,
-    places_by_host_time,
-    places_by_kernels,
     stacks,
+    timeline_of,
 )
 
 _HOST, _DEVICE = 1, 2  # processes of the trace
@@ -44,25 +38,23 @@ Event = dict[str, Any]
 
 def to_perfetto(ledger: Ledger) -> bytes:
     """The trace as JSON. A ledger in which nothing has a time is refused."""
-    measured = measured_alone(ledger)
-    streams = laid_out(ledger)
-    places = places_by_kernels(ledger, streams) if streams else places_by_host_time(ledger, measured)
-    if not streams and not places:
+    timeline = timeline_of(ledger)
+    if timeline is None:
         raise BadInput(
             f"nothing in this ledger of {ledger.header.model} has a time to draw: measure it with "
             "`rooflight measure MODEL --trace FILE`"
         )
     events = [
-        *_lane(_HOST, _PHASES, "phases", phases(ledger, places)),
-        *_lane(_HOST, _MODULES, "modules", _modules(ledger, places)),
-        *_op_lanes(ledger, places, measured),
-        *_kernel_lanes(ledger, streams, measured),
-        *_counters(ledger, places, measured),
+        *_lane(_HOST, _PHASES, "phases", timeline.phases()),
+        *_lane(_HOST, _MODULES, "modules", _modules(timeline)),
+        *_op_lanes(timeline),
+        *_kernel_lanes(timeline),
+        *_counters(timeline),
     ]
     header = ledger.header
     device = header.device or header.target
     names = [_named("process_name", _HOST, 0, f"{header.model}: step")]
-    if streams:
+    if timeline.streams:
         names.append(_named("process_name", _DEVICE, 0, f"{device}: streams"))
     return msgspec.json.encode(
         {
@@ -81,7 +73,8 @@ def to_perfetto(ledger: Ledger) -> bytes:
 # Lanes
 
 
-def _modules(ledger: Ledger, places: Places) -> list[TimelineSlice]:
+def _modules(timeline: StepTimeline) -> list[TimelineSlice]:
+    ledger = timeline.ledger
     types = {module.path: module.type for module in ledger.modules}
 
     def stack(op: Op) -> tuple[Level, ...]:
@@ -97,11 +90,12 @@ def _modules(ledger: Ledger, places: Places) -> list[TimelineSlice]:
             rows.append((path, args))
         return tuple(rows)
 
-    return stacks((stack(op), place) for op, place in in_turn(ledger, places))
+    return stacks((stack(op), place) for op, place in timeline.in_turn())
 
 
-def _op_lanes(ledger: Ledger, places: Places, measured: OpQuantities) -> Iterator[Event]:
+def _op_lanes(timeline: StepTimeline) -> Iterator[Event]:
     """Ops that run at once, on several streams, get a lane more."""
+    ledger, places = timeline.ledger, timeline.places
     lanes: list[list[TimelineSlice]] = []
     fused: dict[int, set[int]] = defaultdict(set)
     for kernel in ledger.kernels:
@@ -109,10 +103,10 @@ def _op_lanes(ledger: Ledger, places: Places, measured: OpQuantities) -> Iterato
             fused[kernel.ops[0]].update(kernel.ops[1:])
     for op in sorted(ledger.ops, key=lambda op: (places[op.index].start_ns, op.index)):
         place = places[op.index]
-        if place.end_ns == place.start_ns:
+        if not place.duration_ns:
             continue
         name = f"{op.name} + {len(fused[op.index])} more" if op.index in fused else op.name
-        row = TimelineSlice(name, place.start_ns, place.end_ns, {**_op_args(op), **_counted(op, measured)})
+        row = TimelineSlice(name, place.start_ns, place.end_ns, {**_op_args(op), **_counted(op, timeline.measured)})
         lane = next((lane for lane in lanes if lane[-1].end_ns <= row.start_ns), None)
         if lane is None:
             lanes.append([row])
@@ -122,28 +116,32 @@ def _op_lanes(ledger: Ledger, places: Places, measured: OpQuantities) -> Iterato
         yield from _lane(_HOST, _OPS + number, "ops" if not number else f"ops at the same time, {number}", rows)
 
 
-def _kernel_lanes(ledger: Ledger, streams: Streams, measured: OpQuantities) -> Iterator[Event]:
-    order = sorted(streams, key=lambda stream: -1 if stream is None else stream)
-    for number, stream in enumerate(order, 1):
-        rows = []
-        for kernel, place in streams[stream]:
-            args: dict[str, Any] = {"kind": kernel.kind}
-            if kernel.start_s is not None and nanoseconds(kernel.start_s) != place.start_ns:
-                args["measured_start_us"] = nanoseconds(kernel.start_s) / 1000
-            for name, sizes in (("grid", kernel.grid), ("block", kernel.block), ("tile", kernel.tile)):
-                if sizes is not None:
-                    args[name] = "x".join(str(size) for size in sizes)
-            args.update({name: value.value for name, value in kernel.quantities.items()})
-            if kernel.label:
-                args["label"] = kernel.label
-            if len(kernel.ops) == 1:
-                op = ledger.ops[kernel.ops[0]]
-                args.update(_op_args(op))
-                args["counters of the op"] = _counted(op, measured)
-            elif kernel.ops:
-                args["ops"] = [f"{index} {ledger.ops[index].name}" for index in kernel.ops]
-            rows.append(TimelineSlice(kernel.name, place.start_ns, place.end_ns, args))
+def _kernel_lanes(timeline: StepTimeline) -> Iterator[Event]:
+    for number, (stream, kernels) in enumerate(timeline.streams.items(), 1):
+        rows = [
+            TimelineSlice(kernel.name, place.start_ns, place.end_ns, _kernel_args(kernel, place.start_ns, timeline))
+            for kernel, place in kernels
+        ]
         yield from _lane(_DEVICE, number, "stream unknown" if stream is None else f"stream {stream}", rows)
+
+
+def _kernel_args(kernel: Kernel, start_ns: int, timeline: StepTimeline) -> dict[str, Any]:
+    ops = timeline.ledger.ops
+    args: dict[str, Any] = {"kind": kernel.kind}
+    if kernel.start_s is not None and nanoseconds(kernel.start_s) != start_ns:
+        args["measured_start_us"] = nanoseconds(kernel.start_s) / 1000
+    for name, sizes in (("grid", kernel.grid), ("block", kernel.block), ("tile", kernel.tile)):
+        if sizes is not None:
+            args[name] = "x".join(map(str, sizes))
+    args.update({name: value.value for name, value in kernel.quantities.items()})
+    if kernel.label:
+        args["label"] = kernel.label
+    if len(kernel.ops) == 1:
+        op = ops[kernel.ops[0]]
+        args |= {**_op_args(op), "counters of the op": _counted(op, timeline.measured)}
+    elif kernel.ops:
+        args["ops"] = [f"{index} {ops[index].name}" for index in kernel.ops]
+    return args
 
 
 def _op_args(op: Op) -> dict[str, Any]:
@@ -165,18 +163,19 @@ def _counted(op: Op, measured: OpQuantities) -> dict[str, Any]:
 def _rate(quantities: dict[str, Value], names: Iterable[str]) -> float | None:
     """Their sum per second of the op's kernels (of its call, on a CPU)."""
     time = quantities.get("kernel_time_s") or quantities.get("host_time_s")
-    known = [quantities[name].value for name in names if name in quantities]
-    return sum(known) / time.value if known and time is not None and time.value else None
+    amounts = [quantities[name].value for name in names if name in quantities]
+    return sum(amounts) / time.value if amounts and time is not None and time.value else None
 
 
 # Counters
 
 
-def _counters(ledger: Ledger, places: Places, measured: OpQuantities) -> Iterator[Event]:
+def _counters(timeline: StepTimeline) -> Iterator[Event]:
+    measured = timeline.measured
     # Two ops may end together: the later one says what was allocated then.
     allocated = {
-        places[op.index].end_ns: measured[op.index]["allocated_bytes"].value
-        for op in ledger.ops
+        timeline.places[op.index].end_ns: measured[op.index]["allocated_bytes"].value
+        for op in timeline.ledger.ops
         if "allocated_bytes" in measured.get(op.index, {})
     }
     for time_ns, value in sorted(allocated.items()):
@@ -186,17 +185,14 @@ def _counters(ledger: Ledger, places: Places, measured: OpQuantities) -> Iterato
         ("executed", "TFLOP/s", EXECUTED_FLOPS, 1e-12),
     ):
         until = None
-        for op, place in in_turn(ledger, places):
+        for op, place in timeline.in_turn():
             rate = _rate(measured.get(op.index, {}), quantities)
-            if until is not None and until < place.start_ns:
-                yield _counter(name, until, unit, 0)
+            if until is not None and (until < place.start_ns or rate is None):
+                yield _counter(name, min(until, place.start_ns), unit, 0)
                 until = None
             if rate is not None:
                 yield _counter(name, place.start_ns, unit, rate * scale)
                 until = place.end_ns
-            elif until is not None:
-                yield _counter(name, place.start_ns, unit, 0)
-                until = None
         if until is not None:
             yield _counter(name, until, unit, 0)
 
@@ -215,7 +211,7 @@ def _lane(process: int, thread: int, name: str, slices: Iterable[TimelineSlice])
             "pid": process,
             "tid": thread,
             "ts": row.start_ns / 1000,
-            "dur": (row.end_ns - row.start_ns) / 1000,
+            "dur": row.duration_ns / 1000,
             "args": row.args,
         }
 
