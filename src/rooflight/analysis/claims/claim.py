@@ -27,7 +27,8 @@ _CELL = re.compile(
 )
 _SHAPE = re.compile(r"[\[(]?\s*(?:-1|[0-9]+|[NB])(?:\s*[x×*,]\s*(?:[0-9]+))*\s*,?\s*[\])]?", re.IGNORECASE)
 _NONE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "-nan"})
-_MISSING = frozenset({"n/a", "na"})
+_MOST_DIGITS = 18
+"""Of a size of a tensor."""
 
 
 class UnreadableCell(ValueError):
@@ -78,21 +79,8 @@ class Shape:
     any_batch: bool = False
 
 
-@dataclass(frozen=True)
-class StatedWord:
-    """A verdict or the name of a device."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class MissingValue:
-    """What profilers print where a counter gave nothing."""
-
-    text: str = "n/a"
-
-
-Stated = Amount | Shape | StatedWord | MissingValue
+Stated = Amount | Shape | str
+"""A word is a verdict or the name of a device; of a counter, what profilers print where it gave nothing."""
 StepName = Literal["forward", "backward", "optimizer", "training", "inference"]
 
 
@@ -147,16 +135,10 @@ class Claim:
         return by_unit or self.name == "macs"
 
 
-def number_text(text: str) -> str:
-    """The part of a cell that is a number, for whoever decides how the file's numbers are written; empty if none."""
+def cell_parts(text: str) -> tuple[str, str]:
+    """The number of a cell, and the unit that follows it; empty where there is no number."""
     match = _CELL.fullmatch(text.strip())
-    return match["number"].strip() if match is not None else ""
-
-
-def unit_text(text: str) -> str:
-    """What follows the number."""
-    match = _CELL.fullmatch(text.strip())
-    return match["unit"].strip() if match is not None else ""
+    return (match["number"].strip(), match["unit"].strip()) if match is not None else ("", "")
 
 
 def parse_amount(text: str, unit: Unit, style: NumberStyle) -> Amount:
@@ -181,25 +163,14 @@ def parse_amount(text: str, unit: Unit, style: NumberStyle) -> Amount:
         zeros = min(len(digits) - len(digits.rstrip("0")), len(digits) - 2)
         if zeros >= ZEROS:
             half = Fraction(10) ** zeros / 2
-    exact = Fraction(value)
-    slack = Fraction(0) if plain else abs(exact) * _FLOAT
-    return _bounded(text, match["sign"] or "", exact, half + slack, unit)
-
-
-def _bounded(text: str, sign: str, value: Fraction, half: Fraction, unit: Unit) -> Amount:
-    value, half = value * unit.factor, half * unit.factor
+    exact, sign = Fraction(value), match["sign"] or ""
+    half += 0 if plain else abs(exact) * _FLOAT
+    exact, half = exact * unit.factor, half * unit.factor
     if sign in ("<", ">"):
-        return Amount(text, value, None, None, unit, sign)
-    low: Fraction | None = value - half
-    high: Fraction | None = value + half
-    if sign in ("<=", "≤"):
-        low = None
-    elif sign in (">=", "≥"):
-        high = None
-    return Amount(text, value, low, high, unit)
-
-
-_MOST_DIGITS = 18
+        return Amount(text, exact, None, None, unit, sign)
+    low = None if sign in ("<=", "≤") else exact - half
+    high = None if sign in (">=", "≥") else exact + half
+    return Amount(text, exact, low, high, unit)
 
 
 def parse_shape(text: str) -> Shape:
@@ -210,7 +181,3 @@ def parse_shape(text: str) -> Shape:
     if any(len(part) > _MOST_DIGITS for part in parts):
         raise UnreadableCell(f"{text[:40]!r}... is no shape of a tensor: its sizes have too many digits")
     return Shape(text.strip(), tuple(map(int, parts[1:] if any_batch else parts)), any_batch)
-
-
-def is_missing(text: str) -> bool:
-    return text.strip().lower() in _MISSING

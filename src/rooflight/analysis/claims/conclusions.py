@@ -6,17 +6,19 @@ Each needs several numbers of one run: the ledger's own where it was measured on
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
 
-from rooflight.analysis.claims import counts, estimated_answers, measured_answers, roofline_answers
-from rooflight.analysis.claims.case import Judging
-from rooflight.analysis.claims.claim import Amount, Claim, StatedWord
+from rooflight.analysis.claims import estimated_answers, measured_answers, roofline_answers
+from rooflight.analysis.claims.claim import Amount, Claim
 from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook, check_model, device_of, find_device, scope_of
 from rooflight.analysis.claims.matching import states
 from rooflight.analysis.claims.model_parts import same_model
 from rooflight.analysis.claims.result import Answer, CannotTell, JudgedClaim, right, unknown, wrong
-from rooflight.analysis.claims.row_inference import COUNTED, TIMES, ClaimTable, Ingredient
+from rooflight.analysis.claims.row_inference import COUNTED, TIMES, Ingredient
 from rooflight.analysis.finding import Finding
 from rooflight.analysis.sanity import Judgement, StatedRun
 from rooflight.analysis.sanity import judge as judge_run
@@ -24,83 +26,74 @@ from rooflight.analysis.sanity.checks import FAR
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.hardware.roofs import roofs_of
-from rooflight.ledger import Ledger
 from rooflight.metrics import Side
 from rooflight.summary.measured_step import main_precision
+
+if TYPE_CHECKING:
+    from rooflight.analysis.claims.judging import ClaimsJudge
 
 _BOUNDS = {"memory": "memory", "bandwidth": "memory", "compute": "compute", "flop": "compute", "host": "host",
            "launch": "host", "overhead": "host", "latency": "host", "cpu": "host", "cache": "cache", "l2": "cache",
            "left": "memory", "right": "compute"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TableRun:
-    """What the table itself says of one run on a device."""
-
-    judgement: Judgement
-    rows: tuple[int, ...]
+_TIME_SCOPES: dict[str, Literal["gpu", "wall"] | None] = {"time": None, "wall_time": "wall"}
 
 
-def run_of(book: LedgerBook, table: ClaimTable, like: Claim) -> TableRun | None:
-    """The run that a row is of, put together from the table's rows; `None` where they do not make one."""
-    if not like.device:
-        return None
+def run_of(judge: ClaimsJudge, like: Claim) -> tuple[Judgement, tuple[int, ...]] | None:
+    """The run on a device that a row is of, put together from the table's rows, and which these are; `None` where they
+    do not make one."""
+    book, table = judge.book, judge.table
     try:
-        _, device = find_device(like.device)
+        device = device_of(like)
     except CannotTell:
+        return None
+    if device is None:
         return None
     work, once = table.find((*COUNTED, "flops"), like), table.find(("macs",), like)
     if work is None and once is not None:
         work = replace(once, value=2 * once.value)
     moved, time = table.find(("dram_bytes",), like), table.find(TIMES, like)
-    peak, bandwidth = (table.find((name,), like) or _of_device(table, name, like) for name in ("peak", "bandwidth"))
+    # A figure of the device may stand in a row that is of no model.
+    at_large = replace(like, layer="", model="", precision="")
+    peak, bandwidth = (table.find((name,), like) or table.find((name,), at_large) for name in ("peak", "bandwidth"))
     used = [row for row in (work, moved, time) if row is not None]
     if not used:
         return None
-    stated = like.stated
     given = StatedRun(
         device=device,
-        precision=_precision(book.ledger, like),
+        precision=like.precision or main_precision(book.ledger) or "fp32",
         flops=_float(work),
-        counted="cuda-cores" if work is not None and work.name in COUNTED else "formula",
+        counted="cuda-cores" if work is not None and work.claim.name in COUNTED else "formula",
         useful_flops=_useful(book, like),
         bytes=_float(moved),
         time_s=_float(time),
-        time_scope=None if time is None or time.name == "time" else "wall" if time.name == "wall_time" else "gpu",
+        time_scope=None if time is None else _TIME_SCOPES.get(time.claim.name, "gpu"),
         batch=like.batch,
         peak_flops_per_s=_float(peak),
         bandwidth_bytes_per_s=_float(bandwidth),
-        bound=_side(stated.text) if isinstance(stated, StatedWord) else None,
+        bound=_side(like),
         near_roof=like.name == "roof_share",
     )
     try:
-        return TableRun(judge_run(given), tuple(row.claim.row for row in used))
+        return judge_run(given), tuple(row.claim.row for row in used)
     except BadInput:
         return None
-
-
-def _of_device(table: ClaimTable, name: str, like: Claim) -> Ingredient | None:
-    """A figure of the device, in a row that is of no model."""
-    return table.find((name,), replace(like, layer="", model="", precision=""))
 
 
 def _float(row: Ingredient | None) -> float | None:
     return None if row is None else float(row.value)
 
 
-def _side(text: str) -> Side | None:
-    sides: dict[str | None, Side] = {"memory": "memory", "compute": "compute"}
-    return sides.get(_said(text))
-
-
-def _said(text: str) -> str | None:
+def _said(claim: Claim) -> str | None:
     """`memory-bound`, `right: compute` and `latency` by their first word."""
-    words = re.findall(r"[a-z0-9]+", text.lower())
+    words = re.findall(r"[a-z0-9]+", claim.stated.lower()) if isinstance(claim.stated, str) else []
     return _BOUNDS.get(words[0]) if words else None
 
 
-def _precision(ledger: Ledger, like: Claim) -> str:
-    return like.precision or main_precision(ledger) or "fp32"
+def _side(claim: Claim) -> Side | None:
+    said = _said(claim)
+    return "memory" if said == "memory" else "compute" if said == "compute" else None
 
 
 def _useful(book: LedgerBook, like: Claim) -> float | None:
@@ -110,29 +103,30 @@ def _useful(book: LedgerBook, like: Claim) -> float | None:
         scope = scope_of(book, like, "flops")
     except CannotTell:
         return None
-    return float(counts.flops(scope)) or None
+    return float(scope.flops) or None
 
 
 # Work that the counters did not see.
 
 
-def tensor_work(judging: Judging, claim: Claim) -> tuple[Answer, Finding] | None:
+def tensor_work(judge: ClaimsJudge, claim: Claim) -> tuple[Answer, Finding] | None:
     """Is a count on a device less than the work has, because that runs on tensor cores there?"""
     stated = claim.amount
     if claim.name != "executed_flops" or not claim.device or stated is None:
         return None
     try:
-        scope = scope_of(judging.book, claim, "flops")
+        scope = scope_of(judge.book, claim, "flops")
         _, device = find_device(claim.device)
-        unit = roofs_of(device).matrix(_main(scope, claim)).unit
+        precision = claim.precision or _precision_of(scope)
+        unit = roofs_of(device).matrix(precision).unit
     except (CannotTell, BadInput):
         return None
-    useful = counts.flops(scope)
+    useful = scope.flops
     if unit != "tensor" or stated.value >= Fraction(9, 10) * Fraction(useful):
         return None
     given = StatedRun(
         device=device,
-        precision=_main(scope, claim),
+        precision=precision,
         flops=float(stated.value),
         counted="cuda-cores",
         useful_flops=float(useful),
@@ -141,17 +135,18 @@ def tensor_work(judging: Judging, claim: Claim) -> tuple[Answer, Finding] | None
     return estimated_answers.ANSWERS["flops"](scope), replace(finding, value=stated.value)
 
 
-def _main(scope: ClaimScope, claim: Claim) -> str:
-    work: dict[str, int] = {}
-    for op in counts.matrix_ops(scope.ops):
-        work[op.precision] = work.get(op.precision, 0) + (op.cost.macs or 0 if op.cost is not None else 0)
-    return claim.precision or max(work, key=lambda name: work[name], default="fp32")
+def _precision_of(scope: ClaimScope) -> str:
+    """That most of its matrix work runs in."""
+    work: Counter[str] = Counter()
+    for op in scope.matrix_ops:
+        work[op.precision] += op.cost.macs or 0 if op.cost is not None else 0
+    return max(work, key=lambda name: work[name], default="fp32")
 
 
-def workspace(judging: Judging, claim: Claim) -> Answer | None:
+def workspace(judge: ClaimsJudge, claim: Claim) -> Answer | None:
     """Is it what cuDNN's Winograd keeps its transformed tensors in? Tiles of 4x4 outputs become 6x6 numbers."""
     try:
-        scope = scope_of(judging.book, claim, "workspace_bytes")
+        scope = scope_of(judge.book, claim, "workspace_bytes")
     except CannotTell:
         return None
     convolutions = [op for op in scope.ops if op.phase == "forward" and "convolution" in op.packet]
@@ -175,27 +170,22 @@ def workspace(judging: Judging, claim: Claim) -> Answer | None:
 # Verdicts.
 
 
-def judge(judging: Judging, claim: Claim) -> JudgedClaim:
-    conclude = {"bound": _bound, "side": _side_of, "preferred": _preferred, "roof_share": _roof_share}
-    return conclude[claim.name](judging, claim)
-
-
-def _bound(judging: Judging, claim: Claim) -> JudgedClaim:
+def _bound(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
     """The side of the ridge, and whether any roof is near at all."""
-    assert isinstance(claim.stated, StatedWord)
-    said = _said(claim.stated.text)
+    assert isinstance(claim.stated, str)
+    said = _said(claim)
     if said is None:
-        return unknown(claim, f"{claim.stated.text!r} is no bound: write compute, memory or host")
-    book, device = judging.book, device_of(claim)
-    own = run_of(book, judging.table, claim)
-    if own is None or (book.is_measured and device in (None, book.device)):
+        return unknown(claim, f"{claim.stated!r} is no bound: write compute, memory or host")
+    book, device = judge.book, device_of(claim)
+    run = run_of(judge, claim)
+    if run is None or (book.is_measured and device in (None, book.device)):
         return _bound_by_ledger(claim, said, scope_of(book, claim, "bound"), device)
-    judged = own.judgement
+    judged, rows = run
     if judged.side is None:
         return unknown(claim, "a bound needs FLOPs and bytes", "rows of FLOPs, DRAM bytes and time of the same run")
     far = judged.percent_of_roof is not None and judged.percent_of_roof < FAR
     origin = "the table and the device's roofs"
-    answer = Answer("host" if far else judged.side, judged.text[0], origin, rows=own.rows)
+    answer = Answer("host" if far else judged.side, judged.text[0], origin, rows=rows)
     if answer.value == said:
         return right(claim, answer)
     codes = ("wrong-side", "far-from-the-roof", "tensor-work-not-counted", "peak-of-another-precision")
@@ -204,14 +194,16 @@ def _bound(judging: Judging, claim: Claim) -> JudgedClaim:
 
 
 def _bound_by_ledger(claim: Claim, said: str, scope: ClaimScope, device: Device | None) -> JudgedClaim:
-    answer = measured_answers.bound(scope, device)
-    own = roofline_answers.is_own(scope, device)
+    answer = roofline_answers.bound(scope, device)
+    is_own = roofline_answers.is_own(scope, device)
     if answer.value == said:
         # A verdict without the distance to the roof says little: it is said.
-        return right(claim, answer, roofline_answers.distance(scope) if own else "")
-    also = roofline_answers.also_bound(scope, by_name=same_model(claim.layer, scope.ledger.header.model)) if own else {}
-    if said in also:
-        return right(claim, replace(answer, value=said), also[said])
+        return right(claim, answer, roofline_answers.distance(scope) if is_own else "")
+    if is_own:
+        by_name = same_model(claim.layer, scope.ledger.header.model)
+        also = roofline_answers.also_bound(scope, answer, by_name=by_name)
+        if said in also:
+            return right(claim, replace(answer, value=said), also[said])
     if answer.value == "host":
         text = "no roof is the limit: most of the wall time the device waits for the host"
         return wrong(claim, answer, Finding("host-bound", text, answer.value))
@@ -219,49 +211,48 @@ def _bound_by_ledger(claim: Claim, said: str, scope: ClaimScope, device: Device 
     return wrong(claim, answer, Finding("wrong-side", text, answer.value))
 
 
-def _side_of(judging: Judging, claim: Claim) -> JudgedClaim:
+def _side_of(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
     """Left or right of the ridge, however far from the roof."""
-    assert isinstance(claim.stated, StatedWord)
-    said, scope = _side(claim.stated.text), scope_of(judging.book, claim, "side")
+    assert isinstance(claim.stated, str)
+    said, scope = _side(claim), scope_of(judge.book, claim, "side")
     if said is None:
-        return unknown(claim, f"{claim.stated.text!r} is no side of a ridge: write memory (left) or compute (right)")
+        return unknown(claim, f"{claim.stated!r} is no side of a ridge: write memory (left) or compute (right)")
     if not roofline_answers.is_own(scope, device_of(claim)):
         raise CannotTell("a side of the ridge is that of a measured part on its own device", "rooflight measure")
-    answer = roofline_answers.side(scope)
+    answer, of_kernels = roofline_answers.side(scope)
     by_name = same_model(claim.layer, scope.ledger.header.model)
-    if said in (answer.value, *(roofline_answers.sides_of_model(scope) if by_name else ())):
+    if said == answer.value or (by_name and said in of_kernels):
         return right(claim, replace(answer, value=said))
     return wrong(claim, answer, Finding("wrong-side", f"it lies on the {answer.value} side", answer.value))
 
 
-def _roof_share(judging: Judging, claim: Claim) -> JudgedClaim:
-    assert claim.stated is not None
-    book, device = judging.book, device_of(claim)
+def _roof_share(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
+    book, device = judge.book, device_of(claim)
     if book.is_measured and device in (None, book.device):
         scope = scope_of(book, claim, "roof_share")
         measured_answers.check_run(book, claim, device)
         shares = roofline_answers.shares(scope)
         answer = next((share for share in shares if states(claim.stated, share)), shares[0])
     else:
-        own = run_of(book, judging.table, claim)
-        if own is None or own.judgement.percent_of_roof is None:
+        run = run_of(judge, claim)
+        if run is None or run[0].percent_of_roof is None:
             raise CannotTell(
                 "a share of the roof needs FLOPs, bytes and a time on a device",
                 "rows of FLOPs, DRAM bytes and time with their device",
             )
-        said = own.judgement.text[0]
-        answer = Answer(own.judgement.percent_of_roof / 100, said, "the table and the device", rows=own.rows)
+        judged, rows = run
+        answer = Answer(run[0].percent_of_roof / 100, judged.text[0], "the table and the device", rows=rows)
     if states(claim.stated, answer):
         return right(claim, answer)
     return wrong(claim, answer)
 
 
-def _preferred(judging: Judging, claim: Claim) -> JudgedClaim:
+def _preferred(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
     """The faster device, by times of the same work."""
-    assert isinstance(claim.stated, StatedWord)
-    _, said = find_device(claim.stated.text)
+    assert isinstance(claim.stated, str)
+    _, said = find_device(claim.stated)
     times: dict[str, tuple[Fraction, Claim]] = {}
-    for row in judging.table.claims:
+    for row in judge.table.claims:
         is_alike = row.name in TIMES and row.device and row.model.lower() == claim.model.lower()
         if is_alike and isinstance(row.stated, Amount):
             times[find_device(row.device)[1].name] = (row.stated.value, row)
@@ -283,3 +274,11 @@ def _preferred(judging: Judging, claim: Claim) -> JudgedClaim:
         "place of a point on a plot"
     )
     return wrong(claim, answer, Finding("preferred-by-balance", text, answer.value))
+
+
+CONCLUSIONS: dict[str, Callable[[ClaimsJudge, Claim], JudgedClaim]] = {
+    "bound": _bound,
+    "side": _side_of,
+    "preferred": _preferred,
+    "roof_share": _roof_share,
+}

@@ -2,64 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rooflight.analysis.claims.claim import Claim
 from rooflight.analysis.claims.ledger_query import find_device
 from rooflight.analysis.claims.result import Answer, CannotTell
 from rooflight.analysis.finding import Finding
 from rooflight.analysis.sanity import StatedRun, judge, link_claim
-from rooflight.analysis.sanity.device_figures import SAME
+from rooflight.analysis.sanity.checks import SAME
 from rooflight.hardware import devices
 from rooflight.hardware.device import Device
 from rooflight.hardware.roofs import Roof, ridge, roofs_of, unit_name
 
-_SLIPS = (
-    "peak-of-another-precision",
-    "peak-of-two",
-    "peak-off-by-ten",
-    "link-for-memory",
-    "bandwidth-off-by-ten",
-    "bits-for-bytes",
-    "board-for-die",
-)
+FIGURES = ("peak", "bandwidth", "ridge", "gpu_link", "host_link")
+_SLIPS = ("peak-of-another-precision", "peak-of-two", "peak-off-by-ten", "link-for-memory", "bandwidth-off-by-ten",
+          "bits-for-bytes", "board-for-die")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class NamedDevice:
-    """A device that a row names, and the others that its name may mean."""
-
-    device: Device
-    count: int
-    others: tuple[Device, ...]
-
-
-def named_device(claim: Claim) -> NamedDevice:
-    """`A100` alone is any of them; `2x K80` is a board, where there is one."""
+def _named(claim: Claim) -> tuple[int, Device, tuple[Device, ...]]:
+    """How many of which device a row is of, and the others that its name may mean: `A100` alone is any of them, and
+    `2x K80` is a board, where there is one."""
     text = claim.device or claim.layer
     if not text:
         raise CannotTell(f"{claim.quantity} of which device? The row names none", "the column device")
     count, device = find_device(text)
     plain = text.lower().split()[-1] if count > 1 else text.lower()
     if count == 2 and f"{device.name}-board" in devices.names():
-        return NamedDevice(devices.find(f"{device.name}-board"), 1, ())
-    family = tuple(
-        other for other in devices.known() if other.name.startswith(f"{plain}-") and not other.name.endswith("-board")
-    )
-    others = tuple(other for other in family if other is not device) if plain not in devices.names() else ()
-    return NamedDevice(device, count, others)
+        return 1, devices.find(f"{device.name}-board"), ()
+    if plain in devices.names():
+        return count, device, ()
+    alike = (other for other in devices.known() if other.name.startswith(f"{plain}-") and other is not device)
+    return count, device, tuple(other for other in alike if not other.name.endswith("-board"))
 
 
-def answers(claim: Claim, name: str) -> list[Answer]:
+def answers(claim: Claim) -> list[Answer]:
     """The figure, and after it those that the row may mean as well: of another unit, of another board of that name."""
-    named = named_device(claim)
-    figures = [
-        answer
-        for device in (named.device, *named.others)
-        for answer in _answers(device, name, claim.precision, named.count)
-    ]
+    count, device, others = _named(claim)
+    figures = [answer for alike in (device, *others) for answer in _answers(alike, claim.name, claim.precision, count)]
     if not figures:
-        raise CannotTell(f"{named.device.title} has no such figure", "rooflight list devices")
+        raise CannotTell(f"{device.title} has no such figure", "rooflight list devices")
     return figures
 
 
@@ -105,9 +86,9 @@ def _figure(value: float, how: str, source: str) -> Answer:
     return Answer(value, how, source, value * (1 - SAME), value * (1 + SAME))
 
 
-def slips(claim: Claim, name: str, value: float) -> list[Finding]:
+def slips(claim: Claim, value: float) -> list[Finding]:
     """What else the stated value is a figure of."""
-    device, precision = named_device(claim).device, claim.precision or "fp32"
+    name, device, precision = claim.name, _named(claim)[1], claim.precision or "fp32"
     if name in ("gpu_link", "host_link"):
         slip = link_claim(device, value, "gpu-gpu" if name == "gpu_link" else "gpu-cpu")
         return [] if slip is None else [replace(slip, value=value)]
@@ -119,10 +100,10 @@ def slips(claim: Claim, name: str, value: float) -> list[Finding]:
         peak_flops_per_s=value if name == "peak" else None,
         bandwidth_bytes_per_s=value if name == "bandwidth" else None,
     )
-    slips_ = [replace(slip, value=value) for slip in judge(given).findings if slip.code in _SLIPS]
+    findings = [replace(slip, value=value) for slip in judge(given).findings if slip.code in _SLIPS]
     # That a board is two dies is said beside a figure that is wrong, not instead of it.
-    if any(slip.code != "board-for-die" for slip in slips_):
-        return slips_
+    if any(finding.code != "board-for-die" for finding in findings):
+        return findings
     return _of_others(device, name, precision, value)
 
 

@@ -14,16 +14,12 @@ from typing import TypeVar
 
 from rooflight.analysis.claims.claim import (
     Claim,
-    MissingValue,
     Stated,
-    StatedWord,
     StepName,
     UnreadableCell,
-    is_missing,
-    number_text,
+    cell_parts,
     parse_amount,
     parse_shape,
-    unit_text,
 )
 from rooflight.analysis.claims.quantities import QUANTITIES, NamedQuantity, UnknownQuantity, named
 from rooflight.errors import BadFile
@@ -34,14 +30,9 @@ from rooflight.units import EXAMPLES, Unit, table_unit
 REQUIRED = ("layer", "quantity", "value")
 OPTIONAL = ("unit", "batch", "step", "precision", "device", "model", "note")
 _ALIASES = {
-    "phase": "step",
-    "module": "layer",
-    "metric": "quantity",
-    "dtype": "precision",
-    "gpu": "device",
-    "batch size": "batch",
-    "layer name": "layer",
-}
+    "phase": "step", "module": "layer", "layer name": "layer", "metric": "quantity", "dtype": "precision",
+    "gpu": "device", "batch size": "batch",
+}  # fmt: skip
 _STEPS: dict[str, StepName] = {
     "forward": "forward", "fwd": "forward", "backward": "backward", "bwd": "backward", "optimizer": "optimizer",
     "train": "training", "training": "training", "training step": "training", "step": "training",
@@ -66,9 +57,7 @@ _WHOLE = ("flop", "mac", "byte", "count", "counter")
 
 def read_claims(path: str | Path) -> list[Claim]:
     """The rows of a table of claims."""
-    path = Path(path)
-    content = read_bytes(path, what="table of claims")
-    return parse_claims(content, str(path))
+    return parse_claims(read_bytes(Path(path), what="table of claims"), str(path))
 
 
 def parse_claims(content: bytes, where: str) -> list[Claim]:
@@ -87,12 +76,10 @@ def parse_claims(content: bytes, where: str) -> list[Claim]:
         rows = _unfolded(rows, _quantity_columns(header))
         if not rows:
             raise BadFile(f"{where} states nothing: every cell under its quantities is empty, fill in what you claim")
-    names = [(row, *_named(row["quantity"], row["value"])) for _, row in rows]
-    cells = [cell for (number, _), (row, name, _) in zip(rows, names, strict=True) for cell in _cell(number, row, name)]
+    named_rows = [(number, row, *_named(row["quantity"], row["value"])) for number, row in rows]
+    cells = [cell for number, row, name, _ in named_rows for cell in _cell(number, row, name)]
     style = _style(cells, delimiter, where)
-    return [
-        _claim(number, row, name, trouble, style) for (number, _), (row, name, trouble) in zip(rows, names, strict=True)
-    ]
+    return [_claim(*named_row, style) for named_row in named_rows]
 
 
 def _decoded(content: bytes, where: str) -> str:
@@ -185,7 +172,7 @@ def _unfolded(rows: list[_Cells], columns: list[str]) -> list[_Cells]:
 # Rows.
 
 
-def _check_once(rows: list[tuple[int, dict[str, str]]], where: str) -> None:
+def _check_once(rows: list[_Cells], where: str) -> None:
     """A row that was pasted twice would be summed twice."""
     seen: dict[tuple[tuple[str, str], ...], int] = {}
     for number, row in rows:
@@ -206,7 +193,7 @@ def _named(text: str, value: str) -> tuple[NamedQuantity | None, str]:
 
 def _by_value(name: NamedQuantity, value: str) -> NamedQuantity:
     """`output` is a shape, a number of elements or of bytes, and `weights` are counted or weighed, as the value is."""
-    word, unit = name.written.lower(), unit_text(value)
+    word, unit = name.written.lower(), cell_parts(value)[1]
     weighed = bool(unit) and table_unit(unit, "byte") is not None and table_unit(unit, "count") is None
     if word == "weights" and weighed:
         return replace(name, quantity=QUANTITIES["param_bytes"])
@@ -220,10 +207,10 @@ def _by_value(name: NamedQuantity, value: str) -> NamedQuantity:
 def _cell(number: int, row: dict[str, str], name: NamedQuantity | None) -> Iterator[PrintedNumber]:
     """The number of a row, for whoever decides how the file writes them."""
     if name is not None and name.quantity.unit not in ("shape", "word"):
-        written = row.get("unit", "") or unit_text(row["value"]) or name.unit
-        unit = table_unit(written, name.quantity.unit)
-        whole = name.quantity.unit in _WHOLE and (unit is None or not unit.power)
-        yield PrintedNumber(number_text(row["value"]), number, whole)
+        digits, behind = cell_parts(row["value"])
+        unit = table_unit(row.get("unit", "") or behind or name.unit, name.quantity.unit)
+        is_whole = name.quantity.unit in _WHOLE and (unit is None or not unit.power)
+        yield PrintedNumber(digits, number, is_whole)
 
 
 def _style(cells: list[PrintedNumber], delimiter: str, where: str) -> NumberStyle:
@@ -280,10 +267,8 @@ def _filled(plain: Claim, row: dict[str, str], style: NumberStyle) -> Claim:
 
 def _stated(row: dict[str, str], name: NamedQuantity, style: NumberStyle) -> Stated:
     text, base = row["value"], name.quantity.unit
-    if base == "word":
-        return StatedWord(text)
-    if base == "counter" and is_missing(text):
-        return MissingValue(text)
+    if base == "word" or (base == "counter" and text.lower() in ("n/a", "na")):
+        return text
     unit = None if base == "shape" else _unit(row, name, base)
     try:
         if unit is None:
@@ -301,7 +286,7 @@ def _unit(row: dict[str, str], name: NamedQuantity, base: str) -> Unit:
     """Behind the number or in a column of its own; where both are given they must be one."""
     where = f"column {'unit' if row.get('unit') else 'value'}"
     units = []
-    for text in filter(None, (unit_text(row["value"]), row.get("unit", ""))):
+    for text in filter(None, (cell_parts(row["value"])[1], row.get("unit", ""))):
         unit = table_unit(text, base)
         if unit is None:
             raise UnreadableCell(

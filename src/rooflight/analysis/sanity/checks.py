@@ -4,44 +4,111 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from rooflight import formatting
 from rooflight.analysis.finding import Finding
-from rooflight.analysis.sanity.device_figures import SAME, directions, link_name, power_of_ten, same
 from rooflight.analysis.sanity.stated_run import Judgement, StatedRun
 from rooflight.errors import BadInput
-from rooflight.hardware.roofs import roofs_of, unit_name
+from rooflight.hardware.device import Device
+from rooflight.hardware.roofs import attainable, roofs_of, unit_name
 from rooflight.metrics import busy_share, is_host_bound, ratio
 from rooflight.prediction.paleo import CUDNN, LEAST, check_ppp
 
+SAME = 0.005
+"""Two figures of one thing, rounded differently, are this near to each other."""
+_BETWEEN = {"gpu-gpu": "between GPUs", "gpu-cpu": "between GPU and CPU"}
 FAR = 50.0
 """Percent of the roof under which neither the units nor the memory can be what a step waits for."""
+
+
+# Is a number that somebody gives one of a device's figures?
+
+
+def roof_point(device: Device, precision: str, *, intensity: float, flops_per_s: float) -> Finding | None:
+    """Does a point that was drawn as part of a roof lie on it? The memory's line goes through the origin."""
+    roofs = roofs_of(device)
+    roof, slope = roofs.matrix(precision), roofs.slope()
+    right = attainable(intensity, roof, slope)
+    if math.isclose(right, flops_per_s, rel_tol=SAME):
+        return None
+    if not intensity:
+        return Finding(
+            "origin",
+            f"the memory's roof goes through (0, 0), not {formatting.count(flops_per_s)}FLOP/s: it is intensity x "
+            f"{formatting.count(slope.bytes_per_s)}B/s; axes with logarithms have no 0",
+        )
+    slip = _power_of_ten(flops_per_s / right)
+    said = formatting.count(flops_per_s)
+    text = f"the roof is {formatting.count(right)}FLOP/s at {intensity:g} FLOP/byte, not {said}FLOP/s"
+    return Finding("roof-off-by-ten" if slip else "off-the-roof", f"{text}: {slip} it" if slip else text)
+
+
+def link_claim(device: Device, bytes_per_s: float, between: Literal["gpu-gpu", "gpu-cpu"]) -> Finding | None:
+    """Does a link of the device with that bandwidth run between what somebody says?"""
+    links = [
+        (name, ways, "gpu-cpu" if name in ("pcie", "nvlink-c2c") else "gpu-gpu")
+        for name, figure in device.links_bytes_per_s.items()
+        if (ways := _directions(bytes_per_s, figure.value)) is not None
+    ]
+    if any(joins == between for _, _, joins in links):
+        return None
+    if not links:
+        return Finding("link-unknown", f"{device.title} has no link of {formatting.count(bytes_per_s)}B/s")
+    name, ways, joins = links[0]
+    host = device.links_bytes_per_s.get("pcie")
+    hint = "" if host is None else f"; the host is reached by PCIe, {formatting.count(host.value)}B/s in one direction"
+    told = f"{_BETWEEN[joins]}, not {_BETWEEN[between]}{hint}"
+    return Finding("link-between", f"{formatting.count(bytes_per_s)}B/s is {_link_name(name)} ({ways}), {told}")
+
+
+def _directions(bytes_per_s: float, one_direction: float) -> str | None:
+    """Datasheets give links in both directions together, we in one."""
+    if _same(bytes_per_s, one_direction):
+        return "one direction"
+    return "both directions together" if _same(bytes_per_s, 2 * one_direction) else None
+
+
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=SAME)
+
+
+def _power_of_ten(times: float) -> str | None:
+    """`10 times`, `a 1,000th of`; `None` when it is no power of ten."""
+    power = round(math.log10(times)) if times > 0 else 0
+    if not power or not math.isclose(times, 10.0**power, rel_tol=0.1):
+        return None
+    return f"{10**power:,} times" if power > 0 else f"a {10**-power:,}th of"
+
+
+def _link_name(name: str) -> str:
+    return {"nvlink": "NVLink", "pcie": "PCIe"}.get(name, name)
 
 
 def _peak(run: Judgement) -> Iterator[Finding]:
     """Is the peak that was used the roof of this work?"""
     given, roof = run.given, run.roof
     used = given.peak_flops_per_s
-    if used is None or same(used, roof.flops_per_s):
+    if used is None or _same(used, roof.flops_per_s):
         return
     right = f"{roof.precision} work on {given.device.title} has the roof {formatting.count(roof.flops_per_s)}FLOP/s"
     wrong_ridge = used / run.slope.bytes_per_s
     consequence = f"ridge {run.ridge:.4g} FLOP/byte, not {wrong_ridge:.4g}"
     for other in roofs_of(given.device).compute:
-        if same(used, other.flops_per_s) and not other.precision.startswith("int"):
+        if _same(used, other.flops_per_s) and not other.precision.startswith("int"):
             where = unit_name(given.device, other.unit)
             yield Finding(
                 "peak-of-another-precision",
                 f"{formatting.count(used)}FLOP/s is the {other.precision} peak of the {where}; {right}: {consequence}",
             )
             return
-    if same(used, 2 * roof.flops_per_s):
+    if _same(used, 2 * roof.flops_per_s):
         yield Finding(
             "peak-of-two",
             f"{formatting.count(used)}FLOP/s is twice the peak, that of a board of two dies or with sparsity; {right}, "
             "and one process runs on one die",
         )
-    elif (slip := power_of_ten(used / roof.flops_per_s)) is not None:
+    elif (slip := _power_of_ten(used / roof.flops_per_s)) is not None:
         yield Finding("peak-off-by-ten", f"{formatting.count(used)}FLOP/s is {slip} the peak: {right}, {consequence}")
     else:
         yield Finding(
@@ -53,21 +120,21 @@ def _bandwidth(run: Judgement) -> Iterator[Finding]:
     """Is the bandwidth that was used the memory's?"""
     given, right = run.given, run.slope.bytes_per_s
     used = given.bandwidth_bytes_per_s
-    if used is None or same(used, right):
+    if used is None or _same(used, right):
         return
     memory = f"its memory has {formatting.count(right)}B/s"
     for name, figure in given.device.links_bytes_per_s.items():
-        if (ways := directions(used, figure.value)) is not None:
+        if (ways := _directions(used, figure.value)) is not None:
             yield Finding(
                 "link-for-memory",
-                f"{formatting.count(used)}B/s is {link_name(name)} of {given.device.title} ({ways}), a link and not "
+                f"{formatting.count(used)}B/s is {_link_name(name)} of {given.device.title} ({ways}), a link and not "
                 f"its memory: {memory}",
             )
             return
-    slip = power_of_ten(used / right)
+    slip = _power_of_ten(used / right)
     if slip is not None:
         yield Finding("bandwidth-off-by-ten", f"{formatting.count(used)}B/s is {slip} the bandwidth: {memory}")
-    elif same(used * 8, right) or same(used, 8 * right):
+    elif _same(used * 8, right) or _same(used, 8 * right):
         yield Finding("bits-for-bytes", f"{formatting.count(used)}B/s mixes bits and bytes: {memory}")
     else:
         yield Finding("bandwidth-unknown", f"{formatting.count(used)}B/s is no figure of this device: {memory}")
