@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from rooflight.analysis.claims import estimated_answers, measured_answers, roofline_answers
+from rooflight.analysis.claims import estimated_answers, measured_answers
 from rooflight.analysis.claims.claim import Amount, Claim
 from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook, check_model, device_of, find_device, scope_of
 from rooflight.analysis.claims.matching import states
@@ -124,13 +124,8 @@ def tensor_work(judge: ClaimsJudge, claim: Claim) -> tuple[Answer, Finding] | No
     useful = scope.flops
     if unit != "tensor" or stated.value >= Fraction(9, 10) * Fraction(useful):
         return None
-    given = StatedRun(
-        device=device,
-        precision=precision,
-        flops=float(stated.value),
-        counted="cuda-cores",
-        useful_flops=float(useful),
-    )
+    flops, by_formula = float(stated.value), float(useful)
+    given = StatedRun(device=device, precision=precision, flops=flops, counted="cuda-cores", useful_flops=by_formula)
     finding = next(row for row in judge_run(given).findings if row.code == "tensor-work-not-counted")
     return estimated_answers.ANSWERS["flops"](scope), replace(finding, value=stated.value)
 
@@ -194,14 +189,14 @@ def _bound(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
 
 
 def _bound_by_ledger(claim: Claim, said: str, scope: ClaimScope, device: Device | None) -> JudgedClaim:
-    answer = roofline_answers.bound(scope, device)
-    is_own = roofline_answers.is_own(scope, device)
+    answer = measured_answers.bound(scope, device)
+    is_own = measured_answers.is_own(scope, device)
     if answer.value == said:
         # A verdict without the distance to the roof says little: it is said.
-        return right(claim, answer, roofline_answers.distance(scope) if is_own else "")
+        return right(claim, answer, measured_answers.distance(scope) if is_own else "")
     if is_own:
         by_name = same_model(claim.layer, scope.ledger.header.model)
-        also = roofline_answers.also_bound(scope, answer, by_name=by_name)
+        also = measured_answers.also_bound(scope, answer, by_name=by_name)
         if said in also:
             return right(claim, replace(answer, value=said), also[said])
     if answer.value == "host":
@@ -217,9 +212,9 @@ def _side_of(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
     said, scope = _side(claim), scope_of(judge.book, claim, "side")
     if said is None:
         return unknown(claim, f"{claim.stated!r} is no side of a ridge: write memory (left) or compute (right)")
-    if not roofline_answers.is_own(scope, device_of(claim)):
+    if not measured_answers.is_own(scope, device_of(claim)):
         raise CannotTell("a side of the ridge is that of a measured part on its own device", "rooflight measure")
-    answer, of_kernels = roofline_answers.side(scope)
+    answer, of_kernels = measured_answers.side(scope)
     by_name = same_model(claim.layer, scope.ledger.header.model)
     if said == answer.value or (by_name and said in of_kernels):
         return right(claim, replace(answer, value=said))
@@ -231,7 +226,7 @@ def _roof_share(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
     if book.is_measured and device in (None, book.device):
         scope = scope_of(book, claim, "roof_share")
         measured_answers.check_run(book, claim, device)
-        shares = roofline_answers.shares(scope)
+        shares = measured_answers.shares(scope)
         answer = next((share for share in shares if states(claim.stated, share)), shares[0])
     else:
         run = run_of(judge, claim)
@@ -242,9 +237,7 @@ def _roof_share(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
             )
         judged, rows = run
         answer = Answer(run[0].percent_of_roof / 100, judged.text[0], "the table and the device", rows=rows)
-    if states(claim.stated, answer):
-        return right(claim, answer)
-    return wrong(claim, answer)
+    return right(claim, answer) if states(claim.stated, answer) else wrong(claim, answer)
 
 
 def _preferred(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
@@ -262,16 +255,14 @@ def _preferred(judge: ClaimsJudge, claim: Claim) -> JudgedClaim:
             f"rows of the time on {said.title} and on the other",
         )
     best = min(times, key=lambda name: times[name][0])
-    faster, slower = times[best], times[said.name]
-    rows = (faster[1].row, slower[1].row)
-    speed = float(slower[0] / faster[0])
-    how = f"{faster[1].value} on {faster[1].device} against {slower[1].value} on {slower[1].device}"
-    answer = Answer(faster[1].device, how, "the table", rows=rows)
+    (time, faster), (other_time, slower) = times[best], times[said.name]
+    how = f"{faster.value} on {faster.device} against {slower.value} on {slower.device}"
+    answer = Answer(faster.device, how, "the table", rows=(faster.row, slower.row))
     if best == said.name:
         return right(claim, answer)
     text = (
-        f"{faster[1].device} was {speed:.3g} times as fast: time decides, not a balance of FLOPs and bytes, nor the "
-        "place of a point on a plot"
+        f"{faster.device} was {float(other_time / time):.3g} times as fast: time decides, not a balance of FLOPs and "
+        "bytes, nor the place of a point on a plot"
     )
     return wrong(claim, answer, Finding("preferred-by-balance", text, answer.value))
 

@@ -131,15 +131,8 @@ def _same_macs(rows: list[JudgedClaim]) -> Iterator[Finding]:
 
 def _subject(claim: Claim) -> tuple[object, ...]:
     """What a row is of, whatever it states of it."""
-    return (
-        claim.layer.lower(),
-        claim.per_sample,
-        claim.batch,
-        claim.step,
-        claim.precision,
-        claim.device.lower(),
-        claim.model.lower(),
-    )
+    words = (claim.layer, claim.precision, claim.device, claim.model)
+    return (*map(str.lower, words), claim.per_sample, claim.batch, claim.step)
 
 
 def _mixed_units(rows: list[JudgedClaim]) -> Iterator[Finding]:

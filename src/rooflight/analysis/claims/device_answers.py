@@ -58,14 +58,9 @@ def _answers(device: Device, name: str, precision: str, count: int) -> list[Answ
     wanted.sort(key=lambda roof: roof.unit != "tensor" if precision else False)
     if name == "peak":
         return [_figure(count * roof.flops_per_s, _roof_text(device, roof), roof.source) for roof in wanted]
-    return [
-        _figure(
-            ridge(roof, slope),
-            f"{roof.flops_per_s / 1e12:g} TFLOP/s ({_roof_text(device, roof)}) / {slope.bytes_per_s / 1e9:g} GB/s",
-            roof.source,
-        )
-        for roof in wanted
-    ]
+    by = f"/ {slope.bytes_per_s / 1e9:g} GB/s"
+    texts = (f"{roof.flops_per_s / 1e12:g} TFLOP/s ({_roof_text(device, roof)}) {by}" for roof in wanted)
+    return [_figure(ridge(roof, slope), text, roof.source) for roof, text in zip(wanted, texts, strict=True)]
 
 
 def _links(device: Device, name: str) -> list[Answer]:

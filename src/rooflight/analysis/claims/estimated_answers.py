@@ -106,10 +106,10 @@ def _share(scope: ClaimScope) -> Answer:
 
 
 def _intensity(scope: ClaimScope) -> Answer:
-    flops, nbytes = scope.totals.work_flops, scope.totals.bytes
-    if not nbytes:
+    sums = scope.totals
+    if sums.intensity is None:
         raise CannotTell(f"{scope.part.name} moves no bytes")
-    return Answer(Fraction(flops, nbytes), f"{_text(flops)} FLOP / {_text(nbytes)} compulsory bytes", "formulas")
+    return Answer(sums.intensity, f"{_text(sums.work_flops)} FLOP / {_text(sums.bytes)} compulsory bytes", "formulas")
 
 
 def _params(scope: ClaimScope) -> Answer:
@@ -118,16 +118,6 @@ def _params(scope: ClaimScope) -> Answer:
     if module is not None and module.params:
         text = f"{module.type} {scope.part.name}: weights and biases, whatever the batch"
     return Answer(scope.of_modules("params"), text, "the modules")
-
-
-def _trainable(scope: ClaimScope) -> Answer:
-    text = f"parameters of {scope.part.name} that have gradients"
-    return Answer(scope.of_modules("trainable_params"), text, "the modules")
-
-
-def _param_bytes(scope: ClaimScope) -> Answer:
-    text = f"{scope.of_modules('params'):,} parameters in {scope.ledger.header.dtype}, whatever the batch"
-    return Answer(scope.of_modules("param_bytes"), text, "the modules")
 
 
 def _model_bytes(scope: ClaimScope) -> Answer:
@@ -239,8 +229,14 @@ ANSWERS: dict[str, Answering] = {
     "share": _share,
     "intensity": _anew(_intensity),
     "params": _params,
-    "trainable_params": _trainable,
-    "param_bytes": _param_bytes,
+    "trainable_params": lambda scope: Answer(
+        scope.of_modules("trainable_params"), f"parameters of {scope.part.name} that have gradients", "the modules"
+    ),
+    "param_bytes": lambda scope: Answer(
+        scope.of_modules("param_bytes"),
+        f"{scope.of_modules('params'):,} parameters in {scope.ledger.header.dtype}, whatever the batch",
+        "the modules",
+    ),
     "model_bytes": _model_bytes,
     "output_shape": _output_shape,
     "output_size": _output_size,

@@ -229,32 +229,28 @@ def _other_sizes(case: ClaimCase) -> list[tuple[Size, str, str]]:
     op = _convolution(case)
     if op is None or len(op.outputs[0].shape) < 3:
         return []
-    ledger = case.scope.ledger
-    own = _size(op.outputs[0].shape)
+    right = _size(op.outputs[0].shape)
     sizes: list[tuple[Size, str, str]] = []
     # The pool at the end of its block: layers in between leave the size as it is.
-    for later in ledger.ops[op.index + 1 :]:
+    for later in case.scope.ledger.ops[op.index + 1 :]:
         shape = later.outputs[0].shape if later.outputs else ()
         if is_pool(later) and len(shape) >= 3:
             name = later.module or later.packet
             sizes.append((_size(shape), "size-after-the-pool", f"behind the pool ({name})"))
-        if later.kind != "view" and (len(shape) < 3 or _size(shape) != own):
+        if later.kind != "view" and (len(shape) < 3 or _size(shape) != right):
             break
-    x, weight = op.tensor("input"), op.tensor("weight")
-    given = _size(x.shape)
-    kernel = _size(weight.shape)
-    stride = _pair(op.ints("stride", [1]))
-    padding = _pair(op.ints("padding", [0]))
+    given, kernel = _size(op.tensor("input").shape), _size(op.tensor("weight").shape)
+    stride, padding = _pair(op.ints("stride", [1])), _pair(op.ints("padding", [0]))
     sizes.append((given, "size-of-the-input", "of its input"))
     if any(padding):
         bare = _valid(given, kernel, stride, (0, 0))
         sizes.append((bare, "padding-forgotten", f"without the padding of {padding[0]}"))
     else:
-        half = _pair([side // 2 for side in kernel])
+        half = (kernel[0] // 2, kernel[1] // 2)
         sizes.append((_valid(given, kernel, stride, half), "padding-added", "with a padding that it has not"))
     if any(side > 1 for side in stride):
         sizes.append((_valid(given, kernel, (1, 1), padding), "stride-forgotten", f"with stride 1, not {stride[0]}"))
-    return [row for row in sizes if row[0] != own and min(row[0]) > 0]
+    return [row for row in sizes if row[0] != right and min(row[0]) > 0]
 
 
 def _size(shape: tuple[int, ...]) -> Size:
@@ -262,7 +258,7 @@ def _size(shape: tuple[int, ...]) -> Size:
 
 
 def _pair(values: list[int]) -> Size:
-    return (values[0], values[-1])
+    return values[0], values[-1]
 
 
 def _valid(size: Size, kernel: Size, stride: Size, padding: Size) -> Size:
@@ -272,6 +268,7 @@ def _valid(size: Size, kernel: Size, stride: Size, padding: Size) -> Size:
 
 @only_for(*WORK, "output_bytes", "output_elements")
 def _worked_out(case: ClaimCase) -> Iterator[Finding]:
+    """What is proportional to the output, with a size that it has not."""
     op = _convolution(case)
     if op is None:
         return
@@ -281,20 +278,16 @@ def _worked_out(case: ClaimCase) -> Iterator[Finding]:
         yield Finding(code, taken, whole(case.number * Fraction(size[0] * size[1], height * width)))
 
 
-@only_for("output_size")
+@only_for("output_size", "output_shape", "output_elements")
 def _sizes(case: ClaimCase) -> Iterator[Finding]:
-    for size, code, text in _other_sizes(case):
-        yield Finding(code, f"{size[1]} is the size {text}", size[1])
-
-
-@only_for("output_shape", "output_elements")
-def _shapes(case: ClaimCase) -> Iterator[Finding]:
-    if case.name == "output_shape" and isinstance(case.answer.value, tuple):
-        front = case.answer.value[:-2]
+    right, module = case.answer.value, case.scope.part.module
+    if case.name != "output_elements":
         for size, code, text in _other_sizes(case):
-            yield Finding(code, f"{size[0]}x{size[1]} is the size {text}", (*front, *size))
-    module = case.scope.part.module
-    if module is not None and module.inputs:
+            if isinstance(right, tuple):
+                yield Finding(code, f"{size[0]}x{size[1]} is the size {text}", (*right[:-2], *size))
+            else:
+                yield Finding(code, f"{size[1]} is the size {text}", size[1])
+    if case.name != "output_size" and module is not None and module.inputs:
         value = module.inputs[0] if case.name == "output_shape" else case.scope.input_bytes // 4
         yield Finding("shape-of-the-input", "that is what it gets, not what it gives", value)
 
@@ -312,7 +305,6 @@ LIKELY: tuple[Trial, ...] = (
     _outputs,
     _worked_out,
     _sizes,
-    _shapes,
 )
 REMOTE: tuple[Trial, ...] = (
     _powers,

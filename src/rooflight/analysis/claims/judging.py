@@ -13,7 +13,6 @@ from rooflight.analysis.claims import (
     matching,
     measured_answers,
     mistakes,
-    roofline_answers,
 )
 from rooflight.analysis.claims.claim import Amount, Claim
 from rooflight.analysis.claims.conventions import ClaimCase, conventions, tried
@@ -86,13 +85,13 @@ class ClaimsJudge:
             case = self.case(claim)
         except CannotTell as why:
             return self._without_ledger(claim, why)
-        if case.name == "intensity" and roofline_answers.is_own(case.scope, device_of(claim)):
+        if case.name == "intensity" and measured_answers.is_own(case.scope, device_of(claim)):
             return self._intensity(case)
         return self.compared(case)
 
     def _intensity(self, case: ClaimCase) -> JudgedClaim:
         """Of a measured part as counted or by formula: both are right, and which one is said."""
-        formula, counted = case.answer, tuple(roofline_answers.intensities(case.scope))
+        formula, counted = case.answer, tuple(measured_answers.intensities(case.scope))
         ways = [(answer, f"as counted: {answer.how}") for answer in counted]
         for answer, which in (*ways, (formula, f"by formula: {formula.how}")):
             if matching.states(case.claim.stated, answer):

@@ -264,15 +264,17 @@ def device_of(claim: Claim) -> Device | None:
     return find_device(claim.device)[1] if claim.device else None
 
 
+_NUMBERS = {"single": 1, "one": 1, "double": 2, "two": 2, "dual": 2, "1x": 1, "2x": 2, "4x": 4, "8x": 8, "2": 2}
+
+
 def find_device(text: str) -> tuple[int, Device]:
     """`2x K80` is two of them; raises `CannotTell` for a device that is not in the database."""
     words = text.lower().replace("-gpu", "").replace(" gpu", "").split()
     count = 1
-    numbers = {"single": 1, "one": 1, "double": 2, "two": 2, "dual": 2, "1x": 1, "2x": 2, "4x": 4, "8x": 8, "2": 2}
-    if len(words) > 1 and words[0] in numbers:
-        count, words = numbers[words[0]], words[1:]
-    elif len(words) > 1 and words[-1] in numbers:
-        count, words = numbers[words[-1]], words[:-1]
+    if len(words) > 1 and words[0] in _NUMBERS:
+        count, words = _NUMBERS[words[0]], words[1:]
+    elif len(words) > 1 and words[-1] in _NUMBERS:
+        count, words = _NUMBERS[words[-1]], words[:-1]
     if any(mark in text for mark in ("/", "\\", ".toml")):
         raise CannotTell(f"{text!r} is no device: a table names one of `rooflight list devices`, and no files")
     try:

@@ -93,15 +93,15 @@ def _element_sizes(case: ClaimCase) -> Iterator[Finding]:
             yield Finding("element-size", f"{text}; here they have {right}", case.number * Fraction(size, right))
 
 
+_MISREAD = {"Kbyte": 1e3, "Mbyte": 1e6}
+
+
 def _printed(value: Number) -> tuple[float, str]:
     """As Nsight Compute prints bytes: 9,216 as 9.22 Kbyte."""
     for size, unit in ((1e9, "Gbyte"), (1e6, "Mbyte"), (1e3, "Kbyte")):
         if value >= size:
             return round(float(value) / size, 2), unit
     return float(value), "byte"
-
-
-_PRINTED = {"Kbyte": 1e3, "Mbyte": 1e6}
 
 
 def _profiler_units(case: ClaimCase) -> Iterator[Finding]:
@@ -124,14 +124,14 @@ def _profiler_units(case: ClaimCase) -> Iterator[Finding]:
     added = sum(number for number, _ in printed)
     text = f"numbers in {' and '.join(sorted(units))} added up as if they had one unit"
     yield Finding("units-of-the-log", text, added)
-    for unit, size in _PRINTED.items():
+    for unit, size in _MISREAD.items():
         if unit in units and len(units) > 1:
             these = sum(number for number, other in printed if other == unit)
             others = ", ".join(sorted(units - {unit}))
             text = f"only the kernels whose bytes are printed in {unit}: those in {others} are left out"
             yield Finding("units-of-the-log", text, these * size)
             yield Finding("units-of-the-log", f"{text}, and {unit} read as byte", these)
-    for unit, size in _PRINTED.items():
+    for unit, size in _MISREAD.items():
         text = f"all numbers read as {unit}, whatever the unit behind them"
         yield Finding("units-of-the-log", text, size * added)
 
@@ -216,7 +216,7 @@ def _digits(case: ClaimCase) -> Iterator[Finding]:
     said, right = str(int(stated.value)), str(int(value))
     if len(said) != len(right) or len(right) < _DIGITS:
         return
-    places = [i for i, (one, other) in enumerate(zip(said, right, strict=True)) if one != other]
+    places = [place for place, (digit, meant) in enumerate(zip(said, right, strict=True)) if digit != meant]
     swapped = len(places) == 2 and places[1] == places[0] + 1 and said[places[0]] == right[places[1]]
     if len(places) == 1 or (swapped and said[places[1]] == right[places[0]]):
         text = f"a digit is wrong: {int(stated.value):,} for {int(value):,}"

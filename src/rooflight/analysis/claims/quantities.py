@@ -211,7 +211,7 @@ _SPELLED = {
 
 
 @cache
-def _known_counters() -> frozenset[str]:
+def _counters() -> frozenset[str]:
     """Base names of the counters that rooflight's tables have, of all chips."""
     counters = (
         counter
@@ -225,23 +225,24 @@ def _known_counters() -> frozenset[str]:
     return frozenset(counter.metric.partition(".")[0] for counter in counters)
 
 
-def misspelt_counter(name: str, own: frozenset[str]) -> Finding | None:
+def misspelt_counter(name: str, measured: frozenset[str]) -> Finding | None:
     """The counter that was meant, where there is none by that name but one with a letter or two less or more."""
     base, dot, rest = name.partition(".")
-    known = _known_counters() | {metric.partition(".")[0] for metric in own}
-    if base in known or _exists(base):
+    counters = _counters() | {metric.partition(".")[0] for metric in measured}
+    if base in counters or _exists(base):
         return None
-    near = [other for other in difflib.get_close_matches(base, known, n=3, cutoff=0.9) if _letters(base, other) <= 2]
+    alike = difflib.get_close_matches(base, counters, n=3, cutoff=0.9)
+    near = [other for other in alike if _letters(base, other) <= 2]
     if not near:
         return None
     meant = f"{near[0]}{dot}{rest}"
     return Finding("metric-misspelt", f"there is no counter {name}: it is {meant}; Nsight Compute reports n/a", meant)
 
 
-def _letters(one: str, other: str) -> int:
+def _letters(name: str, other: str) -> int:
     """How many letters to put in, leave out or change, by the longest parts that are the same."""
-    blocks = difflib.SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
-    return max(len(one), len(other)) - sum(block.size for block in blocks)
+    blocks = difflib.SequenceMatcher(None, name, other, autojunk=False).get_matching_blocks()
+    return max(len(name), len(other)) - sum(block.size for block in blocks)
 
 
 def _exists(base: str) -> bool:

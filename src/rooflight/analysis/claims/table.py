@@ -242,27 +242,22 @@ def _claim(number: int, row: dict[str, str], name: NamedQuantity | None, trouble
         remarks={key: cell for key, cell in row.items() if key not in (*REQUIRED, *OPTIONAL, _EXTRA) and cell},
     )
     try:
-        return _filled(plain, row, style)
+        if _EXTRA in row:
+            raise UnreadableCell(
+                f"it has {row[_EXTRA]} cells, more than there are columns: put numbers with commas in quotes"
+            )
+        for needed in ("quantity", "value"):
+            if not row[needed]:
+                raise UnreadableCell(f"column {needed}: the cell is empty")
+        return replace(
+            plain,
+            stated=None if name is None else _stated(row, name, style),
+            batch=_batch(row.get("batch", "")),
+            step=_one_of(row.get("step", ""), _STEPS, "step"),
+            precision=_one_of(row.get("precision", ""), _PRECISIONS, "precision") or "",
+        )
     except UnreadableCell as error:
         return replace(plain, unreadable=True, trouble=str(error))
-
-
-def _filled(plain: Claim, row: dict[str, str], style: NumberStyle) -> Claim:
-    """With what its cells mean; raises `UnreadableCell`."""
-    if _EXTRA in row:
-        raise UnreadableCell(
-            f"it has {row[_EXTRA]} cells, more than there are columns: put numbers with commas in quotes"
-        )
-    for needed in ("quantity", "value"):
-        if not row[needed]:
-            raise UnreadableCell(f"column {needed}: the cell is empty")
-    return replace(
-        plain,
-        stated=None if plain.named is None else _stated(row, plain.named, style),
-        batch=_batch(row.get("batch", "")),
-        step=_one_of(row.get("step", ""), _STEPS, "step"),
-        precision=_one_of(row.get("precision", ""), _PRECISIONS, "precision") or "",
-    )
 
 
 def _stated(row: dict[str, str], name: NamedQuantity, style: NumberStyle) -> Stated:
@@ -318,6 +313,6 @@ def _one_of(text: str, words: dict[str, T], column: str) -> T | None:
         return None
     meaning = words.get(" ".join(text.lower().split()))
     if meaning is None:
-        known = ", ".join(dict.fromkeys(map(str, words.values())))
-        raise UnreadableCell(f"column {column}: {text!r} is no {column}: write one of {known}")
+        meanings = ", ".join(dict.fromkeys(map(str, words.values())))
+        raise UnreadableCell(f"column {column}: {text!r} is no {column}: write one of {meanings}")
     return meaning
