@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from rooflight import summary
-from rooflight.analysis.claims.claim import Amount, Claim, Stated
+from rooflight.analysis.claims.claim import Amount, Answer, CannotTell, Claim, Stated
 from rooflight.analysis.claims.ledger_query import ClaimScope, whole
 from rooflight.analysis.claims.measured_answers import RATES
-from rooflight.analysis.claims.result import Answer, CannotTell
 from rooflight.analysis.claims.row_inference import ClaimTable
 from rooflight.analysis.finding import Finding, FoundValue, Number
 from rooflight.ledger import Op
@@ -263,6 +262,13 @@ def conventions(case: ClaimCase) -> Iterator[Finding]:
         if finding.value not in seen:
             seen.add(finding.value)
             yield finding
+
+
+def in_all_conventions(finding: Finding, case: ClaimCase) -> Iterator[Finding]:
+    """A mistake, and the same with each convention on top; `case` is the row, had it been right."""
+    yield finding
+    for way in conventions(case):
+        yield replace(finding.also(way.code, way.text), value=way.value)
 
 
 def prefixes(stated: Stated | None) -> Iterator[tuple[Amount, str]]:

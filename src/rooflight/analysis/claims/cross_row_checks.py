@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from rooflight.analysis.claims.claim import Amount, Claim
-from rooflight.analysis.claims.conclusions import run_of
+from rooflight.analysis.claims.claim import Amount, CannotTell, Claim, JudgedClaim, number_of
+from rooflight.analysis.claims.device_claims import run_of
 from rooflight.analysis.claims.estimated_answers import ANSWERS
 from rooflight.analysis.claims.judging import ClaimsJudge
 from rooflight.analysis.claims.ledger_query import scope_of
-from rooflight.analysis.claims.result import CannotTell, JudgedClaim, number_of
 from rooflight.analysis.claims.row_inference import batches_between
 from rooflight.analysis.finding import Finding
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from rooflight import formatting, summary
+from rooflight.analysis.claims.claim import Answer, CannotTell
 from rooflight.analysis.claims.ledger_query import ClaimScope, formula_work
 from rooflight.analysis.claims.model_parts import leaves
 from rooflight.analysis.claims.quantities import QUANTITIES
-from rooflight.analysis.claims.result import Answer, CannotTell
 from rooflight.analysis.finding import Number
 from rooflight.ledger import Op
 from rooflight.metrics import ESTIMATED

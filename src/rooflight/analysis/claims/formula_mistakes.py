@@ -9,11 +9,11 @@ from fractions import Fraction
 from math import prod
 
 from rooflight import formatting
-from rooflight.analysis.claims.claim import StepName
+from rooflight.analysis.claims.claim import StepName, number_of
 from rooflight.analysis.claims.conventions import (
     ClaimCase,
     Trial,
-    conventions,
+    in_all_conventions,
     is_identity_pool,
     is_pool,
     only_for,
@@ -21,7 +21,6 @@ from rooflight.analysis.claims.conventions import (
 )
 from rooflight.analysis.claims.estimated_answers import ANSWERS
 from rooflight.analysis.claims.ledger_query import ANY_BATCH, formula_work, whole
-from rooflight.analysis.claims.result import number_of
 from rooflight.analysis.finding import Finding, Number
 from rooflight.ledger import Op
 
@@ -117,10 +116,7 @@ def _powers(case: ClaimCase) -> Iterator[Finding]:
         return
     for batch in (2**power for power in range(1, 13)):
         if batch not in (case.scope.batch, *_table_batches(case)) and (value := _at(case, batch)) is not None:
-            finding = _right_at(case, batch, value)
-            yield finding
-            for way in conventions(case.of(case.scope.at(batch), value)):
-                yield replace(finding.also(way.code, way.text), value=way.value)
+            yield from in_all_conventions(_right_at(case, batch, value), case.of(case.scope.at(batch), value))
 
 
 @only_for(*_OF_PARAMETERS, "weight_output_bytes")
@@ -167,9 +163,7 @@ def phases(case: ClaimCase) -> Iterator[Finding]:
     forward = _in(case, "forward")
     if case.claim.step in (None, "training"):
         alone = Finding("forward-for-training", "the forward alone: a training step has a backward too", forward)
-        yield alone
-        for way in conventions(case.of(replace(case.scope, step="forward"), forward)):
-            yield replace(alone.also(way.code, way.text), value=way.value)
+        yield from in_all_conventions(alone, case.of(replace(case.scope, step="forward"), forward))
         if case.name != "bytes":
             text = "twice the forward: the backward was taken as equal to the forward, and has two products for one"
             yield Finding("backward-as-forward", text, 2 * forward)

@@ -7,19 +7,28 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from rooflight.analysis.claims import (
-    conclusions,
-    device_answers,
+    device_claims,
     estimated_answers,
     matching,
     measured_answers,
     mistakes,
 )
-from rooflight.analysis.claims.claim import Amount, Claim
+from rooflight.analysis.claims.claim import (
+    Amount,
+    Answer,
+    CannotTell,
+    Claim,
+    JudgedClaim,
+    number_of,
+    right,
+    right_by,
+    unknown,
+    wrong,
+)
 from rooflight.analysis.claims.conventions import ClaimCase, conventions, tried
 from rooflight.analysis.claims.ledger_query import LedgerBook, device_of, scope_of
 from rooflight.analysis.claims.model_parts import part_of
 from rooflight.analysis.claims.quantities import QUANTITIES, Operand, misspelt_counter
-from rooflight.analysis.claims.result import Answer, CannotTell, JudgedClaim, number_of, right, right_by, unknown, wrong
 from rooflight.analysis.claims.row_inference import ClaimTable
 from rooflight.analysis.finding import Finding
 from rooflight.analysis.sanity.ratios import explain, memory_ratio
@@ -135,10 +144,10 @@ class ClaimsJudge:
         inferred = self.table.follows(claim)
         if inferred is not None:
             return self._followed(claim, inferred, why)
-        missed = conclusions.tensor_work(self, claim)
+        missed = device_claims.tensor_work(self, claim)
         if missed is not None:
             return wrong(claim, *missed)
-        if claim.name == "workspace_bytes" and (winograd := conclusions.workspace(self, claim)) is not None:
+        if claim.name == "workspace_bytes" and (winograd := device_claims.workspace(self, claim)) is not None:
             return right(claim, winograd, why.reason)
         reason = why.reason
         if claim.name == "time" and self.book.is_measured:
@@ -181,16 +190,6 @@ class ClaimsJudge:
         if ways:
             return right_by(claim, inferred, *ways)
         return right(claim, inferred, f"it follows from the table itself; {why.reason}")
-
-    # Devices and counters.
-
-    def _device(self, claim: Claim) -> JudgedClaim:
-        figures = device_answers.answers(claim)
-        assert isinstance(claim.stated, Amount)
-        for answer in figures:
-            if matching.states(claim.stated, answer):
-                return right(claim, answer)
-        return wrong(claim, figures[0], *device_answers.slips(claim, float(claim.stated.value)))
 
     def _counter(self, claim: Claim) -> JudgedClaim:
         assert claim.named is not None
@@ -334,8 +333,7 @@ def _once(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
 
 _JUDGES: dict[str, Callable[[ClaimsJudge, Claim], JudgedClaim]] = {
-    **conclusions.CONCLUSIONS,
-    **dict.fromkeys(device_answers.FIGURES, ClaimsJudge._device),
+    **device_claims.JUDGES,
     "ratio": _judge_ratio,
     "memory": ClaimsJudge._memory,
     "counter": ClaimsJudge._counter,

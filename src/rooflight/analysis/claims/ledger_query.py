@@ -14,9 +14,8 @@ from typing import Any
 
 from msgspec import structs
 
-from rooflight.analysis.claims.claim import Claim, StepName
+from rooflight.analysis.claims.claim import CannotTell, Claim, StepName
 from rooflight.analysis.claims.model_parts import ModelPart, part_of, same_model
-from rooflight.analysis.claims.result import CannotTell
 from rooflight.analysis.finding import Number
 from rooflight.analysis.verdicts import Judge
 from rooflight.errors import BadInput, RooflightError

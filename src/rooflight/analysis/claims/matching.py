@@ -9,10 +9,9 @@ from itertools import islice
 from math import floor, log10
 
 from rooflight.analysis.claims import formula_mistakes, mistakes
-from rooflight.analysis.claims.claim import Amount, Shape, Stated
+from rooflight.analysis.claims.claim import Amount, Answer, CannotTell, Shape, Stated, number_of
 from rooflight.analysis.claims.conventions import ClaimCase, conventions, prefixes, tried
 from rooflight.analysis.claims.estimated_answers import ANSWERS
-from rooflight.analysis.claims.result import Answer, CannotTell, number_of
 from rooflight.analysis.finding import Finding, FoundValue
 
 MOST_SPREAD = Fraction(1, 200)

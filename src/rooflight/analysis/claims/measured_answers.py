@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rooflight.analysis.claims.claim import Claim
+from rooflight.analysis.claims.claim import Answer, CannotTell, Claim
 from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook
 from rooflight.analysis.claims.quantities import QUANTITIES
-from rooflight.analysis.claims.result import Answer, CannotTell
 from rooflight.analysis.claims.row_inference import WORKSPACE_SIGN
 from rooflight.analysis.finding import Finding
 from rooflight.analysis.verdict_text import place as place_text
@@ -105,24 +104,28 @@ def several(scope: ClaimScope, names: tuple[str, ...]) -> Answer | None:
     return Answer(sum(value.value for _, value in counted), how, shown[0][1].origin, low, high)
 
 
+_OPEN = "rooflight measure on a GPU whose counters are open"
+_COUNTERS = {
+    "executed_flops": ((*TENSOR_FLOPS, *CUDA_FLOPS), "executed FLOPs",
+                       "rooflight measure: counters of the CUDA and of the tensor cores"),
+    "cuda_flops": (CUDA_FLOPS, "work of the CUDA cores", _OPEN),
+    "tensor_flops": (TENSOR_FLOPS, "work of the tensor cores", _OPEN),
+    "dram_bytes": (DRAM_BYTES, "DRAM traffic, read and written,", _OPEN),
+}  # fmt: skip
+"""Quantities that are sums of counters, what they are called, and what counts them."""
 _COMPLETE = {"executed_flops": executed_flops, "dram_bytes": dram_bytes}
+"""Those that are only known where every unit, and both directions, were counted."""
 
 
-def _is_unknown(scope: ClaimScope) -> bool:
-    value = _COMPLETE[scope.name](scope.book.measured) if scope.is_step else getattr(scope.sums, scope.name)
-    return value is None
-
-
-def _summed(names: tuple[str, ...], what: str, needs: str) -> Answering:
-    """Several counters; what all units execute, and all the traffic, is only known where every one of them is."""
-
-    def answer(scope: ClaimScope) -> Answer:
-        summed = several(scope, names)
-        if summed is None or (scope.name in _COMPLETE and _is_unknown(scope)):
-            raise _missing(scope, what, needs)
-        return summed
-
-    return answer
+def _counted(scope: ClaimScope) -> Answer:
+    names, what, needs = _COUNTERS[scope.name]
+    summed = several(scope, names)
+    if summed is not None and scope.name in _COMPLETE:
+        complete = _COMPLETE[scope.name](scope.book.measured) if scope.is_step else getattr(scope.sums, scope.name)
+        summed = None if complete is None else summed
+    if summed is None:
+        raise _missing(scope, what, needs)
+    return summed
 
 
 def _with_workspace(scope: ClaimScope) -> Answer:
@@ -182,16 +185,11 @@ def scopes_of_time(scope: ClaimScope) -> list[Finding]:
 
 _ELSEWHERE = ("", *ESTIMATED, "ridge", "percent_of_roof")
 """No metrics, or such as are answered by formulas, by a device's figures, or under its roofs."""
-_OPEN = "rooflight measure on a GPU whose counters are open"
-_ALL_UNITS = "rooflight measure: counters of the CUDA and of the tensor cores"
 ANSWERS: dict[str, Answering] = {
     **{name: _measured for name, quantity in QUANTITIES.items() if quantity.metric not in _ELSEWHERE},
     **dict.fromkeys(RATES, _rate),
+    **dict.fromkeys(_COUNTERS, _counted),
     **dict.fromkeys(WORKSPACE_SIGN, _with_workspace),
-    "executed_flops": _summed((*TENSOR_FLOPS, *CUDA_FLOPS), "executed FLOPs", _ALL_UNITS),
-    "cuda_flops": _summed(CUDA_FLOPS, "work of the CUDA cores", _OPEN),
-    "tensor_flops": _summed(TENSOR_FLOPS, "work of the tensor cores", _OPEN),
-    "dram_bytes": _summed(DRAM_BYTES, "DRAM traffic, read and written,", _OPEN),
     "gpu_memory_bytes": _gpu_memory,
     "counter": _counter,
 }

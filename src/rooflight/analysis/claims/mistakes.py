@@ -17,7 +17,7 @@ from fractions import Fraction
 
 from rooflight import formatting
 from rooflight.analysis.claims import estimated_answers, formula_mistakes, measured_answers
-from rooflight.analysis.claims.claim import Amount
+from rooflight.analysis.claims.claim import Amount, CannotTell, number_of
 from rooflight.analysis.claims.conventions import (
     ClaimCase,
     Trial,
@@ -29,7 +29,6 @@ from rooflight.analysis.claims.conventions import (
 from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook, traced
 from rooflight.analysis.claims.measured_answers import SCOPES, several
 from rooflight.analysis.claims.model_parts import leaves, module_part, part_of
-from rooflight.analysis.claims.result import CannotTell, number_of
 from rooflight.analysis.claims.row_inference import WORKSPACE_SIGN
 from rooflight.analysis.finding import Finding, Number
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from rooflight.analysis.claims.result import CannotTell
+from rooflight.analysis.claims.claim import CannotTell
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, is_inside
 
 PartKind = Literal["total", "module", "type", "op"]

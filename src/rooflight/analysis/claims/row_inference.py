@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from rooflight.analysis.claims.claim import Amount, Claim
+from rooflight.analysis.claims.claim import Amount, Answer, Claim
 from rooflight.analysis.claims.ledger_query import ANY_BATCH
 from rooflight.analysis.claims.model_parts import same_model
-from rooflight.analysis.claims.result import Answer
 from rooflight.analysis.finding import Finding
 
 COUNTED = ("executed_flops", "cuda_flops")
