@@ -167,6 +167,8 @@ class Metric:
     group: Group
     additive: bool = False
     write: Callable[[Any], str] | None = None
+    spelled: str = ""
+    """How people write it in tables of their own, `; ` between: what has a spelling can be claimed there."""
 
     def text(self, value: Any) -> str:
         return (self.write or _WRITE[self.unit])(value)
@@ -182,39 +184,50 @@ def _named(metrics: Iterable[Metric]) -> dict[str, Metric]:
     return {metric.name: metric for metric in metrics}
 
 
-def _formula(name: str, unit: Unit, title: str, about: str, *, additive: bool = True) -> Metric:
-    return Metric(name, unit, title, about, "by formula", additive)
+def _formula(name: str, unit: Unit, title: str, about: str, *, additive: bool = True, spelled: str = "") -> Metric:
+    return Metric(name, unit, title, about, "by formula", additive, spelled=spelled)
 
 
 ESTIMATED: dict[str, Metric] = _named((
-    _formula("macs", "count", "MACs", "multiply-adds of matrix work (convolution, product, attention)"),
-    _formula("flops", "flop", "FLOPs", "useful FLOPs of matrix work, a multiply-add as 2; attention in full"),
+    _formula("macs", "count", "MACs", "multiply-adds of matrix work (convolution, product, attention)",
+             spelled="mac; mult-adds; mult adds; multadds; total mult-adds; multiply-adds; madds"),
+    _formula("flops", "flop", "FLOPs", "useful FLOPs of matrix work, a multiply-add as 2; attention in full",
+             spelled="flop; theoretical flops; theoretical flop; total flops; total flop; floating point operations; "
+                     "flop count"),
     _formula("flops_causal", "flop", "FLOPs, causal", "the same without the half that a causal mask leaves out"),
     _formula("recompute_flops", "flop", "recomputed", "recomputed matrix FLOPs: activation checkpointing, and the "
                                                       "backward of fused attention"),
-    _formula("other_flops", "flop", "other FLOPs", "arithmetic outside matrix work, 1 for each result"),
-    _formula("bytes_read", "byte", "read", "compulsory bytes: every distinct input read once"),
-    _formula("bytes_written", "byte", "written", "compulsory bytes: every output written once"),
-    _formula("bytes", "byte", "bytes", "compulsory bytes, read and written, op by op, without reuse between ops"),
+    _formula("other_flops", "flop", "other FLOPs", "arithmetic outside matrix work, 1 for each result",
+             spelled="other flops; other flop; other operations"),
+    _formula("bytes_read", "byte", "read", "compulsory bytes: every distinct input read once", spelled="bytes read"),
+    _formula("bytes_written", "byte", "written", "compulsory bytes: every output written once",
+             spelled="bytes written"),
+    _formula("bytes", "byte", "bytes", "compulsory bytes, read and written, op by op, without reuse between ops",
+             spelled="compulsory bytes; bytes moved; memory traffic; traffic by formula"),
     _formula("bytes_step_min", "byte", "least bytes", "parameters, inputs and outputs of the step once",
              additive=False),
-    _formula("params", "count", "params", "parameters, each once"),
+    _formula("params", "count", "params", "parameters, each once",
+             spelled="parameters; param; parameter count; total parameters; total params; number of parameters; "
+                     "#params; # params; weights"),
     _formula("intensity", "flop/byte", "FLOP/B", "FLOPs that must be computed (causal matrix work, recomputation "
-                                                 "and other arithmetic) per compulsory byte", additive=False),
+                                                 "and other arithmetic) per compulsory byte", additive=False,
+             spelled="arithmetic intensity; ai; operational intensity; flop/b; flop/byte; flops/byte; flops per byte"),
 ))  # fmt: skip
 """What the mathematics says of an op, a layer or a step."""
 
 
-def _counted(name: str, unit: Unit, about: str, *, additive: bool = True) -> Metric:
-    return Metric(name, unit, name.replace("_", " "), about, "counted", additive)
+def _counted(name: str, unit: Unit, about: str, *, additive: bool = True, spelled: str = "") -> Metric:
+    return Metric(name, unit, name.replace("_", " "), about, "counted", additive, spelled=spelled)
 
 
-def _memory(name: str, title: str, about: str, *, unit: Unit = "byte", additive: bool = False) -> Metric:
-    return Metric(name, unit, title, about, "memory", additive)
+def _memory(
+    name: str, title: str, about: str, *, unit: Unit = "byte", additive: bool = False, spelled: str = ""
+) -> Metric:
+    return Metric(name, unit, title, about, "memory", additive, spelled=spelled)
 
 
-def _time(name: str, title: str, about: str, *, additive: bool = False) -> Metric:
-    return Metric(name, "second", title, about, "time", additive)
+def _time(name: str, title: str, about: str, *, additive: bool = False, spelled: str = "") -> Metric:
+    return Metric(name, "second", title, about, "time", additive, spelled=spelled)
 
 
 QUANTITIES: dict[str, Metric] = _named((
@@ -223,44 +236,55 @@ QUANTITIES: dict[str, Metric] = _named((
     *(_counted(f"cuda_flops_{p}", "flop", f"{p} add + mul + 2 x fma of the CUDA cores") for p in CUDA_PRECISIONS),
     *(_counted(f"cpu_flops_{p}", "flop", f"{p} operations of the CPU's vector units") for p in CPU_PRECISIONS),
     # Traffic.
-    _counted("dram_bytes_read", "byte", "read from device memory"),
-    _counted("dram_bytes_written", "byte", "written to device memory"),
+    _counted("dram_bytes_read", "byte", "read from device memory", spelled="dram read; dram bytes read"),
+    _counted("dram_bytes_written", "byte", "written to device memory",
+             spelled="dram written; dram write; dram bytes written"),
     _counted("l2_bytes", "byte", "through the L2 cache"),
     _counted("l1_bytes", "byte", "through the L1 caches"),
-    _counted("kernels", "count", "kernel launches"),
-    _counted("executed_flops", "flop", "executed by all units together", additive=False),
+    _counted("kernels", "count", "kernel launches", spelled="kernel launches; launches"),
+    _counted("executed_flops", "flop", "executed by all units together", additive=False,
+             spelled="executed flops; measured flops; measured flop; counted flops; actual flops; actual flop; "
+                     "hardware flops"),
     # Three times, with three names: they are never put in one ratio unsaid.
-    _time("wall_time_s", "wall", "wall time of a step in a running loop, by the host's clock"),
-    _time("gpu_busy_s", "GPU-busy", "the time in which the GPU works: the union of all kernel intervals"),
-    _time("kernel_time_s", "kernel time", "sum of the durations of its kernels", additive=True),
+    _time("wall_time_s", "wall", "wall time of a step in a running loop, by the host's clock",
+          spelled="wall time; wall; wall clock; elapsed"),
+    _time("gpu_busy_s", "GPU-busy", "the time in which the GPU works: the union of all kernel intervals",
+          spelled="gpu busy; gpu-busy; gpu-busy time; gpu busy time"),
+    _time("kernel_time_s", "kernel time", "sum of the durations of its kernels", additive=True,
+          spelled="kernel time; kernel sum; sum of kernels; gpu time; sum of kernel times"),
     _time("host_time_s", "host", "time of the op's call, for a step that runs on the CPU", additive=True),
     _time("gpu_span_s", "GPU span", "from the start of a region's first work on the GPU to the end of its last, "
                                     "gaps included"),
     Metric("executions", "count", "executions", "how many times a region was run", "time"),
     Metric("timed_executions", "count", "timed", "how many of them were timed; the time is their median", "time"),
     # Memory, as torch's allocator sees it.
-    _memory("growth_bytes", "growth", "allocated after minus before; rows do not add up"),
+    _memory("growth_bytes", "growth", "allocated after minus before; rows do not add up",
+            spelled="growth; net growth; memory growth; memory used"),
     _memory("allocations", "allocations", "calls of the allocator", unit="count", additive=True),
     _memory("output_bytes", "outputs", "newly allocated storage of the results, as the allocator rounds it",
             additive=True),
-    _memory("workspace_bytes", "workspace", "temporary memory of an op, freed before it ends; rows do not add up"),
+    _memory("workspace_bytes", "workspace", "temporary memory of an op, freed before it ends; rows do not add up",
+            spelled="workspace; workspace bytes; temporary memory"),
     _memory("allocated_bytes", "allocated", "allocated when the op has ended: memory over the step"),
-    _memory("peak_allocated_bytes", "allocated", "most bytes in tensors at one time"),
-    _memory("peak_reserved_bytes", "reserved", "most bytes that the allocator held on the device"),
+    _memory("peak_allocated_bytes", "allocated", "most bytes in tensors at one time",
+            spelled="peak memory; peak allocated; allocated; allocated peak; max memory allocated; allocated memory"),
+    _memory("peak_reserved_bytes", "reserved", "most bytes that the allocator held on the device",
+            spelled="peak reserved; reserved; reserved peak; max memory reserved; reserved memory"),
     _memory("allocated_before_bytes", "before", "allocated when the step began"),
-    _memory("outside_bytes", "outside", "outside the allocator: CUDA context and libraries"),
+    _memory("outside_bytes", "outside", "outside the allocator: CUDA context and libraries",
+            spelled="outside; cuda context; context"),
     _memory("resident_bytes", "resident", "memory of the process after the step"),
     _memory("peak_resident_bytes", "peak resident", "most memory of the process; origin: since when"),
 ))  # fmt: skip
 """What a `Measurement` holds by name."""
 
 
-def _roofs(name: str, unit: Unit, title: str, about: str) -> Metric:
-    return Metric(name, unit, title, about, "under the roofs")
+def _roofs(name: str, unit: Unit, title: str, about: str, *, spelled: str = "") -> Metric:
+    return Metric(name, unit, title, about, "under the roofs", spelled=spelled)
 
 
-def _speed(name: str, unit: Unit, title: str, about: str) -> Metric:
-    return Metric(name, unit, title, about, "speed")
+def _speed(name: str, unit: Unit, title: str, about: str, *, spelled: str = "") -> Metric:
+    return Metric(name, unit, title, about, "speed", spelled=spelled)
 
 
 def _many(name: str, unit: Unit, title: str, about: str) -> Metric:
@@ -272,7 +296,8 @@ DERIVED: dict[str, Metric] = _named((
            "counted"),
     Metric("executed_per_useful", "times", "exec/useful", "executed over useful FLOPs, of the ops that have matrix "
                                                           "work", "counted"),
-    Metric("dram_bytes", "byte", "DRAM", "read from and written to device memory", "counted"),
+    Metric("dram_bytes", "byte", "DRAM", "read from and written to device memory", "counted",
+           spelled="dram bytes; dram; dram traffic; hbm bytes"),
     Metric("dram_per_compulsory", "times", "DRAM/comp.", "DRAM bytes over compulsory bytes, of the ops whose "
                                                          "traffic was counted", "counted"),
     Metric("dram_intensity", "flop/byte", "FLOP/B, DRAM", "executed FLOPs per byte of DRAM traffic", "counted"),
@@ -283,10 +308,14 @@ DERIVED: dict[str, Metric] = _named((
     Metric("busy_share", "part", "busy", "GPU-busy time as part of the wall time", "time"),
     Metric("time_low", "second", "from", "lower end of the 90% interval of the wall time", "time"),
     Metric("time_high", "second", "to", "upper end of the 90% interval of the wall time", "time"),
-    _speed("throughput", "1/second", "samples/s", "samples per second of wall time, of all GPUs and micro-batches"),
-    _speed("tokens_per_s", "1/second", "tokens/s", "tokens per second of wall time; decoding makes one per sample"),
-    _speed("flops_per_s", "flop/second", "FLOP/s", "FLOPs over time, of the scope named beside it"),
-    _speed("dram_bytes_per_s", "byte/second", "DRAM B/s", "DRAM bytes by time"),
+    _speed("throughput", "1/second", "samples/s", "samples per second of wall time, of all GPUs and micro-batches",
+           spelled="samples/s; images/s; images per second; samples per second"),
+    _speed("tokens_per_s", "1/second", "tokens/s", "tokens per second of wall time; decoding makes one per sample",
+           spelled="tokens/s; tokens per second"),
+    _speed("flops_per_s", "flop/second", "FLOP/s", "FLOPs over time, of the scope named beside it",
+           spelled="flop/s; flops/s; achieved flop/s; gflop/s; achieved performance"),
+    _speed("dram_bytes_per_s", "byte/second", "DRAM B/s", "DRAM bytes by time",
+           spelled="achieved bandwidth; memory throughput; dram throughput; bandwidth used; bytes/s"),
     _speed("mfu", "part", "MFU", "useful FLOPs, each at the peak of the precision it runs in, as part of the wall "
            "time"),
     _speed("mfu_causal", "part", "MFU, causal", "the same without the half of attention that a causal mask leaves "
@@ -295,18 +324,22 @@ DERIVED: dict[str, Metric] = _named((
     _roofs("roof_time_s", "second", "at the roof", "the least time that the roofs allow: of every op, the longer of "
            "its FLOPs at the peak and its bytes at the bandwidth, added up"),
     _roofs("percent_of_roof", "percent", "% of roof", "the least time that the roofs allow for all ops, over the time "
-           "of the kernels; of a step, over its GPU-busy time"),
+           "of the kernels; of a step, over its GPU-busy time",
+           spelled="percent of roof; percent of attainable; share of the roof; of the roof; % of roof"),
     _roofs("bound", "word", "bound", "the roof that work lies under, compute or memory; of a step the side with more "
            f"of the kernels' time, or host where the GPU is busy for less than {HOST_BOUND:.0%} of the wall time"),
     _roofs("far", "word", "far because", f"why work is far from its roof: short kernels, the L2 cache gives the bytes, "
            f"or under {FAR_PERCENT:.0f}% of it for neither reason"),
-    _roofs("ridge", "flop/byte", "ridge", "FLOPs per byte from which on the units and not the memory are the limit"),
+    _roofs("ridge", "flop/byte", "ridge", "FLOPs per byte from which on the units and not the memory are the limit",
+           spelled="ridge point; ridge-point; machine balance; peak ai; balance"),
     _roofs("attainable_flops_per_s", "flop/second", "roof", "FLOPs over the least time that the roofs allow"),
     Metric("gain", "part", "gain", "throughput with a change over throughput without it, minus 1", "advice",
            write=gain_text),
     Metric("saved_bytes", "byte", "saved", "memory of the device that a change saves", "advice"),
     _memory("device_bytes", "memory", "memory in use on the device, as nvidia-smi shows it: reserved, CUDA context "
-                                      "and libraries"),
+                                      "and libraries",
+            spelled="gpu memory; total gpu memory; actual gpu memory; nvidia-smi; memory in use; device memory; "
+                    "actual memory"),
     Metric("fit", "word", "fits", "does a step run in the device's memory: fits, barely (cached blocks are given "
            "back, which waits for the device), or does not fit", "memory", write=fits_word),
     _many("speedup", "times", "speed-up", "throughput over that of the first row of its curve"),

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rooflight.analysis.claims.claim import Claim
+from rooflight.analysis.claims.claim import WORDS, Answer, CheckedTable, Claim, ClaimVerdict, JudgedClaim
 from rooflight.analysis.claims.cross_row_checks import findings, settled
 from rooflight.analysis.claims.judging import ClaimsJudge
 from rooflight.analysis.claims.ledger_query import LedgerBook
-from rooflight.analysis.claims.result import WORDS, Answer, CheckedTable, ClaimVerdict, JudgedClaim
 from rooflight.analysis.claims.table import parse_claims, read_claims
 from rooflight.analysis.finding import Finding
 from rooflight.ledger import Ledger

@@ -1,44 +1,24 @@
-"""A row of somebody's table, read: what it is of, and what it states.
-
-A cell states a number with its unit and the digits it was given, a shape, or a word. `9.5 MB` is anything that rounds
-to it: 9.45 to 9.55 MB. A whole number is exact, unless it ends in three zeros or more: `14080000` was rounded, and says
-14,075,000 to 14,085,000. `>290` is a bound.
-"""
+"""A row of somebody's table: what it is of and what it states; and what a table of them turned out to be worth, a
+verdict for every row and what is wrong with several at once."""
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
 from rooflight.analysis.claims.quantities import NamedQuantity
-from rooflight.profiles.numbers import NumberStyle
+from rooflight.analysis.finding import Finding, FoundValue, Number
+from rooflight.ledger import Ledger
 from rooflight.units import Unit
-
-ZEROS = 3
-"""So many zeros at the end of a whole number tell that it was rounded; two digits are always meant."""
-_FLOAT = Fraction(1, 10**12)
-"""How much of itself a fraction that some program computed may be off."""
-_CELL = re.compile(
-    r"(?P<sign>[<>]=?|[≤≥~≈])?\s*(?P<number>[+-]?[0-9](?:[0-9.,'\u2019\u00a0\u2009\u202f ]*[0-9])?\.?"
-    r"(?:[eE][+-]?[0-9]{1,4})?)\s*(?P<unit>.*)"
-)
-_SHAPE = re.compile(r"[\[(]?\s*(?:-1|[0-9]+|[NB])(?:\s*[x×*,]\s*(?:[0-9]+))*\s*,?\s*[\])]?", re.IGNORECASE)
-_NONE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "-nan"})
-_MISSING = frozenset({"n/a", "na"})
-
-
-class UnreadableCell(ValueError):
-    """It says nothing that can be used; the message says why."""
 
 
 @dataclass(frozen=True)
 class Amount:
     """A number in its base unit, and from where to where it may lie. `None`: no bound on that side."""
 
-    text: str
     value: Fraction
     low: Fraction | None
     high: Fraction | None
@@ -73,26 +53,12 @@ class Amount:
 class Shape:
     """`64x24x24`; `-1`, `N` or `B` in front stands for any batch."""
 
-    text: str
     sizes: tuple[int, ...]
     any_batch: bool = False
 
 
-@dataclass(frozen=True)
-class StatedWord:
-    """A verdict or the name of a device."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class MissingValue:
-    """What profilers print where a counter gave nothing."""
-
-    text: str = "n/a"
-
-
-Stated = Amount | Shape | StatedWord | MissingValue
+Stated = Amount | Shape | str
+"""A word is a verdict or the name of a device; of a counter, what profilers print where it gave nothing."""
 StepName = Literal["forward", "backward", "optimizer", "training", "inference"]
 
 
@@ -147,70 +113,151 @@ class Claim:
         return by_unit or self.name == "macs"
 
 
-def number_text(text: str) -> str:
-    """The part of a cell that is a number, for whoever decides how the file's numbers are written; empty if none."""
-    match = _CELL.fullmatch(text.strip())
-    return match["number"].strip() if match is not None else ""
+# Verdicts.
+
+ClaimVerdict = Literal["right", "convention", "wrong", "unknown", "unreadable"]
+WORDS: dict[ClaimVerdict, str] = {
+    "right": "right",
+    "convention": "right under another convention",
+    "wrong": "wrong",
+    "unknown": "cannot be checked",
+    "unreadable": "cannot be read",
+}
 
 
-def unit_text(text: str) -> str:
-    """What follows the number."""
-    match = _CELL.fullmatch(text.strip())
-    return match["unit"].strip() if match is not None else ""
+class CannotTell(Exception):
+    """The ledger has no answer: why not, and which one would have."""
+
+    def __init__(self, reason: str, needs: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.needs = needs
 
 
-def parse_amount(text: str, unit: Unit, style: NumberStyle) -> Amount:
-    """A number as the file writes numbers; its unit was found before."""
-    text = text.strip()
-    if text.lower() in _NONE:
-        raise UnreadableCell(f"{text} is no value: leave the row out, or say what was found")
-    match = _CELL.fullmatch(text)
-    if match is None:
-        hint = ": write ~ in front of a rough one" if re.search(r"[0-9]", text) else ""
-        raise UnreadableCell(f"{text!r} is no number{hint}")
-    number = match["number"].strip()
-    value = style.parse(number.removesuffix("."))
-    if value is None:
-        raise UnreadableCell(f"{number!r} is no number as the others of this file are written")
-    body, _, exponent = number.lower().partition("e")
-    decimals = body.partition(style.decimal)[2] if style.decimal in body else ""
-    half = Fraction(10) ** (int(exponent or 0) - len(decimals)) / 2
-    digits = re.sub("[^0-9]", "", body).lstrip("0")
-    plain = not decimals and not exponent and "." not in body
-    if plain:
-        zeros = min(len(digits) - len(digits.rstrip("0")), len(digits) - 2)
-        if zeros >= ZEROS:
-            half = Fraction(10) ** zeros / 2
-    exact = Fraction(value)
-    slack = Fraction(0) if plain else abs(exact) * _FLOAT
-    return _bounded(text, match["sign"] or "", exact, half + slack, unit)
+@dataclass(frozen=True)
+class Answer:
+    """What the ledger, a device's figures or the table's own rows say."""
+
+    value: FoundValue
+    how: str
+    """The formula with its numbers, or the counter, the clock, the figure."""
+    origin: str
+    low: Number | None = None
+    """From where to where it was measured, or is rounded by different sources."""
+    high: Number | None = None
+    rows: tuple[int, ...] = ()
+    """Rows of the table that it follows from."""
+    mistaken: tuple[Finding, ...] = ()
+    """What known mistakes make of the same rows."""
+
+    @property
+    def number(self) -> Fraction:
+        """The value; raises `CannotTell` for a shape or a word."""
+        number = number_of(self.value)
+        if number is None:
+            raise CannotTell("no number")
+        return number
 
 
-def _bounded(text: str, sign: str, value: Fraction, half: Fraction, unit: Unit) -> Amount:
-    value, half = value * unit.factor, half * unit.factor
-    if sign in ("<", ">"):
-        return Amount(text, value, None, None, unit, sign)
-    low: Fraction | None = value - half
-    high: Fraction | None = value + half
-    if sign in ("<=", "≤"):
-        low = None
-    elif sign in (">=", "≥"):
-        high = None
-    return Amount(text, value, low, high, unit)
+def number_of(value: FoundValue | None) -> Fraction | None:
+    """`None` for a shape, a word or nothing."""
+    return None if value is None or isinstance(value, (str, tuple)) else Fraction(value)
 
 
-_MOST_DIGITS = 18
+@dataclass(frozen=True, kw_only=True)
+class JudgedClaim:
+    """A row and its verdict."""
+
+    claim: Claim
+    verdict: ClaimVerdict
+    answer: Answer | None = None
+    because: tuple[Finding, ...] = ()
+    """Of a wrong row the mistakes that give its value; of one that is right by another convention, which."""
+    reason: str = ""
+    """Why it cannot be checked, or what else must be said."""
+    needs: str = ""
+    """What would be needed to check it."""
+    ambiguous: bool = False
+    """Several mistakes give this very value, and nothing in the row tells which was made."""
+
+    @property
+    def off_by(self) -> float | None:
+        """Stated by right, of a row that is not right as it stands."""
+        right = None if self.answer is None else number_of(self.answer.value)
+        if self.verdict == "right" or not isinstance(self.claim.stated, Amount) or not right:
+            return None
+        return float(self.claim.stated.value / right)
+
+    @property
+    def right_value(self) -> Fraction | None:
+        """What a wrong row should have said; `None` for one that is not wrong, or has no number."""
+        return number_of(self.answer.value) if self.verdict == "wrong" and self.answer is not None else None
+
+    def says(self, code: str) -> bool:
+        return any(code in finding.codes for finding in self.because)
 
 
-def parse_shape(text: str) -> Shape:
-    if _SHAPE.fullmatch(text.strip()) is None:
-        raise UnreadableCell(f"{text!r} is no shape: write it as 64x24x24")
-    parts = [part for part in re.split(r"[\s\[\]()x×*,]+", text.strip()) if part]
-    any_batch = not parts[0].isdecimal()
-    if any(len(part) > _MOST_DIGITS for part in parts):
-        raise UnreadableCell(f"{text[:40]!r}... is no shape of a tensor: its sizes have too many digits")
-    return Shape(text.strip(), tuple(map(int, parts[1:] if any_batch else parts)), any_batch)
+def right(claim: Claim, answer: Answer, reason: str = "") -> JudgedClaim:
+    return JudgedClaim(claim=claim, verdict="right", answer=answer, reason=reason)
 
 
-def is_missing(text: str) -> bool:
-    return text.strip().lower() in _MISSING
+def right_by(claim: Claim, answer: Answer, *because: Finding) -> JudgedClaim:
+    """Under another convention."""
+    return JudgedClaim(claim=claim, verdict="convention", answer=answer, because=because)
+
+
+def wrong(claim: Claim, answer: Answer, *because: Finding, reason: str = "") -> JudgedClaim:
+    return JudgedClaim(claim=claim, verdict="wrong", answer=answer, because=because, reason=reason)
+
+
+def unknown(claim: Claim, reason: str, needs: str = "") -> JudgedClaim:
+    return JudgedClaim(claim=claim, verdict="unknown", reason=reason, needs=needs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedTable:
+    """A whole table."""
+
+    file: str
+    ledger: Ledger
+    rows: tuple[JudgedClaim, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(row.verdict for row in self.rows)
+
+    @property
+    def passes(self) -> bool:
+        """No row is wrong or unreadable, none contradicts another, and something was checked: a table of which nothing
+        can be is no pass. What cannot be checked beside other rows is no mistake."""
+        return not self.counts["wrong"] and not self.findings and not self.counts["unreadable"] and self.is_checked
+
+    @property
+    def is_checked(self) -> bool:
+        """Could any row be held against anything?"""
+        return any(row.verdict in ("right", "convention", "wrong") for row in self.rows)
+
+    @property
+    def grade(self) -> str:
+        """`17 of 23 right, 4 wrong, 2 cannot be checked`."""
+        counts = self.counts
+        others = f" ({counts['convention']} of them under another convention)" if counts["convention"] else ""
+        right = counts["right"] + counts["convention"]
+        parts = [f"{right} of {len(self.rows)} right{others}", f"{counts['wrong']} wrong"]
+        if counts["unknown"]:
+            parts.append(f"{counts['unknown']} cannot be checked")
+        if counts["unreadable"]:
+            parts.append(f"{counts['unreadable']} cannot be read")
+        if self.findings:
+            parts.append(
+                f"{len(self.findings)} {'mistake' if len(self.findings) == 1 else 'mistakes'} over several rows"
+            )
+        return ", ".join(parts) + ("" if self.is_checked else ": nothing was checked")
+
+    def row(self, number: int) -> JudgedClaim:
+        return next(row for row in self.rows if row.claim.row == number)
+
+    def has(self, code: str) -> bool:
+        """Was this said, of a row or of several?"""
+        return any(finding.code == code for finding in self.findings) or any(row.says(code) for row in self.rows)

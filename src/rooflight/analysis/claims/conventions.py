@@ -5,20 +5,71 @@ A multiply-add as 1, a bias counted apart, activations as 2, outputs of hooked m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from rooflight import summary
-from rooflight.analysis.claims import counts
-from rooflight.analysis.claims.case import ClaimCase, Trial, tried
-from rooflight.analysis.claims.claim import Amount
-from rooflight.analysis.claims.counts import whole
-from rooflight.analysis.claims.ledger_query import ClaimScope
-from rooflight.analysis.claims.measured_answers import MeasuredPart
+from rooflight.analysis.claims.claim import Amount, Answer, CannotTell, Claim, Stated
+from rooflight.analysis.claims.ledger_query import ClaimScope, whole
+from rooflight.analysis.claims.measured_answers import RATES
+from rooflight.analysis.claims.row_inference import ClaimTable
 from rooflight.analysis.finding import Finding, FoundValue, Number
 from rooflight.ledger import Op
 from rooflight.metrics import ratio
 from rooflight.summary.measured_step import rates
+
+
+@dataclass(frozen=True)
+class ClaimCase:
+    """A row as conventions and mistakes see it: what it says, what it is about, and what is right."""
+
+    claim: Claim
+    scope: ClaimScope
+    answer: Answer
+    table: ClaimTable
+    """The other rows."""
+
+    @property
+    def name(self) -> str:
+        return self.scope.name
+
+    @property
+    def times(self) -> int:
+        """FLOPs of a multiply-add, in this quantity."""
+        return 1 if self.name == "macs" else 2
+
+    @property
+    def number(self) -> Fraction:
+        """What is right; raises `CannotTell` for a shape or a word."""
+        return self.answer.number
+
+    def of(self, scope: ClaimScope, value: FoundValue) -> ClaimCase:
+        """The same row, had it been of this."""
+        return replace(self, scope=scope, answer=replace(self.answer, value=value))
+
+
+Trial = Callable[[ClaimCase], Iterator[Finding]]
+"""From a row to the values that a convention or a mistake would give it."""
+
+
+def only_for(*names: str) -> Callable[[Trial], Trial]:
+    """A trial of these quantities; of others it gives nothing."""
+
+    def limited(trial: Trial) -> Trial:
+        return lambda case: trial(case) if case.name in names else iter(())
+
+    return limited
+
+
+def tried(trials: tuple[Trial, ...], case: ClaimCase) -> Iterator[Finding]:
+    """What conventions or mistakes give; one that the ledger cannot compute gives nothing."""
+    for trial in trials:
+        try:
+            yield from trial(case)
+        except (CannotTell, ZeroDivisionError):
+            continue
+
 
 ACTIVATIONS = ("relu", "relu_", "threshold", "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_")
 _TWICE = (*ACTIVATIONS, "add", "add_", "cudnn_batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training")
@@ -26,8 +77,8 @@ _TWICE = (*ACTIVATIONS, "add", "add_", "cudnn_batch_norm", "native_batch_norm", 
 
 def bias_adds(scope: ClaimScope) -> Number:
     """One for every output of a convolution or matrix product that has a bias."""
-    ops = (op for op in counts.matrix_ops(scope.ops) if op.phase == "forward")
-    return whole(sum(op.outputs[0].numel for op in ops if op.has("bias") or op.packet == "aten::addmm") * scope.scale)
+    ops = (op for op in scope.matrix_ops if op.phase == "forward" and (op.has("bias") or op.packet == "aten::addmm"))
+    return scope.scaled(sum(op.outputs[0].numel for op in ops))
 
 
 def _short(op: Op) -> str:
@@ -73,7 +124,7 @@ def mixed_operations(scope: ClaimScope) -> Number:
 
 def plain_operations(scope: ClaimScope) -> Number:
     """Multiply-adds once, a bias apart, 1 for every element of an activation, k x k for every output of a max-pool."""
-    operations = Fraction(counts.macs(scope)) + Fraction(bias_adds(scope))
+    operations = Fraction(scope.macs) + Fraction(bias_adds(scope))
     for op in scope.ops:
         if op.phase == "forward" and _short(op) in ACTIVATIONS:
             operations += op.outputs[0].numel * scope.scale
@@ -87,7 +138,7 @@ _ONCE = "a multiply-add counted once, where peaks count it as 2"
 
 def _work(case: ClaimCase) -> Iterator[Finding]:
     scope = case.scope
-    macs, bias = counts.macs(scope), bias_adds(scope)
+    macs, bias = scope.macs, bias_adds(scope)
     if macs and case.name == "macs":
         yield Finding("flops-for-macs", "FLOPs: a multiply-add counted as 2", 2 * macs)
     elif macs:
@@ -107,11 +158,9 @@ def _work(case: ClaimCase) -> Iterator[Finding]:
 
 
 def _all_work(case: ClaimCase) -> Iterator[Finding]:
-    other = counts.other_flops(case.scope.traced_anew())
-    if other:
-        yield Finding(
-            "all-arithmetic", "with the arithmetic outside matrix work", case.times * counts.macs(case.scope) + other
-        )
+    if other := case.scope.traced_anew().totals.other_flops:
+        text = "with the arithmetic outside matrix work"
+        yield Finding("all-arithmetic", text, case.times * case.scope.macs + other)
 
 
 def _causal(case: ClaimCase) -> Iterator[Finding]:
@@ -121,57 +170,58 @@ def _causal(case: ClaimCase) -> Iterator[Finding]:
 
 
 def _share(case: ClaimCase) -> Iterator[Finding]:
-    scope = case.scope
-    all_ = mixed_operations(scope.whole())
-    if all_:
+    if of_model := mixed_operations(case.scope.whole()):
         text = "the share of pthflops' operations, activations and pools included"
-        yield Finding("mixed-operations", text, Fraction(mixed_operations(scope)) / Fraction(all_))
+        yield Finding("mixed-operations", text, Fraction(mixed_operations(case.scope)) / Fraction(of_model))
 
 
 def _params(case: ClaimCase) -> Iterator[Finding]:
-    params, bias = counts.params(case.scope), counts.bias_elements(case.scope.of("params"))
-    if bias and case.name == "params":
+    params, trainable = case.scope.of_modules("params"), case.scope.of_modules("trainable_params")
+    if bias := _bias_elements(case.scope):
         yield Finding("weights-only", "weights without their biases", params - bias)
-    trainable = counts.trainable_params(case.scope)
-    if case.name == "params" and trainable != params:
+    if trainable != params:
         yield Finding("trainable-only", "only the parameters that are trained", trainable)
-    if case.name == "param_bytes" and (buffers := counts.buffer_bytes(case.scope)):
-        yield Finding("with-buffers", "with the buffers of batch norms", counts.param_bytes(case.scope) + buffers)
 
 
-def functional_ops(scope: ClaimScope) -> list[str]:
-    """Ops that run between modules, where no hook sees them."""
-    inner = {module.path.rpartition(".")[0] for module in scope.ledger.modules if module.path}
-    return [
-        op.packet.removeprefix("aten::") for op in scope.whole().ops if op.phase == "forward" and op.module in inner
-    ]
+def _bias_elements(scope: ClaimScope) -> int:
+    """Parameters that are added: one for each output of a matrix product or convolution."""
+    biases = (
+        (op, "bias" if op.has("bias") else "self" if op.packet == "aten::addmm" else "") for op in scope.matrix_ops
+    )
+    return sum(op.tensor(name).numel for op, name in biases if name)
+
+
+def _param_bytes(case: ClaimCase) -> Iterator[Finding]:
+    if buffers := case.scope.of_modules("buffer_bytes"):
+        nbytes = case.scope.of_modules("param_bytes") + buffers
+        yield Finding("with-buffers", "with the buffers of batch norms", nbytes)
 
 
 def _summary(case: ClaimCase) -> Iterator[Finding]:
     """Tools that hook modules see neither functional ops nor what is between."""
     sizes, scope = summary.sizes(case.scope.ledger), case.scope
-    unseen = functional_ops(scope)
+    inner = {module.path.rpartition(".")[0] for module in scope.ledger.modules if module.path}
+    unseen = [_short(op) for op in scope.whole().ops if op.phase == "forward" and op.module in inner]
     text = f"; {len(unseen)} functional ops are unseen ({', '.join(dict.fromkeys(unseen))})" if unseen else ""
     rest: Number = 0
     if case.name == "total_size":
-        rest = whole(sizes.input_bytes * scope.scale) + sizes.param_bytes
-    leaf, own = (value * scope.scale for value in (sizes.leaf_output_bytes, sizes.parameterised_output_bytes))
-    yield Finding("hooked-modules", f"outputs of all leaf modules, twice{text}", whole(rest + 2 * leaf))
-    if own != leaf:
-        yield Finding(
-            "hooked-parameters", f"outputs of the modules with parameters alone, twice{text}", whole(rest + 2 * own)
-        )
+        rest = scope.scaled(sizes.input_bytes) + sizes.param_bytes
+    leaf, with_params = (scope.scaled(2 * size) for size in (sizes.leaf_output_bytes, sizes.parameterised_output_bytes))
+    yield Finding("hooked-modules", f"outputs of all leaf modules, twice{text}", rest + leaf)
+    if with_params != leaf:
+        said = f"outputs of the modules with parameters alone, twice{text}"
+        yield Finding("hooked-parameters", said, rest + with_params)
 
 
 def _intensity(case: ClaimCase) -> Iterator[Finding]:
-    scope = case.scope.traced_anew()
-    moved, flops = Fraction(counts.moved(scope)), counts.flops(case.scope)
+    totals, flops = case.scope.traced_anew().totals, case.scope.flops
+    moved = Fraction(totals.bytes)
     yield Finding("matrix-work-only", "matrix FLOPs alone by compulsory bytes", flops / moved)
-    yield Finding("macs-for-flops", f"multiply-adds by bytes: {_ONCE}", counts.macs(case.scope) / moved)
+    yield Finding("macs-for-flops", f"multiply-adds by bytes: {_ONCE}", case.scope.macs / moved)
     text = "attention in full, whatever a causal mask leaves out, and nothing that is done again"
-    yield Finding("full-attention", text, (scope.totals.flops + scope.totals.other_flops) / moved)
+    yield Finding("full-attention", text, (totals.flops + totals.other_flops) / moved)
     if case.scope.book.is_measured:
-        sums = MeasuredPart(case.scope).sums
+        sums = case.scope.sums
         if (counted := ratio(sums.executed_flops, sums.dram_bytes)) is not None:
             yield Finding("counted", "executed FLOPs by DRAM bytes, as counted", counted)
         if (useful := ratio(int(flops), sums.dram_bytes)) is not None:
@@ -179,10 +229,9 @@ def _intensity(case: ClaimCase) -> Iterator[Finding]:
 
 
 def _rates(case: ClaimCase) -> Iterator[Finding]:
-    pick = {"performance": "useful_flops_per_s", "throughput": "samples_per_s", "traffic": "dram_bytes_per_s"}
     measured = case.scope.book.measured
     busy, wall = rates(measured, while_busy=True), rates(measured)
-    if case.name in pick and (rate := getattr(busy, pick[case.name])) is not None:
+    if (rate := getattr(busy, RATES[case.name][0])) is not None:
         yield Finding("while-busy", "by the GPU-busy time, not by the wall", rate)
     if case.name == "performance":
         for by, text in ((wall, "by the wall"), (busy, "by the GPU-busy time")):
@@ -196,7 +245,7 @@ _BY_NAME: dict[str, tuple[Trial, ...]] = {
     "macs": (_work,),
     "share": (_share,),
     "params": (_params,),
-    "param_bytes": (_params,),
+    "param_bytes": (_param_bytes,),
     "forward_backward_bytes": (_summary,),
     "total_size": (_summary,),
     "intensity": (_intensity,),
@@ -209,26 +258,30 @@ _BY_NAME: dict[str, tuple[Trial, ...]] = {
 def conventions(case: ClaimCase) -> Iterator[Finding]:
     """Every other way to count this quantity. One that changes nothing, or gives what a simpler one gave, is none."""
     seen: set[FoundValue | None] = {case.answer.value}
-    for trial in _BY_NAME.get(case.name, ()):
-        for finding in tried(trial, case):
-            if finding.value not in seen:
-                seen.add(finding.value)
-                yield finding
+    for finding in tried(_BY_NAME.get(case.name, ()), case):
+        if finding.value not in seen:
+            seen.add(finding.value)
+            yield finding
 
 
-def prefixes(stated: Amount) -> Iterator[tuple[Fraction, str]]:
+def in_all_conventions(finding: Finding, case: ClaimCase) -> Iterator[Finding]:
+    """A mistake, and the same with each convention on top; `case` is the row, had it been right."""
+    yield finding
+    for way in conventions(case):
+        yield replace(finding.also(way.code, way.text), value=way.value)
+
+
+def prefixes(stated: Stated | None) -> Iterator[tuple[Amount, str]]:
     """The same digits with another kind of prefix: what one MB is, where MiB was meant, or 1,000 KiB."""
-    unit = stated.unit
-    if unit.base not in ("byte", "byte/second") or unit.power <= 0:
+    if not isinstance(stated, Amount) or stated.unit.base not in ("byte", "byte/second") or stated.unit.power <= 0:
         return
+    unit = stated.unit
     letter = unit.text[:1].upper()
     other = Fraction(1000 if unit.binary else 1024) ** unit.power
-    yield (
-        other / unit.factor,
-        f"the number is right in {letter}{'B' if unit.binary else 'iB'}, and was written in {unit.text}",
-    )
-    if unit.power > 1 and not unit.binary:
-        for binary in range(1, unit.power):
-            mixed = Fraction(1024) ** binary * Fraction(1000) ** (unit.power - binary)
-            name = f"{'KMGT'[binary - 1]}iB"
-            yield mixed / unit.factor, f"{name} were taken for powers of 1,000 on the way to {unit.text}"
+    text = f"the number is right in {letter}{'B' if unit.binary else 'iB'}, and was written in {unit.text}"
+    yield stated.times(other / unit.factor), text
+    for binary in range(1, 1 if unit.binary else unit.power):
+        mixed = Fraction(1024) ** binary * Fraction(1000) ** (unit.power - binary)
+        name = f"{'KMGT'[binary - 1]}iB"
+        text = f"{name} were taken for powers of 1,000 on the way to {unit.text}"
+        yield stated.times(mixed / unit.factor), text

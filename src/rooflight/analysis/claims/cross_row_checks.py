@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from rooflight.analysis.claims.claim import Amount, Claim
-from rooflight.analysis.claims.conclusions import run_of
+from rooflight.analysis.claims.claim import Amount, CannotTell, Claim, JudgedClaim, number_of
+from rooflight.analysis.claims.device_claims import run_of
 from rooflight.analysis.claims.estimated_answers import ANSWERS
 from rooflight.analysis.claims.judging import ClaimsJudge
 from rooflight.analysis.claims.ledger_query import scope_of
-from rooflight.analysis.claims.result import CannotTell, JudgedClaim, number_of
 from rooflight.analysis.claims.row_inference import batches_between
 from rooflight.analysis.finding import Finding
 
@@ -26,11 +25,13 @@ def findings(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
     """What is wrong with several rows together."""
     yield from _totals(judge, rows)
     yield from _mixed_work(rows)
+    text = "multiply-adds against a peak that counts a multiply-add as 2: times come out half"
+    yield from _shared(rows, "macs-against-a-peak", text)
     yield from _same_macs(rows)
     yield from _mixed_units(rows)
     yield from _batches(rows)
-    yield from _models(rows)
-    yield from _replicas(rows)
+    yield from _shared(rows, "another-model")
+    yield from _shared(rows, "replicas-counted", "replicas hold copies, and a model's parameters are there once")
     yield from _disagreeing(rows)
     yield from _runs(judge, rows)
 
@@ -38,17 +39,24 @@ def findings(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
 def settled(judge: ClaimsJudge, rows: list[JudgedClaim]) -> list[JudgedClaim]:
     """A total that is right only in a convention that its own rows do not share is wrong."""
     sums = {finding.rows[0]: finding for finding in _totals(judge, rows)}
-    return [_settled(row, sums.get(row.claim.row)) for row in rows]
-
-
-def _settled(row: JudgedClaim, no_sum: Finding | None) -> JudgedClaim:
-    if no_sum is None or row.verdict != "convention" or row.answer is None:
-        return row
-    return replace(row, verdict="wrong", because=(replace(no_sum, value=row.answer.value, rows=()), *row.because))
+    rows = list(rows)
+    for place, row in enumerate(rows):
+        if row.claim.row in sums and row.verdict == "convention" and row.answer is not None:
+            no_sum = replace(sums[row.claim.row], value=row.answer.value, rows=())
+            rows[place] = replace(row, verdict="wrong", because=(no_sum, *row.because))
+    return rows
 
 
 def _over(code: str, text: str, *rows: JudgedClaim) -> Finding:
     return Finding(code, text, rows=tuple(row.claim.row for row in rows))
+
+
+def _shared(rows: list[JudgedClaim], code: str, text: str = "") -> Iterator[Finding]:
+    """One mistake that several rows have; without a text, what is said of the first of them."""
+    concerned = [row for row in rows if row.says(code)]
+    if len(concerned) > 1:
+        text = text or next(finding.text for finding in concerned[0].because if code in finding.code)
+        yield _over(code, f"{_listed(concerned)}: {text}", *concerned)
 
 
 def _totals(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
@@ -80,34 +88,27 @@ def _covers(judge: ClaimsJudge, total: Claim) -> bool:
     if total.name not in ANSWERS:
         return False
     try:
-        whole, *parts = (
+        right, *parts = (
             number_of(ANSWERS[total.name](scope_of(judge.book, replace(claim, batch=None), total.name)).value)
             for claim in (total, *judge.table.layers_of(total))
         )
     except CannotTell:
         return False
-    return whole is not None and whole != 0 and _COVERED < float(sum(filter(None, parts)) / whole) < 2 - _COVERED
+    return right is not None and right != 0 and _COVERED < float(sum(filter(None, parts)) / right) < 2 - _COVERED
 
 
 def _mixed_work(rows: list[JudgedClaim]) -> Iterator[Finding]:
     """FLOPs in some rows, multiply-adds under the same name in others."""
     work = [row for row in rows if row.claim.name in ("flops", "ops") and row.answer is not None and row.answer.value]
     once = [row for row in work if row.says("macs-for-flops") or row.says("macs-and-bias")]
-    twice = [row for row in work if row.verdict == "right" and not row.claim.counts_macs and _is_matrix_work(row)]
+    of_matrices = (row for row in work if row.answer is not None and row.answer.origin.startswith("formula "))
+    twice = [row for row in of_matrices if row.verdict == "right" and not row.claim.counts_macs]
     if once and twice:
         text = (
             f"multiply-adds and FLOPs in one table: a multiply-add counts once in {_listed(once)}, and as 2, as peaks "
             f"count it, in {_listed(twice)}"
         )
         yield _over("macs-and-flops-mixed", text, *once, *twice)
-    against = [row for row in rows if row.says("macs-against-a-peak")]
-    if len(against) > 1:
-        text = f"{_listed(against)}: multiply-adds against a peak that counts a multiply-add as 2: times come out half"
-        yield _over("macs-against-a-peak", text, *against)
-
-
-def _is_matrix_work(row: JudgedClaim) -> bool:
-    return row.answer is not None and row.answer.origin.startswith("formula ")
 
 
 def _same_macs(rows: list[JudgedClaim]) -> Iterator[Finding]:
@@ -129,15 +130,8 @@ def _same_macs(rows: list[JudgedClaim]) -> Iterator[Finding]:
 
 def _subject(claim: Claim) -> tuple[object, ...]:
     """What a row is of, whatever it states of it."""
-    return (
-        claim.layer.lower(),
-        claim.per_sample,
-        claim.batch,
-        claim.step,
-        claim.precision,
-        claim.device.lower(),
-        claim.model.lower(),
-    )
+    words = (claim.layer, claim.precision, claim.device, claim.model)
+    return (*map(str.lower, words), claim.per_sample, claim.batch, claim.step)
 
 
 def _mixed_units(rows: list[JudgedClaim]) -> Iterator[Finding]:
@@ -170,22 +164,9 @@ def _batches(rows: list[JudgedClaim]) -> Iterator[Finding]:
             yield _over("batch-mislabelled", f"{_listed(group)}: {text}", *group)
 
 
-def _models(rows: list[JudgedClaim]) -> Iterator[Finding]:
-    others = [row for row in rows if row.says("another-model")]
-    if len(others) > 1:
-        text = next(finding.text for finding in others[0].because if "another-model" in finding.code)
-        yield _over("another-model", f"{_listed(others)}: {text}", *others)
-
-
-def _replicas(rows: list[JudgedClaim]) -> Iterator[Finding]:
-    copies = [row for row in rows if row.says("replicas-counted")]
-    if len(copies) > 1:
-        text = f"{_listed(copies)}: replicas hold copies, and a model's parameters are there once"
-        yield _over("replicas-counted", text, *copies)
-
-
 def _disagreeing(rows: list[JudgedClaim]) -> Iterator[Finding]:
-    """Two values of one thing, which must not both stand without a word."""
+    """Two values of one thing, which must not both stand without a word. Two that are both right are one value in two
+    units, as FLOPs and the multiply-adds that a unit names."""
     groups: dict[tuple[object, ...], list[JudgedClaim]] = defaultdict(list)
     for row in rows:
         claim = row.claim
@@ -194,50 +175,44 @@ def _disagreeing(rows: list[JudgedClaim]) -> Iterator[Finding]:
             groups[*_subject(claim), claim.name, claim.named.metric, written].append(row)
     for group in groups.values():
         first, *others = group
-        apart = [row for row in others if not _both_right(first, row) and not _overlap(first.claim, row.claim)]
+        apart = [
+            row
+            for row in others
+            if not first.verdict == row.verdict == "right" and not _overlap(first.claim, row.claim)
+        ]
         if apart:
-            said = "; ".join(f"{_stated(row)}: {_why(row)}" for row in (first, *apart))
+            said = "; ".join(map(_stated, (first, *apart)))
             yield _over("disagreeing", f"two values of one thing: {said}", *group)
-
-
-def _both_right(one: JudgedClaim, other: JudgedClaim) -> bool:
-    """Then they are one value in two units, as FLOPs and the multiply-adds that a unit names."""
-    return one.verdict == other.verdict == "right"
 
 
 def _stated(row: JudgedClaim) -> str:
     note = f" by {row.claim.note}" if row.claim.note else ""
-    return f"row {row.claim.row} says {row.claim.value}{note}"
+    why = row.because[0].text if row.because else row.reason or "nothing explains it"
+    return f"row {row.claim.row} says {row.claim.value}{note}: {'right' if row.verdict == 'right' else why}"
 
 
-def _why(row: JudgedClaim) -> str:
-    if row.verdict == "right":
-        return "right"
-    return row.because[0].text if row.because else row.reason or "nothing explains it"
-
-
-def _overlap(one: Claim, other: Claim) -> bool:
-    assert isinstance(one.stated, Amount) and isinstance(other.stated, Amount)
+def _overlap(claim: Claim, other: Claim) -> bool:
+    assert isinstance(claim.stated, Amount) and isinstance(other.stated, Amount)
     if other.stated.low is None or other.stated.high is None:
         return True
-    return one.stated.touches(other.stated.low, other.stated.high)
+    return claim.stated.touches(other.stated.low, other.stated.high)
 
 
 def _runs(judge: ClaimsJudge, rows: list[JudgedClaim]) -> Iterator[Finding]:
     """Numbers of one run that do not belong together."""
-    said: dict[tuple[str, str], list[JudgedClaim]] = defaultdict(list)
-    of: dict[tuple[str, str], set[int]] = defaultdict(set)
+    concerned: dict[tuple[str, str], list[JudgedClaim]] = defaultdict(list)
+    numbers: dict[tuple[str, str], set[int]] = defaultdict(set)
     for row in rows:
         claim = row.claim
-        if claim.name not in _OF_A_RUN or not claim.device:
+        run = run_of(judge, claim) if claim.name in _OF_A_RUN and claim.device else None
+        if run is None:
             continue
-        run = run_of(judge.book, judge.table, claim)
-        for finding in run.judgement.findings if run is not None else ():
-            if run is not None and finding.code in _RUN_FINDINGS:
-                said[finding.code, finding.text].append(row)
-                of[finding.code, finding.text].update((claim.row, *run.rows))
-    for (code, text), concerned in said.items():
-        yield Finding(code, f"{_listed(concerned)}: {text}", rows=tuple(sorted(of[code, text])))
+        for finding in run[0].findings:
+            if finding.code in _RUN_FINDINGS:
+                concerned[finding.code, finding.text].append(row)
+                numbers[finding.code, finding.text].update((claim.row, *run[1]))
+    for (code, text), group in concerned.items():
+        yield Finding(code, f"{_listed(group)}: {text}", rows=tuple(sorted(numbers[code, text])))
 
 
 def _listed(rows: list[JudgedClaim]) -> str:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from rooflight import formatting, summary
-from rooflight.analysis.claims import counts
-from rooflight.analysis.claims.counts import said, whole
-from rooflight.analysis.claims.ledger_query import ClaimScope
+from rooflight.analysis.claims.claim import Answer, CannotTell
+from rooflight.analysis.claims.ledger_query import ClaimScope, formula_work
 from rooflight.analysis.claims.model_parts import leaves
-from rooflight.analysis.claims.result import Answer, CannotTell
+from rooflight.analysis.claims.quantities import QUANTITIES
+from rooflight.analysis.finding import Number
 from rooflight.ledger import Op
+from rooflight.metrics import ESTIMATED
 from rooflight.ops.expressions import to_text
+
+Answering = Callable[[ClaimScope], Answer]
 
 # The derivations.
 
 
+def _text(value: Number) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{float(value):,.6g}"
+
+
 def _scaled(scope: ClaimScope) -> str:
-    own = scope.ledger.header.batch
-    return "" if scope.scale == 1 else f", × {scope.scale} for batch {scope.batch} instead of {own}"
+    traced = scope.ledger.header.batch
+    return "" if scope.scale == 1 else f", × {scope.scale} for batch {scope.batch} instead of {traced}"
 
 
 def _kinds(ops: list[Op]) -> list[str]:
@@ -29,80 +37,79 @@ def _kinds(ops: list[Op]) -> list[str]:
     return [f"{count} {name}" for name, count in kinds.most_common()]
 
 
-def _work_text(scope: ClaimScope, times: int) -> str:
-    """The formula of the one op that has matrix work, or how many there are."""
-    ops = counts.matrix_ops(scope.ops)
+def _shapes(shapes: Iterable[tuple[int, ...]]) -> str:
+    return " + ".join(map(formatting.shape, shapes))
+
+
+def _work(scope: ClaimScope, times: int) -> Answer:
+    """By the formula of the one op that has matrix work; of several, how many there are."""
+    ops = scope.matrix_ops
     twice = f"{times} × " if times > 1 else ""
-    if len(ops) == 1 and (formula := counts.work(ops[0])) is not None:
+    if len(ops) == 1 and (formula := formula_work(ops[0])) is not None:
         text = f"{twice}{to_text(formula.macs)} = {twice}{to_text(formula.macs, formula.where)}"
     else:
         text = f"{twice}the multiply-adds of {' and '.join(_kinds(ops))}" if ops else "no matrix work runs in it"
     missing = dict.fromkeys(op.name for op in scope.ops if op.cost is None)
-    return text + _scaled(scope) + (f"; without {', '.join(missing)}, which has no formula" if missing else "")
+    text += _scaled(scope) + (f"; without {', '.join(missing)}, which has no formula" if missing else "")
+    origins = Counter(op.cost.origin for op in ops if op.cost is not None)
+    origin = ", ".join(name for name, _ in origins.most_common(2)) or "formulas over the ops"
+    return Answer(times * scope.macs, text, origin)
 
 
-def _other_text(scope: ClaimScope) -> str:
+def _other(scope: ClaimScope) -> Answer:
     ops = [op for op in scope.ops if op.cost is not None and op.cost.other_flops]
-    if len(ops) == 1 and (formula := counts.work(ops[0])) is not None:
-        return f"{to_text(formula.other)} = {to_text(formula.other, formula.where)}"
-    return f"operations of {', '.join(_kinds(ops)) or 'nothing'}"
+    text = f"operations of {', '.join(_kinds(ops)) or 'nothing'}"
+    if len(ops) == 1 and (formula := formula_work(ops[0])) is not None:
+        text = f"{to_text(formula.other)} = {to_text(formula.other, formula.where)}"
+    return Answer(scope.totals.other_flops, text, "formulas over the ops")
 
 
-def _origin(scope: ClaimScope) -> str:
-    origins = Counter(op.cost.origin for op in scope.ops if op.cost is not None and op.cost.macs)
-    return ", ".join(name for name, _ in origins.most_common(2)) or "formulas over the ops"
-
-
-# The answers.
+_KEPT = {
+    "kept_bytes": ("kept_for_backward_bytes", "activations kept for backward"),
+    "gradient_bytes": ("gradient_bytes", "gradients"),
+    "optimizer_bytes": ("optimizer_state_bytes", "optimizer state"),
+}
+"""What a training step keeps: a field of `summary.Sizes`, and a word for it."""
 
 
 def check_known(scope: ClaimScope) -> None:
     """A log from elsewhere has no formulas, and an op without one is no 0."""
+    if scope.name in _KEPT:
+        return
     if not scope.ledger.ops:
         raise CannotTell("the ledger has no ops: it is a log of kernels", "a ledger of rooflight estimate")
     if scope.ops and all(op.cost is None for op in scope.ops):
         raise CannotTell(f"no op of {scope.part.name} has a formula")
 
 
-Answering = Callable[[ClaimScope], Answer]
+# The answers.
 
 
-def _flops(scope: ClaimScope) -> Answer:
-    return Answer(counts.flops(scope), _work_text(scope, 2), _origin(scope))
+def _anew(answer: Answering) -> Answering:
+    """For what is not proportional to the batch."""
+    return lambda scope: answer(scope.traced_anew())
 
 
-def _macs(scope: ClaimScope) -> Answer:
-    return Answer(counts.macs(scope), _work_text(scope, 1), _origin(scope))
-
-
-def _ops(scope: ClaimScope) -> Answer:
-    if counts.matrix_ops(scope.ops):
-        return _flops(scope)
-    return _anew(_other)(scope)
-
-
-def _other(scope: ClaimScope) -> Answer:
-    return Answer(counts.other_flops(scope), _other_text(scope), "formulas over the ops")
+def _sum(metric: str) -> Answering:
+    """A metric by formula that has nothing of its own to say: the sum over the ops."""
+    how, origin = ESTIMATED[metric].about, "formulas over the ops"
+    if ESTIMATED[metric].unit == "byte":
+        how, origin = "each distinct input read once, each output written once, op by op", "shapes and types"
+    return _anew(lambda scope: Answer(getattr(scope.totals, metric), how, origin))
 
 
 def _share(scope: ClaimScope) -> Answer:
-    part, all_ = counts.macs(scope), counts.macs(scope.whole())
-    if not all_:
+    part, model = scope.macs, scope.whole().macs
+    if not model:
         raise CannotTell("the model has no matrix work to have a share of")
-    return Answer(Fraction(part) / Fraction(all_), f"{said(part)} of {said(all_)} multiply-adds", "formulas")
-
-
-def _bytes(scope: ClaimScope) -> Answer:
-    text = "each distinct input read once, each output written once, op by op"
-    return Answer(counts.moved(scope, scope.name), text + _scaled(scope), "shapes and types")
+    return Answer(Fraction(part) / Fraction(model), f"{_text(part)} of {_text(model)} multiply-adds", "formulas")
 
 
 def _intensity(scope: ClaimScope) -> Answer:
-    nbytes = counts.moved(scope)
-    if not nbytes:
+    sums = scope.totals
+    if sums.intensity is None:
         raise CannotTell(f"{scope.part.name} moves no bytes")
-    flop = scope.totals.work_flops
-    return Answer(Fraction(flop, nbytes), f"{said(flop)} FLOP / {said(nbytes)} compulsory bytes", "formulas")
+    return Answer(sums.intensity, f"{_text(sums.work_flops)} FLOP / {_text(sums.bytes)} compulsory bytes", "formulas")
 
 
 def _params(scope: ClaimScope) -> Answer:
@@ -110,21 +117,12 @@ def _params(scope: ClaimScope) -> Answer:
     text = f"parameters of {scope.part.name}, whatever the batch"
     if module is not None and module.params:
         text = f"{module.type} {scope.part.name}: weights and biases, whatever the batch"
-    return Answer(counts.params(scope), text, "the modules")
-
-
-def _trainable(scope: ClaimScope) -> Answer:
-    return Answer(counts.trainable_params(scope), f"parameters of {scope.part.name} that have gradients", "the modules")
-
-
-def _param_bytes(scope: ClaimScope) -> Answer:
-    text = f"{counts.params(scope):,} parameters in {scope.ledger.header.dtype}, whatever the batch"
-    return Answer(counts.param_bytes(scope), text, "the modules")
+    return Answer(scope.of_modules("params"), text, "the modules")
 
 
 def _model_bytes(scope: ClaimScope) -> Answer:
-    own, buffers = counts.param_bytes(scope), counts.buffer_bytes(scope)
-    return Answer(own + buffers, f"parameters {own:,} B + buffers {buffers:,} B", "the modules")
+    params, buffers = scope.of_modules("param_bytes"), scope.of_modules("buffer_bytes")
+    return Answer(params + buffers, f"parameters {params:,} B + buffers {buffers:,} B", "the modules")
 
 
 def _shape(scope: ClaimScope) -> tuple[int, ...]:
@@ -133,7 +131,7 @@ def _shape(scope: ClaimScope) -> tuple[int, ...]:
         shapes = {op.outputs[0].shape for op in scope.ops if op.outputs}
         if len(shapes) == 1:
             return shapes.pop()
-    return counts.module_of(scope).outputs[0]
+    return scope.module.outputs[0]
 
 
 def _output_shape(scope: ClaimScope) -> Answer:
@@ -148,34 +146,37 @@ def _output_size(scope: ClaimScope) -> Answer:
 
 
 def _output_elements(scope: ClaimScope) -> Answer:
-    return Answer(counts.output_elements(scope), f"it gives {_outputs(scope)}", "the trace")
-
-
-def _output_bytes(scope: ClaimScope) -> Answer:
-    return Answer(counts.output_bytes(scope), f"{_outputs(scope)} × {scope.book.dtype_bytes} B", "the trace")
+    shapes = scope.module.outputs
+    return Answer(scope.scaled(sum(map(math.prod, shapes))), f"it gives {_shapes(shapes)}{_scaled(scope)}", "the trace")
 
 
 def _outputs(scope: ClaimScope) -> str:
-    return " + ".join(formatting.shape(shape) for shape in counts.module_of(scope).outputs) + _scaled(scope)
+    return f"{_shapes(scope.module.outputs)}{_scaled(scope)} × {scope.book.dtype_bytes} B"
+
+
+def _growth(scope: ClaimScope) -> Answer:
+    """What stays of a layer is what it gives."""
+    if scope.part.module is None:
+        raise CannotTell(f"by how much {scope.part.name} grows memory only a measurement tells", "rooflight measure")
+    return Answer(scope.output_bytes, f"what stays is the output, {_outputs(scope)}", "the trace")
 
 
 def _input_features(scope: ClaimScope) -> Answer:
-    shapes = counts.module_of(scope).inputs
+    shapes = scope.module.inputs
     if not shapes:
         raise CannotTell(f"{scope.part.name} gets no tensor")
     return Answer(shapes[0][-1], f"it gets {formatting.shape(shapes[0])}", "the trace")
 
 
 def _input_bytes(scope: ClaimScope) -> Answer:
-    shapes = counts.module_of(scope).inputs
-    text = " + ".join(formatting.shape(shape) for shape in shapes[:1])
-    return Answer(counts.input_bytes(scope), f"{text} × {scope.book.dtype_bytes} B{_scaled(scope)}", "the trace")
+    text = f"{_shapes(scope.module.inputs[:1])} × {scope.book.dtype_bytes} B{_scaled(scope)}"
+    return Answer(scope.input_bytes, text, "the trace")
 
 
 def _weight_output(scope: ClaimScope) -> Answer:
-    given, own = counts.output_bytes(scope), counts.param_bytes(scope)
-    text = f"output {_outputs(scope)} × {scope.book.dtype_bytes} B = {said(given)} + parameters {own:,}, once"
-    return Answer(given + own, text, "the trace and the modules")
+    output, params = scope.output_bytes, scope.of_modules("param_bytes")
+    text = f"output {_outputs(scope)} = {_text(output)} + parameters {params:,}, once"
+    return Answer(output + params, text, "the trace and the modules")
 
 
 def _layers(scope: ClaimScope) -> Answer:
@@ -184,29 +185,32 @@ def _layers(scope: ClaimScope) -> Answer:
 
 
 def _input_size(scope: ClaimScope) -> Answer:
-    sizes = summary.sizes(scope.ledger)
-    shapes = " + ".join(formatting.shape(tensor.shape) for _, tensor in scope.ledger.header.inputs)
-    return Answer(whole(sizes.input_bytes * scope.scale), f"input {shapes}{_scaled(scope)}", "the trace")
+    text = f"input {_shapes(tensor.shape for _, tensor in scope.ledger.header.inputs)}{_scaled(scope)}"
+    return Answer(scope.scaled(summary.sizes(scope.ledger).input_bytes), text, "the trace")
 
 
 def _forward_backward(scope: ClaimScope) -> Answer:
-    outputs = counts.every_output(scope)
-    return Answer(2 * outputs, f"2 × {said(outputs)} B: what every op gives, functional ones too", "the trace")
+    outputs = scope.every_output
+    return Answer(2 * outputs, f"2 × {_text(outputs)} B: what every op gives, functional ones too", "the trace")
 
 
 def _total_size(scope: ClaimScope) -> Answer:
-    inputs = whole(summary.sizes(scope.ledger).input_bytes * scope.scale)
-    parts = (inputs, counts.param_bytes(scope.whole()), 2 * counts.every_output(scope))
-    text = "input {} + parameters {} + outputs twice {} B".format(*map(said, parts))
+    sizes = summary.sizes(scope.ledger)
+    parts = (sizes.input_bytes, sizes.param_bytes, 2 * scope.every_output)
+    text = "input {} + parameters {} + outputs twice {} B".format(*map(_text, parts))
     return Answer(sum(parts), text, "the trace")
 
 
-def _growth(scope: ClaimScope) -> Answer:
-    """What stays of a layer is what it gives."""
-    if scope.part.module is None:
-        raise CannotTell(f"by how much {scope.part.name} grows memory only a measurement tells", "rooflight measure")
-    text = f"what stays is the output, {_outputs(scope)} × {scope.book.dtype_bytes} B"
-    return Answer(counts.output_bytes(scope), text, "the trace")
+def _kept(scope: ClaimScope) -> Answer:
+    field, what = _KEPT[scope.name]
+    if scope.ledger.header.step != "train":
+        raise CannotTell(f"an inference keeps no {what}", scope.book.command(step="train"))
+    if scope.part.kind != "total":
+        raise CannotTell(f"{what} are known of the whole step, not of {scope.part.name}", "a row of the total")
+    if scope.scale != 1 and scope.name == "kept_bytes":
+        raise CannotTell(f"{what} at another batch need a trace of it", scope.book.command(batch=scope.batch))
+    size = getattr(summary.sizes(scope.ledger), field)
+    return Answer(size, f"{what} by the trace, at their most", "the storages of the trace")
 
 
 def _batch(scope: ClaimScope) -> Answer:
@@ -216,29 +220,28 @@ def _batch(scope: ClaimScope) -> Answer:
     return Answer(batch, "the step that was traced", "the ledger's header")
 
 
-def _anew(answer: Answering) -> Answering:
-    """For what is not proportional to the batch."""
-    return lambda scope: answer(scope.traced_anew())
-
-
 ANSWERS: dict[str, Answering] = {
-    "flops": _flops,
-    "macs": _macs,
-    "ops": _ops,
+    **{name: _sum(quantity.metric) for name, quantity in QUANTITIES.items() if quantity.metric in ESTIMATED},
+    "flops": lambda scope: _work(scope, 2),
+    "macs": lambda scope: _work(scope, 1),
+    "ops": lambda scope: _work(scope, 2) if scope.matrix_ops else _other(scope.traced_anew()),
     "other_flops": _anew(_other),
     "share": _share,
-    "bytes": _anew(_bytes),
-    "bytes_read": _anew(_bytes),
-    "bytes_written": _anew(_bytes),
     "intensity": _anew(_intensity),
     "params": _params,
-    "trainable_params": _trainable,
-    "param_bytes": _param_bytes,
+    "trainable_params": lambda scope: Answer(
+        scope.of_modules("trainable_params"), f"parameters of {scope.part.name} that have gradients", "the modules"
+    ),
+    "param_bytes": lambda scope: Answer(
+        scope.of_modules("param_bytes"),
+        f"{scope.of_modules('params'):,} parameters in {scope.ledger.header.dtype}, whatever the batch",
+        "the modules",
+    ),
     "model_bytes": _model_bytes,
     "output_shape": _output_shape,
     "output_size": _output_size,
     "output_elements": _output_elements,
-    "output_bytes": _output_bytes,
+    "output_bytes": lambda scope: Answer(scope.output_bytes, _outputs(scope), "the trace"),
     "input_features": _input_features,
     "input_bytes": _input_bytes,
     "weight_output_bytes": _weight_output,
@@ -248,4 +251,5 @@ ANSWERS: dict[str, Answering] = {
     "forward_backward_bytes": _anew(_forward_backward),
     "total_size": _anew(_total_size),
     "batch": _batch,
+    **dict.fromkeys(_KEPT, _kept),
 }

@@ -1,7 +1,12 @@
-"""A ledger as rows of a table ask it: of which part, which step, which batch, and whether it can say so at all."""
+"""A ledger as rows of a table ask it: of which part, which step, which batch, and whether it can say so at all.
+
+A row may be of another batch than the ledger. Matrix work and what a layer gets and gives are proportional to the
+batch, parameters do not depend on it. What is neither is not scaled: it is traced anew, or left unanswered.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -9,22 +14,25 @@ from typing import Any
 
 from msgspec import structs
 
-from rooflight.analysis.claims.claim import Claim, StepName
+from rooflight.analysis.claims.claim import CannotTell, Claim, StepName
 from rooflight.analysis.claims.model_parts import ModelPart, part_of, same_model
-from rooflight.analysis.claims.result import CannotTell
+from rooflight.analysis.finding import Number
 from rooflight.analysis.verdicts import Judge
 from rooflight.errors import BadInput, RooflightError
+from rooflight.estimation.costs import work_of
 from rooflight.hardware import devices
 from rooflight.hardware.device import Device
-from rooflight.ledger import DTYPE_BYTES, Ledger, Op, Totals, total
+from rooflight.ledger import DTYPE_BYTES, Ledger, Module, Op, Totals, Value, total
 from rooflight.models import builtin_names
+from rooflight.ops.registry import Work
 from rooflight.spec import FIELDS, StepSpec, Verb, inputs_of, is_live
 from rooflight.summary.measured import Measured, is_measured
+from rooflight.summary.sums import OpGroup, Sums
 
-_ANY_BATCH = ("params", "trainable_params", "param_bytes", "model_bytes", "layers", "gradient_bytes", "optimizer_bytes",
+ANY_BATCH = ("params", "trainable_params", "param_bytes", "model_bytes", "layers", "gradient_bytes", "optimizer_bytes",
               "batch", "output_size", "input_features", "share")  # fmt: skip
 """What does not depend on the batch."""
-_ANY_STEP = (*_ANY_BATCH, "output_shape", "output_elements", "output_bytes", "input_bytes", "weight_output_bytes",
+_ANY_STEP = (*ANY_BATCH, "output_shape", "output_elements", "output_bytes", "input_bytes", "weight_output_bytes",
              "input_size", "forward_backward_bytes", "total_size")  # fmt: skip
 _ANY_PRECISION = ("flops", "macs", "ops", "other_flops", "share", "params", "trainable_params", "output_shape",
                   "output_size", "output_elements", "input_features", "layers", "batch")  # fmt: skip
@@ -85,9 +93,18 @@ class LedgerBook:
         return structs.replace(spec, **changed).command(verb, target=target, metrics=metrics, output="run.json")
 
 
+def whole(value: Number) -> Number:
+    """A fraction that is a whole number, as one."""
+    return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
+def formula_work(op: Op) -> Work | None:
+    return work_of(op)
+
+
 @dataclass(frozen=True)
 class ClaimScope:
-    """What a row is about. `batch` is the row's own, or the ledger's."""
+    """What a row is about, and what the ledger has of it. `batch` is the row's own, or the ledger's."""
 
     book: LedgerBook
     name: str
@@ -104,19 +121,12 @@ class ClaimScope:
     @property
     def scale(self) -> Fraction:
         """The row's batch by the ledger's."""
-        own = self.ledger.header.batch
-        return Fraction(self.batch, own) if self.batch is not None and own is not None else Fraction(1)
+        traced = self.ledger.header.batch
+        return Fraction(self.batch, traced) if self.batch is not None and traced is not None else Fraction(1)
 
-    @cached_property
-    def ops(self) -> tuple[Op, ...]:
-        """Of the part, in the phases that the row is about."""
-        phases = _phases(self.step)
-        return tuple(op for op in self.part.ops if phases is None or op.phase in phases)
-
-    @cached_property
-    def totals(self) -> Totals:
-        """Of its ops, at the ledger's batch."""
-        return total(self.ops)
+    def scaled(self, value: Number) -> Number:
+        """What is proportional to the batch, at the row's."""
+        return whole(value * self.scale)
 
     def at(self, batch: int) -> ClaimScope:
         return replace(self, batch=batch)
@@ -132,20 +142,91 @@ class ClaimScope:
         """The same at the row's batch; raises `CannotTell` where the model cannot be built again."""
         if self.scale == 1 or self.batch is None:
             return self
-        traced = at_batch(self.ledger, self.batch)
-        if traced is None:
-            own = self.ledger.header.batch
+        ledger = at_batch(self.ledger, self.batch)
+        if ledger is None:
             raise CannotTell(
-                f"{self.name} is not proportional to the batch: the ledger is of {own}, the row of {self.batch}",
+                f"{self.name} is not proportional to the batch: the ledger is of {self.ledger.header.batch}, the row "
+                f"of {self.batch}",
                 self.book.command(batch=self.batch),
             )
-        return replace(self, book=LedgerBook(traced), part=part_of(traced, self.part.name))
+        return replace(self, book=LedgerBook(ledger), part=part_of(ledger, self.part.name))
 
+    # By formula: of its ops and modules.
 
-def _phases(step: StepName | None) -> tuple[str, ...] | None:
-    if step in ("forward", "inference"):
-        return ("forward",)
-    return (step,) if step in ("backward", "optimizer") else None
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """Of the part, in the phases that the row is about."""
+        phase = "forward" if self.step == "inference" else self.step
+        return tuple(op for op in self.part.ops if phase in (None, "training", op.phase))
+
+    @cached_property
+    def matrix_ops(self) -> list[Op]:
+        return [op for op in self.ops if op.cost is not None and op.cost.macs]
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Of its ops, at the ledger's batch."""
+        return total(self.ops)
+
+    @property
+    def macs(self) -> Number:
+        return self.scaled(self.totals.macs)
+
+    @property
+    def flops(self) -> Number:
+        return 2 * self.macs
+
+    @property
+    def every_output(self) -> int:
+        """Bytes of what all ops give, functional ones too; what is changed in place is no new output."""
+        ops = (op for op in self.whole().ops if op.phase == "forward" and not op.mutates)
+        return sum(tensor.nbytes for op in ops for tensor in op.outputs[:1])
+
+    def of_modules(self, field: str) -> int:
+        """A figure of the part's modules, added up."""
+        return sum(getattr(module, field) for module in self.part.modules)
+
+    @property
+    def module(self) -> Module:
+        """The one layer that the row is of, or the model; raises `CannotTell` where it gives nothing."""
+        module = self.part.module
+        if module is None and self.part.kind == "total":
+            module = next((module for module in self.ledger.modules if not module.path), None)
+        if module is None or not module.outputs:
+            raise CannotTell(f"{self.part.name} is no single layer that gives something", "name one layer by its path")
+        return module
+
+    @property
+    def output_bytes(self) -> Number:
+        return self.scaled(self.module.output_bytes)
+
+    @property
+    def input_bytes(self) -> Number:
+        return self.scaled(sum(map(math.prod, self.module.inputs[:1])) * self.book.dtype_bytes)
+
+    # As it was measured.
+
+    @property
+    def is_step(self) -> bool:
+        return self.part.kind == "total" and self.step in (None, "training", "inference")
+
+    @property
+    def sums(self) -> Sums:
+        measured = self.book.measured
+        if self.is_step:
+            return measured.total
+        wanted = frozenset(op.index for op in self.ops)
+        inside = tuple(fact for fact in measured.facts if fact.ops and wanted.issuperset(fact.ops))
+        return measured.sums(OpGroup(tuple(sorted(wanted)), inside))
+
+    def measured(self, name: str) -> Value | None:
+        """By its name in the ledger: of the range around the step where there is one, else the sum of the ops."""
+        step = self.book.measured.step
+        if self.is_step and name in step:
+            return step[name]
+        sums = self.sums
+        value = getattr(sums, name, None) if (summed := sums.get(name)) is None else summed
+        return None if value is None else Value(value, "sum over all ops" if self.is_step else "sum over its ops")
 
 
 def scope_of(book: LedgerBook, claim: Claim, name: str, *, metric: str = "", per_sample: bool = False) -> ClaimScope:
@@ -154,8 +235,9 @@ def scope_of(book: LedgerBook, claim: Claim, name: str, *, metric: str = "", per
     check_model(book, claim.model)
     part = part_of(book.ledger, claim.layer)
     batch = 1 if per_sample else claim.batch if claim.batch is not None else header.batch
-    if name not in _ANY_STEP:
-        _check_step(book, claim.step)
+    needs_training = name not in _ANY_STEP and claim.step in ("training", "backward", "optimizer")
+    if needs_training and header.step not in ("train", None):
+        raise CannotTell(f"the ledger is of an inference, the row of {claim.step}", book.command(step="train"))
     if claim.precision and name not in _ANY_PRECISION and header.dtype is not None:
         dtype = header.autocast or header.dtype
         if claim.precision not in (dtype, "tf32" if dtype == "fp32" else dtype):
@@ -169,37 +251,28 @@ def scope_of(book: LedgerBook, claim: Claim, name: str, *, metric: str = "", per
 
 
 def check_model(book: LedgerBook, model: str) -> None:
-    own = book.ledger.header.model
-    if model and not same_model(model, own):
-        known = model if ":" in model else next((name for name in builtin_names() if same_model(model, name)), "")
-        needs = book.command(model=known) if known else f"a ledger of {model}"
-        raise CannotTell(f"the ledger is of {own}, the row of {model}", needs)
-
-
-def _check_step(book: LedgerBook, step: StepName | None) -> None:
-    own = book.ledger.header.step
-    needs_training = step in ("training", "backward", "optimizer")
-    if needs_training and own not in ("train", None):
-        raise CannotTell(f"the ledger is of an inference, the row of {step}", book.command(step="train"))
-
-
-def is_any_batch(name: str) -> bool:
-    return name in _ANY_BATCH
+    traced = book.ledger.header.model
+    if model and not same_model(model, traced):
+        name = model if ":" in model else next((name for name in builtin_names() if same_model(model, name)), "")
+        needs = book.command(model=name) if name else f"a ledger of {model}"
+        raise CannotTell(f"the ledger is of {traced}, the row of {model}", needs)
 
 
 def device_of(claim: Claim) -> Device | None:
     return find_device(claim.device)[1] if claim.device else None
 
 
+_NUMBERS = {"single": 1, "one": 1, "double": 2, "two": 2, "dual": 2, "1x": 1, "2x": 2, "4x": 4, "8x": 8, "2": 2}
+
+
 def find_device(text: str) -> tuple[int, Device]:
     """`2x K80` is two of them; raises `CannotTell` for a device that is not in the database."""
     words = text.lower().replace("-gpu", "").replace(" gpu", "").split()
     count = 1
-    numbers = {"single": 1, "one": 1, "double": 2, "two": 2, "dual": 2, "1x": 1, "2x": 2, "4x": 4, "8x": 8, "2": 2}
-    if len(words) > 1 and words[0] in numbers:
-        count, words = numbers[words[0]], words[1:]
-    elif len(words) > 1 and words[-1] in numbers:
-        count, words = numbers[words[-1]], words[:-1]
+    if len(words) > 1 and words[0] in _NUMBERS:
+        count, words = _NUMBERS[words[0]], words[1:]
+    elif len(words) > 1 and words[-1] in _NUMBERS:
+        count, words = _NUMBERS[words[-1]], words[:-1]
     if any(mark in text for mark in ("/", "\\", ".toml")):
         raise CannotTell(f"{text!r} is no device: a table names one of `rooflight list devices`, and no files")
     try:

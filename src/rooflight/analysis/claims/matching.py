@@ -8,15 +8,12 @@ from fractions import Fraction
 from itertools import islice
 from math import floor, log10
 
-from rooflight.analysis.claims import mistakes
-from rooflight.analysis.claims.case import ClaimCase
-from rooflight.analysis.claims.claim import Amount, Shape, Stated, StatedWord
-from rooflight.analysis.claims.conventions import conventions, prefixes
+from rooflight.analysis.claims import formula_mistakes, mistakes
+from rooflight.analysis.claims.claim import Amount, Answer, CannotTell, Shape, Stated, number_of
+from rooflight.analysis.claims.conventions import ClaimCase, conventions, prefixes, tried
 from rooflight.analysis.claims.estimated_answers import ANSWERS
-from rooflight.analysis.claims.result import Answer, CannotTell, number_of
 from rooflight.analysis.finding import Finding, FoundValue
 
-_TWINS = {"flops": "macs", "ops": "macs", "macs": "flops"}
 MOST_SPREAD = Fraction(1, 200)
 """A number given so roughly is anybody's: far-fetched mistakes are not looked for."""
 NEAR = Fraction(1, 100)
@@ -26,7 +23,7 @@ _DIGITS_BEFORE = (2, 3, 4)
 """To so many digits somebody may have rounded before multiplying."""
 
 
-def states(stated: Stated, answer: Answer) -> bool:
+def states(stated: Stated | None, answer: Answer) -> bool:
     """Within the digits that were given, and the range that was measured."""
     value = number_of(answer.value)
     if isinstance(stated, Amount) and value is not None:
@@ -35,11 +32,11 @@ def states(stated: Stated, answer: Answer) -> bool:
     return is_value(stated, answer.value)
 
 
-def is_value(stated: Stated, value: FoundValue | None) -> bool:
+def is_value(stated: Stated | None, value: FoundValue | None) -> bool:
     if isinstance(stated, Shape) and isinstance(value, tuple):
         return stated.sizes == (value[1:] if stated.any_batch else value) or stated.sizes == value[1:]
-    if isinstance(stated, StatedWord) and isinstance(value, str):
-        return stated.text.lower() == value.lower()
+    if isinstance(stated, str) and isinstance(value, str):
+        return stated.lower() == value.lower()
     number = number_of(value)
     return isinstance(stated, Amount) and number is not None and stated.holds(number)
 
@@ -80,50 +77,58 @@ def by_convention(case: ClaimCase) -> tuple[Finding, ...]:
 
 def forward_alone(case: ClaimCase) -> tuple[Finding, ...]:
     """Is a number of a training step that of its forward as well? The multiply-adds of a first layer always are."""
-    forwards = matching(case.claim.stated, mistakes.values(case, (mistakes.formulas.phases,)))
+    forwards = matching(case.claim.stated, tried((formula_mistakes.phases,), case))
     return tuple(finding for finding in forwards if finding.code == "forward-for-training")
 
 
 def by_prefix(stated: Stated | None, answer: Answer) -> Finding | None:
     """Is it right with another kind of prefix?"""
-    meant = (text for amount, text in _other_prefixes(stated) if states(amount, answer))
+    meant = (text for amount, text in prefixes(stated) if states(amount, answer))
     return next((Finding("binary-prefix", text, answer.value) for text in meant), None)
-
-
-def _other_prefixes(stated: Stated | None) -> Iterator[tuple[Amount, str]]:
-    """What the digits are with other prefixes."""
-    if isinstance(stated, Amount):
-        for factor, text in prefixes(stated):
-            yield stated.times(factor), text
 
 
 def _with_other_prefix(stated: Stated | None, findings: Iterable[Finding]) -> Iterator[Finding]:
     findings = tuple(findings)
-    for amount, text in _other_prefixes(stated):
+    for amount, text in prefixes(stated):
         for finding in matching(amount, findings):
             yield finding.also("binary-prefix", text)
 
 
+_TWINS = {
+    "flops": ("macs", "macs-for-flops", "they are multiply-adds called FLOPs"),
+    "ops": ("macs", "macs-for-flops", "they are multiply-adds called FLOPs"),
+    "macs": ("flops", "flops-for-macs", "they are FLOPs called multiply-adds"),
+}
+"""What a count of work may be instead, and what is said then."""
+
+
 def by_mistake(case: ClaimCase) -> tuple[Finding, ...]:
     """The mistakes that give the value: the likely ones, then those in another convention."""
-    stated, likely = case.claim.stated, tuple(mistakes.values(case, mistakes.LIKELY))
-    if explained := _once(matching(stated, likely)):
-        return explained
-    if (twin := _twin(case)) is not None:
-        called = "multiply-adds called FLOPs" if twin.name == "macs" else "FLOPs called multiply-adds"
-        code = "macs-for-flops" if twin.name == "macs" else "flops-for-macs"
-        mistaken = matching(stated, mistakes.values(twin, mistakes.LIKELY))
-        if explained := _once(finding.also(code, f"they are {called}") for finding in mistaken):
-            return explained
-    return _once(_with_other_prefix(stated, likely))
+    stated, likely = case.claim.stated, tuple(tried(mistakes.LIKELY, case))
+    return _once(matching(stated, likely)) or _once(_as_twin(case)) or _once(_with_other_prefix(stated, likely))
+
+
+def _as_twin(case: ClaimCase) -> Iterator[Finding]:
+    """The likely mistakes that give the value, had FLOPs been multiply-adds."""
+    if case.name not in _TWINS:
+        return
+    name, code, text = _TWINS[case.name]
+    scope = case.scope.of(name)
+    try:
+        value = ANSWERS[name](scope).value
+    except CannotTell:
+        return
+    if value:
+        for finding in matching(case.claim.stated, tried(mistakes.LIKELY, case.of(scope, value))):
+            yield finding.also(code, text)
 
 
 def by_remote_mistake(case: ClaimCase) -> tuple[Finding, ...]:
     stated = case.claim.stated
     if isinstance(stated, Amount) and stated.spread > MOST_SPREAD:
         return ()
-    remote = _once(matching(stated, mistakes.values(case, mistakes.REMOTE)))
-    return remote or _once(matching(stated, mistakes.values(case, mistakes.COSTLY)))
+    remote = _once(matching(stated, tried(mistakes.REMOTE, case)))
+    return remote or _once(matching(stated, tried(mistakes.COSTLY, case)))
 
 
 def nearest(case: ClaimCase) -> str:
@@ -132,23 +137,11 @@ def nearest(case: ClaimCase) -> str:
     if not isinstance(stated, Amount) or not stated.value or not right:
         return ""
     best, apart = None, min(NEAR, abs(stated.value / right - 1))
-    for finding in (*conventions(case), *mistakes.values(case, mistakes.LIKELY)):
+    for finding in (*conventions(case), *tried(mistakes.LIKELY, case)):
         value = number_of(finding.value)
         if value and (by := abs(stated.value / value - 1)) < apart:
             best, apart = finding, by
     return "" if best is None else f"the nearest gives a value {100 * float(apart):.2g}% off: {best.text}"
-
-
-def _twin(case: ClaimCase) -> ClaimCase | None:
-    """The same row, had FLOPs been multiply-adds."""
-    name = _TWINS.get(case.name)
-    if name is None:
-        return None
-    try:
-        answer = ANSWERS[name](case.scope.of(name))
-    except CannotTell:
-        return None
-    return case.of(name, answer) if answer.value else None
 
 
 def _once(findings: Iterable[Finding]) -> tuple[Finding, ...]:

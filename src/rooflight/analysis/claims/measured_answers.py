@@ -1,27 +1,47 @@
-"""What a measurement answers: counters, clocks and the allocator, of the whole step or of a part of it."""
+"""What a measurement answers: counters, clocks and the allocator, of the whole step or of a part of it; and where a
+part of a step lies under the roofs of a device.
+
+Under the roofs there are the verdicts that `rooflight compare` shows, and no others. What was measured lies under those
+of its own device. Of what was only estimated, or is asked of another device, only the bound is told, with predicted
+times.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-from rooflight import summary
-from rooflight.analysis.claims import roofline_answers
-from rooflight.analysis.claims.claim import Claim
+from rooflight.analysis.claims.claim import Answer, CannotTell, Claim
 from rooflight.analysis.claims.ledger_query import ClaimScope, LedgerBook
 from rooflight.analysis.claims.quantities import QUANTITIES
-from rooflight.analysis.claims.result import Answer, CannotTell
-from rooflight.analysis.finding import Finding, Number
+from rooflight.analysis.claims.row_inference import WORKSPACE_SIGN
+from rooflight.analysis.finding import Finding
+from rooflight.analysis.verdict_text import place as place_text
+from rooflight.analysis.verdicts import Judge, StepVerdict, Verdict
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
 from rooflight.ledger import Value
-from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS
+from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, ESTIMATED, METRICS, TENSOR_FLOPS, percent_text
 from rooflight.prediction.roofline import roofline
+from rooflight.summary.measured_rows import phases
 from rooflight.summary.measured_step import dram_bytes, executed_flops, rates
-from rooflight.summary.sums import OpGroup, Sums
 
 Answering = Callable[[ClaimScope], Answer]
 SCOPES = {"wall_time": "the wall time", "gpu_busy": "the GPU-busy time", "kernel_time": "the sum of the kernels"}
+RATES = {
+    "throughput": ("samples_per_s", "throughput", "samples"),
+    "tokens_per_s": ("tokens_per_s", "throughput", "tokens"),
+    "performance": ("useful_flops_per_s", "performance", "useful FLOPs"),
+    "traffic": ("dram_bytes_per_s", "DRAM throughput", "DRAM bytes"),
+}
+"""A field of `Rates`, what it is called, and what is done in a second."""
+_WORDS = {
+    "dram_bytes_read": "DRAM traffic", "dram_bytes_written": "DRAM traffic", "kernels": "the number of kernels",
+    "wall_time": "wall time", "gpu_busy": "GPU-busy time", "kernel_time": "the time of the kernels",
+    "workspace_bytes": "workspace", "growth_bytes": "growth", "peak_allocated_bytes": "peak of the allocator",
+    "peak_reserved_bytes": "what the allocator reserved", "outside_bytes": "memory outside the allocator",
+}  # fmt: skip
+"""What was not measured, where it is not called by its title."""
+_OF_THE_STEP = ("wall_time", "gpu_busy", "peak_allocated_bytes", "peak_reserved_bytes", "outside_bytes")
 
 
 def check_run(book: LedgerBook, claim: Claim, device: Device | None) -> None:
@@ -46,179 +66,110 @@ def check_run(book: LedgerBook, claim: Claim, device: Device | None) -> None:
         )
 
 
-@dataclass(frozen=True)
-class MeasuredPart:
-    """What was measured of a part of the step."""
-
-    scope: ClaimScope
-
-    @property
-    def is_step(self) -> bool:
-        return self.scope.part.kind == "total" and self.scope.step in (None, "training", "inference")
-
-    @property
-    def sums(self) -> Sums:
-        measured = self.scope.book.measured
-        if self.is_step:
-            return measured.total
-        wanted = frozenset(op.index for op in self.scope.ops)
-        inside = tuple(fact for fact in measured.facts if fact.ops and wanted.issuperset(fact.ops))
-        return measured.sums(OpGroup(tuple(sorted(wanted)), inside))
-
-    def value(self, name: str) -> Value | None:
-        """By its name in the ledger: of the range around the step where there is one, else the sum of the ops."""
-        step = self.scope.book.measured.step
-        if self.is_step and name in step:
-            return step[name]
-        value = self.sums.get(name)
-        return None if value is None else Value(value, "sum over all ops" if self.is_step else "sum over its ops")
-
-    def several(self, names: tuple[str, ...]) -> Answer | None:
-        """Their sum, where at least one is known."""
-        known = [(name, value) for name in names if (value := self.value(name)) is not None]
-        if not known:
-            return None
-        low, high = (sum(_end(value, side) for _, value in known) for side in ("low", "high"))
-        shown = [(name, value) for name, value in known if value.value] or known[:1]
-        how = " + ".join(f"{name} {value.value:,}" for name, value in shown)
-        return Answer(sum(value.value for _, value in known), how, shown[0][1].origin, low, high)
-
-
-def _end(value: Value, side: str) -> Number:
-    end = getattr(value, side)
-    return value.value if end is None else end
-
-
 def _missing(scope: ClaimScope, what: str, needs: str = "rooflight measure") -> CannotTell:
     return CannotTell(f"{what} of {scope.part.name} was not measured", needs)
 
 
 def _check_step(scope: ClaimScope, what: str) -> None:
-    if not MeasuredPart(scope).is_step:
+    if not scope.is_step:
         raise CannotTell(f"{what} is of the whole step, not of {scope.part.name}", "a row of the total")
 
 
-def _summed(names: tuple[str, ...], what: str, needs: str, *, all_of: str = "") -> Answering:
-    """Several counters; `all_of`: the sum that is only known where they all are."""
-
-    def answer(scope: ClaimScope) -> Answer:
-        part = MeasuredPart(scope)
-        summed = part.several(names)
-        if summed is None or (all_of and _is_unknown(part, all_of)):
-            raise _missing(scope, what, needs)
-        return summed
-
-    return answer
+def _named(name: str, value: Value) -> Answer:
+    return Answer(value.value, f"{name} {value.value:,}", value.origin, value.low, value.high)
 
 
-def _is_unknown(part: MeasuredPart, name: str) -> bool:
-    of_step = {"executed_flops": executed_flops, "dram_bytes": dram_bytes}[name]
-    return (of_step(part.scope.book.measured) if part.is_step else getattr(part.sums, name)) is None
-
-
-def _measured(what: str, *, of_step: bool = False) -> Answering:
+def _measured(scope: ClaimScope) -> Answer:
     """A metric under its own name, of any part or of the step alone."""
-
-    def answer(scope: ClaimScope) -> Answer:
-        if of_step:
-            _check_step(scope, what)
-        name = QUANTITIES[scope.name].metric
-        value = MeasuredPart(scope).value(name)
-        if value is None:
-            raise _missing(scope, what)
-        return Answer(value.value, f"{name} {value.value:,}", value.origin, value.low, value.high)
-
-    return answer
+    metric = QUANTITIES[scope.name].metric
+    what = _WORDS.get(scope.name, METRICS[metric].title)
+    if scope.name in _OF_THE_STEP:
+        _check_step(scope, what)
+    if (value := scope.measured(metric)) is None:
+        raise _missing(scope, what)
+    return _named(metric, value)
 
 
-def _memory_sum(sign: int, text: str) -> Answering:
-    """Output and workspace, together or one less the other."""
+def several(scope: ClaimScope, names: tuple[str, ...]) -> Answer | None:
+    """The sum of several counters, where at least one is known."""
+    counted = [(name, value) for name in names if (value := scope.measured(name)) is not None]
+    if not counted:
+        return None
+    low, high = (
+        sum(value.value if (end := getattr(value, side)) is None else end for _, value in counted)
+        for side in ("low", "high")
+    )
+    shown = [(name, value) for name, value in counted if value.value] or counted[:1]
+    how = " + ".join(f"{name} {value.value:,}" for name, value in shown)
+    return Answer(sum(value.value for _, value in counted), how, shown[0][1].origin, low, high)
 
-    def answer(scope: ClaimScope) -> Answer:
-        part = MeasuredPart(scope)
-        output, workspace = part.value("output_bytes"), part.value("workspace_bytes")
-        if output is None or workspace is None:
-            raise _missing(scope, "memory")
-        how = f"output {output.value:,} {'+' if sign > 0 else '-'} workspace {workspace.value:,} B"
-        return Answer(output.value + sign * workspace.value, f"{how}: {text}", output.origin)
 
-    return answer
+_OPEN = "rooflight measure on a GPU whose counters are open"
+_COUNTERS = {
+    "executed_flops": ((*TENSOR_FLOPS, *CUDA_FLOPS), "executed FLOPs",
+                       "rooflight measure: counters of the CUDA and of the tensor cores"),
+    "cuda_flops": (CUDA_FLOPS, "work of the CUDA cores", _OPEN),
+    "tensor_flops": (TENSOR_FLOPS, "work of the tensor cores", _OPEN),
+    "dram_bytes": (DRAM_BYTES, "DRAM traffic, read and written,", _OPEN),
+}  # fmt: skip
+"""Quantities that are sums of counters, what they are called, and what counts them."""
+_COMPLETE = {"executed_flops": executed_flops, "dram_bytes": dram_bytes}
+"""Those that are only known where every unit, and both directions, were counted."""
+
+
+def _counted(scope: ClaimScope) -> Answer:
+    names, what, needs = _COUNTERS[scope.name]
+    summed = several(scope, names)
+    if summed is not None and scope.name in _COMPLETE:
+        complete = _COMPLETE[scope.name](scope.book.measured) if scope.is_step else getattr(scope.sums, scope.name)
+        summed = None if complete is None else summed
+    if summed is None:
+        raise _missing(scope, what, needs)
+    return summed
+
+
+def _with_workspace(scope: ClaimScope) -> Answer:
+    sign = WORKSPACE_SIGN[scope.name]
+    output, workspace = scope.measured("output_bytes"), scope.measured("workspace_bytes")
+    if output is None or workspace is None:
+        raise _missing(scope, "memory")
+    how = f"output {output.value:,} {'+' if sign > 0 else '-'} workspace {workspace.value:,} B"
+    text = "both are held at once" if sign > 0 else "what an op takes less what it gives back"
+    return Answer(output.value + sign * workspace.value, f"{how}: {text}", output.origin)
 
 
 def _gpu_memory(scope: ClaimScope) -> Answer:
-    measured = _measured("memory", of_step=True)
-    reserved, outside = (measured(scope.of(name)) for name in ("peak_reserved_bytes", "outside_bytes"))
+    _check_step(scope, "memory")
+    reserved, outside = scope.measured("peak_reserved_bytes"), scope.measured("outside_bytes")
+    if reserved is None or outside is None:
+        raise _missing(scope, "memory")
     how = f"reserved {reserved.value:,} + outside the allocator {outside.value:,} B"
-    return Answer(reserved.value + outside.value, how, reserved.origin)  # type: ignore[operator]
+    return Answer(reserved.value + outside.value, how, reserved.origin)
 
 
-def _kept(name: str, what: str) -> Answering:
-    """By the trace of a training step."""
-
-    def answer(scope: ClaimScope) -> Answer:
-        if scope.ledger.header.step != "train":
-            raise CannotTell(f"an inference keeps no {what}", scope.book.command(step="train"))
-        if scope.part.kind != "total":
-            raise CannotTell(f"{what} are known of the whole step, not of {scope.part.name}", "a row of the total")
-        if scope.scale != 1 and name == "kept_for_backward_bytes":
-            raise CannotTell(f"{what} at another batch need a trace of it", scope.book.command(batch=scope.batch))
-        size = getattr(summary.sizes(scope.ledger), name)
-        return Answer(size, f"{what} by the trace, at their most", "the storages of the trace")
-
-    return answer
-
-
-def _rate(pick: str, what: str, unit: str) -> Answering:
+def _rate(scope: ClaimScope) -> Answer:
     """By the wall, with its spread."""
-
-    def answer(scope: ClaimScope) -> Answer:
-        _check_step(scope, what)
-        measured = scope.book.measured
-        rate, clock = getattr(rates(measured), pick), measured.step.get("wall_time_s")
-        if rate is None or clock is None:
-            raise _missing(scope, what)
-        low = rate * clock.value / clock.high if clock.high else rate
-        high = rate * clock.value / clock.low if clock.low else rate
-        return Answer(rate, f"{unit} by the wall time of {clock.value:.6g} s", clock.origin, low, high)
-
-    return answer
+    field, what, unit = RATES[scope.name]
+    _check_step(scope, what)
+    measured = scope.book.measured
+    rate, clock = getattr(rates(measured), field), measured.step.get("wall_time_s")
+    if rate is None or clock is None:
+        raise _missing(scope, what)
+    low = rate * clock.value / clock.high if clock.high else rate
+    high = rate * clock.value / clock.low if clock.low else rate
+    return Answer(rate, f"{unit} by the wall time of {clock.value:.6g} s", clock.origin, low, high)
 
 
-def bound(scope: ClaimScope, device: Device | None) -> Answer:
-    """Of the step, or of a part by where most of its time goes. What was measured has one verdict everywhere, and so
-    has what is predicted; else the step is put under the roofs of its device, or of the one that a row names."""
-    if roofline_answers.is_own(scope, device) and roofline_answers.verdicts_on(scope):
-        return roofline_answers.bound(scope)
-    if device is not None and (predicted := roofline_answers.bound_on(scope, device)) is not None:
-        return predicted
-    roofed = device or scope.book.device
-    if roofed is None:
-        raise CannotTell("no device is known: a bound is one of a device", "a row with a device")
-    try:
-        drawn = roofline(scope.ledger, roofed)
-    except BadInput as error:
-        raise CannotTell(error.on_command_line) from None
-    if MeasuredPart(scope).is_step:
-        return Answer(drawn.step.bound, drawn.step.verdict, f"times: {drawn.origin}")
-    wanted = frozenset(op.index for op in scope.ops)
-    points = [point for point in drawn.ops if wanted.issuperset(point.ops)]
-    if not points:
-        raise CannotTell(f"nothing in {scope.part.name} has FLOPs to put under a roof")
-    slowest = max(points, key=lambda point: point.time_s or point.roof_time_s)
-    return Answer(slowest.side, slowest.verdict, f"times: {drawn.origin}")
-
-
-def counter(scope: ClaimScope) -> Answer:
-    """A counter by its own name, or by the quantity that is made of it."""
-    part = MeasuredPart(scope)
-    value = part.value(scope.metric)
+def _counter(scope: ClaimScope) -> Answer:
+    """A counter by its own name."""
+    value = scope.measured(scope.metric)
     if value is None:
         base, _, rest = scope.metric.partition(".")
-        hint = f"; it has {base}.sum" if rest != "sum" and part.value(f"{base}.sum") is not None else ""
+        hint = f"; it has {base}.sum" if rest != "sum" and scope.measured(f"{base}.sum") is not None else ""
         raise CannotTell(
             f"the ledger has no counter {scope.metric}{hint}", scope.book.command("measure", metrics=scope.metric)
         )
-    return Answer(value.value, f"{scope.metric} {value.value:,}", value.origin, value.low, value.high)
+    return _named(scope.metric, value)
 
 
 def scopes_of_time(scope: ClaimScope) -> list[Finding]:
@@ -232,39 +183,139 @@ def scopes_of_time(scope: ClaimScope) -> list[Finding]:
     return times
 
 
-_OPEN = "rooflight measure on a GPU whose counters are open"
+_ELSEWHERE = ("", *ESTIMATED, "ridge", "percent_of_roof")
+"""No metrics, or such as are answered by formulas, by a device's figures, or under its roofs."""
 ANSWERS: dict[str, Answering] = {
-    "executed_flops": _summed(
-        (*TENSOR_FLOPS, *CUDA_FLOPS),
-        "executed FLOPs",
-        "rooflight measure: counters of the CUDA and of the tensor cores",
-        all_of="executed_flops",
-    ),
-    "cuda_flops": _summed(CUDA_FLOPS, "work of the CUDA cores", _OPEN),
-    "tensor_flops": _summed(TENSOR_FLOPS, "work of the tensor cores", _OPEN),
-    "dram_bytes": _summed(DRAM_BYTES, "DRAM traffic, read and written,", _OPEN, all_of="dram_bytes"),
-    "dram_bytes_read": _measured("DRAM traffic"),
-    "dram_bytes_written": _measured("DRAM traffic"),
-    "kernels": _measured("the number of kernels"),
-    "wall_time": _measured("wall time", of_step=True),
-    "gpu_busy": _measured("GPU-busy time", of_step=True),
-    "kernel_time": _measured("the time of the kernels"),
-    "throughput": _rate("samples_per_s", "throughput", "samples"),
-    "tokens_per_s": _rate("tokens_per_s", "throughput", "tokens"),
-    "performance": _rate("useful_flops_per_s", "performance", "useful FLOPs"),
-    "traffic": _rate("dram_bytes_per_s", "DRAM throughput", "DRAM bytes"),
-    "workspace_bytes": _measured("workspace"),
-    "growth_bytes": _measured("growth"),
-    "op_allocated_bytes": _memory_sum(1, "both are held at once"),
-    "self_growth_bytes": _memory_sum(-1, "what an op takes less what it gives back"),
-    "peak_allocated_bytes": _measured("peak of the allocator", of_step=True),
-    "peak_reserved_bytes": _measured("what the allocator reserved", of_step=True),
-    "outside_bytes": _measured("memory outside the allocator", of_step=True),
+    **{name: _measured for name, quantity in QUANTITIES.items() if quantity.metric not in _ELSEWHERE},
+    **dict.fromkeys(RATES, _rate),
+    **dict.fromkeys(_COUNTERS, _counted),
+    **dict.fromkeys(WORKSPACE_SIGN, _with_workspace),
     "gpu_memory_bytes": _gpu_memory,
-    "counter": counter,
+    "counter": _counter,
 }
-KEPT: dict[str, Answering] = {
-    "kept_bytes": _kept("kept_for_backward_bytes", "activations kept for backward"),
-    "gradient_bytes": _kept("gradient_bytes", "gradients"),
-    "optimizer_bytes": _kept("optimizer_state_bytes", "optimizer state"),
-}
+
+
+# Under the roofs.
+
+_FAR_WORDS = {"short kernels": "host", "neither roof": "host", "L2 cache": "cache"}
+"""What people call it: latency and launches are the words of `host`."""
+
+
+def is_own(scope: ClaimScope, device: Device | None) -> bool:
+    """Was it measured, on the device and at the batch that the row is of?"""
+    return scope.book.is_measured and device in (None, scope.book.device) and scope.scale == 1
+
+
+def verdicts_on(scope: ClaimScope, judge: Judge | None = None) -> list[Verdict]:
+    """What `compare` says of the part, the first before the others: of a step, as a whole and as the sum of its ops.
+    Empty for what it has no row of."""
+    judge, part = judge or scope.book.roofs, scope.part
+    if scope.step in ("forward", "backward", "optimizer"):
+        if part.kind == "total":
+            return [row for row in judge.of(phases(judge.measured)) if row.name == scope.step]
+        if scope.ledger.header.step == "train":
+            return []
+    if part.kind == "total":
+        step = judge.step().whole
+        return [step, *(row for row in judge.verdicts() if not row.name and not step.reason and not row.reason)]
+    return [row for row in judge.verdicts(part.kind) if row.name == part.name]
+
+
+def _placed(scope: ClaimScope) -> list[Verdict]:
+    """The same, where it lies under the roofs; raises `CannotTell` with the reason where it does not."""
+    verdicts = verdicts_on(scope)
+    if not verdicts:
+        raise CannotTell(f"no verdict is made on {scope.part.name} in that phase", "a row of the whole layer or step")
+    if verdicts[0].reason:
+        raise CannotTell(f"{scope.part.name}: {verdicts[0].reason}")
+    return verdicts
+
+
+def _origin(scope: ClaimScope) -> str:
+    return f"the {scope.book.roofs.times} step, as `rooflight compare` shows it"
+
+
+def shares(scope: ClaimScope) -> list[Answer]:
+    """Percent of the roof."""
+    return [
+        Answer(row.percent_of_roof / 100, place_text(row), _origin(scope))
+        for row in _placed(scope)
+        if row.percent_of_roof is not None
+    ]
+
+
+def bound(scope: ClaimScope, device: Device | None) -> Answer:
+    """Of the step, or of a part by where most of its time goes. What was measured has one verdict everywhere, and so
+    has what is predicted; else the step is put under the roofs of its device, or of the one that a row names."""
+    if is_own(scope, device) and verdicts_on(scope):
+        return _bound(_placed(scope)[0], scope.book.roofs.step())
+    if device is not None and (predicted := _bound_on(scope, device)) is not None:
+        return predicted
+    roofed = device or scope.book.device
+    if roofed is None:
+        raise CannotTell("no device is known: a bound is one of a device", "a row with a device")
+    try:
+        drawn = roofline(scope.ledger, roofed)
+    except BadInput as error:
+        raise CannotTell(error.on_command_line) from None
+    if scope.is_step:
+        return Answer(drawn.step.bound, drawn.step.verdict, f"times: {drawn.origin}")
+    wanted = frozenset(op.index for op in scope.ops)
+    points = [point for point in drawn.ops if wanted.issuperset(point.ops)]
+    if not points:
+        raise CannotTell(f"nothing in {scope.part.name} has FLOPs to put under a roof")
+    slowest = max(points, key=lambda point: point.time_s or point.roof_time_s)
+    return Answer(slowest.side, slowest.verdict, f"times: {drawn.origin}")
+
+
+def _bound_on(scope: ClaimScope, device: Device) -> Answer | None:
+    """As `rooflight predict` says of a step that was not measured there; `None` where it says nothing."""
+    judge = scope.book.on(device)
+    verdicts = [] if judge.step().reason or scope.scale != 1 else verdicts_on(scope, judge)
+    return None if not verdicts or verdicts[0].reason else _bound(verdicts[0], judge.step())
+
+
+def _bound(row: Verdict, step: StepVerdict) -> Answer:
+    """Of a step compute, memory or host; of a part the roof that it lies under, compute or memory."""
+    if row is step.whole:
+        if step.bound is None:
+            raise CannotTell(step.reason or "nothing tells what bounds the step")
+        return Answer(step.bound, step.sentence, f"times: {step.times}")
+    assert row.bound is not None
+    return Answer(row.bound, f"{place_text(row)}; {row.evidence}", f"times: {step.times}")
+
+
+def also_bound(scope: ClaimScope, step: Answer, *, by_name: bool) -> dict[str, str]:
+    """What else is true of it, with the reason: why a part is far from its roof, and what `compare` shows in the row of
+    the model's name of the kernels of a step, whatever it waits for."""
+    first, *others = _placed(scope)
+    also = {}
+    if first.far:
+        also[_FAR_WORDS[first.far]] = f"far from its roof ({first.far}), which is that of {first.bound}"
+    for row in others:
+        if by_name and row.bound is not None:
+            also[row.bound] = f"of its kernels: as a whole it is bound by {step.value}"
+    return also
+
+
+def distance(scope: ClaimScope) -> str:
+    """How far a part is from the roof that it lies under, where that is far."""
+    verdicts = verdicts_on(scope)
+    if not verdicts or not verdicts[0].far or verdicts[0] is scope.book.roofs.step().whole:
+        return ""
+    return f"but at {percent_text(verdicts[0].percent_of_roof)} of that roof: {verdicts[0].far}"
+
+
+def side(scope: ClaimScope) -> tuple[Answer, tuple[str, ...]]:
+    """Of the ridge, and, of a step, those that its kernels lie on."""
+    row, *others = _placed(scope)
+    assert row.side is not None
+    return Answer(row.side, place_text(row), _origin(scope)), tuple(row.side for row in others if row.side is not None)
+
+
+def intensities(scope: ClaimScope) -> Iterator[Answer]:
+    """As the counters saw it, of a step also as the sum of its ops."""
+    for row in verdicts_on(scope):
+        if row.intensity is not None and row.flops is not None and row.bytes is not None:
+            how = f"{row.flops:,.0f} {row.flops_basis} FLOP / {row.bytes:,.0f} {row.bytes_basis} bytes"
+            yield Answer(row.intensity, how, "counters" if row.bytes_basis == "DRAM" else "counters and formulas")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from rooflight.analysis.claims.result import CannotTell
+from rooflight.analysis.claims.claim import CannotTell
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, is_inside
 
 PartKind = Literal["total", "module", "type", "op"]
@@ -42,9 +43,9 @@ def part_of(ledger: Ledger, text: str) -> ModelPart:
     """The part that a row names; raises `CannotTell` where there is none, or more than one."""
     name = " ".join(text.split())
     if name.lower() in _TOTAL or same_model(name, ledger.header.model):
-        return ModelPart("total", "total", ledger.modules, tuple(op for op in ledger.ops if op.kind != "view"))
+        return ModelPart("total", "total", ledger.modules, _ops(ledger, lambda op: True))
     if name in (LOSS, OPTIMIZER):
-        return ModelPart(name, "module", (), _ops(ledger, name))
+        return ModelPart(name, "module", (), _ops(ledger, lambda op: is_inside(op.module, name)))
     module = _numbered(ledger, name) or _by_path(ledger, name)
     if module is not None:
         return module_part(ledger, module)
@@ -54,11 +55,12 @@ def part_of(ledger: Ledger, text: str) -> ModelPart:
 def module_part(ledger: Ledger, module: Module) -> ModelPart:
     """The module with all that is below it."""
     below = tuple(other for other in ledger.modules if other is not module and is_inside(other.path, module.path))
-    return ModelPart(module.path or "total", "module", (module, *below), _ops(ledger, module.path))
+    ops = _ops(ledger, lambda op: is_inside(op.module, module.path))
+    return ModelPart(module.path or "total", "module", (module, *below), ops)
 
 
-def _ops(ledger: Ledger, path: str) -> tuple[Op, ...]:
-    return tuple(op for op in ledger.ops if op.kind != "view" and is_inside(op.module, path))
+def _ops(ledger: Ledger, is_part: Callable[[Op], bool]) -> tuple[Op, ...]:
+    return tuple(op for op in ledger.ops if op.kind != "view" and is_part(op))
 
 
 def _numbered(ledger: Ledger, name: str) -> Module | None:
@@ -78,14 +80,17 @@ def _numbered(ledger: Ledger, name: str) -> Module | None:
 
 
 def _by_path(ledger: Ledger, name: str) -> Module | None:
-    """The path itself, or the end of one that only one module has; `features_0` is `features.0`."""
-    wanted = _plain(name)
-    paths = {module.path: module for module in ledger.modules if module.path}
-    if name in paths:
-        return paths[name]
-    equal = [module for path, module in paths.items() if _plain(path) == wanted]
-    ending = [module for path, module in paths.items() if _plain(path).endswith("." + wanted)]
-    modules = equal or ending or [module for path, module in paths.items() if _squashed(path, name)]
+    """The path itself, or the end of one that only one module has; `features_0` is `features.0`, and `conv 2` or
+    `conv-2` is `conv2`, the path itself or its last part."""
+    plain, squashed = _plain(name), re.sub(r"[\s_-]+", "", name.lower())
+    layers = [module for module in ledger.modules if module.path]
+    if (exact := next((module for module in layers if module.path == name), None)) is not None:
+        return exact
+    modules = (
+        [module for module in layers if _plain(module.path) == plain]
+        or [module for module in layers if _plain(module.path).endswith("." + plain)]
+        or [module for module in layers if squashed in (module.path.lower(), module.path.lower().rpartition(".")[2])]
+    )
     if len(modules) > 1:
         first = ", ".join(module.path for module in modules[:3])
         raise CannotTell(f"{name!r} is the end of {len(modules)} paths ({first}, ...): write a longer one")
@@ -100,8 +105,7 @@ def _by_type(ledger: Ledger, name: str) -> ModelPart | None:
     if not modules:
         return None
     paths = {module.path for module in modules}
-    ops = tuple(op for op in ledger.ops if op.kind != "view" and op.module in paths)
-    return ModelPart(modules[0].type, "type", modules, ops)
+    return ModelPart(modules[0].type, "type", modules, _ops(ledger, lambda op: op.module in paths))
 
 
 def _by_op(ledger: Ledger, name: str) -> ModelPart | None:
@@ -114,15 +118,15 @@ def _by_op(ledger: Ledger, name: str) -> ModelPart | None:
     if len(meant) > 1:
         raise CannotTell(f"{name!r} is the beginning of {', '.join(sorted(meant))}: write one of them")
     (packet,) = meant
-    return ModelPart(packet, "op", (), tuple(op for op in ledger.ops if op.packet == packet and op.kind != "view"))
+    return ModelPart(packet, "op", (), _ops(ledger, lambda op: op.packet == packet))
 
 
 def _unknown(ledger: Ledger, name: str) -> ModelPart:
-    known = [module.path for module in ledger.modules if module.path]
-    if not known:
+    paths = [module.path for module in ledger.modules if module.path]
+    if not paths:
         raise CannotTell(f"the ledger has no layers, and so no {name!r}", "a ledger of rooflight estimate or measure")
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known[:4])}, ..."
+    near = difflib.get_close_matches(name, paths, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(paths[:4])}, ..."
     raise CannotTell(f"{ledger.header.model} has no layer {name!r}: {hint}")
 
 
@@ -130,13 +134,7 @@ def _plain(path: str) -> str:
     return re.sub(r"[./_\s\[\]-]+", ".", path.lower()).strip(".")
 
 
-def _squashed(path: str, name: str) -> bool:
-    """`conv 2` and `conv-2` are `conv2`, the path itself or its last part."""
-    wanted = re.sub(r"[\s_-]+", "", name.lower())
-    return bool(wanted) and wanted in (path.lower(), path.lower().rpartition(".")[2])
-
-
-def same_model(one: str, other: str) -> bool:
+def same_model(name: str, other: str) -> bool:
     """`VGG-16` is `vgg16`."""
-    first, second = (re.sub(r"[^a-z0-9]", "", name.lower().rpartition(":")[2]) for name in (one, other))
+    first, second = (re.sub(r"[^a-z0-9]", "", text.lower().rpartition(":")[2]) for text in (name, other))
     return bool(first) and first == second

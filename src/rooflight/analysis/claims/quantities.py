@@ -1,13 +1,13 @@
-"""The quantities that a table may claim something of, and how people spell them: the metrics that rooflight tells, and
-what only tables have."""
+"""The quantities that a table may claim something of: the metrics that have spellings (`rooflight.metrics`), and what
+only tables of people have."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 from rooflight.analysis.finding import Finding
 from rooflight.hardware import counter_tables
@@ -15,155 +15,103 @@ from rooflight.measurement.cupti.cupti import Host
 from rooflight.metrics import METRICS
 from rooflight.units import table_unit
 
-Source = Literal["formula", "module", "memory", "counter", "clock", "device", "table"]
-"""What answers: formulas over ops, the modules' own figures, the allocator, hardware counters, a clock, a device's
-figures; or, for what follows from others, the table's own rows."""
-
 
 @dataclass(frozen=True)
 class ClaimQuantity:
-    """One that can be claimed: a metric that rooflight tells, or what only tables of people have."""
+    """One that can be claimed: a metric that has spellings, or what only tables of people have."""
 
     name: str
     unit: str
     """The base unit it is counted in, as `rooflight.units` has it; or `counter`, `shape`, `word`."""
-    source: Source
     about: str
     spelled: tuple[str, ...] = ()
     metric: str = ""
     """Its name in `rooflight.metrics`."""
 
 
-def _own(name: str, unit: str, source: Source, about: str, spelled: str, *, metric: str = "") -> ClaimQuantity:
-    return ClaimQuantity(name, unit, source, about, tuple(filter(None, spelled.split("; "))), metric)
-
-
-def _metric(name: str, source: Source, spelled: str, *, metric: str = "", unit: str = "") -> ClaimQuantity:
-    """A metric under its own name, or under the one that tables know it by."""
-    known = METRICS[metric or name]
-    return _own(name, unit or known.unit, source, known.about, spelled, metric=known.name)
-
-
-_ALL = (
-    # What an op or a layer costs.
-    _metric("flops", "formula",
-         "flop; theoretical flops; theoretical flop; total flops; total flop; floating point operations; "
-         "flop count"),
-    _metric("macs", "formula",
-         "mac; mult-adds; mult adds; multadds; total mult-adds; multiply-adds; madds", unit="mac"),
-    _own("ops", "flop", "formula", "matrix FLOPs, or the other ones of a layer that has none",
-         "operations; total ops; op count"),
-    _metric("other_flops", "formula", "other flops; other flop; other operations"),
-    _own("share", "part", "formula", "part of the model's matrix FLOPs",
-         "share of flops; flop share; flops share; fraction; flops fraction; percent of flops; "
-         "fraction of flops"),
-    _metric("bytes", "formula", "compulsory bytes; bytes moved; memory traffic; traffic by formula"),
-    _metric("bytes_read", "formula", "bytes read"),
-    _metric("bytes_written", "formula", "bytes written"),
-    _metric("intensity", "formula",
-         "arithmetic intensity; ai; operational intensity; flop/b; flop/byte; flops/byte; flops per byte"),
-    # What a layer is.
-    _metric("params", "module",
-         "parameters; param; parameter count; total parameters; total params; number of parameters; #params; "
-         "# params; weights"),
-    _own("trainable_params", "count", "module", "parameters that are trained",
-         "trainable params; trainable parameters"),
-    _own("param_bytes", "byte", "module", "bytes of the parameters",
-         "parameter bytes; param bytes; params size; parameter size; param size; parameter memory; "
-         "theoretical memory"),
-    _own("model_bytes", "byte", "module", "bytes of parameters and buffers", "model bytes; model size"),
-    _own("output_shape", "shape", "module", "shape of what it gives", "output shape; shape; output"),
-    _own("output_size", "count", "module", "height (= width) of what it gives",
-         "output size; output image size; image size; output width; output height; output features"),
-    _own("output_elements", "count", "module", "elements of what it gives", "output elements; outputs; neurons"),
-    _own("output_bytes", "byte", "module", "bytes of what it gives",
-         "output bytes; output tensor; output memory; activation size; size increase"),
-    _own("input_features", "count", "module", "last size of what it gets",
-         "input features; in features; in_features; input width"),
-    _own("input_bytes", "byte", "module", "bytes of what it gets", "input bytes; input tensor"),
-    _own("weight_output_bytes", "byte", "module", "bytes of its parameters and of what it gives",
-         "weight + output bytes; weights + output bytes; output + parameter bytes; parameter + output bytes; "
-         "output + weight bytes; weight+output bytes"),
-    _own("layers", "count", "module", "how many there are", "layer count; number of layers; conv layers"),
+_RENAMED = {
+    "wall_time_s": "wall_time", "gpu_busy_s": "gpu_busy", "kernel_time_s": "kernel_time", "flops_per_s": "performance",
+    "dram_bytes_per_s": "traffic", "device_bytes": "gpu_memory_bytes", "percent_of_roof": "roof_share",
+}  # fmt: skip
+"""Metrics that tables know by another name."""
+_UNITS = {"macs": "mac", "percent_of_roof": "part"}
+"""Metrics that are stated in another unit than they are told in."""
+_ONLY_IN_TABLES: dict[str, tuple[str, str, str]] = {
+    # What a layer costs, and what it is.
+    "ops": ("flop", "matrix FLOPs, or the other ones of a layer that has none", "operations; total ops; op count"),
+    "share": ("part", "part of the model's matrix FLOPs",
+              "share of flops; flop share; flops share; fraction; flops fraction; percent of flops; fraction of flops"),
+    "trainable_params": ("count", "parameters that are trained", "trainable params; trainable parameters"),
+    "param_bytes": ("byte", "bytes of the parameters",
+                    "parameter bytes; param bytes; params size; parameter size; param size; parameter memory; "
+                    "theoretical memory"),
+    "model_bytes": ("byte", "bytes of parameters and buffers", "model bytes; model size"),
+    "output_shape": ("shape", "shape of what it gives", "output shape; shape; output"),
+    "output_size": ("count", "height (= width) of what it gives",
+                    "output size; output image size; image size; output width; output height; output features"),
+    "output_elements": ("count", "elements of what it gives", "output elements; outputs; neurons"),
+    "output_bytes": ("byte", "bytes of what it gives",
+                     "output bytes; output tensor; output memory; activation size; size increase"),
+    "input_features": ("count", "last size of what it gets", "input features; in features; in_features; input width"),
+    "input_bytes": ("byte", "bytes of what it gets", "input bytes; input tensor"),
+    "weight_output_bytes": ("byte", "bytes of its parameters and of what it gives",
+                            "weight + output bytes; weights + output bytes; output + parameter bytes; "
+                            "parameter + output bytes; output + weight bytes; weight+output bytes"),
+    "layers": ("count", "how many there are", "layer count; number of layers; conv layers"),
+    "batch": ("count", "samples a step works on", "batch size"),
     # The memory lines of a model summary.
-    _own("input_size", "byte", "module", "bytes of the step's inputs", "input size"),
-    _own("forward_backward_bytes", "byte", "module", "every output twice, once for its gradient",
-         "forward/backward size; forward/backward pass size; forward/backward pass"),
-    _own("total_size", "byte", "module", "inputs, parameters, and every output twice",
-         "total size; estimated total size; estimated total; total memory by summary"),
+    "input_size": ("byte", "bytes of the step's inputs", "input size"),
+    "forward_backward_bytes": ("byte", "every output twice, once for its gradient",
+                               "forward/backward size; forward/backward pass size; forward/backward pass"),
+    "total_size": ("byte", "inputs, parameters, and every output twice",
+                   "total size; estimated total size; estimated total; total memory by summary"),
     # Memory of a step.
-    _own("kept_bytes", "byte", "memory", "activations kept for backward",
-         "activations; activation bytes; kept for backward"),
-    _own("gradient_bytes", "byte", "memory", "gradients of the parameters", "gradients; gradient bytes"),
-    _own("optimizer_bytes", "byte", "memory", "optimizer state", "optimizer state; momentum; optimizer bytes"),
-    _metric("workspace_bytes", "memory", "workspace; workspace bytes; temporary memory"),
-    _metric("growth_bytes", "memory", "growth; net growth; memory growth; memory used"),
-    _own("op_allocated_bytes", "byte", "memory", "output and workspace together",
-         "allocation size; allocated by the op; allocation; output + workspace"),
-    _own("self_growth_bytes", "byte", "memory", "output minus the workspace that was given back",
-         "self size increase; self growth"),
-    _metric("peak_allocated_bytes", "memory",
-         "peak memory; peak allocated; allocated; allocated peak; max memory allocated; allocated memory"),
-    _metric("peak_reserved_bytes", "memory",
-         "peak reserved; reserved; reserved peak; max memory reserved; reserved memory"),
-    _metric("outside_bytes", "memory", "outside; cuda context; context"),
-    _metric("gpu_memory_bytes", "memory",
-         "gpu memory; total gpu memory; actual gpu memory; nvidia-smi; memory in use; device memory; "
-         "actual memory", metric="device_bytes"),
-    _own("memory", "byte", "memory", "memory that does not say whose", "mem; memory size; memory usage"),
-    # What was counted.
-    _metric("executed_flops", "counter",
-         "executed flops; measured flops; measured flop; counted flops; actual flops; actual flop; "
-         "hardware flops"),
-    _own("cuda_flops", "flop", "counter", "fadd + fmul + 2 x ffma: the CUDA cores alone",
-         "cuda flops; cuda-core flops; cuda core flops; fadd+fmul+2*ffma; fadd + fmul + 2*ffma; "
-         "fadd + fmul + 2 x ffma"),
-    _own("tensor_flops", "flop", "counter", "what the tensor cores executed",
-         "tensor flops; tensor-core flops; tensor core flops"),
-    _metric("dram_bytes", "counter", "dram bytes; dram; dram traffic; hbm bytes"),
-    _metric("dram_bytes_read", "counter", "dram read; dram bytes read"),
-    _metric("dram_bytes_written", "counter", "dram written; dram write; dram bytes written"),
-    _metric("kernels", "counter", "kernel launches; launches"),
-    # Time, with its scope, and what is made of it.
-    _metric("wall_time", "clock", "wall time; wall; wall clock; elapsed", metric="wall_time_s"),
-    _metric("gpu_busy", "clock", "gpu busy; gpu-busy; gpu-busy time; gpu busy time", metric="gpu_busy_s"),
-    _metric("kernel_time", "clock",
-         "kernel time; kernel sum; sum of kernels; gpu time; sum of kernel times", metric="kernel_time_s"),
-    _own("time", "second", "clock", "a time that does not say whose",
-         "runtime; run time; inference time; step time; latency; duration"),
-    _metric("throughput", "clock", "samples/s; images/s; images per second; samples per second"),
-    _metric("tokens_per_s", "clock", "tokens/s; tokens per second"),
-    _metric("performance", "clock",
-         "flop/s; flops/s; achieved flop/s; gflop/s; achieved performance", metric="flops_per_s"),
-    _metric("traffic", "clock",
-         "achieved bandwidth; memory throughput; dram throughput; bandwidth used; bytes/s", metric="dram_bytes_per_s"),
+    "kept_bytes": ("byte", "activations kept for backward", "activations; activation bytes; kept for backward"),
+    "gradient_bytes": ("byte", "gradients of the parameters", "gradients; gradient bytes"),
+    "optimizer_bytes": ("byte", "optimizer state", "optimizer state; momentum; optimizer bytes"),
+    "op_allocated_bytes": ("byte", "output and workspace together",
+                           "allocation size; allocated by the op; allocation; output + workspace"),
+    "self_growth_bytes": ("byte", "output minus the workspace that was given back", "self size increase; self growth"),
+    "memory": ("byte", "memory that does not say whose", "mem; memory size; memory usage"),
+    # Of a run.
+    "cuda_flops": ("flop", "fadd + fmul + 2 x ffma: the CUDA cores alone",
+                   "cuda flops; cuda-core flops; cuda core flops; fadd+fmul+2*ffma; fadd + fmul + 2*ffma; "
+                   "fadd + fmul + 2 x ffma"),
+    "tensor_flops": ("flop", "what the tensor cores executed", "tensor flops; tensor-core flops; tensor core flops"),
+    "time": ("second", "a time that does not say whose",
+             "runtime; run time; inference time; step time; latency; duration"),
     # Devices.
-    _own("peak", "flop/second", "device", "most FLOP/s of a unit in a precision",
-         "peak flop/s; peak performance; peak flops; roof; roof height"),
-    _own("bandwidth", "byte/second", "device", "of the device's own memory",
-         "memory bandwidth; peak bandwidth; dram bandwidth; hbm bandwidth"),
-    _metric("ridge", "device", "ridge point; ridge-point; machine balance; peak ai; balance"),
-    _own("gpu_link", "byte/second", "device", "between two GPUs",
-         "nvlink; nvlink bandwidth; gpu-gpu bandwidth; gpu to gpu bandwidth"),
-    _own("host_link", "byte/second", "device", "between GPU and CPU",
-         "pcie; pcie bandwidth; gpu-cpu bandwidth; gpu to cpu bandwidth; host bandwidth"),
+    "peak": ("flop/second", "most FLOP/s of a unit in a precision",
+             "peak flop/s; peak performance; peak flops; roof; roof height"),
+    "bandwidth": ("byte/second", "of the device's own memory",
+                  "memory bandwidth; peak bandwidth; dram bandwidth; hbm bandwidth"),
+    "gpu_link": ("byte/second", "between two GPUs",
+                 "nvlink; nvlink bandwidth; gpu-gpu bandwidth; gpu to gpu bandwidth"),
+    "host_link": ("byte/second", "between GPU and CPU",
+                  "pcie; pcie bandwidth; gpu-cpu bandwidth; gpu to cpu bandwidth; host bandwidth"),
     # Conclusions.
-    _metric("roof_share", "table",
-         "percent of roof; percent of attainable; share of the roof; of the roof; % of roof",
-         metric="percent_of_roof", unit="part"),
-    _own("bound", "word", "table",
-         "compute, memory or host; of a layer also why it is far from its roof: cache or latency",
-         "bound by; verdict; bottleneck"),
-    _own("side", "word", "table", "of the ridge: memory (left) or compute (right)", "side of the ridge; ridge side"),
-    _own("preferred", "word", "table", "the device that is the faster one",
-         "preferred device; faster device; faster; best device; better device"),
-    _own("batch", "count", "module", "samples a step works on", "batch size"),
-    _own("ratio", "times", "table", "one quantity by another: `a / b`", ""),
-)  # fmt: skip
-QUANTITIES: dict[str, ClaimQuantity] = {quantity.name: quantity for quantity in _ALL}
+    "bound": ("word", "compute, memory or host; of a layer also why it is far from its roof: cache or latency",
+              "bound by; verdict; bottleneck"),
+    "side": ("word", "of the ridge: memory (left) or compute (right)", "side of the ridge; ridge side"),
+    "preferred": ("word", "the device that is the faster one",
+                  "preferred device; faster device; faster; best device; better device"),
+    "ratio": ("times", "one quantity by another: `a / b`", ""),
+}  # fmt: skip
+
+
+def _quantities() -> Iterator[ClaimQuantity]:
+    for metric in METRICS.values():
+        if metric.spelled:
+            name, unit = _RENAMED.get(metric.name, metric.name), _UNITS.get(metric.name, metric.unit)
+            yield ClaimQuantity(name, unit, metric.about, tuple(metric.spelled.split("; ")), metric.name)
+    for name, (unit, about, spelled) in _ONLY_IN_TABLES.items():
+        yield ClaimQuantity(name, unit, about, tuple(filter(None, spelled.split("; "))))
+
+
+QUANTITIES: dict[str, ClaimQuantity] = {quantity.name: quantity for quantity in _quantities()}
 METRIC = re.compile(r"[a-z][a-z0-9]*__[a-z0-9_]+(?:\.[a-z0-9_]+)*")
 """How Nsight Compute names its counters."""
-COUNTER = ClaimQuantity("counter", "counter", "counter", "a hardware counter by its own name")
+COUNTER = ClaimQuantity("counter", "counter", "a hardware counter by its own name")
 _BRACKETS = re.compile(r"(?P<name>.+?)\s*[(\[]\s*(?:in\s+)?(?P<unit>[^()\[\]]+?)\s*[)\]]")
 _PREFIXED = re.compile(r"(?P<unit>[KMGT])(?P<name>flops?(?:/s)?|macs?|params?|madds?)", re.IGNORECASE)
 _PHASED = re.compile(r"(?P<phase>forward|backward|training|inference|optimizer)(?: pass| step)? (?P<name>.+)")
@@ -195,16 +143,6 @@ class Operand:
 
 class UnknownQuantity(ValueError):
     """Nothing by that name; the message says what was meant."""
-
-
-def spellings() -> dict[str, str]:
-    """Every spelling and the quantity it stands for; a ratio is spelled by its two sides."""
-    return {
-        _plain(word): name
-        for name, quantity in QUANTITIES.items()
-        if name != "ratio"
-        for word in (name, *quantity.spelled)
-    }
 
 
 def named(text: str) -> NamedQuantity:
@@ -263,14 +201,17 @@ def _plain(text: str) -> str:
     return " ".join(re.sub(r"[\s_]+", " ", text.lower()).removesuffix(" s").removesuffix("(s)").split())
 
 
-_SPELLED = spellings()
+_SPELLED = {
+    _plain(word): name for name, quantity in QUANTITIES.items() if name != "ratio" for word in (name, *quantity.spelled)
+}
+"""Every spelling and the quantity it stands for; a ratio is spelled by its two sides."""
 
 
 # Names of hardware counters: which exist, and which one a misspelt one was meant to be.
 
 
 @cache
-def _known_counters() -> frozenset[str]:
+def _counters() -> frozenset[str]:
     """Base names of the counters that rooflight's tables have, of all chips."""
     counters = (
         counter
@@ -284,23 +225,24 @@ def _known_counters() -> frozenset[str]:
     return frozenset(counter.metric.partition(".")[0] for counter in counters)
 
 
-def misspelt_counter(name: str, own: frozenset[str]) -> Finding | None:
+def misspelt_counter(name: str, measured: frozenset[str]) -> Finding | None:
     """The counter that was meant, where there is none by that name but one with a letter or two less or more."""
     base, dot, rest = name.partition(".")
-    known = _known_counters() | {metric.partition(".")[0] for metric in own}
-    if base in known or _exists(base):
+    counters = _counters() | {metric.partition(".")[0] for metric in measured}
+    if base in counters or _exists(base):
         return None
-    near = [other for other in difflib.get_close_matches(base, known, n=3, cutoff=0.9) if _letters(base, other) <= 2]
+    alike = difflib.get_close_matches(base, counters, n=3, cutoff=0.9)
+    near = [other for other in alike if _letters(base, other) <= 2]
     if not near:
         return None
     meant = f"{near[0]}{dot}{rest}"
     return Finding("metric-misspelt", f"there is no counter {name}: it is {meant}; Nsight Compute reports n/a", meant)
 
 
-def _letters(one: str, other: str) -> int:
+def _letters(name: str, other: str) -> int:
     """How many letters to put in, leave out or change, by the longest parts that are the same."""
-    blocks = difflib.SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
-    return max(len(one), len(other)) - sum(block.size for block in blocks)
+    blocks = difflib.SequenceMatcher(None, name, other, autojunk=False).get_matching_blocks()
+    return max(len(name), len(other)) - sum(block.size for block in blocks)
 
 
 def _exists(base: str) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from rooflight.analysis.claims.claim import Amount, Claim
-from rooflight.analysis.claims.ledger_query import is_any_batch
+from rooflight.analysis.claims.claim import Amount, Answer, Claim
+from rooflight.analysis.claims.ledger_query import ANY_BATCH
 from rooflight.analysis.claims.model_parts import same_model
-from rooflight.analysis.claims.quantities import Operand
-from rooflight.analysis.claims.result import Answer
 from rooflight.analysis.finding import Finding
 
 COUNTED = ("executed_flops", "cuda_flops")
@@ -32,10 +30,6 @@ class Ingredient:
     value: Fraction
     corrected: bool = False
 
-    @property
-    def name(self) -> str:
-        return self.claim.name
-
     def __str__(self) -> str:
         if self.corrected:
             return f"{float(self.value):,.12g} (what row {self.claim.row} should say)"
@@ -46,31 +40,22 @@ def is_total(claim: Claim) -> bool:
     return claim.layer.lower().strip() in _TOTAL or same_model(claim.layer, claim.model)
 
 
+@dataclass(frozen=True)
 class ClaimTable:
     """The rows of a table, as they look for each other."""
 
-    def __init__(
-        self,
-        claims: Sequence[Claim],
-        model: str = "",
-        batch: int | None = None,
-        *,
-        right: Mapping[int, Fraction] | None = None,
-    ) -> None:
-        """`model`, `batch`: what a row without one is of. `right`: values that stand for what rows state."""
-        self.claims = tuple(claims)
-        self.model = model
-        self.batch = batch
-        self._right = right or {}
-
-    def corrected(self, right: Mapping[int, Fraction]) -> ClaimTable:
-        """The same table with some of its values put right."""
-        return ClaimTable(self.claims, self.model, self.batch, right=right)
+    claims: Sequence[Claim]
+    model: str
+    """What a row without one is of ..."""
+    batch: int | None
+    """... and its batch."""
+    right: Mapping[int, Fraction] = field(default_factory=dict)
+    """Values that stand for what rows state."""
 
     def ingredient(self, claim: Claim) -> Ingredient | None:
         if claim.named is None or claim.amount is None:
             return None
-        return Ingredient(claim, self._right.get(claim.row, claim.amount.value), claim.row in self._right)
+        return Ingredient(claim, self.right.get(claim.row, claim.amount.value), claim.row in self.right)
 
     def find(self, names: Iterable[str], like: Claim) -> Ingredient | None:
         """The row of one of these quantities that is of the same thing; the first name that has one."""
@@ -82,7 +67,7 @@ class ClaimTable:
                 if (score := self._fits(claim, like, name)) is not None
             ]
             if fitting:
-                return self.ingredient(max(fitting, key=lambda fit: fit[:2])[2])
+                return self.ingredient(max(fitting, key=lambda fit: fit[:2])[2])  # the first of the best
         return None
 
     def _fits(self, row: Claim, like: Claim, name: str, *, layer: bool = True, batch: bool = True) -> int | None:
@@ -97,11 +82,11 @@ class ClaimTable:
         if (ours and theirs and ours != theirs) or (name in _RUN and bool(ours) != bool(theirs)):
             return None
         pairs = [(row.precision, like.precision)]
-        if batch and name not in _OF_DEVICES and not is_any_batch(name):
+        if batch and name not in (*_OF_DEVICES, *ANY_BATCH):
             pairs.append((self._batch(row), self._batch(like)))
-        if any(one and other and one != other for one, other in pairs):
+        if any(given and asked and given != asked for given, asked in pairs):
             return None
-        return sum(bool(one and other) for one, other in (*pairs, (row.model, like.model), (ours, theirs)))
+        return sum(bool(given and asked) for given, asked in (*pairs, (row.model, like.model), (ours, theirs)))
 
     def _batch(self, claim: Claim) -> str:
         """That a row is of, said or not; empty where nothing tells."""
@@ -152,13 +137,6 @@ def batches_between(row: Claim, total: Claim) -> Fraction:
     return Fraction(above, below)
 
 
-def operand_claim(claim: Claim, operand: Operand, *, is_layer: bool) -> Claim:
-    """One side of a ratio as a row of its own."""
-    layer = operand.of if operand.of and is_layer else claim.layer
-    model = operand.of if operand.of and not is_layer else claim.model
-    return replace(claim, named=operand.named, layer=layer, model=model, device=operand.on or claim.device)
-
-
 Derivation = Callable[[ClaimTable, Claim], Answer | None]
 
 
@@ -179,16 +157,17 @@ def _near(value: Fraction, how: str, used: tuple[Ingredient, ...]) -> Answer:
     return Answer(value, how, "the table", value - slack, value + slack, rows=rows)
 
 
-def _sum(sign: int) -> Derivation:
-    def derived(table: ClaimTable, claim: Claim) -> Answer | None:
-        output, workspace = table.find(("output_bytes",), claim), table.find(("workspace_bytes",), claim)
-        if output is None or workspace is None:
-            return None
-        rows = (output.claim.row, workspace.claim.row)
-        how = f"output (row {rows[0]}) {'+' if sign > 0 else '-'} workspace (row {rows[1]})"
-        return Answer(output.value + sign * workspace.value, how, "the table", rows=rows)
+WORKSPACE_SIGN = {"op_allocated_bytes": 1, "self_growth_bytes": -1}
+"""Quantities that are the output and the workspace of an op, together or one less the other."""
 
-    return derived
+
+def _with_workspace(table: ClaimTable, claim: Claim) -> Answer | None:
+    output, workspace = table.find(("output_bytes",), claim), table.find(("workspace_bytes",), claim)
+    if output is None or workspace is None:
+        return None
+    rows, sign = (output.claim.row, workspace.claim.row), WORKSPACE_SIGN[claim.name]
+    how = f"output (row {rows[0]}) {'+' if sign > 0 else '-'} workspace (row {rows[1]})"
+    return Answer(output.value + sign * workspace.value, how, "the table", rows=rows)
 
 
 def _throughput(table: ClaimTable, claim: Claim) -> Answer | None:
@@ -226,6 +205,5 @@ _DERIVED: dict[str, Derivation] = {
     "traffic": _quotient(("dram_bytes",), TIMES),
     "throughput": _throughput,
     "time": _at_peak,
-    "op_allocated_bytes": _sum(1),
-    "self_growth_bytes": _sum(-1),
+    **dict.fromkeys(WORKSPACE_SIGN, _with_workspace),
 }

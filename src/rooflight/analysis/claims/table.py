@@ -1,4 +1,9 @@
-"""Reads a table of claims: CSV with a header, strictly, as data. A row that cannot be read says for which cell."""
+"""Reads a table of claims: CSV with a header, strictly, as data. A row that cannot be read says for which cell.
+
+A cell states a number with its unit and the digits it was given, a shape, or a word. `9.5 MB` is anything that rounds
+to it: 9.45 to 9.55 MB. A whole number is exact, unless it ends in three zeros or more: `14080000` was rounded, and says
+14,075,000 to 14,085,000. `>290` is a bound.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
-from rooflight.analysis.claims.claim import (
-    Claim,
-    MissingValue,
-    Stated,
-    StatedWord,
-    StepName,
-    UnreadableCell,
-    is_missing,
-    number_text,
-    parse_amount,
-    parse_shape,
-    unit_text,
-)
+from rooflight.analysis.claims.claim import Amount, Claim, Shape, Stated, StepName
 from rooflight.analysis.claims.quantities import QUANTITIES, NamedQuantity, UnknownQuantity, named
 from rooflight.errors import BadFile
 from rooflight.files import read_bytes
@@ -34,14 +27,9 @@ from rooflight.units import EXAMPLES, Unit, table_unit
 REQUIRED = ("layer", "quantity", "value")
 OPTIONAL = ("unit", "batch", "step", "precision", "device", "model", "note")
 _ALIASES = {
-    "phase": "step",
-    "module": "layer",
-    "metric": "quantity",
-    "dtype": "precision",
-    "gpu": "device",
-    "batch size": "batch",
-    "layer name": "layer",
-}
+    "phase": "step", "module": "layer", "layer name": "layer", "metric": "quantity", "dtype": "precision",
+    "gpu": "device", "batch size": "batch",
+}  # fmt: skip
 _STEPS: dict[str, StepName] = {
     "forward": "forward", "fwd": "forward", "backward": "backward", "bwd": "backward", "optimizer": "optimizer",
     "train": "training", "training": "training", "training step": "training", "step": "training",
@@ -61,14 +49,28 @@ MOST_ROWS = 20_000
 FILE_ROW = "row of the file"
 """The remark that keeps where a cell stood: claims are numbered as if they had been written one below the other."""
 _NOTHING = frozenset({"", "-", "–", "—", "/"})
+_ZEROS = 3
+"""So many zeros at the end of a whole number tell that it was rounded; two digits are always meant."""
+_FLOAT = Fraction(1, 10**12)
+"""How much of itself a fraction that some program computed may be off."""
+_CELL = re.compile(
+    r"(?P<sign>[<>]=?|[≤≥~≈])?\s*(?P<number>[+-]?[0-9](?:[0-9.,'\u2019\u00a0\u2009\u202f ]*[0-9])?\.?"
+    r"(?:[eE][+-]?[0-9]{1,4})?)\s*(?P<unit>.*)"
+)
+_SHAPE = re.compile(r"[\[(]?\s*(?:-1|[0-9]+|[NB])(?:\s*[x×*,]\s*(?:[0-9]+))*\s*,?\s*[\])]?", re.IGNORECASE)
+_NONE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "-nan"})
+_MOST_DIGITS = 18
+"""Of a size of a tensor."""
 _WHOLE = ("flop", "mac", "byte", "count", "counter")
+
+
+class UnreadableCell(ValueError):
+    """It says nothing that can be used; the message says why."""
 
 
 def read_claims(path: str | Path) -> list[Claim]:
     """The rows of a table of claims."""
-    path = Path(path)
-    content = read_bytes(path, what="table of claims")
-    return parse_claims(content, str(path))
+    return parse_claims(read_bytes(Path(path), what="table of claims"), str(path))
 
 
 def parse_claims(content: bytes, where: str) -> list[Claim]:
@@ -87,12 +89,10 @@ def parse_claims(content: bytes, where: str) -> list[Claim]:
         rows = _unfolded(rows, _quantity_columns(header))
         if not rows:
             raise BadFile(f"{where} states nothing: every cell under its quantities is empty, fill in what you claim")
-    names = [(row, *_named(row["quantity"], row["value"])) for _, row in rows]
-    cells = [cell for (number, _), (row, name, _) in zip(rows, names, strict=True) for cell in _cell(number, row, name)]
+    named_rows = [(number, row, *_named(row["quantity"], row["value"])) for number, row in rows]
+    cells = [cell for number, row, name, _ in named_rows for cell in _cell(number, row, name)]
     style = _style(cells, delimiter, where)
-    return [
-        _claim(number, row, name, trouble, style) for (number, _), (row, name, trouble) in zip(rows, names, strict=True)
-    ]
+    return [_claim(*named_row, style) for named_row in named_rows]
 
 
 def _decoded(content: bytes, where: str) -> str:
@@ -185,7 +185,7 @@ def _unfolded(rows: list[_Cells], columns: list[str]) -> list[_Cells]:
 # Rows.
 
 
-def _check_once(rows: list[tuple[int, dict[str, str]]], where: str) -> None:
+def _check_once(rows: list[_Cells], where: str) -> None:
     """A row that was pasted twice would be summed twice."""
     seen: dict[tuple[tuple[str, str], ...], int] = {}
     for number, row in rows:
@@ -206,7 +206,7 @@ def _named(text: str, value: str) -> tuple[NamedQuantity | None, str]:
 
 def _by_value(name: NamedQuantity, value: str) -> NamedQuantity:
     """`output` is a shape, a number of elements or of bytes, and `weights` are counted or weighed, as the value is."""
-    word, unit = name.written.lower(), unit_text(value)
+    word, unit = name.written.lower(), _cell_parts(value)[1]
     weighed = bool(unit) and table_unit(unit, "byte") is not None and table_unit(unit, "count") is None
     if word == "weights" and weighed:
         return replace(name, quantity=QUANTITIES["param_bytes"])
@@ -220,10 +220,10 @@ def _by_value(name: NamedQuantity, value: str) -> NamedQuantity:
 def _cell(number: int, row: dict[str, str], name: NamedQuantity | None) -> Iterator[PrintedNumber]:
     """The number of a row, for whoever decides how the file writes them."""
     if name is not None and name.quantity.unit not in ("shape", "word"):
-        written = row.get("unit", "") or unit_text(row["value"]) or name.unit
-        unit = table_unit(written, name.quantity.unit)
-        whole = name.quantity.unit in _WHOLE and (unit is None or not unit.power)
-        yield PrintedNumber(number_text(row["value"]), number, whole)
+        digits, behind = _cell_parts(row["value"])
+        unit = table_unit(row.get("unit", "") or behind or name.unit, name.quantity.unit)
+        is_whole = name.quantity.unit in _WHOLE and (unit is None or not unit.power)
+        yield PrintedNumber(digits, number, is_whole)
 
 
 def _style(cells: list[PrintedNumber], delimiter: str, where: str) -> NumberStyle:
@@ -255,40 +255,33 @@ def _claim(number: int, row: dict[str, str], name: NamedQuantity | None, trouble
         remarks={key: cell for key, cell in row.items() if key not in (*REQUIRED, *OPTIONAL, _EXTRA) and cell},
     )
     try:
-        return _filled(plain, row, style)
+        if _EXTRA in row:
+            raise UnreadableCell(
+                f"it has {row[_EXTRA]} cells, more than there are columns: put numbers with commas in quotes"
+            )
+        for needed in ("quantity", "value"):
+            if not row[needed]:
+                raise UnreadableCell(f"column {needed}: the cell is empty")
+        return replace(
+            plain,
+            stated=None if name is None else _stated(row, name, style),
+            batch=_batch(row.get("batch", "")),
+            step=_one_of(row.get("step", ""), _STEPS, "step"),
+            precision=_one_of(row.get("precision", ""), _PRECISIONS, "precision") or "",
+        )
     except UnreadableCell as error:
         return replace(plain, unreadable=True, trouble=str(error))
 
 
-def _filled(plain: Claim, row: dict[str, str], style: NumberStyle) -> Claim:
-    """With what its cells mean; raises `UnreadableCell`."""
-    if _EXTRA in row:
-        raise UnreadableCell(
-            f"it has {row[_EXTRA]} cells, more than there are columns: put numbers with commas in quotes"
-        )
-    for needed in ("quantity", "value"):
-        if not row[needed]:
-            raise UnreadableCell(f"column {needed}: the cell is empty")
-    return replace(
-        plain,
-        stated=None if plain.named is None else _stated(row, plain.named, style),
-        batch=_batch(row.get("batch", "")),
-        step=_one_of(row.get("step", ""), _STEPS, "step"),
-        precision=_one_of(row.get("precision", ""), _PRECISIONS, "precision") or "",
-    )
-
-
 def _stated(row: dict[str, str], name: NamedQuantity, style: NumberStyle) -> Stated:
     text, base = row["value"], name.quantity.unit
-    if base == "word":
-        return StatedWord(text)
-    if base == "counter" and is_missing(text):
-        return MissingValue(text)
+    if base == "word" or (base == "counter" and text.lower() in ("n/a", "na")):
+        return text
     unit = None if base == "shape" else _unit(row, name, base)
     try:
         if unit is None:
-            return parse_shape(text)
-        amount = parse_amount(text, unit, style)
+            return _shape(text)
+        amount = _amount(text, unit, style)
     except UnreadableCell as error:
         raise UnreadableCell(f"column value: {error}") from None
     if base == "part" and not unit.text and amount.value > 1:
@@ -301,7 +294,7 @@ def _unit(row: dict[str, str], name: NamedQuantity, base: str) -> Unit:
     """Behind the number or in a column of its own; where both are given they must be one."""
     where = f"column {'unit' if row.get('unit') else 'value'}"
     units = []
-    for text in filter(None, (unit_text(row["value"]), row.get("unit", ""))):
+    for text in filter(None, (_cell_parts(row["value"])[1], row.get("unit", ""))):
         unit = table_unit(text, base)
         if unit is None:
             raise UnreadableCell(
@@ -333,6 +326,57 @@ def _one_of(text: str, words: dict[str, T], column: str) -> T | None:
         return None
     meaning = words.get(" ".join(text.lower().split()))
     if meaning is None:
-        known = ", ".join(dict.fromkeys(map(str, words.values())))
-        raise UnreadableCell(f"column {column}: {text!r} is no {column}: write one of {known}")
+        meanings = ", ".join(dict.fromkeys(map(str, words.values())))
+        raise UnreadableCell(f"column {column}: {text!r} is no {column}: write one of {meanings}")
     return meaning
+
+
+# What cells state.
+
+
+def _cell_parts(text: str) -> tuple[str, str]:
+    """The number of a cell, and the unit that follows it; empty where there is no number."""
+    match = _CELL.fullmatch(text.strip())
+    return (match["number"].strip(), match["unit"].strip()) if match is not None else ("", "")
+
+
+def _amount(text: str, unit: Unit, style: NumberStyle) -> Amount:
+    """A number as the file writes numbers; its unit was found before."""
+    text = text.strip()
+    if text.lower() in _NONE:
+        raise UnreadableCell(f"{text} is no value: leave the row out, or say what was found")
+    match = _CELL.fullmatch(text)
+    if match is None:
+        hint = ": write ~ in front of a rough one" if re.search(r"[0-9]", text) else ""
+        raise UnreadableCell(f"{text!r} is no number{hint}")
+    number = match["number"].strip()
+    value = style.parse(number.removesuffix("."))
+    if value is None:
+        raise UnreadableCell(f"{number!r} is no number as the others of this file are written")
+    body, _, exponent = number.lower().partition("e")
+    decimals = body.partition(style.decimal)[2] if style.decimal in body else ""
+    half = Fraction(10) ** (int(exponent or 0) - len(decimals)) / 2
+    digits = re.sub("[^0-9]", "", body).lstrip("0")
+    plain = not decimals and not exponent and "." not in body
+    if plain:
+        zeros = min(len(digits) - len(digits.rstrip("0")), len(digits) - 2)
+        if zeros >= _ZEROS:
+            half = Fraction(10) ** zeros / 2
+    exact, sign = Fraction(value), match["sign"] or ""
+    half += 0 if plain else abs(exact) * _FLOAT
+    exact, half = exact * unit.factor, half * unit.factor
+    if sign in ("<", ">"):
+        return Amount(exact, None, None, unit, sign)
+    low = None if sign in ("<=", "≤") else exact - half
+    high = None if sign in (">=", "≥") else exact + half
+    return Amount(exact, low, high, unit)
+
+
+def _shape(text: str) -> Shape:
+    if _SHAPE.fullmatch(text.strip()) is None:
+        raise UnreadableCell(f"{text!r} is no shape: write it as 64x24x24")
+    parts = [part for part in re.split(r"[\s\[\]()x×*,]+", text.strip()) if part]
+    any_batch = not parts[0].isdecimal()
+    if any(len(part) > _MOST_DIGITS for part in parts):
+        raise UnreadableCell(f"{text[:40]!r}... is no shape of a tensor: its sizes have too many digits")
+    return Shape(tuple(map(int, parts[1:] if any_batch else parts)), any_batch)

@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rooflight.analysis.sanity.checks import CHECKS, looks_like_macs
-from rooflight.analysis.sanity.device_figures import link_claim, roof_point
-from rooflight.analysis.sanity.stated_run import Counted, Judgement, StatedRun
+from rooflight.analysis.sanity.checks import (
+    CHECKS,
+    Counted,
+    Judgement,
+    StatedRun,
+    link_claim,
+    looks_like_macs,
+    roof_point,
+)
 from rooflight.hardware.roofs import Roof, attainable, ridge, roofs_of
 from rooflight.metrics import percent_of_roof, ratio
 from rooflight.prediction.paleo import flops_time_s, throughput

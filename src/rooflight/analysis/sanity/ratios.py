@@ -14,7 +14,7 @@ from itertools import product
 
 from rooflight import formatting, summary
 from rooflight.analysis.finding import Finding
-from rooflight.analysis.sanity.stated_run import Judgement
+from rooflight.analysis.sanity.checks import Judgement
 from rooflight.errors import BadInput
 from rooflight.ledger import Ledger
 from rooflight.metrics import ratio
@@ -141,12 +141,12 @@ def memory_ratio(actual_bytes: float, ledger: Ledger, *, replicas: int = 1) -> M
     parameters = replicas * sizes.param_bytes
     states = replicas * (sizes.gradient_bytes + sizes.optimizer_state_bytes)
     activations = sizes.kept_for_backward_bytes or 0
-    kept = parameters + states + activations + sizes.input_bytes
+    in_all = parameters + states + activations + sizes.input_bytes
     text = (
         f"training memory is not {actual_bytes / parameters:.4g} times its theory: parameters are "
-        f"{formatting.bytes_(parameters)}, {formatting.percent(parameters / kept)} of what the step keeps; gradients "
+        f"{formatting.bytes_(parameters)}, {formatting.percent(parameters / in_all)} of what the step keeps; gradients "
         f"and optimizer state are {formatting.bytes_(states)}, activations kept for backward "
         f"{formatting.bytes_(activations)} at batch {ledger.header.batch}; "
-        f"against all of it the ratio is {actual_bytes / kept:.3g}"
+        f"against all of it the ratio is {actual_bytes / in_all:.3g}"
     )
-    return MemoryRatio(actual_bytes / parameters, actual_bytes / kept, Finding("parameters-for-memory", text))
+    return MemoryRatio(actual_bytes / parameters, actual_bytes / in_all, Finding("parameters-for-memory", text))

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from rooflight import formatting
-from rooflight.analysis.claims.result import WORDS, CheckedTable, JudgedClaim
+from rooflight.analysis.claims.claim import WORDS, CheckedTable, JudgedClaim
 from rooflight.analysis.finding import Finding, FoundValue
 from rooflight.formatting import quotient, seconds
 from rooflight.reporting.columns import column
