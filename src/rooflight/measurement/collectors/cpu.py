@@ -51,16 +51,15 @@ def _resident(stage: Stage) -> dict[str, Value]:
     now = resident()
     del output
     less = f", less the {formatting.bytes_(stage.kept_bytes)} that rooflight keeps to restore the model from"
-    quantities = {}
-    if now.resident_bytes is not None:
-        quantities["resident_bytes"] = Value(
-            now.resident_bytes - stage.kept_bytes, f"the kernel: resident memory after a plain step{less}"
-        )
-    if now.peak_resident_bytes is not None:
-        quantities["peak_resident_bytes"] = Value(
-            now.peak_resident_bytes - stage.kept_bytes, f"the kernel: most resident memory {since}{less}"
-        )
-    return quantities
+    sizes = {
+        "resident_bytes": (now.resident_bytes, "resident memory after a plain step"),
+        "peak_resident_bytes": (now.peak_resident_bytes, f"most resident memory {since}"),
+    }
+    return {
+        name: Value(size - stage.kept_bytes, f"the kernel: {what}{less}")
+        for name, (size, what) in sizes.items()
+        if size is not None
+    }
 
 
 def _with_memory(context: CollectorContext) -> Recording:
