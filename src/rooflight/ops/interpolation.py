@@ -117,8 +117,7 @@ def grid_sampler(op: Op) -> Work:
 @formula("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward", "aten::cudnn_grid_sampler_backward")
 def grid_sampler_backward(op: Op) -> Work:
     where, coordinates, mode = _sampling(op)
-    mask = op.args.get("output_mask")
-    to_input, to_grid = (bool(mask[0]), bool(mask[1])) if isinstance(mask, list) else (True, True)
+    to_input, to_grid = map(bool, op.ints("output_mask", (1, 1)))
     volume = op.packet == "aten::grid_sampler_3d_backward"
     if mode == _NEAREST:
         return Work(other=f"n * ({coordinates + (3 if volume else 2)} + C)" if to_input else 0, where=where)
