@@ -58,7 +58,6 @@ class ClosedFormRow:
     def backward(self) -> Costs:
         return self.phases["backward"]
 
-    @property
     def work(self) -> Polynomial | None:
         """All FLOPs, matrix and other and recomputed; `None` where one of them has no closed form."""
         parts = [costs[quantity].polynomial for costs in self.phases.values() for quantity in WORK]

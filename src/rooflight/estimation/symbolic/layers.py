@@ -120,7 +120,7 @@ def ranking(form: ClosedForm) -> list[RankedLayers]:
     then the coefficient decides."""
     ranked = []
     for layers in alike(row for row in form.rows if row.phases):
-        each = layers.row.work
+        each = layers.row.work()
         growth = next((layers.row.growth[phase] for phase in PHASES if phase in layers.row.growth), None)
         ranked.append(RankedLayers(layers, growth, None if each is None else each.scaled(layers.count)))
     return sorted(ranked, key=_growth_rank, reverse=True)
