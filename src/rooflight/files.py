@@ -1,7 +1,7 @@
 """Ledgers on disk: versioned JSON, gzipped when the name ends in .gz; decoded strictly, written atomically.
 
-Files are data, never code. An old format is brought up to date when read; a newer one is refused. An existing file is
-replaced only when asked to, and a half-written one is never seen: the text goes to a temporary file first.
+Files are data, never code. An old format is migrated when read; a newer one is refused. An existing file is replaced
+only when asked to, and a half-written one is never seen: the text goes to a temporary file first.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import re
 import stat
 import tempfile
 import zlib
+from collections.abc import Callable
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +26,14 @@ from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op
 
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding raises for content that is not of its type, not UTF-8, too deep, or has endless numbers."""
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+MIGRATIONS: dict[int, Migration] = {}
+"""From the version it is filed under to the next, where that is more than new fields."""
+ONLY_ADDED_SINCE = 1
+"""From this version on formats only gained fields (2: what measurements need; 3: when kernels were launched; 4: how a
+step is run), or names changed that are put right after reading."""
 
 
 def save(ledger: Ledger, path: str | Path, *, force: bool = False) -> Path:
@@ -109,13 +118,18 @@ def load(path: str | Path) -> Ledger:
     content = read_bytes(path, what="ledger")
     version = _version(content, path)
     try:
-        ledger = msgspec.json.decode(content, type=Ledger)
-        # Formats only gained fields (2: what measurements need; 3: when kernels were launched; 4: how a step is run),
-        # or names changed, which are put right here.
-        ops = ledger.ops if version >= 3 else tuple(map(_in_own_precision, ledger.ops))
-        ledger = ledger if version >= 4 else _with_kernel_time(ledger)
-        header = msgspec.structs.replace(ledger.header, recording=recording) if recording else ledger.header
-        return _checked(msgspec.structs.replace(ledger, format_version=FORMAT_VERSION, ops=ops, header=header))
+        if version >= ONLY_ADDED_SINCE:
+            ledger = msgspec.json.decode(content, type=Ledger)
+            ops = ledger.ops if version >= 3 else tuple(map(_in_own_precision, ledger.ops))
+            ledger = ledger if version >= 4 else _with_kernel_time(ledger)
+            header = msgspec.structs.replace(ledger.header, recording=recording) if recording else ledger.header
+            return _checked(msgspec.structs.replace(ledger, format_version=FORMAT_VERSION, ops=ops, header=header))
+        document = msgspec.json.decode(content)
+        for step in range(version, FORMAT_VERSION):
+            if step not in MIGRATIONS:
+                raise BadFile(f"{path} has format {version}, which this rooflight cannot migrate to {FORMAT_VERSION}")
+            document = MIGRATIONS[step](document)
+        return _checked(msgspec.convert(document, type=Ledger))
     except (*UNDECODABLE, LookupError, TypeError) as error:
         raise BadFile(f"{path} is no valid ledger: {_one_line(error)}; make it again, or take a copy") from error
 

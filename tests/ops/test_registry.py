@@ -56,8 +56,8 @@ def test_a_name_is_registered_once_and_with_its_namespace(register: Callable[...
 
 def test_an_overload_of_its_own_comes_before_the_name_of_all() -> None:
     registry = OpRegistry[Callable[[Op], int]]("number")
-    registry.register(["mylib::scale"])(lambda op: 1)
-    registry.register(["mylib::scale.out"])(lambda op: 2)
+    registry.register("mylib::scale")(lambda op: 1)
+    registry.register("mylib::scale.out")(lambda op: 2)
     numbers = [registry.find(op(name)) for name in ("mylib::scale", "mylib::scale.default", "mylib::scale.out")]
     assert [number(op("")) for number in numbers if number is not None] == [1, 1, 2]
     assert registry.find(op("other::scale")) is None  # another library's op is another op

@@ -68,12 +68,7 @@ def _gpt2(name: str, size: str, *, n_embd: int, n_layer: int, n_head: int) -> Bu
     return _causal(name, description, "gpt2:GPT2LMHeadModel", arguments, shape=(1024,), positions="n_positions")
 
 
-_LLAMA3_70B = {
-    "hidden_size": 8192,
-    "intermediate_size": 28672,
-    "num_hidden_layers": 80,
-    "num_attention_heads": 64,
-}
+_LLAMA3_70B = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64}
 
 _ENTRIES = (
     BuiltinModel(

@@ -35,6 +35,9 @@ def workload_of(
     return given_workload(live, inputs, kwargs, batch=batch, device=device, **spec.build)
 
 
+_ONLY_BY_NAME = {"past": "--past", "dtype": "--dtype", "overrides": "--set", "input_shape": "--input"}
+
+
 def given_workload(
     model: str | nn.Module,
     inputs: tuple[Any, ...],
@@ -43,33 +46,19 @@ def given_workload(
     step: StepKind,
     batch: int | None,
     seq: int | None,
-    past: int | None,
-    dtype: str | None,
-    overrides: Mapping[str, str] | None,
-    input_shape: Any,
-    download: bool,
     device: str,
+    **building: Any,
 ) -> Workload:
-    """Check that the arguments go together, and make the workload."""
+    """Check that the arguments go together, and make the workload. `building`: what else `build` takes; `None`: as it
+    has it."""
     if step not in STEPS:
         raise BadInput(f"unknown step {step!r}; known: {', '.join(STEPS)}")
+    given = {name: value for name, value in building.items() if value is not None}
     if isinstance(model, str):
-        return build(
-            model,
-            batch=1 if batch is None else batch,
-            seq=seq,
-            past=past,
-            dtype=dtype or "fp32",
-            step=step,
-            overrides=overrides or {},
-            input_shape=input_shape,
-            download=download,
-            device=device,
-        )
+        return build(model, step=step, batch=1 if batch is None else batch, seq=seq, device=device, **given)
     if not isinstance(model, nn.Module):
         raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
-    given = {"--past": past, "--dtype": dtype, "--set": overrides, "--input": input_shape}
-    if wrong := [name for name, value in given.items() if value is not None]:
+    if wrong := [option for name, option in _ONLY_BY_NAME.items() if name in given]:
         raise BadInput(
             f"{', '.join(wrong)}: only for a model by name; a live module is traced with the inputs you pass"
         )

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rooflight.errors import BadInput
+from rooflight.ledger import StepKind
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-Step = Literal["infer", "train", "decode"]
 Task = Literal["classification", "language-model", "masked-lm", "features"]
 Loss = Literal["cross-entropy", "mse"]
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 
-STEPS: tuple[Step, ...] = ("infer", "train", "decode")
+STEPS: tuple[StepKind, ...] = get_args(StepKind)
 DTYPES = ("fp32", "bf16", "fp16", "fp64")
 """What a model can be converted to."""
 
@@ -41,7 +41,7 @@ class Workload:
     batch: int | None
     sequence: int | None
     past: int | None
-    step: Step
+    step: StepKind
     dtype: str
     task: Task
     loss: Loss
@@ -78,7 +78,7 @@ class ModelRequest:
     seq: int | None
     past: int | None
     dtype: str
-    step: Step
+    step: StepKind
     overrides: Mapping[str, str]
     input_shape: InputShape | None
     download: bool

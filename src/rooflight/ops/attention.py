@@ -112,11 +112,13 @@ def cudnn_workspace(op: Op, chip: Chip) -> WorkspacePhases:
 def cudnn_backward_workspace(op: Op, chip: Chip) -> WorkspacePhases:
     """The queries' gradient and the sums of its rows, in fp32."""
     batch, heads, length, size = _queries(op)
-    keys = op.tensor("key")
-    workspace = batch * heads * length * (size + 1) * 4 + 256
-    if keys.shape[1] != heads:  # queries share keys: gradients per head of the queries first
-        workspace += 2 * batch * heads * keys.shape[2] * size * keys.itemsize
-    return beside_results(op, workspace)
+    return beside_results(op, batch * heads * length * (size + 1) * 4 + 256 + sum(_of_shared_keys(op)))
+
+
+def _of_shared_keys(op: Op) -> tuple[int, ...]:
+    """Where queries share keys, gradients of keys and values per head of the queries first."""
+    (batch, heads, _, size), keys = _queries(op), op.tensor("key")
+    return () if keys.shape[1] == heads else 2 * (batch * heads * keys.shape[2] * size * keys.itemsize,)
 
 
 @workspace("aten::_scaled_dot_product_flash_attention")
@@ -161,11 +163,7 @@ def flash_backward_workspace(op: Op, chip: Chip) -> WorkspacePhases:
         for tensor in (op.tensor("grad_out"), op.tensor("out"))
         if not _heads_split_off(tensor)
     ]
-    shared = []
-    keys = op.tensor("key")
-    if keys.shape[1] != heads:  # queries share keys: gradients per head of the queries first
-        shared = [batch * heads * keys.shape[2] * size * keys.itemsize] * 2
-    return beside_results(op, *copies, rows, rows * _padded_head(size), *shared)
+    return beside_results(op, *copies, rows, rows * _padded_head(size), *_of_shared_keys(op))
 
 
 def _heads_split_off(tensor: Tensor) -> bool:

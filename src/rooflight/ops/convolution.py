@@ -78,10 +78,7 @@ def _input(op: Op) -> Tensor:
 
 def gradients_of(op: Op) -> tuple[bool, bool, bool]:
     """Does a backward make the gradient of the input, of the weight, of the bias?"""
-    mask = op.args.get("output_mask")
-    if not isinstance(mask, list):
-        return True, True, False
-    dx, dw, db = (bool(item) for item in mask)
+    dx, dw, db = map(bool, op.ints("output_mask", (1, 1, 0)))
     return dx, dw, db
 
 

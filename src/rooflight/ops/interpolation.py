@@ -8,7 +8,7 @@ neighbours depends on its row and column alone; that is indexing, and not counte
 from math import ceil
 
 from rooflight.ledger import Op, Tensor
-from rooflight.ops.registry import Work, aten, formula
+from rooflight.ops.registry import Work, aten, counted, formula
 
 
 def _input(op: Op) -> Tensor:
@@ -35,31 +35,20 @@ def nearest_backward(op: Op) -> Work:
     return Work(other="max(dy - dx, 0)", where={"dy": op.tensor("grad_output").numel, "dx": op.outputs[0].numel})
 
 
-_PER_RESULT = {
-    "upsample_linear1d": 3,
-    "upsample_bilinear2d": 9,
-    "upsample_trilinear3d": 21,
-    "upsample_bicubic2d": 35,
-}
-
-# Every element of dy goes to all its neighbours: for each the weight's factors (one per dimension) are multiplied to
-# it, and it is added. 2 * (1 + 1), 4 * (2 + 1), 8 * (3 + 1), 16 * (2 + 1).
-_PER_GRADIENT = {
-    "upsample_linear1d_backward": 4,
-    "upsample_bilinear2d_backward": 12,
-    "upsample_trilinear3d_backward": 32,
-    "upsample_bicubic2d_backward": 48,
-}
+def _results(op: Op) -> dict[str, int]:
+    return {"n": op.outputs[0].numel}
 
 
-@formula(*(f"aten::{name}" for name in _PER_RESULT))
-def linear(op: Op) -> Work:
-    return Work(other=f"{_PER_RESULT[op.packet[6:]]} * n", where={"n": op.outputs[0].numel})
+def _gradients(op: Op) -> dict[str, int]:
+    return {"n": op.tensor("grad_output").numel}
 
 
-@formula(*(f"aten::{name}" for name in _PER_GRADIENT))
-def linear_backward(op: Op) -> Work:
-    return Work(other=f"{_PER_GRADIENT[op.packet[6:]]} * n", where={"n": op.tensor("grad_output").numel})
+# Back, every element of dy goes to all its neighbours: for each the weight's factors (one per dimension) are multiplied
+# to it, and it is added. 2 * (1 + 1), 4 * (2 + 1), 8 * (3 + 1), 16 * (2 + 1).
+_LINEAR_AND_CUBIC = {"linear1d": (3, 4), "bilinear2d": (9, 12), "trilinear3d": (21, 32), "bicubic2d": (35, 48)}
+for _name, (_forward, _backward) in _LINEAR_AND_CUBIC.items():
+    formula(f"aten::upsample_{_name}")(counted(f"{_forward} * n", _results))
+    formula(f"aten::upsample_{_name}_backward")(counted(f"{_backward} * n", _gradients))
 
 
 # Antialiased: the filter widens with the scale when the image is made smaller. It is applied along W, then along H:
@@ -102,7 +91,7 @@ _LINEAR, _NEAREST, _CUBIC = 0, 1, 2
 
 def _sampling(op: Op) -> tuple[dict[str, int], int, int]:
     """Symbols, operations per point for its coordinates, and the interpolation mode."""
-    grid, x = op.tensor("grid"), op.tensor("input" if op.has("input") else "self")
+    grid, x = op.tensor("grid"), _input(op)
     dims = grid.shape[-1]
     cudnn = op.packet.startswith("aten::cudnn")
     aligned = cudnn or bool(op.args.get("align_corners"))
@@ -128,8 +117,7 @@ def grid_sampler(op: Op) -> Work:
 @formula("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward", "aten::cudnn_grid_sampler_backward")
 def grid_sampler_backward(op: Op) -> Work:
     where, coordinates, mode = _sampling(op)
-    mask = op.args.get("output_mask")
-    to_input, to_grid = (bool(mask[0]), bool(mask[1])) if isinstance(mask, list) else (True, True)
+    to_input, to_grid = map(bool, op.ints("output_mask", (1, 1)))
     volume = op.packet == "aten::grid_sampler_3d_backward"
     if mode == _NEAREST:
         return Work(other=f"n * ({coordinates + (3 if volume else 2)} + C)" if to_input else 0, where=where)

@@ -52,9 +52,6 @@ _PASSES: dict[str, Pass] = {
     "fprop": "forward",
     "dgrad": "input gradient",
     "wgrad": "weight gradient",
-    "Fprop": "forward",
-    "Dgrad": "input gradient",
-    "Wgrad": "weight gradient",
 }
 _NVJET = re.compile(r"^nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_(\d+)x(\d+)_[hv]_\w*?_([NT]{2})[NT]$")
 _XMMA = re.compile(r"sm(\d+)_xmma_(gemm|fprop|dgrad|wgrad)\w*?_tilesize(\d+)x(\d+)x(\d+)")
@@ -107,17 +104,9 @@ def role_of(name: str) -> KernelRole | None:
 
 def _nvjet(match: re.Match[str], name: str) -> KernelRole:
     a, b, k, x, y = map(int, match.groups()[:5])
-    return KernelRole(
-        "matrix",
-        "tensor",
-        "nvjet",
-        "product",
-        (a, b, k),
-        (x, y),
-        match[6].lower(),
-        biased="_bias" in name,
-        split="splitK" in name,
-    )
+    biased, split = "_bias" in name, "splitK" in name
+    letters = match[6].lower()
+    return KernelRole("matrix", "tensor", "nvjet", "product", (a, b, k), (x, y), letters, biased=biased, split=split)
 
 
 def _xmma(match: re.Match[str], name: str) -> KernelRole | None:
@@ -153,14 +142,14 @@ def _cutlass(match: re.Match[str], name: str) -> KernelRole:
 
 def _mangled(match: re.Match[str], name: str) -> KernelRole:
     tile = (int(match[1]), int(match[2]), int(match[3]))
-    return KernelRole("matrix", "tensor", "cutlass conv", _PASSES[match[4]], tile)
+    return KernelRole("matrix", "tensor", "cutlass conv", _PASSES[match[4].lower()], tile)
 
 
 def _engine(match: re.Match[str], name: str) -> KernelRole:
     tile = (2 ** int(match[2]), 2 ** int(match[3]), 2 ** int(match[4]))
-    whole_channels = match[1].startswith("dgrad2d")
+    rows_are_channels = match[1].startswith("dgrad2d")
     does = _ENGINES[match[1][0]]
-    return KernelRole("matrix", "cuda", "engine", does, tile, packs_taps=True, whole_channels=whole_channels)
+    return KernelRole("matrix", "cuda", "engine", does, tile, packs_taps=True, whole_channels=rows_are_channels)
 
 
 def _large_depth(match: re.Match[str], name: str) -> KernelRole:

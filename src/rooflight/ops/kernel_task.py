@@ -61,40 +61,26 @@ _CHANNELS = ("n", "c", "pixels", "channels_last")
 _POOL = ("planes", "h", "w", "kernel", "stride", "out_pixels", "channels_last")
 _LISTS = ("tensors", "elements", "bytes_read", "bytes_written")
 
+
+def _both_ways(numbers: tuple[str, ...], *families: str) -> dict[str, tuple[str, ...]]:
+    return {f"{family}-{way}": numbers for family in families for way in ("forward", "backward")}
+
+
 FAMILIES: dict[str, tuple[str, ...]] = {
     "gemm": ("batch", "m", "n", "k", "a_transposed", "b_transposed", "bias"),
-    "conv-forward": CONVOLUTION,
-    "conv-dgrad": CONVOLUTION,
-    "conv-wgrad": CONVOLUTION,
-    **{
-        f"attention-{kernel}-{way}": _ATTENTION
-        for kernel in ("cudnn", "flash", "efficient")
-        for way in ("forward", "backward")
-    },
-    "plain": _ELEMENTS,
-    "cast": _ELEMENTS,
-    "math": _ELEMENTS,
-    "broadcast": _ELEMENTS,
+    **{f"conv-{way}": CONVOLUTION for way in ("forward", "dgrad", "wgrad")},
+    **_both_ways(_ATTENTION, "attention-cudnn", "attention-flash", "attention-efficient"),
+    **dict.fromkeys(("plain", "cast", "math", "broadcast"), _ELEMENTS),
     "strided": (*_ELEMENTS, "run"),
     "dropout": _ELEMENTS,
     "cat": ("tensors", *_ELEMENTS, "largest", "contiguous", "run"),
     "reduce": ("kept", "reduced", "innermost"),
-    "softmax-forward": _ROWS,
-    "softmax-backward": _ROWS,
-    "layer-norm-forward": _ROWS,
-    "layer-norm-backward": _ROWS,
-    "group-norm-forward": ("rows", "columns"),
-    "group-norm-backward": ("rows", "columns"),
+    **_both_ways(_ROWS, "softmax", "layer-norm", "group-norm"),
     **{f"batch-norm-{kind}-{way}": _CHANNELS for kind in ("cudnn", "native") for way in ("train", "eval", "backward")},
     "embedding-forward": _ROWS,
     "embedding-backward": ("rows", "columns", "vocabulary"),
-    "max-pool-forward": _POOL,
-    "max-pool-backward": _POOL,
-    "avg-pool-forward": _POOL,
-    "avg-pool-backward": _POOL,
-    "foreach": _LISTS,
-    "fused-sgd": _LISTS,
-    "fused-adam": _LISTS,
+    **_both_ways(_POOL, "max-pool", "avg-pool"),
+    **dict.fromkeys(("foreach", "fused-sgd", "fused-adam"), _LISTS),
 }
 """What the numbers of each family mean, in their order. `run`: elements that lie side by side on both sides of a copy;
 `innermost`: the reduced axis is the one whose elements lie side by side; `largest`: elements of the largest input."""

@@ -74,11 +74,10 @@ def nll_loss(op: Op) -> Work:
     if reduction == _MEAN:
         per_place, rest = per_place + weighted, rest + (0 if weighted else 1)
     other = f"{per_place} * n" + (" - 1" if rest else "")
-    weights = op.tensor("weight").nbytes if weighted else 0
     where = {"n": target.numel, "e": x.itemsize, "i": target.itemsize}
     if weighted:
-        return Work(other=other, reads="n * e + n * i + w", where={**where, "w": weights})
-    return Work(other=other, reads="n * e + n * i", where=where)
+        where["w"] = op.tensor("weight").nbytes
+    return Work(other=other, reads="n * e + n * i" + " + w" * weighted, where=where)
 
 
 # -dy at the class of each place (times its weight), zero elsewhere: the whole gradient is written, x is not read.

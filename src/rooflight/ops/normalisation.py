@@ -97,8 +97,7 @@ def batch_norm_backward(op: Op) -> Work:
 
 
 def _mask(op: Op, size: int) -> list[bool]:
-    mask = op.args.get("output_mask")
-    return [bool(item) for item in mask] if isinstance(mask, list) else [True] * size
+    return [bool(item) for item in op.ints("output_mask", [1] * size)]
 
 
 formula("aten::batch_norm_stats")(

@@ -63,8 +63,7 @@ def cudnn_rnn(op: Op) -> Work:
 # each as much as forward.
 @formula("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
 def cudnn_rnn_backward(op: Op) -> Work:
-    mask = op.args.get("output_mask")
-    return _work(op, passes=1 + (not isinstance(mask, list) or bool(mask[3])))
+    return _work(op, passes=1 + bool(op.ints("output_mask", (1, 1, 1, 1))[3]))
 
 
 # One layer and direction on a CPU: weight0 [G*H, I], weight1 [G*H, H].

@@ -15,6 +15,10 @@ from rooflight.ops.workspace_phases import Chip, WorkspacePhase, WorkspacePhases
 
 
 def _sizes(op: Op) -> dict[str, int]:
+    """Of a tensor, or of a list of which each gives one result."""
+    if op.packet.startswith("aten::_foreach"):
+        tensors = op.tensors("self")
+        return {"n": sum(tensor.numel for tensor in tensors), "m": len(tensors)}
     return {"n": op.tensor("self").numel, "m": op.outputs[0].numel}
 
 
@@ -27,6 +31,7 @@ def combine(op: Op) -> Work:
     return Work(other="n - m" if where["n"] > where["m"] else 0, where=where)
 
 
+formula("aten::_foreach_max")(counted("n - m", _sizes))
 formula("aten::aminmax")(counted("2 * (n - m)", _sizes))
 formula("aten::mean")(
     counted("n", _sizes, why="n - m additions and m divisions.", note="(n - m) additions, m divisions")
@@ -53,9 +58,9 @@ def norm_operations(order: object) -> str:
     return "3 * n"  # absolute value and power 2n, sum n - m, root m
 
 
-@formula("aten::linalg_vector_norm", "aten::norm")
+@formula("aten::linalg_vector_norm", "aten::norm", "aten::_foreach_norm")
 def norm(op: Op) -> Work:
-    order = op.args.get("ord") if op.packet == "aten::linalg_vector_norm" else op.args.get("p")
+    order = op.args.get("p" if op.packet == "aten::norm" else "ord")
     return Work(other=norm_operations(order), where=_sizes(op))
 
 
@@ -64,7 +69,7 @@ def _powsum_operations(order: object) -> str:
     return "2 * n - m" if order in (None, 0, 1, 2) else "3 * n - m"
 
 
-@formula("aten::linalg__powsum")
+@formula("aten::linalg__powsum", "aten::_foreach_powsum")
 def powsum(op: Op) -> Work:
     return Work(other=_powsum_operations(op.args.get("ord")), where=_sizes(op))
 
@@ -73,24 +78,6 @@ def powsum(op: Op) -> Work:
 def dist(op: Op) -> Work:
     n = max(op.tensor("self").numel, op.tensor("other").numel)
     return Work(other=f"n + {norm_operations(op.args.get('p'))}", where={"n": n, "m": 1})
-
-
-def _list_sizes(op: Op) -> dict[str, int]:
-    tensors = op.tensors("self")
-    return {"n": sum(tensor.numel for tensor in tensors), "m": len(tensors)}
-
-
-@formula("aten::_foreach_norm")
-def foreach_norm(op: Op) -> Work:
-    return Work(other=norm_operations(op.args.get("ord")), where=_list_sizes(op))
-
-
-@formula("aten::_foreach_powsum")
-def foreach_powsum(op: Op) -> Work:
-    return Work(other=_powsum_operations(op.args.get("ord")), where=_list_sizes(op))
-
-
-formula("aten::_foreach_max")(counted("n - m", _list_sizes))
 
 
 def _scan(op: Op) -> dict[str, int]:

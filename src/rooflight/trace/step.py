@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import torch
 from torch import nn
@@ -16,13 +16,14 @@ from torch.utils._pytree import tree_leaves
 
 from rooflight.errors import BadInput
 from rooflight.ledger import LOSS, Phase
+from rooflight.models.workload import Loss, Optimizer
 from rooflight.trace.inputs import tensor_leaves
 from rooflight.trace.interception import nothing_handed_over
 
-LOSSES = ("cross-entropy", "mse", "sum")
+LOSSES = (*get_args(Loss), "sum")
 OWN_LOSS = "model's own"
 """What a ledger says of the loss where the model's output is or has one."""
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+OPTIMIZERS = get_args(Optimizer)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from rooflight._version import __version__
 from rooflight.errors import NotPutBack, RooflightError, TraceFailed
-from rooflight.ledger import FORMAT_VERSION, Header, Ledger, Op
+from rooflight.ledger import FORMAT_VERSION, Header, Ledger
 from rooflight.models.workload import Workload
 from rooflight.spec import execution
 from rooflight.trace.options import TraceOptions
@@ -56,9 +55,9 @@ def _trace(workload: Workload, options: TraceOptions) -> Ledger:
         )
 
 
-def notes_of(stage: Stage, ops: Sequence[Op]) -> tuple[str, ...]:
+def _notes(stage: Stage, recording: Recording) -> tuple[str, ...]:
     """What a reader of the ledger should know."""
-    workload, options = stage.workload, stage.options
+    workload, options, ops = stage.workload, stage.options, recording.ops
     notes = [*workload.notes, *stage.notes]
     if any(
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
@@ -80,6 +79,12 @@ def notes_of(stage: Stage, ops: Sequence[Op]) -> tuple[str, ...]:
             "nn.MultiheadAttention and nn.TransformerEncoderLayer take their fast path: a whole layer is one op, and "
             "the modules inside it run nothing of their own"
         )
+    if options.loss and recording.own_loss:
+        notes.append(f"loss {options.loss} has no effect: the model computes its own")
+    # Such as a layer whose weights alone are used.
+    calls = {module.path: module.calls for module in recording.modules}
+    if idle := [path for path in stage.checkpoints.paths if not calls.get(path, 1)]:
+        notes.append(f"not called in this step, so not checkpointed: {', '.join(idle)}")
     return tuple(notes)
 
 
@@ -96,11 +101,7 @@ def header_of(stage: Stage, recording: Recording) -> Header:
         "optimizer": choices.optimizer if training else None,
         "accumulate": choices.accumulate if training else 1,
         "settings": dict(workload.settings),
-        "notes": (
-            *notes_of(stage, recording.ops),
-            *_unused_loss(stage, recording),
-            *_never_checkpointed(stage, recording),
-        ),
+        "notes": _notes(stage, recording),
     }
     return Header(
         rooflight=__version__,
@@ -119,15 +120,3 @@ def _in_header(cls: type[Workload | TraceOptions]) -> tuple[str, ...]:
 
 
 _OF_WORKLOAD, _OF_OPTIONS = _in_header(Workload), _in_header(TraceOptions)
-
-
-def _unused_loss(stage: Stage, recording: Recording) -> tuple[str, ...]:
-    asked = stage.options.loss
-    return (f"loss {asked} has no effect: the model computes its own",) if asked and recording.own_loss else ()
-
-
-def _never_checkpointed(stage: Stage, recording: Recording) -> tuple[str, ...]:
-    """Modules that were to be checkpointed and are not called, such as a layer whose weights alone are used."""
-    calls = {module.path: module.calls for module in recording.modules}
-    idle = [path for path in stage.checkpoints.paths if not calls.get(path, 1)]
-    return (f"not called in this step, so not checkpointed: {', '.join(idle)}",) if idle else ()

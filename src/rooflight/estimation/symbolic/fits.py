@@ -9,6 +9,9 @@ from rooflight.estimation.symbolic.polynomial import Point, Polynomial, Sampling
 from rooflight.estimation.symbolic.samples import Key, Samples
 from rooflight.ledger import Op
 
+_NAMED = 3
+"""Ops that are named as the cause of something."""
+
 
 @dataclass(frozen=True)
 class FitCondition:
@@ -157,7 +160,7 @@ def _divisor(samples: Samples, key: Key, polynomial: Polynomial, step: int) -> i
     return divisor
 
 
-def responsible(samples: Samples, key: Key, grid: SamplingGrid, point: Point, *, limit: int = 3) -> list[str]:
+def responsible(samples: Samples, key: Key, grid: SamplingGrid, point: Point) -> list[str]:
     """The ops of a row whose own polynomial misses a point, or that run only at some of the points."""
     path, phase, quantity = key
     if phase == "model":
@@ -172,8 +175,8 @@ def responsible(samples: Samples, key: Key, grid: SamplingGrid, point: Point, *,
         values = [_value(op, quantity) for op in ops]
         if through(grid, values[:-1]).at(*point) != values[-1]:
             names[sample.name] = None
-    ops_named = list(names)
-    return ops_named if len(ops_named) <= limit else [*ops_named[:limit], f"{len(ops_named) - limit} more"]
+    first, rest = list(names)[:_NAMED], len(names) - _NAMED
+    return first if rest <= 0 else [*first, f"{rest} more"]
 
 
 def _value(op: Op | None, quantity: str) -> int:

@@ -10,7 +10,7 @@ A few small traces determine the polynomials, another one verifies them, and fur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, Unpack
 
@@ -58,17 +58,11 @@ class ClosedFormRow:
     def backward(self) -> Costs:
         return self.phases["backward"]
 
-    def work(self, phases: Iterable[Phase] = PHASES) -> Polynomial | None:
-        """All FLOPs, matrix and other and recomputed, of these phases; `None` where one of them has no closed form."""
-        sum_ = ZERO
-        for phase in phases:
-            if phase in self.phases:
-                for quantity in WORK:
-                    part = self.phases[phase][quantity].polynomial
-                    if part is None:
-                        return None
-                    sum_ += part
-        return sum_
+    def work(self) -> Polynomial | None:
+        """All FLOPs, matrix and other and recomputed; `None` where one of them has no closed form."""
+        parts = [costs[quantity].polynomial for costs in self.phases.values() for quantity in WORK]
+        terms = [part for part in parts if part is not None]
+        return sum(terms, start=ZERO) if len(terms) == len(parts) else None
 
 
 @dataclass(frozen=True)

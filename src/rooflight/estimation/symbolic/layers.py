@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from rooflight.errors import BadInput
 from rooflight.estimation.symbolic.fits import PolynomialFit
 from rooflight.estimation.symbolic.form import ClosedForm, ClosedFormRow, Costs
 from rooflight.estimation.symbolic.growth import Growth, growth_of_terms
@@ -41,8 +40,6 @@ class RankedLayers:
     layers: LikeLayers
     growth: Growth | None
     work: Polynomial | None
-    cost: Fraction | None
-    """FLOPs at the point asked for; `None` where none was, or the layers have no closed form."""
 
 
 def at_depth(form: ClosedForm, depth: int) -> tuple[ClosedFormRow, ...]:
@@ -118,24 +115,14 @@ def _range(numbers: Sequence[str]) -> str:
     return ",".join(numbers)
 
 
-def ranking(
-    form: ClosedForm, *, batch: int | None = None, seq: int | None = None, phases: Sequence[Phase] = PHASES
-) -> list[RankedLayers]:
-    """The layers, costliest first: by FLOPs at a batch (and sequence), or else by how they grow.
-
-    By growth the sequence counts before the batch, a logarithm breaks ties, and then the coefficient decides.
-    """
-    if batch is not None and form.has_sequence and seq is None:
-        raise BadInput(f"{form.model} has a sequence: rank its layers at a batch and a sequence, or at neither")
+def ranking(form: ClosedForm) -> list[RankedLayers]:
+    """The layers, costliest first by how they grow: the sequence counts before the batch, a logarithm breaks ties, and
+    then the coefficient decides."""
     ranked = []
-    for layers in alike(row for row in form.rows if any(phase in row.phases for phase in phases)):
-        each = layers.row.work(phases)
-        work = None if each is None else each.scaled(layers.count)
-        cost = work.at(batch, seq) if work is not None and batch is not None else None
-        growth = next((layers.row.growth[phase] for phase in phases if phase in layers.row.growth), None)
-        ranked.append(RankedLayers(layers, growth, work, cost))
-    if batch is not None:
-        return sorted(ranked, key=lambda line: -1 if line.cost is None else line.cost, reverse=True)
+    for layers in alike(row for row in form.rows if row.phases):
+        each = layers.row.work()
+        growth = next((layers.row.growth[phase] for phase in PHASES if phase in layers.row.growth), None)
+        ranked.append(RankedLayers(layers, growth, None if each is None else each.scaled(layers.count)))
     return sorted(ranked, key=_growth_rank, reverse=True)
 
 

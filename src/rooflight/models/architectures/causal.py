@@ -35,6 +35,11 @@ def look_for_packed_sequences(numbers: Tensor, batch: int) -> None:
         bool(alone)
 
 
+def heads_of(x: Tensor, head_dim: int) -> Tensor:
+    """[batch, S, heads * head size] -> [batch, heads, S, head size]"""
+    return x.view(*x.shape[:-1], -1, head_dim).transpose(1, 2)
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float = 0.0) -> Tensor:
     """Causal attention over [batch, heads, S, head size]; one new token alone sees all of the cache.
 

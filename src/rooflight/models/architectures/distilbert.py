@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rooflight.models.architectures.causal import heads_of
+
 
 class Embeddings(nn.Module):
     def __init__(self, vocab_size: int, dim: int, *, max_position_embeddings: int, dropout: float) -> None:
@@ -32,10 +34,8 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        shape = (*x.shape[:-1], -1, self.head_dim)
-        query = self.q_lin(x).view(shape).transpose(1, 2)
-        key = self.k_lin(x).view(shape).transpose(1, 2)
-        value = self.v_lin(x).view(shape).transpose(1, 2)
+        projections = (self.q_lin, self.k_lin, self.v_lin)
+        query, key, value = (heads_of(project(x), self.head_dim) for project in projections)
         dropout = self.dropout.p if self.training else 0.0
         out = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=self.head_dim**-0.5)
         out = out.transpose(1, 2).contiguous()

@@ -10,6 +10,7 @@ from rooflight.models.architectures.causal import (
     attend,
     every_position,
     extended,
+    heads_of,
     look_for_packed_sequences,
     positions,
 )
@@ -49,11 +50,8 @@ class GPT2Attention(nn.Module):
 
     def forward(self, x: Tensor, cache: Cache | None) -> Tensor:
         # [B, S, 3E] -> three of [B, heads, S, E / heads]
-        query, key, value = self.c_attn(x).split(self.n_embd, dim=2)
-        shape = (*key.shape[:-1], -1, self.head_dim)
-        key = key.view(shape).transpose(1, 2)
-        value = value.view(shape).transpose(1, 2)
-        query = query.view(shape).transpose(1, 2)
+        query, *others = self.c_attn(x).split(self.n_embd, dim=2)
+        key, value, query = (heads_of(part, self.head_dim) for part in (*others, query))
         key, value = extended(cache, self.layer, key=key, value=value)
         dropout = self.attn_dropout.p if self.training else 0.0
         out = attend(query, key, value, scale=self.head_dim**-0.5, dropout=dropout)

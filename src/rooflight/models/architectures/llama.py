@@ -11,6 +11,7 @@ from rooflight.models.architectures.causal import (
     attend,
     every_position,
     extended,
+    heads_of,
     look_for_packed_sequences,
     positions,
 )
@@ -70,10 +71,8 @@ class LlamaAttention(nn.Module):
         self.o_proj = nn.Linear(heads * self.head_dim, hidden_size, bias=False)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], cache: Cache | None) -> Tensor:
-        shape = (*x.shape[:-1], -1, self.head_dim)
-        query = self.q_proj(x).view(shape).transpose(1, 2)
-        key = self.k_proj(x).view(shape).transpose(1, 2)
-        value = self.v_proj(x).view(shape).transpose(1, 2)
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        query, key, value = (heads_of(project(x), self.head_dim) for project in projections)
         query, key = _rotated(query, key, cos=rotary[0], sin=rotary[1])
         key, value = extended(cache, self.layer, key=key, value=value)
         out = attend(query, key, value, scale=self.head_dim**-0.5)
