@@ -9,6 +9,7 @@ bytes per second at which a chain of ops runs.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +69,7 @@ class Advisor:
         self.kernel_s = sum(one.time_s for one in self._all)
         self.wall_s = wall_s(measured)
         self._step = cell.step if cell is not None else self._prepared()
+        self._ratios: dict[str, Ratio] = {}
         self.changes: tuple[Change, ...] = ()
         if predictor is not None and self._step is not None and any(one.ops for one in self._all):
             possible = changes_of(self._step, predictor.device, predictor.calibration, op_by_op=True)
@@ -209,8 +211,8 @@ class Advisor:
             return f"{self._measured.origin}: the kernels that change the layout"
         if self._cell is None and change.step.is_compiled:
             return f"bytes that fused ops need not move, at the {self._measured.origin} rate"
-        assert self._predictor is not None
-        return f"predicted with and without it, {self._predictor.tier} on {self._predictor.device.name}"
+        predictor = self._known_predictor
+        return f"predicted with and without it, {predictor.tier} on {predictor.device.name}"
 
     def _touches(self, change: Change) -> bool:
         ratio = self._ratio(change)
@@ -220,31 +222,24 @@ class Advisor:
         """Time with a change by time without, for the sets of ops that kernels belong to. A graph changes none."""
         key = change.key.removeprefix("graph + ")
         if key not in self._ratios:
-            self._ratios[key] = self._found_ratio(change)
+            layout = self._layout_ratios
+            if self._cell is None and change.step.is_compiled and self._step is not None and not self._step.is_compiled:
+                self._ratios[key] = self._compiled_ratio(self._step)
+            elif self._cell is None and layout and change.key.endswith("channels_last"):
+                self._ratios[key] = lambda ops: layout.get(ops, 1.0)
+            else:
+                self._ratios[key] = self._predicted_ratio(change.step)
         return self._ratios[key]
 
-    @cached_property
-    def _ratios(self) -> dict[str, Ratio]:
-        return {}
-
-    def _found_ratio(self, change: Change) -> Ratio:
-        layout = self._layout_ratios
-        if self._cell is None and change.step.is_compiled and self._step is not None and not self._step.is_compiled:
-            return self._compiled_ratio(self._step)
-        if self._cell is None and layout and change.key.endswith("channels_last"):
-            return lambda ops: layout.get(ops, 1.0)
-        return self._predicted_ratio(change.step)
-
     def _predicted_ratio(self, step: Step) -> Ratio:
-        assert self._predictor is not None and self._step is not None
-        before, after = self._seconds_before, self._predictor.op_times(step).seconds
-        optimizer = [place for place, op in enumerate(self._step.ledger.ops) if op.phase == "optimizer"]
+        before, after = self._seconds_before, self._known_predictor.op_times(step).seconds
         # One kernel may do the work of all of an optimizer's ops: they are compared together.
-        of_optimizer = _quotient(after, before, optimizer)
-        mine = frozenset(optimizer)
+        assert self._step is not None
+        optimizer = [place for place, op in enumerate(self._step.ledger.ops) if op.phase == "optimizer"]
+        of_optimizer, of_update = _quotient(after, before, optimizer), frozenset(optimizer)
 
         def ratio(ops: Ops) -> float:
-            return of_optimizer if ops and mine.issuperset(ops) else _quotient(after, before, ops)
+            return of_optimizer if ops and of_update.issuperset(ops) else _quotient(after, before, ops)
 
         return ratio
 
@@ -370,11 +365,11 @@ class _FittedClocks:
                 middle = (low + high) / 2
                 low, high = (middle, high) if self._scaled(middle)._wall() < wall else (low, middle)
             scaled = self._scaled(low)
-            return _FittedClocks(scaled.host_s, self.device_s, self.gaps_s, self.waits, wall - scaled._wall())
-        return _FittedClocks(self.host_s, self.device_s, self.gaps_s, self.waits, wall - now)
+            return dataclasses.replace(scaled, more_s=wall - scaled._wall())
+        return dataclasses.replace(self, more_s=wall - now)
 
     def _scaled(self, factor: float) -> _FittedClocks:
-        return _FittedClocks(factor * self.host_s, self.device_s, self.gaps_s, self.waits)
+        return dataclasses.replace(self, host_s=factor * self.host_s)
 
     def _wall(self) -> float:
         return float(self.walls(self.device_s[None, :])[0])

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from rooflight.ledger import Ledger, Measurement, Value
-from rooflight.metrics import COUNTED, QUANTITIES, Origin
-
-Number = int | float
+from rooflight.metrics import COUNTED, QUANTITIES, Number, Origin
 
 _RANK = re.compile(r"rank (\d+)")
 

@@ -133,13 +133,12 @@ def self_check(measured: Measured) -> list[SelfCheck]:
     """Every counter that was read both ways and is not idle."""
     order = [*EXECUTED_FLOPS, *DRAM_BYTES, "l2_bytes", "l1_bytes"]
     order += sorted(name for name in measured.known if name not in QUANTITIES and adds_up(name))
-    both = [
-        name for name in order if name in measured.known and name in measured.step and name in measured.total.values
-    ]
-    checks = []
-    for name in both:
-        whole, missing = measured.step[name], measured.total.missing.get(name, 0)
-        checks.append(SelfCheck(name, measured.total.values[name], whole.value, missing, whole.low, whole.high))
+    sums, checks = measured.total, []
+    for name in order:
+        if name in measured.known and name in measured.step and name in sums.values:
+            step = measured.step[name]
+            missing = sums.missing.get(name, 0)
+            checks.append(SelfCheck(name, sums.values[name], step.value, missing, step.low, step.high))
     return [check for check in checks if check.sum_of_ops or check.whole_step]
 
 
@@ -179,24 +178,20 @@ def moved(measured: Measured) -> Counted | None:
 def _counted(measured: Measured, names: tuple[str, ...], is_known: Callable[[Container[str]], bool]) -> Counted | None:
     steps = {rank: values for rank, values in measured.steps.items() if is_known(values)}
     if steps:
-        found: dict[str, Number] = {}
-        for values in steps.values():
-            for name in names:
-                if name in values:
-                    found[name] = found.get(name, 0) + values[name].value
-        return Counted(found, frozenset(steps))
+        counted = {name: [step[name].value for step in steps.values() if name in step] for name in names}
+        return Counted({name: sum(values) for name, values in counted.items() if values}, frozenset(steps))
     sums = {name: value for name in names if (value := measured.total.get(name)) is not None}
     return Counted(sums, measured.ranks_with(names)) if is_known(sums) else None
 
 
 def executed_flops(measured: Measured) -> Number | None:
-    found = executed(measured)
-    return None if found is None else found.sum
+    done = executed(measured)
+    return None if done is None else done.sum
 
 
 def dram_bytes(measured: Measured) -> Number | None:
-    found = moved(measured)
-    return None if found is None else found.sum
+    traffic = moved(measured)
+    return None if traffic is None else traffic.sum
 
 
 def useful_flops(ledger: Ledger) -> int | None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rooflight.ledger import Ledger, Value
-
-Number = int | float
+from rooflight.metrics import Number
 
 
 @dataclass(frozen=True)
