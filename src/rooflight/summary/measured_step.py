@@ -236,7 +236,7 @@ class Utilisation:
     @property
     def peaks_text(self) -> str:
         """`494.5 TFLOP/s tf32`, of several precisions each."""
-        return ", ".join(f"{formatting.peak_tera(one.flops_per_s)} {name}" for name, one in self.peaks.items())
+        return ", ".join(f"{formatting.peak_tera(peak.flops_per_s)} {name}" for name, peak in self.peaks.items())
 
 
 def flops_by_precision(ledger: Ledger, *, causal: bool = False) -> Counter[str]:
@@ -264,7 +264,7 @@ def utilisation(
     if not flops or time is None:
         return None
     given = None if flops_per_s is None else PeakRate(flops_per_s, "given")
-    peaks = {name: one for name, _ in flops.most_common() if (one := given or peak(device, name)) is not None}
+    peaks = {name: rate for name, _ in flops.most_common() if (rate := given or peak(device, name)) is not None}
     if len(peaks) < len(flops):
         return None
     done = executed(measured)
@@ -273,12 +273,12 @@ def utilisation(
     hfu = None
     if done is not None and len(roofs) == len(used):
         hfu = metrics.utilisation(_at_peak(used, roofs), (time_of(measured, done.ranks) or 0) * len(done.ranks))
-    causal, whole = flops_by_precision(measured.ledger, causal=True), time * len(measured.ranks)
+    causal, of_ranks = flops_by_precision(measured.ledger, causal=True), time * len(measured.ranks)
     return Utilisation(
         precision=next(iter(peaks)),
         peak=next(iter(peaks.values())),
-        mfu=metrics.utilisation(_at_peak(flops, peaks), whole),
-        mfu_causal=None if causal == flops else metrics.utilisation(_at_peak(causal, peaks), whole),
+        mfu=metrics.utilisation(_at_peak(flops, peaks), of_ranks),
+        mfu_causal=None if causal == flops else metrics.utilisation(_at_peak(causal, peaks), of_ranks),
         hfu=hfu,
         roofs=roofs,
         peaks=peaks,
