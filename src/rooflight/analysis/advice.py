@@ -9,6 +9,7 @@ bytes per second at which a chain of ops runs.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +69,7 @@ class Advisor:
         self.kernel_s = sum(one.time_s for one in self._all)
         self.wall_s = wall_s(measured)
         self._step = cell.step if cell is not None else self._prepared()
+        self._ratios: dict[str, Ratio] = {}
         self.changes: tuple[Change, ...] = ()
         if predictor is not None and self._step is not None and any(one.ops for one in self._all):
             possible = changes_of(self._step, predictor.device, predictor.calibration, op_by_op=True)
@@ -87,13 +89,13 @@ class Advisor:
     def rows(self, groups: Sequence[OpGroup]) -> list[Advice | None]:
         """For each group of ops, the change that gains most; `None` where none is worth it."""
         best = [self._best(_timed(group)) for group in groups]
-        chosen = [one for one in best if one is not None]
+        chosen = [choice for choice in best if choice is not None]
         walls = iter(self._walls([(rows, change) for rows, change, _ in chosen]))
-        return [None if one is None else self._advice(*one, next(walls)) for one in best]
+        return [None if choice is None else self._advice(*choice, next(walls)) for choice in best]
 
     def of_change(self, key: str, group: OpGroup | None = None) -> Advice | None:
         """What one change makes of some ops, or of the whole step, worth it or not; `None` where it does not apply."""
-        change = next((one for one in self.changes if one.key == key), None)
+        change = next((candidate for candidate in self.changes if candidate.key == key), None)
         if change is None:
             return None
         if group is None:
@@ -106,7 +108,7 @@ class Advisor:
         if self._cell is not None:
             return predicted_advice(self._cell)
         others = (None if self.changes else self._graph_alone(), self._larger_batch())
-        return (*advise(self.changes, self), *(one for one in others if one is not None))
+        return (*advise(self.changes, self), *(advice for advice in others if advice is not None))
 
     def _graph_alone(self) -> Advice | None:
         """Of a measured step whose ops prediction knows nothing of: the host launches once."""
@@ -132,7 +134,7 @@ class Advisor:
 
     def _in_graph(self, busy: float) -> float:
         """What is left of the wall in a graph: the GPU's work and the gaps between its kernels."""
-        return busy + sum(one.kernels for one in self._all) * gap_of(self._known_predictor, graphs=True)
+        return busy + sum(row.kernels for row in self._all) * gap_of(self._known_predictor, graphs=True)
 
     @cached_property
     def _timing(self) -> Timing:
@@ -146,18 +148,18 @@ class Advisor:
 
     def _after(self, rows: Sequence[_Timed], change: Change) -> float:
         ratio = self._ratio(change)
-        return sum(one.time_s * ratio(one.ops) for one in rows)
+        return sum(row.time_s * ratio(row.ops) for row in rows)
 
     def _advice(self, rows: Sequence[_Timed], change: Change, after_s: float, wall: float | None) -> Advice:
         """Of some rows alone."""
         before_s = sum(one.time_s for one in rows)
-        whole = advice_of(
+        advice = advice_of(
             change,
             _Given(
                 self.wall_s, self.kernel_s, self.samples, wall, self.kernel_s - before_s + after_s, self._origin(change)
             ),
         )
-        return replace(whole, kernel_time_s=before_s, changed_kernel_time_s=after_s)
+        return replace(advice, kernel_time_s=before_s, changed_kernel_time_s=after_s)
 
     @property
     def samples(self) -> int | None:
@@ -209,42 +211,35 @@ class Advisor:
             return f"{self._measured.origin}: the kernels that change the layout"
         if self._cell is None and change.step.is_compiled:
             return f"bytes that fused ops need not move, at the {self._measured.origin} rate"
-        assert self._predictor is not None
-        return f"predicted with and without it, {self._predictor.tier} on {self._predictor.device.name}"
+        predictor = self._known_predictor
+        return f"predicted with and without it, {predictor.tier} on {predictor.device.name}"
 
     def _touches(self, change: Change) -> bool:
         ratio = self._ratio(change)
-        return any(ratio(one.ops) < 1 for one in self._all)
+        return any(ratio(row.ops) < 1 for row in self._all)
 
     def _ratio(self, change: Change) -> Ratio:
         """Time with a change by time without, for the sets of ops that kernels belong to. A graph changes none."""
         key = change.key.removeprefix("graph + ")
         if key not in self._ratios:
-            self._ratios[key] = self._found_ratio(change)
+            layout = self._layout_ratios
+            if self._cell is None and change.step.is_compiled and self._step is not None and not self._step.is_compiled:
+                self._ratios[key] = self._compiled_ratio(self._step)
+            elif self._cell is None and layout and change.key.endswith("channels_last"):
+                self._ratios[key] = lambda ops: layout.get(ops, 1.0)
+            else:
+                self._ratios[key] = self._predicted_ratio(change.step)
         return self._ratios[key]
 
-    @cached_property
-    def _ratios(self) -> dict[str, Ratio]:
-        return {}
-
-    def _found_ratio(self, change: Change) -> Ratio:
-        layout = self._layout_ratios
-        if self._cell is None and change.step.is_compiled and self._step is not None and not self._step.is_compiled:
-            return self._compiled_ratio(self._step)
-        if self._cell is None and layout and change.key.endswith("channels_last"):
-            return lambda ops: layout.get(ops, 1.0)
-        return self._predicted_ratio(change.step)
-
     def _predicted_ratio(self, step: Step) -> Ratio:
-        assert self._predictor is not None and self._step is not None
-        before, after = self._seconds_before, self._predictor.op_times(step).seconds
-        optimizer = [place for place, op in enumerate(self._step.ledger.ops) if op.phase == "optimizer"]
+        before, after = self._seconds_before, self._known_predictor.op_times(step).seconds
         # One kernel may do the work of all of an optimizer's ops: they are compared together.
-        of_optimizer = _quotient(after, before, optimizer)
-        mine = frozenset(optimizer)
+        assert self._step is not None
+        optimizer = [place for place, op in enumerate(self._step.ledger.ops) if op.phase == "optimizer"]
+        of_optimizer, of_update = _quotient(after, before, optimizer), frozenset(optimizer)
 
         def ratio(ops: Ops) -> float:
-            return of_optimizer if ops and mine.issuperset(ops) else _quotient(after, before, ops)
+            return of_optimizer if ops and of_update.issuperset(ops) else _quotient(after, before, ops)
 
         return ratio
 
@@ -260,10 +255,10 @@ class Advisor:
         ]
 
         def ratio(ops: Ops) -> float:
-            found = float(moves[ops[0]]) if len(ops) == 1 else 1.0
+            left = float(moves[ops[0]]) if len(ops) == 1 else 1.0
             for other in others:
-                found *= min(1.0, other(ops))
-            return found * min(1.0, layout.get(ops, 1.0))
+                left *= min(1.0, other(ops))
+            return left * min(1.0, layout.get(ops, 1.0))
 
         return ratio
 
@@ -289,8 +284,8 @@ class Advisor:
         device = np.repeat(self._clocks.device_s[None, :], len(cases), axis=0)
         for number, (rows, change) in enumerate(cases):
             ratio = self._ratio(change)
-            for one in rows:
-                device[number, self._place(one.ops)] -= one.time_s * (1 - ratio(one.ops))
+            for row in rows:
+                device[number, self._place(row.ops)] -= row.time_s * (1 - ratio(row.ops))
         return [float(wall) for wall in self._clocks.walls(np.maximum(device, 0.0))]
 
     def _place(self, ops: Ops) -> int:
@@ -303,16 +298,16 @@ class Advisor:
         if self._predictor is None or step is None or self.wall_s is None:
             return None
         device, kernels = np.zeros(len(ledger.ops)), np.zeros(len(ledger.ops))
-        for one in self._all:
-            device[self._place(one.ops)] += one.time_s
-            kernels[self._place(one.ops)] += one.kernels
+        for row in self._all:
+            device[self._place(row.ops)] += row.time_s
+            kernels[self._place(row.ops)] += row.kernels
         graph = step.is_graph
         host = np.zeros(len(ledger.ops)) if graph else host_seconds(ledger, self._predictor.host)
         waits = np.zeros(len(ledger.ops), dtype=bool) if graph else step.waits
-        made = _FittedClocks(host, device, kernels * gap_of(self._predictor, graphs=graph), waits)
+        clocks = _FittedClocks(host, device, kernels * gap_of(self._predictor, graphs=graph), waits)
         if self._cell is not None:
-            return made
-        return made.fitted(float(self.wall_s), host_bound=bool(is_host_bound(self._measured)))
+            return clocks
+        return clocks.fitted(float(self.wall_s), host_bound=bool(is_host_bound(self._measured)))
 
 
 @dataclass(frozen=True)
@@ -370,11 +365,11 @@ class _FittedClocks:
                 middle = (low + high) / 2
                 low, high = (middle, high) if self._scaled(middle)._wall() < wall else (low, middle)
             scaled = self._scaled(low)
-            return _FittedClocks(scaled.host_s, self.device_s, self.gaps_s, self.waits, wall - scaled._wall())
-        return _FittedClocks(self.host_s, self.device_s, self.gaps_s, self.waits, wall - now)
+            return dataclasses.replace(scaled, more_s=wall - scaled._wall())
+        return dataclasses.replace(self, more_s=wall - now)
 
     def _scaled(self, factor: float) -> _FittedClocks:
-        return _FittedClocks(factor * self.host_s, self.device_s, self.gaps_s, self.waits)
+        return dataclasses.replace(self, host_s=factor * self.host_s)
 
     def _wall(self) -> float:
         return float(self.walls(self.device_s[None, :])[0])

@@ -68,10 +68,10 @@ class Instructions:
         return None if like is None else self.near(like, elements(op))
 
     def near(self, like: Point, count: int) -> Told | None:
-        known = self._by_name.get((like.name, like.dtype)) or self._by_name.get((_bare(like.name), like.dtype))
-        if not known:
+        counted = self._by_name.get((like.name, like.dtype)) or self._by_name.get((_bare(like.name), like.dtype))
+        if not counted:
             return None
-        nearest = min(known, key=lambda point: _distance(point, like))
+        nearest = min(counted, key=lambda point: _distance(point, like))
         if _distance(nearest, like)[1] > _FARTHEST:
             return None
         return Told(
@@ -116,11 +116,11 @@ def elements(op: Op) -> int:
 
 
 def _flags(op: Op) -> str:
-    found = [f"{name}={op.args[name]}" for name in _FLAGS if op.args.get(name) is not None]
+    flags = [f"{name}={op.args[name]}" for name in _FLAGS if op.args.get(name) is not None]
     dropout = op.args.get("dropout_p")
     if isinstance(dropout, (int, float)) and dropout > 0:
-        found.append("dropout")
-    return " ".join(found)
+        flags.append("dropout")
+    return " ".join(flags)
 
 
 def _layout(op: Op, largest: Tensor) -> str:

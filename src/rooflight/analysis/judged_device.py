@@ -78,5 +78,5 @@ def by_time(ledger: Ledger, devices: Sequence[Device]) -> list[DeviceTime]:
     for device in devices:
         there, _ = as_run_on(ledger, device, traces)
         cells += device_runs(PreparedTrace(there, None).at(None), [predictor_of(device, None, None)[0]])
-    found = [DeviceTime(cell.predictor.device.name, cell.wall_s, cell.gpu_s, cell.predictor.tier) for cell in cells]
-    return sorted(found, key=lambda one: one.time_s)
+    times = [DeviceTime(cell.predictor.device.name, cell.wall_s, cell.gpu_s, cell.predictor.tier) for cell in cells]
+    return sorted(times, key=lambda row: row.time_s)

@@ -115,17 +115,17 @@ def _executed(values: Mapping[str, Number], roofs: Roofs) -> tuple[tuple[UnitWor
     counted = [name for name in (*TENSOR_FLOPS, *CUDA_FLOPS) if name in values]
     if not counted:
         return None
-    known = {(roof.unit, roof.precision): roof for roof in roofs.compute if not roof.measured}
-    found = []
+    roof_of = {(roof.unit, roof.precision): roof for roof in roofs.compute if not roof.measured}
+    units = []
     for name in counted:
         kind, _, precision = name.partition("_flops_")
-        roof = known.get(("tensor" if kind == "tensor" else "core", precision))
+        roof = roof_of.get(("tensor" if kind == "tensor" else "core", precision))
         if not values[name]:
             continue
         if roof is None:
             raise Unknown(f"{roofs.device.title} has no known peak for the work it did: {name}")
-        found.append(_unit(roof, values[name], roofs))
-    return tuple(found), sum(one.seconds for one in found)
+        units.append(_unit(roof, values[name], roofs))
+    return tuple(units), sum(unit.seconds for unit in units)
 
 
 def _by_formula(demands: Iterable[Demand], roofs: Roofs) -> tuple[tuple[UnitWork, ...], float]:

@@ -46,7 +46,7 @@ def explain_time(ledger: Ledger) -> list[Explained]:
     hits = {
         row.op.index: -cause.amount for row in explain_traffic(ledger) for cause in row.causes if cause.name == HITS
     }
-    found = []
+    rows = []
     for op, values in zip(ledger.ops, op_values(ledger), strict=True):
         demand = demand_of(op)
         if demand is None or "kernel_time_s" not in values:
@@ -56,8 +56,8 @@ def explain_time(ledger: Ledger) -> list[Explained]:
             causes = tuple(_causes(op, demand, kernels[op.index], roofs, hits.get(op.index, 0.0)))
         except BadInput:  # a precision that the device has no roof for
             continue
-        found.append(Explained(op, asked, values["kernel_time_s"].value, causes))
-    return found
+        rows.append(Explained(op, asked, values["kernel_time_s"].value, causes))
+    return rows
 
 
 def _causes(op: Op, demand: Demand, kernels: Sequence[Kernel], roofs: Roofs, hits: float) -> Iterator[Cause]:

@@ -53,14 +53,14 @@ def explain_traffic(ledger: Ledger) -> list[Explained]:
     if device is None or device.l2_bytes is None:
         return []
     played = _played(ledger, device)
-    found = []
+    rows = []
     for op, values in zip(ledger.ops, op_values(ledger), strict=True):
         if op.cost is None or not any(name in values for name in DRAM_BYTES):
             continue
         moved = sum(values[name].value for name in DRAM_BYTES if name in values)
         asked = (op.cost.bytes_read or 0) + (op.cost.bytes_written or 0)
-        found.append(Explained(op, asked, moved, tuple(_causes(op, played[op.index]))))
-    return found
+        rows.append(Explained(op, asked, moved, tuple(_causes(op, played[op.index]))))
+    return rows
 
 
 def _causes(op: Op, bytes_: _Bytes) -> Iterator[Cause]:

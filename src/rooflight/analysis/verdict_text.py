@@ -36,8 +36,8 @@ def evidence(verdict: Verdict) -> str:
         return verdict.reason
     done = (
         " + ".join(
-            f"{whole_count(one.flops)} on {one.unit} {one.precision} (peak {peak_tera(one.peak_flops_per_s)})"
-            for one in verdict.units
+            f"{whole_count(work.flops)} on {work.unit} {work.precision} (peak {peak_tera(work.peak_flops_per_s)})"
+            for work in verdict.units
         )
         or "no FLOPs"
     )
@@ -71,10 +71,10 @@ def advised(verdict: Verdict) -> str:
     advice = verdict.advice
     if advice is None:
         return _nothing(verdict)
-    found = "predicted" if advice.origin.startswith("predicted") else advice.origin.partition(":")[0]
+    source = "predicted" if advice.origin.startswith("predicted") else advice.origin.partition(":")[0]
     said = (
         f"{advice.how}, its kernels would take {seconds(advice.changed_kernel_time_s)} instead of "
-        f"{seconds(advice.kernel_time_s)} ({found})"
+        f"{seconds(advice.kernel_time_s)} ({source})"
     )
     gained = formatting.percent(advice.gain_of_kernels)
     if advice.time_s is None or advice.wall_time_s is None:

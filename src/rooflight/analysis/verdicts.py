@@ -136,7 +136,8 @@ class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gain(self) -> float | None:
         """What the best change of this very step gains; `None` without a verdict."""
-        return None if self.bound is None else max((one.gain for one in self.advice if one.samples == 1), default=0.0)
+        gains = [advice.gain for advice in self.advice if advice.samples == 1]
+        return None if self.bound is None else max(gains, default=0.0)
 
     @property
     def percent_of_op_roofs(self) -> float | None:
@@ -177,6 +178,7 @@ class Judge:
         else:  # with the ops that it would run, as those of a fused optimizer
             self.measured = Measured(self.cell.step.ledger, predicted_times(self.cell))
         self.times: Origin = self.measured.origin if is_measured(ledger) else "predicted"
+        self._parts_by_ops: dict[tuple[Whole, tuple[int, ...]], _Part | None] = {}
 
     @cached_property
     def predictor(self) -> Predictor | None:
@@ -228,12 +230,12 @@ class Judge:
     def verdicts(self, by: By = "module") -> list[Verdict]:
         return [self._region(row) for row in self.regions] if self.regions else self.of(self.rows(by))
 
-    def of(self, found: Sequence[MeasuredRow], *, advised: bool = True) -> list[Verdict]:
+    def of(self, rows: Sequence[MeasuredRow], *, advised: bool = True) -> list[Verdict]:
         """Verdicts on rows, folded ones too; without advice they cost far less."""
-        advice: Sequence[Advice | None] = [None] * len(found)
+        advice: Sequence[Advice | None] = [None] * len(rows)
         if advised and self.device is not None:
-            advice = self.advisor.rows([row.group for row in found])
-        return [self._row(row, one) for row, one in zip(found, advice, strict=True)]
+            advice = self.advisor.rows([row.group for row in rows])
+        return [self._row(row, best) for row, best in zip(rows, advice, strict=True)]
 
     def _row(self, row: MeasuredRow, advice: Advice | None) -> Verdict:
         sums, estimate = row.sums, row.estimate
@@ -271,27 +273,22 @@ class Judge:
         parts = self._parts(group, whole)
         return _placed(plain, work, parts, plain.time_s, fused=self.measured.ledger.header.is_compiled)
 
-    def _work(self, values: Mapping[str, Number], ops: Sequence[int], whole: Whole) -> RooflineWork:
+    def _work(self, values: Mapping[str, Number], indices: Sequence[int], whole: Whole) -> RooflineWork:
         assert self._roofs is not None
-        found = [self.measured.ledger.ops[index] for index in ops]
-        return work_of(values, found, self._roofs, flops_counted=whole.executed, bytes_counted=whole.dram)
+        ops = [self.measured.ledger.ops[index] for index in indices]
+        return work_of(values, ops, self._roofs, flops_counted=whole.executed, bytes_counted=whole.dram)
 
     def _parts(self, group: OpGroup, whole: Whole) -> list[_Part]:
         """Every set of ops that kernels belong to, under its own roof; those of which nothing is known are left out.
 
         A row has all facts of a set of ops or none, so each set is judged once for all rows around it."""
-        known = self._parts_by_ops.setdefault(whole, {})
         parts = []
         for ops in dict.fromkeys(fact.ops for fact in group.facts):
-            if ops not in known:
-                known[ops] = self._part(ops, whole)
-            parts.append(known[ops])
+            key = whole, ops
+            if key not in self._parts_by_ops:
+                self._parts_by_ops[key] = self._part(ops, whole)
+            parts.append(self._parts_by_ops[key])
         return [part for part in parts if part is not None]
-
-    @cached_property
-    def _parts_by_ops(self) -> dict[Whole, dict[tuple[int, ...], _Part | None]]:
-        """By what was counted, and by set of ops: filled as rows ask."""
-        return {}
 
     def _part(self, ops: tuple[int, ...], whole: Whole) -> _Part | None:
         values = self.measured.by_ops[ops]
@@ -302,9 +299,6 @@ class Judge:
         except Unknown:
             return None
         return _Part(work, float(values["kernel_time_s"]), int(values.get("kernels", 0)))
-
-    def step(self) -> StepVerdict:
-        return self._step
 
     def whole(self, *, by_formula: bool = False) -> Verdict:
         """The whole step under the roofs, without advice; `by_formula`: as if nothing had been counted."""
@@ -330,6 +324,9 @@ class Judge:
         # Where only the step as a whole was counted, nothing tells what its ops have of that.
         return self.judged(plain, values, OpGroup(measured.whole.ops, ()) if as_one else measured.whole, counted)
 
+    def step(self) -> StepVerdict:
+        return self._step
+
     @cached_property
     def _step(self) -> StepVerdict:
         measured = self.measured
@@ -337,7 +334,7 @@ class Judge:
         reason = self.reason or whole.reason
         if self.regions:
             reason = "these are regions of a program, not a step: each has its own verdict"
-        found = StepVerdict(
+        verdict = StepVerdict(
             device=None if self.device is None else self.device.title,
             times=self.times,
             bound=None,
@@ -347,31 +344,31 @@ class Judge:
             busy_share=busy_share(measured),
             reason=reason,
         )
-        return found if reason else self._with_bounds(found)
+        return verdict if reason else self._with_bounds(verdict)
 
-    def _with_bounds(self, found: StepVerdict) -> StepVerdict:
-        ledger, counted = self.measured.ledger, self.measured.of_ops
-        parts = self._parts(self.measured.whole, counted)
-        whole_s = sum(part.time_s for part in parts)
+    def _with_bounds(self, verdict: StepVerdict) -> StepVerdict:
+        whole, fused = verdict.whole, self.measured.ledger.header.is_compiled
+        parts = self._parts(self.measured.whole, self.measured.of_ops)
+        total_s = sum(part.time_s for part in parts)
         sides: dict[Side, float] = defaultdict(float)
         far: dict[Far, float] = defaultdict(float)
         for part in parts:
-            sides[part.work.side] += part.time_s / whole_s
-            why = part.far(fused=ledger.header.is_compiled)
-            far[why] += part.time_s / whole_s if why else 0.0
+            sides[part.work.side] += part.time_s / total_s
+            why = _far(part.work, part.time_s, part.kernels, part.work.roof_s, fused=fused)
+            far[why] += part.time_s / total_s if why else 0.0
         bound = metrics.bound(sides["compute"], sides["memory"], host_bound=self._host_bound)
-        if not whole_s and found.whole.side is not None and not self._host_bound:  # nothing is known of its ops
-            bound = found.whole.side
+        if not total_s and whole.side is not None and not self._host_bound:  # nothing is known of its ops
+            bound = whole.side
         predictor, roof_s = self.predictor, sum(part.work.roof_s for part in parts)
-        percent = metrics.percent_of_roof(roof_s, found.whole.time_s) if parts else found.whole.percent_of_roof
+        percent = metrics.percent_of_roof(roof_s, whole.time_s) if parts else whole.percent_of_roof
         return replace(
-            found,
+            verdict,
             bound=bound,
             sides=dict(sides),
             far={why: share for why, share in far.items() if share},
-            whole=replace(found.whole, bound=found.whole.bound if bound == "host" else bound, percent_of_roof=percent),
+            whole=replace(whole, bound=whole.bound if bound == "host" else bound, percent_of_roof=percent),
             percent_of_roof=percent,
-            intensity=found.whole.estimated_intensity,
+            intensity=whole.estimated_intensity,
             mfu=self.mfu,
             fit=self.fit,
             advice=self.advisor.step(),
@@ -386,9 +383,6 @@ class _Part:
     work: RooflineWork
     time_s: float
     kernels: int
-
-    def far(self, *, fused: bool) -> Far:
-        return _far(self.work, self.time_s, self.kernels, fused=fused)
 
 
 def _placed(plain: Verdict, work: RooflineWork, parts: Sequence[_Part], time_s: float, *, fused: bool) -> Verdict:
@@ -417,7 +411,7 @@ def _placed(plain: Verdict, work: RooflineWork, parts: Sequence[_Part], time_s: 
         percent_of_memory=metrics.percent_of_roof(work.memory_s, time_s),
         percent_of_cache=_cache_percent(work, time_s, fused=fused),
         bound=bound,
-        far=_far(work, time_s, plain.kernels, fused=fused, roof_s=roof_s),
+        far=_far(work, time_s, plain.kernels, roof_s, fused=fused),
     )
 
 
@@ -427,10 +421,10 @@ def _cache_percent(work: RooflineWork, time_s: float, *, fused: bool) -> float |
     return metrics.percent_of_roof(work.compulsory_bytes / work.bandwidth_bytes_per_s, time_s)
 
 
-def _far(work: RooflineWork, time_s: float, kernels: int | None, *, fused: bool, roof_s: float | None = None) -> Far:
+def _far(work: RooflineWork, time_s: float, kernels: int | None, roof_s: float, *, fused: bool) -> Far:
     if kernels and time_s / kernels < SHORT_S:
         return "short kernels"
-    if 100 * (work.roof_s if roof_s is None else roof_s) >= metrics.FAR_PERCENT * time_s:
+    if 100 * roof_s >= metrics.FAR_PERCENT * time_s:
         return ""
     return "L2 cache" if (_cache_percent(work, time_s, fused=fused) or 0) >= metrics.FAR_PERCENT else "neither roof"
 

@@ -17,22 +17,22 @@ def ceilings(
 ) -> dict[str, Value]:
     """FLOP/s by precision as `gemm.bf16`, bytes/s as `copy` and `triad` (in memory) and `copy.cache` (the best of
     several sizes)."""
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for precision in precisions:
         a, b = (torch.randn(side, side, device=device).to(DTYPES[precision]) for _ in range(2))
         with precision_set(precision), torch.no_grad():
             best, lasting = _rates(lambda a=a, b=b: a @ b, device, seconds)  # type: ignore[misc]
         flops = 2 * side**3
-        found[f"gemm.{precision}"] = Value(flops / lasting, f"{side}^3 matmul, mean over {seconds:g} s")
-        found[f"gemm.{precision}.burst"] = Value(flops / best, f"{side}^3 matmul, the first few after a pause")
+        values[f"gemm.{precision}"] = Value(flops / lasting, f"{side}^3 matmul, mean over {seconds:g} s")
+        values[f"gemm.{precision}.burst"] = Value(flops / best, f"{side}^3 matmul, the first few after a pause")
     elements = megabytes * 250_000
     x, y, z = (torch.randn(elements, device=device) for _ in range(3))
     _, copied = _rates(lambda: x.copy_(y), device, seconds / 2)
-    found["copy"] = Value(8 * elements / copied, f"{megabytes} MB to {megabytes} MB, read and written")
+    values["copy"] = Value(8 * elements / copied, f"{megabytes} MB to {megabytes} MB, read and written")
     _, triad = _rates(lambda: torch.add(y, z, alpha=0.5, out=x), device, seconds / 2)
-    found["triad"] = Value(12 * elements / triad, f"a = b + s c, {megabytes} MB each")
-    found["copy.cache"] = max((_copied_in_cache(x, y, cache_bytes // part) for part in _PARTS), key=lambda v: v.value)
-    return found
+    values["triad"] = Value(12 * elements / triad, f"a = b + s c, {megabytes} MB each")
+    values["copy.cache"] = max((_copied_in_cache(x, y, cache_bytes // part) for part in _PARTS), key=lambda v: v.value)
+    return values
 
 
 _TIMES = 50
@@ -95,7 +95,7 @@ def all_reduce_bandwidths() -> dict[str, Value]:
         return {}
     from torch.cuda import nccl
 
-    found = {}
+    bandwidths = {}
     for megabytes in _SIZES_MB:
         tensors = [torch.ones(megabytes * 250_000, device=f"cuda:{index}") for index in range(count)]
         for _ in range(3):
@@ -107,8 +107,8 @@ def all_reduce_bandwidths() -> dict[str, Value]:
         _wait(count)
         seconds = (time.perf_counter() - begun) / times
         bus = 2 * (count - 1) / count * megabytes * 1e6 / seconds
-        found[f"all-reduce.{megabytes}MB"] = Value(bus, f"NCCL over {count} GPUs: 2(n-1)/n x bytes / time")
-    return found
+        bandwidths[f"all-reduce.{megabytes}MB"] = Value(bus, f"NCCL over {count} GPUs: 2(n-1)/n x bytes / time")
+    return bandwidths
 
 
 def _wait(count: int) -> None:

@@ -149,7 +149,7 @@ class GpuClock:
 
 def _prepared(cases: Sequence[BenchmarkCase], pool: TensorPool, too_large: list[BenchmarkCase]) -> list[_Ready]:
     """Calls that have run once; those that cannot be run here are left out."""
-    found: list[_Ready] = []
+    ready: list[_Ready] = []
     for case in cases:
         pool.reset()
         with torch.no_grad():
@@ -161,8 +161,8 @@ def _prepared(cases: Sequence[BenchmarkCase], pool: TensorPool, too_large: list[
             except (OutOfPool, RuntimeError):
                 continue
             else:
-                found.append((case, call, pool.taken))
-    return found
+                ready.append((case, call, pool.taken))
+    return ready
 
 
 def _marked(call: Call) -> bool:
@@ -203,16 +203,16 @@ def _segments(profiler: Any) -> list[tuple[float, int]]:
         if event.device_type() == torch.autograd.DeviceType.CUDA
     ]
     work.sort()
-    found: list[tuple[float, int]] = []
+    segments: list[tuple[float, int]] = []
     inside, total, count = False, 0, 0
     for _, duration, name in work:
         if _MARKER in name:
             if inside:
-                found.append((total / 1e9, count))
+                segments.append((total / 1e9, count))
             inside, total, count = not inside, 0, 0
         elif inside:
             total, count = total + duration, count + 1
-    return found
+    return segments
 
 
 class CpuClock:

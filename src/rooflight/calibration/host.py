@@ -142,7 +142,7 @@ class HostBench:
     def _classes(self) -> dict[str, Value]:
         """Chains are read as prediction reads a step: the time of one is that of all its ops, whatever their class. All
         chains of a phase together say what each class costs."""
-        found: dict[str, Value] = {}
+        costs: dict[str, Value] = {}
         for ending, narrow in (("", False), (".bf16", True)):
             chains = [chain for key, chain in self._chains.items() if key.endswith(".bf16") == narrow]
             for phase in _PHASES:
@@ -157,33 +157,33 @@ class HostBench:
                         if is_narrow(precision) == narrow:
                             counts[place, names.index(name)] += weight
                         else:  # a view is a view in all of them
-                            times[place] -= weight * cost_of(name, precision, phase, found)
+                            times[place] -= weight * cost_of(name, precision, phase, costs)
                 origin = f"wall time of chains of {_LENGTH} modules, by the ops in them, {self.rounds} rounds"
                 for name, cost in zip(names, shared_out(counts, times), strict=True):
-                    found[f"{name}.{phase}{ending}"] = Value(float(cost), origin)
-        return found
+                    costs[f"{name}.{phase}{ending}"] = Value(float(cost), origin)
+        return costs
 
     def _mixtures(self, classes: Mapping[str, Value]) -> dict[str, Value]:
         """Code and data of one kind stay in the host's caches; in a network, where one kind follows the other, they do
         not."""
-        found = {}
+        ratios = {}
         for phase, times in self._mixture.taken.items():
             parts = sum(weight * cost_of(*one, phase, classes) for one, weight in self._mixture.parts[phase].items())
             origin = f"wall time of {_BLOCKS} blocks of all classes over the sum of their ops, {self.rounds} rounds"
-            found[f"mixed.{phase}"] = Value(middle(times) / parts, origin)
-        return found
+            ratios[f"mixed.{phase}"] = Value(middle(times) / parts, origin)
+        return ratios
 
     def _updates(self) -> dict[str, Value]:
         """An op over a list of tensors costs something, and something more for every tensor."""
-        found: dict[str, Value] = {}
+        costs: dict[str, Value] = {}
         few, many = _TENSORS
         for name in _OPTIMIZERS:
             small, large = (middle(self._optimizers[name, count].taken) for count in _TENSORS)
             each = max(0.0, (large - small) / (many - few))
             rest = max(0.0, small - few * each)
-            found[f"optimizer.{name}.tensor"] = Value(each, f"wall time of steps over {many} and over {few} tensors")
-            found[f"optimizer.{name}.step"] = Value(rest, f"wall time of a step over {few} tensors")
-        return found
+            costs[f"optimizer.{name}.tensor"] = Value(each, f"wall time of steps over {many} and over {few} tensors")
+            costs[f"optimizer.{name}.step"] = Value(rest, f"wall time of a step over {few} tensors")
+        return costs
 
 
 def host_costs(device: torch.device, seconds: float) -> dict[str, Value]:
@@ -205,10 +205,10 @@ def shared_out(counts: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) 
     paid = np.ones(counts.shape[1], dtype=bool)
     while paid.any():
         some = counts[:, paid]
-        found = equal[paid] + np.linalg.lstsq(some, times - some @ equal[paid], rcond=1e-6)[0]
+        fitted = equal[paid] + np.linalg.lstsq(some, times - some @ equal[paid], rcond=1e-6)[0]
         costs[:] = 0.0
-        costs[paid] = found
-        if (found >= 0).all():
+        costs[paid] = fitted
+        if (fitted >= 0).all():
             break
         paid[costs < 0] = False  # nothing costs less than nothing, and the others share what it would have paid
     return np.maximum(costs, 0.0)
@@ -263,7 +263,7 @@ class _Chain:
 
 def _parts(chain: nn.Module, x: torch.Tensor, target: str) -> dict[str, Counter[tuple[str, str]]]:
     """Classes of ops in the chain by phase, as prediction sees them in a ledger of it."""
-    found: dict[str, Counter[tuple[str, str]]] = {phase: Counter() for phase in _PHASES}
+    by_phase: dict[str, Counter[tuple[str, str]]] = {phase: Counter() for phase in _PHASES}
     steps: tuple[tuple[StepKind, dict[str, Any]], ...] = (("infer", {}), ("train", {"loss": "mse", "optimizer": "sgd"}))
     for step, options in steps:
         ledger = estimate(chain, x.detach().requires_grad_(step == "train"), step=step, target=target, **options)
@@ -272,8 +272,8 @@ def _parts(chain: nn.Module, x: torch.Tensor, target: str) -> dict[str, Counter[
                 for part, weight in parts_of(op):
                     if (part[0], op.phase) == ("view", "backward"):
                         continue  # made inside another op's node
-                    found["infer" if step == "infer" else op.phase][part] += weight  # type: ignore[assignment]
-    return found
+                    by_phase["infer" if step == "infer" else op.phase][part] += weight  # type: ignore[assignment]
+    return by_phase
 
 
 _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -324,8 +324,8 @@ def gap_seconds(device: torch.device) -> dict[str, Value]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kernels()
-    found = {}
+    gaps = {}
     for name, run in (("gap", kernels), ("gap.graph", graph.replay)):
         gap_s = median(gpu_seconds(run, waits=True) / count for _ in range(5))
-        found[name] = Value(gap_s, f"{count} kernels of one block: from one start to the next")
-    return found
+        gaps[name] = Value(gap_s, f"{count} kernels of one block: from one start to the next")
+    return gaps

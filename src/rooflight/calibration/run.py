@@ -67,18 +67,18 @@ class CalibrationJournal:
                     entry = json.loads(line)
                     self.done[entry["section"]] = {**entry["found"]}
         # Written anew: what follows a line that was cut off in the middle must not become a part of it.
-        lines = [json.dumps(identity), *(_line(section, found) for section, found in self.done.items())]
+        lines = [json.dumps(identity), *(_line(section, content) for section, content in self.done.items())]
         with _explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            whole = path.with_name(path.name + ".new")
-            whole.write_text("\n".join(lines) + "\n")
-            whole.replace(path)
+            temporary = path.with_name(path.name + ".new")
+            temporary.write_text("\n".join(lines) + "\n")
+            temporary.replace(path)
 
-    def keep(self, section: str, found: Any) -> None:
-        self.done[section] = found
+    def keep(self, section: str, content: Any) -> None:
+        self.done[section] = content
         if self._path is not None:
             with _explained(self._path), self._path.open("a") as file:
-                file.write(_line(section, found) + "\n")
+                file.write(_line(section, content) + "\n")
 
     def close(self) -> None:
         """The calibration is complete: the file has done its service."""
@@ -86,8 +86,8 @@ class CalibrationJournal:
             self._path.unlink(missing_ok=True)
 
 
-def _line(section: str, found: Any) -> str:
-    return json.dumps({"section": section, "found": found})
+def _line(section: str, content: Any) -> str:
+    return json.dumps({"section": section, "found": content})
 
 
 @contextmanager
@@ -160,37 +160,37 @@ def _values(bench: Bench, journal: CalibrationJournal, progress: Progress) -> di
             seconds=_CEILING_S[kind],
         ),
     }
-    found = {}
+    values = {}
     for section, make in sections.items():
         if section not in journal.done:
             progress(section, 0.0)
             journal.keep(section, msgspec.to_builtins(make()))
-        found[section] = msgspec.convert(journal.done[section], dict[str, Value])
+        values[section] = msgspec.convert(journal.done[section], dict[str, Value])
         gc.collect()
         if kind == "cuda":
             torch.cuda.empty_cache()
-    return found
+    return values
 
 
 def _host(bench: Bench) -> dict[str, Value]:
-    found = host_costs(bench.device, min(_HOST_S, bench.seconds / 10))
+    costs = host_costs(bench.device, min(_HOST_S, bench.seconds / 10))
     if bench.device.type == "cuda":
-        found |= gap_seconds(bench.device)
-        found |= all_reduce_bandwidths()
-    return found
+        costs |= gap_seconds(bench.device)
+        costs |= all_reduce_bandwidths()
+    return costs
 
 
 def _chapters(bench: Bench, journal: CalibrationJournal, progress: Progress) -> None:
     plan = plan_for(bench)
     left = [chapter for chapter in plan if chapter.name not in journal.done]
-    whole = sum(chapter.share for chapter in plan)
-    gone = whole - sum(chapter.share for chapter in left)
+    total = sum(chapter.share for chapter in plan)
+    gone = total - sum(chapter.share for chapter in left)
     part = 1 - _WORKSPACES_SHARE[bench.device.type]
     if left:
         with closing(clock_for(bench)) as clock:
             for chapter in left:
-                progress(chapter.name, part * gone / whole)
-                until = time.monotonic() + part * bench.seconds * chapter.share / whole
+                progress(chapter.name, part * gone / total)
+                until = time.monotonic() + part * bench.seconds * chapter.share / total
                 journal.keep(chapter.name, timed_rows(clock, chapter, until))
                 gone += chapter.share
 
@@ -205,19 +205,19 @@ def _workspaces(bench: Bench, journal: CalibrationJournal, progress: Progress) -
     torch.cuda.empty_cache()
     seconds, begun = share * bench.seconds, time.monotonic()
 
-    def told(doing: str) -> None:
+    def report(doing: str) -> None:
         progress(doing, 1 - share * max(0.0, 1 - (time.monotonic() - begun) / seconds))
 
-    journal.keep(_WORKSPACES, by_precision(record(bench.device, seconds, told).points))
+    journal.keep(_WORKSPACES, by_precision(record(bench.device, seconds, report).points))
 
 
 def timed_rows(clock: BenchmarkClock, chapter: Chapter, until: float) -> dict[str, list[list[int]]]:
     """By family and precision: a task's numbers, nanoseconds warm and cold, kernels."""
     rows: dict[str, list[list[int]]] = {}
     with chapter.setting():
-        for one in clock.timed(chapter.cases, until, many=chapter.chosen):
-            row = [*one.task.numbers, round(1e9 * one.warm_s), round(1e9 * one.cold_s), one.kernels]
-            rows.setdefault(f"{one.task.family} {one.task.precision}", []).append(row)
+        for timed in clock.timed(chapter.cases, until, many=chapter.chosen):
+            row = [*timed.task.numbers, round(1e9 * timed.warm_s), round(1e9 * timed.cold_s), timed.kernels]
+            rows.setdefault(f"{timed.task.family} {timed.task.precision}", []).append(row)
     return rows
 
 
@@ -243,12 +243,12 @@ def clock_for(bench: Bench) -> BenchmarkClock:
 
 def _points(journal: CalibrationJournal) -> tuple[TimedPoints, ...]:
     rows: dict[str, list[list[int]]] = {}
-    for section, found in journal.done.items():
+    for section, content in journal.done.items():
         if section not in ("host", "ceilings", _WORKSPACES):
-            for key, some in found.items():
-                rows.setdefault(key, []).extend(some)
-    found = []
-    for key, some in sorted(rows.items()):
+            for key, points in content.items():
+                rows.setdefault(key, []).extend(points)
+    content = []
+    for key, points in sorted(rows.items()):
         family, _, precision = key.partition(" ")
-        found.append(TimedPoints(family, precision, some))
-    return tuple(found)
+        content.append(TimedPoints(family, precision, points))
+    return tuple(content)

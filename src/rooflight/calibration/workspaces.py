@@ -30,9 +30,9 @@ _SEED = 900
 
 def layers(seed: int, *, channels_last: int) -> Iterator[Numbers]:
     for u in points(10, seed):
-        found = _layer(u, channels_last)
-        if found is not None:
-            yield found
+        layer = _layer(u, channels_last)
+        if layer is not None:
+            yield layer
 
 
 def _layer(u: list[float], channels_last: int) -> Numbers | None:

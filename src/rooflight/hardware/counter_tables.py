@@ -224,9 +224,9 @@ def tensor_counters_in_use(chip: str, scout_values: Mapping[str, float]) -> tupl
             busy[precision] = busy.get(precision, False) or count is None or count > less
     chosen = []
     for counter in tensor_counters(chip):
-        own = scout_values.get(counter.metric)
-        at_work = own > 0 if own is not None else busy.get(counter.quantity.removeprefix("tensor_flops_"), True)
-        if at_work:
+        count = scout_values.get(counter.metric)
+        in_pipe = busy.get(counter.quantity.removeprefix("tensor_flops_"), True)
+        if in_pipe if count is None else count > 0:
             chosen.append(counter)
     return tuple(chosen)
 
@@ -293,7 +293,7 @@ def to_quantities(values: Mapping[str, float], counters: Sequence[Counter], *, s
     parts: dict[str, list[Counter]] = {}
     for counter in counters:
         parts.setdefault(counter.quantity, []).append(counter)
-    found: dict[str, Value] = {}
+    quantities: dict[str, Value] = {}
     for quantity, members in parts.items():
         if any(member.metric not in values for member in members):
             continue
@@ -301,10 +301,10 @@ def to_quantities(values: Mapping[str, float], counters: Sequence[Counter], *, s
         if quantity.startswith("dram_bytes") and total <= EMPTY_RANGE_BYTES:
             continue
         terms = [f"{m.weight} x {_short(m.metric)}" if m.weight != 1 else _short(m.metric) for m in members]
-        found[quantity] = Value(value=_whole(total), origin=f"{source}: {' + '.join(terms)}")
+        quantities[quantity] = Value(value=_whole(total), origin=f"{source}: {' + '.join(terms)}")
     for metric, value in values.items():
-        found[metric] = Value(value=_whole(value), origin=source)
-    return found
+        quantities[metric] = Value(value=_whole(value), origin=source)
+    return quantities
 
 
 def flop_count_sp(values: Mapping[str, float]) -> int | None:

@@ -87,8 +87,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
         TF32 is a way to run fp32; where tensor cores have no TF32, such work is plain fp32.
         """
-        found = self.tensor_flops_per_s.get(precision) or self.core_flops_per_s.get(precision)
-        return self.peak("fp32") if found is None and precision == "tf32" else found
+        figure = self.tensor_flops_per_s.get(precision) or self.core_flops_per_s.get(precision)
+        return self.peak("fp32") if figure is None and precision == "tf32" else figure
 
     def core_peak(self, precision: str) -> Figure | None:
         """Of all other work: CUDA cores or vector units."""
@@ -126,13 +126,13 @@ def _no_device(where: str, why: str) -> BadInput:
 
 def checked(device: Device, where: str) -> Device:
     """The same device, if its numbers can be those of a real one."""
-    found = figures(device)
-    for key, figure in found:
+    named = figures(device)
+    for key, figure in named:
         if not figure.source.strip():
             raise BadInput(f"{where}: {key} has no source: say where the value was read, or how it was computed")
         if not plausible.is_date(figure.date):
             raise BadInput(f"{where}: {key} has the date {figure.date!r}: write the day it was read as 2026-11-15")
-    problem = plausible.problem(device, found)
+    problem = plausible.problem(device, named)
     if problem is not None:
         raise BadInput(f"{where}: {problem}")
     return device
@@ -140,14 +140,14 @@ def checked(device: Device, where: str) -> Device:
 
 def figures(device: Device) -> list[tuple[str, Figure]]:
     """Every value of a device with the name it has in a file, as `core_flops_per_s.fp32`."""
-    found: list[tuple[str, Figure]] = []
+    named: list[tuple[str, Figure]] = []
     for field in device.__struct_fields__:
-        held = getattr(device, field)
-        if isinstance(held, Figure):
-            found.append((field, held))
-        elif isinstance(held, dict):
-            found += [(f"{field}.{key}", figure) for key, figure in held.items()]
-    return found
+        value = getattr(device, field)
+        if isinstance(value, Figure):
+            named.append((field, value))
+        elif isinstance(value, dict):
+            named += [(f"{field}.{key}", figure) for key, figure in value.items()]
+    return named
 
 
 def _explained(message: str) -> str:

@@ -36,9 +36,9 @@ def find(text: str) -> Device:
     wanted = _plain(text)
     if (_FOLDER / f"{wanted}{_ENDING}").is_file():
         return _shipped(wanted)
-    found = _spellings().get(wanted)
-    if found is not None:
-        return _shipped(found)
+    name = _spellings().get(wanted)
+    if name is not None:
+        return _shipped(name)
     near = [_spellings()[word] for word in difflib.get_close_matches(wanted, _spellings(), n=6, cutoff=0.5)]
     near = list(dict.fromkeys(near))[:3]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
@@ -52,8 +52,8 @@ def recognise_name(reported: str | None) -> Device | None:
 
     The name must be the whole name: an "NVIDIA H200 NVL" is another board than an "NVIDIA H200".
     """
-    found = _reported().get(" ".join((reported or "").split()))
-    return None if found is None else _shipped(found)
+    name = _reported().get(" ".join((reported or "").split()))
+    return None if name is None else _shipped(name)
 
 
 @cache

@@ -87,40 +87,36 @@ class Roofs:
     def matrix(self, precision: str, *, measured: bool = False) -> Roof:
         """The roof of matrix work. A precision that the device lacks is an error: no other roof may stand for it."""
         key = ("matrix", precision, measured)
-        if key not in self._found:
-            unit, name = _matrix_unit(self.device, precision)
-            self._found[key] = self._roof(unit, name, measured)
-        return self._found[key]
+        if key not in self._asked:
+            self._asked[key] = self._roof(*_matrix_unit(self.device, precision), measured)
+        return self._asked[key]
 
     def other(self, precision: str, *, measured: bool = False) -> Roof:
         """The roof of work outside matrices: always the CUDA cores, which take 16 bits and less as fp32."""
         key = ("other", precision, measured)
-        if key not in self._found:
+        if key not in self._asked:
             name = "fp64" if precision == "fp64" and "fp64" in self.device.core_flops_per_s else "fp32"
-            self._found[key] = self._roof("core", name, measured)
-        return self._found[key]
+            self._asked[key] = self._roof("core", name, measured)
+        return self._asked[key]
 
     def slope(self, level: Level = "dram", *, measured: bool = False) -> Slope:
         """A level of memory; the theoretical figure stands in where the measured one is not known."""
-        found = [slope for slope in self.memory if slope.level == level and slope.measured <= measured]
-        if not found:
+        slopes = [slope for slope in self.memory if slope.level == level and slope.measured <= measured]
+        if not slopes:
             raise BadInput(f"the bandwidth of the {level.upper()} of {self.device.title} is not known: calibrate it")
-        return max(found, key=lambda slope: slope.measured)
+        return max(slopes, key=lambda slope: slope.measured)
 
     @cached_property
-    def _found(self) -> dict[tuple[str, str, bool], Roof]:
+    def _asked(self) -> dict[tuple[str, str, bool], Roof]:
         """Every op asks for a roof, and there are few."""
         return {}
 
     def _roof(self, unit: Unit, precision: str, measured: bool) -> Roof:
-        found = [
-            roof
-            for roof in self.compute
-            if (roof.unit, roof.precision) == (unit, precision) and roof.measured <= measured
-        ]
-        if not found:
+        of_unit = [roof for roof in self.compute if (roof.unit, roof.precision) == (unit, precision)]
+        roofs = [roof for roof in of_unit if roof.measured <= measured]
+        if not roofs:
             raise BadInput(f"{self.device.title} has no peak for {precision} on its {unit_name(self.device, unit)}")
-        return max(found, key=lambda roof: roof.measured)
+        return max(roofs, key=lambda roof: roof.measured)
 
 
 def roofs_of(device: Device, ceilings: Ceilings | None = None) -> Roofs:
@@ -153,11 +149,11 @@ def plain(precision: str) -> str:
 def _matrix_unit(device: Device, precision: str) -> tuple[Unit, str]:
     """Which unit does matrix work of that precision, and as what: a device without TF32 does it in fp32."""
     name = plain(precision)
-    for known in (name, "fp32") if name == "tf32" else (name,):
-        if known in device.tensor_flops_per_s:
-            return "tensor", known
-        if known in device.core_flops_per_s:
-            return "core", known
+    for candidate in (name, "fp32") if name == "tf32" else (name,):
+        if candidate in device.tensor_flops_per_s:
+            return "tensor", candidate
+        if candidate in device.core_flops_per_s:
+            return "core", candidate
     has = sorted({*device.tensor_flops_per_s, *device.core_flops_per_s})
     raise BadInput(f"{device.title} has no units for {name} matrix work: it has {', '.join(has)}")
 

@@ -98,17 +98,17 @@ def _with(tape: StepEvents, insertions: Sequence[_Insertion]) -> StepEvents:
 
 def _inside(results: Sequence[int], moments: WorkspacePhases, sizes: list[int]) -> list[int]:
     """Results are made one after the other, and between them things are borrowed and given back."""
-    found: list[int] = []
-    made = 0
+    events: list[int] = []
+    done = 0
     for moment in moments:
         count = min(moment.results, len(results))
-        found += results[made:count]
-        made = max(made, count)
+        events += results[done:count]
+        done = max(done, count)
         borrowed = _numbered(moment.temporaries, sizes)
-        found += borrowed
-        found += [~number for number in borrowed]
-    found += results[made:]
-    return found
+        events += borrowed
+        events += [~number for number in borrowed]
+    events += results[done:]
+    return events
 
 
 def _numbered(nbytes: Sequence[int], sizes: list[int]) -> list[int]:
@@ -132,22 +132,22 @@ class OpWorkspaces:
         self._workspaces = workspaces
 
     def of(self, ops: Sequence[Op]) -> list[WorkspacePhases]:
-        found: list[WorkspacePhases] = []
+        phases: list[WorkspacePhases] = []
         asked: list[tuple[int, list[Task]]] = []
         for place, op in enumerate(ops):
             if op.kind != "compute":
-                found.append(())
+                phases.append(())
             elif is_convolution(op):
-                found.append(())
+                phases.append(())
                 asked.append((place, [task for task in tasks_of(op) if task.family.startswith("conv-")]))
             else:
-                found.append(workspace_of(op, self._chip))
+                phases.append(workspace_of(op, self._chip))
         if self._workspaces is not None:
             sizes = iter(self._workspaces.bytes_of_many([task for _, tasks in asked for task in tasks]))
             for place, tasks in asked:
                 # Each gradient is made, then its workspace is borrowed and given back.
-                found[place] = tuple(WorkspacePhase(number + 1, (next(sizes),)) for number in range(len(tasks)))
-        return found
+                phases[place] = tuple(WorkspacePhase(number + 1, (next(sizes),)) for number in range(len(tasks)))
+        return phases
 
 
 _CAST = ("bf16", "fp16")

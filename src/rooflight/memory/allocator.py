@@ -189,11 +189,11 @@ class CachingAllocator:
                 pool = small if size <= SMALL else large
                 pool.searches += 1
                 free = pool.free
-                found = bisect_left(free, (size,))
-                if simple and found < len(free):
-                    block: MemoryBlock = free.pop(found)[2]
+                position = bisect_left(free, (size,))
+                if simple and position < len(free):
+                    block: MemoryBlock = free.pop(position)[2]
                 else:
-                    block = self._fitting(pool, size, found) or self._new(pool, size)
+                    block = self._fitting(pool, size, position) or self._new(pool, size)
                 rest = block.size - size
                 if rest >= pool.least_rest and (simple or self._may_split(pool, size)):
                     address, following = block.address + size, block.following
@@ -240,40 +240,40 @@ class CachingAllocator:
             # A block at the end of what is mapped counts as large as it could grow.
             while place + 1 < len(free) and _growable(free[place + 1][2]) < _growable(free[place][2]):
                 place += 1
-        found = free[place][2]
+        block = free[place][2]
         if self._unsplit is not None:
-            if size < self._unsplit <= found.size:
+            if size < self._unsplit <= block.size:
                 return None
-            if size >= self._unsplit and found.size >= size + self.settings.max_non_split_rounding_bytes:
+            if size >= self._unsplit and block.size >= size + self.settings.max_non_split_rounding_bytes:
                 return None
         del free[place]
-        return found
+        return block
 
     def _new(self, pool: _BlockPool, size: int) -> MemoryBlock:
         if self._collects_from is not None:
             self._collect_garbage(self._collects_from)
-        found = self._from_device(pool, size)
-        if found is None and self._give_back_oversized(pool, size):
-            found = self._from_device(pool, size)
-        if found is None:
+        block = self._from_device(pool, size)
+        if block is None and self._give_back_oversized(pool, size):
+            block = self._from_device(pool, size)
+        if block is None:
             self.retries += 1
             self.empty_cache()
-            found = self._from_device(pool, size)
-        if found is None:
+            block = self._from_device(pool, size)
+        if block is None:
             raise AllocatorFull(size)
-        return found
+        return block
 
     def _from_device(self, pool: _BlockPool, size: int) -> MemoryBlock | None:
-        whole = pool.segment if pool.small or size < OWN_SEGMENT else -(-size // ROUNDED_TO) * ROUNDED_TO
+        nbytes = pool.segment if pool.small or size < OWN_SEGMENT else -(-size // ROUNDED_TO) * ROUNDED_TO
         if self._expands:
             # A fraction is asked before anything is rounded to pages, as if none of them were mapped: the last page may
             # lie beyond it. A device that is full refuses the pages that are missing.
-            return self._mapped(pool, size) if self._has_room(whole) or not self._is_fraction else None
-        if not self._has_room(whole):
+            return self._mapped(pool, size) if self._has_room(nbytes) or not self._is_fraction else None
+        if not self._has_room(nbytes):
             return None
-        block = MemoryBlock(pool, self._next_address, whole)
-        self._next_address += whole
-        self._reserve(whole)
+        block = MemoryBlock(pool, self._next_address, nbytes)
+        self._next_address += nbytes
+        self._reserve(nbytes)
         return block
 
     def _has_room(self, nbytes: int) -> bool:
@@ -362,10 +362,10 @@ class CachingAllocator:
         return block
 
     def _expandable(self, pool: _BlockPool, size: int) -> MemoryBlock:
-        for _, found in pool.unmapped:
-            start = found
-            if found.preceding is not None and not found.preceding.given:
-                start = found.preceding
+        for _, unmapped in pool.unmapped:
+            start = unmapped
+            if unmapped.preceding is not None and not unmapped.preceding.given:
+                start = unmapped.preceding
             room, at = 0, start
             while room < size and at is not None and not at.given:
                 room += at.size
@@ -383,16 +383,16 @@ class CachingAllocator:
         """Map whole pages to the beginning of unmapped addresses; free neighbours become part of the block. Not if the
         device has fewer."""
         pool = block.pool
-        whole = -(-size // pool.segment) * pool.segment
-        if not (self._is_fraction or self._has_room(whole)):
+        nbytes = -(-size // pool.segment) * pool.segment
+        if not (self._is_fraction or self._has_room(nbytes)):
             return False
         pool.unmapped.remove((block.address, block))
         block.mapped = True
-        if whole < block.size:
-            rest = block.split_off(whole)
+        if nbytes < block.size:
+            rest = block.split_off(nbytes)
             rest.mapped = False
             insort(pool.unmapped, (rest.address, rest))
-        self._reserve(whole)
+        self._reserve(nbytes)
         for other in (block.preceding, block.following):
             self._merge(block, other)
         pool.add(block)
@@ -416,6 +416,27 @@ class CachingAllocator:
         for other in (block.preceding, block.following):
             self._merge(block, other)
         insort(pool.unmapped, (block.address, block))
+
+
+class PlainAllocator(CachingAllocator):
+    """Memory that is taken and given back as asked for: a CPU's, where torch caches and rounds nothing. Reserved is
+    what is allocated."""
+
+    def play(self, events: Sequence[int], sizes: Sized, held: Held) -> int:
+        where = -1
+        for place, event in enumerate(events):
+            if event < 0:
+                block = held.pop(~event, None)
+                self.reserved -= 0 if block is None else block.size
+            elif (nbytes := sizes[event]) > 0:
+                if not self._has_room(nbytes):
+                    raise AllocatorFull(nbytes)
+                held[event] = MemoryBlock(self._large, 0, nbytes)
+                before = self.peak_reserved
+                self._reserve(nbytes)
+                where = place if self.peak_reserved > before else where
+            self.allocated, self.peak_allocated = self.reserved, self.peak_reserved
+        return where
 
 
 def _growable(block: MemoryBlock) -> int:

@@ -37,23 +37,23 @@ Uses = dict[int, tuple[str, ...]]
 def kept_workspaces(uses: Uses, capability: int | None) -> dict[int, tuple[int, ...]]:
     """By op: what the first matrix product of a thread leaves allocated."""
     nbytes = {"cublas": cublas_bytes(capability), "cublaslt": _WORKSPACE_LT}
-    return {op: tuple(nbytes[one] for one in libraries) for op, libraries in uses.items()}
+    return {op: tuple(nbytes[library] for library in libraries) for op, libraries in uses.items()}
 
 
 def first_uses(ledger: Ledger) -> Uses:
     """Backward runs in a thread of its own."""
-    found: dict[int, tuple[str, ...]] = {}
+    uses: dict[int, tuple[str, ...]] = {}
     seen: set[tuple[str, bool]] = set()
     for op in ledger.ops:
         if op.packet not in PRODUCTS or op.kind == "host":
             continue
         backward = op.phase == "backward"
         used = ["cublas", "cublaslt"] if op.packet in _WITH_BIAS else ["cublas"]
-        new = [one for one in used if (one, backward) not in seen]
-        seen.update((one, backward) for one in new)
+        new = [library for library in used if (library, backward) not in seen]
+        seen.update((library, backward) for library in new)
         if new:
-            found[op.index] = tuple(new)
-    return found
+            uses[op.index] = tuple(new)
+    return uses
 
 
 MIB = 1 << 20

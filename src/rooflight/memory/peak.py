@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
+from msgspec.structs import replace
 
 from rooflight.ledger import Header, Op, Tensor
 from rooflight.memory.allocation_script import AllocationScript
 from rooflight.memory.replay import StepPeaks
 from rooflight.memory.result import Peak, Tenant, Timeline
 from rooflight.memory.storage_lifetimes import WEIGHT_COPY, copies_of_weights
-from rooflight.ops.workspace_phases import WorkspacePhases
 from rooflight.step.costed_step import Step
 
 LISTED = 12
@@ -88,39 +89,33 @@ def _tenants(
     largest = sorted((one for one in alive if nbytes[one]), key=lambda number: nbytes[number], reverse=True)
     stored = [number for number in largest if number < len(ledger.storages)]
     described = _described(ledger.ops, {ledger.storages[number].id for number in stored})
-    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[Tenant]] = defaultdict(list)
     for number in stored:
         storage = ledger.storages[number]
         tensor = described.get(storage.id)
+        maker = ledger.ops[storage.born] if storage.born is not None and storage.born < len(ledger.ops) else None
+        # Results that the trace has no size for, as the reserve of recurrent layers, have no shape either.
+        sides = tensor.shape if tensor is not None and tensor.numel else ()
+        tenant = Tenant(
+            bytes=nbytes[number],
+            category=_category(step, script, number),
+            name=storage.name or (maker.name if maker is not None else ""),
+            module=maker.module if maker is not None else storage.name.rpartition(".")[0],
+            shape=tuple(step.scaling.size(side) for side in sides),
+            dtype=tensor.dtype if tensor is not None and tensor.numel else "",
+        )
         # Parameters and inputs have names; of what ops make, those that are alike are one row.
         named = storage.name if storage.born is None else ""
-        maker = ledger.ops[storage.born].name if storage.born is not None and storage.born < len(ledger.ops) else ""
-        kind = _category(step, script, number), named, maker, tensor and (tensor.shape, tensor.dtype)
-        groups[nbytes[number], *kind].append(number)
-    found = _beside(step, script, largest)
-    for numbers in groups.values():
-        storage = ledger.storages[numbers[0]]
-        tensor = described.get(storage.id)
-        maker_op = ledger.ops[storage.born] if storage.born is not None and storage.born < len(ledger.ops) else None
-        found.append(
-            Tenant(
-                bytes=nbytes[numbers[0]] * len(numbers),
-                count=len(numbers),
-                category=_category(step, script, numbers[0]),
-                name=storage.name or (maker_op.name if maker_op is not None else ""),
-                module=maker_op.module if maker_op is not None else storage.name.rpartition(".")[0],
-                # Results that the trace has no size for, as the reserve of recurrent layers, have no shape either.
-                shape=tuple(step.scaling.size(side) for side in tensor.shape)
-                if tensor is not None and tensor.numel
-                else (),
-                dtype=tensor.dtype if tensor is not None and tensor.numel else "",
-            )
-        )
+        kind = named, maker and maker.name, tensor and (tensor.shape, tensor.dtype)
+        groups[tenant.bytes, tenant.category, *kind].append(tenant)
+    tenants = _beside(step, script, largest)
+    for alike in groups.values():
+        tenants.append(replace(alike[0], bytes=alike[0].bytes * len(alike), count=len(alike)))
     if borrowed and op is not None:
-        found.append(
+        tenants.append(
             Tenant(bytes=sum(borrowed), count=len(borrowed), category="workspace", name=op.name, module=op.module)
         )
-    return tuple(sorted(found, key=lambda tenant: tenant.bytes, reverse=True)[:LISTED])
+    return tuple(sorted(tenants, key=lambda tenant: tenant.bytes, reverse=True)[:LISTED])
 
 
 def _beside(step: Step, script: AllocationScript, alive: Sequence[int]) -> list[Tenant]:
@@ -138,14 +133,12 @@ def _beside(step: Step, script: AllocationScript, alive: Sequence[int]) -> list[
 
 def _described(ops: Sequence[Op], wanted: set[int]) -> dict[int, Tensor]:
     """The largest tensor that lies in each storage."""
-    found: dict[int, Tensor] = {}
+    largest: dict[int, Tensor] = {}
     for op in ops:
         for tensor in (*op.outputs, *op.inputs):
-            if tensor.storage in wanted:
-                known = found.get(tensor.storage)
-                if known is None or tensor.numel > known.numel:
-                    found[tensor.storage] = tensor
-    return found
+            if tensor.storage in wanted and tensor.numel > getattr(largest.get(tensor.storage), "numel", -1):
+                largest[tensor.storage] = tensor
+    return largest
 
 
 def timeline_of(step: Step, script: AllocationScript, allocated: Sequence[int]) -> Timeline:
@@ -154,29 +147,18 @@ def timeline_of(step: Step, script: AllocationScript, allocated: Sequence[int]) 
     changes: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(ops + 1, dtype=np.int64))
     lives, nbytes = script.lives, script.nbytes
     standing = (*lives.model, *lives.optimizer_state, *lives.inputs)
-    for op, some in [(0, standing), *enumerate(lives.results)]:
-        for number in some:
-            changes[_category(step, script, number)][op] += nbytes[number]
-    for op, some in enumerate(lives.freed):
-        for number in some:
-            changes[_category(step, script, number)][op] -= nbytes[number]
-    found = {name: tuple(np.cumsum(changes[name])[:ops].tolist()) for name in WORDS if name in changes}
-    found["workspace"] = tuple(map(_borrowed_most, script.moments))
-    found["libraries"] = (sum(sum(sizes) for sizes in script.kept.values()),) * ops
-    return Timeline(
-        categories={name: row for name, row in found.items() if any(row)},
-        allocated=tuple(allocated),
-        phases=_stretches(step.ledger.ops),
+    for sign, lists in ((1, [(0, standing), *enumerate(lives.results)]), (-1, list(enumerate(lives.freed)))):
+        for op, numbers in lists:
+            for number in numbers:
+                changes[_category(step, script, number)][op] += sign * nbytes[number]
+    categories = {name: tuple(np.cumsum(changes[name])[:ops].tolist()) for name in WORDS if name in changes}
+    categories["workspace"] = tuple(
+        max((sum(moment.temporaries) for moment in moments), default=0) for moments in script.moments
     )
-
-
-def _stretches(ops: Sequence[Op]) -> tuple[tuple[str, int], ...]:
-    found: list[tuple[str, int]] = []
-    for op in ops:
-        if not found or found[-1][0] != op.phase:
-            found.append((op.phase, op.index))
-    return tuple(found)
-
-
-def _borrowed_most(moments: WorkspacePhases) -> int:
-    return max((sum(moment.temporaries) for moment in moments), default=0)
+    categories["libraries"] = (sum(map(sum, script.kept.values())),) * ops
+    stretches = groupby(step.ledger.ops, key=lambda op: op.phase)
+    return Timeline(
+        categories={name: row for name, row in categories.items() if any(row)},
+        allocated=tuple(allocated),
+        phases=tuple((phase, next(stretch).index) for phase, stretch in stretches),
+    )

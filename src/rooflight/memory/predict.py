@@ -15,9 +15,8 @@ from rooflight.memory.allocation_script import (
     script_of,
     sizes_of,
 )
-from rooflight.memory.allocator import AllocatorFull, CachingAllocator
+from rooflight.memory.allocator import AllocatorFull, CachingAllocator, PlainAllocator
 from rooflight.memory.context_memory import ContextMemory, code_bytes, context_memory, cublas_bytes, usable_bytes
-from rooflight.memory.cpu_allocator import PlainAllocator
 from rooflight.memory.cudnn_workspaces import TAKEN_OVER, DeviceWorkspaces
 from rooflight.memory.largest import SizeFit
 from rooflight.memory.peak import peak_of, timeline_of
@@ -80,14 +79,14 @@ class MemoryPredictor:
 
     def of(self, step: Step, device: Device, *, timeline: bool = False, change: ScriptChange | None = None) -> Memory:
         """`change`: of what is allocated, as when the step is one rank's part of a larger one."""
-        every, around = self._ranks(step, device, watched=timeline, change=change), self._around(step, device)
+        ranks, around = self._ranks(step, device, watched=timeline, change=change), self._around(step, device)
         room, on_gpu = _room(around), device.kind == "gpu"
-        runs = {one.stage: self._within(one, device, room) for one in every}
-        failing = [one for one in every if runs[one.stage] is None]
+        runs = {rank.stage: self._within(rank, device, room) for rank in ranks}
+        failing = [rank for rank in ranks if runs[rank.stage] is None]
         if failing:
-            shown = max(failing, key=lambda one: one.highest.allocated)
+            shown = max(failing, key=lambda rank: rank.highest.allocated)
         else:
-            shown = max(every, key=lambda one: (one.reserved, one.highest.allocated))
+            shown = max(ranks, key=lambda rank: (rank.reserved, rank.highest.allocated))
         held, retries = runs[shown.stage] or (shown.reserved, 0)
         peak, course = self._taken_apart(step, shown, timeline=timeline)
         return Memory(
@@ -108,9 +107,9 @@ class MemoryPredictor:
     def fits(self, step: Step, device: Device, *, change: ScriptChange | None = None) -> SizeFit:
         """As `of`, without taking anything apart."""
         room = _room(self._around(step, device))
-        every = self._play(self._whole(step, device), step, device, change)
-        fits = all(self._within(one, device, room) is not None for one in every)
-        return fits, max(one.reserved for one in every), room
+        ranks = self._play(self._whole(step, device), step, device, change)
+        fits = all(self._within(rank, device, room) is not None for rank in ranks)
+        return fits, max(rank.reserved for rank in ranks), room
 
     def _within(self, played: _PlayedScript, device: Device, room: int) -> tuple[int, int] | None:
         """What the allocator holds at most with so many bytes, and how often it must give back what it caches; `None`:
@@ -208,10 +207,10 @@ class MemoryPredictor:
 
     def _around(self, step: Step, device: Device) -> ContextMemory:
         """What a process has around the allocator; a memory fraction leaves it less than there is."""
-        found, allowed = context_memory(device, step.once(code_bytes)), self._fraction_bytes(device)
+        context, allowed = context_memory(device, step.once(code_bytes)), self._fraction_bytes(device)
         if allowed is None:
-            return found
-        return replace(found, usable_bytes=min(found.usable_bytes, allowed + found.outside_bytes))
+            return context
+        return replace(context, usable_bytes=min(context.usable_bytes, allowed + context.outside_bytes))
 
 
 def chip_of(device: Device) -> Chip:
@@ -232,7 +231,7 @@ def _as_loaded(script: AllocationScript, room: int) -> AllocationScript:
     """The same of one rank's part."""
     if script.cast_from is None:
         return script
-    largest = max((script.nbytes[one] for one in script.lives.model), default=0)
+    largest = max((script.nbytes[number] for number in script.lives.model), default=0)
     return script if sum(script.cast_from) + largest <= room else replace(script, cast_from=None)
 
 

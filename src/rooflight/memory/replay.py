@@ -50,14 +50,14 @@ class AllocatorRun:
         if script.cast_from is None:
             self._make(lives.model)
         else:
-            whole: Held = {}
+            uncast: Held = {}
             sizes = dict(zip(lives.model, script.cast_from, strict=True))
-            allocator.play(lives.model, sizes, whole)
+            allocator.play(lives.model, sizes, uncast)
             for block in [allocator.allocate(size) for size in dropped]:
                 allocator.free(block)
             for number in lives.model:
                 self._make((number,))
-                allocator.play((~number,), (), whole)
+                allocator.play((~number,), (), uncast)
         self._make(lives.inputs)
         if emptied:
             allocator.empty_cache()
@@ -101,8 +101,8 @@ class AllocatorRun:
         """Op by op."""
         highest, start = -1, 0
         for end in tape.ends:
-            found = self.allocator.play(tape.events[start:end], self._tapes.sizes, self._held)
-            highest = start + found if found >= 0 else highest
+            place = self.allocator.play(tape.events[start:end], self._tapes.sizes, self._held)
+            highest = start + place if place >= 0 else highest
             start = end
             self.allocated_after.append(self.allocator.allocated)
         return highest

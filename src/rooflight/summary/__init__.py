@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Totals, total
+from rooflight.metrics import ratio
 
 By = Literal["module", "type", "op"]
 
@@ -103,7 +104,7 @@ class Sizes:
 
 
 def sizes(ledger: Ledger) -> Sizes:
-    leaves = _leaves(ledger.modules)
+    outputs = [(leaf, leaf.pass_output_bytes(ledger.header.accumulate)) for leaf in _leaves(ledger.modules)]
     categories: Counter[str] = Counter()
     for storage in ledger.storages:
         categories[storage.category] += storage.nbytes
@@ -111,10 +112,8 @@ def sizes(ledger: Ledger) -> Sizes:
         input_bytes=sum(tensor.nbytes for _, tensor in ledger.header.inputs),
         param_bytes=param_bytes(ledger),
         buffer_bytes=buffer_bytes(ledger),
-        leaf_output_bytes=sum(module.pass_output_bytes(ledger.header.accumulate) for module in leaves),
-        parameterised_output_bytes=sum(
-            module.pass_output_bytes(ledger.header.accumulate) for module in leaves if module.params or module.tied
-        ),
+        leaf_output_bytes=sum(nbytes for _, nbytes in outputs),
+        parameterised_output_bytes=sum(nbytes for leaf, nbytes in outputs if leaf.params or leaf.tied),
         kept_for_backward_bytes=_most_kept(ledger) if ledger.header.step == "train" else None,
         gradient_bytes=categories["gradient"],
         optimizer_state_bytes=categories["optimizer-state"],
@@ -147,11 +146,8 @@ def rows(ledger: Ledger, by: By = "module") -> list[SummaryRow]:
     if by == "module":
         return _module_rows(ledger, whole)
     key = type_of(ledger) if by == "type" else name_of
-    groups = _sums(ledger.ops, key)
-    made = [
-        _row(name, "", sums, whole, calls=sum(phase.ops for phase in sums.values())) for name, sums in groups.items()
-    ]
-    return sorted(made, key=lambda row: (row.totals.flops + row.totals.recompute_flops, row.totals.bytes), reverse=True)
+    rows = [_row(name, "", sums, whole) for name, sums in _sums(ledger.ops, key).items()]
+    return sorted(rows, key=lambda row: (row.totals.flops + row.totals.recompute_flops, row.totals.bytes), reverse=True)
 
 
 PhaseSums = dict[str, Totals]
@@ -170,10 +166,6 @@ def name_of(op: Op) -> str:
     return op.name
 
 
-def _module_of(op: Op) -> str:
-    return op.module
-
-
 def type_of(ledger: Ledger) -> Callable[[Op], str]:
     """The type of the leaf module an op runs in; the op itself where it was called between modules."""
     leaves = {module.path: module.type for module in _leaves(ledger.modules)}
@@ -189,7 +181,7 @@ def type_of(ledger: Ledger) -> Callable[[Op], str]:
 def _module_rows(ledger: Ledger, whole: Totals) -> list[SummaryRow]:
     """Every module, with all that runs inside it; then loss and optimizer, which are no modules."""
     inside: dict[str, PhaseSums] = defaultdict(dict)
-    for path, sums in _sums(ledger.ops, _module_of).items():
+    for path, sums in _sums(ledger.ops, lambda op: op.module).items():
         for ancestor in [path] if path in (LOSS, OPTIMIZER) else ancestry(path):
             for phase, value in sums.items():
                 inside[ancestor][phase] = inside[ancestor].get(phase, Totals()) + value
@@ -199,27 +191,21 @@ def _module_rows(ledger: Ledger, whole: Totals) -> list[SummaryRow]:
         for path in ancestry(module.path):
             all_params[path] += module.params
             all_trainable[path] += module.trainable_params
-    made = []
-    for module in ledger.modules:
-        level = module.path.count(".") + 1 if module.path else 0
-        kind = module.type + (" (tied)" if module.tied else "")
-        made.append(
-            _row(
-                module.path,
-                kind,
-                inside.get(module.path, {}),
-                whole,
-                calls=module.calls,
-                depth=level,
-                output=module.outputs[0] if module.outputs else None,
-                params=all_params[module.path],
-                trainable=all_trainable[module.path],
-            )
+    rows = [
+        replace(
+            _row(module.path, module.type + (" (tied)" if module.tied else ""), inside.get(module.path, {}), whole),
+            calls=module.calls,
+            depth=module.path.count(".") + 1 if module.path else 0,
+            output=module.outputs[0] if module.outputs else None,
+            params=all_params[module.path],
+            trainable_params=all_trainable[module.path],
         )
+        for module in ledger.modules
+    ]
     for path, name in ((LOSS, ledger.header.loss or ""), (OPTIMIZER, ledger.header.optimizer or "")):
         if inside.get(path):
-            made.append(_row(path, name, inside[path], whole, calls=1))
-    return made
+            rows.append(replace(_row(path, name, inside[path], whole), calls=1))
+    return rows
 
 
 def ancestry(path: str) -> list[str]:
@@ -230,34 +216,9 @@ def ancestry(path: str) -> list[str]:
     return paths
 
 
-def _row(
-    name: str,
-    kind: str,
-    sums: PhaseSums,
-    whole: Totals,
-    *,
-    calls: int,
-    depth: int = 0,
-    output: tuple[int, ...] | None = None,
-    params: int = 0,
-    trainable: int = 0,
-) -> SummaryRow:
-    everything = sum(sums.values(), Totals())
-    share: float | None
-    if whole.flops:
-        share = everything.flops / whole.flops
-    else:
-        share = everything.other_flops / whole.other_flops if whole.other_flops else None
-    return SummaryRow(
-        name=name,
-        type=kind,
-        depth=depth,
-        calls=calls,
-        output=output,
-        params=params,
-        trainable_params=trainable,
-        totals=everything,
-        forward=sums.get("forward", Totals()),
-        backward=sums.get("backward", Totals()),
-        share=share,
-    )
+def _row(name: str, kind: str, sums: PhaseSums, step: Totals) -> SummaryRow:
+    """Of some ops, each of which is a call; a part of the step."""
+    totals = sum(sums.values(), Totals())
+    share = ratio(totals.flops, step.flops) if step.flops else ratio(totals.other_flops, step.other_flops)
+    forward, backward = (sums.get(phase, Totals()) for phase in ("forward", "backward"))
+    return SummaryRow(name, kind, 0, totals.ops, None, 0, 0, totals, forward, backward, share)

@@ -14,8 +14,7 @@ from functools import cache, cached_property
 
 from rooflight.ledger import Ledger, Measurement, Value
 from rooflight.metrics import COUNTED, QUANTITIES, Origin
-
-Number = int | float
+from rooflight.metrics import Number as Number
 
 _RANK = re.compile(r"rank (\d+)")
 
@@ -55,18 +54,18 @@ def times_of(ledger: Ledger) -> MeasuredTimes:
 @cache
 def adds_up(name: str) -> bool:
     """Is the value of several ops the sum of theirs? A counter under its own name is, when it is a plain sum."""
-    known = QUANTITIES.get(name)
-    return known.additive if known is not None else name.endswith(".sum")
+    quantity = QUANTITIES.get(name)
+    return quantity.additive if quantity is not None else name.endswith(".sum")
 
 
 def steps_of_ranks(ledger: Ledger) -> dict[int, dict[str, Value]]:
     """What was measured over the whole step at once, by rank: one, unless ledgers were joined."""
-    found: dict[int, dict[str, Value]] = {}
+    steps: dict[int, dict[str, Value]] = {}
     for row in ledger.measurements:
         if row.scope == "step":
             named = _RANK.match(row.name)  # a joined ledger names its step rows so
-            found.setdefault(int(named[1]) if named else ledger.header.rank, {}).update(row.quantities)
-    return found
+            steps.setdefault(int(named[1]) if named else ledger.header.rank, {}).update(row.quantities)
+    return steps
 
 
 def step_values(steps: Mapping[int, Mapping[str, Value]]) -> dict[str, Value]:
@@ -87,26 +86,26 @@ def _of_ranks(name: str, values: Sequence[Value]) -> Value:
 
 def op_values(ledger: Ledger) -> list[dict[str, Value]]:
     """For every op, what was measured of it alone."""
-    found: list[dict[str, Value]] = [{} for _ in ledger.ops]
+    values: list[dict[str, Value]] = [{} for _ in ledger.ops]
     for row in ledger.measurements:
         if row.scope == "op" and len(row.ops) == 1:
-            found[row.ops[0]].update(row.quantities)
-    return found
+            values[row.ops[0]].update(row.quantities)
+    return values
 
 
 def facts(ledger: Ledger) -> list[MeasuredFact]:
     """Every value once: what was measured of ops, then what only their kernels tell."""
-    found = []
-    told: dict[frozenset[int], set[str]] = defaultdict(set)
+    measured = []
+    covered: dict[frozenset[int], set[str]] = defaultdict(set)
     of_ops = [row for row in ledger.measurements if row.scope == "op" and not _is_idle_view(ledger, row)]
     # An op that had a range of its own and shows no bytes moved too few to tell: its kernels, counted one by one in
     # other runs, may not answer for it.
     in_ranges = {name for row in of_ops for name in row.quantities if _is_counted(name)}
     for row in of_ops:
-        found.append(MeasuredFact(row.ops, {name: value.value for name, value in row.quantities.items()}))
-        told[frozenset(row.ops)].update(row.quantities)
+        measured.append(MeasuredFact(row.ops, {name: value.value for name, value in row.quantities.items()}))
+        covered[frozenset(row.ops)].update(row.quantities)
         if any(_is_counted(name) for name in row.quantities):
-            told[frozenset(row.ops)].update(in_ranges)
+            covered[frozenset(row.ops)].update(in_ranges)
     for kernel in ledger.kernels:
         if kernel.kind == "primitive":
             continue  # a CPU library's work: its time is part of the op's
@@ -114,10 +113,10 @@ def facts(ledger: Ledger) -> list[MeasuredFact]:
         values["kernels"] = 1
         if kernel.time_s is not None:
             values["kernel_time_s"] = kernel.time_s
-        known = told.get(frozenset(kernel.ops), set())
-        if left := {name: value for name, value in values.items() if name not in known}:
-            found.append(MeasuredFact(kernel.ops, left))
-    return found
+        names_of_ops = covered.get(frozenset(kernel.ops), set())
+        if left := {name: value for name, value in values.items() if name not in names_of_ops}:
+            measured.append(MeasuredFact(kernel.ops, left))
+    return measured
 
 
 @cache

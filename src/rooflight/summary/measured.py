@@ -224,10 +224,10 @@ class Measured:
     @cached_property
     def attributed(self) -> dict[int, Number]:
         """Kernel time by how many ops it belongs to: 0, 1 or 2 (which is several)."""
-        found: dict[int, Number] = {0: 0.0, 1: 0.0, 2: 0.0}
+        times: dict[int, Number] = {0: 0.0, 1: 0.0, 2: 0.0}
         for fact in self.facts:
-            found[min(len(fact.ops), 2)] += fact.values.get("kernel_time_s", 0)
-        return found
+            times[min(len(fact.ops), 2)] += fact.values.get("kernel_time_s", 0)
+        return times
 
 
 def _flops(op: Op) -> int:

@@ -51,9 +51,8 @@ def rows(measured: Measured, by: By = "module") -> list[MeasuredRow]:
     if by == "module":
         return list(measured.module_rows)
     key = summary.type_of(measured.ledger) if by == "type" else summary.name_of
-    groups = _fused(measured, key)
-    made = [_row(measured, _estimated(measured.ledger, name, group), group) for name, group in groups.items()]
-    return sorted(made, key=lambda row: (row.sums.time_s or 0, row.estimate.totals.flops), reverse=True)
+    rows = [_named_row(measured, name, group) for name, group in _fused(measured, key).items()]
+    return sorted(rows, key=lambda row: (row.sums.time_s or 0, row.estimate.totals.flops), reverse=True)
 
 
 def op_rows(measured: Measured) -> list[MeasuredRow]:
@@ -66,12 +65,9 @@ def op_rows(measured: Measured) -> list[MeasuredRow]:
         elif fact.ops:
             together[fact.ops].append(fact)
     groups = [OpGroup((op.index,), tuple(alone[op.index])) for op in _counted(measured)]
-    groups += [OpGroup(ops, tuple(found)) for ops, found in together.items()]
-    names = measured.ledger.ops
-    return [
-        _row(measured, _estimated(measured.ledger, _joined([names[index].name for index in group.ops]), group), group)
-        for group in groups
-    ]
+    groups += [OpGroup(ops, tuple(facts)) for ops, facts in together.items()]
+    names = [op.name for op in measured.ledger.ops]
+    return [_named_row(measured, _joined([names[index] for index in group.ops]), group) for group in groups]
 
 
 def merged(measured: Measured, members: list[MeasuredRow], estimate: SummaryRow) -> MeasuredRow:
@@ -83,17 +79,17 @@ def phases(measured: Measured) -> list[MeasuredRow]:
     """The phases that the step has."""
     groups = _grouped(measured, lambda op: op.phase)
     order = ("forward", "backward", "optimizer", SEVERAL, NO_OP)
-    return [
-        _row(measured, _estimated(measured.ledger, name, groups[name]), groups[name])
-        for name in order
-        if name in groups
-    ]
+    return [_named_row(measured, name, groups[name]) for name in order if name in groups]
 
 
 def _row(measured: Measured, estimate: SummaryRow, group: OpGroup, own: OpGroup | None = None) -> MeasuredRow:
     sums = measured.sums(group)
     own_sums = sums if own is None or own == group else measured.sums(own)
     return MeasuredRow(estimate, group, own or group, sums, own_sums, ratio(sums.time_s, measured.total.time_s))
+
+
+def _named_row(measured: Measured, name: str, group: OpGroup) -> MeasuredRow:
+    return _row(measured, _estimated(measured.ledger, name, group), group)
 
 
 def _together(groups: list[OpGroup]) -> OpGroup:
@@ -175,9 +171,9 @@ def _counted(measured: Measured) -> list[Op]:
 
 def _estimated(ledger: Ledger, name: str, group: OpGroup) -> SummaryRow:
     """The estimate's side of a group."""
-    found = [ledger.ops[index] for index in group.ops]
-    forward, backward = (total(op for op in found if op.phase == phase) for phase in ("forward", "backward"))
-    return SummaryRow(name, "", 0, len(found), None, 0, 0, total(found), forward, backward, None)
+    ops = [ledger.ops[index] for index in group.ops]
+    forward, backward = (total(op for op in ops if op.phase == phase) for phase in ("forward", "backward"))
+    return SummaryRow(name, "", 0, len(ops), None, 0, 0, total(ops), forward, backward, None)
 
 
 def innermost(paths: set[str]) -> str:

@@ -133,13 +133,12 @@ def self_check(measured: Measured) -> list[SelfCheck]:
     """Every counter that was read both ways and is not idle."""
     order = [*EXECUTED_FLOPS, *DRAM_BYTES, "l2_bytes", "l1_bytes"]
     order += sorted(name for name in measured.known if name not in QUANTITIES and adds_up(name))
-    both = [
-        name for name in order if name in measured.known and name in measured.step and name in measured.total.values
-    ]
-    checks = []
-    for name in both:
-        whole, missing = measured.step[name], measured.total.missing.get(name, 0)
-        checks.append(SelfCheck(name, measured.total.values[name], whole.value, missing, whole.low, whole.high))
+    sums, checks = measured.total, []
+    for name in order:
+        if name in measured.known and name in measured.step and name in sums.values:
+            step = measured.step[name]
+            missing = sums.missing.get(name, 0)
+            checks.append(SelfCheck(name, sums.values[name], step.value, missing, step.low, step.high))
     return [check for check in checks if check.sum_of_ops or check.whole_step]
 
 
@@ -179,24 +178,20 @@ def moved(measured: Measured) -> Counted | None:
 def _counted(measured: Measured, names: tuple[str, ...], is_known: Callable[[Container[str]], bool]) -> Counted | None:
     steps = {rank: values for rank, values in measured.steps.items() if is_known(values)}
     if steps:
-        found: dict[str, Number] = {}
-        for values in steps.values():
-            for name in names:
-                if name in values:
-                    found[name] = found.get(name, 0) + values[name].value
-        return Counted(found, frozenset(steps))
+        counted = {name: [step[name].value for step in steps.values() if name in step] for name in names}
+        return Counted({name: sum(values) for name, values in counted.items() if values}, frozenset(steps))
     sums = {name: value for name in names if (value := measured.total.get(name)) is not None}
     return Counted(sums, measured.ranks_with(names)) if is_known(sums) else None
 
 
 def executed_flops(measured: Measured) -> Number | None:
-    found = executed(measured)
-    return None if found is None else found.sum
+    done = executed(measured)
+    return None if done is None else done.sum
 
 
 def dram_bytes(measured: Measured) -> Number | None:
-    found = moved(measured)
-    return None if found is None else found.sum
+    traffic = moved(measured)
+    return None if traffic is None else traffic.sum
 
 
 def useful_flops(ledger: Ledger) -> int | None:
@@ -241,7 +236,7 @@ class Utilisation:
     @property
     def peaks_text(self) -> str:
         """`494.5 TFLOP/s tf32`, of several precisions each."""
-        return ", ".join(f"{formatting.peak_tera(one.flops_per_s)} {name}" for name, one in self.peaks.items())
+        return ", ".join(f"{formatting.peak_tera(peak.flops_per_s)} {name}" for name, peak in self.peaks.items())
 
 
 def flops_by_precision(ledger: Ledger, *, causal: bool = False) -> Counter[str]:
@@ -269,7 +264,7 @@ def utilisation(
     if not flops or time is None:
         return None
     given = None if flops_per_s is None else PeakRate(flops_per_s, "given")
-    peaks = {name: one for name, _ in flops.most_common() if (one := given or peak(device, name)) is not None}
+    peaks = {name: rate for name, _ in flops.most_common() if (rate := given or peak(device, name)) is not None}
     if len(peaks) < len(flops):
         return None
     done = executed(measured)
@@ -278,12 +273,12 @@ def utilisation(
     hfu = None
     if done is not None and len(roofs) == len(used):
         hfu = metrics.utilisation(_at_peak(used, roofs), (time_of(measured, done.ranks) or 0) * len(done.ranks))
-    causal, whole = flops_by_precision(measured.ledger, causal=True), time * len(measured.ranks)
+    causal, of_ranks = flops_by_precision(measured.ledger, causal=True), time * len(measured.ranks)
     return Utilisation(
         precision=next(iter(peaks)),
         peak=next(iter(peaks.values())),
-        mfu=metrics.utilisation(_at_peak(flops, peaks), whole),
-        mfu_causal=None if causal == flops else metrics.utilisation(_at_peak(causal, peaks), whole),
+        mfu=metrics.utilisation(_at_peak(flops, peaks), of_ranks),
+        mfu_causal=None if causal == flops else metrics.utilisation(_at_peak(causal, peaks), of_ranks),
         hfu=hfu,
         roofs=roofs,
         peaks=peaks,

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rooflight.ledger import Ledger, Value
-
-Number = int | float
+from rooflight.metrics import Number
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class MemoryGrowth:
 
 def timeline(ledger: Ledger, values: Sequence[Mapping[str, Value]]) -> MemoryGrowth:
     """From what was measured of every op alone."""
-    found, idle = [], set()
+    moments, idle = [], set()
     for op, quantities in zip(ledger.ops, values, strict=True):
         if "allocated_bytes" not in quantities or "growth_bytes" not in quantities:
             continue
@@ -67,5 +66,5 @@ def timeline(ledger: Ledger, values: Sequence[Mapping[str, Value]]) -> MemoryGro
         if op.kind == "view" and not growth:
             idle.add(op.index)
         else:
-            found.append(MemoryMoment(op.index, op.rank, after - growth, after))
-    return MemoryGrowth(tuple(found), frozenset(idle))
+            moments.append(MemoryMoment(op.index, op.rank, after - growth, after))
+    return MemoryGrowth(tuple(moments), frozenset(idle))

@@ -37,8 +37,8 @@ def peak(device: str | None, precision: str) -> PeakRate | None:
 
 def _gpu(reported: str | None) -> Device | None:
     """A name says nothing of how many cores of a processor a run had: processors have no peak here."""
-    found = recognise_name(reported)
-    return found if found is not None and found.kind == "gpu" else None
+    device = recognise_name(reported)
+    return device if device is not None and device.kind == "gpu" else None
 
 
 def _peak(figure: Figure | None) -> PeakRate | None:

@@ -70,7 +70,7 @@ def family(op: Op) -> str:
 
 def names(pairs: Iterable[tuple[Op, Op]]) -> dict[tuple[str, str], int]:
     """How often which op stands for which."""
-    found: dict[tuple[str, str], int] = defaultdict(int)
+    counts: dict[tuple[str, str], int] = defaultdict(int)
     for a, b in pairs:
-        found[a.name, b.name] += 1
-    return dict(found)
+        counts[a.name, b.name] += 1
+    return dict(counts)

@@ -139,23 +139,23 @@ class JoinedMemory:
     @property
     def furthest_share(self) -> float | None:
         """The same as a part of the peak: the measured one where there is one, else B's."""
-        found, side = self.furthest, self.a if self.kinds == ("measured", "predicted") else self.b
-        return None if found is None else ratio(abs(found[1]), side.peak_allocated_bytes)
+        distance, side = self.furthest, self.a if self.kinds == ("measured", "predicted") else self.b
+        return None if distance is None else ratio(abs(distance[1]), side.peak_allocated_bytes)
 
     def partings(self, limit: int = MOST_PARTINGS) -> list[Parting]:
         """Where predictions part the most, the largest first. Two runs are not taken apart: none explains the other."""
         if self.kinds == ("measured", "measured"):
             return []
-        found = []
+        apart = []
         before: tuple[Number, Number] | None = None
         for a, b in self.joined:
             # Both timelines begin at the first op: what there was before it is the offset.
             last = before or (a.allocated_bytes, b.allocated_bytes)
             before = a.allocated_bytes, b.allocated_bytes
             grown = a.allocated_bytes - last[0], b.allocated_bytes - last[1]
-            found.append(Parting(a.op, *grown, a.workspace_bytes, b.workspace_bytes))
-        found = [parting for parting in found if parting.nbytes]
-        return sorted(found, key=lambda parting: parting.nbytes, reverse=True)[:limit]
+            apart.append(Parting(a.op, *grown, a.workspace_bytes, b.workspace_bytes))
+        apart = [parting for parting in apart if parting.nbytes]
+        return sorted(apart, key=lambda parting: parting.nbytes, reverse=True)[:limit]
 
 
 @dataclass(frozen=True)

@@ -129,18 +129,18 @@ class Comparison(views.Shown):
     def whys(self) -> list[Why]:
         """Why FLOPs, bytes, time and memory differ, as far as a side was measured."""
         quantities: tuple[Quantity, ...] = ("FLOPs", "DRAM bytes", "time", "memory")
-        found = [why(*self.reasons, quantity) for quantity in quantities]
-        return [one for one in found if one is not None]
+        accounts = [why(*self.reasons, quantity) for quantity in quantities]
+        return [account for account in accounts if account is not None]
 
     def differences(self) -> list[Difference]:
         """What was not the same: ratios mix it in."""
-        found = []
+        differing = []
         for name in _COMPARED:
             values = [getattr(side.ledger.header, name) for side in self._sides]
             if values[0] == values[1] or (name in _OF_A_RUN and None in values):
                 continue
-            found.append(Difference(name, *map(_said, values)))
-        return found
+            differing.append(Difference(name, *map(_said, values)))
+        return differing
 
     def totals(self) -> list[TotalLine]:
         """The whole step: what at least one side knows."""
@@ -221,9 +221,9 @@ class Comparison(views.Shown):
 
     def paired(self, rows_a: list[MeasuredRow], rows_b: list[MeasuredRow], by: By) -> list[PairRow]:
         """Rows of the same name side by side."""
-        found_a, found_b = ({row.name: row for row in found} for found in (rows_a, rows_b))
-        names = [*found_a, *(name for name in found_b if name not in found_a)]
-        pairs = [self._pair(found_a.get(name), found_b.get(name)) for name in names]
+        of_a, of_b = ({row.name: row for row in side} for side in (rows_a, rows_b))
+        names = [*of_a, *(name for name in of_b if name not in of_a)]
+        pairs = [self._pair(of_a.get(name), of_b.get(name)) for name in names]
         return pairs if by == "module" else sorted(pairs, key=_weight, reverse=True)
 
     def total_pair(self, whole_a: MeasuredRow, whole_b: MeasuredRow) -> PairRow:
@@ -249,9 +249,9 @@ class Comparison(views.Shown):
 
     def _why(self, row_a: MeasuredRow | None, row_b: MeasuredRow | None) -> Account | None:
         for side, row in ((1, row_b), (0, row_a)):
-            found = self.reasons[side].flops_of(row.group.ops) if row is not None else None
-            if found is not None:
-                return found
+            account = self.reasons[side].flops_of(row.group.ops) if row is not None else None
+            if account is not None:
+                return account
         return None
 
     def _figures(self, side: int, row: MeasuredRow) -> Figures:
@@ -276,11 +276,11 @@ class Comparison(views.Shown):
 
     def unmatched(self) -> dict[str, tuple[Counter[str], Counter[str]]]:
         """Ops that only one side has, by module: their names and how often, in A and in B."""
-        found: dict[str, tuple[Counter[str], Counter[str]]] = {}
+        modules: dict[str, tuple[Counter[str], Counter[str]]] = {}
         for side, ops in enumerate((self.only_a, self.only_b)):
             for op in ops:
-                found.setdefault(op.module, (Counter(), Counter()))[side][op.name] += 1
-        return found
+                modules.setdefault(op.module, (Counter(), Counter()))[side][op.name] += 1
+        return modules
 
 
 def with_its_estimate(ledger: Ledger, name: str, *, on: Device | None = None) -> Comparison:
@@ -326,7 +326,7 @@ def _bases(
     both, with_estimate, estimated = choices
     if all(counted):
         return both, both
-    a, b = (with_estimate if own else estimated for own in counted)
+    a, b = (with_estimate if is_counted else estimated for is_counted in counted)
     return a, b
 
 
@@ -366,7 +366,7 @@ def attributed(side: Measured) -> dict[str, float] | None:
     """Shares of the kernels' time: that of one op, of several fused ones, of none that is known."""
     if not is_measured(side.ledger):
         return None
-    whole = sum(side.attributed.values())
-    if not whole:
+    total_s = sum(side.attributed.values())
+    if not total_s:
         return None
-    return {name: side.attributed[n] / whole for n, name in ((1, "one op"), (2, "several ops"), (0, "no op"))}
+    return {name: side.attributed[n] / total_s for n, name in ((1, "one op"), (2, "several ops"), (0, "no op"))}

@@ -51,7 +51,7 @@ def _copies(layers: ConvolutionLayers) -> list[Column]:
     """Nothing at all, or copies of some tensors, with the channels of a group as they are or padded."""
     width_in, width_out = layers.width_in, layers.width_out
     aligned = 16 // layers.size
-    found = [np.zeros_like(layers.n)]
+    copies = [np.zeros_like(layers.n)]
     for wide_in, wide_out in (
         (width_in, width_out),
         (_up(width_in, aligned), _up(width_out, aligned)),
@@ -63,8 +63,8 @@ def _copies(layers: ConvolutionLayers) -> list[Column]:
             layers.n * layers.groups * wide_out * layers.p * layers.q * layers.size,
             layers.groups * wide_out * wide_in * layers.r * layers.s * layers.size,
         )
-        found += [sum((t for t, k in zip(tensors, kept, strict=True) if k), 0 * layers.n) for kept in _KEPT]
-    return found
+        copies += [sum((t for t, k in zip(tensors, kept, strict=True) if k), 0 * layers.n) for kept in _KEPT]
+    return copies
 
 
 _TO_ALIGNMENT, _TO_POWERS = 1 + len(_KEPT), 1 + 2 * len(_KEPT)

@@ -36,10 +36,12 @@ _ANY = -1
 
 
 class _DescribedLayers:
-    """Layers, and what all families need to know of them."""
+    """Layers, and what all families need to know of them. A row is a layer's numbers; of a recorded one, its workspaces
+    follow, a column for each family."""
 
-    def __init__(self, numbers: Column, size: int) -> None:
-        self.layers = ConvolutionLayers.of(numbers, size)
+    def __init__(self, rows: Column, size: int) -> None:
+        self.rows = rows
+        self.layers = ConvolutionLayers.of(rows[:, : len(CONVOLUTION)], size)
 
     @cached_property
     def kinds(self) -> Column:
@@ -54,23 +56,12 @@ class _DescribedLayers:
         return traits_of(self.layers)
 
 
-class _LayersOfKind:
-    """Recorded layers of one kind, and their workspaces, a column for each family."""
-
-    def __init__(self, rows: Column, size: int) -> None:
-        self.described = _DescribedLayers(rows[:, : len(CONVOLUTION)], size)
-        self.rows = rows
-
-    def of(self, kind: int, size: int) -> _LayersOfKind:
-        return _LayersOfKind(self.rows[self.described.kinds == kind], size)
-
-
 class RecordedLayers:
     """Rows of one precision, whose elements have `size` bytes. What is made of them is made when it is asked for."""
 
     def __init__(self, rows: Column, size: int) -> None:
         self._size = size
-        self._alike = {_ANY: _LayersOfKind(rows, size)}
+        self._alike = {_ANY: _DescribedLayers(rows, size)}
         self._points: dict[tuple[str, int], _FamilyPoints | None] = {}
 
     def bytes_of(self, numbers: Column, ways: Mapping[str, Sequence[int]]) -> dict[str, Floats]:
@@ -80,19 +71,19 @@ class RecordedLayers:
 
     def _one_way(self, family: str, asked: _DescribedLayers, places: Column) -> Floats:
         traits, kinds = likeness(asked.traits, family)[places], asked.kinds[places]
-        found, farthest = np.zeros(len(places)), np.full(len(places), np.inf)
+        nbytes, farthest = np.zeros(len(places)), np.full(len(places), np.inf)
 
         def ask(kind: int, whom: Column) -> None:
             points = self._of(family, kind) if len(whom) else None
             if points is not None:
                 for start in range(0, len(whom), _AT_ONCE):
                     some = whom[start : start + _AT_ONCE]
-                    found[some], farthest[some] = points.bytes_of(traits[some], asked.forms[:, places[some]])
+                    nbytes[some], farthest[some] = points.bytes_of(traits[some], asked.forms[:, places[some]])
 
         for kind in np.unique(kinds).tolist():
             ask(kind, np.flatnonzero(kinds == kind))
         ask(_ANY, np.flatnonzero(farthest > OTHER_KIND))
-        return found
+        return nbytes
 
     def _of(self, family: str, kind: int) -> _FamilyPoints | None:
         key = family, kind
@@ -101,12 +92,13 @@ class RecordedLayers:
             workspaces = alike.rows[:, len(CONVOLUTION) + FAMILIES.index(family)]
             has = workspaces >= 0
             enough = has.sum() >= (1 if kind == _ANY else NEIGHBOURS)
-            self._points[key] = _FamilyPoints(alike.described, workspaces, has, family) if enough else None
+            self._points[key] = _FamilyPoints(alike, workspaces, has, family) if enough else None
         return self._points[key]
 
-    def _of_kind(self, kind: int) -> _LayersOfKind:
+    def _of_kind(self, kind: int) -> _DescribedLayers:
         if kind not in self._alike:
-            self._alike[kind] = self._alike[_ANY].of(kind, self._size)
+            recorded = self._alike[_ANY]
+            self._alike[kind] = _DescribedLayers(recorded.rows[recorded.kinds == kind], self._size)
         return self._alike[kind]
 
 
@@ -130,8 +122,8 @@ class _FamilyPoints:
         squared = np.take_along_axis(squared, nearest, axis=1) + (traits**2).sum(axis=1)[:, None]
         distance = np.sqrt(np.maximum(squared, 0))
         proposals = forms[self._patterns[nearest], np.arange(len(traits))[:, None]]
-        found = _weighted_median(proposals + self._rests[nearest], (distance + _FLOOR) ** -2)
-        return found, distance.max(axis=1)
+        nbytes = _weighted_median(proposals + self._rests[nearest], (distance + _FLOOR) ** -2)
+        return nbytes, distance.max(axis=1)
 
 
 def _weighted_median(values: Floats, weights: Floats) -> Floats:

@@ -171,14 +171,14 @@ def _scatter(draft: RankDraft, order: list[_GatheredUnit], around: tuple[int, ..
     groups = sorted(((unit.backward[1] + 1, unit.gradients) for unit in order if unit.backward), key=lambda row: row[0])
     for (over, numbers), (freed, _) in pairwise([*groups, (end - 1, ())]):
         # The unit's weights are freed first, so that its gradients and their copy weigh less than what was before.
-        _scatter_one(draft, numbers, made=min(over, end - 1), freed=freed, gone=over, ranks=ranks)
+        _scatter_one(draft, numbers, at=min(over, end - 1), freed=freed, gone=over, ranks=ranks)
     # Around the units it is the other way: their weights are gone, gradients and copy are all there is.
-    _scatter_one(draft, around, made=end - 1, freed=end, gone=end, ranks=ranks)
+    _scatter_one(draft, around, at=end - 1, freed=end, gone=end, ranks=ranks)
 
 
-def _scatter_one(draft: RankDraft, numbers: tuple[int, ...], *, made: int, freed: int, gone: int, ranks: int) -> None:
+def _scatter_one(draft: RankDraft, numbers: tuple[int, ...], *, at: int, freed: int, gone: int, ranks: int) -> None:
     nbytes = sum(draft.nbytes[number] for number in numbers)
-    draft.add(AddedStorage("bucket", _SCATTERED, **_life(made, freed)), nbytes)
-    draft.add(AddedStorage("gradient", "part of gradients", **_life(made, None)), -(-nbytes // ranks))
+    draft.add(AddedStorage("bucket", _SCATTERED, **_life(at, freed)), nbytes)
+    draft.add(AddedStorage("gradient", "part of gradients", **_life(at, None)), -(-nbytes // ranks))
     for number in numbers:
         draft.dies[number] = gone

@@ -32,9 +32,9 @@ class FullestRank:
 
     def __call__(self, script: AllocationScript) -> dict[int, AllocationScript]:
         """By stage, those of which one is the fullest: which, the allocator decides."""
-        made = [self._of_stage(script, stage) for stage in range(max(len(self.groups), 1))]
-        sizes = [most_requested(one) for one in made]
-        return {stage: one for stage, one in enumerate(made) if sizes[stage] >= _NEARLY * max(sizes)}
+        scripts = [self._of_stage(script, stage) for stage in range(max(len(self.groups), 1))]
+        sizes = [most_requested(cut) for cut in scripts]
+        return {stage: cut for stage, cut in enumerate(scripts) if sizes[stage] >= _NEARLY * max(sizes)}
 
     def _of_stage(self, script: AllocationScript, stage: int) -> AllocationScript:
         draft, layout, count = RankDraft(self.ledger, script), self.layout, self.micro_batches
@@ -61,38 +61,38 @@ class FullestRank:
             data_parallel.replicate(draft, ranks, **caps)
 
     def _ops(self, units: Sequence[int]) -> list[int]:
-        found = [self.model.units[number] for number in units]
-        return sorted(index for unit in found for index in (*unit.forward, *unit.backward))
+        in_stage = [self.model.units[number] for number in units]
+        return sorted(index for unit in in_stage for index in (*unit.forward, *unit.backward))
 
     def _in_flight(self, stage: int) -> int:
         return stages.in_flight(stage, len(self.groups), self.micro_batches, interleave=self.options.interleave)
 
     def words(self, stage: int) -> tuple[str, ...]:
         """The assumptions, of a rank of the stage that was found to be the fullest."""
-        layout, found = self.layout, []
+        layout, sentences = self.layout, []
         if layout.tensor > 1:
             rest = "the rest too, whole while a matmul needs it" if self.options.sequence_parallel else "the rest whole"
-            found.append(f"memory: activations between divided matmuls in {layout.tensor} parts, {rest}")
+            sentences.append(f"memory: activations between divided matmuls in {layout.tensor} parts, {rest}")
         if len(self.groups) > 1:
             held = self._in_flight(stage)
             batches = f"{held} micro-batches" if held > 1 else "one micro-batch"
-            found.append(
+            sentences.append(
                 f"memory is that of stage {stage + 1} of {len(self.groups)}, the fullest, with "
                 f"activations of {batches} at once; a weight that two stages use lies on both"
             )
         if layout.data > 1:
             kind = ZERO_STAGE[layout.mode]
-            found += _DATA_WORDS[kind] if self._trains else _WITHOUT_TRAINING.get(kind, ())
+            sentences += _DATA_WORDS[kind] if self._trains else _WITHOUT_TRAINING.get(kind, ())
         if self.micro_batches > 1 and self._trains:
-            found.append("memory: gradients of all micro-batches are added up where they lie")
-            found.append(
+            sentences.append("memory: gradients of all micro-batches are added up where they lie")
+            sentences.append(
                 "memory: inputs of all micro-batches are there from the start"
                 if len(self.groups) > 1
                 else "memory: the inputs of a micro-batch come when it runs"
             )
         if self.options.recompute != "none":
-            found.append("memory: activations that are computed again are counted as kept")
-        return (*found, *((_OUTSIDE,) if layout.gpus > 1 else ()))
+            sentences.append("memory: activations that are computed again are counted as kept")
+        return (*sentences, *((_OUTSIDE,) if layout.gpus > 1 else ()))
 
     @property
     def _trains(self) -> bool:
