@@ -81,15 +81,15 @@ def details_of(ledger: Ledger, reasons: Reasons | None) -> Details:
         )
         for name, unit, rows in accounts:
             for row in rows:
-                found = tuple(line(*cells) for cells in _account(name, row, amount_writer(unit)))
-                causes.setdefault(row.op.index, []).append(found)
+                account = tuple(line(*cells) for cells in _account(name, row, amount_writer(unit)))
+                causes.setdefault(row.op.index, []).append(account)
     return Details(
         derivations=tuple(map(op_text, derived)),
         derivation_of=derivation_of,
         texts=texts.all(),
         lines=lines.all(),
-        kernels_of={index: tuple(found) for index, found in kernels.items()},
-        causes_of={index: tuple(found) for index, found in causes.items()},
+        kernels_of={index: tuple(lines_of) for index, lines_of in kernels.items()},
+        causes_of={index: tuple(accounts) for index, accounts in causes.items()},
     )
 
 
@@ -103,8 +103,8 @@ def _kernel(kernel: Kernel) -> tuple[str, ...]:
 def _account(name: str, row: Explained, write: Callable[[float], str]) -> Iterator[tuple[str, ...]]:
     yield name, "", "evidence"
     yield "asked for", write(row.asked)
-    for one in row.causes:
-        yield one.name, write(one.amount), one.evidence
+    for cause in row.causes:
+        yield cause.name, write(cause.amount), cause.evidence
     yield "unexplained", write(row.unexplained)
     yield "measured", write(row.measured)
 
@@ -248,7 +248,7 @@ def _columns(judge: Judge, reasons: Reasons | None) -> Iterator[_Made]:
         for entry in measured_columns(judge.measured, times)
         if entry.page is not None
     ]
-    return (made for _, made in sorted(columns, key=itemgetter(0)))
+    return (entry for _, entry in sorted(columns, key=itemgetter(0)))
 
 
 def _of_estimate(entry: LayerColumn[SummaryRow]) -> Callable[[_TreeRow], Any]:

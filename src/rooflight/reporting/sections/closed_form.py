@@ -62,8 +62,10 @@ def _heading(form: ClosedForm) -> Iterator[str]:
     yield from _wrapped(
         "", f"Exact: fitted at {fitted}; verified at {verified}. 1 MAC = 2 FLOPs; bytes are compulsory."
     )
-    kept = "kept for backward" if form.step == "train" else "outputs of leaf modules"
-    yield from _wrapped("", f"Activations are bytes: {kept}. Big-O drops constant factors and keeps the model's sizes.")
+    activations = "kept for backward" if form.step == "train" else "outputs of leaf modules"
+    yield from _wrapped(
+        "", f"Activations are bytes: {activations}. Big-O drops constant factors and keeps the model's sizes."
+    )
     for note in form.notes:
         yield from _wrapped("", note)
 
