@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rooflight.analysis.comparison.sides import Comparison, Difference, PairRow
-from rooflight.formatting import quotient, seconds, whole_bytes, whole_count
+from rooflight.formatting import quotient
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
@@ -27,7 +27,6 @@ from rooflight.spec import shell
 from rooflight.summary.measured import Measured, is_measured
 from rooflight.summary.measured_rows import rows as summed
 
-_WRITTEN: dict[str, Callable[[Any], str]] = {"second": seconds, "byte": whole_bytes, "flop": whole_count}
 _FIRST = ("wall time", "GPU-busy", "useful FLOPs", "allocated at the peak")
 
 
@@ -83,7 +82,7 @@ def _derivations(a: Ledger) -> Details | None:
 def _facts(comparison: Comparison) -> Iterator[Fact]:
     for line in comparison.totals():
         if line.name.partition(":")[0] in _FIRST and line.a is not None and line.b is not None:
-            write = _WRITTEN.get(line.unit, whole_count)
+            write = why_tables.WRITTEN[line.unit]
             yield Fact(f"{line.name}, B/A", quotient(line.ratio), f"A {write(line.a)} · B {write(line.b)}")
 
 

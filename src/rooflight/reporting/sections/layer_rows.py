@@ -129,7 +129,7 @@ def _fits(name: list[str], label: list[str]) -> bool:
 
 
 NAME_WIDTH = 40
-_OUTSIDE = ("total", LOSS, OPTIMIZER, SEVERAL, NO_OP)
+OUTSIDE = (LOSS, OPTIMIZER, SEVERAL, NO_OP)
 """Rows that are no layer of the model."""
 
 
@@ -137,6 +137,6 @@ def layer_label(name: str, depth: int, model: str) -> Label:
     """A row as a tree shows it: its last word, as far in as it is deep; the outermost is the model."""
     if name == "":
         return Label(model, model)
-    if name in _OUTSIDE or not depth:
+    if name in ("total", *OUTSIDE) or not depth:
         return Label(name, cut(name, NAME_WIDTH))
     return Label(name, "  " * depth + name.rpartition(".")[2])

@@ -183,6 +183,14 @@ def attribution(measured: Measured) -> str:
     return f"the kernels' time belongs {', '.join(parts)}" if parts else ""
 
 
+def remarks(measured: Measured) -> list[str]:
+    """What was not measured, or does not belong to one op, and what other tools would count."""
+    lines = [*coverage(measured), flop_count_line(measured)]
+    if measured.attributed[0] or measured.attributed[2]:
+        lines.append(attribution(measured))
+    return [line for line in lines if line]
+
+
 def conditions(ledger: Ledger) -> str:
     """Clocks, power and what else was running; empty for a trace without a device."""
     return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in ledger.header.conditions.items())
