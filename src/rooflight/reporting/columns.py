@@ -58,12 +58,12 @@ def column(
 ) -> Column:
     """A column of the catalogue; `heading` where a table says it shorter, `raw` where files always called it so,
     `write` where the heading has the unit (TFLOP/s), or a sum may be negative."""
-    found = CATALOGUE[name]
+    metric = CATALOGUE[name]
     return replace(
-        found,
-        name=heading or found.name,
+        metric,
+        name=heading or metric.name,
         optional=optional,
-        raw=raw or found.raw,
-        about=about or found.about,
-        write=write or found.write,
+        raw=raw or metric.raw,
+        about=about or metric.about,
+        write=write or metric.write,
     )

@@ -148,10 +148,10 @@ class Document(Worded):
         """The document with these sections alone."""
         if not names:
             return self
-        known = [section.name for section in self.sections]
-        wrong = [name for name in names if name not in known]
+        names_here = [section.name for section in self.sections]
+        wrong = [name for name in names if name not in names_here]
         if wrong:
-            raise BadInput(f"no section {wrong[0]!r} in this report: it has {', '.join(known)}")
+            raise BadInput(f"no section {wrong[0]!r} in this report: it has {', '.join(names_here)}")
         chosen = tuple(section for section in self.sections if section.name in names)
         empty = next((section for section in chosen if section.missing and not any(section.all_tables)), None)
         if empty is not None:
@@ -173,14 +173,14 @@ def _capital(text: str) -> str:
 
 def table_sections(tables: Iterable[Table]) -> tuple[Section, ...]:
     """A section for each table that has rows, under the table's own title."""
-    found: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     for table in tables:
         if table.rows:
             words = (table.title or table.columns[0].name).partition(":")[0].lower()
             plain = re.sub(r"\W+", "-", words).strip("-") or "table"
-            name = next(one for n in count(1) if (one := plain if n == 1 else f"{plain}-{n}") not in found)
-            found[name] = Section(name, tables=(table,))
-    return tuple(found.values())
+            name = next(key for n in count(1) if (key := plain if n == 1 else f"{plain}-{n}") not in sections)
+            sections[name] = Section(name, tables=(table,))
+    return tuple(sections.values())
 
 
 def filled(*tables: Table) -> tuple[Table, ...]:

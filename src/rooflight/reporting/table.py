@@ -20,12 +20,12 @@ class Worded:
     """Its words are only read, in every form, whatever somebody has called a module, a kernel or a file."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for field in fields(self):
+            value = getattr(self, field.name)
             if isinstance(value, str):
-                object.__setattr__(self, one.name, printable(value))
+                object.__setattr__(self, field.name, printable(value))
             elif isinstance(value, tuple) and any(isinstance(text, str) for text in value):
-                object.__setattr__(self, one.name, tuple(map(printable, value)))
+                object.__setattr__(self, field.name, tuple(map(printable, value)))
 
 
 @dataclass(frozen=True)
@@ -150,15 +150,15 @@ def table_of(
     """A table whose columns say what they show of a row. `has_total`: the last row is one. `leave_out`: which columns
     say nothing, by what stands in them; the first says what a row is, and stays."""
     cells = [[value(row) for row in rows] for _, value in columns]
-    kept = [
+    places = [
         place
         for place, (column, _) in enumerate(columns)
         if not place or leave_out is None or not leave_out(column, cells[place])
     ]
     return Table(
         title,
-        tuple(columns[place][0] for place in kept),
-        tuple(zip(*(cells[place] for place in kept), strict=True)) if rows else (),
+        tuple(columns[place][0] for place in places),
+        tuple(zip(*(cells[place] for place in places), strict=True)) if rows else (),
         frozenset({len(rows) - 1}) if has_total else frozenset(),
     )
 

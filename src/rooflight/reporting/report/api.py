@@ -42,12 +42,12 @@ def arranged(ledgers: Sequence[Ledger], names: Sequence[str]) -> tuple[list[Ledg
 def with_claims(report: Document, ledger: Ledger, claims: Sequence[Claim], *, file: str) -> Document:
     """The report with a section for the claims of a file, before its origins."""
     checked = check(ledger, claims, file=file)
-    found = claims_tables.claims_document(checked)
+    document = claims_tables.claims_document(checked)
     section = Section(
         "claims",
         "Claims",
-        lines=(f"{found.title}: {file}", *found.notes),
-        tables=tuple(found.tables),
+        lines=(f"{document.title}: {file}", *document.notes),
+        tables=tuple(document.tables),
         small_print=(claims_tables.CONVENTIONS,),
     )
     *first, last = report.sections
@@ -59,12 +59,12 @@ _KERNELS = 200
 
 def log_report(ledger: Ledger, *, source: str) -> Document:
     """Kernels with what was counted, or regions with what they cost."""
-    found = log_document(ledger, top=_KERNELS)
+    document = log_document(ledger, top=_KERNELS)
     return replace(
-        found,
+        document,
         title=ledger.header.model,
-        subtitle=found.title,
-        sections=(*found.sections, origins_section(ledger, Measured(ledger), source, ())),
+        subtitle=document.title,
+        sections=(*document.sections, origins_section(ledger, Measured(ledger), source, ())),
     )
 
 
@@ -96,27 +96,28 @@ def report(
     path = None if output is None else Path(output)
     form = None if path is None else to or form_of(path)
     check_width(width, form)
-    made = make(source, on=on, claims=claims)
+    document = make(source, on=on, claims=claims)
     if path is None or form is None:
-        return made
-    write_atomically(path, write(made, form, chart=chart, sections=sections, width=width), force=force)
+        return document
+    write_atomically(path, write(document, form, chart=chart, sections=sections, width=width), force=force)
     return path
 
 
 def make(source: Source | Sequence[Source], *, on: On = USUAL, claims: str | Path | None = None) -> Document:
     """The report itself."""
     sources: list[Any] = list(source) if isinstance(source, (list, tuple)) else [source]
-    if wrong := [one for one in sources if not isinstance(one, (Ledger, Study, str, Path))]:
+    if wrong := [item for item in sources if not isinstance(item, (Ledger, Study, str, Path))]:
         raise BadInput(f"a report is of a Ledger, a Study or where one is kept, not of {type(wrong[0]).__name__}")
-    found = [_loaded(one) for one in sources]
-    study = next((one for one in found if isinstance(one, Study)), None)
+    results = [_loaded(item) for item in sources]
+    study = next((result for result in results if isinstance(result, Study)), None)
     if study is not None:
-        if len(found) > 1:
+        if len(results) > 1:
             raise BadInput("a study is reported alone: leave the other out")
         if claims is not None:
             raise BadInput("a study has its own claims, in its plan: a table of them goes with one ledger")
         return study_report(study.rows, study.plan, folder=str(study.folder))
-    ledgers, names = arranged([one for one in found if isinstance(one, Ledger)], [_name(one) for one in sources])
+    ledgers = [result for result in results if isinstance(result, Ledger)]
+    ledgers, names = arranged(ledgers, [_name(item) for item in sources])
     return named_report(ledgers, names, on=on, claims=None if claims is None else Path(claims))
 
 
@@ -147,10 +148,10 @@ def named_report(
     rows = None
     if claims is not None:  # before the work: the file may not be there
         rows = read_claims(claims)
-    made = ledger_report(ledger, source=names[0], devices=devices, **({} if say is None else {"say": say}))
+    document = ledger_report(ledger, source=names[0], devices=devices, **({} if say is None else {"say": say}))
     if rows is None:
-        return made
-    return with_claims(made, ledger, rows, file=str(claims))
+        return document
+    return with_claims(document, ledger, rows, file=str(claims))
 
 
 def _loaded(source: Source) -> Ledger | Study:

@@ -115,8 +115,8 @@ class ReportContext:
 
 def context_of(ledger: Ledger, *, source: str, devices: Sequence[Device]) -> ReportContext:
     """The device that it ran on comes first; those that cannot run it are left out."""
-    known = recognise_name(ledger.header.device)
-    first = [known] if known is not None and known.kind == "gpu" else []
+    device = recognise_name(ledger.header.device)
+    first = [device] if device is not None and device.kind == "gpu" else []
     named = {device.name: device for device in (*first, *devices)}
     able, left_out = usable(ledger, list(named.values()))
     return ReportContext(ledger, source, tuple(able), left_out)

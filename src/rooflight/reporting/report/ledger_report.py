@@ -102,7 +102,7 @@ def _measured(context: ReportContext) -> Iterator[Fact]:
 
 
 def _predicted_time(context: ReportContext) -> Iterator[Fact]:
-    predictions = None if context.is_measured else context.predictions.devices.found
+    predictions = None if context.is_measured else context.predictions.devices.answer
     if not predictions:
         return
     first = predictions[0]
@@ -135,20 +135,20 @@ def _there(context: ReportContext) -> str:
 
 def _memory_fact(context: ReportContext) -> Iterator[Fact]:
     peak = context.measured.step.get("peak_allocated_bytes") if context.is_measured else None
-    fits = [prediction for prediction in context.predictions.devices.found or () if prediction.memory is not None]
+    fits = [prediction for prediction in context.predictions.devices.answer or () if prediction.memory is not None]
     verdicts = [f"{prediction.device}: {fit_text(prediction.fit)}" for prediction in fits]
-    own = fits[0].memory if fits else None
+    memory = fits[0].memory if fits else None
     if peak is not None and context.ledger.header.target != "cpu":
         reserved = context.measured.step.get("peak_reserved_bytes")
         parts = [f"{whole_bytes(reserved.value)} reserved"] if reserved is not None else []
         yield Fact(
             f"memory at the peak, {context.measured.origin}", whole_bytes(peak.value), " · ".join([*parts, *verdicts])
         )
-    elif own is not None:
+    elif memory is not None:
         yield Fact(
             f"memory at the peak, predicted on {fits[0].device}",
-            whole_bytes(own.peak_allocated_bytes),
-            " · ".join([f"{whole_bytes(own.device_bytes)} in use on the device", *verdicts]),
+            whole_bytes(memory.peak_allocated_bytes),
+            " · ".join([f"{whole_bytes(memory.device_bytes)} in use on the device", *verdicts]),
         )
 
 
@@ -311,11 +311,11 @@ def _unanswered(part: PredictedPart) -> Section:
 
 def _sweep(context: ReportContext) -> Section | None:
     part = context.predictions.sweep
-    if part.found is None:
+    if part.answer is None:
         return _unanswered(part)
     return Section(
-        charts=_charts(sweep_chart(part.found)),
-        tables=filled(*predict_tables.pivot_tables(part.found)),
+        charts=_charts(sweep_chart(part.answer)),
+        tables=filled(*predict_tables.pivot_tables(part.answer)),
         lines=("Predicted for each batch and device, without running it there.", *_as_what(context.ledger)),
     )
 
@@ -327,13 +327,13 @@ def _as_what(ledger: Ledger) -> tuple[str, ...]:
 
 def _devices(context: ReportContext) -> Section | None:
     part = context.predictions.devices
-    if part.found is None:
+    if part.answer is None:
         return Section(missing=part.missing, lines=context.left_out)
     return Section(
-        charts=_charts(devices_chart(part.found)),
-        tables=filled(predict_tables.main_table(part.found)),
-        lines=(*_as_what(context.ledger), *context.left_out, *part.found.notes),
-        small_print=tuple(conventions(part.found)),
+        charts=_charts(devices_chart(part.answer)),
+        tables=filled(predict_tables.main_table(part.answer)),
+        lines=(*_as_what(context.ledger), *context.left_out, *part.answer.notes),
+        small_print=tuple(conventions(part.answer)),
     )
 
 
@@ -341,16 +341,16 @@ def _scaling(context: ReportContext) -> Section | None:
     if context.ledger.header.step != "train":
         return None
     part = context.predictions.scaling
-    many = None if part.found is None else part.found[0].many
-    if part.found is None or many is None:
+    many = None if part.answer is None else part.answer[0].many
+    if part.answer is None or many is None:
         return _unanswered(part)
     tables = (
         predict_tables.scaling_table("weak", many.weak).titled("Weak scaling: each GPU keeps its batch"),
         predict_tables.scaling_table("strong", many.strong).titled("Strong scaling: the whole batch is divided"),
     )
-    where = f"Data parallel on {part.found[0].device}, predicted."
+    where = f"Data parallel on {part.answer[0].device}, predicted."
     return Section(
-        charts=_charts(scaling_chart(part.found)),
+        charts=_charts(scaling_chart(part.answer)),
         tables=filled(*tables),
         lines=(where, *_as_what(context.ledger), *many.assumptions, *many.notes),
         small_print=(MANY_CONVENTIONS,),

@@ -24,10 +24,7 @@ def origins_section(ledger: Ledger, measured: Measured, source: str, devices: Se
     small = [ledger_documents.CONVENTIONS] if ledger.ops else []
     tables = [_versions(ledger)]
     if is_measured(ledger):
-        lines += measure_text.coverage(measured)
-        lines += [line] if (line := measure_text.flop_count_line(measured)) else []
-        if measured.attributed[0] or measured.attributed[2]:
-            lines.append(measure_text.attribution(measured))
+        lines += measure_text.remarks(measured)
         small.append(measure_text.conventions(measured))
         sources = measure_text.provenance(measured)
         tables.append(lines_table("origin", sources, title="Where measured numbers come from"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rooflight.analysis.comparison.sides import Comparison, Difference, PairRow
-from rooflight.formatting import quotient, seconds, whole_bytes, whole_count
+from rooflight.formatting import quotient
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
@@ -27,7 +27,6 @@ from rooflight.spec import shell
 from rooflight.summary.measured import Measured, is_measured
 from rooflight.summary.measured_rows import rows as summed
 
-_WRITTEN: dict[str, Callable[[Any], str]] = {"second": seconds, "byte": whole_bytes, "flop": whole_count}
 _FIRST = ("wall time", "GPU-busy", "useful FLOPs", "allocated at the peak")
 
 
@@ -83,7 +82,7 @@ def _derivations(a: Ledger) -> Details | None:
 def _facts(comparison: Comparison) -> Iterator[Fact]:
     for line in comparison.totals():
         if line.name.partition(":")[0] in _FIRST and line.a is not None and line.b is not None:
-            write = _WRITTEN.get(line.unit, whole_count)
+            write = why_tables.WRITTEN[line.unit]
             yield Fact(f"{line.name}, B/A", quotient(line.ratio), f"A {write(line.a)} · B {write(line.b)}")
 
 
@@ -118,8 +117,8 @@ def _drawn(comparison: Comparison, devices: Sequence[Device]) -> Iterator[Sectio
 
 
 def _device(ledger: Ledger, devices: Sequence[Device]) -> Device:
-    known = recognise_name(ledger.header.device)
-    return known if known is not None and known.kind == "gpu" else devices[0]
+    ran_on = recognise_name(ledger.header.device)
+    return ran_on if ran_on is not None and ran_on.kind == "gpu" else devices[0]
 
 
 def _memory(comparison: Comparison) -> Section | None:
@@ -137,14 +136,14 @@ def _origin(name: str, ledger: Ledger, source: str) -> Section:
 
 def _tree(comparison: Comparison) -> Tree:
     rows = comparison.rows()
-    own = {row.name: row.own.ops for row in summed(comparison.a)}
+    ops_of = {row.name: row.own.ops for row in summed(comparison.a)}
     place = {row.name: number for number, row in enumerate(rows)}
     names, parents = zip(*(node_of(row.name, comparison.a.ledger.header.model, place) for row in rows), strict=True)
     columns = [TreeColumn(shown, "both", tuple(map(value, rows))) for shown, value in _columns(comparison)]
-    known = (shown for shown in columns if any(cell is not None for cell in shown.values))
-    ops = tuple(own.get(row.name, ()) for row in rows)
+    filled_columns = (shown for shown in columns if any(cell is not None for cell in shown.values))
+    ops = tuple(ops_of.get(row.name, ()) for row in rows)
     paths = tuple(row.name for row in rows)
-    return Tree(names, paths, ("module",) * len(rows), parents, ops, tuple(known))
+    return Tree(names, paths, tuple("module" for _ in rows), parents, ops, tuple(filled_columns))
 
 
 def _columns(comparison: Comparison) -> Iterator[tuple[Column, Callable[[PairRow], Any]]]:

@@ -41,7 +41,7 @@ _GPUS_PER_NODE, _NODES = 8, 4
 class PredictedPart:
     """One question to the prediction: its answer, or why there is none."""
 
-    found: Predictions | None = None
+    answer: Predictions | None = None
     missing: str = ""
     command: str = ""
     """What would answer it, where a report does not ask by itself."""
@@ -57,16 +57,8 @@ class ReportPredictions:
 
 def predictions_for(ledger: Ledger, devices: Sequence[Device], again: Rebuilt | str) -> ReportPredictions:
     """On devices that can run the step. `again`: the same step by name, or why it cannot be had."""
-    if not ledger.ops or ledger.header.step is None:
-        nothing = PredictedPart(missing="this run has no record of its ops, so nothing can be predicted from it")
-        return ReportPredictions(nothing, nothing, nothing)
-    ranks = len({op.rank for op in ledger.ops})
-    if ranks > 1:
-        why = f"this ledger holds {ranks} ranks, and predictions are of one: report one's alone"
+    if why := _why_nothing(ledger, devices):
         nothing = PredictedPart(missing=why)
-        return ReportPredictions(nothing, nothing, nothing)
-    if not devices:
-        nothing = PredictedPart(missing="none of the devices can run this step: name others with --on")
         return ReportPredictions(nothing, nothing, nothing)
     large = len(ledger.ops) >= _LARGE
     batch = ledger.header.batch or 1
@@ -85,11 +77,22 @@ def predictions_for(ledger: Ledger, devices: Sequence[Device], again: Rebuilt | 
     many = layout_of(None, **cluster)
     scaling = _tried(lambda: plain(devices[:1], [batch], layout=many)) if training else only_training
     sweep = _tried(lambda: plain(devices, list(sizes["batch"])))
-    if large and sweep.found is not None:
-        here = PredictedPart(replace(sweep.found, predictions=tuple(row for row in sweep.found if row.batch == batch)))
+    if large and sweep.answer is not None:
+        rows = tuple(row for row in sweep.answer if row.batch == batch)
+        here = PredictedPart(replace(sweep.answer, predictions=rows))
     else:
         here = _tried(lambda: plain(devices, [batch], scaled=again.scaled))
     return ReportPredictions(here, sweep, scaling)
+
+
+def _why_nothing(ledger: Ledger, devices: Sequence[Device]) -> str:
+    """Why nothing can be predicted; empty where it can."""
+    if not ledger.ops or ledger.header.step is None:
+        return "this run has no record of its ops, so nothing can be predicted from it"
+    ranks = len({op.rank for op in ledger.ops})
+    if ranks > 1:
+        return f"this ledger holds {ranks} ranks, and predictions are of one: report one's alone"
+    return "" if devices else "none of the devices can run this step: name others with --on"
 
 
 def _by_hand(ledger: Ledger, why: str, on: Sequence[str], changed: dict[str, Any]) -> PredictedPart:
@@ -111,24 +114,24 @@ def _tried(ask: Callable[[], Predictions]) -> PredictedPart:
         return PredictedPart(missing=error.on_command_line)
 
 
-def _batches(own: int, sizes: int) -> list[int]:
+def _batches(batch: int, sizes: int) -> list[int]:
     """Powers of two around the ledger's own, and that itself."""
-    lowest = max(0, own.bit_length() - 1 - sizes // 2)
-    powers = [2**power for power in range(lowest, lowest + sizes) if 2**power <= max(own, _MOST_BATCH)]
-    return sorted({1, own, *powers})
+    lowest = max(0, batch.bit_length() - 1 - sizes // 2)
+    powers = [2**power for power in range(lowest, lowest + sizes) if 2**power <= max(batch, _MOST_BATCH)]
+    return sorted({1, batch, *powers})
 
 
 def usable(ledger: Ledger, devices: Sequence[Device]) -> tuple[list[Device], tuple[str, ...]]:
     """Devices that have the precision of the step; of the others, why not."""
     header = ledger.header
-    found, left_out = [], []
+    able, left_out = [], []
     for device in devices:
         try:
             check_precision(header.autocast or header.dtype or "fp32", [device])
-            found.append(device)
+            able.append(device)
         except BadInput as error:
             left_out.append(error.on_command_line)
-    return found, tuple(left_out)
+    return able, tuple(left_out)
 
 
 def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:

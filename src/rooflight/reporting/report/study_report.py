@@ -17,9 +17,9 @@ from rooflight.study.plan import StudyPlan
 
 def study_report(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str) -> Document:
     """`folder`: where the study is, for the commands that make it again."""
-    found = study_document(rows, plan, folder=folder, spell_out=False)
-    claimed = [section for section in found.sections if section.name == "claims"]
-    others = [section for section in found.sections if section.name != "claims"]
+    document = study_document(rows, plan, folder=folder, spell_out=False)
+    claimed = [section for section in document.sections if section.name == "claims"]
+    others = [section for section in document.sections if section.name != "claims"]
     charts = tuple(study_charts(rows))
     title = "Charts of the cells" if all(chart.name == "cells" for chart in charts) else "Against the batch"
     drawn = [Section("charts", title, charts=charts)] if charts else []
@@ -33,9 +33,9 @@ def study_report(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str) -> D
         ),
     )
     return replace(
-        found,
+        document,
         title=plan.title or folder.rpartition("/")[2],
-        subtitle=found.title,
+        subtitle=document.title,
         facts=tuple(_facts(rows, plan)),
         sections=(*claimed, *drawn, *others, again),
     )
@@ -43,16 +43,16 @@ def study_report(rows: Sequence[StudyRow], plan: StudyPlan, *, folder: str) -> D
 
 def _facts(rows: Sequence[StudyRow], plan: StudyPlan) -> Iterator[Fact]:
     states = Counter(row.state for row in rows)
-    told = ", ".join(f"{number:,} {state}" for state, number in states.items())
+    counts = ", ".join(f"{number:,} {state}" for state, number in states.items())
     models = dict.fromkeys(row.cell.model for row in rows)
     named = ", ".join(models) if len(models) <= 4 else f"{len(models)} models"
-    yield Fact("cells", f"{len(rows):,}", f"{told} · {named}")
+    yield Fact("cells", f"{len(rows):,}", f"{counts} · {named}")
     measured = [row for row in rows if "measured" in row.ledgers]
     devices = dict.fromkeys(str(row.facts["device"]) for row in measured if row.facts.get("device"))
     if measured:
         yield Fact("measured", f"{len(measured):,}", " · ".join(devices))
     judged = claims(plan.claim, rows)
-    found = Counter(one.verdict for one in judged)
+    verdicts = Counter(claim.verdict for claim in judged)
     if judged:
-        rest = f" · {found['not measured']} not measured" if found["not measured"] else ""
-        yield Fact("claims held", f"{found['held']} of {len(judged)}", f"{found['refuted']} refuted{rest}")
+        rest = f" · {verdicts['not measured']} not measured" if verdicts["not measured"] else ""
+        yield Fact("claims held", f"{verdicts['held']} of {len(judged)}", f"{verdicts['refuted']} refuted{rest}")

@@ -19,14 +19,14 @@ from rooflight.analysis.cause import Explained
 from rooflight.analysis.comparison.why import Reasons
 from rooflight.analysis.verdicts import Judge, Verdict
 from rooflight.estimation.derivation import derive_each
-from rooflight.ledger import LOSS, OPTIMIZER, Kernel, Ledger
+from rooflight.ledger import Kernel, Ledger
 from rooflight.reporting.columns import column
 from rooflight.reporting.sections.derivation import op_text
-from rooflight.reporting.sections.layer_columns import ESTIMATED, OF_MODULES, LayerColumn, Side, measured_columns
+from rooflight.reporting.sections.layer_columns import ESTIMATED, OF_MODULES, Side, measured_columns
+from rooflight.reporting.sections.layer_rows import OUTSIDE
 from rooflight.reporting.sections.why_tables import Unit, amount_writer, mainly
 from rooflight.reporting.table import Column, kernel_name
-from rooflight.summary import SummaryRow
-from rooflight.summary.measured_rows import NO_OP, SEVERAL, MeasuredRow, innermost, op_rows
+from rooflight.summary.measured_rows import MeasuredRow, innermost, op_rows
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ def details_of(ledger: Ledger, reasons: Reasons | None) -> Details:
         )
         for name, unit, rows in accounts:
             for row in rows:
-                found = tuple(line(*cells) for cells in _account(name, row, amount_writer(unit)))
-                causes.setdefault(row.op.index, []).append(found)
+                account = tuple(line(*cells) for cells in _account(name, row, amount_writer(unit)))
+                causes.setdefault(row.op.index, []).append(account)
     return Details(
         derivations=tuple(map(op_text, derived)),
         derivation_of=derivation_of,
         texts=texts.all(),
         lines=lines.all(),
-        kernels_of={index: tuple(found) for index, found in kernels.items()},
-        causes_of={index: tuple(found) for index, found in causes.items()},
+        kernels_of={index: tuple(lines_of) for index, lines_of in kernels.items()},
+        causes_of={index: tuple(accounts) for index, accounts in causes.items()},
     )
 
 
@@ -103,8 +103,8 @@ def _kernel(kernel: Kernel) -> tuple[str, ...]:
 def _account(name: str, row: Explained, write: Callable[[float], str]) -> Iterator[tuple[str, ...]]:
     yield name, "", "evidence"
     yield "asked for", write(row.asked)
-    for one in row.causes:
-        yield one.name, write(one.amount), one.evidence
+    for cause in row.causes:
+        yield cause.name, write(cause.amount), cause.evidence
     yield "unexplained", write(row.unexplained)
     yield "measured", write(row.measured)
 
@@ -160,18 +160,13 @@ class _TreeRow:
 def tree_of(judge: Judge, reasons: Reasons | None) -> Tree:
     """All rows of a step. `reasons` gives the causes of what was executed beyond the useful."""
     rows = _rows(judge, judge.measured.ledger)
-    columns = [
-        TreeColumn(column, side, values)
-        for column, side, value in _columns(judge, reasons)
-        if any(values := tuple(map(value, rows))) or any(cell == 0 for cell in values)
-    ]
     return Tree(
         tuple(row.name for row in rows),
         tuple(row.path for row in rows),
         tuple(row.kind for row in rows),
         tuple(row.parent for row in rows),
         tuple(row.measured.own.ops for row in rows),
-        tuple(columns),
+        tuple(_columns(judge, reasons, rows)),
     )
 
 
@@ -213,47 +208,42 @@ def node_of(path: str, model: str, place: Mapping[str, int]) -> tuple[str, int |
     """What a row is called in a tree, and the row that holds it."""
     if path == "":
         return model, None
-    if path in (LOSS, OPTIMIZER, SEVERAL, NO_OP):
+    if path in OUTSIDE:
         return path, None
     around, _, name = path.rpartition(".")
     return name, place.get(around)
 
 
-_Made = tuple[Column, Side, Callable[[_TreeRow], Any]]
-
-
-def _columns(judge: Judge, reasons: Reasons | None) -> Iterator[_Made]:
+def _columns(judge: Judge, reasons: Reasons | None, rows: Sequence[_TreeRow]) -> Iterator[TreeColumn]:
     """Those of every layer, and what only a page says: the largest cause, and the verdict."""
     timed: Side = "prediction" if judge.times == "predicted" else "measurement"
     times = f", predicted for {judge.device_title}" if timed == "prediction" else ""
+    measured = [row.measured for row in rows]
+    estimates = [row.estimate for row in measured]
+    verdicts = [row.verdict for row in rows]
 
-    def cause(row: _TreeRow) -> str | None:
-        account = reasons.flops_of(row.measured.group.ops) if reasons is not None else None
-        return mainly(account) or None
+    def cause(row: MeasuredRow) -> str | None:
+        return mainly(reasons.flops_of(row.group.ops) if reasons is not None else None) or None
 
-    about = "the largest cause of what was executed beyond the useful"
-    columns: list[tuple[int, _Made]] = [
-        (40, (column("percent_of_roof"), timed, lambda row: row.verdict.percent_of_roof)),
-        (41, (column("bound"), timed, lambda row: row.verdict.bound)),
+    roof, bound = column("percent_of_roof"), column("bound")
+    columns = [
+        (40, TreeColumn(roof, timed, tuple(verdict.percent_of_roof for verdict in verdicts))),
+        (41, TreeColumn(bound, timed, tuple(verdict.bound for verdict in verdicts))),
     ]
     if judge.measured.total.executed_flops is not None:
-        columns.append((32, (Column("mainly because of", right=False, about=about), "both", cause)))
+        about = "the largest cause of what was executed beyond the useful"
+        because = Column("mainly because of", right=False, about=about)
+        columns.append((32, TreeColumn(because, "both", tuple(map(cause, measured)))))
     columns += [
-        (entry.place, (entry.page, entry.side or timed, _of_estimate(entry)))
+        (entry.place, TreeColumn(entry.page, entry.side or timed, tuple(map(entry.on_page, estimates))))
         for entry in (*OF_MODULES, *ESTIMATED)
         if entry.page is not None
     ]
     columns += [
-        (entry.place, (entry.page, entry.side or timed, _of_measured(entry)))
+        (entry.place, TreeColumn(entry.page, entry.side or timed, tuple(map(entry.on_page, measured))))
         for entry in measured_columns(judge.measured, times)
         if entry.page is not None
     ]
-    return (made for _, made in sorted(columns, key=itemgetter(0)))
-
-
-def _of_estimate(entry: LayerColumn[SummaryRow]) -> Callable[[_TreeRow], Any]:
-    return lambda row: entry.on_page(row.measured.estimate)
-
-
-def _of_measured(entry: LayerColumn[MeasuredRow]) -> Callable[[_TreeRow], Any]:
-    return lambda row: entry.on_page(row.measured)
+    for _, shown in sorted(columns, key=itemgetter(0)):
+        if any(shown.values) or any(cell == 0 for cell in shown.values):
+            yield shown

@@ -62,8 +62,8 @@ def _heading(form: ClosedForm) -> Iterator[str]:
     yield from _wrapped(
         "", f"Exact: fitted at {fitted}; verified at {verified}. 1 MAC = 2 FLOPs; bytes are compulsory."
     )
-    kept = "kept for backward" if form.step == "train" else "outputs of leaf modules"
-    yield from _wrapped("", f"Activations are bytes: {kept}. Big-O drops constant factors and keeps the model's sizes.")
+    what = "kept for backward" if form.step == "train" else "outputs of leaf modules"
+    yield from _wrapped("", f"Activations are bytes: {what}. Big-O drops constant factors and keeps the model's sizes.")
     for note in form.notes:
         yield from _wrapped("", note)
 
@@ -73,18 +73,26 @@ def _axis(points: Iterable[Point], axis: int) -> str:
 
 
 def _total(form: ClosedForm) -> Iterator[str]:
-    row = form.total
-    yield f"Total: {row.params} parameters"
+    yield f"Total: {form.total.params} parameters"
+    yield from _costs(form, form.total, _LINES, terms=True)
+
+
+def _costs(
+    form: ClosedForm, row: ClosedFormRow, quantities: Sequence[tuple[Quantity, str]], *, terms: bool = False
+) -> Iterator[str]:
+    """`terms`: also which ops a sum of several terms comes from."""
     for phase, costs in row.phases.items():
-        yield from _growth_lines(phase, row.growth.get(phase), form)
-        for quantity, name in _LINES:
+        growth = row.growth.get(phase)
+        yield from _growth_lines(phase, growth, form)
+        for quantity, name in quantities:
             yield from _fit_lines(name, costs[quantity])
-        if phase in row.growth and len(row.growth[phase].terms) > 1:
-            for term in row.growth[phase].terms:
+        if terms and growth is not None and len(growth.terms) > 1:
+            for term in growth.terms:
                 ops = ", ".join(f"{count} {name}" for name, count in term.ops)
                 yield from _wrapped(f"    {term.text} from ", ops)
     yield from _fit_lines("activations", row.activations, indent=2)
-    yield from _uncounted(row)
+    if row.uncounted:
+        yield from _wrapped("  not covered: ", ", ".join(row.uncounted))
 
 
 def _growth_lines(phase: str, growth: Growth | None, form: ClosedForm) -> Iterator[str]:
@@ -105,11 +113,6 @@ def _fit_lines(name: str, fit: PolynomialFit, *, indent: int = 4) -> Iterator[st
     yield from _wrapped(start, str(fit))
     if fit.polynomial is not None and fit.holds:
         yield from _wrapped(" " * len(start) + "for ", _together(map(str, fit.holds)))
-
-
-def _uncounted(row: ClosedFormRow) -> Iterator[str]:
-    if row.uncounted:
-        yield from _wrapped("  not covered: ", ", ".join(row.uncounted))
 
 
 def _ranking(form: ClosedForm, top: int) -> Iterator[str]:
@@ -134,12 +137,7 @@ def _layer(form: ClosedForm, layers: LikeLayers) -> Iterator[str]:
     elif each:
         facts.append(each.rstrip())
     yield from _wrapped(f"{_name(form, layers)}  ", ", ".join(facts)) or [_name(form, layers)]
-    for phase, costs in row.phases.items():
-        yield from _growth_lines(phase, row.growth.get(phase), form)
-        for quantity, name in _BELOW_TOTAL:
-            yield from _fit_lines(name, costs[quantity])
-    yield from _fit_lines("activations", row.activations, indent=2)
-    yield from _uncounted(row)
+    yield from _costs(form, row, _BELOW_TOTAL)
 
 
 # --- LaTeX -----------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from rooflight import formatting
 from rooflight.analysis import verdict_text
 from rooflight.analysis.comparison.sides import Comparison, Figures, PairRow, TotalLine, attributed
 from rooflight.analysis.verdicts import Judge
-from rooflight.formatting import quotient, seconds, whole_bytes, whole_count
-from rooflight.ledger import LOSS, OPTIMIZER, total
+from rooflight.formatting import quotient
+from rooflight.ledger import total
 from rooflight.metrics import METRICS, Number, fit_text
 from rooflight.reporting.columns import column
 from rooflight.reporting.document import DEPTH, Document, table_sections
@@ -25,19 +25,13 @@ from rooflight.reporting.sections import (
     verdict_tables,
     why_tables,
 )
-from rooflight.reporting.sections.layer_rows import fold_measured, layer_label
+from rooflight.reporting.sections.layer_rows import OUTSIDE, fold_measured, layer_label
 from rooflight.reporting.sections.measure_tables import total_row
 from rooflight.reporting.table import Cells, Column, Label, Table, figure, says_nothing, table_of
 from rooflight.summary import By
 from rooflight.summary.measured import Measured, is_measured
-from rooflight.summary.measured_rows import NO_OP, SEVERAL, rows
+from rooflight.summary.measured_rows import rows
 
-_WRITTEN: dict[str, Callable[[Any], str]] = {
-    "flop": whole_count,
-    "byte": whole_bytes,
-    "second": seconds,
-    "count": whole_count,
-}
 CONVENTIONS = (
     "B/A under 1: B is less. Ops of the two sides are matched by phase, module, call of the module, name and "
     "ordinal. A kernel that fuses several ops counts in the smallest module around all of them, so in a compiled "
@@ -49,8 +43,8 @@ CONVENTIONS = (
 def totals_table(comparison: Comparison) -> Table:
     columns: Cells[TotalLine] = [
         (Column("whole step", right=False), lambda line: line.name),
-        (Column("A"), lambda line: figure(line.a, _WRITTEN[line.unit])),
-        (Column("B"), lambda line: figure(line.b, _WRITTEN[line.unit])),
+        (Column("A"), lambda line: figure(line.a, why_tables.WRITTEN[line.unit])),
+        (Column("B"), lambda line: figure(line.b, why_tables.WRITTEN[line.unit])),
         (Column("B/A", quotient), lambda line: line.ratio),
     ]
     return table_of(columns, comparison.totals())
@@ -127,8 +121,7 @@ def _pairs(comparison: Comparison, by: By, *, folded: bool) -> list[PairRow]:
     a, b = rows(comparison.a, by), rows(comparison.b, by)
     if by == "module" and folded:
         shorter = fold_measured(comparison.a, a), fold_measured(comparison.b, b)
-        special = {SEVERAL, NO_OP, LOSS, OPTIMIZER}
-        names = [[row.name for row in side if row.name not in special] for side in shorter]
+        names = [[row.name for row in side if row.name not in OUTSIDE] for side in shorter]
         if names[0] == names[1]:
             a, b = shorter
     return comparison.paired(a, b, by)

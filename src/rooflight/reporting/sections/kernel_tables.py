@@ -39,8 +39,8 @@ class KernelGroup:
     def sum_known(self, names: Sequence[str]) -> Number | None:
         """The sum of those quantities that were counted; unknown when one of them misses a launch."""
         sums = [self.sum(name) for name in names if any(name in kernel.quantities for kernel in self.kernels)]
-        known = [value for value in sums if value is not None]
-        return sum(known) if known and len(known) == len(sums) else None
+        counted = [value for value in sums if value is not None]
+        return sum(counted) if counted and len(counted) == len(sums) else None
 
     @property
     def time_s(self) -> float | None:

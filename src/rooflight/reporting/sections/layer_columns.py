@@ -17,7 +17,6 @@ from rooflight.reporting.table import Cells, Column, RowT
 from rooflight.summary import SummaryRow
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_rows import MeasuredRow
-from rooflight.summary.sums import Sums
 
 Side = Literal["estimate", "measurement", "prediction", "both"]
 
@@ -167,20 +166,9 @@ def sum_fields(sums: Totals) -> dict[str, Any]:
     return {name: getattr(sums, name) for name in (*QUANTITIES, "bytes", "intensity")}
 
 
-def _measured(
-    table: Column | None,
-    value: Callable[[Sums], Any],
-    *,
-    page: Column | None = None,
-    place: int = 0,
-    side: Side | None = "measurement",
-) -> LayerColumn[MeasuredRow]:
-    return LayerColumn(lambda row: value(row.sums), table, page, place, side)
-
-
 def quantity(name: str, heading: str = "", *, optional: int = 0) -> LayerColumn[MeasuredRow]:
     """A quantity of the ledger, under its own name where values stand as they are."""
-    return _measured(column(name, heading=heading, optional=optional), lambda sums: sums.get(name))
+    return LayerColumn(lambda row: row.sums.get(name), column(name, heading=heading, optional=optional))
 
 
 def rate_of(ledger: Ledger) -> tuple[str, Callable[[Any], str]]:
@@ -203,66 +191,72 @@ def measured_columns(measured: Measured, times: str = "") -> list[LayerColumn[Me
 
     `times`: what a page says of times that were predicted.
     """
-    counted = measured.total.executed_flops is not None
-    # Beside the executed FLOPs of some units (a CUDA graph's tensor cores) it must be said which the rate is of.
-    partly = not counted and measured.total.tensor_flops is not None
-    rate, write = rate_of(measured.ledger)
-    useful_rate = _estimated(lambda row: ratio(row.estimate.totals.flops, row.sums.time_s))
     of_cpu = measured.total.get("kernel_time_s") is None and not times
     time = column("host_time_s" if of_cpu else "kernel_time_s", heading="time")
+    about = "part of the time of all ops"
+    return [
+        LayerColumn(lambda row: row.sums.time_s, None, replace(time, about=time.about + times), place=20),
+        quantity("kernel_time_s"),
+        quantity("host_time_s", "CPU time"),
+        LayerColumn(lambda row: row.share, column("share", optional=3), column("share", about=about), place=21),
+        *_work_and_traffic(counted=measured.total.executed_flops is not None),
+        *_rates(measured),
+        quantity("growth_bytes", optional=11),
+        quantity("workspace_bytes", optional=10),
+    ]
+
+
+def _work_and_traffic(*, counted: bool) -> list[LayerColumn[MeasuredRow]]:
+    """`counted`: all that was executed; else a page has none of it."""
 
     def on_page(name: str, heading: str = "") -> Column | None:
         return column(name, heading=heading) if counted else None
 
     return [
-        _measured(None, lambda sums: sums.time_s, page=replace(time, about=time.about + times), place=20, side=None),
-        quantity("kernel_time_s"),
-        quantity("host_time_s", "CPU time"),
-        LayerColumn(
-            lambda row: row.share,
-            column("share", optional=3),
-            column("share", about="part of the time of all ops"),
-            place=21,
-        ),
         LayerColumn(_estimated(lambda row: row.estimate.totals.flops), column("flops", heading="useful")),
-        _measured(None, lambda sums: sums.executed_flops, page=on_page("executed_flops", "executed"), place=30),
-        _measured(Column("tensor", whole_count, raw="tensor_flops"), lambda sums: sums.tensor_flops),
-        _measured(Column("CUDA core", whole_count, optional=2, raw="cuda_flops"), lambda sums: sums.cuda_flops),
-        _measured(Column("CPU FLOPs", whole_count, raw="cpu_flops"), lambda sums: sums.cpu_flops),
-        _measured(
-            column("executed_per_useful", raw="exec/useful", optional=4),
-            lambda sums: sums.executed_per_useful,
-            page=on_page("executed_per_useful"),
+        LayerColumn(
+            lambda row: row.sums.executed_flops,
+            page=on_page("executed_flops", "executed"),
+            place=30,
+            side="measurement",
+        ),
+        LayerColumn(lambda row: row.sums.tensor_flops, Column("tensor", whole_count, raw="tensor_flops")),
+        LayerColumn(lambda row: row.sums.cuda_flops, Column("CUDA core", whole_count, optional=2, raw="cuda_flops")),
+        LayerColumn(lambda row: row.sums.cpu_flops, Column("CPU FLOPs", whole_count, raw="cpu_flops")),
+        LayerColumn(
+            lambda row: row.sums.executed_per_useful,
+            shown("executed_per_useful", optional=4),
+            on_page("executed_per_useful"),
             place=31,
             side="both",
         ),
         quantity("dram_bytes_read", "DRAM read", optional=1),
         quantity("dram_bytes_written", "written", optional=2),
-        _measured(None, lambda sums: sums.dram_bytes, page=on_page("dram_bytes"), place=33),
+        LayerColumn(lambda row: row.sums.dram_bytes, page=on_page("dram_bytes"), place=33, side="measurement"),
         LayerColumn(
             _estimated(lambda row: row.estimate.totals.bytes), column("bytes", heading="compulsory", optional=8)
         ),
-        _measured(
-            column("dram_per_compulsory", raw="DRAM/comp.", optional=7),
-            lambda sums: sums.dram_per_compulsory,
-            page=on_page("dram_per_compulsory"),
+        LayerColumn(
+            lambda row: row.sums.dram_per_compulsory,
+            shown("dram_per_compulsory", optional=7),
+            on_page("dram_per_compulsory"),
             place=34,
             side="both",
         ),
         quantity("l2_bytes", "L2", optional=9),
         quantity("l1_bytes", "L1", optional=9),
-        LayerColumn(
-            (lambda row: row.sums.executed_flops_per_s) if counted else useful_rate,
-            Column(
-                f"useful {rate}" if partly else rate,
-                write,
-                optional=6,
-                raw="executed_flops_per_s" if counted else "flops_per_s",
-            ),
-        ),
-        _measured(
-            column("dram_bytes_per_s", heading="GB/s", write=giga, optional=5), lambda sums: sums.dram_bytes_per_s
-        ),
-        quantity("growth_bytes", optional=11),
-        quantity("workspace_bytes", optional=10),
     ]
+
+
+def _rates(measured: Measured) -> list[LayerColumn[MeasuredRow]]:
+    name, write = rate_of(measured.ledger)
+    traffic = column("dram_bytes_per_s", heading="GB/s", write=giga, optional=5)
+    per_second: LayerColumn[MeasuredRow] = LayerColumn(
+        lambda row: row.sums.executed_flops_per_s, Column(name, write, optional=6, raw="executed_flops_per_s")
+    )
+    if measured.total.executed_flops is None:
+        # Beside the executed FLOPs of some units (a CUDA graph's tensor cores) it must be said which the rate is of.
+        name = name if measured.total.tensor_flops is None else f"useful {name}"
+        useful = _estimated(lambda row: ratio(row.estimate.totals.flops, row.sums.time_s))
+        per_second = LayerColumn(useful, Column(name, write, optional=6, raw="flops_per_s"))
+    return [per_second, LayerColumn(lambda row: row.sums.dram_bytes_per_s, traffic)]

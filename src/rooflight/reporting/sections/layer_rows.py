@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from rooflight.ledger import LOSS, OPTIMIZER, Totals
@@ -42,15 +43,11 @@ def fold(rows: list[SummaryRow]) -> list[SummaryRow]:
 
 
 def _signatures(rows: dict[str, SummaryRow], children: dict[str, list[str]]) -> Callable[[str], Any]:
-    known: dict[str, Any] = {}
-
+    @cache
     def signature(name: str) -> Any:
-        if name not in known:
-            row = rows[name]
-            sums = row.totals
-            below = tuple((child.rpartition(".")[2], signature(child)) for child in children.get(name, []))
-            known[name] = (row.type, row.calls, row.output, row.params, sums.flops, sums.bytes, sums.other_flops, below)
-        return known[name]
+        row, sums = rows[name], rows[name].totals
+        below = tuple((child.rpartition(".")[2], signature(child)) for child in children.get(name, []))
+        return row.type, row.calls, row.output, row.params, sums.flops, sums.bytes, sums.other_flops, below
 
     return signature
 
@@ -119,20 +116,20 @@ def members_of(label: str, names: Sequence[str]) -> list[str]:
 
 
 def _fits(name: list[str], label: list[str]) -> bool:
-    for own, part in zip(name, label, strict=True):
-        if own == part:
+    for word, part in zip(name, label, strict=True):
+        if word == part:
             continue
         run = _RUN.fullmatch(part)
-        if run is None or not own.isdigit():
+        if run is None or not word.isdigit():
             return False
         low, high = sorted(map(int, run.groups()))
-        if not low <= int(own) <= high:
+        if not low <= int(word) <= high:
             return False
     return True
 
 
 NAME_WIDTH = 40
-_OUTSIDE = ("total", LOSS, OPTIMIZER, SEVERAL, NO_OP)
+OUTSIDE = (LOSS, OPTIMIZER, SEVERAL, NO_OP)
 """Rows that are no layer of the model."""
 
 
@@ -140,6 +137,6 @@ def layer_label(name: str, depth: int, model: str) -> Label:
     """A row as a tree shows it: its last word, as far in as it is deep; the outermost is the model."""
     if name == "":
         return Label(model, model)
-    if name in _OUTSIDE or not depth:
+    if name in ("total", *OUTSIDE) or not depth:
         return Label(name, cut(name, NAME_WIDTH))
     return Label(name, "  " * depth + name.rpartition(".")[2])

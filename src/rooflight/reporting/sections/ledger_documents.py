@@ -205,10 +205,7 @@ def measure_document(
 ) -> Document:
     """What the silicon did in a step."""
     measured = Measured(ledger)
-    said = [*_notes(ledger), *measure_text.coverage(measured)]
-    said += [line] if (line := measure_text.flop_count_line(measured)) else []
-    if measured.attributed[0] or measured.attributed[2]:
-        said.append(measure_text.attribution(measured))
+    said = [*_notes(ledger), *measure_text.remarks(measured)]
     said += [f"conditions: {line}"] if (line := measure_text.conditions(ledger)) else []
     said += [coverage(ledger)] if ledger.ops else []
     small = [f"from {line}" for line in measure_text.provenance(measured)]

@@ -97,8 +97,8 @@ def counted(measured: Measured) -> str:
 
 def _by_precision(measured: Measured, names: tuple[str, ...]) -> str:
     """`186 G tf32 + 3.1 G bf16`; what is zero or unknown is left out."""
-    found = {name.rpartition("_")[2]: _whole(measured, name) for name in names}
-    return " + ".join(f"{whole_count(value)} {precision}" for precision, value in found.items() if value)
+    flops = {name.rpartition("_")[2]: _whole(measured, name) for name in names}
+    return " + ".join(f"{whole_count(value)} {precision}" for precision, value in flops.items() if value)
 
 
 def _whole(measured: Measured, name: str) -> Number | None:
@@ -107,12 +107,12 @@ def _whole(measured: Measured, name: str) -> Number | None:
 
 def speed(measured: Measured) -> str:
     """`699 samples/s; MFU 3.1% of 494.5 TFLOP/s tf32, HFU 3.3% of each unit's own peak`."""
-    found, used = rates(measured), utilisation(measured)
+    speeds, used = rates(measured), utilisation(measured)
     said = []
-    if found.samples_per_s is not None:
-        said.append(f"{per_second(found.samples_per_s)} samples/s")
-    if found.tokens_per_s is not None:
-        said.append(f"{per_second(found.tokens_per_s)} tokens/s")
+    if speeds.samples_per_s is not None:
+        said.append(f"{per_second(speeds.samples_per_s)} samples/s")
+    if speeds.tokens_per_s is not None:
+        said.append(f"{per_second(speeds.tokens_per_s)} tokens/s")
     if used is not None:
         causal = "" if used.mfu_causal is None else f" (causal half: {formatting.percent(used.mfu_causal)})"
         hfu = "" if used.hfu is None else f", HFU {formatting.percent(used.hfu)} of each unit's own peak"
@@ -128,8 +128,7 @@ def headlines(measured: Measured) -> list[str]:
 
 def disagreement(measured: Measured) -> list[str]:
     """Why the ops move more bytes than the step, where they do."""
-    found = {check.name: check for check in self_check(measured)}
-    check = found.get("dram_bytes_written")
+    check = next((check for check in self_check(measured) if check.name == "dram_bytes_written"), None)
     if check is None or not check.whole_step or check.sum_of_ops <= 1.01 * check.whole_step:
         return []
     more = formatting.percent(check.sum_of_ops / check.whole_step - 1)
@@ -159,10 +158,10 @@ def coverage(measured: Measured) -> list[str]:
     ran, lines, complete = len(measured.launched), [], []
     did = "compute" if measured.ledger.header.target == "cpu" else "launched something"
     for family, names in families.items():
-        known = [name for name in names if name in measured.known]
-        if not known:
+        counted = [name for name in names if name in measured.known]
+        if not counted:
             continue
-        missing = measured.without(known)
+        missing = measured.without(counted)
         if not missing:
             complete.append(family)
             continue
@@ -184,6 +183,14 @@ def attribution(measured: Measured) -> str:
     return f"the kernels' time belongs {', '.join(parts)}" if parts else ""
 
 
+def remarks(measured: Measured) -> list[str]:
+    """What was not measured, or does not belong to one op, and what other tools would count."""
+    lines = [*coverage(measured), flop_count_line(measured)]
+    if measured.attributed[0] or measured.attributed[2]:
+        lines.append(attribution(measured))
+    return [line for line in lines if line]
+
+
 def conditions(ledger: Ledger) -> str:
     """Clocks, power and what else was running; empty for a trace without a device."""
     return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in ledger.header.conditions.items())
@@ -191,7 +198,7 @@ def conditions(ledger: Ledger) -> str:
 
 def provenance(measured: Measured) -> list[str]:
     """Where each number comes from: one line for every collector."""
-    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    origins: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     ledger = measured.ledger
     rows = [row.quantities for row in ledger.measurements] + [kernel.quantities for kernel in ledger.kernels]
     for quantities in rows:
@@ -199,11 +206,11 @@ def provenance(measured: Measured) -> list[str]:
             collector, _, how = value.origin.partition(": ")
             if how.startswith("not in use"):
                 continue  # zeros that need no column either
-            names = found[collector][how]
+            names = origins[collector][how]
             if name in QUANTITIES and name not in names:
                 names.append(name)
     lines = []
-    for collector, ways in found.items():
+    for collector, ways in origins.items():
         parts = [f"{', '.join(names)} = {how}" if how else ", ".join(names) for how, names in ways.items() if names]
         lines.append(f"{collector}: {'; '.join(parts)}" if parts else collector)
     if (used := utilisation(measured)) is not None:

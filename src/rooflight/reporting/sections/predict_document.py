@@ -141,15 +141,15 @@ def predict_document(
         shown = [tables.main_table(predictions, price=price)]
     if epochs is not None and dataset_size is not None:
         shown.append(tables.run_table(predictions, epochs=epochs, dataset_size=dataset_size, price=price))
-    one = chosen(predictions)
+    prediction = chosen(predictions)
     if few:
-        shown += _details(predictions, one)
+        shown += _details(predictions, prediction)
     asked = {"epochs": epochs, "dataset_size": dataset_size}
     return Document(
         title=headline(predictions),
-        lines=tuple(_summary(predictions, one)),
+        lines=tuple(_summary(predictions, prediction)),
         sections=table_sections(shown),
-        notes=tuple(_notes(predictions, one, few=few, price=price)),
+        notes=tuple(_notes(predictions, prediction, few=few, price=price)),
         small_print=tuple(_small_print(predictions)),
         rows=lambda: tables.csv_table(predictions, **asked, price=price),
         data=lambda: predict_data(predictions, **asked, price=price, op_times=op_times),
@@ -159,24 +159,24 @@ def predict_document(
 def describe(predictions: Predictions) -> str:
     """The `repr`: a line for every prediction."""
     rows = [
-        f"{_place(one)}: {seconds(one.time_s)} a step ({tables.between(one.time_interval_s)}), "
-        f"{formatting.per_second(one.throughput)} samples/s, {'' if one.many else f'{one.bound}-bound, '}{one.tier}"
-        f"{_in_memory(one)}"
-        for one in predictions
+        f"{_place(row)}: {seconds(row.time_s)} a step ({tables.between(row.time_interval_s)}), "
+        f"{formatting.per_second(row.throughput)} samples/s, {'' if row.many else f'{row.bound}-bound, '}{row.tier}"
+        f"{_in_memory(row)}"
+        for row in predictions
     ]
     return "\n".join([headline(predictions), *rows])
 
 
-def _in_memory(one: Prediction) -> str:
-    if one.memory is None:
+def _in_memory(prediction: Prediction) -> str:
+    if prediction.memory is None:
         return ""
-    return f", {formatting.bytes_(one.memory.device_bytes)} of memory: {fit_text(one.fit)}"
+    return f", {formatting.bytes_(prediction.memory.device_bytes)} of memory: {fit_text(prediction.fit)}"
 
 
 def chosen(predictions: Predictions) -> Prediction:
     """The one that is taken apart: the first device with its largest batch."""
     rows = [prediction for prediction in predictions.predictions if prediction.device == predictions[0].device]
-    return max(rows, key=lambda one: one.batch or 0)
+    return max(rows, key=lambda row: row.batch or 0)
 
 
 def headline(predictions: Predictions) -> str:
@@ -200,18 +200,19 @@ def _size(batch: int | None) -> str:
 def _really(predictions: Predictions) -> tuple[str, ...]:
     """TF32 is a way of tensor cores: on devices without it, fp32 is fp32."""
     has_tf32 = any("tf32" in device.tensor_flops_per_s for device in predictions.devices)
-    return tuple(one for one in predictions.precisions if one != "tf32" or has_tf32)
+    return tuple(precision for precision in predictions.precisions if precision != "tf32" or has_tf32)
 
 
 def _parallel(name: str) -> str:
     return f"{name} (tensor × pipeline × data)" if "x" in name else name
 
 
-def _place(one: Prediction) -> str:
-    return f"{one.device} · batch {_size(one.batch)}" + (f" · {one.gpus:,} GPUs" if one.many else "")
+def _place(prediction: Prediction) -> str:
+    gpus = f" · {prediction.gpus:,} GPUs" if prediction.many else ""
+    return f"{prediction.device} · batch {_size(prediction.batch)}{gpus}"
 
 
-def _summary(predictions: Predictions, one: Prediction) -> list[str]:
+def _summary(predictions: Predictions, prediction: Prediction) -> list[str]:
     beside = [*_limits(predictions), *_warnings(predictions)]
     if len(predictions) > 1:
         running = [row for row in predictions if row.fit != "does not fit"]
@@ -221,20 +222,21 @@ def _summary(predictions: Predictions, one: Prediction) -> list[str]:
         most = f"{best.device} at batch {_size(best.batch)}, {formatting.per_second(best.throughput)} samples/s"
         of_those = "" if len(running) == len(predictions) else " of those that fit"
         return [f"highest throughput{of_those}: {most}", *beside]
-    ends = one.time_interval_s
-    often = "between the bounds of its PPP" if one.tier == "spec" else "90% interval"
+    ends = prediction.time_interval_s
+    often = "between the bounds of its PPP" if prediction.tier == "spec" else "90% interval"
     sure = f", {often} {tables.between(ends)}" if ends.low != ends.high else ""
-    time = f"{seconds(one.time_s)} a step{sure}"
-    rates = [f"{formatting.per_second(one.throughput)} samples/s"] if one.throughput else []
-    rates += [f"{formatting.per_second(one.tokens_per_s)} tokens/s"] if one.tokens_per_s else []
-    rates += [f"MFU {metrics.text('mfu', one.mfu)}"] if one.mfu is not None else []
-    rates += [f"{metrics.text('intensity', one.intensity)} FLOP/byte"] if one.intensity is not None else []
-    lines = [f"{time}; {_verdict(one, predictions.header)}", "; ".join(rates)]
-    if one.memory is not None:
-        lines.append(memory_tables.memory_line(one.memory, each=one.many is not None))
+    time = f"{seconds(prediction.time_s)} a step{sure}"
+    rates = [f"{formatting.per_second(prediction.throughput)} samples/s"] if prediction.throughput else []
+    rates += [f"{formatting.per_second(prediction.tokens_per_s)} tokens/s"] if prediction.tokens_per_s else []
+    rates += [f"MFU {metrics.text('mfu', prediction.mfu)}"] if prediction.mfu is not None else []
+    intensity = prediction.intensity
+    rates += [f"{metrics.text('intensity', intensity)} FLOP/byte"] if intensity is not None else []
+    lines = [f"{time}; {_verdict(prediction, predictions.header)}", "; ".join(rates)]
+    if prediction.memory is not None:
+        lines.append(memory_tables.memory_line(prediction.memory, each=prediction.many is not None))
     lines += beside
-    if one.many is not None:
-        many = one.many
+    if prediction.many is not None:
+        many = prediction.many
         replicas = f"each of {many.data:,} replicas" if many.data > 1 else "the one replica"
         lines.append(f"{many.parameters:,} parameters, counted once; batch {many.batch:,} in {replicas}")
     return lines
@@ -257,45 +259,46 @@ def _warnings(predictions: Predictions) -> list[str]:
     return [note for note in predictions.notes if note.startswith(DOES_NOT_FIT)]
 
 
-def _verdict(one: Prediction, header: Header) -> str:
-    roof = f"{percent_text(one.percent_of_roof)} of the attainable roof"
-    if one.many is not None:
+def _verdict(prediction: Prediction, header: Header) -> str:
+    roof = f"{percent_text(prediction.percent_of_roof)} of the attainable roof"
+    if prediction.many is not None:
         return (
-            f"{formatting.percent(one.many.efficiency)} of {one.gpus:,} times one GPU's throughput; "
-            f"{seconds(one.many.compute_s)} of it computing"
+            f"{formatting.percent(prediction.many.efficiency)} of {prediction.gpus:,} times one GPU's throughput; "
+            f"{seconds(prediction.many.compute_s)} of it computing"
         )
-    if one.tier == "spec" or header.target == "cpu":
-        return f"{one.bound}-bound, {roof}"
-    share = min(busy_share(one.gpu_busy_s, one.wall_time_s) or 0.0, 1.0)
-    return f"the GPU works for {seconds(one.gpu_time_s)} of it, {share:.0%}: {one.bound}-bound, {roof} while it works"
+    if prediction.tier == "spec" or header.target == "cpu":
+        return f"{prediction.bound}-bound, {roof}"
+    share = min(busy_share(prediction.gpu_busy_s, prediction.wall_time_s) or 0.0, 1.0)
+    works = f"the GPU works for {seconds(prediction.gpu_time_s)} of it, {share:.0%}"
+    return f"{works}: {prediction.bound}-bound, {roof} while it works"
 
 
-def _details(predictions: Predictions, one: Prediction) -> list[Table]:
+def _details(predictions: Predictions, prediction: Prediction) -> list[Table]:
     """What one prediction is made of; of several, of which it is said."""
-    of = "" if len(predictions) == 1 else f" · {_place(one)}"
-    if one.many is not None:
-        return [*tables.many_tables(one, one.many, of), *memory_tables.tables(predictions, one, of)]
+    of = "" if len(predictions) == 1 else f" · {_place(prediction)}"
+    of_memory = memory_tables.tables(predictions, prediction, of)
+    if prediction.many is not None:
+        return [*tables.many_tables(prediction, prediction.many, of), *of_memory]
     timed = "CPU time" if predictions.header.target == "cpu" else "kernel time"
-    parts = [tables.op_table(one, f"costliest ops by {timed}{of}")]
-    if len(one.phases) > 1:
-        parts.append(tables.phase_table(one, f"{timed} by phase"))
-    of_memory = memory_tables.tables(predictions, one, of)
-    if one.fit == "does not fit":  # what makes it fit comes first
-        return [*parts, *of_memory, tables.advice_table(one, f"what would help{ONCE_IT_FITS}{of}")]
-    return [*parts, tables.advice_table(one, f"what would help, predicted in the same way{of}"), *of_memory]
+    parts = [tables.op_table(prediction, f"costliest ops by {timed}{of}")]
+    if len(prediction.phases) > 1:
+        parts.append(tables.phase_table(prediction, f"{timed} by phase"))
+    if prediction.fit == "does not fit":  # what makes it fit comes first
+        return [*parts, *of_memory, tables.advice_table(prediction, f"what would help{ONCE_IT_FITS}{of}")]
+    return [*parts, tables.advice_table(prediction, f"what would help, predicted in the same way{of}"), *of_memory]
 
 
-def _notes(predictions: Predictions, one: Prediction, *, few: bool, price: float | None) -> list[str]:
+def _notes(predictions: Predictions, prediction: Prediction, *, few: bool, price: float | None) -> list[str]:
     said = [f"note: {note}" for note in dict.fromkeys(predictions.notes) if not note.startswith(DOES_NOT_FIT)]
-    assumed = dict.fromkeys(advice.assumption for advice in one.advice if advice.assumption)
-    said += [f"advice: {words}" for words in assumed if one.many is None]
+    assumed = dict.fromkeys(advice.assumption for advice in prediction.advice if advice.assumption)
+    said += [f"advice: {words}" for words in assumed if prediction.many is None]
     inside = [row.inside for row in predictions if row.inside is not None]
     if inside:
         least = min(inside)
         part = "all" if least > 0.995 else f"{'' if len(predictions) == 1 else 'at least '}{least:.0%}"
         rest = "" if least > 0.995 else ", the rest in ops outside of them"
         said.append(f"shapes: {part} of the device's time is in ops whose shapes lie among the calibrated ones{rest}")
-    if few and one.many is None and not one.advice and one.tier != "spec":
+    if few and prediction.many is None and not prediction.advice and prediction.tier != "spec":
         said.append(f"nothing that rooflight can predict would make it {WORTH:.0%} faster")
     if not few:
         said.append(f"give {DETAILED} or fewer devices and batches to see the costliest ops and what would help")
@@ -306,7 +309,7 @@ def _notes(predictions: Predictions, one: Prediction, *, few: bool, price: float
     return said
 
 
-def _of_devices(predictions: Predictions, told: Callable[[ClusterPrediction], Sequence[str]]) -> list[str]:
+def _of_devices(predictions: Predictions, lines_of: Callable[[ClusterPrediction], Sequence[str]]) -> list[str]:
     """What is told of every run on many, each line once, with the devices, and of several batches with those, that it
     holds for unless it holds for all."""
     batches: dict[str, list[int | None]] = {}
@@ -314,7 +317,7 @@ def _of_devices(predictions: Predictions, told: Callable[[ClusterPrediction], Se
         batches.setdefault(row.device, []).append(row.batch)
     holds: dict[str, dict[str, list[int | None]]] = {}
     for row in predictions:
-        for line in told(row.many) if row.many is not None else ():
+        for line in lines_of(row.many) if row.many is not None else ():
             holds.setdefault(line, {}).setdefault(row.device, []).append(row.batch)
 
     def named(device: str, some: list[int | None]) -> str:
@@ -323,7 +326,7 @@ def _of_devices(predictions: Predictions, told: Callable[[ClusterPrediction], Se
     return [
         line
         if where == batches or line.startswith(f"{next(iter(where))}: ")
-        else f"{', '.join(named(*one) for one in where.items())}: {line}"
+        else f"{', '.join(named(*place) for place in where.items())}: {line}"
         for line, where in holds.items()
     ]
 

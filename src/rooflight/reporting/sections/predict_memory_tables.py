@@ -152,20 +152,20 @@ def memory_line(memory: Memory, *, each: bool) -> str:
     )
 
 
-def _stage(one: Prediction) -> str:
-    many, memory = one.many, one.memory
+def _stage(prediction: Prediction) -> str:
+    many, memory = prediction.many, prediction.memory
     if many is None or many.pipeline == 1 or memory is None or memory.stage is None:
         return ""
     return f", on stage {memory.stage + 1} of {many.pipeline}, the fullest"
 
 
-def tables(predictions: Predictions, one: Prediction, of: str) -> list[Table]:
+def tables(predictions: Predictions, prediction: Prediction, of: str) -> list[Table]:
     """What is shown of one prediction's memory."""
-    memory, header = one.memory, predictions.header
+    memory, header = prediction.memory, predictions.header
     if memory is None:
         return []
     where = peak_words(memory, header.model)
-    shown = [split_table(memory, header, f"memory at the peak, {where}{_stage(one)}{of}")]
+    shown = [split_table(memory, header, f"memory at the peak, {where}{_stage(prediction)}{of}")]
     if memory.timeline is not None:
         shown += [tenant_table(memory, header, ""), *timeline_tables(memory.timeline, of)]
     if predictions.savings:

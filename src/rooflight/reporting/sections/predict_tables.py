@@ -25,12 +25,13 @@ from rooflight.reporting.document import filled
 from rooflight.reporting.table import Cells, Column, Label, Table, table_of
 
 
-def time_table(one: Prediction, many: ClusterPrediction, of: str) -> Table:
+def time_table(prediction: Prediction, many: ClusterPrediction, of: str) -> Table:
     """What the step's time is made of."""
     parts = [("computing", many.compute_s), ("exposed communication", many.exposed_s)]
     parts += [("pipeline bubble", many.bubble_s)] if many.pipeline > 1 else []
-    title = f"where the time goes{of}"
-    return _shares(Column("of one GPU", right=False), [*parts, ("step", one.time_s)], one.time_s, title, has_total=True)
+    parts.append(("step", prediction.time_s))
+    what = Column("of one GPU", right=False)
+    return _shares(what, parts, prediction.time_s, f"where the time goes{of}", has_total=True)
 
 
 def _shares(
@@ -92,10 +93,10 @@ def scaling_table(kind: str, points: Sequence[ScalingPoint]) -> Table:
     return table_of(columns, points, title=_SCALING[kind])
 
 
-def many_tables(one: Prediction, many: ClusterPrediction, of: str) -> tuple[Table, ...]:
+def many_tables(prediction: Prediction, many: ClusterPrediction, of: str) -> tuple[Table, ...]:
     """Of a step on many GPUs; `of` which, where there are several predictions."""
     return filled(
-        time_table(one, many, of),
+        time_table(prediction, many, of),
         traffic_table(many),
         memory_table(many),
         scaling_table("weak", many.weak),
@@ -143,14 +144,13 @@ def money(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:,.2f}" if value >= 1 else f"{value:.3g}"
 
 
-def spread(one: Prediction) -> Label:
+def spread(prediction: Prediction) -> Label:
     """How far its 90% interval reaches: `12%`, or both sides where they differ."""
-    low, high = (
-        abs(end / one.time_s - 1) if one.time_s else 0.0 for end in (one.time_interval_s.low, one.time_interval_s.high)
-    )
+    ends = prediction.time_interval_s
+    low, high = (abs(end / prediction.time_s - 1) if prediction.time_s else 0.0 for end in (ends.low, ends.high))
     if not low and not high:
         return Label(None, "–")
-    clipped = not one.time_interval_s.low
+    clipped = not ends.low
     return Label(high, f"{high:.0%}" if clipped or abs(high - low) < 0.01 else f"-{low:.0%} +{high:.0%}")
 
 
@@ -159,7 +159,7 @@ def main_table(predictions: Predictions, *, price: float | None = None) -> Table
     asked for."""
     several = any(prediction.many is not None for prediction in predictions)
     columns = _who(predictions, several=several)
-    columns += [(column("time_s"), lambda one: one.time_s), (Column("±", raw="time_high_s / time_s - 1"), spread)]
+    columns += [(column("time_s"), lambda row: row.time_s), (Column("±", raw="time_high_s / time_s - 1"), spread)]
     if several:
         about = "exposed communication, and bubbles"
         columns += [
@@ -168,58 +168,58 @@ def main_table(predictions: Predictions, *, price: float | None = None) -> Table
             (column("efficiency"), _of_many("efficiency")),
         ]
     elif not all(prediction.tier == "spec" for prediction in predictions) and predictions.header.target != "cpu":
-        columns.append((column("gpu_time_s", optional=3), lambda one: one.gpu_time_s))
+        columns.append((column("gpu_time_s", optional=3), lambda row: row.gpu_time_s))
     columns += _rates(predictions, price)
     columns += [
-        (column("device_bytes", optional=2), lambda one: one.memory and one.memory.device_bytes),
-        (column("fit"), lambda one: one.fit),
+        (column("device_bytes", optional=2), lambda row: row.memory and row.memory.device_bytes),
+        (column("fit"), lambda row: row.fit),
     ]
     if not several:
         columns += [
-            (column("bound", optional=2), lambda one: one.bound),
-            (column("percent_of_roof", optional=4), lambda one: one.percent_of_roof),
+            (column("bound", optional=2), lambda row: row.bound),
+            (column("percent_of_roof", optional=4), lambda row: row.percent_of_roof),
         ]
     return table_of(columns, predictions.predictions)
 
 
-def _memory(one: Prediction) -> Label:
-    if one.memory is None:
+def _memory(prediction: Prediction) -> Label:
+    if prediction.memory is None:
         return Label(None, "–")
-    words = "" if one.fit == "fits" else f": {fit_text(one.fit)}"
-    return Label(one.memory.device_bytes, text("device_bytes", one.memory.device_bytes) + words)
+    words = "" if prediction.fit == "fits" else f": {fit_text(prediction.fit)}"
+    return Label(prediction.memory.device_bytes, text("device_bytes", prediction.memory.device_bytes) + words)
 
 
 def _who(predictions: Predictions, *, several: bool) -> _Columns:
-    columns: _Columns = [(column("device"), lambda one: one.device), (column("tier"), lambda one: one.tier)]
+    columns: _Columns = [(column("device"), lambda row: row.device), (column("tier"), lambda row: row.tier)]
     if not several:
-        return [*columns, (column("batch"), lambda one: one.batch)]
-    columns.append((column("gpus"), lambda one: one.gpus))
+        return [*columns, (column("batch"), lambda row: row.batch)]
+    columns.append((column("gpus"), lambda row: row.gpus))
     if any(prediction.many is not None and prediction.many.nodes > 1 for prediction in predictions):
-        columns.append((column("nodes", optional=5), lambda one: one.many.nodes if one.many else 1))
+        columns.append((column("nodes", optional=5), lambda row: row.many.nodes if row.many else 1))
     return [
         *columns,
-        (column("batch_each", raw="batch", optional=6), lambda one: one.batch),
-        (column("global_batch", optional=2), lambda one: one.many.global_batch if one.many else one.batch),
+        (column("batch_each", raw="batch", optional=6), lambda row: row.batch),
+        (column("global_batch", optional=2), lambda row: row.many.global_batch if row.many else row.batch),
     ]
 
 
 def _of_many(name: str) -> Callable[[Prediction], Any]:
-    return lambda one: getattr(one.many, name, None)
+    return lambda row: getattr(row.many, name, None)
 
 
-def _waiting(one: Prediction) -> float | None:
-    return None if one.many is None else one.many.exposed_s + one.many.bubble_s
+def _waiting(prediction: Prediction) -> float | None:
+    return None if prediction.many is None else prediction.many.exposed_s + prediction.many.bubble_s
 
 
 def _rates(predictions: Predictions, price: float | None) -> _Columns:
-    columns: _Columns = [(column("samples_per_s", optional=1), lambda one: one.throughput)]
+    columns: _Columns = [(column("samples_per_s", optional=1), lambda row: row.throughput)]
     if any(prediction.tokens_per_s is not None for prediction in predictions):
-        columns.append((column("tokens_per_s", optional=5), lambda one: one.tokens_per_s))
-    columns.append((column("mfu", optional=6), lambda one: one.mfu))
+        columns.append((column("tokens_per_s", optional=5), lambda row: row.tokens_per_s))
+    columns.append((column("mfu", optional=6), lambda row: row.mfu))
     if price is not None:
         # It was asked for, and stands nowhere else.
         columns.append(
-            (Column("cost of 1 M", money, raw="cost_of_million_samples"), lambda one: one.cost_of_samples(10**6, price))
+            (Column("cost of 1 M", money, raw="cost_of_million_samples"), lambda row: row.cost_of_samples(10**6, price))
         )
     return columns
 
@@ -252,40 +252,41 @@ def csv_table(
         names = ("steps", "time_s", *(() if price is None else ("cost",)))
         columns += [(Column(f"run_{name}"), _part_of(run, name)) for name in names]
     if price is not None:
-        columns.append((Column("cost_of_million_samples"), lambda one: one.cost_of_samples(10**6, price)))
+        columns.append((Column("cost_of_million_samples"), lambda row: row.cost_of_samples(10**6, price)))
     return table_of(columns, predictions.predictions)
 
 
 def _part_of(whole: Callable[[Prediction], Any], name: str) -> Callable[[Prediction], Any]:
-    return lambda one: getattr(whole(one), name, None)
+    return lambda row: getattr(whole(row), name, None)
 
 
 def _run(
     predictions: Predictions, epochs: int, dataset_size: int, price: float | None
 ) -> Callable[[Prediction], TrainingRun | None]:
     """A whole training run of each."""
-    return lambda one: one.run(epochs, dataset_size, price, accumulate=predictions.header.accumulate)
+    return lambda row: row.run(epochs, dataset_size, price, accumulate=predictions.header.accumulate)
 
 
 def pivot_tables(predictions: Predictions, *, price: float | None = None) -> tuple[Table, ...]:
     """Batches below one another, devices side by side: what is read of many cells."""
     wanted: list[tuple[str, Callable[[Prediction], Any], Callable[[Any], str]]] = [
-        ("time/step", lambda one: one.time_s, seconds),
-        ("samples/s", lambda one: one.throughput, per_second),
+        ("time/step", lambda row: row.time_s, seconds),
+        ("samples/s", lambda row: row.throughput, per_second),
     ]
     if any(prediction.many is not None for prediction in predictions):
-        wanted.append(("efficiency", lambda one: one.many.efficiency if one.many else None, formatting.percent))
+        wanted.append(("efficiency", lambda row: row.many.efficiency if row.many else None, formatting.percent))
     else:
         wanted.append(("bound, and % of roof", _bound, str))
     if any(prediction.memory is not None for prediction in predictions):
         wanted.append(("memory in use on the device", _memory, str))
     if price is not None:
-        wanted.append(("cost of 1 M samples", lambda one: one.cost_of_samples(10**6, price), money))
-    return tuple(_pivot(predictions, *one) for one in wanted)
+        wanted.append(("cost of 1 M samples", lambda row: row.cost_of_samples(10**6, price), money))
+    return tuple(_pivot(predictions, *cell) for cell in wanted)
 
 
-def _bound(one: Prediction) -> Label:
-    return Label(f"{one.bound} {one.percent_of_roof}", f"{one.bound} {percent_text(one.percent_of_roof)}")
+def _bound(prediction: Prediction) -> Label:
+    bound, percent = prediction.bound, prediction.percent_of_roof
+    return Label(f"{bound} {percent}", f"{bound} {percent_text(percent)}")
 
 
 def _pivot(
@@ -307,7 +308,7 @@ def _pivot(
 # --- what one prediction is made of ---
 
 
-def op_table(one: Prediction, title: str) -> Table:
+def op_table(prediction: Prediction, title: str) -> Table:
     """The costliest ops."""
     columns: Cells[CostlyOp] = [
         (column("op"), lambda op: _short_op(op.name)),
@@ -320,7 +321,7 @@ def op_table(one: Prediction, title: str) -> Table:
         (column("bound", optional=4), lambda op: op.bound),
         (column("percent_of_roof"), lambda op: op.percent_of_roof),
     ]
-    return table_of(columns, one.ops, title=title)
+    return table_of(columns, prediction.ops, title=title)
 
 
 def _short_op(name: str) -> str:
@@ -328,13 +329,13 @@ def _short_op(name: str) -> str:
     return name.removeprefix("aten::").removeprefix("_scaled_dot_product_")
 
 
-def phase_table(one: Prediction, title: str) -> Table:
-    total = sum(one.phases.values())
-    phases = [(phase, one.phases[phase]) for phase in _PHASES if phase in one.phases and total]
+def phase_table(prediction: Prediction, title: str) -> Table:
+    total = sum(prediction.phases.values())
+    phases = [(phase, prediction.phases[phase]) for phase in _PHASES if phase in prediction.phases and total]
     return _shares(column("phase"), phases, total, title)
 
 
-def advice_table(one: Prediction, title: str) -> Table:
+def advice_table(prediction: Prediction, title: str) -> Table:
     columns: Cells[Advice] = [
         (Column("change", right=False), lambda advice: advice.change),
         (Column("options", right=False, optional=1), lambda advice: advice.options),
@@ -342,7 +343,7 @@ def advice_table(one: Prediction, title: str) -> Table:
         (column("samples_per_s"), lambda advice: advice.throughput),
         (column("gain"), lambda advice: advice.gain),
     ]
-    return table_of(columns, one.advice, title=title)
+    return table_of(columns, prediction.advice, title=title)
 
 
 def run_table(predictions: Predictions, *, epochs: int, dataset_size: int, price: float | None) -> Table:

@@ -106,8 +106,8 @@ def _time(row: Measurement) -> Value:
 
 
 def _value(row: Measurement, name: str) -> Any:
-    found = row.quantities.get(name)
-    return None if found is None else found.value
+    value = row.quantities.get(name)
+    return None if value is None else value.value
 
 
 def intensity(row: Measurement) -> float | None:
@@ -120,10 +120,8 @@ def intensity(row: Measurement) -> float | None:
 
 def peak_bytes(row: Measurement) -> int | float | None:
     """Of torch's allocator on a GPU; of the whole process on a CPU."""
-    found: int | float | None = _value(row, "peak_allocated_bytes")
-    if found is None:
-        found = _value(row, "peak_resident_bytes")
-    return found
+    peak: int | float | None = _value(row, "peak_allocated_bytes")
+    return _value(row, "peak_resident_bytes") if peak is None else peak
 
 
 def region_data(ledger: Ledger, *, exit_code: int | None = None) -> dict[str, Any]:

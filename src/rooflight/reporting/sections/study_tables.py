@@ -11,7 +11,7 @@ from rooflight.formatting import per_second, quotient, seconds, whole_bytes
 from rooflight.metrics import ratio
 from rooflight.reporting.document import Document, table_sections
 from rooflight.reporting.table import Cells, Column, Table, table_of
-from rooflight.study.cell import SIDES, StudyRow
+from rooflight.study.cell import SIDES, Side, StudyRow
 from rooflight.study.trends import varying
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def csv_table(rows: Sequence[StudyRow]) -> Table:
     def value(name: str) -> Callable[[StudyRow], Any]:
         return lambda row: row.values.get(name, "")
 
-    def failure(side: str) -> Callable[[StudyRow], Any]:
+    def failure(side: Side) -> Callable[[StudyRow], Any]:
         return lambda row: row.failures.get(side, "")
 
     axes = dict.fromkeys(name for row in rows for name in row.cell.coordinates)

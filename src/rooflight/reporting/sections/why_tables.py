@@ -16,7 +16,12 @@ from rooflight.reporting.document import Section
 from rooflight.reporting.table import Cells, Column, Label, Table, table_of
 
 Unit = Literal["flop", "byte", "second"]
-_WRITTEN: dict[Unit, Callable[[Any], str]] = {"flop": whole_count, "byte": whole_bytes, "second": seconds}
+WRITTEN: dict[str, Callable[[Any], str]] = {
+    "flop": whole_count,
+    "byte": whole_bytes,
+    "second": seconds,
+    "count": whole_count,
+}
 SMALLEST = 0.0005
 """Causes under this part are in the JSON document only."""
 CONVENTIONS = (
@@ -84,7 +89,7 @@ def _share(value: float | Label | None) -> str:
 
 def amount_writer(unit: Unit) -> Callable[[float | None], str]:
     """The units' own writers know no minus."""
-    write = _WRITTEN[unit]
+    write = WRITTEN[unit]
 
     def signed(value: float | None) -> str:
         if value is None:
