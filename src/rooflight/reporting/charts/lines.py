@@ -36,7 +36,7 @@ _ALONE = "all cells"
 
 
 @dataclass(frozen=True)
-class StudyQuantity:
+class ChartedQuantity:
     """What is charted of the cells of a study."""
 
     name: str
@@ -45,13 +45,13 @@ class StudyQuantity:
     write: Callable[[Any], str]
 
 
-TIME = StudyQuantity("time", "time of a step", "s", seconds)
-MEMORY = StudyQuantity("memory", "memory at the peak", "B", whole_bytes)
+TIME = ChartedQuantity("time", "time of a step", "s", seconds)
+MEMORY = ChartedQuantity("memory", "memory at the peak", "B", whole_bytes)
 _COST = (
-    StudyQuantity("flops", "useful FLOPs of a step", "", whole_count),
-    StudyQuantity("bytes", "compulsory bytes of a step", "B", whole_bytes),
+    ChartedQuantity("flops", "useful FLOPs of a step", "", whole_count),
+    ChartedQuantity("bytes", "compulsory bytes of a step", "B", whole_bytes),
 )
-_CHARTED = (TIME, StudyQuantity("throughput", "samples per second", "", per_second), MEMORY)
+_CHARTED = (TIME, ChartedQuantity("throughput", "samples per second", "", per_second), MEMORY)
 _DASHES = {"measured": [1, 0], "predicted": [5, 4], "estimated": [2, 3]}
 
 
@@ -110,7 +110,7 @@ def lines_of(rows: Sequence[StudyRow], quantity: str) -> list[StudyLine]:
     return lines
 
 
-def _chart(name: str, model: str, charted: StudyQuantity, lines: Sequence[StudyLine]) -> Chart:
+def _chart(name: str, model: str, charted: ChartedQuantity, lines: Sequence[StudyLine]) -> Chart:
     names = list(dict.fromkeys(line.series for line in lines))
     rows = [
         {
@@ -139,7 +139,7 @@ def _chart(name: str, model: str, charted: StudyQuantity, lines: Sequence[StudyL
     return Chart(name, f"{charted.title.capitalize()}: {model}", caption, spec, table, hint=hint)
 
 
-def _drawn(name: str, charted: StudyQuantity, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> vl.Drawing:
+def _drawn(name: str, charted: ChartedQuantity, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> vl.Drawing:
     lines = series("series", names, chart=name.replace("-", "_"))
     if list(names) == [_ALONE]:  # nothing to tell apart
         lines = lines.unnamed
@@ -183,7 +183,7 @@ class _CellBar:
     """What the cell is, without its device."""
     device: str
     side: Side
-    quantity: StudyQuantity
+    quantity: ChartedQuantity
     amount: float
 
 
@@ -196,7 +196,7 @@ def cells_chart(rows: Sequence[StudyRow]) -> Chart | None:
     return None
 
 
-def _bars(rows: Sequence[StudyRow], quantity: StudyQuantity) -> list[_CellBar]:
+def _bars(rows: Sequence[StudyRow], quantity: ChartedQuantity) -> list[_CellBar]:
     axes = ["model", *(axis for axis in varying(rows) if axis not in ("model", "on"))]
     return [
         _CellBar(words(shown(where, axes)), row.cell.on or _NO_DEVICE, side, quantity, float(amount))
@@ -305,7 +305,7 @@ def _cells_caption(groups: Sequence[str], devices: Sequence[str], sides: Sequenc
 
 
 def _cells_table(bars: Sequence[_CellBar], *, note: str) -> Table:
-    cells: dict[tuple[str, str], dict[tuple[StudyQuantity, Side], float]] = {}
+    cells: dict[tuple[str, str], dict[tuple[ChartedQuantity, Side], float]] = {}
     for bar in bars:
         cells.setdefault((bar.group, bar.device), {})[bar.quantity, bar.side] = bar.amount
     present = {(bar.quantity, bar.side) for bar in bars}
