@@ -6,18 +6,22 @@ from collections import Counter
 from typing import Any
 
 from rooflight.analysis.comparison.sides import Comparison
-from rooflight.ledger import Ledger
+from rooflight.errors import RooflightError
+from rooflight.ledger import QUANTITIES, Ledger
 from rooflight.prediction.result import Predictions
-from rooflight.reporting import frames
 from rooflight.reporting.charts.pictures import mimebundle
 from rooflight.reporting.charts.roofline import roofline_of as roofline
 from rooflight.reporting.document import Document
 from rooflight.reporting.sections import ledger_documents, predict_document, study_tables
-from rooflight.reporting.sections.compare_tables import compare_document
+from rooflight.reporting.sections.compare_tables import COMPARED, compare_document
+from rooflight.reporting.sections.ledger_data import op_fields
+from rooflight.reporting.sections.predict_tables import csv_table
 from rooflight.reporting.sections.study_document import study_document
 from rooflight.reporting.writers.markdown import document_markdown
 from rooflight.reporting.writers.notebook import document_notebook, ledger_notebook
 from rooflight.study.api import Study
+from rooflight.summary import By
+from rooflight.summary.facts import op_values
 
 __all__ = ["document", "document_markdown", "frame", "mimebundle", "notebook", "roofline", "text"]
 
@@ -57,14 +61,60 @@ def notebook(result: object) -> str:
 
 
 def frame(result: object, *which: Any) -> Any:
-    """`which`: of a comparison, what a row is."""
+    """With pandas: a ledger has a row for every op and a column for every measured quantity; predictions have a row for
+    every device and batch, a comparison one for every row of its summary. `which`: of a comparison, what a row is."""
     match result:
         case Ledger():
-            return frames.to_pandas(result)
+            return _ledger_frame(result)
         case Comparison():
-            return frames.comparison_to_pandas(result, *which)
+            return _comparison_frame(result, *which)
         case Predictions():
-            return frames.predictions_to_pandas(result)
+            return _predictions_frame(result)
         case Study():
             return study_tables.to_pandas(result.rows)
     raise TypeError(f"nothing is known of a {type(result).__name__} as a data frame")
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise RooflightError("to_pandas() needs pandas: pip install pandas") from None
+    return pandas
+
+
+def _predictions_frame(predictions: Predictions) -> Any:
+    table = csv_table(predictions)
+    return _pandas().DataFrame(list(table.rows), columns=[column.name for column in table.columns])
+
+
+def _comparison_frame(comparison: Comparison, by: By) -> Any:
+    """Unknown is None; ratios are B by A."""
+    records = []
+    for row in comparison.rows(by):
+        record: dict[str, Any] = {by: row.name, "type": row.type, "depth": row.depth}
+        for name in ("time_s", "flops", "bytes", "ops", "only_here"):
+            for side, figures in (("a", row.a), ("b", row.b)):
+                record[f"{name}_{side}"] = None if figures is None else getattr(figures, name)
+        record |= {f"{name}_ratio": quantity.ratio(row) for name, quantity in COMPARED.items()}
+        records.append(record)
+    return _pandas().DataFrame.from_records(records)
+
+
+def _ledger_frame(ledger: Ledger) -> Any:
+    pandas = _pandas()
+    measured = op_values(ledger)
+    names = list(dict.fromkeys(name for values in measured for name in values))
+    records = []
+    for op, values in zip(ledger.ops, measured, strict=True):
+        record = op_fields(op)
+        record |= {name: None if op.cost is None else getattr(op.cost, name) for name in (*QUANTITIES, "origin")}
+        record |= {name: values[name].value if name in values else None for name in names}
+        records.append(record)
+    frame = pandas.DataFrame.from_records(records)
+    whole = [name for name in names if all(isinstance(v[name].value, int) for v in measured if name in v)]
+    for quantity in (*QUANTITIES, *whole):
+        # Unknown stays unknown: a nullable integer, not a float with NaN. What 64 bits cannot hold stays a Python int.
+        if quantity in frame and not any(abs(value) >= 2**63 for value in frame[quantity].dropna()):
+            frame[quantity] = frame[quantity].astype("Int64")
+    return frame

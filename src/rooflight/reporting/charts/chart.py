@@ -3,7 +3,7 @@ that colour-blind readers tell apart (after Okabe and Ito), light and dark."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from rooflight import views
@@ -81,8 +81,3 @@ class Chart(Worded):
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """In a notebook: interactive where that can be shown, else as a picture."""
         return views.mimebundle(self)
-
-
-def renamed(chart: Chart, name: str, title: str) -> Chart:
-    """The same under another name, where a page has it twice."""
-    return replace(chart, name=name, title=title)

@@ -86,7 +86,7 @@ def _y(order: Sequence[str]) -> vl.Spec:
 
 
 def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> vl.Drawing:
-    axis = si_axis("time of a step", "s", ticks=5)
+    axis = si_axis("time of a step", "s", tickCount=5)
     most = max(row["high"] for row in rows) * 2.3  # room for what stands behind a bar
     time, low, high = (
         vl.field(f"{name}:Q", axis=axis, scale=dict(domain=[0, most], nice=False)) for name in ("time", "low", "high")
@@ -115,7 +115,7 @@ def _time(rows: Sequence[Row], order: Sequence[str], width: int) -> vl.Drawing:
 
 def _memory(rows: Sequence[Row], order: Sequence[str]) -> vl.Drawing:
     most = max(max(row["memory"], row["capacity"]) for row in rows)
-    axis = si_axis("memory in use on the device", "B", ticks=4)
+    axis = si_axis("memory in use on the device", "B", tickCount=4)
     used, capacity = (
         vl.field(f"{name}:Q", scale=dict(domain=[0, 1.1 * most], nice=False), axis=axis)
         for name in ("memory", "capacity")

@@ -24,19 +24,11 @@ def on_phone(narrow: float, wide: float) -> vl.Spec:
     return vl.expr(f"{PLACE_WIDTH} < {_NARROW} ? {narrow} : {wide}")
 
 
-def si_axis(
-    title: str | None, unit: str, *, values: Iterable[float] | None = None, ticks: int | None = None, grid: bool = True
-) -> vl.Spec:
-    """An axis of SI values: the prefix goes to the unit. `values`: where its labels stand, else where Vega likes."""
-    given = {"values": None if values is None else list(values), "tickCount": ticks}
+def si_axis(title: str, unit: str, **options: Any) -> vl.Spec:
+    """An axis of SI values: the prefix goes to the unit. `options`: Vega's, as `values`, where its labels stand."""
     value = f"replace(format(datum.value, '~s'), {_PREFIX_APART}, ' $1{unit}')"
-    return {
-        "title": title,
-        "labelExpr": f"datum.value ? {value} : '0 {unit}'",
-        "labelOverlap": True,
-        "grid": grid,
-        **{name: wish for name, wish in given.items() if wish is not None},
-    }
+    label = f"datum.value ? {value} : '0 {unit}'"
+    return dict(title=title, labelExpr=label, labelOverlap=True, grid=True, **options)
 
 
 def count_axis(

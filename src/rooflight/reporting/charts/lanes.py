@@ -35,7 +35,7 @@ def lanes_chart(ledger: Ledger, *, measured: Measured | None = None) -> Chart | 
         return None
     window = vl.picked("lanes_window", "interval", encodings=["x"])
     title = "time since the step's first event" if lanes.placed else "time, one after the other"
-    x = vl.field("start:Q", axis=si_axis(title, "s", ticks=8), scale=dict(domain=window.reference, nice=False))
+    x = vl.field("start:Q", axis=si_axis(title, "s", tickCount=8), scale=dict(domain=window.reference, nice=False))
     scale = dict(domain=list(lanes.names), paddingInner=0.22, paddingOuter=0.1)
     place = {"x": x, "x2": vl.field("end"), "y": named_rows("lane", limit=120, sort=lanes.names, scale=scale)}
     top = vl.layer(*_around(lanes, place), _work(lanes, place)).properties(
@@ -124,7 +124,8 @@ def _work(lanes: Lanes, place: vl.Spec) -> vl.Drawing:
 def _overview(lanes: Lanes, window: vl.Param) -> vl.Drawing:
     """The whole step, always: how busy the GPU is, where that is known, and where a part of it can be picked."""
     span_s = lanes.span_ns / 1e9
-    x = vl.field("start:Q", axis=si_axis("the whole step", "s", ticks=8), scale=dict(domain=[0, span_s], nice=False))
+    axis = si_axis("the whole step", "s", tickCount=8)
+    x = vl.field("start:Q", axis=axis, scale=dict(domain=[0, span_s], nice=False))
     rows = [_row(piece) for piece in lanes.slices if piece.lane == PHASES]
     phases = [
         {name: row[name] for name in ("start", "end", "phase")} | {"shade": 0.12 + 0.12 * (number % 2)}

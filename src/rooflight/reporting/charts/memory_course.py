@@ -4,7 +4,7 @@ the allocator told it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from rooflight import formatting
@@ -21,6 +21,7 @@ from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table, cut
 from rooflight.step.costed_step import PreparedTrace
 from rooflight.summary.measured import Measured
+from rooflight.summary.memory_growth import MemoryMoment
 
 WIDTH = 72
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -28,8 +29,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 def timeline_table(measured: Measured, width: int = WIDTH) -> Table:
     """One block for each op, or for several: the most after any of them. Between two ops it may have been more."""
-    rank = next((moment.rank for moment in measured.timeline.moments), 0)
-    moments = [moment for moment in measured.timeline.moments if moment.rank == rank]
+    moments = _of_first_rank(measured)
     if not moments:
         return Table("", (), ())
     ops = measured.ledger.ops
@@ -38,7 +38,7 @@ def timeline_table(measured: Measured, width: int = WIDTH) -> Table:
     where = peak.module or measured.ledger.header.model
     lines = drawn([moment.after_bytes for moment in moments], [ops[moment.index].phase for moment in moments], width)
     lines.append(cut(f"most after op {peak.index:,} of {len(ops):,}, {peak.phase}: {peak.name} in {where}", WIDTH))
-    of_rank = f", rank {rank}" if len(measured.ranks) > 1 else ""
+    of_rank = f", rank {moments[0].rank}" if len(measured.ranks) > 1 else ""
     return Table("", (Column(f"allocated after each op{of_rank}", right=False),), tuple((line,) for line in lines))
 
 
@@ -49,9 +49,7 @@ def drawn(
 
     `scale`: these two, where several lines are to be read together; else the least and the most of the values.
     """
-    count = min(width, len(values))
-    edges = [len(values) * n // count for n in range(count + 1)]
-    parts = list(pairwise(edges))
+    parts = _stretches(len(values), width)
     least, most = scale or (min(values), max(values))
     lines = [_blocks([max(values[start:end]) for start, end in parts], least, most)]
     if len(set(phases)) > 1:
@@ -62,18 +60,25 @@ def drawn(
 
 def _blocks(heights: Sequence[float], least: float, most: float) -> str:
     """From the least to the most: what was there before the step would flatten the line."""
-    high = len(_BLOCKS) - 1
-    return "".join(_BLOCKS[round(high * (one - least) / (most - least)) if most > least else 0] for one in heights)
+    high, span = len(_BLOCKS) - 1, most - least
+    return "".join(_BLOCKS[round(high * (height - least) / span) if span > 0 else 0] for height in heights)
 
 
 def _phases(firsts: Sequence[str]) -> str:
     """The name of each phase where it begins, as much of it as there is room for."""
-    line, start = "", 0
-    for place in range(1, len(firsts) + 1):
-        if place == len(firsts) or firsts[place] != firsts[start]:
-            line += firsts[start][: place - start - 1].ljust(place - start, "·")
-            start = place
-    return line
+    runs = ((phase, len(list(run))) for phase, run in groupby(firsts))
+    return "".join(phase[: count - 1].ljust(count, "·") for phase, count in runs)
+
+
+def _of_first_rank(measured: Measured) -> list[MemoryMoment]:
+    moments = measured.timeline.moments
+    return [moment for moment in moments if moment.rank == moments[0].rank]
+
+
+def _stretches(count: int, most: int) -> list[tuple[int, int]]:
+    """So many things in at most so many parts, each from its first to the next one's."""
+    parts = min(count, most)
+    return list(pairwise([count * n // parts for n in range(parts + 1)]))
 
 
 MOST_PLACES = 300
@@ -113,7 +118,7 @@ def _predicted_on(ledger: Ledger, on: Device | None) -> Device:
     kind = "cpu" if ledger.header.target.partition(":")[0] == "cpu" else "gpu"
     if device is not None and device.kind == kind:
         return device
-    return find(_UNLESS_NAMED) if kind == "gpu" else next(one for one in known() if one.kind == "cpu")
+    return find(_UNLESS_NAMED) if kind == "gpu" else next(device for device in known() if device.kind == "cpu")
 
 
 def predicted_for(ledger: Ledger, on: Device | None = None) -> str:
@@ -131,14 +136,13 @@ def course_of(memory: Memory) -> list[Row]:
     reached = [after + inside for after, inside in zip(timeline.allocated, workspace, strict=True)]
     if is_of_this_course(memory):
         reached[peak.op] = memory.peak_allocated_bytes
-    found = []
-    for start, end in _stretches(len(reached)):
+    rows = []
+    for start, end in _stretches(len(reached), MOST_PLACES):
         op = max(range(start, end), key=lambda place: reached[place])
         at_peak = op == peak.op and is_of_this_course(memory)
-        found.append(
-            {"op": op, "start": start, "end": end, "bytes": by_layer(peak.split if at_peak else split_at(timeline, op))}
-        )
-    return found
+        split = by_layer(peak.split if at_peak else split_at(timeline, op))
+        rows.append({"op": op, "start": start, "end": end, "bytes": split})
+    return rows
 
 
 def is_of_this_course(memory: Memory) -> bool:
@@ -151,29 +155,21 @@ def is_of_this_course(memory: Memory) -> bool:
 
 
 def split_at(timeline: Timeline, op: int) -> dict[str, int]:
-    found = {name: values[op] for name, values in timeline.categories.items()}
-    given = sum(value for name, value in found.items() if name != "workspace")
-    return {**found, "rounding": timeline.allocated[op] - given}
+    split = {name: values[op] for name, values in timeline.categories.items()}
+    given = sum(split.values()) - split.get("workspace", 0)
+    return {**split, "rounding": timeline.allocated[op] - given}
 
 
 def by_layer(split: dict[str, int]) -> dict[str, int]:
     return {layer: sum(max(split.get(name, 0), 0) for name in names) for layer, names in LAYERS.items()}
 
 
-def _stretches(count: int) -> list[tuple[int, int]]:
-    parts = min(count, MOST_PLACES)
-    return list(pairwise([count * n // parts for n in range(parts + 1)]))
-
-
 def measured_line(measured: Measured | None) -> list[Row]:
     """What the allocator said after each op; of several ranks the first, of each stretch the most."""
-    moments = () if measured is None else measured.timeline.moments
-    of_rank = [moment for moment in moments if moment.rank == moments[0].rank]
-    return [
-        {"op": most.index, "bytes": most.after_bytes, "side": "measured"}
-        for start, end in (_stretches(len(of_rank)) if of_rank else [])
-        for most in [max(of_rank[start:end], key=lambda moment: moment.after_bytes)]
-    ]
+    moments = [] if measured is None else _of_first_rank(measured)
+    stretches = _stretches(len(moments), MOST_PLACES) if moments else []
+    fullest = (max(moments[start:end], key=lambda moment: moment.after_bytes) for start, end in stretches)
+    return [{"op": moment.index, "bytes": moment.after_bytes, "side": "measured"} for moment in fullest]
 
 
 def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memory | None = None) -> Table:
@@ -192,26 +188,25 @@ def peak_tenants_table(ledger: Ledger, *, on: Device | None = None, memory: Memo
         column("bytes"),
         column("share"),
     )
-    whole = memory.peak_allocated_bytes
-    rows: list[tuple[Any, ...]] = [_tenant(one, whole, ledger.header) for one in memory.peak.tenants]
-    rest = whole - sum(one.bytes for one in memory.peak.tenants)
+    peak_bytes = memory.peak_allocated_bytes
+    rows = [_tenant_row(tenant, peak_bytes, ledger.header) for tenant in memory.peak.tenants]
+    rest = peak_bytes - sum(tenant.bytes for tenant in memory.peak.tenants)
     if rest > 0:
-        rows.append(("everything else", "", "", "", "", None, rest, rest / whole if whole else None))
-    rows.append(("allocated at the peak", "", "", "", "", None, whole, 1.0))
-    predicted = predicted_for(ledger, on)
-    note = f"What is alive at the peak, {predicted}."
+        rows.append(("everything else", "", "", "", "", None, rest, rest / peak_bytes if peak_bytes else None))
+    rows.append(("allocated at the peak", "", "", "", "", None, peak_bytes, 1.0))
+    note = f"What is alive at the peak, {predicted_for(ledger, on)}."
     return Table("", columns, tuple(rows), frozenset({len(rows) - 1}), note=note)
 
 
-def _tenant(one: Tenant, whole: int, header: Header) -> tuple[Any, ...]:
-    more = f" and {one.count - 1} more" if one.count > 1 and one.module else ""
+def _tenant_row(tenant: Tenant, peak_bytes: int, header: Header) -> tuple[Any, ...]:
+    more = f" and {tenant.count - 1} more" if tenant.count > 1 and tenant.module else ""
     return (
-        one.name.removeprefix("aten::"),
-        f"{one.module}{more}",
-        category_word(one.category, header),
-        formatting.shape(one.shape) if one.dtype else "",
-        one.dtype,
-        one.count,
-        one.bytes,
-        one.bytes / whole,
+        tenant.name.removeprefix("aten::"),
+        f"{tenant.module}{more}",
+        category_word(tenant.category, header),
+        formatting.shape(tenant.shape) if tenant.dtype else "",
+        tenant.dtype,
+        tenant.count,
+        tenant.bytes,
+        tenant.bytes / peak_bytes,
     )

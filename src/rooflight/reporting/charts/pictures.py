@@ -39,12 +39,12 @@ class NoPictures(RooflightError):
     """The machine does not let vl-convert draw."""
 
 
-def picture(chart: Chart, form: PictureForm, *, mode: Mode = "light", scale: float = 2.0, titled: bool = True) -> bytes:
+def picture(chart: Chart, form: PictureForm, *, mode: Mode = "light", scale: float = 2.0) -> bytes:
     """The chart on an opaque ground; `scale` is pixels for a point of a PNG. The same chart gives the same bytes."""
     import vl_convert
 
     check_drawing()
-    spec = themed(chart, mode, titled=titled)
+    spec = themed(chart, mode)
     if form == "svg":
         return _renumbered(vl_convert.vegalite_to_svg(spec, show_warnings=False)).encode()
     if form == "pdf":
@@ -88,15 +88,14 @@ def _renumbered(svg: str) -> str:
     """Vega counts its clip paths through the life of the process: here they begin with 0."""
     numbers = dict.fromkeys(_CLIP.findall(svg))
     new = {old: str(place) for place, old in enumerate(numbers)}
-    return _CLIP.sub(lambda found: found[0].removesuffix(found[1]) + new[found[1]], svg)
+    return _CLIP.sub(lambda match: match[0].removesuffix(match[1]) + new[match[1]], svg)
 
 
-def themed(chart: Chart, mode: Mode, *, titled: bool = True) -> dict[str, Any]:
+def themed(chart: Chart, mode: Mode) -> dict[str, Any]:
     """Vega-Lite that stands alone: with colours, fonts, a ground and its title."""
     look = {**config(mode), "background": _BACKGROUNDS[mode], "font": _FONT, "padding": 12}
-    spec = {key: value for key, value in chart.spec.items() if key != "background"}
-    title = {"title": {"text": chart.title, "anchor": "start", "offset": 10}} if titled else {}
-    return {**spec, **title, "config": look}
+    title = {"text": chart.title, "anchor": "start", "offset": 10}
+    return {**chart.spec, "title": title, "config": look}
 
 
 def mimebundle(chart: Chart) -> dict[str, Any]:
@@ -118,9 +117,9 @@ def vega_bundle() -> str:
     cache folder, under the versions of what is in it. Nothing is lost with that folder.
     """
     name = _bundle_name()
-    kept = user_cache.read(name)
-    if kept is not None:
-        return kept.decode()
+    cached = user_cache.read(name)
+    if cached is not None:
+        return cached.decode()
     check_drawing()
     bundle = _bundled()
     user_cache.write(name, bundle.encode())

@@ -159,25 +159,27 @@ def _rows(mark: RooflineMark, marks: RooflineMarks, frame: Frame) -> list[Row]:
 
 def _placed(mark: RooflineMark, basis: Basis) -> Row:
     place = mark.places[basis]
-    assert place.intensity and place.flops_per_s
-    units = sorted(place.units, key=lambda unit: -unit.flops) if place.flops else ()
-    parts = [f"{formatting.percent(unit.flops / place.flops)} {unit.precision} on {unit.unit}" for unit in units]
+    assert place.intensity and place.flops_per_s and place.flops
+    parts = [
+        f"{formatting.percent(unit.flops / place.flops)} {unit.precision} on {unit.unit}"
+        for unit in sorted(place.units, key=lambda unit: -unit.flops)
+    ]
     return {
         "basis": basis,
         "x": rounded(place.intensity),
         "y": rounded(place.flops_per_s),
-        "flops": f"{whole_count(place.flops)} {'executed' if place.flops_basis == 'executed' else 'useful'}",
+        "flops": f"{whole_count(place.flops)} {place.flops_basis}",
         "bytes": f"{whole_bytes(place.bytes)} {'of DRAM' if place.bytes_basis == 'DRAM' else 'compulsory'}",
         "intensity": formatting.ratio(place.intensity),
         "rate": f"{formatting.count(place.flops_per_s)}FLOP/s",
-        "units": "; ".join(parts) if place.flops else "–",
+        "units": "; ".join(parts),
         **_judged(mark, place, basis),
     }
 
 
 def _judged(mark: RooflineMark, place: Verdict, basis: Basis) -> Row:
     """By formula alone a cache makes more than 100% of a roof: where counters ran, it is judged by what they saw."""
-    judged = mark.told if basis == "by formula" else place
+    judged = mark.verdict if basis == "by formula" else place
     if judged.bound is None:
         return {"roof": "–", "bound": "–"}
     if basis == "by formula" and mark.basis != basis:

@@ -160,15 +160,15 @@ def ridges(marks: RooflineMarks, frame: Frame) -> vl.Drawing:
     rows: list[Row] = []
     for number, roof in enumerate({roof.flops_per_s: roof for roof in reversed(marks.used)}.values()):
         at = roof.flops_per_s / marks.roofs.slope().bytes_per_s
-        said = f"{formatting.ratio(at)} FLOP/B"
+        figure = f"{formatting.ratio(at)} FLOP/B"
         rows.append(
             {
                 "x": rounded(at),
                 "y": roof.flops_per_s,
                 "y2": frame.y[0],
-                "said": f"ridge {said}",
+                "said": f"ridge {figure}",
                 "row": number,
-                "name": f"ridge of {roof.precision}: from {said} on, units are the limit",
+                "name": f"ridge of {roof.precision}: from {figure} on, units are the limit",
             }
         )
     down = vl.mark("rule", rows, clip=True, strokeDash=[1, 4], opacity=0.8)
@@ -194,12 +194,14 @@ def roof_texts(marks: RooflineMarks, frame: Frame) -> list[vl.Drawing]:
     behind = "full", dict(align="left", baseline="middle", dx=5, fontSize=10.5)
     above = "short", dict(align="right", baseline="bottom", dy=-2, fontSize=9.5)
     drawn = []
-    for every, top in ((False, frame.y[1]), (True, frame.y_of_all)):
+    for all_roofs, top in ((False, frame.y[1]), (True, frame.y_of_all)):
         # As many times higher as a line of text is high.
         apart = (top / frame.y[0]) ** (_LINE / HEIGHT)
-        labels = roof_labels(marks, frame, every=every, apart=apart)
-        rows = [{"x": label.x, "y": label.y, "full": label.lines[every], "short": label.lines[1]} for label in labels]
-        view = vl.view(rows).filter(ALL_ROOFS if every else f"!{ALL_ROOFS}")
+        rows = [
+            {"x": label.x, "y": label.y, "full": label.lines[all_roofs], "short": label.lines[1]}
+            for label in roof_labels(marks, frame, every=all_roofs, apart=apart)
+        ]
+        view = vl.view(rows).filter(ALL_ROOFS if all_roofs else f"!{ALL_ROOFS}")
         drawn += _wide_or_narrow(view, frame, behind, above)
     return drawn
 
@@ -306,8 +308,8 @@ def _along_lines(
 
 
 def _slope_box(marks: RooflineMarks, at: tuple[float, float]) -> LabelBox:
-    said = slope_labels(marks.roofs)
-    wide, high = 6.4 * max(map(len, said)), _LINE * len(said)
+    lines = slope_labels(marks.roofs)
+    wide, high = 6.4 * max(map(len, lines)), _LINE * len(lines)
     return LabelBox(at[0] - 4 - wide / 2, at[1] - 2 - high / 2, wide, high)
 
 

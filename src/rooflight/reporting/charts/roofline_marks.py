@@ -52,23 +52,23 @@ class RooflineMark:
     kind: Kind
     name: str
     """The op, or the type of the module."""
-    module: str
-    phase: str
-    family: str
-    count: int
     time_s: float
     share: float | None
     """Of the time of all kernels; regions of a program may lie inside one another and have none."""
     places: Mapping[Basis, Verdict]
     """Under the roofs; only where it has FLOPs and bytes."""
-    told: Verdict
+    verdict: Verdict
     """What is said of it in words and numbers, with or without FLOPs: as counted where counters ran. Where they saw too
     little to judge, its FLOPs and bytes are by formula, and no percentage and no bound are told."""
+    module: str = ""
+    phase: str = ""
+    family: str = OTHER
+    count: int = 1
 
     @property
     def basis(self) -> str:
         """Of what is told: a counter may be missing for one of the two."""
-        flops, moved = self.told.flops_basis == "executed", self.told.bytes_basis == "DRAM"
+        flops, moved = self.verdict.flops_basis == "executed", self.verdict.bytes_basis == "DRAM"
         if flops == moved:
             return "as counted" if flops else "by formula"
         return "FLOPs counted, bytes by formula" if flops else "bytes counted, FLOPs by formula"
@@ -174,7 +174,6 @@ class _GrowingMark:
     facts: list[MeasuredFact] = field(default_factory=list)
     """Of modules: each set of ops is held against its own roof, as in every table."""
     values: dict[str, Number] = field(default_factory=lambda: defaultdict(int))
-    count: int = 0
     counted_only: bool = False
     """Its ops ran in other kernels, too: what of their formulas is done here nobody knows."""
 
@@ -184,7 +183,6 @@ class _GrowingMark:
         self.modules.append(module)
         self.ops += ops
         self.facts += facts
-        self.count += 1
         for name, value in values.items():
             if adds_up(name):
                 self.values[name] += value
@@ -262,16 +260,16 @@ def _mark(judge: Judge, gathered: _GrowingMark, step_s: float) -> RooflineMark:
     if not gathered.counted_only:
         places["by formula"] = judge.judged(plain, gathered.values, group, NOT_COUNTED)
     return RooflineMark(
-        kind=gathered.kind,
-        name=gathered.name,
+        gathered.kind,
+        gathered.name,
+        float(time_s),
+        time_s / step_s,
+        _drawable(places),
+        _verdict(places) or plain,
         module=place_of(gathered.modules),
         phase=gathered.phase,
         family=gathered.family,
-        count=gathered.count,
-        time_s=float(time_s),
-        share=time_s / step_s,
-        places=_drawable(places),
-        told=_told(places) or plain,
+        count=len(gathered.modules),
     )
 
 
@@ -284,14 +282,14 @@ def _whole(judge: Judge) -> list[RooflineMark]:
     if not formula.time_s:
         return []
     name = judge.measured.ledger.header.model
-    told = _told(places) or formula
-    return [RooflineMark("step", name, "", "", OTHER, 1, formula.time_s, 1.0, _drawable(places), told)]
+    verdict = _verdict(places) or formula
+    return [RooflineMark("step", name, formula.time_s, 1.0, _drawable(places), verdict)]
 
 
 def _regions(judge: Judge) -> list[RooflineMark]:
     """Pieces of a program: counted, without ops that formulas could tell of."""
     return [
-        RooflineMark("region", row.name, "", "", OTHER, 1, row.time_s, None, _drawable({"as counted": row}), row)
+        RooflineMark("region", row.name, row.time_s, None, _drawable({"as counted": row}), row)
         for row in judge.verdicts()
         if row.time_s
     ]
@@ -301,7 +299,7 @@ def _drawable(places: Mapping[Basis, Verdict]) -> dict[Basis, Verdict]:
     return {basis: place for basis, place in places.items() if place.intensity and place.flops_per_s}
 
 
-def _told(places: Mapping[Basis, Verdict]) -> Verdict | None:
+def _verdict(places: Mapping[Basis, Verdict]) -> Verdict | None:
     counted, formula = places.get("as counted"), places.get("by formula")
     if counted is None or formula is None or counted.bound is not None:
         return counted or formula
@@ -327,19 +325,15 @@ def _used(marks: Sequence[RooflineMark], roofs: Roofs) -> tuple[Roof, ...]:
 def place_of(paths: Sequence[str]) -> str:
     """Where a merged mark is: `h.[0-11].attn` where that says all, else the first and how many more."""
     distinct = list(dict.fromkeys(paths))
-    if len(distinct) == 1:
-        return distinct[0]
+    first = distinct[0].split(".")
     split = [path.split(".") for path in distinct]
-    if len({len(parts) for parts in split}) == 1:
-        columns = list(zip(*split, strict=True))
-        differ = [i for i, column in enumerate(columns) if len(set(column)) > 1]
-        if len(differ) == 1 and all(part.isdigit() for part in columns[differ[0]]):
-            numbers = sorted(int(part) for part in columns[differ[0]])
+    if len(distinct) > 1 and all(len(parts) == len(first) for parts in split):
+        (at, *more) = (i for i, column in enumerate(zip(*split, strict=True)) if len(set(column)) > 1)
+        if not more and all(parts[at].isdigit() for parts in split):
+            numbers = sorted(int(parts[at]) for parts in split)
             if numbers == list(range(numbers[0], numbers[-1] + 1)):
-                parts = list(split[0])
-                parts[differ[0]] = f"[{numbers[0]}-{numbers[-1]}]"
-                return ".".join(parts)
-    return f"{distinct[0]} and {len(distinct) - 1} more"
+                return ".".join([*first[:at], f"[{numbers[0]}-{numbers[-1]}]", *first[at + 1 :]])
+    return f"{distinct[0]} and {len(distinct) - 1} more" if len(distinct) > 1 else distinct[0]
 
 
 def _joined(names: Iterable[str]) -> str:
@@ -365,12 +359,12 @@ def marks_table(marks: Sequence[RooflineMark], note: str = "") -> Table:
             (column("time_s", heading="time"), lambda mark: mark.time_s),
             (column("share", optional=1), lambda mark: mark.share),
             (Column("basis", right=False, whole=True), lambda mark: mark.basis),
-            (column("flops", optional=2), lambda mark: mark.told.flops),
-            (column("bytes", optional=2), lambda mark: mark.told.bytes),
-            (column("intensity"), lambda mark: mark.told.intensity),
-            (column("flops_per_s", heading="TFLOP/s", write=tera), lambda mark: mark.told.flops_per_s),
-            (column("percent_of_roof"), lambda mark: mark.told.percent_of_roof),
-            (column("bound"), lambda mark: mark.told.bound),
+            (column("flops", optional=2), lambda mark: mark.verdict.flops),
+            (column("bytes", optional=2), lambda mark: mark.verdict.bytes),
+            (column("intensity"), lambda mark: mark.verdict.intensity),
+            (column("flops_per_s", heading="TFLOP/s", write=tera), lambda mark: mark.verdict.flops_per_s),
+            (column("percent_of_roof"), lambda mark: mark.verdict.percent_of_roof),
+            (column("bound"), lambda mark: mark.verdict.bound),
         ),
         marks,
     )

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _ScalingCurve:
+class _DrawnRun:
     """A run of a growing number of GPUs, under one of the `_TITLES`."""
 
     run: str
@@ -38,7 +38,7 @@ def scaling_chart(predictions: Predictions) -> Chart | None:
     several = len({run.batch for run, _ in runs}) > 1
     names = [f"{run.device}, batch {run.batch:,}" if several else run.device for run, _ in runs]
     curves = [
-        _ScalingCurve(name, kind, many.weak if kind == "weak" else many.strong)
+        _DrawnRun(name, kind, many.weak if kind == "weak" else many.strong)
         for name, (_, many) in zip(names, runs, strict=True)
         for kind in _TITLES
     ]
@@ -61,7 +61,7 @@ def scaling_chart(predictions: Predictions) -> Chart | None:
     return Chart("scaling", "Scaling to many GPUs", caption, drawing.to_dict(), table, hint=hint)
 
 
-def _rows(curve: _ScalingCurve) -> list[Row]:
+def _rows(curve: _DrawnRun) -> list[Row]:
     return [
         {
             "run": curve.run,
@@ -134,7 +134,7 @@ def _note(parallel: str) -> str:
     )
 
 
-def _table(curves: Sequence[_ScalingCurve]) -> Table:
+def _table(curves: Sequence[_DrawnRun]) -> Table:
     return table_of(
         (
             (Column("run", right=False), lambda row: row[0].run),

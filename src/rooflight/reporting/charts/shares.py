@@ -185,6 +185,9 @@ def _table(amounts: Amounts, shown: Sequence[_ShareQuantity], totals: dict[str, 
         columns.append(Column(f"of {quantity.name}", formatting.percent, raw=f"share of {quantity.name}"))
     rows: list[tuple[Any, ...]] = []
     for name, values in (*amounts.items(), ("total", totals)):
-        cells = ((values.get(quantity.name), totals[quantity.name]) for quantity in shown)
-        rows.append((name, *(cell for part, whole in cells for cell in (part, None if part is None else part / whole))))
+        row: list[Any] = [name]
+        for quantity in shown:
+            amount = values.get(quantity.name)
+            row += [amount, None if amount is None else amount / totals[quantity.name]]
+        rows.append(tuple(row))
     return Table("", tuple(columns), tuple(rows), frozenset({len(rows) - 1}))

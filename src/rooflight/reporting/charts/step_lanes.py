@@ -215,7 +215,7 @@ def lanes_of(ledger: Ledger, *, pixels: int, stretches: int = 190) -> Lanes | No
         return None
     streams = timeline.streams
     launches, work = _launches(timeline.ledger), _work(timeline)
-    around = [*_phases(timeline), *_modules(timeline)]
+    around = _around(timeline)
     working = [piece for lane in work.values() for piece in lane]
     pieces = [*around, *launches, *working]
     begin, end = min(piece.start_ns for piece in pieces), max(piece.end_ns for piece in pieces)
@@ -250,34 +250,18 @@ def _of_rank(ledger: Ledger, rank: int) -> Ledger:
     )
 
 
-def _phases(timeline: StepTimeline) -> list[LaneSlice]:
-    rows = timeline.phases()[:_MOST_PHASES]
-    return [LaneSlice(PHASES, row.name, row.start_ns, row.end_ns, phase=row.name) for row in rows]
-
-
-def _modules(timeline: StepTimeline) -> list[LaneSlice]:
-    """The outermost modules that tell more than that it is the model."""
+def _around(timeline: StepTimeline) -> list[LaneSlice]:
+    """Phases, and the outermost modules that tell more than that it is the model."""
     ledger = timeline.ledger
     depth = _depth(ledger.ops)
 
     def path(op: Op) -> str:
         return ".".join(op.module.split(".")[:depth]) or ledger.header.model
 
-    rows = stacks((((path(op), {"phase": op.phase}),), place) for op, place in timeline.in_turn())
-    if len(rows) > _MOST_MODULES:
-        return []
-    return [
-        LaneSlice(
-            MODULES,
-            row.name,
-            row.start_ns,
-            row.end_ns,
-            module=row.name,
-            phase=row.args["phase"],
-            busy_ns=row.duration_ns,
-        )
-        for row in rows
-    ]
+    modules = stacks((((path(op), {"phase": op.phase}),), place) for op, place in timeline.in_turn())
+    rows = [(PHASES, row) for row in timeline.phases()[:_MOST_PHASES]]
+    rows += [(MODULES, row) for row in modules] if len(modules) <= _MOST_MODULES else []
+    return [LaneSlice(lane, row.name, row.start_ns, row.end_ns, phase=row.args["phase"]) for lane, row in rows]
 
 
 def _depth(ops: Sequence[Op]) -> int:

@@ -106,8 +106,8 @@ def _flops(rows: Sequence[Row], lines: Series, x: vl.Spec) -> vl.Drawing:
 
 
 def _memory(rows: Sequence[Row], lines: Series, x: vl.Spec, *, first: int) -> vl.Drawing:
-    known = [row for row in rows if row["memory"] is not None]
-    both = [value for row in known for value in (row["memory"], row["capacity"])]
+    with_memory = [row for row in rows if row["memory"] is not None]
+    both = [value for row in with_memory for value in (row["memory"], row["capacity"])]
     y = _y("memory", "memory, with capacities", "B", both or [1.0])
     capacities = vl.view(
         [
@@ -117,13 +117,13 @@ def _memory(rows: Sequence[Row], lines: Series, x: vl.Spec, *, first: int) -> vl
                 "batch": first,
                 "text": f"{device} has {formatting.bytes_(capacity)}",
             }
-            for device, capacity in dict.fromkeys((row["device"], row["capacity"]) for row in known)
+            for device, capacity in dict.fromkeys((row["device"], row["capacity"]) for row in with_memory)
         ]
     )
     rules = capacities.mark("rule", strokeDash=[6, 4], strokeWidth=1.4)
     texts = capacities.mark("text", align="left", dx=2, dy=-5, fontSize=9)
     return panel(
-        *_line(known, x, y, lines, _tips(memory_text="memory", fits="it")),
+        *_line(with_memory, x, y, lines, _tips(memory_text="memory", fits="it")),
         rules.encode(y=y, color=lines.color, opacity=lines.faint(), tooltip=vl.field("text:N")),
         texts.encode(x=x, y=y, text=vl.field("text:N"), opacity=lines.faint()),
     )
@@ -139,9 +139,9 @@ def _time(rows: Sequence[Row], lines: Series, x: vl.Spec) -> vl.Drawing:
 
 
 def _throughput(rows: Sequence[Row], lines: Series, x: vl.Spec) -> vl.Drawing:
-    known = [row for row in rows if row["throughput"]]
-    y = _y("throughput", "samples per second", "", (row["throughput"] for row in known))
-    return panel(*_line(known, x, y, lines, _tips(rate="samples per second", fits="it")))
+    rated = [row for row in rows if row["throughput"]]
+    y = _y("throughput", "samples per second", "", (row["throughput"] for row in rated))
+    return panel(*_line(rated, x, y, lines, _tips(rate="samples per second", fits="it")))
 
 
 def _note(drawn: Sequence[Prediction]) -> str:

@@ -108,11 +108,9 @@ def text_roofline(
         *_legend(marks, letters, basis, look, width),
         *_foot(marks, frame, width),
     ]
-    return [(_to_ascii(line) if ascii else line).rstrip() for line in lines]
-
-
-def _to_ascii(line: str) -> str:
-    return line.translate(_PLAIN).encode("ascii", "replace").decode()
+    if ascii:
+        lines = [line.translate(_PLAIN).encode("ascii", "replace").decode() for line in lines]
+    return [line.rstrip() for line in lines]
 
 
 def _letters(ops: Sequence[RooflineMark], grid: LetterGrid, basis: Basis) -> list[tuple[str, RooflineMark]]:

@@ -100,10 +100,10 @@ class Drawing:
     params: tuple[Param, ...] = ()
 
     def mark(self, kind: str, **look: Any) -> Drawing:
-        return self._with(mark={"type": kind, **look})
+        return self.properties(mark={"type": kind, **look})
 
     def encode(self, **channels: Any) -> Drawing:
-        return self._with(encoding={**self.spec.get("encoding", {}), **channels})
+        return self.properties(encoding={**self.spec.get("encoding", {}), **channels})
 
     def filter(self, test: str | Param) -> Drawing:
         return self._then({"filter": test.reference if isinstance(test, Param) else test})
@@ -117,10 +117,10 @@ class Drawing:
         return self._then({"fold": list(fields), "as": [key, amount]})
 
     def properties(self, **given: Any) -> Drawing:
-        return self._with(**given)
+        return replace(self, spec={**self.spec, **given})
 
     def resolve_scale(self, **channels: str) -> Drawing:
-        return self._with(resolve={"scale": channels})
+        return self.properties(resolve={"scale": channels})
 
     def add_params(self, *params: Param) -> Drawing:
         return replace(self, params=(*self.params, *params))
@@ -134,11 +134,8 @@ class Drawing:
         spec: Spec = _printable({"$schema": SCHEMA, **written, **params, "datasets": writer.datasets})
         return spec
 
-    def _with(self, **changed: Any) -> Drawing:
-        return replace(self, spec={**self.spec, **changed})
-
     def _then(self, *steps: Spec) -> Drawing:
-        return self._with(transform=[*self.spec.get("transform", ()), *steps])
+        return self.properties(transform=[*self.spec.get("transform", ()), *steps])
 
 
 def view(rows: Rows, name: str = "") -> Drawing:

@@ -12,7 +12,7 @@ from rooflight.formatting import quotient
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
-from rooflight.reporting.charts.chart import Chart, renamed
+from rooflight.reporting.charts.chart import Chart
 from rooflight.reporting.charts.lanes import lanes_chart
 from rooflight.reporting.charts.roofline import roofline_chart
 from rooflight.reporting.charts.shares import shares_chart
@@ -108,7 +108,7 @@ def _drawn(comparison: Comparison, devices: Sequence[Device]) -> Iterator[Sectio
     ]
     for name, title, draw in drawings:
         charts = tuple(
-            renamed(chart, f"{chart.name}-{side.lower()}", f"{side}: {chart.title}")
+            replace(chart, name=f"{chart.name}-{side.lower()}", title=f"{side}: {chart.title}")
             for side, of in (("A", comparison.a), ("B", comparison.b))
             if (chart := draw(of.ledger)) is not None
         )

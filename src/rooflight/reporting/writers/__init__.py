@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from rooflight.errors import BadInput
-from rooflight.reporting.charts.chart import Chart
+from rooflight.reporting.charts.chart import Chart, Mode
 from rooflight.reporting.charts.pictures import picture
 from rooflight.reporting.document import Document
 from rooflight.reporting.writers.csv import document_csv
@@ -20,7 +20,6 @@ FORMS: tuple[Form, ...] = get_args(Form)
 ENDINGS: dict[str, Form] = {**{form: form for form in FORMS}, "htm": "html", "tex": "latex"}
 """Of files' names, and the forms that they ask for."""
 MUST = "must end in .html, .md, .tex, .csv, .json, .png, .svg or .pdf, or --to says the form"
-Mode = Literal["light", "dark"]
 
 
 def form_of(path: Path) -> Form:
@@ -61,23 +60,25 @@ def write(
             f"--chart goes with a picture: --to=png, svg or pdf, not {form}; --section={chart} gives its numbers"
         )
     document = document.only(sections)
-    if form == "html":
-        from rooflight.reporting.writers.page import to_page
+    match form:
+        case "html":
+            from rooflight.reporting.writers.page import to_page
 
-        return to_page(document).encode()
-    if form == "json":
-        return document_json(document, report=report)
-    if form == "csv":
-        return document_csv(document).encode()
-    if form == "latex":
-        return document_latex(document, width).encode()
-    return document_markdown(document).encode()
+            return to_page(document).encode()
+        case "json":
+            return document_json(document, report=report)
+        case "csv":
+            return document_csv(document).encode()
+        case "latex":
+            return document_latex(document, width).encode()
+        case _:
+            return document_markdown(document).encode()
 
 
 def chart_of(document: Document, name: str | None, form: str) -> Chart:
     """A chart by its name; the only one that there is where none is named."""
     charts = {chart.name: chart for chart in document.charts}
-    section = next((one for one in document.sections if one.name == name), None)
+    section = next((section for section in document.sections if section.name == name), None)
     if section is not None and section.missing and name not in charts:
         raise BadInput(f"there is no chart {name!r} of this: {section.missing}")
     if not charts:

@@ -27,10 +27,6 @@ class CellLines:
         return first + code + "".join(f'<div class="small">{line}</div>' for line in more if line)
 
 
-def has_claims(table: Table) -> bool:
-    return {*_BELOW} <= {column.name for column in table.columns}
-
-
 def folded(table: Table) -> Table:
     """The claim in words, as it was judged below, and who said so; its numbers, and where they were found."""
     names = [column.name for column in table.columns]
@@ -74,7 +70,7 @@ def table_html(table: Table, *, section: str = "", inline: bool = False) -> str:
             return f"<{tag} style='{_INLINE[kind]}{more}'>"
         return f"<{tag} class={kind}>" if kind else f"<{tag}>"
 
-    if has_claims(table):
+    if _BELOW.keys() <= {column.name for column in table.columns}:
         table = folded(table)
     head = "".join(
         f"{styled('th', 'r' if column.right else '')}{html.escape(column.name)}</th>" for column in table.columns

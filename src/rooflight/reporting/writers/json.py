@@ -24,7 +24,7 @@ def document_json(document: Document, *, report: bool) -> bytes:
 def escaped(encoded: str, more: str = "") -> str:
     """JSON without what it leaves as it is and a terminal obeys, nor any of `more`: that stands in strings only, and
     means the same there when it is escaped."""
-    return re.sub(f"[{_STEERING}{more}]", lambda found: f"\\u{ord(found[0]):04x}", encoded)
+    return re.sub(f"[{_STEERING}{more}]", lambda match: f"\\u{ord(match[0]):04x}", encoded)
 
 
 def _report(document: Document) -> dict[str, Any]:
@@ -61,5 +61,5 @@ def _raw(cell: Any) -> Any:
     if isinstance(cell, Label):
         return cell.full
     if isinstance(cell, (tuple, list)):
-        return [_raw(one) for one in cell]
+        return [_raw(part) for part in cell]
     return cell if cell is None or isinstance(cell, (str, int, float, bool)) else str(cell)

@@ -47,7 +47,7 @@ def _longtable(grid: LatexGrid, part: TablePart, caption: str, width_pt: float) 
             f"\\def\\cellfont{{\\fontsize{{{font.size_pt:g}}}{{{font.line_pt:g}}}\\selectfont\\frenchspacing}}",
             f"\\renewcommand{{\\arraystretch}}{{{font.line_pt / FONTS[0].line_pt:.2f}}}",
             f"\\setlength{{\\tabcolsep}}{{{font.sep_pt:g}pt}}\\setlength{{\\LTcapwidth}}{{{width_pt:.1f}pt}}",
-            f"\\begin{{longtable}}{{@{{}}{''.join(_column(grid, one) for one in part.columns)}@{{}}}}",
+            f"\\begin{{longtable}}{{@{{}}{''.join(_column(grid, column) for column in part.columns)}@{{}}}}",
             f"\\caption{{{caption}}}\\\\",
             "\\toprule",
             *head,
@@ -78,35 +78,33 @@ def _column(grid: LatexGrid, column: PlacedColumn) -> str:
 def _heading(grid: LatexGrid, part: TablePart) -> list[str]:
     if not any(grid.names):
         return []
-    return ["{}" + " & ".join(_head(grid, one, part.font.em_pt) for one in part.columns) + r" \\", "\\midrule"]
+    heads = " & ".join(_head(grid, column, part.font.em_pt) for column in part.columns)
+    return [f"{{}}{heads} \\\\", "\\midrule"]
 
 
 def _head(grid: LatexGrid, column: PlacedColumn, em_pt: float) -> str:
-    found = lines(grid.names[column.number], (column.head_pt + _CUT_PT) / em_pt)
-    if len(found) < 2:
-        return "".join(found)
+    broken = lines(grid.names[column.number], (column.head_pt + _CUT_PT) / em_pt)
+    if len(broken) < 2:
+        return "".join(broken)
     side = "\\raggedleft" if grid.right[column.number] else "\\raggedright"
-    broken = "\\\\{}".join(found)
-    return f"\\parbox[b]{{{column.head_pt:.1f}pt}}{{{side} {broken}}}"
+    text = "\\\\{}".join(broken)
+    return f"\\parbox[b]{{{column.head_pt:.1f}pt}}{{{side} {text}}}"
 
 
 def _rows(grid: LatexGrid, part: TablePart) -> list[str]:
     """Totals are bold, below a rule."""
-    found = []
-    apart = r"\noalign{\vskip2pt}" if any(one.wraps for one in part.columns) else ""
+    written = []
+    apart = r"\noalign{\vskip2pt}" if any(column.wraps for column in part.columns) else ""
     for at, row in enumerate(grid.rows):
         bold = at in grid.bold
         if bold and at and at - 1 not in grid.bold:
-            found.append(_RULE % len(part.columns))
+            written.append(_RULE % len(part.columns))
         # No page has the first rows alone, nor a total.
         star = "*" if at < 2 or at + 1 in grid.bold or at + 2 == len(grid.rows) else ""
         # What stands behind \\ in brackets, or as a star, would be its argument.
-        found.append(
-            "{}"
-            + " & ".join(_cell(row[one.number], one, part, bold=bold) for one in part.columns)
-            + f" \\\\{star}{apart}"
-        )
-    return found
+        cells = " & ".join(_cell(row[column.number], column, part, bold=bold) for column in part.columns)
+        written.append(f"{{}}{cells} \\\\{star}{apart}")
+    return written
 
 
 def _cell(text: str, column: PlacedColumn, part: TablePart, *, bold: bool) -> str:
@@ -135,10 +133,10 @@ def width_in_pt(width: str | None) -> float:
     """`16cm`, `160mm`, `6.3in` or `455pt` in points of TeX; the text of an A4 article where nobody says."""
     if width is None:
         return TEXT_WIDTH_PT
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(pt|mm|cm|in)\s*", str(width), re.ASCII)
-    if found is None:
+    length = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(pt|mm|cm|in)\s*", str(width), re.ASCII)
+    if length is None:
         raise BadInput(f"--width={width}: a number with its unit (cm, mm, in or pt), such as --width=16cm")
-    points = float(found[1]) * _UNITS_PT[found[2]]
+    points = float(length[1]) * _UNITS_PT[length[2]]
     if not _LEAST_PT <= points <= _MOST_PT:
         raise BadInput(f"--width={width}: a table needs 5 cm at least, and 2 m are enough for any")
     return points
@@ -168,7 +166,7 @@ def document_latex(document: Document, width: str | None = None) -> str:
             shown = first_rows(table, table.telling, section.name)
             parts.append(latex_table(_grid(shown), _caption(heading, title), width_pt))
             parts += _paragraphs("", [shown.more, shown.note])
-        parts += _comments([*section.small_print, *(f"$ {one}" for one in section.commands)])
+        parts += _comments([*section.small_print, *(f"$ {command}" for command in section.commands)])
     parts += _paragraphs("Notes", document.notes)
     parts += _comments(document.small_print)
     return "\n\n".join(parts) + "\n"
@@ -188,13 +186,13 @@ def _caption(section: str, title: str) -> str:
     return section if title in ("", section) else title if title.startswith(section) else f"{section}: {title}"
 
 
-def _paragraphs(title: str, said: Sequence[str]) -> list[str]:
+def _paragraphs(title: str, sentences: Sequence[str]) -> list[str]:
     """Sentences below a title, as small text in the document's own width."""
-    kept = [latex(line, _PROSE_EM) for line in said if line]
-    if not kept:
+    written = [latex(sentence, _PROSE_EM) for sentence in sentences if sentence]
+    if not written:
         return []
     first = f"\\textbf{{{latex(title, _PROSE_EM)}.}} " if title else ""
-    text = "\\par\\smallskip\n\\noindent ".join(kept)
+    text = "\\par\\smallskip\n\\noindent ".join(written)
     return [f"{{\\footnotesize\\raggedright\\noindent {first}{text}\\par\\medskip}}"]
 
 

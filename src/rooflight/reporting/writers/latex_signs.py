@@ -76,13 +76,13 @@ def sign(char: str) -> Sign:
     if not how and len(made_of) == 2 and made_of[0].isascii() and made_of[1] in _ACCENTS:
         return Sign(f"\\{_ACCENTS[made_of[1]]}{{{made_of[0]}}}", sign(made_of[0]).em)
     if 0 < len(made_of) <= 3 and (how or len(made_of) == 1) and " " not in made_of:
-        inside = [sign(one) for one in made_of]
-        if not any(one.tex.startswith("U+") for one in inside):
-            tex = "".join(one.tex for one in inside)
+        inside = [sign(part) for part in made_of]
+        if not any(part.tex.startswith("U+") for part in inside):
+            tex = "".join(part.tex for part in inside)
             raised = {"<super": r"\textsuperscript{%s}", "<sub": r"\textsubscript{%s}"}.get(how, "%s")
-            return Sign(raised % tex, sum(one.em for one in inside))
+            return Sign(raised % tex, width(inside))
     code = f"U+{ord(char):04X}"
-    return Sign(code, sum(_EM[one] for one in code), opens=True)
+    return Sign(code, sum(_EM[letter] for letter in code), opens=True)
 
 
 def _greek(name: str, *, capital: bool) -> Sign:
@@ -94,31 +94,31 @@ def _greek(name: str, *, capital: bool) -> Sign:
 def signs(word: str) -> list[Sign]:
     """A word's signs; none of them is a space. A line may also end before a capital in the middle of a word, but not
     inside a number, nor between two that are alike."""
-    found = [sign(char) for char in word]
+    row = [sign(char) for char in word]
     for at, (char, then) in enumerate(pairwise(word)):
         if char.islower() and then.isupper():
-            found[at] = replace(found[at], opens=True)
+            row[at] = replace(row[at], opens=True)
         elif char == then or (char in ",." and then.isdecimal() and at and word[at - 1].isdecimal()):
-            found[at] = replace(found[at], opens=False)
-    return [one for each in found for one in (_letters(each) if each.tex.startswith("U+") else [each])]
+            row[at] = replace(row[at], opens=False)
+    return [part for each in row for part in (_letters(each) if each.tex.startswith("U+") else [each])]
 
 
 def _letters(code: Sign) -> list[Sign]:
     """A code point may have to be broken, too."""
-    found = [sign(char) for char in code.tex]
-    return [*(replace(one, opens=False) for one in found[:-1]), replace(found[-1], opens=True)]
+    *first, last = (sign(char) for char in code.tex)
+    return [*(replace(letter, opens=False) for letter in first), replace(last, opens=True)]
 
 
 def words(text: str) -> list[str]:
     """What stands between spaces, ends of lines and other signs that only keep things apart; a hyphen before a number
     is a minus."""
     text = unicodedata.normalize("NFC", text)
-    found = "".join(" " if unicodedata.category(one) in ("Zs", "Zl", "Zp", "Cc") else one for one in text).split()
-    return ["−" + one[1:] if re.match(r"-[\d.]", one) else one for one in found]
+    spaced = "".join(" " if unicodedata.category(char) in ("Zs", "Zl", "Zp", "Cc") else char for char in text)
+    return ["−" + word[1:] if re.match(r"-[\d.]", word) else word for word in spaced.split()]
 
 
 def width(of: Sequence[Sign]) -> float:
-    return sum(one.em for one in of)
+    return sum(part.em for part in of)
 
 
 def text_width(text: str) -> float:
@@ -130,9 +130,9 @@ def text_width(text: str) -> float:
 def pieces(word: str) -> Iterator[list[Sign]]:
     """The parts of a word between which a line may end."""
     piece: list[Sign] = []
-    for one in signs(word):
-        piece.append(one)
-        if one.opens and len(piece) > 1:
+    for part in signs(word):
+        piece.append(part)
+        if part.opens and len(piece) > 1:
             yield piece
             piece = []
     if piece:
@@ -150,10 +150,13 @@ def latex(text: str, room: float | None = None) -> str:
 
 def _parts(word: str, room: float) -> list[list[Sign]]:
     """What of a word stands together in a line of so much room: all of it, its pieces, or single signs."""
-    whole = signs(word)
-    if width(whole) <= room:
-        return [whole]
-    return [part for piece in pieces(word) for part in ([piece] if width(piece) <= room else [[one] for one in piece])]
+    letters = signs(word)
+    if width(letters) <= room:
+        return [letters]
+    parts: list[list[Sign]] = []
+    for piece in pieces(word):
+        parts += [piece] if width(piece) <= room else [[letter] for letter in piece]
+    return parts
 
 
 def _word(word: str, room: float | None) -> str:
@@ -167,9 +170,9 @@ def _word(word: str, room: float | None) -> str:
 
 def _joined(of: Sequence[Sign]) -> str:
     written = ""
-    for one in of:
-        joins = bool(written) and _JOINED.search(written[-1] + one.tex[:1]) is not None
-        written += ("{}" if joins else "") + one.tex
+    for part in of:
+        joins = bool(written) and _JOINED.search(written[-1] + part.tex[:1]) is not None
+        written += ("{}" if joins else "") + part.tex
     return written
 
 

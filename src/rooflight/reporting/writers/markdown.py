@@ -59,7 +59,7 @@ def _cell(text: str) -> str:
 
 def _block(lines: Sequence[str]) -> str:
     """Lines as they are; nothing in them ends the block."""
-    longest = max((len(found) for line in lines for found in re.findall("`+", line)), default=0)
+    longest = max((len(ticks) for line in lines for ticks in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}console", *lines, f"{fence}\n"])
 

@@ -18,7 +18,7 @@ from rooflight._version import __version__
 from rooflight.reporting.charts.chart import config
 from rooflight.reporting.charts.pictures import NoPictures, vega_bundle
 from rooflight.reporting.document import Document
-from rooflight.reporting.report.tree import Details, Tree, TreeColumn
+from rooflight.reporting.report.tree import Tree, TreeColumn
 from rooflight.reporting.writers.html import table_html
 from rooflight.reporting.writers.json import escaped
 
@@ -85,17 +85,15 @@ def _asset(name: str) -> str:
 
 
 def _data(report: Document) -> dict[str, Any]:
+    details = report.details
+    if details is not None:  # texts of cells are only read
+        details = replace(details, texts=tuple(map(formatting.printable, details.texts)))
     return {
         "charts": {chart.name: _rounded(chart.spec) for chart in report.charts},
         "trees": {section.name: _tree(section.tree) for section in report.sections if section.tree is not None},
-        "details": None if report.details is None else _details(report.details),
+        "details": details,
         "themes": {mode: config(mode) for mode in ("light", "dark")},
     }
-
-
-def _details(details: Details) -> Details:
-    """Texts of cells are only read."""
-    return replace(details, texts=tuple(map(formatting.printable, details.texts)))
 
 
 def _tree(tree: Tree) -> dict[str, Any]:
@@ -109,25 +107,25 @@ def _tree(tree: Tree) -> dict[str, Any]:
     }
 
 
-def _column(one: TreeColumn) -> dict[str, Any]:
+def _column(shown: TreeColumn) -> dict[str, Any]:
     """What stands in its cells is there once, as text and in the order of the values; rows have its number. A page that
     sorts by these numbers needs no others."""
-    column = one.column
-    values = sorted({value for value in one.values if value is not None}, key=_place)
+    column = shown.column
+    values = sorted({value for value in shown.values if value is not None}, key=_place)
     numbers = {value: number for number, value in enumerate(values)}
-    made = {
+    data = {
         "title": column.name,
         "about": column.about,
-        "side": one.side,
+        "side": shown.side,
         "right": column.right,
         "texts": [column.text(value) for value in values],
-        "rows": [numbers.get(value) for value in one.values],
+        "rows": [numbers.get(value) for value in shown.values],
     }
     if any(exact := [_exact(value) for value in values]):
-        made["exact"] = exact
+        data["exact"] = exact
     if column.raw == "share":
-        made["bars"] = [value and max(round(100 * value), 1) for value in values]
-    return made
+        data["bars"] = [value and max(round(100 * value), 1) for value in values]
+    return data
 
 
 def _place(value: Any) -> Any:
@@ -149,7 +147,7 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if value - value == 0 else None
     if isinstance(value, dict):
-        return {str(key): _rounded(one) for key, one in value.items()}
+        return {str(key): _rounded(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(one) for one in value]
+        return [_rounded(part) for part in value]
     return value
