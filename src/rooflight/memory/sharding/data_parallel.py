@@ -137,7 +137,7 @@ def _units(ledger: Ledger, model: Model) -> tuple[list[_GatheredUnit], int, tupl
         own = tuple(number for number, one in made.items() if one.name.startswith(f"{unit.path}."))
         last = max([*unit.backward[-1:], *(max(ready.get(made[n].name, 0), made[n].born or 0) for n in own)], default=0)
         span = (unit.backward[0], last) if unit.backward else None
-        units.append(_GatheredUnit((unit.forward[0], unit.forward[-1]), span, unit.nbytes, own))
+        units.append(_GatheredUnit((unit.forward[0], unit.forward[-1]), span, unit.parameter_bytes, own))
     taken = {number for unit in units for number in unit.gradients}
     return units, around_bytes, tuple(number for number in made if number not in taken)
 
