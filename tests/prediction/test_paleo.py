@@ -98,7 +98,7 @@ def test_the_step_is_the_sum_of_its_ops():
     assert high / low == pytest.approx(1 / 0.21)
 
 
-def test_an_op_without_a_formula_is_named():
+def test_an_op_without_a_formula_takes_no_time():
     unknown = msgspec.structs.replace(matmul(), cost=None)
     found = paleo.spec_time(book(unknown), A100)
     assert found.time_s == 0

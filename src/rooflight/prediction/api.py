@@ -250,7 +250,7 @@ class _GenerationJob:
             ),
             devices=tuple(source.device for source in self.sources),
             graphs=steps[0].is_graph,
-            precisions=_precisions(steps[0]),
+            precisions=tuple(sorted({op.precision for op in steps[0].kinds if op.cost is not None and op.cost.macs})),
             calibrations={predictor.device.name: _calibrated_with(predictor) for predictor in predictors},
         )
         return with_limits(
@@ -354,10 +354,6 @@ def _header(steps: Sequence[Step]) -> Any:
     if first.batch == header.batch and len(steps) == 1:
         return header
     return replace(header, batch=first.batch if len(steps) == 1 else None, inputs=(), outputs=())
-
-
-def _precisions(step: Step) -> tuple[str, ...]:
-    return tuple(sorted({op.precision for op in step.kinds if op.cost is not None and op.cost.macs}))
 
 
 def _calibrated_with(predictor: Predictor) -> str:

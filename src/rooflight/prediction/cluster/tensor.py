@@ -121,18 +121,13 @@ def _seconds(
 def _weight_share(ledger: Ledger, parts: TensorCut, ranks: int) -> float:
     """Weight matrices of cut modules are cut, everything else is held whole by each rank."""
     total = held = 0.0
-    matrices = _matrices(ledger)
+    matrices = {tensor.storage for op in ledger.ops for tensor in op.inputs if len(tensor.shape) >= 2}
     for storage in ledger.storages:
         if storage.category == "parameter":
             total += storage.nbytes
             cut = storage.name.rpartition(".")[0] in parts.modules and storage.id in matrices
             held += storage.nbytes / (ranks if cut else 1)
     return held / total if total else 1.0
-
-
-def _matrices(ledger: Ledger) -> set[int]:
-    """Storages that some op sees as a tensor of two dimensions or more."""
-    return {tensor.storage for op in ledger.ops for tensor in op.inputs if len(tensor.shape) >= 2}
 
 
 def _messages(
