@@ -32,7 +32,8 @@ from rooflight.parallel.layout import Layout, ParallelOptions
 from rooflight.prediction.cluster.combined import ParallelStep, predict
 from rooflight.prediction.cluster.scaling import ScalingCurve, curve
 from rooflight.prediction.cluster.step import Retime, TimedStep
-from rooflight.prediction.cluster_run import retime_by, timed_by
+from rooflight.prediction.cluster_run import retime_by
+from rooflight.prediction.device_run import timed as timed_by
 from rooflight.prediction.tiers import Predictor, predictor
 from rooflight.step.costed_step import PreparedTrace
 
@@ -69,7 +70,7 @@ def retime_on(device: Device, scale: float = 1.0) -> Retime:
 @cache
 def _one_gpu(model: str, batch: int, dtype: str, device: str) -> TimedStep:
     step = PreparedTrace(_traced(model, batch, dtype), None).at(None)
-    return timed_by(predictor_on(device))(step)
+    return timed_by(step, predictor_on(device))
 
 
 def timed(model: str, batch: int, dtype: str, device: Device, *, forward_backward_s: float | None = None) -> TimedStep:
@@ -88,7 +89,7 @@ def timed(model: str, batch: int, dtype: str, device: Device, *, forward_backwar
         return step
     scale = slower(step, forward_backward_s)
     silent = replace(step, host_s=[0.0] * len(gpu_s))
-    return replace(silent.scaled(scale, "forward").scaled(scale, "backward"), origin="one GPU as measured")
+    return silent.scaled(scale, "forward").scaled(scale, "backward")
 
 
 def slower(step: TimedStep, forward_backward_s: float) -> float:
@@ -177,7 +178,6 @@ def firecaffe() -> tuple[ScalingCurve, ScalingCurve]:
             ledger,
             [_paleo_seconds(op, device, case["ppp_compute"]) for op in ledger.ops],
             [0.0] * len(ledger.ops),
-            "PALEO",
         )
 
     network = Link("network", case["network_bits_per_s"] / 8 * case["ppp_communication"], "PALEO's constants")

@@ -27,7 +27,7 @@ from rooflight.ops.kernel_task import FAMILIES, Task
 from rooflight.ops.op_tasks import tasks_of
 from rooflight.parallel.layout import Layout
 from rooflight.prediction import advice as advising
-from rooflight.prediction.api import answer, predict
+from rooflight.prediction.api import Question, predict
 from rooflight.prediction.calibrated.baseline import (
     LAUNCH_S,
     baseline_seconds,
@@ -102,7 +102,7 @@ def test_a_prepared_trace_has_the_costs_and_tasks_of_every_batch():
         for task, kind in zip(step.tasks, step.task_kind.tolist(), strict=True):
             tasks[kind].append(task)
         assert [tasks[kind] for kind in step.kind_of.tolist()] == [tasks_of(op) for op in real.ops]
-        for mine, walked in zip(step.cold_reads(5e7), Touches(real.ops).reuse().cold_reads(5e7), strict=True):
+        for mine, walked in zip(step.reuse.cold_reads(5e7), Touches(real.ops).reuse().cold_reads(5e7), strict=True):
             assert mine == pytest.approx(walked)
         assert step.at_batch is not None
         assert step.at_batch(2 * batch).batch == 2 * batch
@@ -987,5 +987,5 @@ def test_what_does_not_go_together_is_refused_of_shared_traces_too(how, asked, s
     """As a report asks: it has no command line that would have refused it before."""
     shared = StepRequest(Traces("mnist-cnn", **StepSpec(model="mnist-cnn").build), TraceOptions(**how))
     with pytest.raises(BadInput) as told:
-        answer(shared, [find("h200")], [2], **asked)
+        Question(shared, [find("h200")], [2], **asked).answer()
     assert says in told.value.on_command_line

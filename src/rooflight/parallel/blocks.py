@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from rooflight import summary
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op
@@ -77,28 +78,14 @@ def model_of(ledger: Ledger) -> Model:
     return Model(tuple(units), blocks, heads, heads_kv)
 
 
-@dataclass(frozen=True)
-class FsdpUnit:
-    """A unit of FSDP: its weights and the ops that need them."""
-
-    path: str
-    nbytes: int
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
-
-
-def fsdp_units(ledger: Ledger, model: Model) -> tuple[list[FsdpUnit], int]:
+def fsdp_units(ledger: Ledger, model: Model) -> tuple[list[ModelUnit], int]:
     """The units FSDP gathers one at a time, in the order of forward, and the bytes of the weights around them."""
-    if model.blocks:
-        blocks = [model.units[number] for number in model.blocks]
-        units = [FsdpUnit(block.path, block.parameter_bytes, block.forward, block.backward) for block in blocks]
-    else:
-        units = _top_level(ledger)
+    units = [model.units[number] for number in model.blocks] or _top_level(ledger)
     everything = sum(storage.nbytes for storage in ledger.storages if storage.category == "parameter")
-    return units, everything - sum(unit.nbytes for unit in units)
+    return units, everything - sum(unit.parameter_bytes for unit in units)
 
 
-def _top_level(ledger: Ledger) -> list[FsdpUnit]:
+def _top_level(ledger: Ledger) -> list[ModelUnit]:
     """The children of a model without repeated blocks, those that have weights and ops."""
     units = []
     for child in children(ledger.modules)[""]:
@@ -108,17 +95,17 @@ def _top_level(ledger: Ledger) -> list[FsdpUnit]:
         forward = tuple(op.index for op in ops if op.phase == "forward")
         backward = tuple(op.index for op in ops if op.phase == "backward")
         if nbytes and forward:
-            units.append(FsdpUnit(child.path, nbytes, forward, backward))
+            units.append(ModelUnit(child.path, child.type, forward, backward, nbytes, child.output_bytes))
     return sorted(units, key=lambda unit: unit.forward[0])
 
 
 def children(modules: Iterable[Module]) -> dict[str, list[Module]]:
     """Direct children by path of the parent."""
-    found: dict[str, list[Module]] = defaultdict(list)
+    below: dict[str, list[Module]] = defaultdict(list)
     for module in modules:
         if module.path:
-            found[module.path.rpartition(".")[0]].append(module)
-    return found
+            below[module.path.rpartition(".")[0]].append(module)
+    return below
 
 
 def _unit_paths(ledger: Ledger) -> list[str]:
@@ -162,17 +149,13 @@ def _unit_paths(ledger: Ledger) -> list[str]:
 
 def _homes(ledger: Ledger, paths: list[str]) -> list[str]:
     """The unit of each op. What runs between units (a residual, the loss) belongs to the one before it."""
-    known = set(paths)
-    cache: dict[str, str | None] = {}
 
+    @cache
     def unit_of(module: str) -> str | None:
-        if module not in cache:
-            inside = [path for path in summary.ancestry(module) if path in known]
-            cache[module] = None if module in (LOSS, OPTIMIZER) else inside[0] if inside else None
-        return cache[module]
+        return None if module in (LOSS, OPTIMIZER) else _unit_around(module, paths)
 
-    first = next((u for op in ledger.ops if (u := unit_of(op.module)) is not None), paths[0])
-    homes, current = [], first
+    current = next((path for op in ledger.ops if (path := unit_of(op.module)) is not None), paths[0])
+    homes = []
     for op in ledger.ops:
         current = unit_of(op.module) or current
         homes.append(current)
@@ -180,13 +163,15 @@ def _homes(ledger: Ledger, paths: list[str]) -> list[str]:
 
 
 def _parameter_bytes(ledger: Ledger, paths: list[str]) -> Counter[str]:
-    known = set(paths)
-    found: Counter[str] = Counter()
+    sums: Counter[str] = Counter()
     for storage in ledger.storages:
         if storage.category == "parameter":
-            owner = next((p for p in summary.ancestry(storage.name.rpartition(".")[0]) if p in known), paths[0])
-            found[owner] += storage.nbytes
-    return found
+            sums[_unit_around(storage.name.rpartition(".")[0], paths) or paths[0]] += storage.nbytes
+    return sums
+
+
+def _unit_around(module: str, paths: list[str]) -> str | None:
+    return next((path for path in summary.ancestry(module) if path in paths), None)
 
 
 def _blocks(ledger: Ledger, units: list[ModelUnit]) -> tuple[int, ...]:
@@ -195,10 +180,7 @@ def _blocks(ledger: Ledger, units: list[ModelUnit]) -> tuple[int, ...]:
     for number, unit in enumerate(units):
         if any(is_attention(ledger.ops[index]) or whole_branches(ledger.ops[index]) for index in unit.forward):
             groups[unit.type].append(number)
-    repeated = [numbers for numbers in groups.values() if len(numbers) > 1]
-    if not repeated:
-        return ()
-    return tuple(sorted(number for numbers in repeated for number in numbers))
+    return tuple(sorted(number for numbers in groups.values() if len(numbers) > 1 for number in numbers))
 
 
 def _heads(ledger: Ledger, units: list[ModelUnit], blocks: tuple[int, ...]) -> tuple[int | None, int | None]:

@@ -2,7 +2,7 @@
 
 A bandwidth is one direction of one GPU, in bytes per second as a collective sees it (NCCL's bus bandwidth), not the
 line rate of a data sheet. Every figure carries the words that say where it comes from; what is not known of the
-reader's cluster is an assumption, and can be overridden.
+reader's cluster is an assumption; a device's own file may name its links.
 """
 
 from __future__ import annotations
@@ -113,31 +113,17 @@ _NETWORKS = (
     (90, 400, "one 400 Gbit/s ConnectX-7 a GPU, as in a DGX H100"),
     (80, 200, "one 200 Gbit/s ConnectX-6 a GPU, as in a DGX A100"),
     (70, 50, "four 100 Gbit/s ports for eight GPUs, as in a DGX-1V"),
+    (0, 25, "a guess of 25 Gbit/s a GPU, as one 100 Gbit/s port for four"),
 )
-_OTHER_NETWORK = (25, "a guess of 25 Gbit/s a GPU, as one 100 Gbit/s port for four")
 
 
-def fabric_of(
-    device: Device,
-    *,
-    gpus_per_node: int = 8,
-    network_bytes_per_s: float | None = None,
-    link_bytes_per_s: float | None = None,
-) -> Fabric:
-    """The fabric of nodes with so many of this device.
-
-    `network_bytes_per_s` and `link_bytes_per_s` override what one GPU reaches in one direction, between nodes and
-    inside one: they are taken as they are.
-    """
-    inside = _inside(device, link_bytes_per_s, gpus_per_node)
-    return Fabric(inside, _between(device, network_bytes_per_s))
+def fabric_of(device: Device, *, gpus_per_node: int = 8) -> Fabric:
+    """The fabric of nodes with so many of this device."""
+    return Fabric(_inside(device, gpus_per_node), _between(device))
 
 
-def _inside(device: Device, given: float | None, gpus: int) -> Link:
+def _inside(device: Device, gpus: int) -> Link:
     links = device.links_bytes_per_s
-    if given is not None:
-        kind: LinkKind = "nvlink" if "nvlink" in links or "infinity-fabric" in links else "pcie"
-        return Link(kind, given, "a link whose bandwidth was given")
     bridged = gpus > 2 and device.name in _BRIDGED
     if (nvlink := links.get("nvlink")) is not None and not bridged:
         share = next((share for least, share in _NVLINK_SHARE if (device.capability or 0) >= least), 0.8)
@@ -152,14 +138,11 @@ def _inside(device: Device, given: float | None, gpus: int) -> Link:
     raise BadInput(f"{device.name} has no link to other GPUs in its file: add nvlink or pcie under links_bytes_per_s")
 
 
-def _between(device: Device, given: float | None) -> Link:
-    if given is not None:
-        return Link("network", given, "as given")
+def _between(device: Device) -> Link:
     if (network := device.links_bytes_per_s.get("network")) is not None:
         line_rate, what = network.value, "the network in the device's file"
     else:
-        found = next(((gbit, what) for least, gbit, what in _NETWORKS if (device.capability or 0) >= least), None)
-        gbit, what = found or _OTHER_NETWORK
+        _, gbit, what = next(row for row in _NETWORKS if (device.capability or 0) >= row[0])
         line_rate, what = gbit / 8 * 1e9, f"assumed: {what}"
     origin = f"{_NETWORK_SHARE:.0%} of {_rate(line_rate)} ({what}; the share is that of NVIDIA/nccl-tests issue 100)"
     return Link("network", line_rate * _NETWORK_SHARE, origin)

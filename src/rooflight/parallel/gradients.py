@@ -34,15 +34,17 @@ def gradients_of(ledger: Ledger, *, share: float = 1.0) -> list[Gradient]:
     backward = [op for op in ledger.ops if op.phase == "backward"]
     if not backward:
         return []
-    found = {storage.id: storage for storage in ledger.storages if storage.category == "gradient"}
-    written: dict[int, int] = {id_: s.born for id_, s in found.items() if s.born is not None}
+    storages = {storage.id: storage for storage in ledger.storages if storage.category == "gradient"}
+    written: dict[int, int] = {id_: s.born for id_, s in storages.items() if s.born is not None}
     for op in backward:  # a tied weight, or a second micro-batch, adds to what is there
         for tensor in (*op.outputs, *(tensor for name in op.mutates for tensor in op.tensors(name))):
-            if tensor.storage in found:
+            if tensor.storage in storages:
                 written[tensor.storage] = max(op.index, written.get(tensor.storage, 0))
-    if found and len(written) == len(found):
-        made = [Gradient(found[id_].name, found[id_].nbytes * share, ready) for id_, ready in written.items()]
-        return sorted(made, key=lambda gradient: gradient.ready)
+    if storages and len(written) == len(storages):
+        gradients = [
+            Gradient(storages[id_].name, storages[id_].nbytes * share, ready) for id_, ready in written.items()
+        ]
+        return sorted(gradients, key=lambda gradient: gradient.ready)
     return _in_reverse(ledger, share)
 
 
@@ -54,11 +56,11 @@ def _in_reverse(ledger: Ledger, share: float) -> list[Gradient]:
             last[op.module] = op.index
     end = max(last.values())
     parameters = [storage for storage in ledger.storages if storage.category == "parameter"]
-    made, ready = [], 0
+    gradients, ready = [], 0
     for storage in reversed(parameters):
         ready = max(ready, last.get(storage.name.rpartition(".")[0], end))
-        made.append(Gradient(storage.name, storage.nbytes * share, ready))
-    return made
+        gradients.append(Gradient(storage.name, storage.nbytes * share, ready))
+    return gradients
 
 
 def buckets(

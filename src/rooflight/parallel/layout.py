@@ -106,15 +106,14 @@ def parse(text: str, *, gpus: int, nodes: int = 1) -> Layout:
     if gpus < 1 or nodes < 1:
         raise BadInput(f"--gpus={gpus} --nodes={nodes}: give at least 1 of each")
     total = gpus * nodes
-    word = text.strip().lower()
-    plain = re.sub(r"[\s_-]", "", word)
+    plain = re.sub(r"[\s_-]", "", text.lower())
     if total == 1:
         raise BadInput(f"--parallel={text} needs more than one GPU: add --gpus or --nodes")
     if plain == "dp":
         plain = "ddp"
-    if plain in MODES:
-        mode: DataMode = next(mode for mode in MODES if mode == plain)
-        return Layout(data=total, mode=mode, gpus_per_node=gpus)
+    for mode in MODES:
+        if mode == plain:
+            return Layout(data=total, mode=mode, gpus_per_node=gpus)
     if plain == "tp":
         return Layout(tensor=total, gpus_per_node=gpus)
     if plain == "pp":

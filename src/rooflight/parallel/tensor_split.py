@@ -126,19 +126,20 @@ def _roles(ledger: Ledger, unit: ModelUnit, matmuls: Sequence[int]) -> dict[int,
 def _cut_block(ledger: Ledger, unit: ModelUnit, owners: set[str], parts: TensorCut) -> None:
     forward = _weight_matmuls(ledger, unit.forward, owners)
     roles = _roles(ledger, unit, forward)
-    back = {index: role for index, role, _ in _backward_roles(ledger, unit, forward, roles, owners, parts)}
+    back = _backward_roles(ledger, unit, forward, roles, owners, parts)
     for index in forward:
         parts.axis[index] = "n" if roles[index] == "column" else "k"
         parts.modules.add(ledger.ops[index].module)
     inside = _stretches(ledger, unit.forward, roles, first="column", last="row")
     inside |= _stretches(ledger, unit.backward, back, first="row", last="column")
-    whole = [index for index in unit.forward if whole_branches(ledger.ops[index])]
-    inside |= set(whole)
-    homes = [ledger.ops[index].module for index in whole]
+    branch_ops = [index for index in unit.forward if whole_branches(ledger.ops[index])]
+    inside |= set(branch_ops)
+    homes = [ledger.ops[index].module for index in branch_ops]
     parts.modules |= {path for path in owners if any(path == home or path.startswith(f"{home}.") for home in homes)}
     parts.inside |= inside
-    parts.sums_forward += [index for index in whole for _ in range(whole_branches(ledger.ops[index]))]
-    sums = _last_of_branch(ledger, unit, [i for i in forward if roles[i] == "row"])
+    parts.sums_forward += [index for index in branch_ops for _ in range(whole_branches(ledger.ops[index]))]
+    rows = _branches(ledger, unit, [index for index in forward if roles[index] == "row"])
+    sums = [branch[-1] for branch in rows]
     parts.sums_forward += sums
     for index, source in _repeats(ledger, unit).items():  # what runs again is cut as it was
         if source in inside:
@@ -149,17 +150,17 @@ def _cut_block(ledger: Ledger, unit: ModelUnit, owners: set[str], parts: TensorC
             parts.sums_backward.append((index, ()))
     parts.outside |= {index for index in (*unit.forward, *unit.backward) if index not in parts.inside}
     columns = [index for index, role in sorted(back.items()) if role == "column"]
-    for branch in _branches(ledger, unit, columns).values():
+    for branch in _branches(ledger, unit, columns):
         weight_gradients = tuple(index for index in branch if parts.axis[index] != "k")
         parts.sums_backward.append((branch[-1], weight_gradients))
 
 
 def _backward_roles(
     ledger: Ledger, unit: ModelUnit, forward: Sequence[int], roles: dict[int, Role], owners: set[str], parts: TensorCut
-) -> list[tuple[int, Role, int]]:
+) -> dict[int, Role]:
     """Each backward matmul belongs to the forward one of its module with the same three sizes; two for each."""
     taken: Counter[int] = Counter()
-    found: list[tuple[int, Role, int]] = []
+    backward: dict[int, Role] = {}
     for index in _weight_matmuls(ledger, unit.backward, owners):
         op = ledger.ops[index]
         if op.recompute:
@@ -167,16 +168,15 @@ def _backward_roles(
         gemm = gemm_of(op)
         assert gemm is not None
         for source in reversed(forward):
-            made = gemm_of(ledger.ops[source])
-            assert made is not None
-            if ledger.ops[source].module != op.module or sorted(made) != sorted(gemm) or taken[source] >= 2:
+            forward_gemm = gemm_of(ledger.ops[source])
+            assert forward_gemm is not None
+            if ledger.ops[source].module != op.module or sorted(forward_gemm) != sorted(gemm) or taken[source] >= 2:
                 continue
             taken[source] += 1
-            role = roles[source]
-            parts.axis[index] = _backward_axis(role, made, gemm)
-            found.append((index, role, source))
+            backward[index] = roles[source]
+            parts.axis[index] = _backward_axis(roles[source], forward_gemm, gemm)
             break
-    return found
+    return backward
 
 
 def _repeats(ledger: Ledger, unit: ModelUnit) -> dict[int, int]:
@@ -194,9 +194,9 @@ def _repeats(ledger: Ledger, unit: ModelUnit) -> dict[int, int]:
     return {index: first[key] for index, key in again if key in first}
 
 
-def _backward_axis(role: Role, made: Gemm, gemm: Gemm) -> Literal["m", "n", "k"]:
+def _backward_axis(role: Role, forward: Gemm, gemm: Gemm) -> Literal["m", "n", "k"]:
     """Forward made [tokens, in] x [in, out]: the input's gradient sums over `out`, the weight's over tokens."""
-    tokens, features_out, features_in = made.m, made.n, made.k
+    tokens, features_out, features_in = forward.m, forward.n, forward.k
     of_weight = gemm.k == tokens and {gemm.m, gemm.n} == {features_in, features_out}
     if not of_weight:
         return "k" if role == "column" else "n"
@@ -228,17 +228,13 @@ def _stretches(ledger: Ledger, ops: Sequence[int], roles: dict[int, Role], *, fi
     return inside
 
 
-def _branches(ledger: Ledger, unit: ModelUnit, ops: Sequence[int]) -> dict[str, list[int]]:
+def _branches(ledger: Ledger, unit: ModelUnit, ops: Sequence[int]) -> Iterable[list[int]]:
     """Ops by the child of the block they run in: attention and MLP."""
-    found: dict[str, list[int]] = {}
+    branches: dict[str, list[int]] = {}
     for index in ops:
         below = ledger.ops[index].module[len(unit.path) :].lstrip(".")
-        found.setdefault(below.partition(".")[0], []).append(index)
-    return found
-
-
-def _last_of_branch(ledger: Ledger, unit: ModelUnit, rows: Sequence[int]) -> list[int]:
-    return [branch[-1] for branch in _branches(ledger, unit, rows).values()]
+        branches.setdefault(below.partition(".")[0], []).append(index)
+    return branches.values()
 
 
 def _cut_ends(
@@ -263,10 +259,10 @@ def _cut_ends(
         for index in forward:
             parts.axis[index] = "n"
             parts.modules.add(ledger.ops[index].module)
-        parts.inside |= {*forward, *(index for index, _, _ in backward)}
+        parts.inside |= {*forward, *backward}
         if backward:
-            weight = tuple(index for index, _, _ in backward if parts.axis[index] != "k")
-            parts.sums_backward.append((backward[-1][0], weight))
+            weight = tuple(index for index in backward if parts.axis[index] != "k")
+            parts.sums_backward.append((list(backward)[-1], weight))
 
 
 def cut_gemm(gemm: Gemm, axis: Literal["m", "n", "k"], ranks: int) -> Gemm:

@@ -42,29 +42,29 @@ class PredictedTiming:
     """Of a step that was predicted: what it takes with a change is predicted likewise."""
 
     def __init__(self, run: DeviceRun) -> None:
-        self._cell = run
+        self._predictor = run.predictor
         self.wall_s, self.kernel_s = run.wall_s, run.gpu_s
         header, batch = run.step.ledger.header, run.step.batch
         self.samples = None if batch is None else batch * header.accumulate
-        self._origin = f"predicted, {run.predictor.tier} on {run.predictor.device.name}"
+        self.origin = f"predicted, {run.predictor.tier} on {run.predictor.device.name}"
 
     def with_change(self, change: Change) -> tuple[float | None, float, str]:
-        other = device_runs(change.step, [self._cell.predictor])[0]
-        return other.wall_s, other.gpu_s, self._origin
+        other = device_runs(change.step, [self._predictor])[0]
+        return other.wall_s, other.gpu_s, self.origin
 
 
 def advise(changes: Sequence[Change], timing: Timing) -> tuple[Advice, ...]:
     """The changes that are worth it, best first. Where one makes kernels faster and the host keeps them waiting, both
     together are looked at too."""
-    found = [(change, advice_of(change, timing)) for change in changes]
-    graph = next((advice for change, advice in found if change.key == "graph"), None)
-    kernels = [(change, advice) for change, advice in found if change.key != "graph" and advice.gain_of_kernels > 0]
+    gains = [(change, advice_of(change, timing)) for change in changes]
+    graph = next((advice for change, advice in gains if change.key == "graph"), None)
+    kernels = [(change, advice) for change, advice in gains if change.key != "graph" and advice.gain_of_kernels > 0]
     if graph is not None and kernels:
-        best, _ = max(kernels, key=lambda one: one[1].gain_of_kernels)
+        best, _ = max(kernels, key=lambda row: row[1].gain_of_kernels)
         both = best.and_graphs()
-        found.append((both, advice_of(both, timing)))
-    worth = [advice for _, advice in found if advice.gain >= metrics.WORTH]
-    return tuple(sorted(worth, key=lambda one: -one.gain))
+        gains.append((both, advice_of(both, timing)))
+    worth = [advice for _, advice in gains if advice.gain >= metrics.WORTH]
+    return tuple(sorted(worth, key=lambda advice: -advice.gain))
 
 
 def advice_of(change: Change, timing: Timing) -> Advice:
@@ -99,36 +99,31 @@ def predicted_advice(run: DeviceRun, fits: Callable[[Step], bool] | None = None)
 
 
 def _larger_batch(run: DeviceRun, fits: Callable[[Step], bool]) -> Iterator[Advice]:
-    step = run.step
-    if step.at_batch is None or step.batch is None:
+    """What a larger batch, predicted, makes of the throughput."""
+    step, before = run.step, run.step.batch
+    if step.at_batch is None or before is None:
         return
+    batch = _LARGER * before
     try:
-        larger = step.at_batch(_LARGER * step.batch)
+        larger_step = step.at_batch(batch)
     except RooflightError:  # advice never spoils what was asked
         return
-    if not fits(larger):
+    if not fits(larger_step):
         return
-    yield from batch_advice(run, device_runs(larger, [run.predictor])[0])
-
-
-def batch_advice(run: DeviceRun, larger: DeviceRun) -> Iterator[Advice]:
-    """What a larger batch, predicted, makes of the throughput."""
-    before, batch = run.step.batch, larger.step.batch
-    assert before is not None and batch is not None
+    larger = PredictedTiming(device_runs(larger_step, [run.predictor])[0])
     gain = metrics.gain(run.wall_s, larger.wall_s, samples=batch / before)
     if gain >= metrics.WORTH:
-        timing = PredictedTiming(larger)
         yield Advice(
             change=f"batch {batch} instead of {before}",
             key="batch",
             options=f"--batch {batch}",
             how=f"with a batch of {batch:,} instead of {before:,}",
-            origin=f"predicted, {run.predictor.tier} on {run.predictor.device.name}",
+            origin=larger.origin,
             time_s=larger.wall_s,
             samples=batch / before,
-            throughput=metrics.throughput(timing.samples, larger.wall_s),
+            throughput=metrics.throughput(larger.samples, larger.wall_s),
             gain=gain,
             wall_time_s=run.wall_s,
             kernel_time_s=run.gpu_s,
-            changed_kernel_time_s=larger.gpu_s,
+            changed_kernel_time_s=larger.kernel_s,
         )

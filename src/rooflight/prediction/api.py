@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from dataclasses import replace as replace_option
 from pathlib import Path
@@ -18,23 +18,12 @@ from rooflight.ledger import Op
 from rooflight.memory.cudnn_workspaces import DeviceWorkspaces
 from rooflight.memory.largest import MOST
 from rooflight.memory.predict import MemoryPredictor
-from rooflight.memory.result import Memory
 from rooflight.ops.op_tasks import is_guess
 from rooflight.parallel.layout import Layout
 from rooflight.prediction.advice import predicted_advice
-from rooflight.prediction.capacity import (
-    Deployment,
-    OneDevice,
-    Timed,
-    barely,
-    memory_notes,
-    savings,
-    settings_given,
-    too_large,
-    with_limits,
-)
-from rooflight.prediction.cluster_run import Cluster, layout_of, retime_by, timed_by, timed_by_spec
-from rooflight.prediction.device_run import DeviceRun, device_runs, rates, spec_prediction
+from rooflight.prediction.capacity import barely, memory_notes, savings, settings_given, too_large, with_limits
+from rooflight.prediction.cluster_run import Cluster, OneDevice, layout_of
+from rooflight.prediction.device_run import SpecTier, TimeSource, device_runs, predicted
 from rooflight.prediction.generations import GenerationTrace, by_generation, joined
 from rooflight.prediction.paleo import Ppp, given_ppp
 from rooflight.prediction.resolve_devices import (
@@ -113,13 +102,13 @@ def predict(
     check_precision(spec.autocast or spec.dtype, devices, option="--autocast" if spec.autocast else "--dtype")
     traces = Traces(live, inputs, kwargs, **spec.build)
     asked = StepRequest(traces, TraceOptions.of(spec, command=command), allocator or "")
-    return answer(
+    return Question(
         asked,
         devices,
         batches,
         tier=tier,
         ppp=ppp,
-        given=given,
+        calibration=given,
         advice=advice,
         find_savings=find_savings,
         roofline=roofline,
@@ -128,195 +117,200 @@ def predict(
         timeline=memory,
         max_batch=max_batch,
         max_seq=max_seq,
-    )
-
-
-def answer(
-    asked: StepRequest,
-    devices: Sequence[Device],
-    batches: Sequence[int],
-    *,
-    tier: str | None = None,
-    ppp: Ppp | None = None,
-    given: Calibration | None = None,
-    advice: bool | None = None,
-    find_savings: bool = True,
-    roofline: bool = False,
-    layout: Layout | None = None,
-    micro_batches: int | None = None,
-    timeline: bool = False,
-    max_batch: bool = False,
-    max_seq: bool = False,
-    scaled: bool = False,
-) -> Predictions:
-    """`predict` of a step whose traces are shared by several questions. `scaled`: its batches come from one trace that
-    serves every batch, however few are asked for."""
-    _check_together(devices, tier, layout, asked.options, roofline=roofline, micro_batches=micro_batches)
-
-    def traced(target: str) -> GenerationTrace:
-        one = replace_option(asked, options=replace_option(asked.options, target=target))
-        steps, notes = one.traces.steps(batches, one.options, scaled=scaled or layout is not None)
-        return GenerationTrace(one, steps, notes)
-
-    cells = len(batches or [1]) * len(devices)
-    parts = by_generation(devices, traced)
-    ways = [_ways(some, tier, given) for _, some in parts]
-    own = own_workspaces([one for way in ways for one in way.predictors])
-    memories = MemoryPredictor(settings_given(asked.allocator), DeviceWorkspaces(own), named=cells <= ADVISED_CELLS)
-    works = [
-        _PredictionJob(
-            trace,
-            some,
-            way,
-            ppp=ppp,
-            advice=cells <= ADVISED_CELLS if advice is None else advice,
-            roofline=roofline,
-            layout=layout,
-            micro_batches=micro_batches,
-            memories=memories,
-            timeline=timeline,
-            curves=cells <= CURVED_CELLS,
-        )
-        for (trace, some), way in zip(parts, ways, strict=True)
-    ]
-    found = joined(
-        [
-            with_limits(
-                _answered(work),
-                work.trace.asked,
-                [work.place(device) for device in work.devices],
-                memories,
-                max_batch=max_batch,
-                max_seq=max_seq,
-            )
-            for work in works
-        ],
-        devices,
-    )
-    saved = _savings(works, found) if find_savings else ()
-    return replace(found, notes=(*found.notes, *memories.settings.notes), savings=saved)
+    ).answer()
 
 
 @dataclass(frozen=True)
-class _TimeSources:
-    """How each device's times are found, and what must be said of it."""
+class Question:
+    """What `predict` is asked, of a step whose traces may be shared by several questions."""
 
-    predictors: Sequence[Predictor]
-    by_spec: Sequence[Device]
-    notes: tuple[str, ...]
+    asked: StepRequest
+    devices: Sequence[Device]
+    batches: Sequence[int]
+    _: KW_ONLY
+    tier: str | None = None
+    ppp: Ppp | None = None
+    calibration: Calibration | None = None
+    advice: bool | None = None
+    find_savings: bool = True
+    roofline: bool = False
+    layout: Layout | None = None
+    micro_batches: int | None = None
+    timeline: bool = False
+    """Memory over the step?"""
+    max_batch: bool = False
+    max_seq: bool = False
+    scaled: bool = False
+    """Do its batches come from one trace that serves every batch, however few are asked for?"""
 
+    @property
+    def cells(self) -> int:
+        return len(self.batches or [1]) * len(self.devices)
 
-def _ways(devices: Sequence[Device], tier: str | None, given: Calibration | None) -> _TimeSources:
-    predictors: list[Predictor] = []
-    by_spec: list[Device] = []
-    notes: tuple[str, ...] = ()
-    for device in devices:
-        if tier == "spec" or (tier is None and has_spec_only(device, given)):
-            by_spec.append(device)
-            notes += () if tier == "spec" else (spec_only_note(device),)
-            continue
-        one, said = predictor_of(device, tier, given)
-        predictors.append(one)
-        notes += said
-    return _TimeSources(predictors, by_spec, notes)
+    def answer(self) -> Predictions:
+        self._check()
+        traces = by_generation(self.devices, self._traced)
+        sources = [[self._source(device) for device in some] for _, some in traces]
+        workspaces = own_workspaces(_predictors(source for some in sources for source, _ in some))
+        memories = MemoryPredictor(
+            settings_given(self.asked.allocator), DeviceWorkspaces(workspaces), named=self.cells <= ADVISED_CELLS
+        )
+        jobs = [_GenerationJob(self, trace, some, memories) for (trace, _), some in zip(traces, sources, strict=True)]
+        predictions = joined([job.answer() for job in jobs], self.devices)
+        savings = self._savings(jobs, predictions) if self.find_savings else ()
+        return replace(predictions, notes=(*predictions.notes, *memories.settings.notes), savings=savings)
 
+    def _traced(self, target: str) -> GenerationTrace:
+        asked = replace_option(self.asked, options=replace_option(self.asked.options, target=target))
+        scaled = self.scaled or self.layout is not None
+        return GenerationTrace(asked, *asked.traces.steps(self.batches, asked.options, scaled=scaled))
 
-def _answered(work: _PredictionJob) -> Predictions:
-    predictors, by_spec = work.ways.predictors, work.ways.by_spec
-    rows = [*work.by_predictors(predictors), *(row for device in by_spec for row in work.by_spec(device))]
-    places = {device.name: place for place, device in enumerate(work.devices)}
-    rows.sort(key=lambda row: places[row.device])
-    timed = [one.device for one in predictors]
-    assumed = (COMPILE_ASSUMES,) if work.steps[0].is_compiled and predictors else ()
-    notes = (
-        *assumed,
-        *work.trace.notes,
-        *work.ways.notes,
-        *vendor_notes(predictors),
-        *versions_notes(predictors),
-        *assumed_notes(timed),
-    )
-    steps = work.steps
-    return Predictions(
-        header=_header(steps),
-        predictions=tuple(rows),
-        notes=(
-            *too_large(rows),
-            *barely(rows),
-            *steps[0].ledger.header.notes,
-            *notes,
-            *_guesses(steps, {row.tier for row in rows}),
-            *memory_notes(rows),
-        ),
-        devices=tuple(work.devices),
-        graphs=steps[0].is_graph,
-        precisions=_precisions(steps[0]),
-        calibrations={one.device.name: _made(one) for one in predictors},
-    )
+    def _source(self, device: Device) -> tuple[TimeSource, tuple[str, ...]]:
+        """How the device's times are found, and what must be said of it."""
+        if self.tier == "spec":
+            return SpecTier(device, self.ppp), ()
+        if self.tier is None and has_spec_only(device, self.calibration):
+            return SpecTier(device, self.ppp), (spec_only_note(device),)
+        return predictor_of(device, self.tier, self.calibration)
 
+    def _savings(self, jobs: Sequence[_GenerationJob], predictions: Predictions) -> tuple[MemorySaving, ...]:
+        """Of the first device and its largest batch, where memory was asked for, or where something does not fit."""
+        rows = predictions.predictions
+        if self.layout is not None or not rows or not jobs[0].memories.named:
+            return ()
+        wrong = [row for row in rows if row.memory is not None and not row.memory.fits]
+        if not wrong and not self.timeline:
+            return ()
+        about = wrong[0] if wrong else max((r for r in rows if r.device == rows[0].device), key=lambda r: r.batch or 0)
+        return next(saved for job in jobs if (saved := job.savings(about)) is not None)
 
-def _savings(works: Sequence[_PredictionJob], found: Predictions) -> tuple[MemorySaving, ...]:
-    """Of the first device and its largest batch, where memory was asked for, or where something does not fit."""
-    rows, any_work = found.predictions, works[0]
-    if any_work.layout is not None or not rows or not any_work.memories.named:
-        return ()
-    wrong = [row for row in rows if row.memory is not None and not row.memory.fits]
-    if not wrong and not any_work.timeline:
-        return ()
-    about = wrong[0] if wrong else max((r for r in rows if r.device == rows[0].device), key=lambda r: r.batch or 0)
-    work = next(work for work in works if about.device in {device.name for device in work.devices})
-    return work.savings(about)
-
-
-def _batches(spec: StepSpec, model: str | nn.Module | StepSpec) -> list[int]:
-    found = list(spec.batches)
-    if any(one > MOST for one in found):
-        raise BadInput(f"--batch={max(found)} is more than any device takes: give at most {MOST:,}")
-    if isinstance(model, (str, StepSpec)):
-        return found
-    from torch import nn
-
-    if not isinstance(model, nn.Module):
-        raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
-    if len(found) > 1:
-        raise BadInput("a live module is predicted with the inputs you pass: one batch at a time")
-    return found
-
-
-def _check_devices(on: object) -> None:
-    several = on if isinstance(on, Sequence) and not isinstance(on, str) else [on]
-    if wrong := [one for one in several if not isinstance(one, (str, Device))]:
-        raise BadInput(f"--on must name devices (see `rooflight list devices`), got {wrong[0]!r}")
+    def _check(self) -> None:
+        """One line for what cannot be asked for at once."""
+        how, device = self.asked.options, self.devices[0]
+        changes = [FIELDS[name].option for name in _CHANGES if getattr(how, name)]
+        if self.micro_batches is not None and self.layout is None:
+            raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
+        if self.layout is not None and self.roofline:
+            raise BadInput("a roofline is of one device: leave --roofline or --gpus out")
+        if self.tier == "spec" and how.graphs:
+            raise BadInput(
+                "the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs out, or --tier spec and "
+                "--ppp"
+            )
+        if device.kind == "cpu" and how.graphs:
+            raise BadInput(f"{device.name} is a CPU: CUDA graphs are for GPUs, leave --graphs out")
+        if changes and (self.tier == "spec" or device.kind == "cpu"):
+            who = f"{device.name} is a CPU" if device.kind == "cpu" else "the spec tier knows no kernels"
+            raise BadInput(f"{who}, and {changes[0]} changes those of a GPU: leave {changes[0]} out")
 
 
 _CHANGES = ("compile", "channels_last", "fused", "pad")
 """Ways to run a step that change its kernels."""
 
 
-def _check_together(
-    devices: Sequence[Device],
-    tier: str | None,
-    layout: Layout | None,
-    how: TraceOptions,
-    *,
-    roofline: bool,
-    micro_batches: int | None,
-) -> None:
-    """One line for what cannot be asked for at once."""
-    graphs, changes = how.graphs, [FIELDS[name].option for name in _CHANGES if getattr(how, name)]
-    if micro_batches is not None and layout is None:
-        raise BadInput("--micro-batches goes with several GPUs: add --gpus or --nodes")
-    if layout is not None and roofline:
-        raise BadInput("a roofline is of one device: leave --roofline or --gpus out")
-    if tier == "spec" and graphs:
-        raise BadInput(
-            "the spec tier knows no host, so a CUDA graph changes nothing: leave --graphs out, or --tier spec and --ppp"
+def _predictors(sources: Iterable[TimeSource]) -> list[Predictor]:
+    return [source for source in sources if isinstance(source, Predictor)]
+
+
+@dataclass(frozen=True)
+class _GenerationJob:
+    """What is wanted of devices of one generation, which share a trace."""
+
+    question: Question
+    trace: GenerationTrace
+    by_device: Sequence[tuple[TimeSource, tuple[str, ...]]]
+    """How each device's times are found, and what must be said of it."""
+    memories: MemoryPredictor
+
+    @property
+    def sources(self) -> list[TimeSource]:
+        return [source for source, _ in self.by_device]
+
+    def answer(self) -> Predictions:
+        steps, predictors = self.trace.steps, _predictors(self.sources)
+        tasks = [task for step in steps for task in step.tasks]
+        for predictor in predictors:
+            predictor.task_times(tasks)  # all at once is faster than step by step
+        rows = [self._row(source, step) for source in self.sources for step in steps]
+        predictions = Predictions(
+            header=_header(steps),
+            predictions=tuple(rows),
+            notes=(
+                *too_large(rows),
+                *barely(rows),
+                *steps[0].ledger.header.notes,
+                *((COMPILE_ASSUMES,) if steps[0].is_compiled and predictors else ()),
+                *self.trace.notes,
+                *(note for _, notes in self.by_device for note in notes),
+                *vendor_notes(predictors),
+                *versions_notes(predictors),
+                *assumed_notes(predictor.device for predictor in predictors),
+                *_guesses(steps, {row.tier for row in rows}),
+                *memory_notes(rows),
+            ),
+            devices=tuple(source.device for source in self.sources),
+            graphs=steps[0].is_graph,
+            precisions=tuple(sorted({op.precision for op in steps[0].kinds if op.cost is not None and op.cost.macs})),
+            calibrations={predictor.device.name: _calibrated_with(predictor) for predictor in predictors},
         )
-    if devices[0].kind == "cpu" and graphs:
-        raise BadInput(f"{devices[0].name} is a CPU: CUDA graphs are for GPUs, leave --graphs out")
-    if changes and (tier == "spec" or devices[0].kind == "cpu"):
-        who = f"{devices[0].name} is a CPU" if devices[0].kind == "cpu" else "the spec tier knows no kernels"
-        raise BadInput(f"{who}, and {changes[0]} changes those of a GPU: leave {changes[0]} out")
+        return with_limits(
+            predictions,
+            self.trace.asked,
+            map(self._place, self.sources),
+            self.memories,
+            max_batch=self.question.max_batch,
+            max_seq=self.question.max_seq,
+        )
+
+    def _row(self, source: TimeSource, step: Step) -> Prediction:
+        question = self.question
+        advised = question.cells <= ADVISED_CELLS if question.advice is None else question.advice
+        if isinstance(source, Predictor) and advised and question.layout is None:
+            run = device_runs(step, [source])[0]
+            advice = predicted_advice(run, lambda other: self.memories.fits(other, source.device)[0])
+            row = replace(run.prediction(), advised=True, advice=advice)
+        else:
+            row = predicted(step, source)
+        if question.roofline:
+            row = _with_roofline(row, step, source)
+        curves = question.cells <= CURVED_CELLS
+        return self._place(source).completed(row, step, self.memories, curves=curves, timeline=question.timeline)
+
+    def _place(self, source: TimeSource) -> OneDevice:
+        """Where the step runs: the device, or as many of it as were asked for."""
+        layout = self.question.layout
+        if layout is None:
+            return OneDevice(source)
+        return Cluster(source, layout, self.question.micro_batches, self.trace.steps[0])
+
+    def savings(self, about: Prediction) -> tuple[MemorySaving, ...] | None:
+        """`None`: the prediction is of another generation."""
+        source = next((source for source in self.sources if source.device.name == about.device), None)
+        if source is None:
+            return None
+        step = next(step for step in self.trace.steps if step.batch == about.batch)
+        return savings(self.trace.asked, step, source, self.memories)
+
+
+def _batches(spec: StepSpec, model: str | nn.Module | StepSpec) -> list[int]:
+    batches = list(spec.batches)
+    if max(batches, default=0) > MOST:
+        raise BadInput(f"--batch={max(batches)} is more than any device takes: give at most {MOST:,}")
+    if isinstance(model, (str, StepSpec)):
+        return batches
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"expected the name of a model or an nn.Module, got {type(model).__name__}")
+    if len(batches) > 1:
+        raise BadInput("a live module is predicted with the inputs you pass: one batch at a time")
+    return batches
+
+
+def _check_devices(on: object) -> None:
+    several = on if isinstance(on, Sequence) and not isinstance(on, str) else [on]
+    if wrong := [device for device in several if not isinstance(device, (str, Device))]:
+        raise BadInput(f"--on must name devices (see `rooflight list devices`), got {wrong[0]!r}")
 
 
 def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None) -> str | None:
@@ -332,108 +326,12 @@ def _tier(devices: Sequence[Device], *, tier: str | None, ppp: Ppp | None) -> st
     return "spec" if ppp is not None else tier
 
 
-@dataclass(frozen=True)
-class _PredictionJob:
-    """Steps, and what is wanted of each on each device."""
-
-    trace: GenerationTrace
-    devices: Sequence[Device]
-    ways: _TimeSources
-    _: KW_ONLY
-    ppp: Ppp | None
-    advice: bool
-    roofline: bool
-    layout: Layout | None
-    micro_batches: int | None
-    memories: MemoryPredictor
-    timeline: bool
-    curves: bool
-
-    @property
-    def steps(self) -> Sequence[Step]:
-        return self.trace.steps
-
-    def by_spec(self, device: Device) -> list[Prediction]:
-        rows = []
-        for step in self.steps:
-            found = replace(spec_prediction(step, device, self.ppp), memory=self._memory(step, device))
-            if self.roofline:
-                found = _with_roofline(found, step, device, None)
-            rows.append(self._spread(found, step, self._cluster(device, None)))
-        return rows
-
-    def by_predictors(self, predictors: Sequence[Predictor]) -> list[Prediction]:
-        tasks = [task for step in self.steps for task in step.tasks]
-        for one in predictors:
-            one.task_times(tasks)  # all at once is faster than step by step
-        runs: list[list[DeviceRun]] = [device_runs(step, predictors) for step in self.steps]
-        advised = self.advice and self.layout is None
-        rows = []
-        for number, one in enumerate(predictors):
-            for step, row in zip(self.steps, runs, strict=True):
-                found = replace(row[number].prediction(), memory=self._memory(step, one.device))
-                if advised:
-                    found = replace(
-                        found, advised=True, advice=predicted_advice(row[number], self._fits_on(one.device))
-                    )
-                if self.roofline:
-                    found = _with_roofline(found, step, one.device, one)
-                rows.append(self._spread(found, step, self._cluster(one.device, one)))
-        return rows
-
-    def place(self, device: Device) -> Deployment:
-        """Where the step runs: the device, or as many of it as were asked for."""
-        return self._cluster(device, self._predictor(device.name)) or OneDevice(device)
-
-    def _predictor(self, device: str) -> Predictor | None:
-        return next((one for one in self.ways.predictors if one.device.name == device), None)
-
-    def _cluster(self, device: Device, used: Predictor | None) -> Cluster | None:
-        if self.layout is None:
-            return None
-        if used is None:
-            return Cluster(device, self.layout, timed_by_spec(device, self.ppp), None, self.micro_batches)
-        timed = timed_by(used)
-        return Cluster(device, self.layout, timed, retime_by(used, self.steps[0]), self.micro_batches)
-
-    def _spread(self, found: Prediction, step: Step, cluster: Cluster | None) -> Prediction:
-        if cluster is None:
-            return found
-        return cluster.spread(found, step, curves=self.curves, memories=self.memories, timeline=self.timeline)
-
-    def _memory(self, step: Step, device: Device) -> Memory | None:
-        """Of one device. Of many, it is found where the step is spread over them."""
-        return None if self.layout is not None else self.memories.of(step, device, timeline=self.timeline)
-
-    def _fits_on(self, device: Device) -> Callable[[Step], bool]:
-        return lambda step: self.memories.fits(step, device)[0]
-
-    def savings(self, about: Prediction) -> tuple[MemorySaving, ...]:
-        step = next(step for step in self.steps if step.batch == about.batch)
-        device = next(device for device in self.devices if device.name == about.device)
-        timed = self._timed(device, self._predictor(device.name))
-        return savings(self.trace.asked, step, device, self.memories, timed)
-
-    def _timed(self, device: Device, used: Predictor | None) -> Timed:
-        def timed(step: Step) -> tuple[float, float | None]:
-            if used is None:
-                found = spec_prediction(step, device, self.ppp)
-                return found.time_s, found.throughput
-            time_s = device_runs(step, [used])[0].wall_s
-            return time_s, rates(step, time_s)[0]
-
-        return timed
-
-
-def _with_roofline(found: Prediction, step: Step, device: Device, used: Predictor | None) -> Prediction:
-    ledger = ledger_of(step)
+def _with_roofline(row: Prediction, step: Step, source: TimeSource) -> Prediction:
     times = RooflineTimes.of_ops(
-        f"predicted, {found.tier}",
-        dict(enumerate(found.op_times_s)),
-        gpu_busy_s=found.gpu_time_s,
-        wall_s=found.time_s,
+        f"predicted, {row.tier}", dict(enumerate(row.op_times_s)), gpu_busy_s=row.gpu_time_s, wall_s=row.time_s
     )
-    return replace(found, roofline=roofline(ledger, device, times=times, ceilings=ceilings_of(device, used)).to_dict())
+    ceilings = ceilings_of(source.device, source if isinstance(source, Predictor) else None)
+    return replace(row, roofline=roofline(ledger_of(step), source.device, times=times, ceilings=ceilings).to_dict())
 
 
 def _guesses(steps: Sequence[Step], tiers: set[str]) -> tuple[str, ...]:
@@ -443,11 +341,11 @@ def _guesses(steps: Sequence[Step], tiers: set[str]) -> tuple[str, ...]:
         doubts.append((is_guess, "nothing like it was timed, so its time is a guess, and may be far too short: "))
     if "spec" in tiers:
         doubts.append((is_unknown, "no formula, or only part of one: the missing part counts as no time: "))
-    found = []
-    for doubtful, said in doubts:
+    notes = []
+    for doubtful, reason in doubts:
         names = sorted({op.packet.removeprefix("aten::") for step in steps for op in step.kinds if doubtful(op)})
-        found += [said + ", ".join(names)] if names else []
-    return tuple(found)
+        notes += [reason + ", ".join(names)] if names else []
+    return tuple(notes)
 
 
 def _header(steps: Sequence[Step]) -> Any:
@@ -458,16 +356,11 @@ def _header(steps: Sequence[Step]) -> Any:
     return replace(header, batch=first.batch if len(steps) == 1 else None, inputs=(), outputs=())
 
 
-def _precisions(step: Step) -> tuple[str, ...]:
-    return tuple(sorted({op.precision for op in step.kinds if op.cost is not None and op.cost.macs}))
-
-
-def _made(one: Predictor) -> str:
+def _calibrated_with(predictor: Predictor) -> str:
     """`comes with rooflight: NVIDIA H200, 2026-11-15, torch 2.11.0, driver 580, 55,268 timed points`, and what its file
     notes."""
-    made = one.calibration
-    said = [made.device, made.made, f"torch {made.torch}"]
-    said += [f"driver {made.driver}"] if made.driver else []
-    points = sum(len(some.rows) for some in made.points)
-    told = [", ".join(part for part in [*said, f"{points:,} timed points"] if part), *made.notes]
-    return f"{one.source}: {'; '.join(told)}"
+    calibration = predictor.calibration
+    points = sum(len(some.rows) for some in calibration.points)
+    driver = f"driver {calibration.driver}" if calibration.driver else ""
+    parts = [calibration.device, calibration.made, f"torch {calibration.torch}", driver, f"{points:,} timed points"]
+    return f"{predictor.source}: {'; '.join([', '.join(filter(None, parts)), *calibration.notes])}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -79,9 +80,9 @@ def step_seconds(
     taken_s = work_s + np.where(work_s > 0, gap_s, 0.0)
     if not np.any(meets):
         return _without_meetings(launch_s, taken_s)
-    every_op, launches, meeting = range(len(launch_s)), launch_s.tolist(), np.asarray(meets).tolist()
-    clocks = [Clocks(launches, row, meets=meeting) for row in taken_s.tolist()]
-    return np.array([one.steady_s(lambda one=one: one.run(every_op)) for one in clocks])  # type: ignore[misc]
+    ops, launches, meeting = range(len(launch_s)), launch_s.tolist(), np.asarray(meets).tolist()
+    pairs = [Clocks(launches, row, meets=meeting) for row in taken_s.tolist()]
+    return np.array([clocks.steady_s(partial(clocks.run, ops)) for clocks in pairs])
 
 
 def _without_meetings(launch_s: Array, taken_s: Array) -> Array:

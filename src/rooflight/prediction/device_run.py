@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from rooflight import formatting, metrics
 from rooflight.hardware.device import Device
-from rooflight.metrics import Bound
 from rooflight.prediction.clocks import step_seconds
+from rooflight.prediction.cluster.step import TimedStep
 from rooflight.prediction.least_times import Limits, limits_of
 from rooflight.prediction.paleo import Ppp, SpecTime, spec_time
 from rooflight.prediction.result import CostlyOp, Interval, Prediction
 from rooflight.prediction.tiers import OpTimes, Predictor
 from rooflight.step.cache_reuse import Array
-from rooflight.step.costed_step import PHASES, Step
-from rooflight.step.host_calls import host_seconds
+from rooflight.step.costed_step import Step, ledger_of
+from rooflight.step.host_calls import PHASES, host_seconds
 
 _HOST_DEVIATION = 0.25
 """One standard deviation of the host's time: two runs of one script on two machines of the same kind differed by 21% in
 the mean."""
 _COSTLIEST = 10
+
+
+@dataclass(frozen=True)
+class SpecTier:
+    """PALEO on a device: it knows FLOPs, bytes and peaks, no kernels and no host."""
+
+    device: Device
+    ppp: Ppp | None = None
+
+
+TimeSource = Predictor | SpecTier
+"""What tells how long steps take on its device."""
 
 
 @dataclass(frozen=True)
@@ -40,62 +51,54 @@ class DeviceRun:
     def gpu_s(self) -> float:
         return float(self.times.seconds.sum())
 
-    @cached_property
-    def limits(self) -> Limits:
-        return limits_of(self.step, self.predictor.device)
-
     def prediction(self) -> Prediction:
-        limits, seconds = self.limits, self.times.seconds
         gpu_s, wall_s = self.gpu_s, self.wall_s
         host_deviation = _HOST_DEVIATION * self.host_s if self.host_s >= gpu_s else 0.0
         deviation = max(host_deviation, self.times.deviation_s * min(1.0, gpu_s / wall_s if wall_s else 1.0))
-        throughput, tokens = rates(self.step, wall_s)
         floor_s = float(self.times.floor_s.sum())
-        return Prediction(
-            device=self.predictor.device.name,
+        return _prediction(
+            self.step,
+            self.predictor.device,
+            self.times.seconds,
+            wall_s,
             tier=self.predictor.tier,
             source=self.predictor.source,
-            batch=self.step.batch,
-            time_s=wall_s,
             time_interval_s=Interval.around(wall_s, deviation, least=floor_s),
             gpu_time_s=gpu_s,
             gpu_time_interval_s=Interval.around(gpu_s, self.times.deviation_s, least=floor_s),
             host_time_s=self.host_s,
-            throughput=throughput,
-            tokens_per_s=tokens,
-            flops=flops_of(self.step),
-            **_under_roofs(self.step, limits, seconds, wall_s),
             inside=self.times.inside,
             kernels=round(float(self.times.kernels.sum())),
-            phases=phases_of(self.step, seconds),
-            ops=costliest(self.step, seconds, limits, self.predictor.device),
-            op_times_s=tuple(seconds.tolist()),
         )
 
 
-class _UnderRoofs(TypedDict):
-    mfu: float | None
-    bound: Bound
-    percent_of_roof: float
-    intensity: float | None
-
-
-def _under_roofs(step: Step, limits: Limits, seconds: Array, wall_s: float) -> _UnderRoofs:
-    """What the roofs say of a step whose ops take so long."""
-    kinds, gpu_s = step.kind_of, float(seconds.sum())
+def _prediction(step: Step, device: Device, seconds: Array, time_s: float, **of_tier: Any) -> Prediction:
+    """What the seconds of its ops tell of a step, whoever found them. `of_tier`: what only the tier knows."""
+    limits, demands, kinds = limits_of(step, device), step.demands, step.kind_of
+    gpu_s = float(seconds.sum())
     # An op of which nothing is known lies under neither roof.
-    on_memory, known = limits.memory_s > limits.compute_s, limits.roof_s > 0
-    memory_s, known_s = (float(seconds[some[kinds]].sum()) for some in (on_memory, known))
-    host_bound = metrics.is_host_bound(gpu_s, wall_s)
-    demands = step.demands
+    on_memory, has_roof = limits.memory_s > limits.compute_s, limits.roof_s > 0
+    memory_s, roofed_s = (float(seconds[some[kinds]].sum()) for some in (on_memory, has_roof))
     flops, moved = (
         float(values[kinds].sum()) for values in (demands.matrix + demands.other, demands.read + demands.written)
     )
-    return _UnderRoofs(
-        mfu=metrics.utilisation(float(limits.matrix_s[kinds].sum()), wall_s),
-        bound=metrics.bound(known_s - memory_s, memory_s, host_bound=host_bound),
+    throughput, tokens = rates(step, time_s)
+    by_phase = np.bincount(step.phase_of, seconds, len(PHASES)).tolist()
+    return Prediction(
+        device=device.name,
+        batch=step.batch,
+        time_s=time_s,
+        throughput=throughput,
+        tokens_per_s=tokens,
+        flops=flops_of(step),
+        mfu=metrics.utilisation(float(limits.matrix_s[kinds].sum()), time_s),
+        bound=metrics.bound(roofed_s - memory_s, memory_s, host_bound=metrics.is_host_bound(gpu_s, time_s)),
         percent_of_roof=metrics.percent_of_roof(float(limits.roof_s[kinds].sum()), gpu_s) or 0.0,
         intensity=metrics.intensity(flops, moved),
+        phases={phase: time_s for phase, time_s in zip(PHASES, by_phase, strict=True) if time_s},
+        ops=costliest(step, seconds, limits, device),
+        op_times_s=tuple(seconds.tolist()),
+        **of_tier,
     )
 
 
@@ -114,29 +117,24 @@ def rates(step: Step, wall_s: float) -> tuple[float | None, float | None]:
     return metrics.throughput(samples, wall_s), None if length is None else metrics.throughput(samples * length, wall_s)
 
 
-def phases_of(step: Step, seconds: Array) -> dict[str, float]:
-    sums = np.bincount(step.phase_of, seconds, len(PHASES)).tolist()
-    return {phase: time_s for phase, time_s in zip(PHASES, sums, strict=True) if time_s}
-
-
 def costliest(step: Step, seconds: Array, limits: Limits, device: Device) -> tuple[CostlyOp, ...]:
     has_tf32 = "tf32" in device.tensor_flops_per_s
     count = len(step.kinds)
     totals, calls = np.bincount(step.kind_of, seconds, count), np.bincount(step.kind_of, minlength=count)
-    first = step.first_of
-    whole = float(totals.sum())
-    found = []
+    first = np.unique(step.kind_of, return_index=True)[1]
+    total_s = float(totals.sum())
+    rows = []
     for kind in np.argsort(-totals)[:_COSTLIEST].tolist():
         if totals[kind] <= 0:
             break
         op, traced = step.kinds[kind], step.ledger.ops[int(first[kind])]
         roof_s = float(limits.roof_s[kind]) * int(calls[kind])
-        found.append(
+        rows.append(
             CostlyOp(
                 name=op.name,
                 calls=int(calls[kind]),
                 time_s=float(totals[kind]),
-                share=float(totals[kind]) / whole,
+                share=float(totals[kind]) / total_s,
                 module=traced.module or traced.phase,
                 precision="fp32" if op.precision == "tf32" and not has_tf32 else op.precision,
                 shapes=", ".join(formatting.shape(tensor.shape) for tensor in list(op.inputs)[:2]),
@@ -144,16 +142,14 @@ def costliest(step: Step, seconds: Array, limits: Limits, device: Device) -> tup
                 percent_of_roof=metrics.percent_of_roof(roof_s, float(totals[kind])),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def gap_of(predictor: Predictor, *, graphs: bool) -> float:
     """Seconds between two kernels: from one start to the next, less the shortest kernel there is."""
     host = predictor.host
-    whole = host.get("gap.graph" if graphs else "gap") or host.get("gap")
-    if whole is None:
-        return 0.0
-    return max(0.2e-6, float(whole.value) - predictor.model.shortest_s)
+    gap = host.get("gap.graph" if graphs else "gap") or host.get("gap")
+    return 0.0 if gap is None else max(0.2e-6, float(gap.value) - predictor.model.shortest_s)
 
 
 def host_of(step: Step, predictor: Predictor) -> Array:
@@ -183,31 +179,36 @@ def device_runs(step: Step, predictors: Sequence[Predictor]) -> list[DeviceRun]:
 def spec_seconds(step: Step, device: Device, ppp: Ppp | None) -> tuple[SpecTime, Array]:
     """PALEO's answer, and its seconds for every op."""
     ledger = replace(step.ledger, header=replace(step.ledger.header, batch=step.batch), ops=step.ops_with_cost)
-    found = spec_time(ledger, device, ppp=ppp)
-    by_op = found.op_times_s
-    return found, np.array([by_op.get(op.index, 0.0) for op in ledger.ops])
+    answer = spec_time(ledger, device, ppp=ppp)
+    by_op = answer.op_times_s
+    return answer, np.array([by_op.get(op.index, 0.0) for op in ledger.ops])
 
 
-def spec_prediction(step: Step, device: Device, ppp: Ppp | None) -> Prediction:
-    """PALEO's answer: it knows FLOPs, bytes and peaks, no kernels and no host."""
-    found, seconds = spec_seconds(step, device, ppp)
-    limits = limits_of(step, device)
-    low, high = found.interval_s
-    throughput, tokens = rates(step, found.time_s)
-    return Prediction(
-        device=device.name,
+def predicted(step: Step, source: TimeSource) -> Prediction:
+    if isinstance(source, Predictor):
+        return device_runs(step, [source])[0].prediction()
+    answer, seconds = spec_seconds(step, source.device, source.ppp)
+    interval = Interval(*answer.interval_s)
+    return _prediction(
+        step,
+        source.device,
+        seconds,
+        answer.time_s,
         tier="spec",
-        source=found.text,
-        batch=step.batch,
-        time_s=found.time_s,
-        time_interval_s=Interval(low, high),
-        gpu_time_s=found.time_s,
-        gpu_time_interval_s=Interval(low, high),
-        throughput=throughput,
-        tokens_per_s=tokens,
-        flops=flops_of(step),
-        **_under_roofs(step, limits, seconds, found.time_s),
-        phases=phases_of(step, seconds),
-        ops=costliest(step, seconds, limits, device),
-        op_times_s=tuple(seconds.tolist()),
+        source=answer.text,
+        time_interval_s=interval,
+        gpu_time_s=answer.time_s,
+        gpu_time_interval_s=interval,
     )
+
+
+def timed(step: Step, source: TimeSource) -> TimedStep:
+    """The step with the seconds of its ops; the gaps between kernels are in them."""
+    if isinstance(source, SpecTier):
+        _, seconds = spec_seconds(step, source.device, source.ppp)
+        return TimedStep(ledger_of(step), seconds.tolist(), [0.0] * len(seconds))
+    times = source.op_times(step)
+    busy = times.seconds + times.kernels * gap_of(source, graphs=step.is_graph) * (times.seconds > 0)
+    host = [0.0] * len(busy) if step.is_graph else host_of(step, source).tolist()
+    share = np.divide(times.seconds, busy, out=np.ones(len(busy)), where=busy > 0)
+    return TimedStep(ledger_of(step), busy.tolist(), host, kernel_share=share.tolist(), floor_s=times.floor_s.tolist())

@@ -44,17 +44,17 @@ def by_generation(
         groups.setdefault(generation(_capability(newest if served else device)), []).append(device)
     if len(groups) == 1:
         return [(first, devices)]
-    found: list[tuple[GenerationTrace, Sequence[Device]]] = []
+    traces: list[tuple[GenerationTrace, Sequence[Device]]] = []
     for _, some in sorted(groups.items(), reverse=True):
         if newest in some:
-            found.append((first, some))
+            traces.append((first, some))
             continue
         trace = traced(_target(some[0]))
         names = ", ".join(device.name for device in some)
         why = ", ".join(first.differs_on(_capability(some[0])))
         note = f"{names}: traced apart from {newest.name}: {why}"
-        found.append((replace(trace, notes=(*trace.notes, note)), some))
-    return found
+        traces.append((replace(trace, notes=(*trace.notes, note)), some))
+    return traces
 
 
 def _capability(device: Device) -> int:
@@ -76,9 +76,9 @@ def joined(parts: Sequence[Predictions], devices: Sequence[Device]) -> Predictio
         parts[0],
         devices=tuple(devices),
         predictions=tuple(sorted((row for part in parts for row in part), key=lambda row: places[row.device])),
-        limits=tuple(sorted((one for part in parts for one in part.limits), key=lambda one: places[one.device])),
+        limits=tuple(sorted((row for part in parts for row in part.limits), key=lambda row: places[row.device])),
         notes=tuple(sorted(everything, key=lambda note: not note.startswith(DOES_NOT_FIT))),
-        calibrations={name: made for part in parts for name, made in part.calibrations.items()},
-        precisions=tuple(sorted({one for part in parts for one in part.precisions})),
+        calibrations={name: words for part in parts for name, words in part.calibrations.items()},
+        precisions=tuple(sorted({name for part in parts for name in part.precisions})),
         traces=len(parts),
     )

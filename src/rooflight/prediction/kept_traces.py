@@ -47,14 +47,14 @@ class KeptTrace:
         model: object,
         which: Mapping[str, Any],
         options: TraceOptions,
-        batch: int,
-        switches: Mapping[str, str],
+        batch: int | None,
+        switches: Mapping[str, str] | None,
         *,
         scales: bool,
     ) -> KeptTrace | None:
-        """`None` where it cannot be kept: others' models change, and a CPU's kernels are this machine's. `scales`: it
-        was found to serve every batch."""
-        if not isinstance(model, str) or model not in builtin_names() or not options.target.startswith("cuda"):
+        """`None` where it cannot be kept: others' models change, and a CPU's kernels are this machine's. `switches`:
+        those of torch, if it was not loaded before. `scales`: it was found to serve every batch."""
+        if switches is None or model not in builtin_names() or not options.target.startswith("cuda"):
             return None
         try:
             versions = (__version__, _code(), version("torch"))
@@ -69,10 +69,10 @@ class KeptTrace:
         if content is None:
             return None
         try:
-            found = msgspec.msgpack.decode(content, type=Ledger)
+            ledger = msgspec.msgpack.decode(content, type=Ledger)
         except UNDECODABLE:
             return None
-        return replace_field(found, header=replace_field(found.header, command=self.command))
+        return replace_field(ledger, header=replace_field(ledger.header, command=self.command))
 
     def write(self, ledger: Ledger) -> None:
         content = msgspec.msgpack.encode(ledger)
@@ -91,9 +91,9 @@ def switches_of_torch() -> dict[str, str] | None:
 @cache
 def _code() -> str:
     """What traces: in a clone it changes under one version."""
-    found = blake2b(digest_size=20)
+    digest = blake2b(digest_size=20)
     root = Path(rooflight.__file__).parent
     for name in _CODE:
         for path in sorted((root / name).rglob("*.py")) or [root / name]:
-            found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

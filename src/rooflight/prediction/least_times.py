@@ -78,7 +78,7 @@ def _moved_bytes(step: Step, cache: float) -> Array:
     embedding does, or some of it many times."""
     kinds = step.kind_of
     read, written = step.demands.read[kinds], step.demands.written[kinds]
-    shares, cold = step.uncached_bytes(cache)
+    shares, cold = step.reuse.uncached_bytes(cache)
     return np.minimum(shares * read, cold) + np.maximum(written - cache, 0.0)
 
 

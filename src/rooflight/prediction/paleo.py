@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from rooflight import summary
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device
-from rooflight.hardware.roofs import Demand, Roofs, demand_of, is_unknown, roofs_of
+from rooflight.hardware.roofs import Demand, Roofs, demand_of, roofs_of
 from rooflight.ledger import Ledger, Op
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import busy_s, wall_s
@@ -112,15 +111,12 @@ class SpecTime:
     ppp: Ppp
     form: Form
     ops: tuple[OpTime, ...]
-    uncounted: tuple[str, ...]
-    """Names of the ops without a formula, which take no time here."""
-    samples: int | None
-    tokens: int | None
+    """An op without a formula is not among them: it takes no time here."""
 
     @cached_property
     def peak_time_s(self) -> float:
         """At PPP 1."""
-        return sum(self._time_s(row) for row in self.ops)
+        return sum(row.time_s for row in self.ops)
 
     @property
     def time_s(self) -> float:
@@ -134,21 +130,13 @@ class SpecTime:
     @property
     def op_times_s(self) -> dict[int, float]:
         """By the op's index, for `roofline.roofline`."""
-        return {row.op.index: self._time_s(row) / self.ppp.value for row in self.ops}
-
-    @property
-    def throughput(self) -> float | None:
-        """Samples a second."""
-        return throughput(self.samples, self.time_s) if self.samples else None
+        return {row.op.index: row.time_s / self.ppp.value for row in self.ops}
 
     @property
     def text(self) -> str:
         """The model and its constant, in one line."""
         terms = "FLOPs / peak" if self.form == "flops" else "read + compute + write"
         return f"PALEO: ({terms}) / PPP {self.ppp.value:.3g} ({self.ppp.source})"
-
-    def _time_s(self, row: OpTime) -> float:
-        return row.compute_s if self.form == "flops" else row.time_s
 
 
 def spec_time(
@@ -158,15 +146,7 @@ def spec_time(
     chosen = default_ppp(device) if ppp is None else ppp if isinstance(ppp, Ppp) else given_ppp(ppp)
     roofs = roofs_of(device)
     rows = tuple(_op_time(op, demand, roofs, form=form) for op in ledger.ops if (demand := demand_of(op)) is not None)
-    return SpecTime(
-        device=device,
-        ppp=chosen,
-        form=form,
-        ops=rows,
-        uncounted=tuple(sorted({op.name for op in ledger.ops if is_unknown(op)})),
-        samples=summary.samples(ledger),
-        tokens=summary.tokens(ledger),
-    )
+    return SpecTime(device, chosen, form, rows)
 
 
 def _op_time(op: Op, demand: Demand, roofs: Roofs, *, form: Form) -> OpTime:
@@ -198,13 +178,13 @@ def ppp_of_flops(flops: float, time_s: float, peak_flops_per_s: float) -> float:
     """The PPP that makes the plain form give the measured time. Above 1 something is wrong with one of the three."""
     if not (flops > 0 and time_s > 0 and peak_flops_per_s > 0):
         raise BadInput("a PPP needs FLOPs, a time and a peak, all above 0")
-    found = flops / time_s / peak_flops_per_s
-    if found > 1:
+    ratio = flops / time_s / peak_flops_per_s
+    if ratio > 1:
         raise BadInput(
-            f"{flops:g} FLOP in {time_s:g} s is {found:.3g} times the peak of {peak_flops_per_s:g} FLOP/s: "
+            f"{flops:g} FLOP in {time_s:g} s is {ratio:.3g} times the peak of {peak_flops_per_s:g} FLOP/s: "
             "another unit did the work (tensor cores?), or the FLOPs or the time are of something else"
         )
-    return found
+    return ratio
 
 
 def ppp_of_step(ledger: Ledger, device: Device, *, form: Form = "bytes-and-flops", scope: Scope = "gpu-busy") -> Ppp:

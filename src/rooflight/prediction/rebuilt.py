@@ -8,17 +8,15 @@ gives the very same step. Nobody's own code is ever run.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace as in_fields
 
 from rooflight.errors import BadInput, RooflightError, TraceFailed
 from rooflight.hardware.device import Device
-from rooflight.ledger import Header, Ledger, Module, Op, total
+from rooflight.ledger import Header, Ledger, total
 from rooflight.models import builtin_names
 from rooflight.prediction.traces import StepRequest, Traces
 from rooflight.spec import StepSpec
@@ -78,7 +76,9 @@ def _built(ledger: Ledger, traces: Traces | None) -> Rebuilt:
     target = header.target if header.target.startswith("cuda") else "cuda"
     options = TraceOptions.of(StepSpec.of(header), target=target)
     (step,), notes = traces.steps([header.batch], options, scaled=_several(header))
-    if _recomputed(step.ops_with_cost) != _recomputed(ledger.ops) or not _is_same(step, ledger):
+    # Attention is recomputed by kernels that not every precision has.
+    again = [total(ops).recompute_flops for ops in (step.ops_with_cost, ledger.ops)]
+    if again[0] != again[1] or not _is_same(step, ledger):
         raise BadInput(
             f"{header.model} as it is built now is not what this ledger was made from (other sizes or options)"
         )
@@ -98,11 +98,11 @@ def as_run_on(ledger: Ledger, device: Device, traces: Traces | None) -> tuple[Le
     newer = generation(parse_target(header.target).capability) < generation(capability)
     if not newer and all(capability >= needed_for(op.packet, op.precision) for op in attending):
         return ledger, ""
-    found = rebuilt(ledger, traces)
-    if isinstance(found, str):
-        said = f"{device.name}: attention is taken to run in the kernels of {header.target}, for which it was traced"
-        return ledger, f"{said}: {found}" if attending else ""
-    other = found.traced_for(target_for(device.kind, device.capability))
+    again = rebuilt(ledger, traces)
+    if isinstance(again, str):
+        taken = f"{device.name}: attention is taken to run in the kernels of {header.target}, for which it was traced"
+        return ledger, f"{taken}: {again}" if attending else ""
+    other = again.traced_for(target_for(device.kind, device.capability))
     return in_fields(other, header=in_fields(other.header, command=header.command, notes=header.notes)), ""
 
 
@@ -115,12 +115,12 @@ def step_of(ledger: Ledger, traces: Traces | None) -> Step:
 
     def traced(dtype: str, target: str) -> Step | None:
         try:
-            found = traced_in(dtype, target)
+            other = traced_in(dtype, target)
         except TraceFailed:  # the model does not run in it
             raise
         except RooflightError:  # it cannot be built here: a library is missing, or knows it no longer
             return None
-        return found if found is not None and _is_same(found, ledger) else None
+        return other if other is not None and _is_same(other, ledger) else None
 
     return replace(step, traced_in=traced)
 
@@ -133,19 +133,14 @@ def _several(header: Header) -> bool:
 def _is_known(model: str) -> bool:
     if model in builtin_names():
         return True
-    found = _OF_LIBRARIES.fullmatch(model)
-    return found is not None and not Path(found[1]).exists()
+    of_library = _OF_LIBRARIES.fullmatch(model)
+    return of_library is not None and not Path(of_library[1]).exists()
 
 
 def _is_same(step: Step, ledger: Ledger) -> bool:
     """Whatever its precision: the same modules and the same work."""
-    return _identity(step.ledger.modules, step.ops_with_cost) == _identity(ledger.modules, ledger.ops)
-
-
-def _identity(modules: Sequence[Module], ops: Sequence[Op]) -> tuple[Any, ...]:
-    return [(module.path, module.type, module.params) for module in modules], total(ops).flops
-
-
-def _recomputed(ops: Sequence[Op]) -> float | None:
-    """By kernels of attention that not every precision has."""
-    return total(ops).recompute_flops
+    traced, stored = (
+        [(module.path, module.type, module.params) for module in modules]
+        for modules in (step.ledger.modules, ledger.modules)
+    )
+    return traced == stored and total(step.ops_with_cost).flops == total(ledger.ops).flops

@@ -42,13 +42,12 @@ def read_calibration(given: str | Path | Calibration | None) -> Calibration | No
 def devices_of(on: str | Device | Sequence[str | Device], calibration: Calibration | None = None) -> list[Device]:
     """Every device, once. A text may name several, with commas between them; those of a list name one each."""
     given: Sequence[str | Device] = on.split(",") if isinstance(on, str) else [on] if isinstance(on, Device) else on
-    found: dict[str, Device] = {}
-    for one in given:
-        device = one if isinstance(one, Device) else device_of(one, calibration)
-        if device.name in found and found[device.name] != device:
+    devices: dict[str, Device] = {}
+    for name in given:
+        device = name if isinstance(name, Device) else device_of(name, calibration)
+        if devices.setdefault(device.name, device) != device:
             raise BadInput(f"two devices are called {device.name}: give the one in the file another name")
-        found[device.name] = device
-    return list(found.values())
+    return list(devices.values())
 
 
 def device_of(text: str, calibration: Calibration | None = None) -> Device:
@@ -62,23 +61,18 @@ def device_of(text: str, calibration: Calibration | None = None) -> Device:
     try:
         return find(text)
     except BadInput:
-        outline = _processor() if text.startswith("cpu-") else None
-        if outline is None or outline.name != text:
+        processor = this_device(kind="cpu") if text.startswith("cpu-") else None
+        if processor is None or processor.outline is None or processor.outline.name != text:
             raise
-        return _measured(outline, calibration)
-
-
-def _processor() -> CpuOutline | None:
-    found = this_device(kind="cpu")
-    return None if found is None else found.outline
+        return _measured(processor.outline, calibration)
 
 
 def is_here(device: Device) -> bool:
     """Is this a device of this machine?"""
-    found = _recognised("cpu" if device.kind == "cpu" else "here")
-    if found is None:
-        return False
-    return device.name in {one.name for one in (found.device, found.outline) if one is not None}
+    here = _recognised("cpu" if device.kind == "cpu" else "here")
+    return here is not None and any(
+        described is not None and described.name == device.name for described in (here.device, here.outline)
+    )
 
 
 def _recognised(text: str) -> Recognised | None:
@@ -90,29 +84,28 @@ def _recognised(text: str) -> Recognised | None:
 
 
 def _here(text: str, calibration: Calibration | None) -> Device:
-    found = _recognised(text)
-    if found is None:
+    here = _recognised(text)
+    if here is None:
         raise BadInput("no device of this machine is recognised: `rooflight list devices` shows those that are known")
-    if found.device is not None:
-        return found.device
-    if found.outline is None:
-        raise BadInput(f"{found.reported}, the device of this machine: {found.lacks}")
-    return _measured(found.outline, calibration)
+    if here.device is not None:
+        return here.device
+    if here.outline is None:
+        raise BadInput(f"{here.reported}, the device of this machine: {here.lacks}")
+    return _measured(here.outline, calibration)
 
 
 def _measured(outline: CpuOutline, calibration: Calibration | None) -> Device:
     """A processor of which Linux tells everything but how fast its memory is: calibration measured that."""
     if calibration is None:
-        own = calibration_for(outline.name)
-        calibration = None if own is None else own[0]
+        calibration, _ = calibration_for(outline.name) or (None, "")
     copy = None if calibration is None else calibration.ceilings.get("copy")
     if calibration is None or copy is None:
         raise BadInput(
             f"{outline.title} is not calibrated, and no file tells how fast its memory is: run `rooflight "
             "calibrate --on cpu` first, it takes about 3 minutes"
         )
-    made = calibration.made or date.today().isoformat()
-    return outline.with_bandwidth(Figure(float(copy.value), f"measured by rooflight calibrate: {copy.origin}", made))
+    day = calibration.made or date.today().isoformat()
+    return outline.with_bandwidth(Figure(float(copy.value), f"measured by rooflight calibrate: {copy.origin}", day))
 
 
 def has_spec_only(device: Device, given: Calibration | None) -> bool:
@@ -134,16 +127,16 @@ def predictor_of(device: Device, tier: str | None, given: Calibration | None) ->
     """How this device's times are found, and what must be said of it."""
     if given is not None:
         return _with_given(device, tier, given)
-    known = device.name in names()
-    if known and device != find(device.name):
+    in_database = device.name in names()
+    if in_database and device != find(device.name):
         # A file that describes something else under a known name: the known one's calibration is not its own.
         return predictor(device, "transferred" if tier is None else tier), (
             f"{device.name}: the file differs from the device of that name that comes with rooflight",
         )
-    own = None if known or tier == "transferred" else calibration_for(device.name)
-    if own is None:
+    stored = None if in_database or tier == "transferred" else calibration_for(device.name)
+    if stored is None:
         return predictor(device, tier), ()
-    return Predictor(device, "calibrated", CalibratedModel(own[0], speed_of(device)), own[1]), ()
+    return Predictor(device, "calibrated", CalibratedModel(stored[0], speed_of(device)), stored[1]), ()
 
 
 def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[Predictor, tuple[str, ...]]:
@@ -155,22 +148,22 @@ def _with_given(device: Device, tier: str | None, given: Calibration) -> tuple[P
         )
     origin = recognise_name(given.device)
     if origin is None or origin.name == device.name:
-        own = origin is not None or given.device in (*device.recognised_as, device.title.partition(",")[0])
-        said = () if own else (f"the calibration was made on {given.device!r}, which is taken to be {device.name}",)
+        same = origin is not None or given.device in (*device.recognised_as, device.title.partition(",")[0])
+        notes = () if same else (f"the calibration was made on {given.device!r}, which is taken to be {device.name}",)
         model = CalibratedModel(given, speed_of(device))
-        return Predictor(device, "calibrated", model, f"given, made on {given.device}"), said
+        return Predictor(device, "calibrated", model, f"given, made on {given.device}"), notes
     if tier == "calibrated":
         raise BadInput(
             f"--calibration was made on {given.device}, not on {device.name}: leave --tier out to transfer it"
         )
     model = CalibratedModel(given, speed_of(origin))
-    said = (f"the calibration was made on {given.device}: its times are transferred to {device.name}",)
-    return Predictor(device, "transferred", model, f"transferred from {origin.name} (given)"), said
+    note = f"the calibration was made on {given.device}: its times are transferred to {device.name}"
+    return Predictor(device, "transferred", model, f"transferred from {origin.name} (given)"), (note,)
 
 
 def own_workspaces(predictors: Iterable[Predictor]) -> dict[str, tuple[WorkspacePoints, ...]]:
     """By device: what was recorded of cuDNN on it, not on one that times are carried over from."""
-    return {one.device.name: one.calibration.workspaces for one in predictors if one.tier == "calibrated"}
+    return {row.device.name: row.calibration.workspaces for row in predictors if row.tier == "calibrated"}
 
 
 def memories_on(*devices: Device) -> MemoryPredictor:
@@ -200,53 +193,52 @@ def assumed_notes(devices: Iterable[Device]) -> tuple[str, ...]:
 
 def vendor_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
     """Tiles, waves and bandwidth say nothing of kernels that another vendor wrote."""
-    found = []
-    for one in predictors:
-        origin, vendor = recognise_name(one.calibration.device), one.device.vendor
-        if one.tier == "transferred" and origin is not None and origin.vendor.casefold() != vendor.casefold():
-            found.append(
-                f"{one.device.name}: transferred from {origin.title}, while {vendor}'s libraries have other "
+    notes = []
+    for source in predictors:
+        origin, vendor = recognise_name(source.calibration.device), source.device.vendor
+        if source.tier == "transferred" and origin is not None and origin.vendor.casefold() != vendor.casefold():
+            notes.append(
+                f"{source.device.name}: transferred from {origin.title}, while {vendor}'s libraries have other "
                 "kernels: its times are a guess"
             )
-    return tuple(found)
+    return tuple(notes)
 
 
 def versions_notes(predictors: Iterable[Predictor]) -> tuple[str, ...]:
     """What must be said of calibrations that were made with another torch, or another driver than this machine's."""
     from importlib.metadata import version
 
-    found = []
-    once_each = {(one.calibration.device, one.calibration.made, one.calibration.torch): one for one in predictors}
-    for one in once_each.values():
-        made, here = one.calibration.torch.split("+")[0], version("torch").split("+")[0]
-        differ = [f"torch {made}, here is {here}"] if made != here else []
-        driver = one.calibration.driver
-        running = installed_gpus.driver_version() if driver is not None else None
-        if running not in (None, driver) and is_here(one.device):  # asked last: it needs torch
-            differ.append(f"driver {driver}, here is {running}")
-        waited = one.calibration.conditions.get("waited_for_a_core", "")
-        if one.device.kind == "cpu" and waited_much(waited):
-            found.append(f"its threads waited {waited} for a core while it was calibrated: times are too long")
+    notes = []
+    by_calibration = {(row.calibration.device, row.calibration.made, row.calibration.torch): row for row in predictors}
+    for source in by_calibration.values():
+        calibration, device = source.calibration, source.device
+        then, here = calibration.torch.split("+")[0], version("torch").split("+")[0]
+        differ = [f"torch {then}, here is {here}"] if then != here else []
+        running = installed_gpus.driver_version() if calibration.driver is not None else None
+        if running not in (None, calibration.driver) and is_here(device):  # asked last: it needs torch
+            differ.append(f"driver {calibration.driver}, here is {running}")
+        waited = calibration.conditions.get("waited_for_a_core", "")
+        if device.kind == "cpu" and waited_much(waited):
+            notes.append(f"its threads waited {waited} for a core while it was calibrated: times are too long")
         if differ:
-            found.append(f"calibrated with {'; '.join(differ)}: other versions may choose other kernels")
-    return tuple(found)
+            notes.append(f"calibrated with {'; '.join(differ)}: other versions may choose other kernels")
+    return tuple(notes)
 
 
 def ceilings_of(device: Device, used: Predictor | None) -> Ceilings | None:
     """What the device was measured to sustain; `None` where nobody calibrated it."""
-    if used is not None and used.tier == "calibrated":
-        calibration, source = used.calibration, used.source
-    else:
-        own = calibration_for(device.name)
-        if own is None:
-            return None
-        calibration, source = own
-    found = {key: float(value.value) for key, value in calibration.ceilings.items()}
-    copy, cache = found.get("copy"), found.get("copy.cache")
+    if used is not None and used.tier != "calibrated":
+        used = None
+    stored = calibration_for(device.name) if used is None else (used.calibration, used.source)
+    if stored is None:
+        return None
+    calibration, source = stored
+    rates = {key: float(value.value) for key, value in calibration.ceilings.items()}
+    copy, cache = rates.get("copy"), rates.get("copy.cache")
     return Ceilings(
         source=f"rooflight calibrate on {calibration.device}, {calibration.made} ({source})",
         flops_per_s={
-            key.split(".")[1]: value for key, value in found.items() if key.startswith("gemm.") and key.count(".") == 1
+            key.split(".")[1]: value for key, value in rates.items() if key.startswith("gemm.") and key.count(".") == 1
         },
         dram_bytes_per_s=copy,
         # A cache that is slower than the memory was not what was timed: so small a copy is over before it began.

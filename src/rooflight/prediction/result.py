@@ -294,7 +294,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     def gain(self) -> float | None:
         """What the best change of this very step gains; `None` where none was looked for, 0 where none is worth it. A
         larger batch is another step."""
-        return max((one.gain for one in self.advice if one.samples == 1), default=0.0 if self.advised else None)
+        return max(
+            (change.gain for change in self.advice if change.samples == 1), default=0.0 if self.advised else None
+        )
 
     @property
     def gpus(self) -> int:
@@ -422,12 +424,11 @@ class Predictions(views.Shown, msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, device: str, batch: int | None = None) -> Prediction:
         """The prediction for a device, at a batch where there are several."""
-        known = {one.device for one in self.predictions}
-        name = device if device in known else device_of(device).name
-        for one in self.predictions:
-            if one.device == name and batch in (None, one.batch):
-                return one
+        name = device if device in {row.device for row in self} else device_of(device).name
+        for row in self.predictions:
+            if row.device == name and batch in (None, row.batch):
+                return row
         asked = device if batch is None else f"{device} at batch {batch}"
-        there = [f"{one.device} at batch {one.batch}" for one in self.predictions]
+        there = [f"{row.device} at batch {row.batch}" for row in self.predictions]
         more = f", and {len(there) - _NAMED:,} more" if len(there) > _NAMED else ""
         raise NoPrediction(f"no prediction for {asked}; there are {', '.join(there[:_NAMED])}{more}")

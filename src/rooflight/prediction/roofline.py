@@ -131,14 +131,10 @@ def verdict(intensity: float | None, ridge_: float, attainable_: float, percent:
     """`memory side: 1.20 FLOP/byte is left of the ridge at 100; 4.5% of the attainable 1.87 TFLOP/s`."""
     if intensity is None:
         where = "compute side: no bytes are known"
-    elif intensity >= ridge_:
-        where = (
-            f"compute side: {formatting.ratio(intensity)} FLOP/byte is right of the ridge at {formatting.ratio(ridge_)}"
-        )
     else:
-        where = (
-            f"memory side: {formatting.ratio(intensity)} FLOP/byte is left of the ridge at {formatting.ratio(ridge_)}"
-        )
+        side, hand = ("compute", "right") if intensity >= ridge_ else ("memory", "left")
+        numbers = formatting.ratio(intensity), formatting.ratio(ridge_)
+        where = f"{side} side: {numbers[0]} FLOP/byte is {hand} of the ridge at {numbers[1]}"
     roof = f"the attainable {formatting.count(attainable_)}FLOP/s"
     if percent is None:
         return f"{where}; {roof} is the roof, no time is known"
@@ -165,7 +161,6 @@ class IdleTime:
 class RooflineStep:
     """The whole step: its point, and which limit its time goes to."""
 
-    point: RooflinePoint
     bound: Bound
     gpu_busy_s: float | None
     wall_s: float | None
@@ -177,13 +172,14 @@ class RooflineStep:
     """Of the ops' time (at the roof where no other is known): that of ops on the memory side, or without FLOPs."""
     unknown: tuple[str, ...]
     """Names of ops that no formula, or only a part of one, accounts for."""
+    point: RooflinePoint
 
     @property
     def verdict(self) -> str:
-        said = f"{self.memory_share:.0%} of the ops' time is on the memory side; as a whole {self.point.verdict}"
+        sides = f"{self.memory_share:.0%} of the ops' time is on the memory side; as a whole {self.point.verdict}"
         if self.bound == "host" and self.busy_share is not None:
-            return f"host-bound: the GPU is busy {self.busy_share:.0%} of the wall time; while it is, {said}"
-        return f"{self.bound}-bound: {said}"
+            return f"host-bound: the GPU is busy {self.busy_share:.0%} of the wall time; while it is, {sides}"
+        return f"{self.bound}-bound: {sides}"
 
 
 @dataclass(frozen=True)
@@ -206,11 +202,7 @@ class Roofline:
             "roofs": [asdict(roof) for roof in self.roofs.compute],
             "memory": [asdict(slope) for slope in self.roofs.memory],
             "ridges": ridges(self.roofs),
-            "step": {
-                **{name: value for name, value in asdict(self.step).items() if name != "point"},
-                "point": asdict(self.step.point),
-                "verdict": self.step.verdict,
-            },
+            "step": {**asdict(self.step), "verdict": self.step.verdict},
             "ops": [asdict(point) for point in self.ops],
             "zero_flop_ops": [asdict(row) for row in self.zero_flop_ops],
             "conventions": list(CONVENTIONS),
@@ -237,12 +229,9 @@ def roofline(
     ledger: Ledger, device: Device, *, times: RooflineTimes | None = None, ceilings: Ceilings | None = None
 ) -> Roofline:
     """A step under the roofs of a device. Without `times`, what the ledger itself measured, if it did."""
-    if times is None:
-        times = (
-            RooflineTimes.of_measured(ledger)
-            if is_measured(ledger)
-            else RooflineTimes("none: only what the roofs allow")
-        )
+    if times is None and is_measured(ledger):
+        times = RooflineTimes.of_measured(ledger)
+    times = times or RooflineTimes("none: only what the roofs allow")
     roofs = roofs_of(device, ceilings)
     points, idle = [], []
     for group, time, moved in _groups(ledger, times):
@@ -280,9 +269,9 @@ def _groups(ledger: Ledger, times: RooflineTimes) -> Iterable[tuple[tuple[int, .
         members[root(index)].append(index)
     time_of: dict[int, float] = defaultdict(float)
     moved_of: dict[int, float] = defaultdict(float)
-    for found, given in ((time_of, times.ops), (moved_of, times.dram_bytes)):
+    for sums, given in ((time_of, times.ops), (moved_of, times.dram_bytes)):
         for ops, value in given.items():
-            found[root(ops[0]) if ops else -1] += value
+            sums[root(ops[0]) if ops else -1] += value
     for first, group in members.items():
         yield tuple(group), time_of.get(first), moved_of.get(first)
     if -1 in time_of:
@@ -343,8 +332,8 @@ def _point(
 def _idle(
     ledger: Ledger, group: tuple[int, ...], demands: Sequence[Demand], roofs: Roofs, time_s: float | None
 ) -> IdleTime:
-    known = bool(demands) and not any(is_unknown(ledger.ops[index]) for index in group)
-    moved = sum(demand.bytes for demand in demands) if known else None
+    has_formula = bool(demands) and not any(is_unknown(ledger.ops[index]) for index in group)
+    moved = sum(demand.bytes for demand in demands) if has_formula else None
     roof_s = None if moved is None else moved / roofs.slope().bytes_per_s
     return IdleTime(*_names(ledger, group), group, moved, time_s, roof_s, percent_of_roof(roof_s, time_s))
 

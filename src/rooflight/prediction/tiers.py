@@ -59,19 +59,15 @@ class OpTimes:
 
 def speed_of(device: Device) -> Speed:
     """What the baseline must know of a device; the same for the device and for one that is carried over to."""
-    peaks = {}
-    for precision in ("fp32", "tf32", "bf16", "fp16", "fp64"):
-        figure = device.peak(precision)
-        if figure is not None:
-            peaks[precision] = figure.value
+    precisions = ("fp32", "tf32", "bf16", "fp16", "fp64")
     bandwidth = device.bandwidth_bytes_per_s.value
     return Speed(
-        device.sms.value,
-        0.85 * bandwidth,
-        _CACHE_SPEEDUP * bandwidth,
-        0.7 * cache_bytes(device),
-        peaks,
-        device.clock_hz.value,
+        units=device.sms.value,
+        bandwidth=0.85 * bandwidth,
+        cache_bandwidth=_CACHE_SPEEDUP * bandwidth,
+        cache_bytes=0.7 * cache_bytes(device),
+        peaks={precision: peak.value for precision in precisions if (peak := device.peak(precision)) is not None},
+        clock_hz=device.clock_hz.value,
     )
 
 
@@ -107,38 +103,36 @@ class Predictor:
     def _compiled_times(self, step: Step) -> OpTimes:
         """Chains of ops in one kernel, at the bytes per second that they have in eager mode. The compiler also keeps
         images in channels_last between convolutions and pads odd products, where that is faster."""
-        found = self._op_times(step)
+        eager = self._op_times(step)
         part = step.moves
         others = [in_channels_last(step)] if has_convolutions(step) and not is_channels_last(step) else []
         others += [padded(step)] if uneven_sizes(step) else []
         for other in others:
             with_it = self._op_times(other).seconds
-            part = part * np.minimum(
-                1.0, np.divide(with_it, found.seconds, out=np.ones(len(part)), where=found.seconds > 0)
-            )
-        seconds: Array = np.maximum(found.seconds * part, found.floor_s)
-        shorter = float(seconds.sum()) / float(found.seconds.sum() or 1.0)
-        return replace(found, seconds=seconds, deviation_s=found.deviation_s * shorter)
+            ratio = np.divide(with_it, eager.seconds, out=np.ones(len(part)), where=eager.seconds > 0)
+            part = part * np.minimum(1.0, ratio)
+        seconds: Array = np.maximum(eager.seconds * part, eager.floor_s)
+        shorter = float(seconds.sum()) / float(eager.seconds.sum() or 1.0)
+        return replace(eager, seconds=seconds, deviation_s=eager.deviation_s * shorter)
 
     def _op_times(self, step: Step) -> OpTimes:
         times = self.task_times(step.tasks)
-        warm_s, cold_s = times.warm_s, times.cold_s
         count = len(step.kinds)
-        sums = [
-            np.bincount(step.task_kind, values, count).astype(np.float64) for values in (warm_s, cold_s, times.kernels)
-        ]
-        warm, cold, kernels = sums
-        shares, _ = step.cold_reads(USABLE * cache_bytes(self.device))
+        warm, cold, kernels = (
+            np.bincount(step.task_kind, values, count).astype(np.float64)
+            for values in (times.warm_s, times.cold_s, times.kernels)
+        )
+        shares, _ = step.reuse.cold_reads(USABLE * cache_bytes(self.device))
         of = step.kind_of
         floor_s = floor_seconds(step, self.device)
         seconds: Array = np.maximum(warm[of] + shares * (cold - warm)[of], floor_s)
         repeats = np.bincount(of, minlength=count)[step.task_kind]
-        each = warm_s * repeats
+        each = times.warm_s * repeats
         apart = float(np.sqrt(((each * times.deviation) ** 2).sum()))
-        whole = float(seconds.sum())
-        known = (times.distance <= _NEAR) & ~step.guessed[step.task_kind]
-        inside = float(each[known].sum() / each.sum()) if each.sum() else 1.0
-        return OpTimes(seconds, apart + self.systematic * whole, inside, kernels[of], floor_s)
+        shared = self.systematic * float(seconds.sum())
+        near = (times.distance <= _NEAR) & ~step.guessed[step.task_kind]
+        inside = float(each[near].sum() / each.sum()) if each.sum() else 1.0
+        return OpTimes(seconds, apart + shared, inside, kernels[of], floor_s)
 
     def task_seconds(self, tasks: Sequence[Task]) -> Array:
         """Of tasks that belong to no step, their inputs in memory."""
@@ -146,32 +140,24 @@ class Predictor:
 
     def task_times(self, tasks: Sequence[Task]) -> TaskTimes:
         """Each is found once; asking for the tasks of all steps first finds them all at once."""
-        known = self._known
-        missing = [task for task in dict.fromkeys(tasks) if task not in known]
+        missing = [task for task in dict.fromkeys(tasks) if task not in self._known]
         if missing:
             here = [retargeted(task, self.device) for task in missing]
-            found = self.model.times(here)
-            warm_s, cold_s = self._here(here, found)
-            rows = zip(
-                warm_s.tolist(),
-                cold_s.tolist(),
-                found.deviation.tolist(),
-                found.distance.tolist(),
-                found.kernels.tolist(),
-                strict=True,
-            )
-            known.update(zip(missing, rows, strict=True))
-        return TaskTimes(*np.array([known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
+            times = self.model.times(here)
+            warm_s, cold_s = self._here(here, times)
+            columns = (warm_s, cold_s, times.deviation, times.distance, times.kernels)
+            self._known.update(zip(missing, zip(*(column.tolist() for column in columns), strict=True), strict=True))
+        return TaskTimes(*np.array([self._known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
 
     @cached_property
     def _known(self) -> dict[Task, tuple[float, ...]]:
         return {}
 
-    def _here(self, tasks: Sequence[Task], found: TaskTimes) -> tuple[Array, Array]:
+    def _here(self, tasks: Sequence[Task], times: TaskTimes) -> tuple[Array, Array]:
         """Seconds on this device: those of the one it is carried over from, by what tiles, waves and bandwidth say of
         the two, and never less than the peak allows."""
         if self.tier == "calibrated":
-            return found.warm_s, found.cold_s
+            return times.warm_s, times.cold_s
         here, there = speed_of(self.device), self.model.speed
         groups: dict[tuple[str, str], list[int]] = {}
         for place, task in enumerate(tasks):
@@ -183,7 +169,7 @@ class Predictor:
                 family, precision, numbers, there
             )
             least[places] = least_seconds(family, precision, numbers, here)
-        return np.maximum(found.warm_s * ratio, least), np.maximum(found.cold_s * ratio, least)
+        return np.maximum(times.warm_s * ratio, least), np.maximum(times.cold_s * ratio, least)
 
 
 _NEAR = 2.0
@@ -213,34 +199,30 @@ def check_precision(step_precision: str, devices: Sequence[Device], *, option: s
         f"{', '.join(sorted({*device.core_flops_per_s, *device.tensor_flops_per_s}))}"
         for device in without
     )
-    others = (
-        f", or leave {','.join(device.name for device in without)} out of --on" if len(without) < len(devices) else ""
-    )
+    names = ",".join(device.name for device in without)
+    others = f", or leave {names} out of --on" if len(without) < len(devices) else ""
     raise BadInput(f"{have}; choose with {option}{others}")
 
 
 def _model(device: str) -> tuple[CalibratedModel, str] | None:
     """By the calibration that there is now: `rooflight calibrate` may have made another since it was last asked for."""
-    own = own_path(device)
-    return _model_from(device, own, own.stat().st_mtime_ns if own.is_file() else None)
+    path = own_path(device)
+    return _model_from(device, path, path.stat().st_mtime_ns if path.is_file() else None)
 
 
 @lru_cache(maxsize=8)
-def _model_from(device: str, own: Path, written_ns: int | None) -> tuple[CalibratedModel, str] | None:
-    found = calibration_for(device)
-    if found is None:
-        return None
-    calibration, source = found
-    return CalibratedModel(calibration, speed_of(find(device))), source
+def _model_from(device: str, path: Path, written_ns: int | None) -> tuple[CalibratedModel, str] | None:
+    shipped = calibration_for(device)
+    return None if shipped is None else (CalibratedModel(shipped[0], speed_of(find(device))), shipped[1])
 
 
 def predictor(device: Device, tier: str | None = None, calibration: Calibration | None = None) -> Predictor:
     """The best tier that a device has, or the one that was asked for (`spec` is not made here)."""
     if calibration is not None:
         return Predictor(device, "calibrated", CalibratedModel(calibration, speed_of(device)), "the given calibration")
-    own = None if tier == "transferred" else _model(device.name)
-    if own is not None:
-        return Predictor(device, "calibrated", *own)
+    calibrated = None if tier == "transferred" else _model(device.name)
+    if calibrated is not None:
+        return Predictor(device, "calibrated", *calibrated)
     if tier == "calibrated":
         raise BadInput(
             f"there is no calibration of {device.name}: make one there with `rooflight calibrate`, or leave --tier away"

@@ -47,9 +47,9 @@ class Traces:
         """Those of the step with some of what names it changed."""
         if not changes:
             return self
-        made = Traces(self.model, self._inputs, self._kwargs, **{**self.which, **changes})
-        made._switches = self._switches
-        return made
+        traces = Traces(self.model, self._inputs, self._kwargs, **{**self.which, **changes})
+        traces._switches = self._switches
+        return traces
 
     def traced_in(self, batch: int, options: TraceOptions, *, scaled: bool) -> TracedIn:
         """What traces the step in another precision, the way it was traced in its own."""
@@ -67,18 +67,7 @@ class Traces:
         """The step at every batch, and what must be said about how they were found. `scaled`: more batches will be
         asked for, so one trace for all is worth it."""
         if not isinstance(self.model, str):
-            from rooflight.models.resolve import given_workload
-            from rooflight.trace import trace
-
-            workload = given_workload(
-                self.model,
-                self._inputs,
-                self._kwargs,
-                batch=batches[0] if batches else None,
-                device="meta",
-                **self.which,
-            )
-            return [PreparedTrace(trace(workload, options), None).at(None)], ()
+            return [PreparedTrace(self._traced(options, batches[0] if batches else None), None).at(None)], ()
         if scaled or len(set(batches)) > _FEW:
             prepared = self.for_all_batches(options, prime_for(batches))
             if isinstance(prepared, DoesNotScale):
@@ -104,14 +93,14 @@ class Traces:
         if key not in self._scaled:
             try:
                 self._scaled[key] = self._from_one(options, prime)
-            except DoesNotScale as found:
-                self._scaled[key] = found
+            except DoesNotScale as reason:
+                self._scaled[key] = reason
         return self._scaled[key]
 
     def _from_one(self, options: TraceOptions, prime: int) -> PreparedTrace:
         def check(ledger: Ledger, workload: Workload) -> None:
-            own = {size for parameter in workload.model.parameters() for size in (*parameter.shape, parameter.numel())}
-            check_scales(ledger, prime, own)
+            parameters = workload.model.parameters()
+            check_scales(ledger, prime, {size for tensor in parameters for size in (*tensor.shape, tensor.numel())})
 
         try:
             ledger = self._traced(options, prime, check)
@@ -122,20 +111,16 @@ class Traces:
         return PreparedTrace(ledger, prime, lambda batch: self.traced_in(batch or prime, options, scaled=True))
 
     def _traced(
-        self, options: TraceOptions, batch: int, check: Callable[[Ledger, Workload], None] | None = None
+        self, options: TraceOptions, batch: int | None, check: Callable[[Ledger, Workload], None] | None = None
     ) -> Ledger:
         """The trace of a batch, or the one that was kept. `check`: what must hold of it."""
-        switches = self._switches
-        kept = None
-        if switches is not None:
-            kept = KeptTrace.of(self.model, self.which, options, batch, switches, scales=check is not None)
-        known = None if kept is None else kept.read()
-        if known is not None:
-            return known
+        kept = KeptTrace.of(self.model, self.which, options, batch, self._switches, scales=check is not None)
+        if kept is not None and (ledger := kept.read()) is not None:
+            return ledger
         from rooflight.models.resolve import given_workload
         from rooflight.trace import trace
 
-        workload = given_workload(self.model, (), None, batch=batch, device="meta", **self.which)
+        workload = given_workload(self.model, self._inputs, self._kwargs, batch=batch, device="meta", **self.which)
         ledger = trace(workload, options)
         if check is not None:
             check(ledger, workload)

@@ -74,13 +74,13 @@ class Reuse:
         """For every op: the part of its input bytes that a cache of that size cannot hold, however it is kept, and how
         many they are. What was touched since the tensor itself takes the room that is not its own."""
         held = np.clip(cache_bytes - (self._since - self._nbytes), 0.0, self._nbytes)
-        cold = np.bincount(self._places, self._nbytes - held, self._ops).astype(np.float64)
-        return np.divide(cold, self._total, out=np.zeros(self._ops), where=self._total > 0), cold
+        return self._by_op(self._nbytes - held)
 
     def cold_reads(self, cache_bytes: float) -> tuple[Array, Array]:
         """For every op: the part of its input bytes before which more was touched than a cache holds, so that they
         come from the large memory; and how many bytes that are."""
-        cold: Array = np.bincount(self._places, self._nbytes * (self._since > cache_bytes), self._ops).astype(
-            np.float64
-        )
+        return self._by_op(self._nbytes * (self._since > cache_bytes))
+
+    def _by_op(self, nbytes: Array) -> tuple[Array, Array]:
+        cold = np.bincount(self._places, nbytes, self._ops).astype(np.float64)
         return np.divide(cold, self._total, out=np.zeros(self._ops), where=self._total > 0), cold

@@ -121,10 +121,9 @@ def _bf16(step: Step, device: Device, *, op_by_op: bool) -> Iterator[Change]:
 def _change(
     key: str, words: str, option: str, how: str, step: Step, make: Callable[[Step], Step], assumption: str = ""
 ) -> Change:
-    made = step.variants.get(key)
-    if made is None:  # once for all devices
-        made = step.variants[key] = make(step)
-    return Change(key, words, _option(step, option), how, made, assumption)
+    if key not in step.variants:  # once for all devices
+        step.variants[key] = make(step)
+    return Change(key, words, _option(step, option), how, step.variants[key], assumption)
 
 
 def as_graph(step: Step) -> Change:
@@ -243,12 +242,11 @@ def padded(step: Step) -> Step:
 
 
 def in_padded(task: Task) -> Task:
-    uneven = _uneven(task)
+    if not (uneven := _uneven(task)):
+        return task
     named = zip(FAMILIES[task.family], task.numbers, strict=False)
-    return (
-        task._replace(numbers=tuple(_up(size) if name in _SIDES and size in uneven else size for name, size in named))
-        if uneven
-        else task
+    return task._replace(
+        numbers=tuple(_up(size) if name in _SIDES and size in uneven else size for name, size in named)
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_step
 from functools import cached_property
-from typing import Any, TypeVar, TypeVarTuple, get_args
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +15,16 @@ from msgspec.structs import replace
 from rooflight.estimation.costs import cost_of, signature
 from rooflight.estimation.fused_optimizer import with_fused_optimizer
 from rooflight.hardware.roofs import demand_of
-from rooflight.ledger import COMPILED, GRAPHS, Execution, Ledger, Op, Phase
+from rooflight.ledger import COMPILED, GRAPHS, Execution, Ledger, Op
 from rooflight.ops.kernel_task import Task
 from rooflight.ops.op_tasks import is_guess, tasks_of
 from rooflight.step.cache_reuse import Array, Reuse, touches_of
 from rooflight.step.changes import as_asked
 from rooflight.step.fused_attention import with_fused_attention
 from rooflight.step.fusion import fused_away
-from rooflight.step.host_calls import HostParts, parts_of
+from rooflight.step.host_calls import HostParts, parts_of, phases_of
 from rooflight.step.other_batches import OtherBatch
 
-PHASES: tuple[Phase, ...] = get_args(Phase)
 _WAITS = frozenset({"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero", "aten::equal"})
 
 
@@ -102,8 +101,8 @@ class Step:
     def _of(self, ledger: Ledger) -> Step:
         """The same step, whose ops were changed."""
         prime = None if self.batch == self.ledger.header.batch else self.ledger.header.batch
-        made = PreparedTrace(ledger, prime).at(None if prime is None else self.batch)
-        return replace_step(made, execution=self.execution, at_batch=self.at_batch, traced_in=self.traced_in)
+        step = PreparedTrace(ledger, prime).at(None if prime is None else self.batch)
+        return replace_step(step, execution=self.execution, at_batch=self.at_batch, traced_in=self.traced_in)
 
     @cached_property
     def variants(self) -> dict[str, Step]:
@@ -118,16 +117,9 @@ class Step:
             moved[index] = 1 - spared
         return moved
 
-    def cold_reads(self, cache_bytes: float) -> tuple[Array, Array]:
-        """For every op: the part of its input bytes that a cache of that size has lost, and how many they are."""
-        return self._reuse.cold_reads(cache_bytes)
-
-    def uncached_bytes(self, cache_bytes: float) -> tuple[Array, Array]:
-        """The same of those that it cannot have kept."""
-        return self._reuse.uncached_bytes(cache_bytes)
-
     @cached_property
-    def _reuse(self) -> Reuse:
+    def reuse(self) -> Reuse:
+        """What of the inputs of its ops a cache still holds."""
         return self.once(touches_of).reuse(self.scaling.sizes)
 
     def _narrower(self, precision: str) -> float:
@@ -136,7 +128,6 @@ class Step:
 
     @cached_property
     def demands(self) -> Demands:
-        found = [(demand_of(op), op) for op in self.kinds]
         run = [self.runs_in.get(op.precision, op.precision) or "fp32" for op in self.kinds]
         precisions = list(dict.fromkeys(run))
         rows = [
@@ -147,9 +138,9 @@ class Step:
                 self._narrower(op.precision) * demand.bytes_read,
                 self._narrower(op.precision) * demand.bytes_written,
             )
-            if demand is not None
+            if (demand := demand_of(op)) is not None
             else (0, 0, 0, 0, 0)
-            for demand, op in found
+            for op in self.kinds
         ]
         of = np.array([precisions.index(precision) for precision in run], dtype=np.intp)
         return Demands(tuple(precisions), of, *np.array(rows, dtype=np.float64).reshape(-1, 5).T)
@@ -166,7 +157,7 @@ class Step:
     @property
     def phase_of(self) -> npt.NDArray[np.intp]:
         """Of every op, as a place in `PHASES`."""
-        return self.once(_phases_of)
+        return self.once(phases_of)
 
     @cached_property
     def guessed(self) -> npt.NDArray[np.bool_]:
@@ -177,15 +168,6 @@ class Step:
     def waits(self) -> npt.NDArray[np.bool_]:
         """Of every op: does the host need its result before it goes on?"""
         return self.once(_waits_of)
-
-    @cached_property
-    def first_of(self) -> npt.NDArray[np.intp]:
-        """Of every kind, the first op."""
-        return np.unique(self.kind_of, return_index=True)[1]
-
-    @cached_property
-    def flops(self) -> float:
-        return float(sum(op.cost.flops or 0 for op in self.ops_with_cost if op.cost is not None))
 
     @cached_property
     def ops_with_cost(self) -> tuple[Op, ...]:
@@ -202,10 +184,6 @@ class Step:
             )
             for op, kind in zip(self.ledger.ops, self.kind_of.tolist(), strict=True)
         )
-
-
-def _phases_of(ledger: Ledger) -> npt.NDArray[np.intp]:
-    return np.array([PHASES.index(op.phase) for op in ledger.ops], dtype=np.intp)
 
 
 def _waits_of(ledger: Ledger) -> npt.NDArray[np.bool_]:
@@ -270,7 +248,7 @@ class PreparedTrace:
             if fixed is None:
                 op, sizes = scaling.op(traced), self._sizes
                 if prime is not None:
-                    sizes = {one.storage: scaling.size(sizes.get(one.storage, 0)) for one in traced.inputs}
+                    sizes = {row.storage: scaling.size(sizes.get(row.storage, 0)) for row in traced.inputs}
                 op = replace(op, cost=cost_of(op, sizes))
                 fixed = op, tasks_of(op)
                 same = op.kind == "view" or (op.args == traced.args and op.outputs == traced.outputs)
@@ -305,8 +283,3 @@ def ledger_of(step: Step) -> Ledger:
             replace(op, cost=step.kinds[kind].cost) for op, kind in zip(ledger.ops, step.kind_of.tolist(), strict=True)
         ),
     )
-
-
-def spread(values: Sequence[float] | Array, step: Step) -> Array:
-    """What holds for each kind, for every op."""
-    return np.asarray(values, dtype=np.float64)[step.kind_of]

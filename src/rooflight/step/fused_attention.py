@@ -24,8 +24,8 @@ def with_fused_attention(ledger: Ledger, dtype: str) -> tuple[Ledger, frozenset[
             calls[op.attention].append(op)
     fused: dict[int, Op] = {}
     for number, ops in calls.items():
-        if number > 0 and (made := _fused(ops, calls.get(-number, ()), ledger, dtype)) is not None:
-            fused |= made
+        if number > 0 and (replaced := _fused(ops, calls.get(-number, ()), ledger, dtype)) is not None:
+            fused |= replaced
     spared = frozenset(
         op.index
         for ops in calls.values()
@@ -63,25 +63,25 @@ def _fused(forward: Sequence[Op], backward: Sequence[Op], ledger: Ledger, dtype:
     output = replace(last.outputs[0], shape=shape, strides=None)
     args = {"query": query, "key": key, "value": value, "is_causal": causal, "compute_log_sumexp": bool(backward)}
     kinds = {"kind": "compute", "precision": query.dtype, "mutates": (), "cost": None}
-    found = {last.index: replace(last, name=name, args=args, outputs=(output,), **kinds)}
+    replaced = {last.index: replace(last, name=name, args=args, outputs=(output,), **kinds)}
     if backward:
         end = backward[-1]
-        found[end.index] = replace(
+        replaced[end.index] = replace(
             end,
             name=f"{name}_backward",
             outputs=(query, key, value),
             **kinds,
             args={"grad_out": output, "query": query, "key": key, "value": value, "out": output, "is_causal": causal},
         )
-    return found
+    return replaced
 
 
 def _given(ops: Sequence[Op]) -> list[Tensor]:
     """What a call was given, in the order in which it is looked at: query, key, value, and a mask."""
-    made = {tensor.storage for op in ops for tensor in op.outputs if op.kind != "view"}
-    found: dict[int, Tensor] = {}
+    produced = {tensor.storage for op in ops for tensor in op.outputs if op.kind != "view"}
+    given: dict[int, Tensor] = {}
     for op in ops:
         for tensor in op.inputs:
-            if tensor.storage not in made:
-                found.setdefault(tensor.storage, tensor)
-    return list(found.values())
+            if tensor.storage not in produced:
+                given.setdefault(tensor.storage, tensor)
+    return list(given.values())

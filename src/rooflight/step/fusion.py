@@ -25,12 +25,14 @@ def fused_away(ops: Sequence[Op], storages: Sequence[Storage]) -> dict[int, floa
     written = _written(ops)
     outlives = {storage.id for storage in storages if storage.dies is None}
     spared: dict[int, float] = defaultdict(float)
-    for made in written:
-        readers = [reader for reader in made.readers if made.fusible and _together(made, reader, len(made.readers))]
+    for writer in written:
+        readers = [
+            reader for reader in writer.readers if writer.fusible and _together(writer, reader, len(writer.readers))
+        ]
         for reader in readers:
-            spared[reader.index] += min(reader.nbytes, made.nbytes)
-        if readers and len(readers) == len(made.readers) and not (made.is_last and made.storage in outlives):
-            spared[made.index] += made.nbytes
+            spared[reader.index] += min(reader.nbytes, writer.nbytes)
+        if readers and len(readers) == len(writer.readers) and not (writer.is_last and writer.storage in outlives):
+            spared[writer.index] += writer.nbytes
     return {index: min(1.0, nbytes / moved) for index, nbytes in spared.items() if (moved := _bytes(ops[index]))}
 
 
@@ -48,15 +50,15 @@ class _Touch:
     is_last: bool = True
 
 
-def _together(made: _Touch, reader: _Touch, readers: int) -> bool:
+def _together(writer: _Touch, reader: _Touch, readers: int) -> bool:
     """In one kernel: nothing that must end before the reader begins has begun after the writer. A value that only one
     op reads can be made when that op runs."""
-    return reader.fusible and made.phase == reader.phase and (made.level == reader.level or readers == 1)
+    return reader.fusible and writer.phase == reader.phase and (writer.level == reader.level or readers == 1)
 
 
 def _written(ops: Sequence[Op]) -> list[_Touch]:
     """Everything that ops wrote, with who read it."""
-    found: list[_Touch] = []
+    touches: list[_Touch] = []
     now: dict[int, _Touch] = {}
     for op in ops:
         if op.kind != "compute":
@@ -64,7 +66,7 @@ def _written(ops: Sequence[Op]) -> list[_Touch]:
         fusible = _is_fusible(op)
         inputs = {tensor.storage: tensor for tensor in op.inputs}.values()
         level = max(
-            (now[one.storage].level + (not now[one.storage].fusible) for one in inputs if one.storage in now), default=0
+            (touch.level + (not touch.fusible) for tensor in inputs if (touch := now.get(tensor.storage))), default=0
         )
         for tensor in inputs:
             if tensor.storage in now:
@@ -75,8 +77,8 @@ def _written(ops: Sequence[Op]) -> list[_Touch]:
             if tensor.storage in now:
                 now[tensor.storage].is_last = False
             now[tensor.storage] = _Touch(tensor.storage, op.index, tensor.nbytes, op.phase, fusible, level)
-            found.append(now[tensor.storage])
-    return found
+            touches.append(now[tensor.storage])
+    return touches
 
 
 def _is_fusible(op: Op) -> bool:

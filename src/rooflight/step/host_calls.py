@@ -29,7 +29,7 @@ _INSIDE = 0.5
 HostParts = tuple[tuple[tuple[str, str], float], ...]
 """What an op costs the host: classes of ops with their precision, and how often each."""
 _AS_TRACED: Mapping[str, str] = {}
-_PHASES: tuple[Phase, ...] = get_args(Phase)
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 def host_class(task: Task) -> str:
@@ -47,19 +47,19 @@ def host_seconds(
     the trace. `alike`: what every kind of op costs the host, and of which kind each op is, where that is known."""
     kinds, kind_of = alike or ([parts_of(op) for op in ledger.ops], np.arange(len(ledger.ops)))
     training = ledger.header.step == "train"
-    known: dict[tuple[str, HostParts], float] = {}
+    times_s: dict[tuple[str, HostParts], float] = {}
 
     def seconds_of(parts: HostParts, phase: str) -> float:
-        if (phase, parts) not in known:
+        if (phase, parts) not in times_s:
             run = (((name, runs_in.get(precision, precision)), weight) for (name, precision), weight in parts)
             mixed = _value(costs, f"mixed.{phase}") or 1.0
-            known[phase, parts] = mixed * sum(weight * cost_of(*part, phase, costs) for part, weight in run)
-        return known[phase, parts]
+            times_s[phase, parts] = mixed * sum(weight * cost_of(*part, phase, costs) for part, weight in run)
+        return times_s[phase, parts]
 
-    by_kind = np.array([[seconds_of(parts, phase if training else "infer") for phase in _PHASES] for parts in kinds])
-    phase_of = np.array([_PHASES.index(op.phase) for op in ledger.ops], dtype=np.intp)
+    by_kind = np.array([[seconds_of(parts, phase if training else "infer") for phase in PHASES] for parts in kinds])
+    phase_of = phases_of(ledger)
     seconds: Array = by_kind[kind_of, phase_of] if len(phase_of) else np.zeros(0)
-    optimizing = phase_of == _PHASES.index("optimizer")
+    optimizing = phase_of == PHASES.index("optimizer")
     if optimizing.any():
         seconds[optimizing] = _optimizer_seconds(ledger, costs) / int(optimizing.sum())
     if training and len(seconds):
@@ -67,9 +67,13 @@ def host_seconds(
     return seconds
 
 
+def phases_of(ledger: Ledger) -> npt.NDArray[np.intp]:
+    """Of every op, as a place in `PHASES`."""
+    return np.array([PHASES.index(op.phase) for op in ledger.ops], dtype=np.intp)
+
+
 def _value(costs: Mapping[str, Value], key: str) -> float:
-    found = costs.get(key)
-    return 0.0 if found is None else float(found.value)
+    return float(costs[key].value) if key in costs else 0.0
 
 
 def parts_of(op: Op) -> HostParts:
@@ -80,8 +84,8 @@ def parts_of(op: Op) -> HostParts:
         return ((("plain", ""), _NO_LAUNCH),)
     first, *others = ((host_class(task), task.precision) for task in tasks)
     if first[0] == "conv":
-        others = [one for one in others if one[0] != "conv"]  # its gradients were timed as one op
-    return ((first, 1.0), *((one, _INSIDE) for one in others))
+        others = [other for other in others if other[0] != "conv"]  # its gradients were timed as one op
+    return ((first, 1.0), *((other, _INSIDE) for other in others))
 
 
 def is_narrow(precision: str) -> bool:

@@ -40,9 +40,9 @@ def prime_for(batches: Sequence[int]) -> int:
 def check_scales(ledger: Ledger, prime: int, own_sizes: set[int]) -> None:
     """Raise where the batch cannot be told apart: the prime divides a size of the model's own parameters, or some size
     is near a multiple of the prime, or near a half, a third, ... of one, without being one."""
-    own = next((size for size in own_sizes if size and size % prime == 0), None)
-    if own is not None:
-        raise DoesNotScale(f"a parameter has a size of {own}, a multiple of the batch that was traced")
+    divided = next((size for size in own_sizes if size and size % prime == 0), None)
+    if divided is not None:
+        raise DoesNotScale(f"a parameter has a size of {divided}, a multiple of the batch that was traced")
     seen = set(own_sizes)
     for op in ledger.ops:
         for tensor in (*op.inputs, *op.outputs):

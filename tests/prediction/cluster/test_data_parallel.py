@@ -119,23 +119,24 @@ def test_ddp_hides_all_but_the_last_bucket() -> None:
     # Four layers of 100 MiB; forward 4 x 10 ms, backward 4 x 20 ms, update 4 ms. A gradient's all-reduce over two GPUs:
     # 2 x 1/2 x 104.9 MB / 100 GB/s = 1.05 ms, less than a layer's backward: only the last is exposed.
     each = 100 * MIB / (100 * GB)
-    outcome = ddp(chain_step(4), RankGroup(2, 2), plain_fabric())
+    outcome = ddp(chain_step(4), RankGroup(2, 2), plain_fabric(), ParallelOptions())
     assert outcome.time_s == pytest.approx(0.04 + 0.08 + each + 0.004)
     (row,) = outcome.exchanges
-    assert (row.what, row.calls, row.nbytes) == ("gradients, all-reduce", 4, 400 * MIB)
+    assert (row.what, row.calls, row.bytes) == ("gradients, all-reduce", 4, 400 * MIB)
     assert row.time_s == pytest.approx(4 * each)
 
 
 def test_ddp_over_a_slow_link_waits_for_the_chain_of_buckets() -> None:
     # 105 ms a bucket at 1 GB/s: the first is ready at 60 ms, then they follow one another.
     each = 100 * MIB / GB
-    outcome = ddp(chain_step(4), RankGroup(2, 2), plain_fabric(inside=GB))
+    outcome = ddp(chain_step(4), RankGroup(2, 2), plain_fabric(inside=GB), ParallelOptions())
     assert outcome.time_s == pytest.approx(0.04 + 0.02 + 4 * each + 0.004)
 
 
 def test_ddp_without_overlap() -> None:
     each = 100 * MIB / (100 * GB)
-    assert ddp(chain_step(4), RankGroup(2, 2), plain_fabric(), overlap=False).time_s == pytest.approx(0.124 + 4 * each)
+    outcome = ddp(chain_step(4), RankGroup(2, 2), plain_fabric(), ParallelOptions(overlap=False))
+    assert outcome.time_s == pytest.approx(0.124 + 4 * each)
 
 
 def test_two_gpus_have_one_models_parameters() -> None:
@@ -210,8 +211,8 @@ def test_fsdp_gathers_each_unit_twice_and_scatters_it_once() -> None:
     step = run(chain_step(4), "fsdp", 2, plain_fabric())
     half = 0.5 * 100 * MIB / (100 * GB)
     gathered, scattered = step.exchanges
-    assert (gathered.calls, gathered.nbytes) == (8, 800 * MIB)
-    assert (scattered.calls, scattered.nbytes) == (4, 400 * MIB)
+    assert (gathered.calls, gathered.bytes) == (8, 800 * MIB)
+    assert (scattered.calls, scattered.bytes) == (4, 400 * MIB)
     # Exposed: the first gather of forward, the first of backward (no loss to hide it), the last scatter.
     assert step.time_s == pytest.approx(0.12 + 3 * half + 0.002)
 

@@ -171,7 +171,7 @@ def test_activations_pass_between_stages() -> None:
     step = run(Layout(pipeline=2, gpus_per_node=2), plain_fabric(inside=0.004 * GB), micro_batches=4)
     # 8 kB a micro-batch of two at 4 MB/s: 2 ms; 1 + 3 on the way there and back
     (row,) = step.exchanges
-    assert (row.what, row.calls, row.nbytes) == ("activations, stage to stage", 8, 8 * 8000)
+    assert (row.what, row.calls, row.bytes) == ("activations, stage to stage", 8, 8 * 8000)
     assert step.exposed_s == pytest.approx(2 * 4 * 0.002)
 
 
@@ -186,7 +186,7 @@ def test_replicas_of_a_pipeline_add_up_each_stages_gradients() -> None:
     fabric = plain_fabric(inside=100 * GB)
     step = run(layout, fabric, micro_batches=8, overlap=False)
     gradients = next(row for row in step.exchanges if row.what == "gradients, all-reduce")
-    assert gradients.nbytes == 4 * 100 * 2**20  # four of eight layers
+    assert gradients.bytes == 4 * 100 * 2**20  # four of eight layers
     alone = run(Layout(pipeline=2, gpus_per_node=4), fabric, micro_batches=8)
     assert step.time_s - alone.time_s == pytest.approx(gradients.time_s)
     assert run(layout, fabric, micro_batches=8).time_s < step.time_s  # beside the last backward

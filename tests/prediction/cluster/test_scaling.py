@@ -14,7 +14,7 @@ from rooflight.errors import BadInput
 from rooflight.hardware.devices import find
 from rooflight.parallel.fabric import Fabric
 from rooflight.parallel.layout import DataMode, Layout, ParallelOptions
-from rooflight.prediction.cluster.scaling import Kind, ScalingCurve, curve
+from rooflight.prediction.cluster.scaling import Kind, ScalingCurve, curve, paleo_times
 from rooflight.prediction.cluster.step import TimedStep
 from tests.fixtures.parallel_steps import GB, chain_step, device, plain_fabric, tiny_step
 from tests.fixtures.paths import DATA, ROOT
@@ -42,15 +42,15 @@ def scaled(
 
 
 def test_a_curve_doubles_up_to_thousands_of_gpus() -> None:
-    points = scaled("weak").points
-    assert [point.gpus for point in points] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
-    assert [point.step.layout.nodes for point in points[-2:]] == [256, 512]
+    result = scaled("weak")
+    assert [point.gpus for point in result.points] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+    assert [step.layout.nodes for step in result.steps[-2:]] == [256, 512]
 
 
 def test_weak_scaling_over_free_links_is_perfect() -> None:
     for point in scaled("weak").points:
         assert (point.speedup, point.efficiency) == (pytest.approx(point.gpus), pytest.approx(1))
-        assert point.step.global_batch == 64 * point.gpus
+        assert point.global_batch == 64 * point.gpus
 
 
 def test_strong_scaling_over_free_links_is_perfect_where_work_is_proportional() -> None:
@@ -58,19 +58,19 @@ def test_strong_scaling_over_free_links_is_perfect_where_work_is_proportional() 
     assert [point.gpus for point in result.points] == [1, 2, 4, 8, 16, 32, 64]
     for point in result.points:
         assert point.speedup == pytest.approx(point.gpus)
-        assert (point.step.global_batch, point.step.batch) == (64, 64 // point.gpus)
+        assert (point.global_batch, point.batch) == (64, 64 // point.gpus)
     assert result.notes == ("the curve ends where a global batch of 64 has no sample left for another replica",)
 
 
 def test_a_batch_that_does_not_divide_is_rounded_up_and_said_so() -> None:
     result = scaled("strong", batch=6, replicas=[1, 4])
-    assert result.points[1].step.batch == 2
+    assert result.points[1].batch == 2
     assert result.notes == ("4 replicas do not divide 6: each takes 2, as many as the fullest",)
 
 
 def test_micro_batches_are_those_of_the_run_where_the_batch_has_as_many() -> None:
     result = scaled("strong", batch=16, options=ParallelOptions(micro_batches=4))
-    assert [(point.step.batch, point.step.micro_batches) for point in result.points] == [
+    assert [(step.batch, step.micro_batches) for step in result.steps] == [
         (16, 4), (8, 4), (4, 4), (2, 1), (1, 1),
     ]  # fmt: skip
     said = (
@@ -89,11 +89,10 @@ def test_real_links_cost_efficiency() -> None:
 @settings(deadline=None)
 @given(st.sampled_from(["weak", "strong"]), st.floats(0.01, 1000), st.sampled_from(["ddp", "zero1", "fsdp"]))
 def test_no_curve_is_better_than_perfect(kind: Kind, speed: float, mode: DataMode) -> None:
-    for point in scaled(
-        kind, plain_fabric(speed * GB, speed / 10 * GB), layout=Layout(mode=mode), replicas=[1, 2, 8, 64]
-    ).points:
+    result = scaled(kind, plain_fabric(speed * GB, speed / 10 * GB), layout=Layout(mode=mode), replicas=[1, 2, 8, 64])
+    for point, step in zip(result.points, result.steps, strict=True):
         assert 0 < point.efficiency <= 1 + 1e-9
-        assert point.step.parameters == 4 * 25 * 2**20  # those of the model, however many replicas
+        assert step.parameters == 4 * 25 * 2**20  # those of the model, however many replicas
 
 
 def test_a_model_over_several_gpus_starts_at_one_replica() -> None:
@@ -119,8 +118,9 @@ def test_each_batch_is_asked_for_once() -> None:
 def test_paleo_stands_beside() -> None:
     # 400 MiB of gradients over 100 GB/s: t = 4.19 ms; the step 64 x 12 ms.
     t, step = 400 * 2**20 / (100 * GB), 64 * 0.012
-    point = scaled("weak", plain_fabric()).points[2]
-    assert point.paleo_time_s == {
+    result = scaled("weak", plain_fabric())
+    point = result.points[2]
+    assert paleo_times(result.steps[2], plain_fabric()) == {
         "one-to-all": pytest.approx(step + 6 * t),
         "tree": pytest.approx(step + 4 * t),
         "butterfly": pytest.approx(step + 2 * t),
@@ -131,7 +131,8 @@ def test_paleo_stands_beside() -> None:
 
 def test_between_nodes_paleos_link_is_the_network() -> None:
     t = 400 * 2**20 / (10 * GB)
-    assert scaled("weak", plain_fabric()).points[4].paleo_time_s["butterfly"] == pytest.approx(64 * 0.012 + 4 * t)
+    times = paleo_times(scaled("weak", plain_fabric()).steps[4], plain_fabric())
+    assert times["butterfly"] == pytest.approx(64 * 0.012 + 4 * t)
 
 
 def test_no_replicas_are_refused() -> None:

@@ -140,7 +140,7 @@ def test_two_sums_a_block_each_way_one_for_the_embedding_and_one_for_the_head() 
     (row,) = step.exchanges
     # 18 all-reduces of tokens x hidden in fp32: 2 x 1/2 of it at 100 GB/s
     message = TOKENS * HIDDEN * 4
-    assert (row.calls, row.nbytes, row.time_s) == (18, 18 * message, pytest.approx(18 * message / (100 * GB)))
+    assert (row.calls, row.bytes, row.time_s) == (18, 18 * message, pytest.approx(18 * message / (100 * GB)))
 
 
 def test_weights_are_divided_and_norms_and_biases_are_held_by_all() -> None:
@@ -185,7 +185,9 @@ def test_rounds_never_do_less_than_the_work(batch: int, m: int, n: int, k: int, 
 def test_no_rank_does_more_than_all_or_less_than_its_share(ranks: int, sequence: bool) -> None:
     step = tiny_step()
     model = model_of(step.ledger)
-    divided = tensor.divide(step, model, RankGroup(ranks, ranks), plain_fabric(), sms=100, sequence=sequence)
+    divided = tensor.divide(
+        step, model, RankGroup(ranks, ranks), plain_fabric(), device(), ParallelOptions(sequence_parallel=sequence)
+    )
     for op, before, after in zip(step.ledger.ops, step.gpu_s, divided.step.gpu_s, strict=True):
         assert before / ranks * (1 - 1e-9) <= after <= before, (op.name, op.module)
 

@@ -132,7 +132,7 @@ def _units(draft: RankDraft, model: Model) -> tuple[list[_GatheredUnit], int, tu
         gradients = tuple(number for number in ready if draft.ledger.storages[number].name.startswith(inside))
         last = max([*unit.backward[-1:], *(ready[number] for number in gradients)], default=0)
         span = (unit.backward[0], last) if unit.backward else None
-        units.append(_GatheredUnit((unit.forward[0], unit.forward[-1]), span, unit.nbytes, gradients))
+        units.append(_GatheredUnit((unit.forward[0], unit.forward[-1]), span, unit.parameter_bytes, gradients))
     taken = {number for unit in units for number in unit.gradients}
     return units, around_bytes, tuple(number for number in ready if number not in taken)
 

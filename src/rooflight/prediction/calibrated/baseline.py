@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from rooflight.ops.kernel_task import FAMILIES, OUTPUT, with_output
-
-Array = npt.NDArray[np.float64]
+from rooflight.step.cache_reuse import Array
 
 LAUNCH_S = 1.5e-6
 """The shortest kernels take about this long on every GPU of the last ten years."""

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from rooflight.ops.kernel_task import FAMILIES
-from rooflight.prediction.calibrated.baseline import Array, columns, convolution_product, itemsize
+from rooflight.prediction.calibrated.baseline import columns, convolution_product, itemsize
+from rooflight.step.cache_reuse import Array
 
 # How much each coordinate of a task counts, by group of families; 1 where nothing is said. Chosen by what kernels are
 # sensitive to: whether rows begin at multiples of 16 bytes, which way a matrix lies, whether a convolution has groups.
@@ -41,29 +42,24 @@ def _log(values: Array) -> Array:
 
 def _alignment(values: Array, most: int = 8) -> Array:
     """How often a size halves evenly: kernels load 16 bytes at a time only where rows begin at multiples of 16."""
-    found = np.zeros(len(values))
+    halvings = np.zeros(len(values))
     for power in (2, 4, 8, 16, 32, 64, 128, 256):
         if power <= most:
-            found += (values % power) == 0
-    return found
+            halvings += (values % power) == 0
+    return halvings
 
 
 def _least(sides: Iterable[Array]) -> Array:
     """Tiles are whole where all sides are."""
-    found: Array = np.minimum.reduce(list(sides))
-    return found
+    least: Array = np.minimum.reduce(list(sides))
+    return least
 
 
 def _gemm(c: dict[str, Array]) -> dict[str, Array]:
     a_row, b_row = np.where(c["a_transposed"] > 0, c["m"], c["k"]), np.where(c["b_transposed"] > 0, c["k"], c["n"])
     return {
-        "m": _log(c["m"]),
-        "n": _log(c["n"]),
-        "k": _log(c["k"]),
-        "batch": _log(c["batch"]),
-        "a_transposed": c["a_transposed"],
-        "b_transposed": c["b_transposed"],
-        "bias": c["bias"],
+        **{size: _log(c[size]) for size in ("m", "n", "k", "batch")},
+        **{name: c[name] for name in ("a_transposed", "b_transposed", "bias")},
         "rows_aligned": np.minimum(_alignment(a_row), _alignment(b_row)),
         "n_aligned": _alignment(c["n"]),
         "batched": c["batch"] > 1,
@@ -102,11 +98,8 @@ def _convolution(family: str, c: dict[str, Array], precision: str) -> dict[str, 
 def _attention(c: dict[str, Array]) -> dict[str, Array]:
     return {
         "heads": _log(c["batch"] * c["heads"]),
-        "length_q": _log(c["length_q"]),
-        "length_kv": _log(c["length_kv"]),
-        "head_dim": _log(c["head_dim"]),
-        "causal": c["causal"],
-        "bias": c["bias"],
+        **{size: _log(c[size]) for size in ("length_q", "length_kv", "head_dim")},
+        **{name: c[name] for name in ("causal", "bias")},
         "shared": _log(c["heads"] / c["heads_kv"]),
         "aligned": _alignment(c["length_q"], 64),
     }
@@ -114,16 +107,16 @@ def _attention(c: dict[str, Array]) -> dict[str, Array]:
 
 def _elements(family: str, c: dict[str, Array]) -> dict[str, Array]:
     density = (c["bytes_read"] + c["bytes_written"]) / c["elements"]
-    found = {"elements": _log(c["elements"]), "density": np.log2(np.maximum(density, 0.5))}
+    named = {"elements": _log(c["elements"]), "density": np.log2(np.maximum(density, 0.5))}
     if "run" in c:
-        found["run"] = np.minimum(_log(c["run"]), 8.0 if family == "strided" else 17.0)
+        named["run"] = np.minimum(_log(c["run"]), 8.0 if family == "strided" else 17.0)
     if "tensors" in c:
-        found["tensors"] = _log(c["tensors"])
+        named["tensors"] = _log(c["tensors"])
     if "largest" in c:
-        found |= {"uneven": _log(c["largest"] * c["tensors"] / c["elements"]), "contiguous": c["contiguous"]}
+        named |= {"uneven": _log(c["largest"] * c["tensors"] / c["elements"]), "contiguous": c["contiguous"]}
     if family == "dropout":
-        found["aligned"] = _alignment(c["elements"], 4)
-    return found
+        named["aligned"] = _alignment(c["elements"], 4)
+    return named
 
 
 def _others(family: str, c: dict[str, Array]) -> dict[str, Array]:
@@ -136,10 +129,10 @@ def _others(family: str, c: dict[str, Array]) -> dict[str, Array]:
             "aligned": _alignment(row),
             "to_one": c["kept"] == 1,
         }
-    found = {name: c[name] if name == "channels_last" else _log(c[name]) for name in FAMILIES[family]}
+    named = {name: c[name] if name == "channels_last" else _log(c[name]) for name in FAMILIES[family]}
     if "columns" in c:
-        found["aligned"] = _alignment(c["columns"])
-    return found
+        named["aligned"] = _alignment(c["columns"])
+    return named
 
 
 def coordinates(family: str, precision: str, numbers: Array) -> dict[str, Array]:
@@ -156,14 +149,11 @@ def coordinates(family: str, precision: str, numbers: Array) -> dict[str, Array]
 
 def group(family: str) -> str:
     """Families whose coordinates count alike."""
-    if family.startswith(("conv-", "attention-", "batch-norm-")):
-        return family.partition("-")[0] if not family.startswith("batch") else "batch-norm"
-    return family
+    return next((name for name in ("conv", "attention", "batch-norm") if family.startswith(f"{name}-")), family)
 
 
 def features(family: str, precision: str, numbers: Array) -> Array:
     """One row a task, one column a coordinate."""
     weights = WEIGHTS.get(group(family), {})
-    found = coordinates(family, precision, numbers)
-    kept = [weights.get(name, 1.0) * np.asarray(column, dtype=np.float64) for name, column in found.items()]
-    return np.stack(kept, axis=1)
+    named = coordinates(family, precision, numbers).items()
+    return np.stack([weights.get(name, 1.0) * np.asarray(column, dtype=np.float64) for name, column in named], axis=1)

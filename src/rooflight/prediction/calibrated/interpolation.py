@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.prediction.calibrated.baseline import Array
+from rooflight.step.cache_reuse import Array
 
 _NEIGHBOURS = 24
 _FEW = 8
@@ -102,11 +102,11 @@ def _tamed(values: Array) -> Array:
     middle = np.median(values, axis=1, keepdims=True)
     usual = np.median(np.abs(values - middle), axis=1, keepdims=True) / _OF_NORMAL
     most = _ODD * usual + _SAME
-    found: Array = np.clip(values, middle - most, middle + most)
-    return found
+    tamed: Array = np.clip(values, middle - most, middle + most)
+    return tamed
 
 
 def _squares(queries: Array, points: Array) -> Array:
     """Squared distances, one row a query."""
-    found: Array = ((queries**2).sum(1)[:, None] + (points**2).sum(1)[None, :] - 2 * queries @ points.T).clip(0)
-    return found
+    squares: Array = ((queries**2).sum(1)[:, None] + (points**2).sum(1)[None, :] - 2 * queries @ points.T).clip(0)
+    return squares

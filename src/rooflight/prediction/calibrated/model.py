@@ -10,9 +10,10 @@ import numpy as np
 
 from rooflight.hardware.calibration import Calibration
 from rooflight.ops.kernel_task import FAMILIES, Task, rows_of
-from rooflight.prediction.calibrated.baseline import LAUNCH_S, Array, Speed, baseline_seconds, itemsize, least_seconds
+from rooflight.prediction.calibrated.baseline import LAUNCH_S, Speed, baseline_seconds, itemsize, least_seconds
 from rooflight.prediction.calibrated.features import features
 from rooflight.prediction.calibrated.interpolation import KrigingField
+from rooflight.step.cache_reuse import Array
 
 _FALLBACKS = {"fp16": "bf16", "bf16": "fp16", "tf32": "fp32", "fp64": "fp32"}
 """Whose efficiency is taken where a precision was not calibrated."""
@@ -58,27 +59,26 @@ class CalibratedModel:
     @cached_property
     def shortest_s(self) -> float:
         """Of all kernels that were timed."""
-        found = [float((rows[:, -3] / np.maximum(rows[:, -1], 1)).min()) * 1e-9 for rows in self._points.values()]
-        return min(found, default=LAUNCH_S)
+        shortest = (float((rows[:, -3] / np.maximum(rows[:, -1], 1)).min()) * 1e-9 for rows in self._points.values())
+        return min(shortest, default=LAUNCH_S)
 
     def times(self, tasks: Sequence[Task]) -> TaskTimes:
         """Each is looked up once, however often it is asked for."""
-        known = self._known
         groups: dict[tuple[str, str], list[Task]] = {}
         for task in dict.fromkeys(tasks):
-            if task not in known:
+            if task not in self._known:
                 groups.setdefault((task.family, task.precision), []).append(task)
         for (family, precision), some in groups.items():
             numbers = rows_of(some, np.float64)
-            found = self._family(family, precision).times(numbers, precision, self.speed)
-            known.update(zip(some, map(tuple, found.T.tolist()), strict=True))
-        return TaskTimes(*np.array([known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
+            times = self._family(family, precision).times(numbers, precision, self.speed)
+            self._known.update(zip(some, map(tuple, times.T.tolist()), strict=True))
+        return TaskTimes(*np.array([self._known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
 
     def _family(self, family: str, precision: str) -> _FamilyModel:
-        known = self._fields.get((family, precision))
-        if known is None:
-            known = self._fields[family, precision] = _FamilyModel(*self._rows(family, precision), self.speed)
-        return known
+        key = family, precision
+        if key not in self._fields:
+            self._fields[key] = _FamilyModel(*self._rows(family, precision), self.speed)
+        return self._fields[key]
 
     def _rows(self, family: str, precision: str) -> tuple[str, str, Array]:
         for kind in _similar(family):
@@ -90,13 +90,13 @@ class CalibratedModel:
 
 def _similar(family: str) -> list[str]:
     """The family itself, and those that do the same by other kernels."""
-    found = [family]
+    families = [family]
     for kernel, others in _FAMILY_FALLBACKS.items():
         if f"-{kernel}-" in family and family.startswith("attention"):
-            found += [family.replace(kernel, other) for other in others]
+            families += [family.replace(kernel, other) for other in others]
     if family.startswith("batch-norm-cudnn"):
-        found.append(family.replace("cudnn", "native"))
-    return found
+        families.append(family.replace("cudnn", "native"))
+    return families
 
 
 class _FamilyModel:
@@ -120,13 +120,13 @@ class _FamilyModel:
             return self._interpolated(numbers, precision, speed)
         columns = [FAMILIES[self.family].index(name) for name in ("elements", "bytes_read", "bytes_written")]
         elements, read, written = (numbers[:, place] for place in columns)
-        known = np.minimum(1.0, self.most_elements / np.maximum(elements, 1.0))
+        part = np.minimum(1.0, self.most_elements / np.maximum(elements, 1.0))
         inside = numbers.copy()
-        inside[:, columns] *= known[:, None]
-        found = self._interpolated(inside, precision, speed)
-        found[:2] += (1 - known) * (read + written) / self.sustained
-        found[3] -= np.log2(known)
-        return found
+        inside[:, columns] *= part[:, None]
+        times = self._interpolated(inside, precision, speed)
+        times[:2] += (1 - part) * (read + written) / self.sustained
+        times[3] -= np.log2(part)
+        return times
 
     @cached_property
     def most_elements(self) -> float:

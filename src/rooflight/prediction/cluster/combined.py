@@ -16,13 +16,14 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Phase
 from rooflight.parallel.blocks import Model, is_attention, model_of
 from rooflight.parallel.fabric import Fabric
-from rooflight.parallel.gradients import Bucket, buckets, gradients_of
+from rooflight.parallel.gradients import Bucket, gradients_of
 from rooflight.parallel.layout import Layout, ParallelOptions, Recompute
 from rooflight.parallel.state_memory import ModelStates, per_gpu, states_of
 from rooflight.prediction.cluster import pipeline, tensor
 from rooflight.prediction.cluster.communication import Transfer, all_reduce
-from rooflight.prediction.cluster.data_parallel import bucket_words, ddp, fsdp, sent, zero
-from rooflight.prediction.cluster.step import Exchange, ParallelOutcome, Retime, StepAt, TimedStep, exchange
+from rooflight.prediction.cluster.data_parallel import bucket_words, ddp, fsdp, gradient_rows, in_buckets, sent, zero
+from rooflight.prediction.cluster.step import ParallelOutcome, Retime, StepAt, TimedStep, exchange
+from rooflight.prediction.result import Traffic
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class ParallelStep:
     """In which this GPU's kernels run, over all its micro-batches; of a pipeline, the slowest stage's."""
     host_s: float
     """In which its host launches them."""
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[Traffic, ...]
     parameters: int
     """Of the model, once: a replica is no second model."""
     memory: ModelStates
@@ -52,8 +53,6 @@ class ParallelStep:
     """What data parallel ranks have to add up: the gradients of one rank's weights."""
     tokens: int | None
     """A replica's tokens in a step."""
-    origin: str
-    """What one GPU's seconds come from."""
     assumptions: tuple[str, ...]
 
     @property
@@ -104,28 +103,19 @@ def predict(
     tensor.check(model, layout.tensor)
     if layout.pipeline > 1:
         pipeline.check(model, layout, interleave=options.interleave)
-    divided = tensor.divide(
-        step,
-        model,
-        layout.tensor_group,
-        fabric,
-        sms=int(device.sms.value),
-        sequence=options.sequence_parallel,
-        overlap=options.overlap,
-        retime=retime,
-    )
+    divided = tensor.divide(step, model, layout.tensor_group, fabric, device, options, retime)
     repeated = _recomputed(divided.step, model, options.recompute)
     work = _RankWork(
         _with_recompute(divided.step, repeated), model, layout, options, batch, count, divided.weight_share
     )
-    outcome, _, stage_share = _run(work, fabric)
+    outcome = _run(work, fabric)
     compute_s, bubble_s = _computing(work, fabric)
     unhosted = replace(work, step=replace(work.step, host_s=[0.0] * len(work.step.host_s)))
     host_wait_s = max(compute_s - _computing(unhosted, fabric)[0], 0.0) if any(work.step.host_s) else 0.0
     again = {index for ops in repeated.values() for index in ops}
     rows = (*tensor.exchanges(divided, again=again, times=count), *outcome.exchanges)
     states, tokens = states_of(step.ledger), summary.tokens(step.ledger)
-    held = states.share(divided.weight_share * stage_share)
+    held = states.share(divided.weight_share * outcome.stage_share)
     memory = per_gpu(held, layout.mode, layout.data)
     words = (
         *fabric.assumptions(nodes=layout.nodes),
@@ -144,13 +134,12 @@ def predict(
         compute_s,
         bubble_s,
         host_wait_s,
-        *_own(work),
+        *_kernels_and_host(work),
         rows,
         states.parameters,
         memory,
         held.gradient_bytes,
         None if tokens is None else tokens * count,
-        step.origin,
         words,
     )
 
@@ -175,8 +164,8 @@ _RECOMPUTE_WORDS: dict[Recompute, tuple[str, ...]] = {
 }
 
 
-def _in_words(row: Exchange) -> str:
-    each = row.nbytes / row.calls
+def _in_words(row: Traffic) -> str:
+    each = row.bytes / row.calls
     size = f"{each / 1e6:.3g} MB" if each >= 1e6 else f"{each / 1e3:.3g} kB"
     count = f"{row.calls:,} messages, {size} on average" if row.calls > 1 else f"one message of {size}"
     return f"{row.what}: {count}, {row.how}"
@@ -186,16 +175,15 @@ def _recomputed(step: TimedStep, model: Model, what: Recompute) -> dict[int, tup
     """By the op of backward that has to wait for them: the forward ops that run again."""
     if what == "none":
         return {}
-    found = {}
-    units = [model.units[number] for number in model.blocks] or list(model.units)
-    for unit in units:
+    again = {}
+    for unit in [model.units[number] for number in model.blocks] or model.units:
         ops = unit.forward
         if what == "selective":
             attention = [place for place, index in enumerate(ops) if is_attention(step.ledger.ops[index])]
             ops = ops[attention[0] : attention[-1] + 1] if attention else ()
         if unit.backward and ops:
-            found[unit.backward[0]] = ops
-    return found
+            again[unit.backward[0]] = ops
+    return again
 
 
 def _with_recompute(step: TimedStep, repeated: dict[int, tuple[int, ...]]) -> TimedStep:
@@ -227,7 +215,7 @@ class _RankWork:
         return pipeline.stages_of(self.step, self.model, self.layout.pipeline)
 
 
-def _own(work: _RankWork) -> tuple[dict[Phase, float], float]:
+def _kernels_and_host(work: _RankWork) -> tuple[dict[Phase, float], float]:
     """Seconds of one GPU's kernels by phase, and of its host, over all micro-batches; of a pipeline, the slowest
     stage's. A host launches as many kernels where they are smaller."""
     step, ops, update = work.step, work.step.phases, 1.0
@@ -247,77 +235,60 @@ def _own(work: _RankWork) -> tuple[dict[Phase, float], float]:
 def _computing(work: _RankWork, fabric: Fabric) -> tuple[float, float]:
     """The step with no communication, less its bubble; and the bubble."""
     quiet = replace(work, step=replace(work.step, wait_s=()))
-    silent, bubble_s, _ = _run(quiet, fabric.without_cost())
-    compute_s = silent.time_s - bubble_s
+    silent = _run(quiet, fabric.without_cost())
+    compute_s = silent.time_s - silent.bubble_s
     if work.layout.pipeline > 1:
         # A stage with many weights updates them while others still pass the last micro-batch back.
         compute_s = max(compute_s, *(work.count * stage.turn_s + stage.optimizer_s for stage in quiet.stages))
     return compute_s, silent.time_s - compute_s
 
 
-def _run(work: _RankWork, fabric: Fabric) -> tuple[ParallelOutcome, float, float]:
-    """Time and exchanges, bubble, and the largest part of the weights that a pipeline stage has."""
+def _run(work: _RankWork, fabric: Fabric) -> ParallelOutcome:
     if work.layout.pipeline > 1:
         return _pipeline(work, fabric)
     step, group, options = work.step, work.layout.data_group, work.options
-    caps = {"first_bytes": options.first_bucket_bytes, "cap_bytes": options.bucket_bytes}
     if work.layout.mode in ("zero3", "fsdp"):
-        return fsdp(step, work.model, group, fabric, prefetch=options.overlap), 0.0, 1.0
+        return fsdp(step, work.model, group, fabric, options)
     if work.layout.mode in ("zero1", "zero2"):
-        return zero(step, group, fabric, overlap=options.overlap, **caps), 0.0, 1.0
-    found = ddp(step, group, fabric, overlap=options.overlap, share=work.weight_share, passes=work.count, **caps)
+        return zero(step, group, fabric, options)
+    outcome = ddp(step, group, fabric, options, share=work.weight_share, passes=work.count)
     if work.count > 1:
-        said = f"{work.count} micro-batches of {work.batch // work.count}, gradients sent after the last"
-        found = replace(found, assumptions=(*found.assumptions, said))
-    return found, 0.0, 1.0
+        sent_last = f"{work.count} micro-batches of {work.batch // work.count}, gradients sent after the last"
+        outcome = replace(outcome, assumptions=(*outcome.assumptions, sent_last))
+    return outcome
 
 
-def _pipeline(work: _RankWork, fabric: Fabric) -> tuple[ParallelOutcome, float, float]:
-    layout, options = work.layout, work.options
-    stages = work.stages
+def _pipeline(work: _RankWork, fabric: Fabric) -> ParallelOutcome:
+    layout, options, stages = work.layout, work.options, work.stages
     transfer, nbytes = pipeline.transfer_between(work.model, layout, fabric, sequence=options.sequence_parallel)
     plan = pipeline.schedule(stages, work.count, transfer, interleave=options.interleave)
-    found = [_stage_buckets(work, stage) for stage in stages]
-    sends = [[all_reduce(bucket.nbytes, layout.data_group, fabric) for bucket in row] for row in found]
-    time_s, left = 0.0, 0.0
-    for stage, row, transfers in zip(stages, found, sends, strict=True):
+    gradients = gradients_of(work.step.ledger, share=work.weight_share)
+    sends, time_s, left_s = [], 0.0, 0.0
+    for stage in stages:
+        ops = {index for number in stage.units for index in work.model.units[number].backward}
+        of_stage = [gradient for gradient in gradients if gradient.ready in ops]
+        sends.append(in_buckets(of_stage, layout.data_group, fabric, options, all_reduce))
         # A stage is done with its last micro-batch while those before it still have their backward to do.
-        finished = plan.time_s - left / options.interleave
-        time_s = max(time_s, finished + _exposed(work, stage, row, transfers) + stage.optimizer_s)
-        left += stage.backward_s
-    most = max(range(len(stages)), key=lambda i: sum(bucket.nbytes for bucket in found[i]))
-    rows = exchange("activations, stage to stage", [nbytes] * plan.transfers, [transfer] * plan.transfers)
-    rows += exchange("gradients, all-reduce", [bucket.nbytes for bucket in found[most]], sends[most])
-    words = pipeline.words(
-        work.model,
-        layout,
-        stages,
-        work.count,
-        batch=work.batch,
-        interleave=options.interleave,
-        asked=options.micro_batches is not None,
+        finished_s = plan.time_s - left_s / options.interleave
+        time_s = max(time_s, finished_s + _exposed_s(work, sorted(ops), sends[-1]) + stage.optimizer_s)
+        left_s += stage.backward_s
+    most = max(sends, key=lambda row: sum(bucket.nbytes for bucket, _ in row))
+    rows = exchange("activations, stage to stage", [(nbytes, transfer)] * plan.transfers)
+    words = pipeline.words(work.model, layout, stages, work.count, work.batch, options)
+    return ParallelOutcome(
+        time_s,
+        rows + gradient_rows("all-reduce", most),
+        words + bucket_words(len(most), layout.data_group, options),
+        plan.bubble_s,
+        max(stage.weight_share for stage in stages),
     )
-    words += bucket_words(
-        found[most],
-        layout.data_group,
-        overlap=options.overlap,
-        first_bytes=options.first_bucket_bytes,
-        cap_bytes=options.bucket_bytes,
-    )
-    return ParallelOutcome(time_s, rows, words), plan.bubble_s, max(stage.weight_share for stage in stages)
 
 
-def _stage_buckets(work: _RankWork, stage: pipeline.PipelineStage) -> list[Bucket]:
-    ops = {index for number in stage.units for index in work.model.units[number].backward}
-    own = [g for g in gradients_of(work.step.ledger, share=work.weight_share) if g.ready in ops]
-    return buckets(own, first_bytes=work.options.first_bucket_bytes, cap_bytes=work.options.bucket_bytes)
-
-
-def _exposed(
-    work: _RankWork, stage: pipeline.PipelineStage, found: Sequence[Bucket], transfers: Sequence[Transfer]
-) -> float:
-    """What the stage's gradients take longer than its last backward."""
+def _exposed_s(work: _RankWork, backward: Sequence[int], sends: Sequence[tuple[Bucket, Transfer]]) -> float:
+    """What a stage's gradients take longer than its last backward."""
+    if not sends:
+        return 0.0
     clocks = work.step.clocks()
-    clocks.run(sorted(index for number in stage.units for index in work.model.units[number].backward))
+    clocks.run(backward)
     start = 0.0 if work.options.overlap else clocks.now_s
-    return max(sent(found, transfers, clocks.ends, after_s=start) - clocks.now_s, 0.0) if found else 0.0
+    return max(sent(sends, clocks.ends, after_s=start) - clocks.now_s, 0.0)

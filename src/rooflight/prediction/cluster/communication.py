@@ -37,8 +37,7 @@ def all_reduce(nbytes: float, group: RankGroup, fabric: Fabric) -> Transfer:
     """Every rank ends with the sum of what all had."""
     if group.ranks <= 1 or nbytes <= 0:
         return NOTHING
-    ways = [_ring(nbytes, group, fabric, protocol, rounds=2) for protocol in _protocols(fabric)]
-    ways += [_tree(nbytes, group, fabric, protocol, rounds=2) for protocol in _protocols(fabric)]
+    ways = [way(nbytes, group, fabric, protocol) for way in (_ring, _tree) for protocol in _protocols(fabric)]
     return min(ways, key=_time)
 
 
@@ -52,21 +51,6 @@ def reduce_scatter(nbytes: float, group: RankGroup, fabric: Fabric) -> Transfer:
 def all_gather(nbytes: float, group: RankGroup, fabric: Fabric) -> Transfer:
     """Every rank ends with all parts. `nbytes` is the whole, once put together."""
     return reduce_scatter(nbytes, group, fabric)
-
-
-def broadcast(nbytes: float, group: RankGroup, fabric: Fabric) -> Transfer:
-    """Every rank ends with what one had. The message is cut into chunks that follow one another."""
-    if group.ranks <= 1 or nbytes <= 0:
-        return NOTHING
-    ways = []
-    for protocol in _protocols(fabric):
-        inside, between = _hops(fabric, "ring", protocol)
-        latency = (group.ranks - group.nodes) * inside + (group.nodes - 1) * between
-        rate = _bandwidth(group, fabric) * _RING_SHARE[protocol]
-        base = fabric.latencies.base_s["ring", protocol]
-        ways.append(Transfer(base + latency + nbytes / rate, f"ring, {protocol}"))
-        ways.append(_tree(nbytes, group, fabric, protocol, rounds=1))
-    return min(ways, key=_time)
 
 
 def point_to_point(nbytes: float, fabric: Fabric, *, across_nodes: bool) -> Transfer:
@@ -103,7 +87,7 @@ def _bandwidth(group: RankGroup, fabric: Fabric) -> float:
     return min(fabric.inside.bytes_per_s, network) if group.per_node > 1 else network
 
 
-def _ring(nbytes: float, group: RankGroup, fabric: Fabric, protocol: Protocol, *, rounds: int) -> Transfer:
+def _ring(nbytes: float, group: RankGroup, fabric: Fabric, protocol: Protocol, *, rounds: int = 2) -> Transfer:
     """`rounds` is 2 for an all-reduce (scatter the sums, then gather them), 1 for either half."""
     n, nodes = group.ranks, group.nodes
     inside, between = _hops(fabric, "ring", protocol)
@@ -114,14 +98,14 @@ def _ring(nbytes: float, group: RankGroup, fabric: Fabric, protocol: Protocol, *
     return Transfer(fabric.latencies.base_s["ring", protocol] + latency + moved / rate, f"ring, {protocol}")
 
 
-def _tree(nbytes: float, group: RankGroup, fabric: Fabric, protocol: Protocol, *, rounds: int) -> Transfer:
+def _tree(nbytes: float, group: RankGroup, fabric: Fabric, protocol: Protocol) -> Transfer:
     inside, between = _hops(fabric, "tree", protocol)
     per_node = math.ceil(group.ranks / group.nodes)
-    latency = rounds * ((per_node - 1) * inside + math.ceil(math.log2(group.nodes)) * between)
+    latency = 2 * ((per_node - 1) * inside + math.ceil(math.log2(group.nodes)) * between)
     shares = _TREE_SHARE if group.nodes > 1 else _TREE_SHARE_ONE_NODE
     rate = _bandwidth(group, fabric) * shares[protocol]
     base = fabric.latencies.base_s["tree", protocol]
-    return Transfer(base + latency + rounds * nbytes / rate, f"tree, {protocol}")
+    return Transfer(base + latency + 2 * nbytes / rate, f"tree, {protocol}")
 
 
 # PALEO's models (Qi, Sparks, Talwalkar, ICLR 2017; paleo/comm.py): t is the time of the whole message over one link.

@@ -16,124 +16,124 @@ unit is gathered once and stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from rooflight.parallel.blocks import FsdpUnit, Model, fsdp_units
+from rooflight.ledger import Phase
+from rooflight.parallel.blocks import Model, ModelUnit, fsdp_units
 from rooflight.parallel.fabric import Fabric, RankGroup
-from rooflight.parallel.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, Bucket, buckets, gradients_of
+from rooflight.parallel.gradients import Bucket, Gradient, buckets, gradients_of
+from rooflight.parallel.layout import ParallelOptions
 from rooflight.parallel.state_memory import states_of
 from rooflight.prediction.cluster.communication import Transfer, all_gather, all_reduce, reduce_scatter
-from rooflight.prediction.cluster.step import ParallelOutcome, TimedStep, exchange
+from rooflight.prediction.cluster.step import Message, ParallelOutcome, TimedStep, exchange
+from rooflight.prediction.result import Traffic
 
 _MIB = 2**20
+Collective = Callable[[float, RankGroup, Fabric], Transfer]
 
 
-def sent(found: Sequence[Bucket], transfers: Sequence[Transfer], ends: dict[int, float], *, after_s: float) -> float:
+def sent(sends: Sequence[tuple[Bucket, Transfer]], ends: dict[int, float], *, after_s: float) -> float:
     """When the last bucket has arrived: each starts when it is ready and the one before is done, after `after_s`."""
     free = after_s
-    for bucket, transfer in zip(found, transfers, strict=True):
+    for bucket, transfer in sends:
         free = max(free, ends[bucket.ready]) + transfer.time_s
     return free
+
+
+def in_buckets(
+    gradients: Sequence[Gradient], group: RankGroup, fabric: Fabric, options: ParallelOptions, collective: Collective
+) -> list[tuple[Bucket, Transfer]]:
+    """The buckets that ranks add up, and how each is sent."""
+    filled = buckets(gradients, first_bytes=options.first_bucket_bytes, cap_bytes=options.bucket_bytes)
+    return [(bucket, collective(bucket.nbytes, group, fabric)) for bucket in filled]
+
+
+def gradient_rows(what: str, sends: Sequence[tuple[Bucket, Transfer]]) -> tuple[Traffic, ...]:
+    return exchange(f"gradients, {what}", [(bucket.nbytes, transfer) for bucket, transfer in sends])
+
+
+def bucket_words(count: int, group: RankGroup, options: ParallelOptions) -> tuple[str, ...]:
+    """The assumptions of summing gradients in so many buckets."""
+    if not count or group.ranks == 1:
+        return ()
+    when = "on a stream of their own while backward runs" if options.overlap else "after backward"
+    sizes = f"{options.first_bucket_bytes / _MIB:g} MiB first, then {options.bucket_bytes / _MIB:g} MiB"
+    filled = "one message" if count == 1 else f"{count} buckets in the order backward makes them, {sizes}"
+    return (
+        f"gradients: {filled}, {when}",
+        *(("communication does not slow the kernels it runs beside",) if options.overlap else ()),
+    )
+
+
+def _steady_s(
+    step: TimedStep,
+    sends: Sequence[tuple[Bucket, Transfer]],
+    options: ParallelOptions,
+    *,
+    passes: int = 1,
+    gathered: Transfer | None = None,
+) -> float:
+    """Of a step that sends its gradients in its last pass. `gathered`: what follows its update."""
+    clocks = step.clocks()
+
+    def one_step() -> None:
+        for _ in range(passes):
+            clocks.run((*step.phases["forward"], *step.phases["backward"]))
+        clocks.wait_for(sent(sends, clocks.ends, after_s=0.0 if options.overlap else clocks.device_s))
+        clocks.run(step.phases["optimizer"])
+        if gathered is not None:
+            clocks.wait_for(clocks.now_s + gathered.time_s)
+
+    return clocks.steady_s(one_step)
 
 
 def ddp(
     step: TimedStep,
     group: RankGroup,
     fabric: Fabric,
+    options: ParallelOptions,
     *,
-    overlap: bool = True,
     share: float = 1.0,
     passes: int = 1,
-    first_bytes: float = FIRST_BUCKET_BYTES,
-    cap_bytes: float = BUCKET_BYTES,
 ) -> ParallelOutcome:
     """The step of one replica among `group.ranks`. `share`: the part of every gradient that this rank has. `passes`:
     micro-batches that follow one another; gradients are sent in the last."""
-    found = buckets(gradients_of(step.ledger, share=share), first_bytes=first_bytes, cap_bytes=cap_bytes)
-    transfers = [all_reduce(bucket.nbytes, group, fabric) for bucket in found]
-    clocks = step.clocks()
-
-    def one_step() -> None:
-        for _ in range(passes):
-            clocks.run((*step.phases["forward"], *step.phases["backward"]))
-        clocks.wait_for(sent(found, transfers, clocks.ends, after_s=0.0 if overlap else clocks.device_s))
-        clocks.run(step.phases["optimizer"])
-
-    time_s = clocks.steady_s(one_step)
-    rows = exchange("gradients, all-reduce", [bucket.nbytes for bucket in found], transfers)
-    words = bucket_words(found, group, overlap=overlap, first_bytes=first_bytes, cap_bytes=cap_bytes)
-    return ParallelOutcome(time_s, rows, words)
+    sends = in_buckets(gradients_of(step.ledger, share=share), group, fabric, options, all_reduce)
+    time_s = _steady_s(step, sends, options, passes=passes)
+    return ParallelOutcome(time_s, gradient_rows("all-reduce", sends), bucket_words(len(sends), group, options))
 
 
-def bucket_words(
-    found: Sequence[Bucket], group: RankGroup, *, overlap: bool, first_bytes: float, cap_bytes: float
-) -> tuple[str, ...]:
-    """The assumptions of summing gradients in buckets."""
-    if not found or group.ranks == 1:
-        return ()
-    when = "on a stream of their own while backward runs" if overlap else "after backward"
-    sizes = f"{first_bytes / _MIB:g} MiB first, then {cap_bytes / _MIB:g} MiB"
-    filled = "one message" if len(found) == 1 else f"{len(found)} buckets in the order backward makes them, {sizes}"
-    return (
-        f"gradients: {filled}, {when}",
-        *(("communication does not slow the kernels it runs beside",) if overlap else ()),
+def zero(step: TimedStep, group: RankGroup, fabric: Fabric, options: ParallelOptions) -> ParallelOutcome:
+    """Stages 1 and 2: they differ in memory, not in what is sent."""
+    step = step.scaled(1 / group.ranks, "optimizer")
+    sends = in_buckets(gradients_of(step.ledger), group, fabric, options, reduce_scatter)
+    rows, words = gradient_rows("reduce-scatter", sends), bucket_words(len(sends), group, options)
+    if not step.phases["optimizer"] or group.ranks == 1:
+        return ParallelOutcome(_steady_s(step, sends, options), rows, words)
+    weights = states_of(step.ledger).parameter_bytes
+    gathered = all_gather(weights, group, fabric)
+    updated = "each rank updates its part of the weights; new weights are gathered after the update, exposed"
+    return ParallelOutcome(
+        _steady_s(step, sends, options, gathered=gathered),
+        rows + exchange("weights, all-gather", [(weights, gathered)]),
+        (*words, updated),
     )
 
 
-def zero(
-    step: TimedStep,
-    group: RankGroup,
-    fabric: Fabric,
-    *,
-    overlap: bool = True,
-    first_bytes: float = FIRST_BUCKET_BYTES,
-    cap_bytes: float = BUCKET_BYTES,
-) -> ParallelOutcome:
-    """Stages 1 and 2: they differ in memory, not in what is sent."""
-    step = step.scaled(1 / group.ranks, "optimizer")
-    found = buckets(gradients_of(step.ledger), first_bytes=first_bytes, cap_bytes=cap_bytes)
-    scattered = [reduce_scatter(bucket.nbytes, group, fabric) for bucket in found]
-    updates = bool(step.phases["optimizer"]) and group.ranks > 1
-    weights = states_of(step.ledger).parameter_bytes
-    gathered = all_gather(weights, group, fabric)
-    clocks = step.clocks()
-
-    def one_step() -> None:
-        clocks.run((*step.phases["forward"], *step.phases["backward"]))
-        clocks.wait_for(sent(found, scattered, clocks.ends, after_s=0.0 if overlap else clocks.device_s))
-        clocks.run(step.phases["optimizer"])
-        if updates:
-            clocks.wait_for(clocks.now_s + gathered.time_s)
-
-    time_s = clocks.steady_s(one_step)
-    rows = exchange("gradients, reduce-scatter", [bucket.nbytes for bucket in found], scattered)
-    words = list(bucket_words(found, group, overlap=overlap, first_bytes=first_bytes, cap_bytes=cap_bytes))
-    if updates:
-        rows += exchange("weights, all-gather", [weights], [gathered])
-        words.append("each rank updates its part of the weights; new weights are gathered after the update, exposed")
-    return ParallelOutcome(time_s, rows, tuple(words))
-
-
-def fsdp(step: TimedStep, model: Model, group: RankGroup, fabric: Fabric, *, prefetch: bool = True) -> ParallelOutcome:
+def fsdp(step: TimedStep, model: Model, group: RankGroup, fabric: Fabric, options: ParallelOptions) -> ParallelOutcome:
     """ZeRO stage 3: weights, gradients and optimizer state in parts."""
     step = step.scaled(1 / group.ranks, "optimizer")
     units, around = fsdp_units(step.ledger, model)
-    run = _ShardedRun(step, group, fabric, prefetch=prefetch)
+    run = _ShardedRun(step, group, fabric, prefetch=options.overlap)
     time_s = run.clocks.steady_s(lambda: run.one_step(units, around))
-    rows = exchange("weights, all-gather", run.gathered_bytes, run.gathered)
-    rows += exchange("gradients, reduce-scatter", run.scattered_bytes, run.scattered)
+    rows = exchange("weights, all-gather", run.gathered) + exchange("gradients, reduce-scatter", run.scattered)
+    turns = " gathered one by one, the next while one computes"
     words = (
-        (
-            f"{len(units)} units gathered one by one, the next while one computes"
-            if prefetch
-            else f"{len(units)} units, each gathered only when it is its turn",
-            "weights and gradients travel in their own dtype",
-            "communication does not slow the kernels it runs beside",
-        )
-        if group.ranks > 1
-        else ()
+        f"{len(units)} units" + (turns if options.overlap else ", each gathered only when it is its turn"),
+        "weights and gradients travel in their own dtype",
+        "communication does not slow the kernels it runs beside",
     )
-    return ParallelOutcome(time_s, rows, words)
+    return ParallelOutcome(time_s, rows, words if group.ranks > 1 else ())
 
 
 class _ShardedRun:
@@ -144,66 +144,56 @@ class _ShardedRun:
         self.clocks = step.clocks()
         self.free_s = 0.0
         """When the stream of communication is done with all it has."""
-        self._nothing_sent()
+        self.gathered: list[Message] = []
+        self.scattered: list[Message] = []
+        """Of the last step."""
 
-    def _nothing_sent(self) -> None:
-        self.gathered: list[Transfer] = []
-        self.gathered_bytes: list[float] = []
-        self.scattered: list[Transfer] = []
-        self.scattered_bytes: list[float] = []
-
-    def one_step(self, units: Sequence[FsdpUnit], around: int) -> None:
+    def one_step(self, units: Sequence[ModelUnit], around: int) -> None:
         """`around`: bytes of the weights that belong to no unit."""
-        self._nothing_sent()
+        self.gathered, self.scattered = [], []
         self.clocks.wait_for(self.gather(around, after_s=self.clocks.now_s))
-        self.forward(units)
-        self.backward(units, around)
+        self.run_phase("forward", units)
+        backward = sorted((unit for unit in units if unit.backward), key=lambda unit: unit.backward[0])
+        self.run_phase("backward", backward)
+        if backward and around:
+            self.scatter(around)
         self.clocks.wait_for(self.free_s)
         self.clocks.run(self.step.phases["optimizer"])
 
     def gather(self, nbytes: float, *, after_s: float) -> float:
         transfer = all_gather(nbytes, self.group, self.fabric)
-        self.gathered.append(transfer)
-        self.gathered_bytes.append(nbytes)
+        self.gathered.append((nbytes, transfer))
         self.free_s = max(self.free_s, after_s) + transfer.time_s
         return self.free_s
 
     def scatter(self, nbytes: float) -> None:
         transfer = reduce_scatter(nbytes, self.group, self.fabric)
-        self.scattered.append(transfer)
-        self.scattered_bytes.append(nbytes)
+        self.scattered.append((nbytes, transfer))
         self.free_s = max(self.free_s, self.clocks.device_s) + transfer.time_s
 
-    def forward(self, units: Sequence[FsdpUnit]) -> None:
-        starts = {unit.forward[0]: number for number, unit in enumerate(units)}
-        begun = [0.0] * len(units)
+    def run_phase(self, phase: Phase, units: Sequence[ModelUnit]) -> None:
+        """Every op of forward or backward; a unit's first waits for its weights, its last in backward sends its
+        gradients. `units` in the order of the phase."""
+        backward = phase == "backward"
+        ops = [unit.backward if backward else unit.forward for unit in units]
+        starts = {places[0]: number for number, places in enumerate(ops)}
+        ends = {places[-1]: number for number, places in enumerate(ops)} if backward else {}
         arrived: dict[int, float] = {}
-        for op in self.step.phases["forward"]:
-            if (number := starts.get(op)) is not None:
-                if number not in arrived:
-                    arrived[number] = self.gather(units[number].nbytes, after_s=self.clocks.device_s)
-                self.clocks.wait_for(arrived[number])
-                begun[number] = self.clocks.device_s
-                if self.prefetch and number + 1 < len(units):
-                    arrived[number + 1] = self.gather(units[number + 1].nbytes, after_s=begun[number])
-            self.clocks.run((op,))
 
-    def backward(self, units: Sequence[FsdpUnit], around: int) -> None:
-        order = sorted((unit for unit in units if unit.backward), key=lambda unit: unit.backward[0])
-        starts = {unit.backward[0]: number for number, unit in enumerate(order)}
-        ends = {unit.backward[-1]: number for number, unit in enumerate(order)}
-        arrived: dict[int, float] = {}
-        if self.prefetch and order:  # the host runs ahead: the first weights travel while the loss is computed
-            arrived[0] = self.gather(order[0].nbytes, after_s=self.clocks.device_s)
-        for op in self.step.phases["backward"]:
+        def fetch(number: int) -> None:
+            arrived[number] = self.gather(units[number].parameter_bytes, after_s=self.clocks.device_s)
+
+        if (
+            backward and self.prefetch and units
+        ):  # the host runs ahead: the first weights travel while the loss is computed
+            fetch(0)
+        for op in self.step.phases[phase]:
             if (number := starts.get(op)) is not None:
                 if number not in arrived:
-                    arrived[number] = self.gather(order[number].nbytes, after_s=self.clocks.device_s)
+                    fetch(number)
                 self.clocks.wait_for(arrived[number])
-                if self.prefetch and number + 1 < len(order):
-                    arrived[number + 1] = self.gather(order[number + 1].nbytes, after_s=self.clocks.device_s)
+                if self.prefetch and number + 1 < len(units):
+                    fetch(number + 1)
             self.clocks.run((op,))
             if (number := ends.get(op)) is not None:
-                self.scatter(order[number].nbytes)
-        if order and around:
-            self.scatter(around)
+                self.scatter(units[number].parameter_bytes)

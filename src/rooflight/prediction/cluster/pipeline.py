@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooflight.errors import BadInput
-from rooflight.ledger import Phase
-from rooflight.parallel.blocks import Model, ModelUnit
+from rooflight.parallel.blocks import Model
 from rooflight.parallel.fabric import Fabric
-from rooflight.parallel.layout import Layout
+from rooflight.parallel.layout import Layout, ParallelOptions
 from rooflight.prediction.cluster.communication import Transfer, all_gather, point_to_point
 from rooflight.prediction.cluster.step import TimedStep
 
@@ -67,23 +66,17 @@ def stages_of(step: TimedStep, model: Model, count: int) -> list[PipelineStage]:
     """
     groups = even_units(model, count)
     if groups is None:
-        groups = _balanced([sum(_seconds(step, unit, phase) for phase in PHASES) for unit in model.units], count)
+        groups = _balanced([_busy(step, unit.forward) + _busy(step, unit.backward) for unit in model.units], count)
     total = sum(unit.parameter_bytes for unit in model.units) or 1
     update_s = _busy(step, step.phases["optimizer"])
-    made = []
+    stages = []
     for numbers in groups:
         units = [model.units[number] for number in numbers]
         share = sum(unit.parameter_bytes for unit in units) / total
-        forward, backward = (sum(_seconds(step, unit, phase) for unit in units) for phase in PHASES)
-        made.append(PipelineStage(tuple(numbers), forward, backward, update_s * share, share))
-    return made
-
-
-PHASES: tuple[Phase, Phase] = ("forward", "backward")
-
-
-def _seconds(step: TimedStep, unit: ModelUnit, phase: Phase) -> float:
-    return _busy(step, unit.forward if phase == "forward" else unit.backward)
+        forward_s = sum(_busy(step, unit.forward) for unit in units)
+        backward_s = sum(_busy(step, unit.backward) for unit in units)
+        stages.append(PipelineStage(tuple(numbers), forward_s, backward_s, update_s * share, share))
+    return stages
 
 
 def _busy(step: TimedStep, ops: Sequence[int]) -> float:
@@ -132,7 +125,6 @@ class PipelineSchedule:
     time_s: float
     bubble_s: float
     """What the slowest stage waits because the pipeline fills and drains."""
-    transfer: Transfer
     transfers: int
     """Messages of one rank."""
     exposed_s: float
@@ -149,7 +141,7 @@ def schedule(
     ways = 2 if any(stage.backward_s for stage in stages) else 1
     hops = ways * ((p * v - 1) + (m - 1) * v) if p > 1 else 0
     exposed = hops * transfer.time_s
-    return PipelineSchedule(m * slowest + bubble + exposed, bubble, transfer, ways * m * v if p > 1 else 0, exposed)
+    return PipelineSchedule(m * slowest + bubble + exposed, bubble, ways * m * v if p > 1 else 0, exposed)
 
 
 def passed_on(model: Model) -> float:
@@ -174,12 +166,11 @@ def words(
     layout: Layout,
     stages: Sequence[PipelineStage],
     micro_batches: int,
-    *,
     batch: int,
-    interleave: int,
-    asked: bool,
+    options: ParallelOptions,
 ) -> tuple[str, ...]:
     """The assumptions of a pipeline."""
+    interleave, asked = options.interleave, options.micro_batches is not None
     counts = [len(stage.units) for stage in stages]
     even = bool(model.blocks) and len(model.blocks) % len(stages) == 0
     cut = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from rooflight.errors import BadInput
@@ -17,25 +18,11 @@ from rooflight.parallel.fabric import Fabric
 from rooflight.parallel.layout import Layout, ParallelOptions
 from rooflight.prediction.cluster.combined import ParallelStep, predict
 from rooflight.prediction.cluster.communication import PALEO
-from rooflight.prediction.cluster.step import Retime, StepAt, TimedStep
+from rooflight.prediction.cluster.step import Retime, StepAt
+from rooflight.prediction.result import ScalingPoint
 
 Kind = Literal["weak", "strong"]
 MOST_GPUS = 4096
-
-
-@dataclass(frozen=True)
-class CurvePoint:
-    """One size of run."""
-
-    gpus: int
-    step: ParallelStep
-    speedup: float
-    """Throughput over that of the first point."""
-    efficiency: float
-    """Speed-up over the ratio of GPUs."""
-    paleo_time_s: dict[str, float]
-    """The step as PALEO has it: computation, then one all-reduce of all gradients, by communication model."""
-    paleo_speedup: dict[str, float]
 
 
 LayoutAt = Callable[[int], Layout]
@@ -46,14 +33,10 @@ FabricOf = Callable[[Layout], Fabric]
 
 @dataclass(frozen=True)
 class ScalingCurve:
-    kind: Kind
-    points: tuple[CurvePoint, ...]
+    steps: tuple[ParallelStep, ...]
+    points: tuple[ScalingPoint, ...]
+    """What each of them is against the first; whether they fit is not looked for here."""
     notes: tuple[str, ...]
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Those of the largest run."""
-        return self.points[-1].step.assumptions
 
 
 def curve(
@@ -74,20 +57,17 @@ def curve(
     A replica whose batch cannot be cut into as many micro-batches as the options ask for is cut as by default.
     """
     options = options or ParallelOptions()
-    known: dict[int, TimedStep] = {}
-
-    def remembered(size: int) -> TimedStep:
-        if size not in known:
-            known[size] = step_at(size)
-        return known[size]
-
+    step_at = cache(step_at)
     alone = layout_at(1)
-    one = alone.tensor * alone.pipeline
-    counts = list(replicas) if replicas is not None else _doubling(MOST_GPUS // one)
+    each = alone.tensor * alone.pipeline
+    doubled = [2**power for power in range(max(MOST_GPUS // each, 1).bit_length())]
+    counts = list(replicas) if replicas is not None else doubled
     if not counts or min(counts) < 1:
-        raise BadInput(f"no runs of at least one replica of {one} GPUs each: give other numbers")
+        raise BadInput(f"no runs of at least one replica of {each} GPUs each: give other numbers")
     notes: list[str] = []
-    points: list[CurvePoint] = []
+    steps: list[ParallelStep] = []
+    points: list[ScalingPoint] = []
+    first_rates: dict[str, float] = {}
     for count in counts:
         size = batch if kind == "weak" else -(-batch // count)
         if kind == "strong" and count > batch:
@@ -104,29 +84,26 @@ def curve(
             )
         larger = layout_at(count)
         fabric = fabric_of(larger)
-        step = predict(remembered, larger, fabric, batch=size, device=device, options=cut, retime=retime)
-        points.append(_point(step, points[0] if points else None, fabric))
-    return ScalingCurve(kind, tuple(points), tuple(notes))
+        step = predict(step_at, larger, fabric, batch=size, device=device, options=cut, retime=retime)
+        steps.append(step)
+        rates = {name: step.global_batch / time_s for name, time_s in paleo_times(step, fabric).items()}
+        first_rates = first_rates or rates
+        points.append(_point(step, steps[0], {name: rate / first_rates["tree"] for name, rate in rates.items()}))
+    return ScalingCurve(tuple(steps), tuple(points), tuple(notes))
 
 
-def _doubling(most: int) -> list[int]:
-    return [2**power for power in range(max(most, 1).bit_length())]
-
-
-def _point(step: ParallelStep, first: CurvePoint | None, fabric: Fabric) -> CurvePoint:
-    base = first.step if first else step
-    ratio = step.layout.gpus / base.layout.gpus
-    speedup = step.throughput / base.throughput
-    paleo = paleo_times(step, fabric)
-    throughput = {name: step.global_batch / time_s for name, time_s in paleo.items()}
-    first_rate = base.global_batch / (first.paleo_time_s if first else paleo)["tree"]
-    return CurvePoint(
-        step.layout.gpus,
-        step,
-        speedup,
-        speedup / ratio,
-        paleo,
-        {name: rate / first_rate for name, rate in throughput.items()},
+def _point(step: ParallelStep, first: ParallelStep, paleo_speedup: dict[str, float]) -> ScalingPoint:
+    speedup = step.throughput / first.throughput
+    return ScalingPoint(
+        gpus=step.layout.gpus,
+        batch=step.batch,
+        global_batch=step.global_batch,
+        time_s=step.time_s,
+        throughput=step.throughput,
+        exposed_s=step.exposed_s,
+        speedup=speedup,
+        efficiency=speedup / (step.layout.gpus / first.layout.gpus),
+        paleo_speedup=paleo_speedup,
     )
 
 

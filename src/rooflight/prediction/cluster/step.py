@@ -9,6 +9,7 @@ from functools import cached_property
 from rooflight.ledger import Ledger, Op, Phase
 from rooflight.prediction.clocks import Clocks
 from rooflight.prediction.cluster.communication import NOTHING, Transfer
+from rooflight.prediction.result import Traffic
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,6 @@ class TimedStep:
     ledger: Ledger
     gpu_s: Sequence[float]
     host_s: Sequence[float]
-    origin: str = ""
-    """What the seconds come from: `spec`, `calibrated`, a measurement."""
     wait_s: Sequence[float] = ()
     """Communication that the GPU waits for right after each op; empty: none."""
     kernel_share: Sequence[float] = ()
@@ -36,10 +35,10 @@ class TimedStep:
     @cached_property
     def phases(self) -> dict[Phase, tuple[int, ...]]:
         """Indices of the ops of each phase, in order."""
-        found: dict[Phase, list[int]] = {"forward": [], "backward": [], "optimizer": []}
+        places: dict[Phase, list[int]] = {"forward": [], "backward": [], "optimizer": []}
         for index, op in enumerate(self.ledger.ops):
-            found[op.phase].append(index)
-        return {phase: tuple(indices) for phase, indices in found.items()}
+            places[op.phase].append(index)
+        return {phase: tuple(indices) for phase, indices in places.items()}
 
     def kernel_s(self, ops: Iterable[int]) -> float:
         """Seconds in which kernels of these ops run."""
@@ -64,34 +63,26 @@ Retime = Callable[[Op], float]
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """One kind of communication in a step, of one GPU."""
-
-    what: str
-    """`gradients, all-reduce`."""
-    calls: int
-    nbytes: float
-    """All messages together, as handed to the collective."""
-    time_s: float
-    """How long all of them take, hidden or not."""
-    how: str
-    """Algorithm and protocol of the largest."""
-
-
-@dataclass(frozen=True)
 class ParallelOutcome:
     """What one kind of parallelism makes of a step: its time and the communication in it."""
 
     time_s: float
-    exchanges: tuple[Exchange, ...] = ()
+    exchanges: tuple[Traffic, ...] = ()
     assumptions: tuple[str, ...] = ()
+    bubble_s: float = 0.0
+    stage_share: float = 1.0
+    """The largest part of the weights that a pipeline stage has."""
 
 
-def exchange(what: str, sizes: Sequence[float], transfers: Sequence[Transfer]) -> tuple[Exchange, ...]:
-    """One row for these messages; none where nothing is sent."""
-    busy = [(nbytes, sent) for nbytes, sent in zip(sizes, transfers, strict=True) if sent is not NOTHING]
-    if not busy:
+Message = tuple[float, Transfer]
+"""Its bytes, as handed to the collective, and how it is sent."""
+
+
+def exchange(what: str, messages: Iterable[Message]) -> tuple[Traffic, ...]:
+    """One row for these messages, with the way of the largest; none where nothing is sent."""
+    sent = [message for message in messages if message[1] is not NOTHING]
+    if not sent:
         return ()
-    _, largest = max(busy, key=lambda row: row[0])
-    total_bytes, total_s = sum(nbytes for nbytes, _ in busy), sum(sent.time_s for _, sent in busy)
-    return (Exchange(what, len(busy), total_bytes, total_s, largest.how),)
+    _, largest = max(sent, key=lambda message: message[0])
+    nbytes, time_s = sum(size for size, _ in sent), sum(transfer.time_s for _, transfer in sent)
+    return (Traffic(what=what, calls=len(sent), bytes=nbytes, time_s=time_s, how=largest.how),)

@@ -17,12 +17,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rooflight.errors import BadInput
+from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
 from rooflight.parallel.blocks import Model, is_attention
 from rooflight.parallel.fabric import Fabric, RankGroup
+from rooflight.parallel.layout import ParallelOptions
 from rooflight.parallel.tensor_split import SHORTEST_KERNEL_S, TensorCut, cut_gemm, cut_op, gemm_of, tensor_cut_of
 from rooflight.prediction.cluster.communication import Transfer, all_gather, all_reduce, reduce_scatter
-from rooflight.prediction.cluster.step import Exchange, Retime, TimedStep, exchange
+from rooflight.prediction.cluster.step import Retime, TimedStep, exchange
+from rooflight.prediction.result import Traffic
 
 
 class SumMessage(NamedTuple):
@@ -63,14 +66,12 @@ def divide(
     model: Model,
     group: RankGroup,
     fabric: Fabric,
-    *,
-    sms: int,
-    sequence: bool = False,
-    overlap: bool = True,
+    device: Device,
+    options: ParallelOptions,
     retime: Retime | None = None,
 ) -> DividedStep:
     """The step of one of `group.ranks` ranks."""
-    ranks, ledger = group.ranks, step.ledger
+    ranks, ledger, sequence, sms = group.ranks, step.ledger, options.sequence_parallel, int(device.sms.value)
     if ranks == 1:
         return DividedStep(step, (), (), 1.0)
     check(model, ranks)
@@ -84,44 +85,43 @@ def divide(
     ]
     messages = _messages(model, parts, group, fabric, sequence=sequence)
     wait_s = [0.0] * len(ledger.ops)
-    hiding = dict(parts.sums_backward) if overlap else {}
+    hiding = dict(parts.sums_backward) if options.overlap else {}
     for index, _, transfer in messages:
         wait_s[index] += max(transfer.time_s - sum(gpu_s[i] for i in hiding.get(index, ())), 0.0)
-    words = _words(parts, group, sequence=sequence, overlap=overlap, retime=retime)
+    words = _words(parts, group, options, retime)
     return DividedStep(replace(step, gpu_s=tuple(gpu_s), wait_s=tuple(wait_s)), messages, words, share)
 
 
-def exchanges(divided: DividedStep, *, again: Collection[int], times: int) -> tuple[Exchange, ...]:
+def exchanges(divided: DividedStep, *, again: Collection[int], times: int) -> tuple[Traffic, ...]:
     """All sums of a step of `times` micro-batches; those after the ops in `again` happen twice."""
     sent = [message for message in divided.messages for _ in range(2 if message.op in again else 1)] * times
-    sizes, transfers = [message.nbytes for message in sent], [message.transfer for message in sent]
-    return exchange("activations, summed over tensor ranks", sizes, transfers)
+    return exchange("activations, summed over tensor ranks", [(nbytes, transfer) for _, nbytes, transfer in sent])
 
 
 def _seconds(
     step: TimedStep, parts: TensorCut, index: int, ranks: int, *, sms: int, sequence: bool, retime: Retime | None
 ) -> float:
     """What becomes of one op of forward or backward."""
-    whole = step.gpu_s[index]
+    undivided_s = step.gpu_s[index]
     divided = index in parts.inside or (sequence and index in parts.outside)
-    if not divided or whole <= 0:
-        return whole
+    if not divided or undivided_s <= 0:
+        return undivided_s
     op, axis = step.ledger.ops[index], parts.axis.get(index)
     if index in parts.inside and (axis or is_attention(op)):
         if retime is not None and (smaller := cut_op(op, axis, ranks)) is not None:
             # All ranks together do no less than one would alone.
             floor_s = step.floor_s[index] / ranks if step.floor_s else 0.0
-            return max(min(retime(smaller), whole), floor_s)
+            return max(min(retime(smaller), undivided_s), floor_s)
         if (gemm := gemm_of(op)) is not None:
             cut = cut_gemm(gemm, axis, ranks) if axis else gemm._replace(batch=-(-gemm.batch // ranks))
-            return whole * min(cut.work(sms) / gemm.work(sms), 1.0)
-    return max(whole / ranks, min(whole, SHORTEST_KERNEL_S))
+            return undivided_s * min(cut.work(sms) / gemm.work(sms), 1.0)
+    return max(undivided_s / ranks, min(undivided_s, SHORTEST_KERNEL_S))
 
 
 def _weight_share(ledger: Ledger, parts: TensorCut, ranks: int) -> float:
     """Weight matrices of cut modules are cut, everything else is held whole by each rank."""
     total = held = 0.0
-    matrices = _matrices(ledger)
+    matrices = {tensor.storage for op in ledger.ops for tensor in op.inputs if len(tensor.shape) >= 2}
     for storage in ledger.storages:
         if storage.category == "parameter":
             total += storage.nbytes
@@ -130,21 +130,16 @@ def _weight_share(ledger: Ledger, parts: TensorCut, ranks: int) -> float:
     return held / total if total else 1.0
 
 
-def _matrices(ledger: Ledger) -> set[int]:
-    """Storages that some op sees as a tensor of two dimensions or more."""
-    return {tensor.storage for op in ledger.ops for tensor in op.inputs if len(tensor.shape) >= 2}
-
-
 def _messages(
     model: Model, parts: TensorCut, group: RankGroup, fabric: Fabric, *, sequence: bool
 ) -> tuple[SumMessage, ...]:
     """What a block hands on (batch x sequence x hidden) is what its ranks add up; the ends are as the first block."""
     nbytes = {number: model.units[number].output_bytes for number in model.blocks}
     where = {i: n for n in model.blocks for i in (*model.units[n].forward, *model.units[n].backward)}
-    known = {size: _sum(size, group, fabric, sequence=sequence) for size in set(nbytes.values())}
+    sums = {size: _sum(size, group, fabric, sequence=sequence) for size in set(nbytes.values())}
     places = (*parts.sums_forward, *(index for index, _ in parts.sums_backward))
     sizes = [nbytes[where.get(index, model.blocks[0])] for index in places]
-    return tuple(SumMessage(index, size, known[size]) for index, size in zip(places, sizes, strict=True))
+    return tuple(SumMessage(index, size, sums[size]) for index, size in zip(places, sizes, strict=True))
 
 
 def _sum(nbytes: float, group: RankGroup, fabric: Fabric, *, sequence: bool) -> Transfer:
@@ -154,9 +149,8 @@ def _sum(nbytes: float, group: RankGroup, fabric: Fabric, *, sequence: bool) -> 
     return Transfer(halves[0].time_s + halves[1].time_s, halves[0].how)
 
 
-def _words(
-    parts: TensorCut, group: RankGroup, *, sequence: bool, overlap: bool, retime: Retime | None
-) -> tuple[str, ...]:
+def _words(parts: TensorCut, group: RankGroup, options: ParallelOptions, retime: Retime | None) -> tuple[str, ...]:
+    sequence, overlap = options.sequence_parallel, options.overlap
     forward, backward = len(parts.sums_forward), len(parts.sums_backward)
     kind = "reduce-scatters with an all-gather each" if sequence else "all-reduces"
     lines = [

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rooflight.errors import BadInput, RooflightError
 from rooflight.hardware.device import Device
 from rooflight.ledger import Ledger
-from rooflight.prediction.api import answer
+from rooflight.prediction.api import Question
 from rooflight.prediction.cluster_run import layout_of
 from rooflight.prediction.device_run import device_runs
 from rooflight.prediction.rebuilt import as_run_on, traces_of
@@ -73,15 +73,15 @@ def predictions_for(ledger: Ledger, devices: Sequence[Device], again: Rebuilt | 
             _by_hand(ledger, again, where, sizes),
             _by_hand(ledger, again, where[:1], cluster) if training else only_training,
         )
-    plain = partial(answer, again.asked, advice=False, find_savings=False)
+    plain = partial(Question, again.asked, advice=False, find_savings=False)
     many = layout_of(None, **cluster)
-    scaling = _tried(lambda: plain(devices[:1], [batch], layout=many)) if training else only_training
-    sweep = _tried(lambda: plain(devices, list(sizes["batch"])))
+    scaling = _tried(lambda: plain(devices[:1], [batch], layout=many).answer()) if training else only_training
+    sweep = _tried(lambda: plain(devices, list(sizes["batch"])).answer())
     if large and sweep.answer is not None:
         rows = tuple(row for row in sweep.answer if row.batch == batch)
         here = PredictedPart(replace(sweep.answer, predictions=rows))
     else:
-        here = _tried(lambda: plain(devices, [batch], scaled=again.scaled))
+        here = _tried(lambda: plain(devices, [batch], scaled=again.scaled).answer())
     return ReportPredictions(here, sweep, scaling)
 
 
