@@ -106,10 +106,11 @@ def _share(scope: ClaimScope) -> Answer:
 
 
 def _intensity(scope: ClaimScope) -> Answer:
-    sums = scope.totals
-    if sums.intensity is None:
+    flops, nbytes = scope.totals.work_flops, scope.totals.bytes
+    if not nbytes:
         raise CannotTell(f"{scope.part.name} moves no bytes")
-    return Answer(sums.intensity, f"{_text(sums.work_flops)} FLOP / {_text(sums.bytes)} compulsory bytes", "formulas")
+    # Exact, unlike that of the totals: a convention that changes nothing is known by the very same value.
+    return Answer(Fraction(flops, nbytes), f"{_text(flops)} FLOP / {_text(nbytes)} compulsory bytes", "formulas")
 
 
 def _params(scope: ClaimScope) -> Answer:
