@@ -127,7 +127,7 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
             "download": self.download,
         }
 
-    def given_fields(self, verb: Verb) -> Iterator[tuple[Field, Any]]:
+    def _given_fields(self, verb: Verb) -> Iterator[tuple[Field, Any]]:
         """All that is not as usual, of what the verb takes."""
         for field in fields_for(verb):
             value = getattr(self, field.name)
@@ -138,7 +138,7 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
         """`command` word by word."""
         return [
             *command_words(verb, self.model),
-            *(word for field, value in self.given_fields(verb) for word in field.words(value)),
+            *(word for field, value in self._given_fields(verb) for word in field.words(value)),
             *option_words(more),
         ]
 
@@ -162,7 +162,7 @@ class StepSpec(StepFields, frozen=True, forbid_unknown_fields=True, omit_default
             entries = ", ".join(f"{python_literal(name)}: {value}" for name, value in values.items())
             called.append(f"kwargs={{{entries}}}")
         given = {"batch": self.batch} | {
-            field.keyword: value for field, value in self.given_fields(verb) if not field.by_name
+            field.keyword: value for field, value in self._given_fields(verb) if not field.by_name
         }
         said = [f"{name}={python_literal(value)}" for name, value in {**given, **more}.items() if value is not None]
         return f"rooflight.{verb}({', '.join(['model', *called, *said])})"

@@ -32,7 +32,7 @@ class StudyCell(StepSpec, frozen=True, forbid_unknown_fields=True, omit_defaults
     def id(self) -> str:
         """Stable over processes and versions: what is as usual is not part of it."""
         # Values are compared: `omit_defaults` leaves a text away only where it is the very same object.
-        given = {"model": self.model} | {field.key: value for field, value in self.given_fields("study")}
+        given = {"model": self.model} | {field.key: value for field, value in self._given_fields("study")}
         given |= {} if self.on is None else {"on": self.on}
         return f"{self.slug}-{hashlib.sha256(msgspec.json.encode(given, order='deterministic')).hexdigest()[:8]}"
 
