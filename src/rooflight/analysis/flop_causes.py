@@ -19,7 +19,7 @@ from rooflight.ops.kernel_products import product_of_each
 from rooflight.ops.matrix_product import MatrixProduct
 from rooflight.ops.registry import products_of
 from rooflight.ops.tile_padding import ExecutedTiles, executed_tiles
-from rooflight.summary.facts import op_values
+from rooflight.summary.facts import op_values, useful_flops_of
 
 PADDING = "tile padding"
 FAST = "fast algorithm"
@@ -70,19 +70,15 @@ def explain_flops(ledger: Ledger) -> list[Explained]:
             # Where the CUDA cores were not counted, nothing of theirs is there to be explained.
             cuda = any(name in counted for name in CUDA_FLOPS)
             explained = tuple(cause for cause in causes if cuda or cause.name not in _OF_CUDA_CORES)
-            rows.append(Explained(op, _useful(op), sum(counted.values()), explained))
+            rows.append(Explained(op, useful_flops_of(op), sum(counted.values()), explained))
     return rows
-
-
-def _useful(op: Op) -> int:
-    return (op.cost.flops or 0) if op.cost is not None else 0
 
 
 def _asked(op: Op) -> int:
     """Of its kernels: an op that is run a second time does the same work again, none of it useful."""
     if op.recompute and op.cost is not None:
         return op.cost.recompute_flops or 0
-    return _useful(op)
+    return useful_flops_of(op)
 
 
 def _causes(

@@ -21,7 +21,7 @@ from rooflight.ops.kernel_names import KernelRole, role_of
 from rooflight.ops.kernel_products import product_of_each
 from rooflight.ops.matrix_product import MatrixProduct
 from rooflight.ops.registry import products_of
-from rooflight.summary.facts import op_values
+from rooflight.summary.facts import compulsory_bytes_of, op_values
 
 HITS = "L2 hits"
 LATER = "written back later"
@@ -58,8 +58,7 @@ def explain_traffic(ledger: Ledger) -> list[Explained]:
         if op.cost is None or not any(name in values for name in DRAM_BYTES):
             continue
         moved = sum(values[name].value for name in DRAM_BYTES if name in values)
-        asked = (op.cost.bytes_read or 0) + (op.cost.bytes_written or 0)
-        rows.append(Explained(op, asked, moved, tuple(_causes(op, played[op.index]))))
+        rows.append(Explained(op, compulsory_bytes_of(op), moved, tuple(_causes(op, played[op.index]))))
     return rows
 
 

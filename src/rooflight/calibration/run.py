@@ -247,8 +247,5 @@ def _points(journal: CalibrationJournal) -> tuple[TimedPoints, ...]:
         if section not in ("host", "ceilings", _WORKSPACES):
             for key, points in content.items():
                 rows.setdefault(key, []).extend(points)
-    content = []
-    for key, points in sorted(rows.items()):
-        family, _, precision = key.partition(" ")
-        content.append(TimedPoints(family, precision, points))
-    return tuple(content)
+    names = {key: key.split(" ", 1) for key in sorted(rows)}
+    return tuple(TimedPoints(family, precision, rows[key]) for key, (family, precision) in names.items())

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from rooflight.ledger import Ledger, Measurement, Value
+from rooflight.ledger import Ledger, Measurement, Op, Value
 from rooflight.metrics import COUNTED, QUANTITIES, Origin
 from rooflight.metrics import Number as Number
 
@@ -82,6 +82,14 @@ def _of_ranks(name: str, values: Sequence[Value]) -> Value:
         return Value(sum(value.value for value in values), f"{values[0].origin}; sum over {len(values)} ranks")
     most = max(values, key=lambda value: value.value)
     return Value(most.value, f"{most.origin}; most of {len(values)} ranks", most.low, most.high)
+
+
+def useful_flops_of(op: Op) -> int:
+    return (op.cost.flops or 0) if op.cost is not None else 0
+
+
+def compulsory_bytes_of(op: Op) -> int:
+    return 0 if op.cost is None else (op.cost.bytes_read or 0) + (op.cost.bytes_written or 0)
 
 
 def op_values(ledger: Ledger) -> list[dict[str, Value]]:

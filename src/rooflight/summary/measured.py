@@ -12,14 +12,18 @@ from dataclasses import replace
 from functools import cached_property
 
 from rooflight.ledger import Ledger, Op
-from rooflight.metrics import (
-    DRAM_BYTES,
-    EXECUTED_FLOPS,
-    cuda_is_known,
-    executed_is_known,
-)
+from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS, cuda_is_known, executed_is_known
 from rooflight.summary import measured_rows
-from rooflight.summary.facts import MeasuredTimes, Number, adds_up, op_values, step_values, times_of
+from rooflight.summary.facts import (
+    MeasuredTimes,
+    Number,
+    adds_up,
+    compulsory_bytes_of,
+    op_values,
+    step_values,
+    times_of,
+    useful_flops_of,
+)
 from rooflight.summary.measured_rows import MeasuredRow
 from rooflight.summary.memory_growth import MemoryGrowth, timeline
 from rooflight.summary.sums import OpGroup, Sums, Whole
@@ -130,7 +134,7 @@ class Measured:
             if (
                 executed
                 and all(name in fact.values for name in executed)
-                and any(_flops(ops[index]) for index in fact.ops)
+                and any(useful_flops_of(ops[index]) for index in fact.ops)
             ):
                 counted.update(fact.ops)
                 matrix += sum(fact.values[name] for name in executed)
@@ -147,8 +151,8 @@ class Measured:
             ran=len(ran),
             missing={name: gone for name, gone in self._missing(ran, ops_with).items() if gone},
             matrix_executed=matrix if counted else None,
-            matrix_useful=sum(_flops(ops[index]) for index in counted) if counted else None,
-            compulsory_bytes=sum(_bytes(ops[index]) for index in moved) if moved else None,
+            matrix_useful=sum(useful_flops_of(ops[index]) for index in counted) if counted else None,
+            compulsory_bytes=sum(compulsory_bytes_of(ops[index]) for index in moved) if moved else None,
             whole=self.of_ops,
             flops_time_s=self._time_on(self._flops_ranks, group),
             dram_time_s=self._time_on(self._dram_ranks, group),
@@ -228,12 +232,3 @@ class Measured:
         for fact in self.facts:
             times[min(len(fact.ops), 2)] += fact.values.get("kernel_time_s", 0)
         return times
-
-
-def _flops(op: Op) -> int:
-    return (op.cost.flops or 0) if op.cost is not None else 0
-
-
-def _bytes(op: Op) -> int:
-    cost = op.cost
-    return 0 if cost is None else (cost.bytes_read or 0) + (cost.bytes_written or 0)

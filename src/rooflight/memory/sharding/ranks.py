@@ -41,9 +41,9 @@ class FullestRank:
         tensor.divide(draft, self.model, layout.tensor, sequence=self.options.sequence_parallel)
         ops: Sequence[int] = range(len(self.ledger.ops))
         if len(self.groups) > 1:
-            units = self.groups[stage]
-            ops = self._ops(units)
-            stages.keep_stage(draft, self.model, units, count)
+            units = [self.model.units[number] for number in self.groups[stage]]
+            ops = sorted(index for unit in units for index in (*unit.forward, *unit.backward))
+            stages.keep_stage(draft, ops, [unit.path for unit in units], count)
             stages.hold_micro_batches(draft, ops, self._in_flight(stage) - 1)
         self._data(draft)
         stages.add_up_gradients(draft, ops, count)
@@ -59,10 +59,6 @@ class FullestRank:
             data_parallel.zero(draft, kind, ranks, **caps)
         else:
             data_parallel.replicate(draft, ranks, **caps)
-
-    def _ops(self, units: Sequence[int]) -> list[int]:
-        in_stage = [self.model.units[number] for number in units]
-        return sorted(index for unit in in_stage for index in (*unit.forward, *unit.backward))
 
     def _in_flight(self, stage: int) -> int:
         return stages.in_flight(stage, len(self.groups), self.micro_batches, interleave=self.options.interleave)

@@ -14,7 +14,6 @@ from rooflight.ledger import is_inside
 from rooflight.memory.sharding.draft import RankDraft
 from rooflight.memory.sharding.tensor import parameter_of
 from rooflight.memory.storage_lifetimes import WEIGHT_COPY, AddedStorage, bytes_of, copies_of_weights, numbers_in
-from rooflight.parallel.blocks import Model
 
 _STANDING = ("parameter", "buffer", "input")
 _OF_WEIGHTS = ("parameter", "buffer", "gradient", "optimizer-state", "input")
@@ -31,15 +30,14 @@ def in_flight(stage: int, stages: int, micro_batches: int, *, interleave: int = 
     return min(begun, micro_batches)
 
 
-def keep_stage(draft: RankDraft, model: Model, units: Sequence[int], micro_batches: int) -> None:
-    """Leave what the rank of these units holds. A weight that units of two stages use lies on both of them."""
+def keep_stage(draft: RankDraft, ops: Sequence[int], paths: Sequence[str], micro_batches: int) -> None:
+    """Leave what the rank of these units holds: their ops, and the paths of their modules. A weight that units of two
+    stages use lies on both of them."""
     ledger = draft.ledger
-    ops = sorted(index for number in units for index in (*model.units[number].forward, *model.units[number].backward))
     first, last = draft.touched(ops)
     anywhere, _ = draft.touched(range(len(ledger.ops)))
     in_stage = set(ops)
     owner = parameter_of(ledger)
-    paths = [model.units[number].path for number in units]
     here = {
         number
         for number, storage in enumerate(ledger.storages)
