@@ -9,10 +9,11 @@ from fractions import Fraction
 
 from rooflight import formatting, summary
 from rooflight.analysis.claims.claim import Answer, CannotTell
-from rooflight.analysis.claims.ledger_query import ClaimScope, formula_work
+from rooflight.analysis.claims.ledger_query import ClaimScope
 from rooflight.analysis.claims.model_parts import leaves
 from rooflight.analysis.claims.quantities import QUANTITIES
 from rooflight.analysis.finding import Number
+from rooflight.estimation.costs import work_of
 from rooflight.ledger import Op
 from rooflight.metrics import ESTIMATED
 from rooflight.ops.expressions import to_text
@@ -45,7 +46,7 @@ def _work(scope: ClaimScope, times: int) -> Answer:
     """By the formula of the one op that has matrix work; of several, how many there are."""
     ops = scope.matrix_ops
     twice = f"{times} × " if times > 1 else ""
-    if len(ops) == 1 and (formula := formula_work(ops[0])) is not None:
+    if len(ops) == 1 and (formula := work_of(ops[0])) is not None:
         text = f"{twice}{to_text(formula.macs)} = {twice}{to_text(formula.macs, formula.where)}"
     else:
         text = f"{twice}the multiply-adds of {' and '.join(_kinds(ops))}" if ops else "no matrix work runs in it"
@@ -59,7 +60,7 @@ def _work(scope: ClaimScope, times: int) -> Answer:
 def _other(scope: ClaimScope) -> Answer:
     ops = [op for op in scope.ops if op.cost is not None and op.cost.other_flops]
     text = f"operations of {', '.join(_kinds(ops)) or 'nothing'}"
-    if len(ops) == 1 and (formula := formula_work(ops[0])) is not None:
+    if len(ops) == 1 and (formula := work_of(ops[0])) is not None:
         text = f"{to_text(formula.other)} = {to_text(formula.other, formula.where)}"
     return Answer(scope.totals.other_flops, text, "formulas over the ops")
 

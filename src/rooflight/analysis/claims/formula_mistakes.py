@@ -20,8 +20,9 @@ from rooflight.analysis.claims.conventions import (
     pool_charge,
 )
 from rooflight.analysis.claims.estimated_answers import ANSWERS
-from rooflight.analysis.claims.ledger_query import ANY_BATCH, formula_work, whole
+from rooflight.analysis.claims.ledger_query import ANY_BATCH, whole
 from rooflight.analysis.finding import Finding, Number
+from rooflight.estimation.costs import work_of
 from rooflight.ledger import Op
 
 WORK = ("flops", "macs", "ops")
@@ -49,7 +50,7 @@ def _without(case: ClaimCase, symbols: tuple[str, ...]) -> tuple[Number, str] | 
     left, seen = Fraction(0), set()
     for op in case.scope.matrix_ops:
         assert op.cost is not None and op.cost.macs is not None
-        formula, of_product = formula_work(op), "convolution" not in op.packet
+        formula, of_product = work_of(op), "convolution" not in op.packet
         where = {} if formula is None or of_product != (symbols[0] in ("N", "K")) else formula.where
         values = [int(where[symbol]) for symbol in symbols if symbol in where]
         if len(values) == len(symbols):

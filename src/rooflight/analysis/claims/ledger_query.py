@@ -19,12 +19,10 @@ from rooflight.analysis.claims.model_parts import ModelPart, part_of, same_model
 from rooflight.analysis.finding import Number
 from rooflight.analysis.verdicts import Judge
 from rooflight.errors import BadInput, RooflightError
-from rooflight.estimation.costs import work_of
 from rooflight.hardware import devices
 from rooflight.hardware.device import Device
 from rooflight.ledger import DTYPE_BYTES, Ledger, Module, Op, Totals, Value, total
 from rooflight.models import builtin_names
-from rooflight.ops.registry import Work
 from rooflight.spec import FIELDS, StepSpec, Verb, inputs_of, is_live
 from rooflight.summary.measured import Measured, is_measured
 from rooflight.summary.sums import OpGroup, Sums
@@ -96,10 +94,6 @@ class LedgerBook:
 def whole(value: Number) -> Number:
     """A fraction that is a whole number, as one."""
     return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
-
-
-def formula_work(op: Op) -> Work | None:
-    return work_of(op)
 
 
 @dataclass(frozen=True)
