@@ -249,14 +249,17 @@ def _work_and_traffic(*, counted: bool) -> list[LayerColumn[MeasuredRow]]:
 
 
 def _rates(measured: Measured) -> list[LayerColumn[MeasuredRow]]:
-    name, write = rate_of(measured.ledger)
+    counted = measured.total.executed_flops is not None
+    # Beside the executed FLOPs of some units (a CUDA graph's tensor cores) it must be said which the rate is of.
+    partly = not counted and measured.total.tensor_flops is not None
+    unit, write = rate_of(measured.ledger)
+    heading, raw = f"useful {unit}" if partly else unit, "executed_flops_per_s" if counted else "flops_per_s"
+    useful = _estimated(lambda row: ratio(row.estimate.totals.flops, row.sums.time_s))
     traffic = column("dram_bytes_per_s", heading="GB/s", write=giga, optional=5)
-    per_second: LayerColumn[MeasuredRow] = LayerColumn(
-        lambda row: row.sums.executed_flops_per_s, Column(name, write, optional=6, raw="executed_flops_per_s")
-    )
-    if measured.total.executed_flops is None:
-        # Beside the executed FLOPs of some units (a CUDA graph's tensor cores) it must be said which the rate is of.
-        name = name if measured.total.tensor_flops is None else f"useful {name}"
-        useful = _estimated(lambda row: ratio(row.estimate.totals.flops, row.sums.time_s))
-        per_second = LayerColumn(useful, Column(name, write, optional=6, raw="flops_per_s"))
-    return [per_second, LayerColumn(lambda row: row.sums.dram_bytes_per_s, traffic)]
+    return [
+        LayerColumn(
+            (lambda row: row.sums.executed_flops_per_s) if counted else useful,
+            Column(heading, write, optional=6, raw=raw),
+        ),
+        LayerColumn(lambda row: row.sums.dram_bytes_per_s, traffic),
+    ]
