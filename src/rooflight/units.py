@@ -1,6 +1,6 @@
 """Every unit that rooflight reads, once: how it is spelled, what it is a multiple of, and its dimension.
 
-One table, read in three ways. `parse` and `parse_unit` are strict, for what is written for rooflight (hypotheses):
+One table, read in three ways. `parse_unit` is strict, for what is written for rooflight (hypotheses):
 exact spellings, and what could mean two things is refused. `printed_unit` knows what profilers print (`Kbyte`,
 `inst/cycle`), whose prefixes are powers of 1,000, also for bytes. `table_unit` takes what people write into tables, in
 any case and in words (`GFLOPS`, `million params`); what the quantity is counted in decides what it means.
@@ -78,19 +78,6 @@ class Unit:
     def in_base(self, number: Decimal) -> Decimal:
         """So many of it, in the base unit."""
         return number * self.factor.numerator / self.factor.denominator
-
-
-@dataclass(frozen=True)
-class ParsedAmount:
-    """A number and its unit; the value is in the unit's base. `unit` is `None` where none was written."""
-
-    text: str
-    value: Fraction
-    unit: Unit | None
-
-    @property
-    def dimension(self) -> Dimension | None:
-        return None if self.unit is None else self.unit.dimension
 
 
 class UnitError(ValueError):
@@ -212,9 +199,6 @@ KNOWN = (
     "FLOP, FLOP/s, FLOP/B, B, B/s (with k, M, G, T, B also with Ki, Mi, Gi, Ti), MAC, s, ms, us, ns, min, h, /s, "
     "samples/s, %, x"
 )
-_AMOUNT = re.compile(
-    r"(?P<number>[+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*(?P<unit>.*)", re.DOTALL
-)
 
 
 def parse_unit(text: str) -> Unit:
@@ -225,16 +209,6 @@ def parse_unit(text: str) -> Unit:
         raise UnitError(f"the unit {text!r} is not clear: write {UNCLEAR[text]}")
     shown = text if len(text) <= 30 else f"{text[:29]}…"
     raise UnitError(f"unknown unit {shown!r}: one of {KNOWN}")
-
-
-def parse(text: str) -> ParsedAmount:
-    """`1.5 GiB`, `300us`, `1e9 FLOP`, `40%` or a plain number, strictly; raises `UnitError`."""
-    split = _AMOUNT.fullmatch(text.strip())
-    if split is None:
-        raise UnitError(f"{text[:40]!r} is no number with a unit: write it as 1.5 GiB")
-    number = Fraction(split["number"].replace("_", ""))
-    unit = parse_unit(split["unit"]) if split["unit"] else None
-    return ParsedAmount(text.strip(), number if unit is None else number * unit.factor, unit)
 
 
 def printed_unit(text: str) -> Unit | None:

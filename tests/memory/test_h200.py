@@ -15,7 +15,7 @@ MODULES = ("memory", "memory_rows", "largest_rows", "left_out_workspaces", "pred
 
 
 @pytest.fixture(scope="module")
-def benchmark() -> Iterator[ModuleType]:
+def script() -> Iterator[ModuleType]:
     """benchmarks/memory.py, as a module."""
     patch = pytest.MonkeyPatch()
     patch.syspath_prepend(str(ROOT / "benchmarks"))
@@ -28,16 +28,16 @@ def benchmark() -> Iterator[ModuleType]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(benchmark: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def outcomes(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Every row with what `rooflight.predict` says of it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("nothing")))
-        found: list[Any] = benchmark.outcomes(benchmark.reference_rows())
+        found: list[Any] = script.outcomes(script.reference_rows())
     return found
 
 
-def spread(benchmark: ModuleType, outcomes: list[Any], error: str, step: str) -> Any:
-    return benchmark.Spread.of(getattr(row, error) for row in outcomes if row.measured.step == step)
+def spread(script: ModuleType, outcomes: list[Any], error: str, step: str) -> Any:
+    return script.Spread.of(getattr(row, error) for row in outcomes if row.measured.step == step)
 
 
 # --- against the rows ---
@@ -55,16 +55,16 @@ def test_every_row_is_predicted(outcomes: list[Any]) -> None:
 
 @pytest.mark.parametrize("step", ["infer", "train"])
 @pytest.mark.parametrize("error", ["allocated_error", "grown_error"])
-def test_what_is_allocated(benchmark: ModuleType, outcomes: list[Any], error: str, step: str) -> None:
+def test_what_is_allocated(script: ModuleType, outcomes: list[Any], error: str, step: str) -> None:
     """The peak, and the peak less what is there before the step, which weights cannot hide."""
-    found = spread(benchmark, outcomes, error, step)
+    found = spread(script, outcomes, error, step)
     assert found.median <= 0.02
     assert found.p90 <= 0.05
 
 
 @pytest.mark.parametrize("step", ["infer", "train"])
-def test_what_is_reserved(benchmark: ModuleType, outcomes: list[Any], step: str) -> None:
-    assert spread(benchmark, outcomes, "reserved_error", step).median <= 0.10
+def test_what_is_reserved(script: ModuleType, outcomes: list[Any], step: str) -> None:
+    assert spread(script, outcomes, "reserved_error", step).median <= 0.10
 
 
 def test_batches_predicted_together_are_those_predicted_alone(outcomes: list[Any]) -> None:
@@ -79,75 +79,73 @@ def test_batches_predicted_together_are_those_predicted_alone(outcomes: list[Any
 
 
 @pytest.mark.slow
-def test_the_largest_batch_is_found(benchmark: ModuleType) -> None:
+def test_the_largest_batch_is_found(script: ModuleType) -> None:
     """Limits found by halving on the GPU: never above them, at most 5% below, and on the page as they are."""
-    limits = benchmark.largest_batches()
+    limits = script.largest_batches()
     assert {(limit.name, limit.way) for limit in limits} >= {
         (name, way) for name in ("resnet50 fp32", "gpt2 s1024 fp32") for way in ("plain", "expandable")
     }
     for limit in limits:
         assert 0.95 * limit.largest <= limit.predicted <= limit.largest, limit
-    assert benchmark.limits_table(limits) in PAGE.read_text(), "run python benchmarks/memory.py --write"
+    assert script.limits_table(limits) in PAGE.read_text(), "run python benchmarks/memory.py --write"
 
 
 @pytest.fixture(scope="module")
-def held_out(benchmark: ModuleType) -> list[Any]:
+def held_out(script: ModuleType) -> list[Any]:
     """Rows of models that nothing was developed on, and of other ways to run a step."""
-    found: list[Any] = benchmark.outcomes(benchmark.held_out_rows())
+    found: list[Any] = script.outcomes(script.held_out_rows())
     return found
 
 
 @pytest.mark.slow
-def test_models_that_nothing_was_developed_on(benchmark: ModuleType, held_out: list[Any]) -> None:
+def test_models_that_nothing_was_developed_on(script: ModuleType, held_out: list[Any]) -> None:
     """Autocast, checkpoints, accumulation, other optimizers and decoding are among them."""
     assert len(held_out) >= 96 and {row.measured.step for row in held_out} == {"infer", "train", "decode"}
     for step in ("infer", "train"):
         for error in ("allocated_error", "grown_error"):
-            found = spread(benchmark, held_out, error, step)
+            found = spread(script, held_out, error, step)
             assert found.median <= 0.02 and found.p90 <= 0.05
-        assert spread(benchmark, held_out, "reserved_error", step).median <= 0.10
-    assert spread(benchmark, held_out, "grown_error", "decode").greatest <= 0.02
-    assert benchmark.every_row(held_out) in PAGE.read_text(), "run python benchmarks/memory.py --write"
+        assert spread(script, held_out, "reserved_error", step).median <= 0.10
+    assert spread(script, held_out, "grown_error", "decode").greatest <= 0.02
+    assert script.every_row(held_out) in PAGE.read_text(), "run python benchmarks/memory.py --write"
 
 
 @pytest.mark.slow
-def test_every_row_that_is_far_off_has_a_reason(
-    benchmark: ModuleType, outcomes: list[Any], held_out: list[Any]
-) -> None:
+def test_every_row_that_is_far_off_has_a_reason(script: ModuleType, outcomes: list[Any], held_out: list[Any]) -> None:
     """One that holds: played as it was measured, the row comes out right, but for those whose reason is another."""
-    far = [row for row in (*outcomes, *held_out) if row.is_off(benchmark.LARGE)]
-    assert {row.name for row in far} == benchmark.REASONS.keys()
+    far = [row for row in (*outcomes, *held_out) if row.is_off(script.LARGE)]
+    assert {row.name for row in far} == script.REASONS.keys()
     for rows, shared in ((outcomes, True), (held_out, False)):
-        explained = [row for row in far if row in rows and benchmark.REASONS[row.name] not in benchmark.NOT_PLAYED]
-        played = benchmark.reserved_as_measured((row.measured for row in explained), shared_process=shared)
+        explained = [row for row in far if row in rows and script.REASONS[row.name] not in script.NOT_PLAYED]
+        played = script.reserved_as_measured((row.measured for row in explained), shared_process=shared)
         assert len(explained) > 10
         off = {row.name: played[row.name] / row.measured.reserved - 1 for row in explained}
-        assert {name: error for name, error in off.items() if abs(error) > benchmark.PLAYED} == {}
+        assert {name: error for name, error in off.items() if abs(error) > script.PLAYED} == {}
 
 
 # --- the pages ---
 
 
-def test_the_page_has_these_errors(benchmark: ModuleType, outcomes: list[Any]) -> None:
+def test_the_page_has_these_errors(script: ModuleType, outcomes: list[Any]) -> None:
     text = PAGE.read_text()
-    assert benchmark.summary(outcomes) in text, "run python benchmarks/memory.py --write"
-    assert benchmark.every_row(outcomes) in text, "run python benchmarks/memory.py --write"
+    assert script.summary(outcomes) in text, "run python benchmarks/memory.py --write"
+    assert script.every_row(outcomes) in text, "run python benchmarks/memory.py --write"
 
 
-def test_every_row_that_is_far_off_has_its_reason_on_the_page(benchmark: ModuleType, outcomes: list[Any]) -> None:
-    assert not benchmark.unexplained(outcomes)
+def test_every_row_that_is_far_off_has_its_reason_on_the_page(script: ModuleType, outcomes: list[Any]) -> None:
+    assert not script.unexplained(outcomes)
     told = PAGE.read_text().partition("## Rows off by more than")[2].partition("## Every row")[0]
-    assert [row.name for row in outcomes if row.is_off(benchmark.LARGE) and f"| {row.name} |" not in told] == []
+    assert [row.name for row in outcomes if row.is_off(script.LARGE) and f"| {row.name} |" not in told] == []
 
 
-def test_the_table_beside_other_tools_has_these_errors(benchmark: ModuleType, outcomes: list[Any]) -> None:
-    parts = [spread(benchmark, outcomes, "allocated_error", step) for step in ("infer", "train")]
-    cells = [benchmark.percent(value) for one in parts for value in (one.median, one.p90, one.greatest)]
+def test_the_table_beside_other_tools_has_these_errors(script: ModuleType, outcomes: list[Any]) -> None:
+    parts = [spread(script, outcomes, "allocated_error", step) for step in ("infer", "train")]
+    cells = [script.percent(value) for one in parts for value in (one.median, one.p90, one.greatest)]
     row = f"| **rooflight** | 120 | {' | '.join(cells)} |"
     assert row in BENCHMARKS_PAGE.read_text(), "run python benchmarks/memory.py --peers --write"
 
 
-def test_a_section_of_the_page_is_replaced_alone(benchmark: ModuleType) -> None:
+def test_a_section_of_the_page_is_replaced_alone(script: ModuleType) -> None:
     from peers.sections import memory_section, with_section
 
     page = "# Page\n\n## Growth\n\ntext\n\n## Predicted time\n\nmore\n"

@@ -71,7 +71,7 @@ def frame(result: object, *which: Any) -> Any:
         case Predictions():
             return _predictions_frame(result)
         case Study():
-            return study_tables.to_pandas(result.rows)
+            return _pandas().DataFrame(study_tables.records(result.rows))
     raise TypeError(f"nothing is known of a {type(result).__name__} as a data frame")
 
 
@@ -79,7 +79,7 @@ def _pandas() -> Any:
     try:
         import pandas
     except ImportError:
-        raise RooflightError("to_pandas() needs pandas: pip install pandas") from None
+        raise RooflightError("to_pandas() needs pandas: pip install 'rooflight[pandas]'") from None
     return pandas
 
 

@@ -144,7 +144,7 @@ def test_no_replicas_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def benchmark():
+def script():
     folder = str(ROOT / "benchmarks")
     sys.path.insert(0, folder)
     try:
@@ -175,25 +175,25 @@ def test_megatrons_times_agree_with_the_utilisation_it_publishes() -> None:
             assert flops / (gpus * row["time_s"] * 312e12) == pytest.approx(published[row["model"]], abs=0.003)
 
 
-def test_paleos_firecaffe_figures_come_out(benchmark) -> None:
+def test_paleos_firecaffe_figures_come_out(script) -> None:
     """PALEO's code gives 25x on 32 GPUs and 52x on 128; its tree over our count of the same network."""
-    after, beside = benchmark.firecaffe()
+    after, beside = script.firecaffe()
     for case, point in zip(PUBLISHED["firecaffe"]["speedups"], after.points[1:], strict=True):
         assert point.paleo_speedup["tree"] == pytest.approx(case["paleo"], rel=0.05)
     assert all(a.speedup <= b.speedup for a, b in zip(after.points, beside.points, strict=True))
 
 
-def test_from_one_gpu_as_measured_four_come_out(benchmark) -> None:
+def test_from_one_gpu_as_measured_four_come_out(script) -> None:
     """What is left is the error of the parallel part."""
     rows = [row for row in PUBLISHED["steps"] if row.get("one_gpu_s")]
-    errors = [run.error(run.from_measured) for run in map(benchmark.run, rows)]
+    errors = [run.error(run.from_measured) for run in map(script.run, rows)]
     assert len(errors) == 4
     assert max(abs(error) for error in errors) < 0.12
 
 
-def test_a_megatron_run_comes_out(benchmark) -> None:
+def test_a_megatron_run_comes_out(script) -> None:
     row = next(row for row in PUBLISHED["steps"] if row["model"] == "GPT 22B" and row["recompute"] == "full")
-    run = benchmark.run(row)
+    run = script.run(row)
     assert abs(run.error(run.predicted)) < 0.25
     assert run.predicted.parameters == pytest.approx(22e9, rel=0.01)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflight import formatting
-from rooflight.errors import BadInput
 from rooflight.formatting import per_second, quotient, seconds, whole_bytes
 from rooflight.metrics import ratio
 from rooflight.reporting.document import Document, table_sections
@@ -154,25 +153,19 @@ def shown_axes(rows: Sequence[StudyRow]) -> list[str]:
     return [axis for axis in axes if axis in _ALWAYS or axis in apart]
 
 
-def to_pandas(rows: Sequence[StudyRow]) -> Any:
-    """One row for every cell (needs pandas)."""
-    try:
-        import pandas
-    except ImportError:
-        raise BadInput("a data frame needs pandas: pip install 'rooflight[pandas]'") from None
-    return pandas.DataFrame(
-        [
-            {
-                "cell": row.cell.id,
-                **row.cell.coordinates,
-                "state": row.state,
-                **row.values,
-                **row.facts,
-                **{f"failure.{side}": row.failures[side] for side in SIDES if side in row.failures},
-            }
-            for row in rows
-        ]
-    )
+def records(rows: Sequence[StudyRow]) -> list[dict[str, Any]]:
+    """All that is known of every cell, by name."""
+    return [
+        {
+            "cell": row.cell.id,
+            **row.cell.coordinates,
+            "state": row.state,
+            **row.values,
+            **row.facts,
+            **{f"failure.{side}": row.failures[side] for side in SIDES if side in row.failures},
+        }
+        for row in rows
+    ]
 
 
 def csv_table(rows: Sequence[StudyRow]) -> Table:
