@@ -100,6 +100,7 @@ def test_conclusions():
     assert codes(**run, time_s=1e-3) == ["above-the-roof"]
     assert codes(**run, time_s=2e-3, gpu_busy_s=1e-3) == ["host-bound"]
     assert codes(**run, time_s=2e-3, time_scope="wall", counted="all-units") == ["scopes-mixed"]
+    assert codes(**run, time_scope="wall", counted="all-units") == []
     assert codes(**run, time_s=2e-3, time_scope="wall", counted="all-units", gpu_busy_s=1.9e-3) == []
 
 

@@ -103,11 +103,8 @@ def test_there_is_code_on_the_pages() -> None:
 # --- running them ---
 
 
-@pytest.mark.parametrize(
-    "page",
-    WITH_CODE,
-    ids=name_of,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_blocks_run_and_show_what_is_printed(page: Path, tmp_path: Path) -> None:
     wrong = [problem for _, _, problem in walked(page, tmp_path) if problem]
     assert wrong == [], "\n".join(

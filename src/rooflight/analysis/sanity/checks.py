@@ -277,7 +277,12 @@ def _concluded(run: Judgement) -> Iterator[Finding]:
             f"not {said}: {percent:.3g}% of what is attainable at {run.intensity:.4g} FLOP/byte; most "
             "of the time it waited for neither units nor memory, but for launches, the host, latency or small kernels",
         )
-    if given.time_scope == "wall" and given.counted != "formula" and given.gpu_busy_s is None:
+    if (
+        given.time_scope == "wall"
+        and given.time_s is not None
+        and given.counted != "formula"
+        and given.gpu_busy_s is None
+    ):
         yield Finding(
             "scopes-mixed",
             f"{given.time_s:g} s is by the wall, set-up and host included, and what was counted is the GPU's: their "
