@@ -207,6 +207,7 @@ def wait_for_chapters(process: subprocess.Popen[str], journal: Path, count: int)
     raise AssertionError(f"no {count} chapters: {process.communicate()}")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_and_one_that_was_interrupted_says_so(tmp_path):
     path = tmp_path / "x.json.gz"
     journal = tmp_path / "x.json.gz.partial"

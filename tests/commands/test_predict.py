@@ -319,6 +319,7 @@ def test_what_cannot_fit_is_said(predicted):
     assert [row["fits"] for row in found["predictions"]] == [True, False]
 
 
+@pytest.mark.slow
 def test_what_a_training_step_keeps_cannot_fit(run, predicted):
     """The weights alone would: with gradients and Adam's two states they are four times as much."""
     code, out, err = run(

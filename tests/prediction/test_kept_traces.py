@@ -224,6 +224,7 @@ def test_a_second_prediction_needs_no_torch_and_is_the_same(cache: Path) -> None
     assert loaded and said(*line) == (first, False)
 
 
+@pytest.mark.slow
 def test_a_trace_of_one_batch_does_not_pass_for_one_that_serves_all(cache: Path) -> None:
     """1619 is the batch that stands for all others, where the model has no such size of its own."""
     three = ("predict", "mnist-cnn", "--set", "channels=1619,40", "--batch", "1,2,4", "--on", "h200", "--json")

@@ -145,6 +145,7 @@ def same_as_recorded(name: str, found: list[StudyRow]) -> None:
                 assert math.isclose(old[key], value, rel_tol=1e-9), (one.cell.slug, key)
 
 
+@pytest.mark.slow
 def test_a_small_one_is_measured_on_the_processor(tmp_path):
     folder = tmp_path / "here"
     ran = study("mnist-cnn", "--batch", "1,2", "--on", "here", "--layers", "conv2", "--repeat", 3, "-o", folder)

@@ -36,12 +36,10 @@ _ANY = -1
 
 
 class _DescribedLayers:
-    """Layers, and what all families need to know of them. A row is a layer's numbers; of a recorded one, its workspaces
-    follow, a column for each family."""
+    """Layers, and what all families need to know of them."""
 
-    def __init__(self, rows: Column, size: int) -> None:
-        self.rows = rows
-        self.layers = ConvolutionLayers.of(rows[:, : len(CONVOLUTION)], size)
+    def __init__(self, numbers: Column, size: int) -> None:
+        self.layers = ConvolutionLayers.of(numbers, size)
 
     @cached_property
     def kinds(self) -> Column:
@@ -56,12 +54,20 @@ class _DescribedLayers:
         return traits_of(self.layers)
 
 
+class _LayersOfKind(_DescribedLayers):
+    """Recorded ones, whose rows have their workspaces after the numbers, a column for each family."""
+
+    def __init__(self, rows: Column, size: int) -> None:
+        super().__init__(rows[:, : len(CONVOLUTION)], size)
+        self.rows = rows
+
+
 class RecordedLayers:
     """Rows of one precision, whose elements have `size` bytes. What is made of them is made when it is asked for."""
 
     def __init__(self, rows: Column, size: int) -> None:
         self._size = size
-        self._alike = {_ANY: _DescribedLayers(rows, size)}
+        self._alike = {_ANY: _LayersOfKind(rows, size)}
         self._points: dict[tuple[str, int], _FamilyPoints | None] = {}
 
     def bytes_of(self, numbers: Column, ways: Mapping[str, Sequence[int]]) -> dict[str, Floats]:
@@ -95,10 +101,10 @@ class RecordedLayers:
             self._points[key] = _FamilyPoints(alike, workspaces, has, family) if enough else None
         return self._points[key]
 
-    def _of_kind(self, kind: int) -> _DescribedLayers:
+    def _of_kind(self, kind: int) -> _LayersOfKind:
         if kind not in self._alike:
             recorded = self._alike[_ANY]
-            self._alike[kind] = _DescribedLayers(recorded.rows[recorded.kinds == kind], self._size)
+            self._alike[kind] = _LayersOfKind(recorded.rows[recorded.kinds == kind], self._size)
         return self._alike[kind]
 
 
