@@ -13,7 +13,14 @@ from collections.abc import Sequence
 from rooflight.ledger import is_inside
 from rooflight.memory.sharding.draft import RankDraft
 from rooflight.memory.sharding.tensor import parameter_of
-from rooflight.memory.storage_lifetimes import WEIGHT_COPY, AddedStorage, bytes_of, copies_of_weights, numbers_in
+from rooflight.memory.storage_lifetimes import (
+    WEIGHT_COPY,
+    AddedStorage,
+    bytes_of,
+    copies_of_weights,
+    numbers_in,
+    numbers_of,
+)
 
 _STANDING = ("parameter", "buffer", "input")
 _OF_WEIGHTS = ("parameter", "buffer", "gradient", "optimizer-state", "input")
@@ -74,17 +81,14 @@ def keep_stage(draft: RankDraft, ops: Sequence[int], paths: Sequence[str], micro
 def _sum_gradients_of_stage(draft: RankDraft, held: set[int], in_stage: set[int], first: dict[int, int]) -> None:
     """Of a weight that two stages use, each has a gradient of its own: what it would have added to the sum. `held`:
     the storages of the stage's weights."""
-    storages, places = draft.ledger.storages, draft.places
+    storages = draft.ledger.storages
     for number in sorted(held.intersection(numbers_in("gradient", draft.ledger))):
         born = storages[number].born
         if born is None:
             continue
         maker = draft.ledger.ops[born]
-        parts = {
-            part: storages[part].born
-            for part in (places[tensor.storage] for tensor in maker.inputs)
-            if maker.packet == "aten::add" and storages[part].category == "temporary"
-        }
+        summed = numbers_of(maker.inputs, draft.places) if maker.packet == "aten::add" else ()
+        parts = {part: storages[part].born for part in summed if storages[part].category == "temporary"}
         in_sum = [made for made in parts.values() if made is not None and made in in_stage]
         if in_sum and len(in_sum) < len(parts):
             for part in parts:
