@@ -18,7 +18,7 @@ import rooflight
 from rooflight.errors import BadFile, BadInput
 from rooflight.hardware.devices import find, recognise_name
 from rooflight.machine.recognise import Recognised
-from rooflight.study import local, machine
+from rooflight.study import local, machine, values
 from rooflight.study.api import prepare
 from rooflight.study.cell import QUANTITIES, StudyCell
 from rooflight.study.launch import outline
@@ -233,6 +233,15 @@ def test_a_device_of_a_users_file_is_predicted_on(tmp_path):
         (found,) = rooflight.predict("mnist-cnn", batch=row.cell.batch, on=str(path), advice=False)
         assert row.state == "done", row.failures
         assert row.values["mfu.predicted"] == pytest.approx(found.mfu)
+
+
+def test_columns_stay_in_their_order():
+    of_layer = ("flops", "macs", "other_flops", "bytes", "intensity", "params", "share")
+    estimated = values.estimated(rooflight.estimate("mnist-cnn"), ["conv2"])
+    assert [name for name in estimated if name.startswith("conv2/")] == [f"conv2/{name}.estimated" for name in of_layer]
+    predicted, _ = values.predicted(rooflight.predict("mnist-cnn", on="h200")[0])
+    order = "time time_low time_high gpu_busy throughput mfu percent_of_roof gain kernels memory reserved"
+    assert list(predicted) == [f"{name}.predicted" for name in order.split()]
 
 
 def test_names_of_values_are_those_of_the_contract(measured):

@@ -148,4 +148,15 @@ def _of_step(step: Measured, name: str) -> Number | None:
 def _named(values: Mapping[str, Number | None], side: Side, layer: str = "") -> Values:
     """Unknown ones are left away."""
     prefix = f"{layer}/" if layer else ""
-    return {f"{prefix}{name}.{side}": value for name, value in values.items() if value is not None}
+    order = dict.fromkeys((*_ORDER[side], *values))
+    return {f"{prefix}{name}.{side}": value for name in order if (value := values.get(name)) is not None}
+
+
+_ORDER: dict[Side, tuple[str, ...]] = {
+    "estimated": ("flops", "macs", "other_flops", "bytes", "intensity", "params"),
+    "predicted": ("time", "time_low", "time_high", "gpu_busy", "throughput", "tokens", "mfu", "percent_of_roof", "gain",
+                  "kernels", "memory", "reserved"),
+    "measured": ("flops", "executed", "bytes", "intensity", "time", "gpu_busy", "kernel_time", "throughput", "tokens",
+                 "memory", "reserved", "mfu", "hfu", "percent_of_roof", "gain", "kernels", "unexplained"),
+}  # fmt: skip
+"""Of the columns of a study's CSV and data frame; what else there is comes behind."""
