@@ -169,6 +169,8 @@ class Metric:
     write: Callable[[Any], str] | None = None
     spelled: str = ""
     """How people write it in tables of their own, `; ` between: what has a spelling can be claimed there."""
+    of: Callable[[Any], Number | None] | None = None
+    """Made of the sums of some ops (`ledger.Totals`), which do not hold it by its name."""
 
     def text(self, value: Any) -> str:
         return (self.write or _WRITE[self.unit])(value)
@@ -184,8 +186,17 @@ def _named(metrics: Iterable[Metric]) -> dict[str, Metric]:
     return {metric.name: metric for metric in metrics}
 
 
-def _formula(name: str, unit: Unit, title: str, about: str, *, additive: bool = True, spelled: str = "") -> Metric:
-    return Metric(name, unit, title, about, "by formula", additive, spelled=spelled)
+def _formula(
+    name: str,
+    unit: Unit,
+    title: str,
+    about: str,
+    *,
+    additive: bool = True,
+    spelled: str = "",
+    of: Callable[[Any], Number | None] | None = None,
+) -> Metric:
+    return Metric(name, unit, title, about, "by formula", additive, spelled=spelled, of=of)
 
 
 ESTIMATED: dict[str, Metric] = _named((

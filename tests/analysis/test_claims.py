@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import rooflight
+from rooflight import metrics
 from rooflight.analysis.claims import (
     WORDS,
     CheckedTable,
@@ -1043,3 +1044,22 @@ def test_every_mistake_and_quantity_is_documented() -> None:
     assert len(named_) > 50
     assert sorted(code for code in named_ if code and f"`{code}`" not in page) == []
     assert [name for name in QUANTITIES if name != "ratio" and f"| `{name}` |" not in page] == []
+
+
+def test_a_metric_is_claimed_by_its_entry_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made of sums, of a layer with work and of one without; nothing of it stands in the checker."""
+    entry = metrics.Metric(
+        "macs_per_byte", "times", "MAC/B", "multiply-adds per compulsory byte", "by formula",
+        of=lambda totals: metrics.ratio(totals.macs or None, totals.bytes),
+    )  # fmt: skip
+    monkeypatch.setitem(metrics.ESTIMATED, "macs_per_byte", entry)
+    answer = estimated_answers._sum("macs_per_byte")
+    ledger = rooflight.estimate("mnist-cnn", batch=64)
+    sums = total(op for op in ledger.ops if op.module == "conv2")
+    conv, dropout = (
+        ClaimScope(LedgerBook(ledger), "macs_per_byte", part_of(ledger, name), None, None)
+        for name in ("conv2", "dropout1")
+    )
+    assert answer(conv).value == sums.macs / sums.bytes
+    with pytest.raises(CannotTell, match="nothing to compute it from"):
+        answer(dropout)

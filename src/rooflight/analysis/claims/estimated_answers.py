@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from operator import attrgetter
 
 from rooflight import formatting, summary
 from rooflight.analysis.claims.claim import Answer, CannotTell
@@ -96,7 +97,15 @@ def _sum(metric: str) -> Answering:
     how, origin = ESTIMATED[metric].about, "formulas over the ops"
     if ESTIMATED[metric].unit == "byte":
         how, origin = "each distinct input read once, each output written once, op by op", "shapes and types"
-    return _anew(lambda scope: Answer(getattr(scope.totals, metric), how, origin))
+    of = ESTIMATED[metric].of or attrgetter(metric)
+
+    def answer(scope: ClaimScope) -> Answer:
+        value = of(scope.totals)
+        if value is None:
+            raise CannotTell(f"{scope.part.name} has nothing to compute it from")
+        return Answer(value, how, origin)
+
+    return _anew(answer)
 
 
 def _share(scope: ClaimScope) -> Answer:

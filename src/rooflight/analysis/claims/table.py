@@ -298,7 +298,7 @@ def _unit(row: dict[str, str], name: NamedQuantity, base: str) -> Unit:
         unit = table_unit(text, base)
         if unit is None:
             raise UnreadableCell(
-                f"{where}: {name.quantity.name} has no unit {text!r}: it is counted in {EXAMPLES[base]}"
+                f"{where}: {name.quantity.name} has no unit {text!r}: it is counted in {EXAMPLES.get(base, base)}"
             )
         units.append(unit)
     if len({(unit.factor, unit.base) for unit in units}) == 2:
