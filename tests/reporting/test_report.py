@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -346,6 +347,12 @@ def test_other_kinds_of_ledgers_have_reports(model):
     found = make(ledger, on="h200")
     for form in ("html", "md", "latex", "csv", "json"):
         assert write(found, form)
+
+
+def test_regions_of_two_programs_are_put_side_by_side_too():
+    regions = Path(__file__).parents[1] / "data" / "formats_6dd1d43" / "regions.json.gz"
+    (layers,) = [section.tree for section in make([regions, regions]).sections if section.tree is not None]
+    assert layers.names == layers.parents == ()
 
 
 def test_two_ledgers_are_put_side_by_side():

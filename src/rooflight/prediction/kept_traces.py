@@ -54,7 +54,8 @@ class KeptTrace:
     ) -> KeptTrace | None:
         """`None` where it cannot be kept: others' models change, and a CPU's kernels are this machine's. `switches`:
         those of torch, if it was not loaded before. `scales`: it was found to serve every batch."""
-        if switches is None or model not in builtin_names() or not options.target.startswith("cuda"):
+        by_name = isinstance(model, str) and model in builtin_names()
+        if switches is None or not by_name or not options.target.startswith("cuda"):
             return None
         try:
             versions = (__version__, _code(), version("torch"))

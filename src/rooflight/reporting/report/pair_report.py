@@ -138,7 +138,8 @@ def _tree(comparison: Comparison) -> Tree:
     rows = comparison.rows()
     ops_of = {row.name: row.own.ops for row in summed(comparison.a)}
     place = {row.name: number for number, row in enumerate(rows)}
-    names, parents = zip(*(node_of(row.name, comparison.a.ledger.header.model, place) for row in rows), strict=True)
+    nodes = [node_of(row.name, comparison.a.ledger.header.model, place) for row in rows]
+    names, parents = tuple(name for name, _ in nodes), tuple(parent for _, parent in nodes)
     columns = [TreeColumn(shown, "both", tuple(map(value, rows))) for shown, value in _columns(comparison)]
     filled_columns = (shown for shown in columns if any(cell is not None for cell in shown.values))
     ops = tuple(ops_of.get(row.name, ()) for row in rows)
