@@ -6,6 +6,11 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test asks for a duration: a machine with other work makes examples slowly.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # torch's profiler reads this once, at its first use in a process, and from 2.13 on tells of every start and stop.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
