@@ -150,7 +150,8 @@ class Checkpoints:
         """`inside(module)` is open while the inside of a module runs again: that is no call of the module."""
         before, self._inside = self._inside, inside
         try:
-            yield
+            with _closed_after_failures():
+                yield
         finally:
             self._inside = before
 
@@ -173,6 +174,25 @@ class Checkpoints:
             )
 
         return forward
+
+
+@contextmanager
+def _closed_after_failures() -> Iterator[None]:
+    """Before 2.13 torch leaves what it opened for a checkpoint open if its inside fails: selective ones open a mode."""
+    original: Callable[..., Iterator[None]] = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+    opened: list[Any] = []
+
+    def kept_at_hand(*args: Any, **kwargs: Any) -> Iterator[None]:
+        opened.append(original(*args, **kwargs))
+        return opened[-1]
+
+    torch.utils.checkpoint._checkpoint_without_reentrant_generator = kept_at_hand
+    try:
+        yield
+    finally:
+        torch.utils.checkpoint._checkpoint_without_reentrant_generator = original
+        for checkpointing in reversed(opened):
+            checkpointing.close()
 
 
 def _without_caches(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

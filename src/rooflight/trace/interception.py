@@ -14,18 +14,20 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _len_torch_dispatch_stack
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Takes the operator and its arguments, runs it, and gives its result. What it calls itself is not handed over."""
 Interception = Callable[[Handler], AbstractContextManager[None]]
 
 # Below autograd, above all backends; torch keeps it for a fake mode in C++ that it does not have. It lies below the key
-# of modes and subclasses in 2.13 and above it in 2.11, so tensors that have a dispatch of their own take another way.
+# of modes and subclasses since 2.13 and above it before, where torch can call nobody while a mode is open ("func !=
+# nullptr"); so tensors that have a dispatch of their own, and steps that open a mode, take another way.
 _KEY_NAME = "Fake"
 _KNOWN_KEY = torch._C._parse_dispatch_key(_KEY_NAME)
 _KEY = torch._C.DispatchKey.Undefined if _KNOWN_KEY is None else _KNOWN_KEY
 _KEYS = torch._C.DispatchKeySet(_KEY)
+_ABOVE_MODES = (_KEYS | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)).highestPriorityTypeId() == _KEY
 _handler: Handler | None = None  # one for all threads: backward runs on threads of its own
 
 
@@ -33,7 +35,7 @@ _handler: Handler | None = None  # one for all threads: backward runs on threads
 def below_autograd(handler: Handler) -> Iterator[None]:
     """Hand over the calls of this thread, and of autograd's threads while they work for it."""
     global _handler
-    if not _available():
+    if not _available() or (_ABOVE_MODES and _len_torch_dispatch_stack()):
         with as_a_mode(handler):
             yield
         return
