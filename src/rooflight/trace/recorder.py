@@ -172,6 +172,8 @@ class Recorder(StepFollower):
         phase = self.phase
         self.storages.saved_by_autograd = phase != "backward" or torch.is_grad_enabled()
         outputs = self._outputs(result)
+        if phase == "backward" and signature.packet == "aten::detach":
+            self.storages.detached(result)
         inputs = list(tensors_in(described.values()))
         recompute = False
         place = self._tracker.place

@@ -15,12 +15,14 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from rooflight.errors import TraceFailed
 from rooflight.ledger import Category, Storage, Tensor
 from rooflight.models.dtypes import DTYPE_NAMES, dtype_name
+from rooflight.trace.interception import below_autograd
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Storages:
         self._forgotten: set[int] = set()
         self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._tensors: dict[int, dict[int, weakref.ref[torch.Tensor]]] = {}
+        self._detach_is_copied = detach_is_copied()  # asked outside of what is recorded
         self.saved_by_autograd = True
         """Can autograd keep what is made now? Not in backward, unless that is to be differentiated again."""
 
@@ -60,14 +63,23 @@ class Storages:
             life = _StorageLife(0, category or "temporary", born, name, host)
             self._lives.append(life)
             if self.saved_by_autograd or not _can_peek():
-                storage = tensor.untyped_storage()
-                life.nbytes = storage.nbytes()
-                self._refs[address] = weakref.ref(storage, partial(self._freed, address, number))
+                self._wrap(tensor, address, number)
             else:
                 self._tensors[address] = {}
         if address in self._tensors:
             self._follow(tensor, address, number)
         return number
+
+    def _wrap(self, tensor: torch.Tensor, address: int, number: int) -> None:
+        storage = tensor.untyped_storage()
+        self._lives[number].nbytes = storage.nbytes()
+        self._refs[address] = weakref.ref(storage, partial(self._freed, address, number))
+
+    def detached(self, tensor: torch.Tensor) -> None:
+        """A result of detach: a gradient, which nothing is added to by the engine any more."""
+        address = storage_address(tensor)
+        if self._detach_is_copied and self._tensors.pop(address, None) is not None:
+            self._wrap(tensor, address, self._ids[address])
 
     def _follow(self, tensor: torch.Tensor, address: int, number: int) -> None:
         """One more tensor of a storage that has no wrapper: the storage dies with the last of them."""
@@ -144,6 +156,20 @@ def _can_peek() -> bool:
     """Does this torch lay tensors out that way?"""
     tensors = [torch.empty(3), torch.empty((2, 2), device="meta", dtype=torch.int8)]
     return all(_peeked(tensor) == tensor.untyped_storage()._cdata for tensor in tensors)
+
+
+@functools.cache
+def detach_is_copied() -> bool:
+    """Does autograd give a copy of what detach gave, which is the result of no op? Before 2.11 it does."""
+    detached: list[torch.Tensor] = []
+
+    def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        detached.append(func(*args, **kwargs))
+        return detached[-1]
+
+    with below_autograd(run):
+        gradient = torch.empty(0, device="meta").detach()
+    return gradient._cdata != detached[-1]._cdata
 
 
 def span(tensor: torch.Tensor) -> int:
