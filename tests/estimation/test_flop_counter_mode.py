@@ -39,7 +39,11 @@ def workload(name: str, step: str, dtype: str):
 def counted_by_torch(load) -> int:
     training = load.step == "train"
     with dispatch_as(Target("cuda")), torch.set_grad_enabled(training), FlopCounterMode(display=False) as counter:
-        output = load.model(*load.args, **load.kwargs)
+        try:
+            output = load.model(*load.args, **load.kwargs)
+        except (AssertionError, NotImplementedError) as refusal:
+            # Before 2.13: attention of grouped heads; fused layers without data.
+            pytest.skip(f"this torch cannot count it: {refusal}"[:100])
         if training:
             main_output(output).float().square().mean().backward()
     return counter.get_total_flops()

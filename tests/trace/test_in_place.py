@@ -16,6 +16,7 @@ import rooflight
 from rooflight.models.resolve import given_workload, live_workload
 from rooflight.trace import TraceOptions, trace
 from rooflight.trace.stage import staged
+from tests.fixtures.torch_versions import has_meta_kernel
 
 unsolved = partial(pytest.mark.xfail, strict=True, raises=AssertionError)
 
@@ -498,7 +499,9 @@ def test_a_model_has_the_same_rows_without_data(name, step):
         [op.key for op in ledger.ops if op.packet != "aten::_local_scalar_dense"] for ledger in (without, real)
     ]  # fmt: skip
     assert keys[0] == keys[1]
-    assert without.header.traced_on == "meta" and real.header.traced_on == "cpu"
+    fused = (name, step) == ("transformer", "infer")
+    runs = not fused or has_meta_kernel("aten::_transformer_encoder_layer_fwd")
+    assert without.header.traced_on == ("meta" if runs else "fake") and real.header.traced_on == "cpu"
     in_place = {op.packet for op in without.ops if op.phase == "backward" and op.mutates}
     assert ("aten::add_" in in_place) == (step == "train" and name != "mnist-cnn")
 
