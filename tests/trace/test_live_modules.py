@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import rooflight
 from rooflight.errors import RooflightError, TraceFailed
 from rooflight.ledger import total
-from tests.fixtures.tracing import infer, names, train
+from tests.fixtures.tracing import compiled_module, infer, names, train
 
 STEPS = ["infer", "train"]
 X = torch.randn(2, 3, 8, 8)
@@ -26,6 +26,8 @@ X = torch.randn(2, 3, 8, 8)
 
 class Net(nn.Module):
     """Buffers, tied weights, dropout, attributes that forward changes, a frozen layer, mixed modes, hooks."""
+
+    scale: Tensor
 
     def __init__(self, fail: str = "") -> None:
         super().__init__()
@@ -166,7 +168,7 @@ def test_options_leave_no_trace(net: Net, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("compiled", ["wrapped", "in place"])
 def test_a_compiled_module_stays_compiled(net: Net, compiled: str) -> None:
     if compiled == "wrapped":
-        model: nn.Module = torch.compile(net)  # type: ignore[assignment]
+        model = compiled_module(net)
     else:
         net.compile()
         model = net
