@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import rooflight
 from rooflight.errors import RooflightError, TraceFailed
 from rooflight.ledger import total
+from rooflight.spec import StepKeywords
 from tests.fixtures.tracing import compiled_module, infer, names, train
 
 STEPS = ["infer", "train"]
@@ -413,7 +414,7 @@ def test_a_deeply_nested_model_can_be_followed() -> None:
         ((torch.randn(6, 4), torch.randn(3, 4)), {"batch": 3}, 3),
     ],
 )
-def test_the_batch_is_read_off_the_inputs_or_unknown(inputs: Any, options: dict[str, int], batch: int | None) -> None:
+def test_the_batch_is_read_off_the_inputs_or_unknown(inputs: Any, options: StepKeywords, batch: int | None) -> None:
     class Doubling(nn.Module):
         def forward(self, x: Any, *rest: Tensor) -> Tensor:
             return (x["x"] if isinstance(x, dict) else x) * 2
