@@ -85,7 +85,7 @@ def test_missing_folder_and_folder_for_a_file(ledger, tmp_path):
 
 def test_predictions_are_named_where_a_ledger_is_read(tmp_path):
     found = rooflight.predict("mnist-cnn", tier="spec")
-    path = rooflight.save(found, tmp_path / "p.json")
+    path = rooflight.save(found, tmp_path / "p.json")  # type: ignore[arg-type]  # no ledger
     with pytest.raises(BadFile, match=r"p\.json holds predictions, no ledger: read it with Python's json") as caught:
         rooflight.load(path)
     assert "rooflight measure -o" in str(caught.value) and "\n" not in str(caught.value)

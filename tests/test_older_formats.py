@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import rooflight
+from rooflight import recordings
 from rooflight.commands.main import cli
 from rooflight.files import load
 from rooflight.hardware.calibration import read as read_calibration
@@ -54,7 +54,7 @@ def test_a_measurement_of_a_cpu_and_a_recording_keep_their_times() -> None:
 
 def test_every_number_of_a_measurement_is_what_the_file_holds() -> None:
     for name, path in {"measured": FOLDER / "measured.json.gz", "regions": FOLDER / "regions.json.gz",
-                       "recorded": files(rooflight) / "recordings" / "h200" / "mnist-cnn-infer-tf32.json.gz"}.items():  # fmt: skip
+                       "recorded": recordings.path("h200/mnist-cnn-infer-tf32")}.items():  # fmt: skip
         raw = json.loads(gzip.decompress(path.read_bytes()))
         assert raw["format_version"] < FORMAT_VERSION, name
         ledger = load(path)

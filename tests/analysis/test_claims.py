@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def recorded(name: str = "mnist-cnn-infer-tf32") -> Ledger:
     return recording(f"h200/{name}")
 
 
-def table(*rows: dict[str, object]) -> bytes:
+def table(*rows: Mapping[str, object]) -> bytes:
     buffer = io.StringIO()
     columns = [
         "layer",
@@ -69,7 +70,7 @@ def table(*rows: dict[str, object]) -> bytes:
     return buffer.getvalue().encode()
 
 
-def judged(ledger: Ledger, *rows: dict[str, object]) -> CheckedTable:
+def judged(ledger: Ledger, *rows: Mapping[str, object]) -> CheckedTable:
     return check(ledger, parse_claims(table(*rows), "t.csv"))
 
 
@@ -520,6 +521,7 @@ def test_what_the_ledger_says_is_right_in_any_number_of_digits(
     value = estimated_answers.ANSWERS[quantity](
         ClaimScope(LedgerBook(ledger), quantity, part_of(ledger, layer), None, batch)
     ).value
+    assert not isinstance(value, tuple)
     row = one(ledger, layer, quantity, f"{float(value):.{digits - 1}e}", batch=batch)
     assert row.verdict == "right", row
     off = one(ledger, layer, quantity, f"{float(value) * 1.7:.{digits - 1}e}", batch=batch)
@@ -793,7 +795,7 @@ def test_a_measured_ledger_is_judged_as_compare_shows_it() -> None:
     assert share.answer.origin == "the recorded step, as `rooflight compare` shows it"
     assert codes(one(ledger, "fc2", "bound", "compute")) == ["wrong-side"]
     share = one(ledger, "conv2", "percent of roof", "11.84 %")
-    assert share.verdict == "wrong" and float(share.answer.value) == pytest.approx(0.0843, abs=5e-5)
+    assert share.verdict == "wrong" and share.answer.value == pytest.approx(0.0843, abs=5e-5)
     # Another batch was not measured: there the formula alone answers.
     assert one(ledger, "conv2", "intensity", 987, batch=1).verdict != "right"
 

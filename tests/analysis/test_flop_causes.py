@@ -48,7 +48,7 @@ VGG11_FP32 = "vgg-roofline/vgg11-b16-infer-fp32-h200-07467297"
 
 def by_name(row):
     """The causes of an op, added up by name."""
-    found = {}
+    found: dict[str, float] = {}
     for cause in row.causes:
         found[cause.name] = found.get(cause.name, 0) + cause.amount
     return found

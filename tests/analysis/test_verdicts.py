@@ -33,6 +33,7 @@ from rooflight.reporting.sections.verdict_tables import (
 )
 from rooflight.reporting.writers.terminal import narrowed
 from rooflight.step.fusion import fused_away
+from rooflight.summary import By
 from rooflight.summary.measured_rows import NO_OP
 from rooflight.summary.measured_step import is_host_bound, wall_s
 from tests.docs.test_pages import is_alike
@@ -42,7 +43,7 @@ from tests.fixtures.recordings import recording
 
 SHIPPED = recordings.names()
 LOGS = sorted((DATA / "ncu").iterdir())
-BYS = ("module", "type", "op")
+BYS: tuple[By, ...] = ("module", "type", "op")
 TF32, FP32, BF16, BANDWIDTH = 494.5e12, 67e12, 989e12, 4.8e12
 """Peaks of the H200."""
 

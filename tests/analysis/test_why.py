@@ -21,7 +21,7 @@ from rooflight.analysis.comparison.why import HOST, MEDIANS, OVERLAP
 from rooflight.analysis.flop_causes import NOT_COUNTED, PADDING
 from rooflight.analysis.memory_causes import explain_memory
 from rooflight.commands.import_ import _read as read_log
-from rooflight.ledger import LOSS, OPTIMIZER, Value, is_inside
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Value, is_inside
 from rooflight.metrics import EXECUTED_FLOPS, TENSOR_FLOPS
 from rooflight.reporting.sections import compare_tables, why_tables
 from rooflight.reporting.writers.terminal import narrowed
@@ -410,7 +410,7 @@ LEDGERS = {
     "ncu's console": lambda: read_log(ROOT / "tests" / "data" / "ncu" / "h200_mnist_console.log.gz"),
     "trace": lambda: read_log(ROOT / "tests" / "data" / "timeline" / "resnet18_plain.json.gz"),
 }
-MADE = {}
+MADE: dict[str, Ledger] = {}
 
 
 def made(name):

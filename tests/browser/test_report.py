@@ -335,7 +335,8 @@ def test_printed_it_is_light_and_whole(browser, mnist, tmp_path):
 
 
 def test_hostile_names_do_nothing(browser, tmp_path):
-    path = rooflight.report(hostile_ledger(), tmp_path / "hostile.html", on="h200")
+    path = tmp_path / "hostile.html"
+    rooflight.report(hostile_ledger(), path, on="h200")
     found = Opened(browser, path)
     found.see_all()
     found.page.click(".tree .unfold")
@@ -343,7 +344,7 @@ def test_hostile_names_do_nothing(browser, tmp_path):
     assert found.page.evaluate("typeof hacked") == "undefined"
     assert "</script><script>hacked=1</script>" in found.page.inner_text("#detail")
     assert found.said == []
-    assert found.asked == [path.as_uri()]  # type: ignore[union-attr]
+    assert found.asked == [path.as_uri()]
     found.page.context.close()
 
 
@@ -389,12 +390,13 @@ def _llama(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mnist-conv2", "paleo-k80"])
 def test_studies_open_quietly(browser, tmp_path, name):
-    path = rooflight.report(ROOT / "studies" / "recorded" / "h200" / name, tmp_path / "study.html")
+    path = tmp_path / "study.html"
+    rooflight.report(ROOT / "studies" / "recorded" / "h200" / name, path)
     for width in (1280, 390):
         found = Opened(browser, path, width=width)
         found.see_all()
         assert found.said == []
-        assert found.asked == [path.as_uri()]  # type: ignore[union-attr]
+        assert found.asked == [path.as_uri()]
         assert found.page.evaluate("document.documentElement.scrollWidth") <= width
         assert found.page.locator(".v.held").count() > 0
         found.page.context.close()
@@ -402,8 +404,8 @@ def test_studies_open_quietly(browser, tmp_path, name):
 
 def test_a_pair_opens_quietly(browser, tmp_path):
     pair = ["recorded:h200/mnist-cnn-infer-fp32", "recorded:h200/mnist-cnn-infer-tf32"]
-    path = rooflight.report(pair, tmp_path / "pair.html")
-    found = Opened(browser, path)
+    rooflight.report(pair, tmp_path / "pair.html")
+    found = Opened(browser, tmp_path / "pair.html")
     found.see_all()
     assert found.said == []
     assert found.page.locator(".plot").count() >= 4

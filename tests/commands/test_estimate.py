@@ -265,7 +265,7 @@ def test_a_module_named_like_ours_does_no_harm(tmp_path):
         "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 4)\n",
     )
     # The installed command: `python -m` itself puts the current folder first.
-    command = [Path(sys.executable).with_name("rooflight"), "estimate", "net.py:Net", "--input", "4"]
+    command = [str(Path(sys.executable).with_name("rooflight")), "estimate", "net.py:Net", "--input", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "20 parameters" in done.stdout

@@ -269,7 +269,7 @@ def at_terminal(*line, **environment) -> tuple[int, str]:
 
 
 def test_colour_only_where_it_is_wanted():
-    line = [ROOFLIGHT, "list", "devices", "h200"]
+    line = [str(ROOFLIGHT), "list", "devices", "h200"]
     code, seen = at_terminal(*line)
     assert code == 0 and "\x1b[1m" in seen
     for unwanted in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):

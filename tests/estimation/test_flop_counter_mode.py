@@ -30,10 +30,10 @@ UNSEEN_BY_TORCH = {"aten::_native_multi_head_attention", "aten::_transformer_enc
 
 
 def workload(name: str, step: str, dtype: str):
-    options = {"overrides": SMALLER[name]} if name in SMALLER else {}
-    probe = build(name, step=step, **options)
+    overrides = SMALLER.get(name, {})
+    probe = build(name, step=step, overrides=overrides)
     seq = min(probe.sequence, 64) if probe.sequence else None
-    return build(name, batch=2, seq=seq, step=step, dtype=dtype, **options)
+    return build(name, batch=2, seq=seq, step=step, dtype=dtype, overrides=overrides)
 
 
 def counted_by_torch(load) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import rooflight
 from rooflight.ledger import Ledger
+from rooflight.trace.options import TensorKind
 
 X = torch.randn(4, 8)
 
@@ -22,7 +23,7 @@ def model() -> nn.Module:
 
 @pytest.mark.parametrize("on", ["meta", "fake", "cpu"])
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-def test_anomaly_detection_is_no_part_of_a_step(model: nn.Module, on: str) -> None:
+def test_anomaly_detection_is_no_part_of_a_step(model: nn.Module, on: TensorKind) -> None:
     plain = rooflight.estimate(model, X, step="train", on=on)
     with torch.autograd.set_detect_anomaly(True, check_nan=True):
         found = rooflight.estimate(model, X, step="train", on=on)

@@ -27,6 +27,7 @@ from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import self_check
 from tests.fixtures.photograph import assert_same, photograph
 from tests.fixtures.recordings import recording
+from tests.fixtures.tracing import compiled_module
 
 MIB = 1024 * 1024
 
@@ -777,13 +778,13 @@ def test_a_compiled_module_is_never_measured_as_eager(small, how):
         return run
 
     if how == "whole":
-        model = torch.compile(small, backend=backend)
+        model = compiled_module(small, backend=backend)
     elif how == "in place":
         model = small
         model.compile(backend=backend)
     else:
-        model = nn.Sequential(torch.compile(small, backend=backend), nn.Linear(8, 8))
-    model.eval()  # type: ignore[attr-defined]
+        model = nn.Sequential(compiled_module(small, backend=backend), nn.Linear(8, 8))
+    model.eval()
     ledger = measure(model, torch.randn(4, 8), repeat=3)
     assert ledger.header.execution == "compile"
     assert len(ran) >= 3 + 3  # warm-up and all plain steps went through the compiled code

@@ -117,7 +117,8 @@ def test_the_optimizer_to_the_last_digit(counted):
 
 
 def test_nothing_is_lost_and_nothing_counted_twice(counted, kernels):
-    sums, parts = Counter(), Counter()
+    sums: Counter[str] = Counter()
+    parts: Counter[str] = Counter()
     for row in of_ops(counted).values():
         sums.update({name: value.value for name, value in row.items()})
     for kernel in kernels:

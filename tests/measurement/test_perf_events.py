@@ -286,7 +286,7 @@ class Kernel:
     def __init__(self, cpu, counters, *, each=1, others=(), counts=True):
         self.events = {event.config: event for event in events_of(cpu)}
         self.counters, self.each, self.counts = counters, each, counts
-        self.groups = [(size, []) for size in others]
+        self.groups: list[tuple[int, list[tuple[int, int]]]] = [(size, []) for size in others]
         """How many counters each takes, and the events it has; those of others are not ours to read."""
         self.samples = {}
         self.now_ns = 0

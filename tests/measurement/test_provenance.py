@@ -33,6 +33,7 @@ from rooflight.measurement.execution.provenance.attribution import LedgerRows
 from rooflight.measurement.execution.provenance.graphs import family
 from rooflight.measurement.execution.provenance.nodes import module_path
 from tests.fixtures.paths import DATA
+from tests.fixtures.tracing import compiled_module
 
 
 def attribute(origins: Iterable[Origin], ops: Sequence[Op]) -> tuple[int, ...]:
@@ -742,7 +743,7 @@ class TestIsCompiled:
     def test_every_way_to_compile(self) -> None:
         assert not is_compiled(nn.Sequential(nn.Linear(1, 1)))
         assert is_compiled(torch.compile(nn.Linear(1, 1)))
-        assert is_compiled(nn.Sequential(nn.ReLU(), torch.compile(nn.Linear(1, 1))))
+        assert is_compiled(nn.Sequential(nn.ReLU(), compiled_module(nn.Linear(1, 1))))
         part = nn.Sequential(nn.Linear(1, 1))
         part[0].compile()
         assert is_compiled(part)

@@ -68,7 +68,7 @@ def test_groups_take_no_more_passes_than_all_together(chip, passes):
         assert host.passes(names) == sum(group.passes for group in groups) == passes
         first = [
             *counter_tables.scout_metrics(chip),
-            *(c.metric for c in counter_tables.byte_counters(("dram",), chip=chip)),
+            *(c.metric for c in counter_tables.byte_counters(["dram"], chip=chip)),
         ]
         assert len(group_by_pass(first, host.passes)) == host.passes(first) == 1
 
@@ -85,6 +85,7 @@ class StandIn:
         self.now_s = 0.0
         self.allocated = self.peak = 0
         self.waits = 0
+        self.capturing = self.autocast = False
         self.passes = []
         """The counters of every pass that was run to its end."""
         self.open: Profiler | None = None
@@ -96,7 +97,6 @@ class StandIn:
             reset_peak_memory_stats=self._reset, is_current_stream_capturing=lambda: self.capturing,
         )  # fmt: skip
         self._C = SimpleNamespace(_autograd=SimpleNamespace(_profiler_enabled=lambda: False))
-        self.capturing = self.autocast = False
         self.is_autocast_enabled = lambda device: self.autocast and device == "cuda"
         self.__version__ = "stand-in"
         self.version = SimpleNamespace(cuda="13.0")
@@ -327,7 +327,7 @@ def test_ctrl_c_while_a_pass_is_prepared_or_read_out_costs_its_group(stand_in, m
 
 def test_ctrl_c_while_the_next_counters_are_chosen_costs_only_the_scout(stand_in, monkeypatch):
     execute(stand_in, times=2)
-    plan = CounterPlan(0, levels=("dram",))
+    plan = CounterPlan(0, levels=["dram"])
 
     def interrupted(names):
         raise KeyboardInterrupt

@@ -366,7 +366,7 @@ def document(*rows: dict[str, Any]) -> bytes:
     return json.dumps({"traceEvents": rows}).encode()
 
 
-KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.5, "dur": 2.25, "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [1, 2, 3], "block": [4, 5, 6]}}  # fmt: skip
+KERNEL: dict[str, Any] = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.5, "dur": 2.25, "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [1, 2, 3], "block": [4, 5, 6]}}  # fmt: skip
 
 
 def test_only_the_fields_of_a_category_are_looked_at() -> None:

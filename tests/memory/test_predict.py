@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,11 +206,11 @@ def test_what_fails_for_want_of_a_block_is_not_said_to_need_more_than_there_is()
 def test_memory_does_not_hang_on_how_many_are_asked_for() -> None:
     """What a sum borrows goes with the number of multiprocessors: an L4's share is not that of a GPU asked for before
     it."""
-    asked = {"batch": 16, "step": "train", "advice": False}
+    ask_for = partial(rooflight.predict, "distilbert", batch=16, step="train", advice=False)
     names = ["h200", "h100-pcie", "gh200", "b200", "a100-sxm-80", "a100-pcie-40", "a40", "a10", "rtx-3090", "l4",
              "l40s", "rtx-4090", "rtx-a6000"]  # fmt: skip
-    many = rooflight.predict("distilbert", on=names, **asked)
-    (alone,) = rooflight.predict("distilbert", on="l4", **asked)
+    many = ask_for(on=names)
+    (alone,) = ask_for(on="l4")
     one, other = many.at("l4").memory, alone.memory
     assert (one.peak_allocated_bytes, one.peak_reserved_bytes, one.fit, one.peak.split) == (
         other.peak_allocated_bytes, other.peak_reserved_bytes, other.fit, other.peak.split)  # fmt: skip

@@ -8,8 +8,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, Unpack
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ from rooflight.parallel.layout import MODES, DataMode, Layout, ParallelOptions
 from rooflight.parallel.state_memory import mixed_precision_adam, per_gpu, states_of
 from rooflight.prediction.resolve_devices import device_of
 from rooflight.prediction.result import Prediction
+from rooflight.spec import PredictKeywords
 from rooflight.step.costed_step import PreparedTrace
 from tests.fixtures.parallel_steps import TinyGPT, chain, tiny_ledger, tiny_step
 from tests.fixtures.paths import ROOT
@@ -69,16 +70,9 @@ def at_the_end(ledger: Ledger, script: AllocationScript) -> Counter[str]:
 
 
 @cache
-def predicted(**options) -> Prediction:
-    asked = {
-        "seq": 128,
-        "batch": 16,
-        "step": "train",
-        "optimizer": "adamw",
-        "overrides": tuple(SMALL.items()),
-    } | options
-    asked["overrides"] = dict(asked["overrides"])
-    return rooflight.predict("gpt2", on="h200", advice=False, **asked)[0]
+def predicted(*, memory: bool = False, **options: Unpack[PredictKeywords]) -> Prediction:
+    usual: PredictKeywords = {"seq": 128, "batch": 16, "step": "train", "optimizer": "adamw", "overrides": SMALL}
+    return rooflight.predict("gpt2", on="h200", advice=False, memory=memory, **(usual | options))[0]
 
 
 # --- one rank is one GPU ---
@@ -101,13 +95,13 @@ def test_states_are_those_of_the_closed_form(mode: DataMode, ranks: int) -> None
     ledger = tiny_ledger()
     expected = per_gpu(states_of(ledger), mode, ranks)
     found = at_the_end(ledger, of_rank(ledger, Layout(data=ranks, mode=mode)))
-    near = {"abs": len(ledger.storages)}
-    assert found["parameter"] == pytest.approx(expected.parameter_bytes, **near)
-    assert found["gradient"] == pytest.approx(expected.gradient_bytes, **near)
+    near = len(ledger.storages)
+    assert found["parameter"] == pytest.approx(expected.parameter_bytes, abs=near)
+    assert found["gradient"] == pytest.approx(expected.gradient_bytes, abs=near)
     counters = sum(one.nbytes for one in ledger.storages if one.category == "optimizer-state" and one.host)
-    assert found["optimizer-state"] == pytest.approx(expected.optimizer_bytes - counters / ranks, **near)
+    assert found["optimizer-state"] == pytest.approx(expected.optimizer_bytes - counters / ranks, abs=near)
     buckets = expected.gradient_bytes if mode == "ddp" else 0
-    assert found["bucket"] == pytest.approx(buckets, **near)
+    assert found["bucket"] == pytest.approx(buckets, abs=near)
 
 
 @pytest.mark.parametrize("mode", ["zero1", "zero2", "zero3"])
@@ -505,12 +499,13 @@ def test_the_fullest_stage_is_the_one_that_reserves_most() -> None:
 
 def test_the_stage_that_fails_is_the_one_that_is_told() -> None:
     """GPT-2 in four stages: the last reserves most, the first has most in use. Where only the first fails, it is told."""
-    asked = {"on": "h200", "step": "train", "seq": 512, "batch": 8, "gpus": 4, "parallel": "pp", "micro_batches": 4}
-    whole = rooflight.predict("gpt2", advice=False, **asked)[0].memory
+    ask = partial(rooflight.predict, "gpt2", on="h200", advice=False, step="train", seq=512, batch=8, gpus=4,
+                  parallel="pp", micro_batches=4)  # fmt: skip
+    whole = ask()[0].memory
     assert whole is not None and whole.stage == 3 and whole.peak_reserved_bytes is not None
     room = whole.peak_allocated_bytes + 10 * 2**20  # more than the last stage has in use, less than the first
     fraction = f"per_process_memory_fraction:{room / whole.usable_bytes:.6f}"
-    found = rooflight.predict("gpt2", advice=False, allocator=fraction, **asked)
+    found = ask(allocator=fraction)
     memory = found[0].memory
     assert memory is not None and not memory.fits and memory.stage == 0
     assert memory.peak_allocated_bytes > room
@@ -518,10 +513,11 @@ def test_the_stage_that_fails_is_the_one_that_is_told() -> None:
 
 
 def test_copies_of_weights_of_other_micro_batches_are_no_activations() -> None:
-    options = {"step": "train", "seq": 32, "batch": 8, "gpus": 4, "parallel": "pp", "micro_batches": 8, "memory": True}
+    ask = partial(rooflight.predict, "gpt2", on="h200", advice=False, memory=True, step="train", seq=32, batch=8,
+                  gpus=4, parallel="pp", micro_batches=8)  # fmt: skip
     most = {}
     for autocast in (None, "bf16"):
-        memory = rooflight.predict("gpt2", on="h200", advice=False, autocast=autocast, **options)[0].memory
+        memory = ask(autocast=autocast)[0].memory
         assert memory is not None and memory.timeline is not None
         most[autocast] = {name: max(values) for name, values in memory.timeline.categories.items()}
     assert "weight-copy" not in most[None]
@@ -563,7 +559,7 @@ GROUPED = {"num_hidden_layers": "2", "num_key_value_heads": "2"}
 def cached(ranks: int) -> int:
     found = rooflight.predict(
         "llama3-8b", on="h200", step="decode", past=4000, batch=64, dtype="bf16", overrides=GROUPED, advice=False,
-        **({"gpus": ranks, "parallel": "tp"} if ranks > 1 else {}),
+        gpus=ranks, parallel="tp" if ranks > 1 else None,
     )[0]  # fmt: skip
     assert found.memory is not None
     return found.memory.before_bytes - 32 * 2**20  # cuBLAS's workspace

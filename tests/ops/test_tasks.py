@@ -40,7 +40,7 @@ from rooflight.trace.recorder import Recorder
 from rooflight.trace.target import Target
 from tests.fixtures.formula_calls import CALLS, call_by_schema
 from tests.fixtures.recording import Pretended, meta, numbers, record
-from tests.fixtures.small_models import First
+from tests.fixtures.small_models import First, ModelSize
 from tests.fixtures.tracing import infer, only, train
 
 aten = torch.ops.aten
@@ -276,7 +276,7 @@ def test_gradients_of_a_linear_layer_inside_a_model():
 def test_a_convolution_with_its_bias_and_gradients(last):
     layout = torch.channels_last if last else torch.contiguous_format
     model = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 24, (1, 3), stride=2, bias=True))
-    model = model.to(memory_format=layout)
+    model = model.to(memory_format=layout)  # type: ignore[call-overload]
     x = torch.randn(2, 8, 10, 12).to(memory_format=layout)
     ledger = train(model, x, loss="mse", optimizer="sgd", tf32=True)
     first = next(op for op in ledger.ops if op.packet == "aten::convolution")
@@ -472,7 +472,7 @@ def test_a_fused_norm_is_no_optimizer():
 
 # --- whole models ---
 
-MODELS = [
+MODELS: list[tuple[str, ModelSize]] = [
     ("resnet18", {}),
     ("googlenet", {}),
     ("gpt2", {"seq": 32, "overrides": {"n_layer": "2"}}),
@@ -501,7 +501,8 @@ _STRANGE = {"aten::sub": "positions of tokens are compared with themselves, one 
 
 
 def test_tasks_bound_by_memory_move_the_bytes_that_the_formulas_say(ledgers):
-    told, counted = Counter(), Counter()
+    told: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
     for ledger in ledgers:
         for op in ledger.ops:
             tasks = tasks_of(op)

@@ -13,13 +13,13 @@ from collections import defaultdict
 
 import pytest
 
-from rooflight.ledger import Op, Tensor
+from rooflight.ledger import Dtype, Op, Tensor
 from rooflight.ops.registry import result_bytes_of, workspace_of
 from rooflight.ops.workspace_phases import Chip, WorkspacePhase
 from tests.fixtures.paths import DATA
 from tests.fixtures.recordings import recording
 
-DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+DTYPES: dict[str, Dtype] = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 H200 = Chip(sms=132, threads_per_sm=2048)
 
 FAMILIES = {

@@ -25,6 +25,7 @@ from rooflight.ops.op_tasks import tasks_of
 from rooflight.prediction.device_run import spec_seconds
 from rooflight.prediction.least_times import cache_bytes, floor_seconds
 from rooflight.prediction.tiers import predictor
+from rooflight.spec import StepKeywords
 from rooflight.step.costed_step import PreparedTrace
 from tests.fixtures.paths import ROOT
 from tests.fixtures.recordings import recording
@@ -43,7 +44,8 @@ def least_s(ledger: Ledger, device) -> list[float]:
     given = {one.id for one in ledger.storages if one.category in ("parameter", "buffer", "input", "optimizer-state")}
     ops = [op for op in ledger.ops if op.kind == "compute"]
     used = [{tensor.storage: tensor.nbytes for tensor in (*op.inputs, *op.outputs)} for op in ops]
-    first, last = {}, {}
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
     for place, storages in enumerate(used):
         for storage in storages:
             first.setdefault(storage, place)
@@ -198,7 +200,7 @@ def test_the_steps_above_hold_every_family() -> None:
     for images, text, x in models:
         ledgers.append(rooflight.estimate(images, x))
         for foreach in (True, False):
-            train = {"step": "train", "loss": "sum", "foreach": foreach}
+            train: StepKeywords = {"step": "train", "loss": "sum", "foreach": foreach}
             ledgers += [rooflight.estimate(images, x, **train), rooflight.estimate(text, tokens, **train)]
     seen = {task.family for ledger in ledgers for op in ledger.ops for task in tasks_of(op)}
     flash = {family for family in FAMILIES if "flash" in family}  # what other generations make of cuDNN's

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 
 import msgspec
@@ -22,7 +23,7 @@ from rooflight.errors import BadInput
 from rooflight.estimation.costs import fill_costs
 from rooflight.hardware.calibration import Calibration, TimedPoints, shipped
 from rooflight.hardware.devices import find, names
-from rooflight.ledger import Ledger, Op, Tensor, Value
+from rooflight.ledger import Ledger, Op, StepKind, Tensor, Value
 from rooflight.ops.kernel_task import FAMILIES, Task
 from rooflight.ops.op_tasks import tasks_of
 from rooflight.parallel.layout import Layout
@@ -51,13 +52,13 @@ from rooflight.step.costed_step import PreparedTrace
 from rooflight.step.host_calls import host_class, host_seconds
 from rooflight.step.other_batches import PRIMES, DoesNotScale, OtherBatch, check_scales, prime_for
 from rooflight.trace import TraceOptions
-from tests.fixtures.small_models import First
+from tests.fixtures.small_models import First, ModelSize
 
 PRIME = 1619
 
 # --- one trace for every batch ---
 
-ZOO = {
+ZOO: dict[str, ModelSize] = {
     "resnet18": {},
     "googlenet": {},
     "gpt2": {"seq": 48, "overrides": {"n_layer": "2"}},
@@ -66,7 +67,7 @@ ZOO = {
     "vit-b-16": {"overrides": {"num_layers": "2"}},
     "mixtral-8x7b": {"seq": 16, "overrides": {"num_hidden_layers": "1"}},
 }
-STEPS = [("infer", "fp32"), ("infer", "bf16"), ("train", "fp32"), ("train", "bf16")]
+STEPS: list[tuple[StepKind, str]] = [("infer", "fp32"), ("infer", "bf16"), ("train", "fp32"), ("train", "bf16")]
 
 
 def row(op: Op) -> tuple:
@@ -77,12 +78,12 @@ def row(op: Op) -> tuple:
 @pytest.mark.parametrize("name", list(ZOO))
 def test_a_ledger_of_another_batch_is_the_one_that_a_trace_of_it_gives(name, place):
     step, dtype = STEPS[place]
-    options = {"step": step, "dtype": dtype, **ZOO[name]}
-    traced = rooflight.estimate(name, batch=PRIME, **options)
+    estimate = partial(rooflight.estimate, name, step=step, dtype=dtype, **ZOO[name])
+    traced = estimate(batch=PRIME)
     check_scales(traced, PRIME, set())
     # All of them where it costs little, else each of them once among the four steps of a model.
     for batch in (2, 7, 64) if step == "infer" else ((7,), (64,))[place % 2]:
-        real = rooflight.estimate(name, batch=batch, **options)
+        real = estimate(batch=batch)
         mine = fill_costs(OtherBatch(PRIME, batch).ledger(traced))
         assert len(mine.ops) == len(real.ops)
         for found, wanted in zip(mine.ops, real.ops, strict=True):
@@ -93,12 +94,12 @@ def test_a_ledger_of_another_batch_is_the_one_that_a_trace_of_it_gives(name, pla
 
 
 def test_a_prepared_trace_has_the_costs_and_tasks_of_every_batch():
-    options = {"step": "train", **ZOO["gpt2"]}
-    prepared = PreparedTrace(rooflight.estimate("gpt2", batch=PRIME, **options), PRIME)
+    estimate = partial(rooflight.estimate, "gpt2", step="train", **ZOO["gpt2"])
+    prepared = PreparedTrace(estimate(batch=PRIME), PRIME)
     for batch in (7, 64, 7):
-        step, real = prepared.at(batch), rooflight.estimate("gpt2", batch=batch, **options)
+        step, real = prepared.at(batch), estimate(batch=batch)
         assert [op.cost for op in step.ops_with_cost] == [op.cost for op in real.ops]
-        tasks = [[] for _ in step.kinds]
+        tasks: list[list[Task]] = [[] for _ in step.kinds]
         for task, kind in zip(step.tasks, step.task_kind.tolist(), strict=True):
             tasks[kind].append(task)
         assert [tasks[kind] for kind in step.kind_of.tolist()] == [tasks_of(op) for op in real.ops]
@@ -269,15 +270,16 @@ def test_a_precision_of_another_width_than_was_timed_is_not_inside():
 
 def brute_force_reads(ops: list[Op], cache_bytes: float) -> tuple[list[float], list[float]]:
     """Two steps one after the other; what was touched longer ago than the cache is large is cold."""
-    touched, last, shares, colds = 0, {}, {}, {}
+    last: dict[int, int] = {}
+    touched, shares, colds = 0, {}, {}
     for turn in range(2):
         for place, op in enumerate(ops):
             if op.kind != "compute":
                 continue
-            reads = {}
+            reads: dict[int, int] = {}
             for tensor in op.inputs:
                 reads[tensor.storage] = max(reads.get(tensor.storage, 0), tensor.nbytes)
-            writes = {}
+            writes: dict[int, int] = {}
             for tensor in op.outputs:
                 if tensor.storage not in reads:
                     writes.setdefault(tensor.storage, tensor.nbytes)
@@ -459,8 +461,7 @@ def test_an_optimizer_costs_the_host_something_for_every_tensor():
 
 
 def test_a_training_step_has_a_cost_of_its_own():
-    options = {"step": "train", "loss": "mse", "optimizer": "sgd"}
-    ledger = rooflight.estimate(nn.Linear(4, 4), torch.randn(2, 4), **options)
+    ledger = rooflight.estimate(nn.Linear(4, 4), torch.randn(2, 4), step="train", loss="mse", optimizer="sgd")
     without = {key: value for key, value in OPTIMIZER.items() if key != "step.train"}
     assert host_seconds(ledger, OPTIMIZER).sum() - host_seconds(ledger, without).sum() == pytest.approx(1e-3)
 

@@ -8,6 +8,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from rich.console import Console
@@ -30,7 +31,7 @@ from rooflight.reporting.sections.ledger_documents import (
 from rooflight.reporting.sections.predict_document import predict_document
 from rooflight.reporting.sections.study_document import study_document
 from rooflight.reporting.table import Column, Table, figure
-from rooflight.reporting.writers import write
+from rooflight.reporting.writers import Form, write
 from rooflight.reporting.writers.notebook import document_notebook
 from rooflight.reporting.writers.terminal import print_document
 from rooflight.study.api import load as load_study
@@ -67,7 +68,7 @@ def written_to(console: Console) -> str:
     return console.file.getvalue()
 
 
-def shown(document: Document, form: str) -> str:
+def shown(document: Document, form: Form | Literal["terminal", "notebook"]) -> str:
     """What a reader reads."""
     if form == "terminal":
         console = Console(width=2000, file=io.StringIO())

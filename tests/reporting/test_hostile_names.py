@@ -25,7 +25,7 @@ from rooflight.reporting.document import Document
 from rooflight.reporting.report.api import make
 from rooflight.reporting.sections.compare_tables import compare_document
 from rooflight.reporting.sections.ledger_documents import ledger_document
-from rooflight.reporting.writers import write
+from rooflight.reporting.writers import Form, write
 from rooflight.reporting.writers.notebook import document_notebook
 from rooflight.reporting.writers.perfetto import to_perfetto
 from rooflight.reporting.writers.terminal import print_document
@@ -66,7 +66,7 @@ def test_text_in_a_terminal_steers_nothing(hostile: Ledger, report: Document) ->
 
 
 @pytest.mark.parametrize("form", ["html", "md", "latex", "csv", "json"])
-def test_a_file_steers_no_terminal_that_shows_it(report: Document, form: str) -> None:
+def test_a_file_steers_no_terminal_that_shows_it(report: Document, form: Form) -> None:
     content = write(report, form).decode()
     if form == "html":  # the libraries' own code
         content = re.sub(r"<script>.*?</script>", "", content, flags=re.DOTALL)

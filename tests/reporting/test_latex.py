@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -220,8 +219,8 @@ def test_the_width_goes_with_latex_alone(reports, tmp_path):
             write(reports["study"], form, width="16cm")
     with pytest.raises(BadInput, match="width is that of LaTeX's tables"):
         rooflight.report(MNIST, width="16cm")
-    path = rooflight.report(ROOT / "studies/recorded/h200/mnist-conv2", tmp_path / "t.tex", width="16cm")
-    assert "% tables of at most 455.2 pt (16.0 cm)" in Path(path).read_text()
+    rooflight.report(ROOT / "studies/recorded/h200/mnist-conv2", tmp_path / "t.tex", width="16cm")
+    assert "% tables of at most 455.2 pt (16.0 cm)" in (tmp_path / "t.tex").read_text()
 
 
 @pytest.mark.parametrize(("arguments", "error"), [

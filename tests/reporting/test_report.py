@@ -118,7 +118,7 @@ def test_what_is_behind_a_row_is_its_derivation(mnist):
 
 def test_kernels_behind_a_row_are_numbered_from_the_longest(mnist):
     details, ledger = mnist.details, load(MNIST)
-    times = {}
+    times: dict[int, list[float]] = {}
     for kernel in ledger.kernels:
         times.setdefault(kernel.ops[0], []).append(kernel.time_s)
     for index, numbers in details.kernels_of.items():
@@ -479,8 +479,9 @@ def test_what_is_not_there_says_why():
 
 
 def test_rooflight_report_writes_what_the_name_says(tmp_path):
-    path = rooflight.report(rooflight.estimate("mnist-cnn", batch=2), tmp_path / "r.html", on="h200")
-    assert path.read_text().startswith("<!DOCTYPE html>")  # type: ignore[union-attr]
+    path = tmp_path / "r.html"
+    assert rooflight.report(rooflight.estimate("mnist-cnn", batch=2), path, on="h200") == path
+    assert path.read_text().startswith("<!DOCTYPE html>")
     with pytest.raises(BadFile, match="add force=True"):
         rooflight.report("recorded:h200/mnist-cnn-infer-fp32", path)
     with pytest.raises(BadInput, match=r"must end in \.html"):

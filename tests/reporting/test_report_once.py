@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from rooflight.hardware.calibration import shipped
 from rooflight.hardware.devices import find
+from rooflight.ledger import Ledger
+from rooflight.models.workload import Workload
 from rooflight.reporting.charts import pictures
 from rooflight.reporting.report.context import context_of
 from rooflight.trace import TraceOptions, tracer
@@ -17,7 +20,7 @@ from tests.fixtures.recordings import recording
 def test_a_step_is_traced_once_for_every_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[str] = []
 
-    def counted(workload: object, options: TraceOptions) -> object:
+    def counted(workload: Workload, options: TraceOptions) -> Ledger:
         traced.append(options.target)
         return plain(workload, options)
 
@@ -32,11 +35,11 @@ def test_a_step_is_traced_once_for_every_generation(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_bundle_is_made_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made: list[str] = []
+    made = Mock(return_value="window.vega = 1; // é")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(pictures, "_bundled", lambda: made.append("made") or "window.vega = 1; // é")
+    monkeypatch.setattr(pictures, "_bundled", made)
     assert [pictures.vega_bundle.__wrapped__() for _ in range(2)] == ["window.vega = 1; // é"] * 2
-    assert made == ["made"]
+    made.assert_called_once_with()
     (kept,) = (tmp_path / "cache" / "rooflight").iterdir()
     assert kept.name.startswith("vega-") and kept.suffix == ".kept"
 

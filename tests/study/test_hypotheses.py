@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rooflight.errors import BadInput
 from rooflight.study.cell import FACTS, QUANTITIES, Side, StudyCell, StudyRow
-from rooflight.study.hypotheses import claims, judge, parse, unknown_names
+from rooflight.study.hypotheses import StudyClaim, claims, judge, parse, unknown_names
 from rooflight.study.hypotheses.hypothesis import (
     AxisFilter,
     FactWord,
@@ -611,15 +611,9 @@ def test_facts() -> None:
 
 
 def test_claims_keep_their_words_and_their_order() -> None:
-    @dataclass(frozen=True)
-    class Stated:
-        claim: str
-        says: str = ""
-        source: str = ""
-
     stated = [
-        Stated("time(resnet50) > time(resnet18)", "deeper is slower", "document 002"),
-        Stated("flops > 1", "", ""),
+        StudyClaim(claim="time(resnet50) > time(resnet18)", says="deeper is slower", source="document 002"),
+        StudyClaim(claim="flops > 1"),
     ]
     first, second = claims(stated, ROWS)
     assert (first.number, first.says, first.source, second.number) == (1, "deeper is slower", "document 002", 2)

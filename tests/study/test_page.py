@@ -22,7 +22,7 @@ from rooflight.reporting.table import Table
 from rooflight.reporting.writers.csv import table_csv
 from rooflight.reporting.writers.page import to_page
 from rooflight.reporting.writers.terminal import drawn
-from rooflight.study.cell import StudyCell, StudyRow
+from rooflight.study.cell import Side, StudyCell, StudyRow
 from rooflight.study.fitting import CurveFit
 from rooflight.study.hypotheses import StudyClaim
 from rooflight.study.plan import StudyGrid, StudyPlan
@@ -44,7 +44,8 @@ def rows() -> list[StudyRow]:
                     "memory.predicted": 45_000_000 * scale + 3_000_000 * batch,
                 }  # fmt: skip
                 values["throughput.predicted"] = batch / values["time.predicted"]
-                failures, facts = {}, {"bound.predicted": "host", "tier": "calibrated", "fits": "yes"}
+                failures: dict[Side, str] = {}
+                facts = {"bound.predicted": "host", "tier": "calibrated", "fits": "yes"}
                 if on == "here" and (model, batch) == ("resnet50", 64):
                     failures["measured"] = "out of memory: 9.1 GB more were asked for"
                 elif on == "here":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ def noisy(values: list[float], spread: float, seed: int) -> list[float]:
     return [value * math.exp(draw.gauss(0, spread)) for value in values]
 
 
-def fitted(points: object) -> CurveFit:
+def fitted(points: Sequence[tuple[int, float]]) -> CurveFit:
     found = fit(points)
     assert isinstance(found, CurveFit), found
     return found

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rooflight.errors import BadInput
+from rooflight.trace.options import TensorKind
 from rooflight.trace.target import AttentionCall, Target, attention_kernel, parse_target
 from tests.fixtures.paths import DATA
 from tests.fixtures.tracing import flops, infer, names, only, rows, train
@@ -80,7 +81,7 @@ FORWARD = 2 * 16_384
 )  # fmt: skip
 @pytest.mark.parametrize("on", ["meta", "fake"])
 def test_the_kernel_is_one_op_forward_and_one_backward(
-    dtype: torch.dtype, options: dict[str, Any], target: str, kernel: str, on: str
+    dtype: torch.dtype, options: dict[str, Any], target: str, kernel: str, on: TensorKind
 ) -> None:
     ledger = train(Attention(dtype, **options), target=target, on=on)
     forward, backward = only(ledger, OPS[kernel]), only(ledger, OPS[kernel] + "_backward")

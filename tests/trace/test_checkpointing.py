@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from rooflight.analysis.comparison.sides import Comparison
 from rooflight.commands.measure import _this_step
 from rooflight.errors import BadInput, TraceFailed
 from rooflight.ledger import total
+from rooflight.models import build
 from rooflight.models.resolve import live_workload
 from rooflight.parallel.blocks import model_of
 from rooflight.parallel.tensor_split import tensor_cut_of
@@ -24,7 +26,7 @@ from rooflight.trace import TraceOptions
 from rooflight.trace.checkpointing import Checkpoints, chosen_paths
 from rooflight.trace.stage import staged
 from tests.fixtures.photograph import assert_same, photograph
-from tests.fixtures.tracing import flops, rows, train
+from tests.fixtures.tracing import compiled_module, flops, rows, train
 
 TINY_GPT2 = {"n_layer": "2", "n_embd": "64", "n_head": "4"}
 
@@ -77,9 +79,7 @@ def kept_bytes(ledger):
     return summary.sizes(ledger).kept_for_backward_bytes
 
 
-def tiny_gpt2(**options):
-    given = {"seq": 8, "batch": 2, "step": "train", "overrides": TINY_GPT2}
-    return rooflight.estimate("gpt2", **(given | options))
+tiny_gpt2 = partial(rooflight.estimate, "gpt2", seq=8, batch=2, step="train", overrides=TINY_GPT2)
 
 
 # --- which modules are meant ---
@@ -121,11 +121,7 @@ def test_paths_patterns_and_the_word_blocks(written, paths):
 
 def test_blocks_of_built_in_models():
     def blocks(name, **options):
-        workload = rooflight.models.resolve.given_workload(
-            name, (), None, **{"batch": 1, "seq": None, "past": None, "dtype": "fp32", "overrides": None, "step": "train",
-                               "input_shape": None, "download": False, "device": "meta"} | options
-        )  # fmt: skip
-        return chosen_paths(workload.model, ["blocks"])
+        return chosen_paths(build(name, step="train", **options).model, ["blocks"])
 
     assert blocks("gpt2", overrides={"n_layer": "3"}) == ("transformer.h.0", "transformer.h.1", "transformer.h.2")
     assert blocks("resnet18") == tuple(f"layer{stage}.{number}" for stage in range(1, 5) for number in range(2))
@@ -146,9 +142,9 @@ def test_a_shared_block_is_one_block():
 
 def test_paths_are_those_of_the_model_before_it_was_compiled():
     model = Net()
-    model.blocks[1] = torch.compile(model.blocks[1])  # type: ignore[assignment]
+    model.blocks[1] = compiled_module(model.blocks[1])
     assert chosen_paths(model, ["blocks.1"]) == ("blocks.1",)
-    assert chosen_paths(torch.compile(Net()), ["blocks.*"]) == ("blocks.0", "blocks.1", "blocks.2")
+    assert chosen_paths(compiled_module(Net()), ["blocks.*"]) == ("blocks.0", "blocks.1", "blocks.2")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +189,7 @@ def test_the_model_is_as_it_was(on):
 
 def test_the_model_is_as_it_was_after_a_failure():
     class Failing(Block):
-        def forward(self, x):
+        def forward(self, x, *, scale=1.0):
             raise ValueError("no such luck")
 
     model, x = net_and_input()
@@ -278,12 +274,11 @@ def test_gpt2_runs_its_blocks_again():
 
 def test_what_nothing_in_backward_needs_does_not_run_again():
     """torch stops when it has what it wants: the result of a last matrix product is not kept."""
-    options = dict(batch=1, seq=8, step="train", overrides={
+    tiny_llama = partial(rooflight.estimate, "llama3-8b", batch=1, seq=8, step="train", overrides={
         "num_hidden_layers": "2", "hidden_size": "64", "intermediate_size": "96", "num_attention_heads": "4",
         "num_key_value_heads": "4",
     })  # fmt: skip
-    plain = rooflight.estimate("llama3-8b", **options)
-    found = rooflight.estimate("llama3-8b", **options, checkpoint="blocks")
+    plain, found = tiny_llama(), tiny_llama(checkpoint="blocks")
     inside = [op for op in found.ops if op.phase == "forward" and ".layers." in op.module]
     last = flops(op for op in inside if op.module.endswith("down_proj"))
     extra = total(found.ops).recompute_flops - total(plain.ops).recompute_flops
@@ -430,9 +425,9 @@ def test_what_a_block_makes_dies_in_its_forward_and_again_in_its_backward():
 
 def test_a_real_run_has_the_ops_of_a_trace_without_data():
     model, x = net_and_input(dropout=0.5)
-    options = dict(loss="mse", checkpoint="blocks.*", target="cpu")
-    real = train(model, x, on="cpu", **options)
-    assert sequence(real) == sequence(train(model, x, **options))
+    estimate = partial(train, model, x, loss="mse", checkpoint="blocks.*", target="cpu")
+    real = estimate(on="cpu")
+    assert sequence(real) == sequence(estimate())
     assert rows(real, "bernoulli_")
 
 

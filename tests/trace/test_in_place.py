@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 import rooflight
-from rooflight.models.resolve import given_workload, live_workload
+from rooflight.models import build
+from rooflight.models.resolve import live_workload
 from rooflight.trace import TraceOptions, trace
 from rooflight.trace.stage import staged
 from tests.fixtures.torch_versions import has_meta_kernel
@@ -475,7 +477,7 @@ LLAMA = {
     "num_hidden_layers": "1", "hidden_size": "64", "intermediate_size": "64", "num_attention_heads": "4",
     "num_key_value_heads": "2", "vocab_size": "100",
 }  # fmt: skip
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "mnist-cnn": {},
     "resnet18": dict(batch=1, input_shape=(3, 64, 64)),
     "transformer": dict(seq=6, overrides={"num_encoder_layers": "2", "num_decoder_layers": "1"}),
@@ -490,10 +492,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_has_the_same_rows_without_data(name, step):
     arguments = {"batch": 2, "step": step} | MODELS[name]
-    usual = dict(
-        seq=None, past=None, dtype="fp32", overrides=None, input_shape=None, download=False, device="cpu"
-    )  # fmt: skip
-    real = trace(given_workload(name, (), None, **(usual | arguments)), TraceOptions(target="cpu", on="cpu"))
+    real = trace(build(name, device="cpu", **arguments), TraceOptions(target="cpu", on="cpu"))
     without = rooflight.estimate(name, target="cpu", **arguments)
     keys = [
         [op.key for op in ledger.ops if op.packet != "aten::_local_scalar_dense"] for ledger in (without, real)

@@ -6,6 +6,8 @@ import gc
 import math
 import threading
 from functools import partial
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,7 +18,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import rooflight
-from rooflight.models.resolve import given_workload, live_workload
+from rooflight.models import build
+from rooflight.models.resolve import live_workload
 from rooflight.trace import TraceOptions, in_place, interception, storages
 from rooflight.trace.interception import as_a_mode, below_autograd, interception_for, nothing_handed_over
 from rooflight.trace.stage import WatchedAnotherWay, staged
@@ -58,17 +61,12 @@ class Own(torch.Tensor):
     """A subclass with a dispatch of its own, which does nothing special."""
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]  # a plain function there
         with torch._C._DisableTorchDispatch():
             return func(*args, **(kwargs or {}))
 
 
-def by_name(name, **arguments):
-    given = dict(
-        batch=1, seq=None, past=None, dtype="fp32", overrides=None, input_shape=None, download=False, device="cpu",
-        step="infer",
-    )  # fmt: skip
-    return given_workload(name, (), None, **(given | arguments))
+by_name = partial(build, device="cpu")
 
 
 # --- a recorded step takes and gives back the memory of the plain one ---
@@ -119,7 +117,7 @@ def plain_and_recorded(workload, **options):
     return plain, recorded
 
 
-STEPS = [
+STEPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("resnet18", dict(step="train", batch=2, input_shape=(3, 64, 64)), {}),
     ("resnet18", dict(step="train", input_shape=(3, 64, 64)), {"accumulate": 2}),
     ("transformer", dict(step="train", seq=6, overrides=TINY), {}),
@@ -703,25 +701,25 @@ def test_selective_checkpointing_computes_again_what_it_did_not_save(on):
 
 @pytest.mark.parametrize("on", ["meta", "cpu"])
 def test_without_a_place_in_the_dispatcher_a_mode_records(on, monkeypatch, forgetful):
-    options = dict(step="train", batch=2, target="cpu", on=on)
-    expected = rooflight.estimate("mnist-cnn", **options)
+    estimate = partial(rooflight.estimate, "mnist-cnn", step="train", batch=2, target="cpu", on=on)
+    expected = estimate()
     in_place._nobody_else.cache_clear()
     monkeypatch.setattr(interception, "_available", lambda: False)
-    modes = []
-    monkeypatch.setattr(interception, "as_a_mode", lambda handler: modes.append(handler) or as_a_mode(handler))
-    ledger = rooflight.estimate("mnist-cnn", **options)
-    assert modes
+    recorder = Mock(wraps=as_a_mode)
+    monkeypatch.setattr(interception, "as_a_mode", recorder)
+    ledger = estimate()
+    assert recorder.called
     assert flops(ledger.ops) == flops(expected.ops) > 0
     names = [op.name for op in ledger.ops if op.packet != "aten::detach"]
     assert names == [op.name for op in expected.ops if op.packet != "aten::detach"]
 
 
 def test_where_tensors_lie_otherwise_in_memory_the_trace_is_the_same(monkeypatch, forgetful):
-    options = dict(step="train", batch=2, target="cpu")
-    expected = rooflight.estimate("mnist-cnn", **options)
+    estimate = partial(rooflight.estimate, "mnist-cnn", step="train", batch=2, target="cpu")
+    expected = estimate()
     in_place._nobody_else.cache_clear()
     monkeypatch.setattr(storages, "_can_peek", lambda: False)
-    ledger = rooflight.estimate("mnist-cnn", **options)
+    ledger = estimate()
     assert flops(ledger.ops) == flops(expected.ops) > 0
     assert [op.key for op in ledger.ops] == [op.key for op in expected.ops]
     assert [(s.nbytes, s.category, s.born, s.dies) for s in ledger.storages] == [
@@ -809,7 +807,7 @@ def test_a_storage_made_in_backward_reaches_to_its_last_number(on, peek, monkeyp
 
 
 def test_a_gradient_that_somebody_keeps_outlives_backward():
-    kept = []
+    kept: list[torch.Tensor] = []
 
     class Keeps(nn.Module):
         def __init__(self):

@@ -58,7 +58,7 @@ def test_channels_last_is_seen_in_the_strides() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
     x = torch.randn(2, 3, 6, 6)
     plain = train(model, x)
-    last = train(model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last))
+    last = train(model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
     image = last.header.inputs[0][1]
     assert image.channels_last
     assert image.strides == (108, 1, 18, 3)

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 import rooflight
 from rooflight.errors import RooflightError, TraceFailed
 from rooflight.ledger import total
-from tests.fixtures.tracing import infer, names, train
+from rooflight.spec import StepKeywords
+from tests.fixtures.tracing import compiled_module, infer, names, train
 
 STEPS = ["infer", "train"]
 X = torch.randn(2, 3, 8, 8)
@@ -26,6 +27,8 @@ X = torch.randn(2, 3, 8, 8)
 
 class Net(nn.Module):
     """Buffers, tied weights, dropout, attributes that forward changes, a frozen layer, mixed modes, hooks."""
+
+    scale: Tensor
 
     def __init__(self, fail: str = "") -> None:
         super().__init__()
@@ -166,7 +169,7 @@ def test_options_leave_no_trace(net: Net, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("compiled", ["wrapped", "in place"])
 def test_a_compiled_module_stays_compiled(net: Net, compiled: str) -> None:
     if compiled == "wrapped":
-        model: nn.Module = torch.compile(net)  # type: ignore[assignment]
+        model = compiled_module(net)
     else:
         net.compile()
         model = net
@@ -411,7 +414,7 @@ def test_a_deeply_nested_model_can_be_followed() -> None:
         ((torch.randn(6, 4), torch.randn(3, 4)), {"batch": 3}, 3),
     ],
 )
-def test_the_batch_is_read_off_the_inputs_or_unknown(inputs: Any, options: dict[str, int], batch: int | None) -> None:
+def test_the_batch_is_read_off_the_inputs_or_unknown(inputs: Any, options: StepKeywords, batch: int | None) -> None:
     class Doubling(nn.Module):
         def forward(self, x: Any, *rest: Tensor) -> Tensor:
             return (x["x"] if isinstance(x, dict) else x) * 2

@@ -43,7 +43,7 @@ def refusing(kind: type) -> type:
 def made(kind: type, content: Any) -> Any:
     """A container of that kind, filled past its own methods."""
     base = next(one for one in (OrderedDict, dict, list, set, deque) if issubclass(kind, one))
-    found = base.__new__(kind)
+    found: Any = base.__new__(kind)
     containers.put_back(found, content)
     return found
 
@@ -57,6 +57,9 @@ KINDS: list[tuple[type, Any]] = [
 
 class Net(nn.Module):
     """Calls `point` wherever a failure could strike it; changes all it has in its forward."""
+
+    odd: set[Any]
+    names: list[str]
 
     def __init__(self, held: Any = None, point: Callable[[], None] = lambda: None) -> None:
         super().__init__()
@@ -158,7 +161,7 @@ def test_a_model_with_a_frozen_config_is_served_and_stays_whole(verb: Callable[.
     assert verb(model, X, step=step) is not None
     before.check(model)
     for module in model:
-        assert dict(module.config) == {"scale": 2, "sizes": (4, 4)}
+        assert isinstance(module, Configured) and dict(module.config) == {"scale": 2, "sizes": (4, 4)}
 
 
 class Fault:
@@ -308,11 +311,11 @@ class Unhashable:
 def test_what_cannot_be_put_back_is_named_and_all_else_is(fails: bool) -> None:
     Unhashable.taken = False
     net = Net()
-    net.odd, net.names = {Unhashable()}, ["x"]  # type: ignore[assignment]
+    net.odd, net.names = {Unhashable()}, ["x"]
 
     def forward(x: Tensor) -> Tensor:
         set.clear(net.odd)
-        net.names.append("y")  # type: ignore[operator, union-attr]
+        net.names.append("y")
         net.table = net.counter
         if fails:
             raise ValueError("midway")
@@ -404,7 +407,7 @@ def test_weights_that_stand_in_a_list_too_are_no_further_tensors() -> None:
 
 
 def test_what_modules_share_is_walked_once() -> None:
-    shared = {"lists": [[number] for number in range(50)]}
+    shared: dict[str, list[list[Any]]] = {"lists": [[number] for number in range(50)]}
     layers = nn.Sequential(*(nn.Linear(2, 2) for _ in range(20)))
     for layer in layers:
         layer.shared = shared  # type: ignore[assignment]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rooflight.ledger import LOSS, OPTIMIZER, total
-from tests.fixtures.tracing import flops, infer, names, only, rows, train
+from tests.fixtures.tracing import compiled_module, flops, infer, names, only, rows, train
 
 
 class ConvNet(nn.Module):
@@ -264,7 +264,7 @@ def test_a_model_without_trainable_parameters_has_only_a_forward() -> None:
 
 
 def compiled_whole() -> nn.Module:
-    return torch.compile(Checkpointed(reentrant=False))  # type: ignore[return-value]
+    return compiled_module(Checkpointed(reentrant=False))
 
 
 def compiled_in_place() -> nn.Module:
@@ -275,7 +275,7 @@ def compiled_in_place() -> nn.Module:
 
 def compiled_inside() -> nn.Module:
     model = Checkpointed(reentrant=False)
-    model.block = torch.compile(model.block)  # type: ignore[assignment]
+    model.block = compiled_module(model.block)  # type: ignore[assignment]
     return model
 
 
@@ -300,7 +300,7 @@ def test_a_compiled_module_is_traced_as_the_eager_module_it_was(make) -> None:
 
 
 def test_a_compiled_model_is_named_after_what_was_compiled() -> None:
-    assert infer(torch.compile(Block()), torch.randn(3, 4)).header.model == "Block"
+    assert infer(compiled_module(Block()), torch.randn(3, 4)).header.model == "Block"
 
 
 class Product(torch.autograd.Function):

@@ -41,9 +41,11 @@ def test_on_cuda_all_parameters_are_stepped_at_once(optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", STATE)
-@pytest.mark.parametrize("options", [{"foreach": False}, {"target": "cpu"}], ids=["asked", "cpu"])
-def test_without_foreach_every_parameter_is_stepped_for_itself(optimizer: str, options: dict[str, object]) -> None:
-    ledger = train(nn.Linear(4, 2), torch.randn(3, 4), optimizer=optimizer, **options)
+@pytest.mark.parametrize(("foreach", "target"), [(False, "cuda"), (None, "cpu")], ids=["asked", "cpu"])
+def test_without_foreach_every_parameter_is_stepped_for_itself(
+    optimizer: str, foreach: bool | None, target: str
+) -> None:
+    ledger = train(nn.Linear(4, 2), torch.randn(3, 4), optimizer=optimizer, foreach=foreach, target=target)
     assert names(ledger, phase="optimizer") == 2 * SINGLE[optimizer]
 
 

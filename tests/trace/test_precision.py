@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rooflight.errors import TraceFailed
 from rooflight.ledger import LOSS
+from rooflight.trace.options import TensorKind
 from tests.fixtures.tracing import flops, infer, names, only, rows, train
 
 
@@ -162,7 +163,7 @@ def test_autocast_leaves_batch_norm_in_fp32() -> None:
 
 
 @pytest.mark.parametrize("on", ["meta", "fake"])
-def test_autocast_is_the_same_on_meta_and_fake_tensors(on: str) -> None:
+def test_autocast_is_the_same_on_meta_and_fake_tensors(on: TensorKind) -> None:
     ledger = train(Mixed(), torch.randn(2, 3, 4), autocast="bf16", on=on)
     assert [op.precision for op in rows(ledger, "addmm")] == ["bf16", "bf16"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 import rooflight
 from rooflight.errors import BadInput, TraceFailed
+from rooflight.models import build
 from rooflight.models.resolve import given_workload, live_workload
 from rooflight.trace import TraceOptions
 from rooflight.trace.snapshots import KeptRandomness, KeptValues
@@ -43,9 +45,7 @@ def stage_of(model, *inputs, step="infer", **options):
     return staged(workload, TraceOptions(target="cpu", on="cpu", **options))
 
 
-def by_name(name, **arguments):
-    given = dict(batch=2, seq=None, past=None, dtype="fp32", overrides=None, input_shape=None, download=False, device="cpu", step="infer")  # fmt: skip
-    return given_workload(name, (), None, **(given | arguments))
+by_name = partial(build, batch=2, device="cpu")
 
 
 # --- observers ---
@@ -340,6 +340,8 @@ def test_kept_values_of_a_view_and_its_base():
 
 def test_a_buffer_whose_elements_share_memory():
     class Masked(nn.Module):
+        mask: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.linear = nn.Linear(8, 8)
@@ -352,11 +354,13 @@ def test_a_buffer_whose_elements_share_memory():
     with stage_of(model, torch.randn(4, 8)) as stage:
         stage.keep()
         stage.run()
-    assert model.mask.stride() == (0, 1) and torch.equal(model.mask, torch.ones(4, 8))  # type: ignore[operator]
+    assert model.mask.stride() == (0, 1) and torch.equal(model.mask, torch.ones(4, 8))
 
 
 class Counting(nn.Module):
     """Three ways to move a buffer, and what the step saw of it."""
+
+    number: torch.Tensor
 
     def __init__(self, how: str) -> None:
         super().__init__()

@@ -275,7 +275,7 @@ def test_inference_through_a_pipeline() -> None:
 )  # fmt: skip
 def test_impossible_pipelines(layout: Layout, options: dict[str, int], line: str) -> None:
     with pytest.raises(BadInput) as error:
-        run(layout, **options)
+        run(layout, FREE, **options)
     assert str(error.value) == line
 
 
