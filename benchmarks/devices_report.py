@@ -29,6 +29,7 @@ KINDS = {
     ),
     "a vendor's figure, as quoted elsewhere": ("as quoted",),
     "a page or paper that is not the vendor's": ("third party", "third parties", "arXiv"),
+    "a vendor's datasheet": ("datasheet",),
 }  # fmt: skip
 """What a source is worth, by words in it; the first that fits counts, and what is computed is told apart before."""
 
