@@ -20,6 +20,7 @@ from rooflight.hardware.devices import known
 from rooflight.metrics import QUANTITIES
 from rooflight.ops.registry import FORMULAS
 from tests.fixtures.paths import ROOT
+from tests.fixtures.torch_versions import needs_torch
 
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS / "_ext"))
@@ -167,6 +168,7 @@ def test_words_quantities_and_versions_of_the_format_are_on_the_page() -> None:
 # --- formulas and devices ---
 
 
+@needs_torch(2, 11, why="some operators cannot be called there")
 def test_every_formula_is_in_the_reference() -> None:
     text = page("formulas")
     assert [name for name in FORMULAS.names() if f"`{name.removeprefix('aten::')}`" not in text] == []

@@ -31,18 +31,7 @@ from rooflight.measurement.cupti import cupti
 from rooflight.metrics import CUDA_FLOPS, QUANTITIES, executed_is_known
 from rooflight.profiles.log import LoggedLaunch, MetricReading, ProfilerLog
 from rooflight.profiles.log_ledger import missing
-
-
-def why_no_tables() -> str | None:
-    try:
-        cupti.load()
-    except CannotMeasure as error:
-        return str(error)
-    return None
-
-
-NO_TABLES = why_no_tables()
-needs_tables = pytest.mark.skipif(NO_TABLES is not None, reason=NO_TABLES or "")
+from tests.fixtures.cupti_tables import NO_TABLES, needs_tables
 
 # Every chip that CUPTI of CUDA 12.6 to 13.1 has range-profiler tables for; 13.0 has no GB112 and GB20C.
 CHIPS = (

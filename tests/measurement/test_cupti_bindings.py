@@ -18,18 +18,8 @@ import pytest
 from rooflight.errors import BadInput, CannotMeasure
 from rooflight.measurement.cupti import cupti, gpu, library, ranges, structs
 from rooflight.measurement.cupti.ranges import RangeProfiler
+from tests.fixtures.cupti_tables import NO_TABLES, needs_tables
 
-
-def why_no_tables() -> str | None:
-    try:
-        cupti.load()
-    except CannotMeasure as error:
-        return str(error)
-    return None
-
-
-NO_TABLES = why_no_tables()
-needs_tables = pytest.mark.skipif(NO_TABLES is not None, reason=NO_TABLES or "")
 needs_no_driver = pytest.mark.skipif(library.has_driver(), reason="this machine has an NVIDIA driver")
 
 # `..._STRUCT_SIZE` of the headers in NVIDIA's wheels, printed by a C program compiled against each of them.

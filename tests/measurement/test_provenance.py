@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch._dynamo
 import torch._inductor.config
+import torch._inductor.debug
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -34,6 +35,11 @@ from rooflight.measurement.execution.provenance.graphs import family
 from rooflight.measurement.execution.provenance.nodes import module_path
 from tests.fixtures.paths import DATA
 from tests.fixtures.tracing import compiled_module
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch._inductor.debug, "set_kernel_post_grad_provenance_tracing"),
+    reason="this torch does not tell what its compiled kernels do",
+)
 
 
 def attribute(origins: Iterable[Origin], ops: Sequence[Op]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from rooflight.ops.expressions import evaluate, symbols, to_latex, to_text
 from rooflight.ops.registry import FORMULAS, formula_of
 from tests.fixtures.formula_calls import CALLS, PRETENDED, call
 from tests.fixtures.matrix_calls import MATRIX_CALLS
+from tests.fixtures.torch_versions import VERSION
 
 NAMES = [name.removeprefix("aten::") for name in FORMULAS.names() if name.startswith("aten::")]
 
@@ -17,10 +18,12 @@ NAMES = [name.removeprefix("aten::") for name in FORMULAS.names() if name.starts
 _SOME_VERSIONS = {
     "_foreach_clone",
     "_foreach_powsum",
+    "_fused_rms_norm_backward",
     "_upsample_lanczos2d_aa",
     "_upsample_lanczos2d_aa_backward",
     "linalg__powsum",
 }
+_OTHERWISE = {"_fused_rms_norm", "_weight_norm_interface_backward"}
 
 
 def test_only_a_few_names_are_unknown_to_this_torch() -> None:
@@ -30,6 +33,8 @@ def test_only_a_few_names_are_unknown_to_this_torch() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if hasattr(torch.ops.aten, name)])
 def test_formula_runs_on_a_call(name: str) -> None:
+    if name in _OTHERWISE and VERSION < (2, 11):
+        pytest.skip("torch before 2.11 has it with other arguments, or cannot run it without data")
     op = call(name)
     assert op.packet == f"aten::{name}"
     formula = formula_of(op)

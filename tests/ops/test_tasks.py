@@ -41,6 +41,7 @@ from rooflight.trace.target import Target
 from tests.fixtures.formula_calls import CALLS, call_by_schema
 from tests.fixtures.recording import Pretended, meta, numbers, record
 from tests.fixtures.small_models import First, ModelSize
+from tests.fixtures.torch_versions import VERSION, needs_torch
 from tests.fixtures.tracing import infer, only, train
 
 aten = torch.ops.aten
@@ -106,6 +107,8 @@ def test_a_case_for_a_gpu_is_the_task_that_prediction_sees_in_its_call(name, met
 
 @pytest.mark.parametrize("name", list(cpu_chapters()))
 def test_a_case_for_a_cpu_runs_there_and_is_the_task_that_prediction_sees_in_its_call(name, cpu_pool, one_thread):
+    if "attention to a cache" in name and VERSION < (2, 11):
+        pytest.skip("torch before 2.11 has no flash attention of grouped heads on a CPU")
     for case in islice(cpu_chapters()[name].cases, FIRST):
         assert tasks_in(ops_of(case, cpu_pool)) == [case.task]
 
@@ -424,7 +427,7 @@ def called(name: str) -> Op | None:
     try:
         op = CALLS[name]() if name in CALLS else call_by_schema(name)
         return replace(op, cost=cost_of(op, {}))
-    except (AssertionError, RooflightError):
+    except (AssertionError, RuntimeError, RooflightError):
         return None
 
 
@@ -465,6 +468,7 @@ def test_an_lstm_is_matrix_work():
         assert m * n * k == pytest.approx(op.cost.macs, rel=0.02)
 
 
+@needs_torch(2, 11, why="it has no such operator on GPUs")
 def test_a_fused_norm_is_no_optimizer():
     op = record(aten._fused_rms_norm.default, meta(4, 64), [64], meta(64), 1e-5)
     assert tasks_of(op) == [Task("layer-norm-forward", "fp32", (4, 64))]

@@ -16,6 +16,7 @@ import pytest
 from rooflight.models import build
 from rooflight.trace import TraceOptions, trace
 from tests.fixtures.paths import DATA, ROOT
+from tests.fixtures.torch_versions import needs_torch
 
 RECORDED = json.loads(gzip.decompress((DATA / "h200_op_sequences.json.gz").read_bytes()))
 
@@ -76,6 +77,7 @@ def test_what_was_recorded():
     assert (len(EQUAL), len(OTHERS)) == (142, 8)
 
 
+@needs_torch(2, 11, why="a slice that takes everything is an op there")
 @pytest.mark.parametrize("case", EQUAL, ids=map(label, EQUAL))
 def test_the_trace_is_what_the_gpu_ran(case):
     assert traced(case) == spoken(case["ops"])

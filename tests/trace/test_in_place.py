@@ -18,9 +18,9 @@ from rooflight.models import build
 from rooflight.models.resolve import live_workload
 from rooflight.trace import TraceOptions, trace
 from rooflight.trace.stage import staged
-from tests.fixtures.torch_versions import has_meta_kernel
+from tests.fixtures.torch_versions import VERSION, has_meta_kernel, needs_torch
 
-unsolved = partial(pytest.mark.xfail, strict=True, raises=AssertionError)
+unsolved = partial(pytest.mark.xfail, strict=VERSION >= (2, 11), raises=AssertionError)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -225,6 +225,7 @@ OTHER_FORMULAS = {
 """torch takes another formula for tensors that could be subclasses, and takes tensors without data for such."""
 
 
+@needs_torch(2, 11, why="not all of these formulas differ there")
 @pytest.mark.parametrize("name", OTHER_FORMULAS)
 def test_where_torch_has_another_formula_for_tensors_without_data_ops_still_differ(name):
     function, reason = OTHER_FORMULAS[name]
@@ -252,6 +253,7 @@ def test_plain_attention_makes_numbers_of_a_mask_of_truths(function):
     assert names_of(ops_of(function, "meta")) == names_of(ops_of(function, "cpu"))
 
 
+@needs_torch(2, 11, why="it refuses some of these")
 @unsolved(reason="only a bias of one dimension and a weight of two are thought of")
 @pytest.mark.parametrize("function", [
     lambda x: F.linear(x.expand(3, 4, 4).contiguous(), x, x[0, 0]),

@@ -23,12 +23,13 @@ from rooflight.models.resolve import live_workload
 from rooflight.trace import TraceOptions, in_place, interception, storages
 from rooflight.trace.interception import as_a_mode, below_autograd, interception_for, nothing_handed_over
 from rooflight.trace.stage import WatchedAnotherWay, staged
+from tests.fixtures.torch_versions import VERSION, needs_torch
 from tests.fixtures.tracing import flops, only, rows
 
 TINY = {"d_model": "32", "nhead": "4", "num_encoder_layers": "2", "num_decoder_layers": "2", "dim_feedforward": "64"}
 TINY_GPT2 = {"n_layer": "2", "n_embd": "64", "n_head": "4"}
 
-unsolved = partial(pytest.mark.xfail, strict=True)
+unsolved = partial(pytest.mark.xfail, strict=VERSION >= (2, 11))
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -148,6 +149,7 @@ def test_a_step_recorded_by_a_mode_is_another_one(monkeypatch):
     assert taken(recorded) > taken(plain)
 
 
+@needs_torch(2, 11, why="the engine asks who holds a tensor there, not its memory")
 def test_a_step_whose_gradients_are_held_is_another_one(monkeypatch, forgetful):
     """Why storages that backward makes get no wrapper: it is one more reference, and torch adds in place without."""
     monkeypatch.setattr(storages, "_can_peek", lambda: False)
@@ -656,7 +658,7 @@ class OpensAFakeMode(nn.Module):
     def forward(self, x):
         with torch._subclasses.FakeTensorMode():
             size = torch.ones(8, 4).matmul(torch.ones(4, 3)).shape[1]
-        return x[:, :size].exp()
+        return x.narrow(1, 0, size).exp()
 
 
 def test_what_a_model_does_in_a_fake_mode_is_no_part_of_the_step():
