@@ -15,9 +15,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
 
 import rooflight
+from rooflight.errors import TraceFailed
 from rooflight.models import build
 from rooflight.models.resolve import live_workload
 from rooflight.trace import TraceOptions, in_place, interception, storages
@@ -696,6 +699,38 @@ def test_selective_checkpointing_computes_again_what_it_did_not_save(on):
     assert [op.module for op in rows(ledger, "addmm")] == ["first", "second"]
     # Forward has two products; backward three, as the input wants no gradient.
     assert flops(ledger.ops) == 5 * (2 * 4 * 8 * 8)
+
+
+class FailsSelectively(Selective):
+    """In a run of its block: the first is forward's, the second backward's."""
+
+    def __init__(self, failing):
+        super().__init__()
+        self.runs_left = failing
+
+    def block(self, x):
+        x = self.first(x).relu()
+        self.runs_left -= 1
+        if self.runs_left == 0:
+            raise ValueError("on purpose")
+        return self.second(x).relu()
+
+
+@pytest.mark.parametrize("on", ["meta", "cpu"])
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_failure_in_selective_checkpointing_leaves_no_mode_open(failing, on):
+    for _ in range(2):
+        with pytest.raises(TraceFailed, match="on purpose"):
+            rooflight.estimate(FailsSelectively(failing), torch.randn(4, 8), step="train", on=on, target="cpu")
+        assert not _get_current_dispatch_mode_stack()
+
+
+def test_a_step_is_traced_inside_a_mode():
+    options = dict(step="train", target="cpu")
+    expected = rooflight.estimate(Turned(), torch.randn(3, 5), **options)
+    with FlopCounterMode(display=False):
+        ledger = rooflight.estimate(Turned(), torch.randn(3, 5), **options)
+    assert flops(ledger.ops) == flops(expected.ops) > 0
 
 
 # --- another torch ---

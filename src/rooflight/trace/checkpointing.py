@@ -150,8 +150,7 @@ class Checkpoints:
         """`inside(module)` is open while the inside of a module runs again: that is no call of the module."""
         before, self._inside = self._inside, inside
         try:
-            with _closed_after_failures():
-                yield
+            yield
         finally:
             self._inside = before
 
@@ -177,8 +176,8 @@ class Checkpoints:
 
 
 @contextmanager
-def _closed_after_failures() -> Iterator[None]:
-    """Before 2.13 torch leaves what it opened for a checkpoint open if its inside fails: selective ones open a mode."""
+def closed_after_failures() -> Iterator[None]:
+    """Before 2.13 torch leaves open what it opened for a checkpoint if its inside fails: selective ones open a mode."""
     original: Callable[..., Iterator[None]] = torch.utils.checkpoint._checkpoint_without_reentrant_generator
     opened: list[Any] = []
 
