@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -114,7 +115,8 @@ def test_a_trace_is_known_by_all_that_it_depends_on(monkeypatch: pytest.MonkeyPa
 def test_the_environment_is_read_only_before_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch sets variables of its own when it is loaded: a key made after that would be another one."""
     monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
-    assert kept_traces.switches_of_torch() is None  # this test's process has it
+    importlib.import_module("torch")
+    assert kept_traces.switches_of_torch() is None
     monkeypatch.delitem(sys.modules, "torch")
     found = kept_traces.switches_of_torch()
     assert found is not None and found["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] == "1"
