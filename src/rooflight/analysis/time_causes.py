@@ -36,16 +36,16 @@ _LAUNCH_S = 1.6e-6
 _BESIDE = frozenset({"layout", "cast", "sum of parts", "pointwise", "reduction", "bookkeeping"})
 
 
-def explain_time(ledger: Ledger) -> list[Explained]:
-    """Every op whose kernels were timed and whose work is known. Empty where the device is not."""
+def explain_time(ledger: Ledger, traffic: Sequence[Explained] | None = None) -> list[Explained]:
+    """Every op whose kernels were timed and whose work is known. Empty where the device is not. `traffic`: that of the
+    ledger, where it is explained already."""
     device = recognise_name(ledger.header.device)
     if device is None or device.kind != "gpu":
         return []
     roofs = roofs_of(device, ceilings_of(device, None))
     kernels = kernels_of_ops(ledger)
-    hits = {
-        row.op.index: -cause.amount for row in explain_traffic(ledger) for cause in row.causes if cause.name == HITS
-    }
+    traffic = explain_traffic(ledger) if traffic is None else traffic
+    hits = {row.op.index: -cause.amount for row in traffic for cause in row.causes if cause.name == HITS}
     rows = []
     for op, values in zip(ledger.ops, op_values(ledger), strict=True):
         demand = demand_of(op)

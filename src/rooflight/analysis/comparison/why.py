@@ -113,7 +113,7 @@ class Reasons:
 
     @cached_property
     def time(self) -> list[Explained]:
-        return explain_time(self.ledger) if self.is_measured else []
+        return explain_time(self.ledger, self.traffic) if self.is_measured else []
 
     def flops_of(self, ops: Sequence[int]) -> Account | None:
         """Of some of the ops, by index."""
