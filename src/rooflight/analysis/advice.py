@@ -30,7 +30,7 @@ from rooflight.prediction.result import Advice
 from rooflight.prediction.tiers import Predictor
 from rooflight.step.cache_reuse import Array
 from rooflight.step.changes import Change, changes_of
-from rooflight.step.costed_step import PreparedTrace, Step
+from rooflight.step.costed_step import Step, own_step
 from rooflight.step.host_calls import host_seconds
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import busy_s, is_host_bound, wall_s
@@ -82,7 +82,7 @@ class Advisor:
         if self._predictor is None or not self._measured.ledger.ops:
             return None
         try:
-            return PreparedTrace(self._measured.ledger, None).at(None)
+            return self._measured.once(own_step)
         except RooflightError as error:
             self.reason = str(error)
             return None

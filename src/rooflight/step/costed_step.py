@@ -274,6 +274,11 @@ class PreparedTrace:
         return as_asked(step)
 
 
+def own_step(ledger: Ledger) -> Step:
+    """Of a ledger as it is, at its own batch."""
+    return PreparedTrace(ledger, None).at(None)
+
+
 def ledger_of(step: Step) -> Ledger:
     """The whole ledger of a step at its own batch, every op with its cost."""
     ledger = step.scaling.ledger(step.ledger)

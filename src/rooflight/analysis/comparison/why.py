@@ -130,7 +130,7 @@ class Reasons:
         if len(self._measured.ranks) > 1 and quantity != "FLOPs":
             return None, None
         if quantity == "memory":
-            return explain_memory(self.ledger) if self.is_measured else None, None
+            return explain_memory(self.ledger, self._measured) if self.is_measured else None, None
         rows = {"FLOPs": self.flops, "DRAM bytes": self.traffic, "time": self.time}[quantity]
         of_step = account(rows) if rows else None
         if of_step is not None and quantity == "time":

@@ -80,8 +80,9 @@ def details_of(ledger: Ledger, reasons: Reasons | None) -> Details:
             ("time", "second", reasons.time),
         )
         for name, unit, rows in accounts:
+            write = amount_writer(unit)
             for row in rows:
-                account = tuple(line(*cells) for cells in _account(name, row, amount_writer(unit)))
+                account = tuple(line(*cells) for cells in _account(name, row, write))
                 causes.setdefault(row.op.index, []).append(account)
     return Details(
         derivations=tuple(map(op_text, derived)),
