@@ -76,8 +76,9 @@ class Tensor(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, 
     @property
     def nbytes(self) -> int:
         """Bytes of its distinct elements: an expanded (stride 0) dimension is there once, overlaps too."""
-        if self.strides is None or not self.numel:
-            return self.numel * self.itemsize
+        numel = math.prod(self.shape)
+        if self.strides is None or not numel:
+            return numel * DTYPE_BYTES[self.dtype]
         sizes = list(zip(self.shape, self.strides, strict=True))
         distinct = math.prod(size for size, stride in sizes if stride != 0)
         span = 1 + sum((size - 1) * abs(stride) for size, stride in sizes)

@@ -95,9 +95,9 @@ class Measured:
         """The ranks that have one of these, of ops or of the step."""
         of_ops = {
             self.ledger.ops[index].rank
-            for fact in self.facts
-            if any(name in fact.values for name in names)
-            for index in fact.ops
+            for known, ops in self._ops_with.items()
+            if not known.isdisjoint(names)
+            for index in ops
         }
         of_steps = {rank for rank, values in self.steps.items() if any(name in values for name in names)}
         return frozenset(of_ops or of_steps)
@@ -122,8 +122,16 @@ class Measured:
         """Ops that ran and lack one of these."""
         lacking: set[int] = set()
         for name in names:
-            lacking |= self.launched - {index for fact in self.facts if name in fact.values for index in fact.ops}
+            lacking |= self.launched.difference(*(ops for known, ops in self._ops_with.items() if name in known))
         return [self.ledger.ops[index] for index in sorted(lacking)]
+
+    @cached_property
+    def _ops_with(self) -> dict[frozenset[str], set[int]]:
+        """By set of quantities, of which there are few: the ops of the facts that have just these."""
+        ops: dict[frozenset[str], set[int]] = defaultdict(set)
+        for fact in self.facts:
+            ops[fact.names].update(fact.ops)
+        return ops
 
     def sums(self, group: OpGroup) -> Sums:
         """Add up the facts of a row."""
