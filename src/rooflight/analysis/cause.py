@@ -11,12 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from rooflight.ledger import Kernel, Ledger, Op
 from rooflight.metrics import Number
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """Why something is more (or, negative, less) than the mathematics asks for."""
 
     name: str
@@ -24,8 +25,7 @@ class Cause:
     evidence: str
 
 
-@dataclass(frozen=True)
-class Explained:
+class Explained(msgspec.Struct, frozen=True):
     """One op: asked for, measured, and why the two differ."""
 
     op: Op

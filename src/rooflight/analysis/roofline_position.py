@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -34,8 +33,7 @@ class UnitWork(msgspec.Struct, frozen=True):
         return self.flops / self.peak_flops_per_s
 
 
-@dataclass(frozen=True)
-class RooflineWork:
+class RooflineWork(msgspec.Struct, frozen=True):
     """FLOPs and bytes, and the least time that units and memory need for them."""
 
     flops: Number

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+import msgspec
+
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import Op
@@ -193,8 +195,7 @@ def unit_name(device: Device, unit: Unit) -> str:
     return _UNIT_NAMES.get(kind, _UNIT_NAMES[""])[unit]
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """What one op asks of a device, by formula; recomputation is work too."""
 
     matrix_flops: int

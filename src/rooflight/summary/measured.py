@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from rooflight.ledger import Ledger, Op
 from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS, cuda_is_known, executed_is_known

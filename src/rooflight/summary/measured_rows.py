@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from rooflight import summary
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Totals, total
@@ -28,8 +29,7 @@ SEVERAL = "<several>"
 """Row of what belongs to the model, the loss and the optimizer together."""
 
 
-@dataclass(frozen=True)
-class MeasuredRow:
+class MeasuredRow(msgspec.Struct, frozen=True):
     """One line of a summary from both sides."""
 
     estimate: SummaryRow

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from rooflight import formatting
 from rooflight.analysis.cause import Explained

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from functools import cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from rooflight.ledger import LOSS, OPTIMIZER, Totals
 from rooflight.reporting.table import Label, cut
