@@ -52,8 +52,9 @@ def predicted_times(cell: DeviceRun) -> MeasuredTimes:
     """The times that the ops of a step will take."""
     how = f"{cell.predictor.tier} on {cell.predictor.device.name}"
     origin, times = f"predicted, {how}", cell.times
+    names = frozenset({"kernel_time_s", "kernels"})
     ops = tuple(
-        MeasuredFact((place,), {"kernel_time_s": time_s, "kernels": round(kernels)})
+        MeasuredFact((place,), {"kernel_time_s": time_s, "kernels": round(kernels)}, names)
         for place, (time_s, kernels) in enumerate(zip(times.seconds.tolist(), times.kernels.tolist(), strict=True))
         if time_s
     )

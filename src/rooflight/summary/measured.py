@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -52,7 +53,7 @@ class Measured:
         self.facts = times.facts
         self.steps = times.step
         self.step = step_values(self.steps)
-        self.known = frozenset(name for fact in self.facts for name in fact.values)
+        self.known = frozenset().union(*{fact.names for fact in self.facts})
         """Every quantity that some op has."""
         with_facts = {index for fact in self.facts for index in fact.ops}
         self.counted_ops = tuple(op.index for op in ledger.ops if op.kind != "view" or op.index in with_facts)
@@ -176,9 +177,11 @@ class Measured:
         if len(of_facts) == 1:
             return {name: value for name, value in of_facts[0].items() if name in self._summed}
         values: dict[str, Number] = {}
+        everywhere = frozenset.intersection(*alike) if alike else frozenset()
         for name in dict.fromkeys(name for facts in alike.values() for name in facts[0].values):
             if name in self._summed:
-                found = [of_fact[name] for of_fact in of_facts if name in of_fact]
+                having = of_facts if name in everywhere else [of_fact for of_fact in of_facts if name in of_fact]
+                found = map(itemgetter(name), having)
                 values[name] = max(found) if name in _MOST else sum(found)
         return values
 
