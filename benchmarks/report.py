@@ -31,7 +31,8 @@ SOURCES = {
     "MNIST net, training, measured": "recorded:h200/mnist-cnn-train-tf32",
     "ResNet-50, training, measured": "recorded:h200/resnet50-train-fp32",
     "ViT-B/16, training, measured": "recorded:h200/vit-b-16-train-bf16",
-    "Llama 3 70B, training, two accumulated batches": "",
+    "GPT-2, 22 training steps as one, measured": "large",
+    "Llama 3 70B, training, two accumulated batches": "llama",
     "study of 42 cells": "studies/recorded/h200/resnet-memory-roofline",
 }
 FRAME = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -44,7 +45,7 @@ def main() -> None:
         chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         for what, source in SOURCES.items():
-            rows.append(measured(browser, what, source or llama(folder), folder))
+            rows.append(measured(browser, what, MADE[source](folder) if source in MADE else source, folder))
             print(rows[-1], flush=True)
         version = browser.version
         browser.close()
@@ -60,6 +61,15 @@ def llama(folder: Path) -> str:
     line = ["estimate", "llama3-70b", "--step", "train", "--dtype", "bf16", "--accumulate", "2", "-o", str(path)]
     subprocess.run([sys.executable, "-m", "rooflight", *line], check=True, capture_output=True)
     return str(path)
+
+
+def large(folder: Path) -> str:
+    path = folder / "large.json.gz"
+    subprocess.run([sys.executable, ROOT / "benchmarks" / "large_ledger.py", path], check=True)
+    return str(path)
+
+
+MADE = {"large": large, "llama": llama}
 
 
 def measured(browser: Browser, what: str, source: str, folder: Path) -> dict[str, object]:
