@@ -509,12 +509,14 @@ def total(ops: Iterable[Op]) -> Totals:
     n, costs = 0, []
     for op in ops:
         n += 1
-        values = () if op.cost is None else _QUANTITIES_OF(op.cost)
-        if not values or None in values:
+        if op.cost is None:
+            missing[op.name] += 1
+            continue
+        values = _QUANTITIES_OF(op.cost)
+        if None in values:
             missing[op.name] += 1
             values = tuple(value or 0 for value in values)
-        if values:
-            costs.append(values)
+        costs.append(values)
     sums = map(sum, zip(*costs, strict=True))
     return Totals(**dict(zip(QUANTITIES, sums, strict=False)), ops=n, uncounted=_listed(missing))
 
