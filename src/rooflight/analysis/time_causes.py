@@ -72,15 +72,15 @@ def _causes(op: Op, demand: Demand, kernels: Sequence[Kernel], roofs: Roofs, hit
         spent = math.fsum(kernel.time_s or 0.0 for kernel in beside)
         counted = f"{len(beside)} kernel{'s' if len(beside) > 1 else ''}"
         yield Cause(BESIDE, spent, f"copies, casts, sums and fills: the clock of {counted}")
-    compute_bound = demand.compute_s(roofs) > demand.memory_s(roofs)
-    sustained = demand.roof_s(roofs, measured=True)
-    if sustained > demand.roof_s(roofs):
-        yield Cause(SUSTAINED, sustained - demand.roof_s(roofs), "the best that micro-benchmarks of the device reach")
+    compute_s, memory_s = demand.compute_s(roofs), demand.memory_s(roofs)
+    sustained, least = demand.roof_s(roofs, measured=True), max(compute_s, memory_s)
+    if sustained > least:
+        yield Cause(SUSTAINED, sustained - least, "the best that micro-benchmarks of the device reach")
     if main:
         yield Cause(
             LAUNCH, _LAUNCH_S * len(main), f"{len(main)} × {_LAUNCH_S * 1e6:.1f} µs, what an empty kernel takes"
         )
-    if compute_bound:
+    if compute_s > memory_s:
         yield from _tiles(op, demand, kernels, names, roofs)
     elif hits:
         yield from _cached(hits, roofs)
