@@ -1,10 +1,11 @@
 """How long commands take, here and in another tree, one after the other in the same minutes.
 
-    python benchmarks/command_speed.py OTHER/src [ROUNDS]
+    python benchmarks/command_speed.py OTHER/src [ROUNDS] [WORD]
 
-Each runs on one core; what counts is the least CPU time (user and system) of the rounds, and the ratio of the two: other
-work on the machine makes both longer. The first round of each tree is not counted: it fills Python's, Vega's and the
-traces' caches, each tree its own. The last column is the first time that a step is asked for, of which no trace is kept.
+All commands, or those whose name has the word. Each runs on one core; what counts is the least CPU time (user and
+system) of the rounds, and the ratio of the two: other work on the machine makes both longer. The first round of each
+tree is not counted: it fills Python's, Vega's and the traces' caches, each tree its own. The last column is the first
+time that a step is asked for, of which no trace is kept.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1] / "src"
+LARGE = HERE.parent / "benchmarks" / "large_ledger.py"
 GPT2 = "estimate gpt2 --seq 1024 --batch 4 --step train -o gpt2.json.gz --force"
 COMMANDS = {
     "help": "--help",
@@ -29,6 +31,7 @@ COMMANDS = {
     "report, ResNet-50 training, measured, page": "report recorded:h200/resnet50-train-fp32 -o report.html --force",
     "report, ResNet-50 training, measured, Markdown": "report recorded:h200/resnet50-train-fp32 -o report.md --force",
     "report, GPT-2 training, estimated, page": "report gpt2.json.gz --on h200,a100 -o report.html --force",
+    "report, 22 steps of GPT-2 as one, measured, page": "report large.json.gz -o report.html --force",
 }
 
 
@@ -39,7 +42,11 @@ def main() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     print("| command | before | now | before / now | now, the first |\n|---|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, LARGE, f"{folder}/large.json.gz"], check=True,
+                       env=os.environ | {"PYTHONPATH": str(trees[0])})  # fmt: skip
         for what, line in COMMANDS.items():
+            if len(sys.argv) > 3 and sys.argv[3] not in what:
+                continue
             seconds: tuple[list[float], list[float]] = ([], [])
             first: list[float] = []
             for _ in range(rounds + 1):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -75,8 +76,9 @@ class Tensor(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, 
     @property
     def nbytes(self) -> int:
         """Bytes of its distinct elements: an expanded (stride 0) dimension is there once, overlaps too."""
-        if self.strides is None or not self.numel:
-            return self.numel * self.itemsize
+        numel = math.prod(self.shape)
+        if self.strides is None or not numel:
+            return numel * DTYPE_BYTES[self.dtype]
         sizes = list(zip(self.shape, self.strides, strict=True))
         distinct = math.prod(size for size, stride in sizes if stride != 0)
         span = 1 + sum((size - 1) * abs(stride) for size, stride in sizes)
@@ -255,7 +257,7 @@ class Module(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.output_bytes * max(self.calls // accumulate, 1)
 
 
-class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Value(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """A measured quantity and the counter, clock or spec it was read from."""
 
     value: int | float
@@ -272,7 +274,7 @@ KernelKind = Literal["kernel", "copy", "set", "primitive"]
 Scope = Literal["op", "region", "graph", "step"]
 
 
-class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class Kernel(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One kernel launch. It belongs to one op, or to several when they were fused or captured together."""
 
     name: str
@@ -303,7 +305,7 @@ class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """What was counted for this kernel alone."""
 
 
-class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class Measurement(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Quantities over a set of ops: one op, a region, a compiled graph or the whole step. Modules are sums of ops.
 
     The names of quantities are those of `rooflight.metrics`, or a counter's own.
@@ -498,21 +500,25 @@ class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 QUANTITIES = ("macs", "flops", "other_flops", "flops_causal", "recompute_flops", "bytes_read", "bytes_written")
+_QUANTITIES_OF = attrgetter(*QUANTITIES)
 
 
 def total(ops: Iterable[Op]) -> Totals:
     """Add up the costs of ops. A row with an unknown quantity adds what is known and is listed as uncounted."""
-    sums = dict.fromkeys(QUANTITIES, 0)
     missing: Counter[str] = Counter()
-    n = 0
+    n, costs = 0, []
     for op in ops:
         n += 1
-        values = [getattr(op.cost, quantity, None) for quantity in QUANTITIES]
+        if op.cost is None:
+            missing[op.name] += 1
+            continue
+        values = _QUANTITIES_OF(op.cost)
         if None in values:
             missing[op.name] += 1
-        for quantity, value in zip(QUANTITIES, values, strict=True):
-            sums[quantity] += value or 0
-    return Totals(**sums, ops=n, uncounted=_listed(missing))
+            values = tuple(value or 0 for value in values)
+        costs.append(values)
+    sums = map(sum, zip(*costs, strict=True))
+    return Totals(**dict(zip(QUANTITIES, sums, strict=False)), ops=n, uncounted=_listed(missing))
 
 
 def _listed(missing: Counter[str]) -> tuple[Uncounted, ...]:

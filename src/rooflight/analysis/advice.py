@@ -30,7 +30,7 @@ from rooflight.prediction.result import Advice
 from rooflight.prediction.tiers import Predictor
 from rooflight.step.cache_reuse import Array
 from rooflight.step.changes import Change, changes_of
-from rooflight.step.costed_step import PreparedTrace, Step
+from rooflight.step.costed_step import Step, own_step
 from rooflight.step.host_calls import host_seconds
 from rooflight.summary.measured import Measured
 from rooflight.summary.measured_step import busy_s, is_host_bound, wall_s
@@ -65,7 +65,8 @@ class Advisor:
         self._measured, self._predictor, self._cell = measured, predictor, cell
         self.reason = ""
         """Why no change is known, where that is so for want of something."""
-        self._all = _timed(measured.whole)
+        self._timed = _timed(measured)
+        self._all = list(self._timed.values())
         self.kernel_s = sum(one.time_s for one in self._all)
         self.wall_s = wall_s(measured)
         self._step = cell.step if cell is not None else self._prepared()
@@ -81,14 +82,14 @@ class Advisor:
         if self._predictor is None or not self._measured.ledger.ops:
             return None
         try:
-            return PreparedTrace(self._measured.ledger, None).at(None)
+            return self._measured.once(own_step)
         except RooflightError as error:
             self.reason = str(error)
             return None
 
     def rows(self, groups: Sequence[OpGroup]) -> list[Advice | None]:
         """For each group of ops, the change that gains most; `None` where none is worth it."""
-        best = [self._best(_timed(group)) for group in groups]
+        best = [self._best(self._of(group)) for group in groups]
         chosen = [choice for choice in best if choice is not None]
         walls = iter(self._walls([(rows, change) for rows, change, _ in chosen]))
         return [None if choice is None else self._advice(*choice, next(walls)) for choice in best]
@@ -100,8 +101,13 @@ class Advisor:
             return None
         if group is None:
             return advice_of(change, self._timing)
-        rows = _timed(group)
+        rows = self._of(group)
         return self._advice(rows, change, self._after(rows, change), self._walls([(rows, change)])[0])
+
+    def _of(self, group: OpGroup) -> list[_Timed]:
+        """A group has all facts of a set of ops or none."""
+        sets = dict.fromkeys(fact.ops for fact in group.facts)
+        return [self._timed[ops] for ops in sets if ops in self._timed]
 
     def step(self) -> tuple[Advice, ...]:
         """Every change of the whole step that is worth it, best first; then a larger batch."""
@@ -237,8 +243,13 @@ class Advisor:
         assert self._step is not None
         optimizer = [place for place, op in enumerate(self._step.ledger.ops) if op.phase == "optimizer"]
         of_optimizer, of_update = _quotient(after, before, optimizer), frozenset(optimizer)
+        each = np.divide(after, before, out=np.ones(len(before)), where=before != 0)
+        each[optimizer] = of_optimizer
+        alone: list[float] = each.tolist()
 
         def ratio(ops: Ops) -> float:
+            if len(ops) == 1:
+                return alone[ops[0]]
             return of_optimizer if ops and of_update.issuperset(ops) else _quotient(after, before, ops)
 
         return ratio
@@ -284,8 +295,8 @@ class Advisor:
         device = np.repeat(self._clocks.device_s[None, :], len(cases), axis=0)
         for number, (rows, change) in enumerate(cases):
             ratio = self._ratio(change)
-            for row in rows:
-                device[number, self._place(row.ops)] -= row.time_s * (1 - ratio(row.ops))
+            less = [row.time_s * (1 - ratio(row.ops)) for row in rows]
+            np.subtract.at(device[number], [self._place(row.ops) for row in rows], less)
         return [float(wall) for wall in self._clocks.walls(np.maximum(device, 0.0))]
 
     def _place(self, ops: Ops) -> int:
@@ -375,10 +386,10 @@ class _FittedClocks:
         return float(self.walls(self.device_s[None, :])[0])
 
 
-def _timed(group: OpGroup) -> list[_Timed]:
-    times: dict[Ops, float] = defaultdict(float)
-    kernels: dict[Ops, float] = defaultdict(float)
-    for fact in group.facts:
-        times[fact.ops] += fact.values.get("kernel_time_s", 0.0)
-        kernels[fact.ops] += fact.values.get("kernels", 0)
-    return [_Timed(ops, time, kernels[ops]) for ops, time in times.items() if time]
+def _timed(measured: Measured) -> dict[Ops, _Timed]:
+    """What took time, by the set of ops that it belongs to."""
+    return {
+        ops: _Timed(ops, float(time), float(values.get("kernels", 0)))
+        for ops, values in measured.by_ops.items()
+        if (time := values.get("kernel_time_s"))
+    }

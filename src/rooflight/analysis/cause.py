@@ -11,12 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from rooflight.ledger import Kernel, Ledger, Op
 from rooflight.metrics import Number
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """Why something is more (or, negative, less) than the mathematics asks for."""
 
     name: str
@@ -24,8 +25,7 @@ class Cause:
     evidence: str
 
 
-@dataclass(frozen=True)
-class Explained:
+class Explained(msgspec.Struct, frozen=True):
     """One op: asked for, measured, and why the two differ."""
 
     op: Op
@@ -106,12 +106,13 @@ def account(rows: Sequence[Explained]) -> Account:
         largest, op = max(held, key=lambda pair: abs(pair[0].amount))
         amount = math.fsum(cause.amount for cause, _ in held)
         causes.append(CauseSum(name, amount, len(held), largest.evidence, op))
+    unexplained = [row.unexplained for row in rows]
     return Account(
         asked=_total(row.asked for row in rows),
         measured=_total(row.measured for row in rows),
         causes=tuple(sorted(causes, key=lambda cause: -abs(cause.amount))),
-        unexplained=math.fsum(row.unexplained for row in rows),
-        unexplained_gross=math.fsum(abs(row.unexplained) for row in rows),
+        unexplained=math.fsum(unexplained),
+        unexplained_gross=math.fsum(map(abs, unexplained)),
         ops=len(rows),
     )
 

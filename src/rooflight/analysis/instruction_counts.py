@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import sub
 from pathlib import Path
 
 import msgspec
@@ -59,8 +60,11 @@ class Instructions:
     def __init__(self, table: InstructionTable) -> None:
         self.device = table.device
         self._by_name: dict[tuple[str, str], list[Point]] = defaultdict(list)
+        self._by_kernel: dict[tuple[str, ...], list[Point]] = defaultdict(list)
+        """Those of a name whose arguments and order in memory are the same: nearer than all others of it."""
         for point in table.points:
             self._by_name[point.name, point.dtype].append(point)
+            self._by_kernel[point.name, point.dtype, point.flags, point.layout].append(point)
 
     def of(self, op: Op) -> Told | None:
         """`None` where no op of that name was counted near it."""
@@ -68,9 +72,10 @@ class Instructions:
         return None if like is None else self.near(like, elements(op))
 
     def near(self, like: Point, count: int) -> Told | None:
-        counted = self._by_name.get((like.name, like.dtype)) or self._by_name.get((_bare(like.name), like.dtype))
-        if not counted:
+        name = next((name for name in (like.name, _bare(like.name)) if (name, like.dtype) in self._by_name), None)
+        if name is None:
             return None
+        counted = self._by_kernel.get((name, like.dtype, like.flags, like.layout)) or self._by_name[name, like.dtype]
         nearest = min(counted, key=lambda point: _distance(point, like))
         if _distance(nearest, like)[1] > _FARTHEST:
             return None
@@ -83,7 +88,7 @@ class Instructions:
 def _distance(a: Point, b: Point) -> tuple[int, float]:
     """Arguments and the order in memory choose the kernel, sizes matter less: of counted ops that are left out one by
     one, the others tell most so."""
-    apart = sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True))
+    apart = sum(map(abs, map(sub, a.sizes, b.sizes)))
     return 2 * (a.flags != b.flags) + (a.layout != b.layout), apart
 
 

@@ -12,7 +12,7 @@ from rooflight.ledger import Ledger, Value
 from rooflight.prediction.device_run import DeviceRun, device_runs
 from rooflight.prediction.rebuilt import as_run_on, traces_of
 from rooflight.prediction.resolve_devices import predictor_of
-from rooflight.step.costed_step import PreparedTrace
+from rooflight.step.costed_step import own_step
 from rooflight.summary.facts import MeasuredFact, MeasuredTimes
 from rooflight.summary.measured import is_measured
 
@@ -52,8 +52,9 @@ def predicted_times(cell: DeviceRun) -> MeasuredTimes:
     """The times that the ops of a step will take."""
     how = f"{cell.predictor.tier} on {cell.predictor.device.name}"
     origin, times = f"predicted, {how}", cell.times
+    names = frozenset({"kernel_time_s", "kernels"})
     ops = tuple(
-        MeasuredFact((place,), {"kernel_time_s": time_s, "kernels": round(kernels)})
+        MeasuredFact((place,), {"kernel_time_s": time_s, "kernels": round(kernels)}, names)
         for place, (time_s, kernels) in enumerate(zip(times.seconds.tolist(), times.kernels.tolist(), strict=True))
         if time_s
     )
@@ -77,6 +78,6 @@ def by_time(ledger: Ledger, devices: Sequence[Device]) -> list[DeviceTime]:
     cells, traces = [], traces_of(ledger)
     for device in devices:
         there, _ = as_run_on(ledger, device, traces)
-        cells += device_runs(PreparedTrace(there, None).at(None), [predictor_of(device, None, None)[0]])
+        cells += device_runs(own_step(there), [predictor_of(device, None, None)[0]])
     times = [DeviceTime(cell.predictor.device.name, cell.wall_s, cell.gpu_s, cell.predictor.tier) for cell in cells]
     return sorted(times, key=lambda row: row.time_s)

@@ -10,8 +10,9 @@ from rooflight.analysis.cause import Account, CauseSum
 from rooflight.hardware.devices import recognise_name
 from rooflight.ledger import Ledger
 from rooflight.prediction.resolve_devices import memories_on
-from rooflight.step.costed_step import PreparedTrace
+from rooflight.step.costed_step import own_step
 from rooflight.summary.facts import step_values, steps_of_ranks
+from rooflight.summary.measured import Measured
 
 WORKSPACE = "workspace of an op"
 LIBRARIES = "workspace of libraries"
@@ -20,17 +21,19 @@ FRAGMENTATION = "reserved, not allocated"
 CONTEXT = "CUDA context and libraries"
 
 
-def explain_memory(ledger: Ledger) -> Account | None:
-    """Of a measured step on a known GPU; `None` where memory was not measured, or cannot be played."""
+def explain_memory(ledger: Ledger, measured: Measured | None = None) -> Account | None:
+    """Of a measured step on a known GPU; `None` where memory was not measured, or cannot be played. `measured`: of this
+    ledger, where somebody has it already."""
     device = recognise_name(ledger.header.device)
     values = step_values(steps_of_ranks(ledger))
     if device is None or device.kind != "gpu" or "peak_reserved_bytes" not in values:
         return None
     if not ledger.ops or not ledger.storages:
         return None
-    memory = memories_on(device).of(PreparedTrace(ledger, None).at(None), device)
+    step = own_step(ledger) if measured is None else measured.once(own_step)
+    memory = memories_on(device).of(step, device)
     outside = values.get("outside_bytes")
-    measured = int(values["peak_reserved_bytes"].value + (outside.value if outside is not None else 0))
+    taken = int(values["peak_reserved_bytes"].value + (outside.value if outside is not None else 0))
     workspace, libraries, rounding = (memory.peak.split.get(name, 0) for name in ("workspace", "libraries", "rounding"))
     asked = memory.peak_allocated_bytes - workspace - libraries - rounding
     causes = [
@@ -43,6 +46,6 @@ def explain_memory(ledger: Ledger) -> Account | None:
         causes.append((FRAGMENTATION, held, "torch's allocator, replayed: segments that are not full at the peak"))
     if outside is not None and memory.outside_bytes is not None:
         causes.append((CONTEXT, memory.outside_bytes, "what a process holds there outside the allocator"))
-    unexplained = measured - asked - sum(amount for _, amount, _ in causes)
+    unexplained = taken - asked - sum(amount for _, amount, _ in causes)
     sums = tuple(CauseSum(name, amount, 1, evidence, None) for name, amount, evidence in causes if amount)
-    return Account(asked, measured, sums, unexplained, abs(unexplained), 1)
+    return Account(asked, taken, sums, unexplained, abs(unexplained), 1)

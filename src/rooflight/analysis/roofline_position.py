@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from rooflight import metrics
 from rooflight.errors import BadInput
-from rooflight.hardware.roofs import Demand, Roof, Roofs, demand_of, unit_name
-from rooflight.ledger import Op
+from rooflight.hardware.roofs import Demand, Roof, Roofs, unit_name
 from rooflight.metrics import CUDA_FLOPS, DRAM_BYTES, TENSOR_FLOPS, Side
 from rooflight.prediction.calibrated.baseline import LAUNCH_S
 from rooflight.summary.facts import Number
@@ -35,8 +33,7 @@ class UnitWork(msgspec.Struct, frozen=True):
         return self.flops / self.peak_flops_per_s
 
 
-@dataclass(frozen=True)
-class RooflineWork:
+class RooflineWork(msgspec.Struct, frozen=True):
     """FLOPs and bytes, and the least time that units and memory need for them."""
 
     flops: Number
@@ -78,10 +75,10 @@ class Unknown(Exception):
 
 
 def work_of(
-    values: Mapping[str, Number], ops: Iterable[Op], roofs: Roofs, *, flops_counted: bool, bytes_counted: bool
+    values: Mapping[str, Number], demands: Sequence[Demand], roofs: Roofs, *, flops_counted: bool, bytes_counted: bool
 ) -> RooflineWork:
-    """Counted where all of it was counted, else by formula; `Unknown` where there is neither."""
-    demands = [demand for op in ops if (demand := demand_of(op)) is not None]
+    """Counted where all of it was counted, else by formula, which gives the demands; `Unknown` where there is
+    neither."""
     executed = _executed(values, roofs) if flops_counted else None
     dram = [values[name] for name in DRAM_BYTES if name in values] if bytes_counted else []
     if not demands and (executed is None or not dram):
@@ -89,7 +86,8 @@ def work_of(
         what = "not every unit was counted" if some else "what it executed and moved was not counted"
         raise Unknown(f"{what}, and no formula tells the rest")
     units, compute_s = executed if executed is not None else _by_formula(demands, roofs)
-    moved = sum(dram) if dram else sum(demand.bytes for demand in demands)
+    compulsory = sum(demand.bytes for demand in demands)
+    moved = sum(dram) if dram else compulsory
     if not moved and not compute_s:
         raise Unknown("it computed nothing and moved too few bytes to tell")
     bandwidth = roofs.slope().bytes_per_s
@@ -100,7 +98,7 @@ def work_of(
         flops_basis="executed" if executed is not None else "useful",
         bytes=moved,
         bytes_basis="DRAM" if dram else "compulsory",
-        compulsory_bytes=sum(demand.bytes for demand in demands) if demands else None,
+        compulsory_bytes=compulsory if demands else None,
         units=units,
         compute_s=compute_s,
         memory_s=memory_s,
@@ -115,13 +113,12 @@ def _executed(values: Mapping[str, Number], roofs: Roofs) -> tuple[tuple[UnitWor
     counted = [name for name in (*TENSOR_FLOPS, *CUDA_FLOPS) if name in values]
     if not counted:
         return None
-    roof_of = {(roof.unit, roof.precision): roof for roof in roofs.compute if not roof.measured}
     units = []
     for name in counted:
-        kind, _, precision = name.partition("_flops_")
-        roof = roof_of.get(("tensor" if kind == "tensor" else "core", precision))
         if not values[name]:
             continue
+        kind, _, precision = name.partition("_flops_")
+        roof = roofs.theoretical.get(("tensor" if kind == "tensor" else "core", precision))
         if roof is None:
             raise Unknown(f"{roofs.device.title} has no known peak for the work it did: {name}")
         units.append(_unit(roof, values[name], roofs))

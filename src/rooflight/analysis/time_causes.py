@@ -36,16 +36,16 @@ _LAUNCH_S = 1.6e-6
 _BESIDE = frozenset({"layout", "cast", "sum of parts", "pointwise", "reduction", "bookkeeping"})
 
 
-def explain_time(ledger: Ledger) -> list[Explained]:
-    """Every op whose kernels were timed and whose work is known. Empty where the device is not."""
+def explain_time(ledger: Ledger, traffic: Sequence[Explained] | None = None) -> list[Explained]:
+    """Every op whose kernels were timed and whose work is known. Empty where the device is not. `traffic`: that of the
+    ledger, where it is explained already."""
     device = recognise_name(ledger.header.device)
     if device is None or device.kind != "gpu":
         return []
     roofs = roofs_of(device, ceilings_of(device, None))
     kernels = kernels_of_ops(ledger)
-    hits = {
-        row.op.index: -cause.amount for row in explain_traffic(ledger) for cause in row.causes if cause.name == HITS
-    }
+    traffic = explain_traffic(ledger) if traffic is None else traffic
+    hits = {row.op.index: -cause.amount for row in traffic for cause in row.causes if cause.name == HITS}
     rows = []
     for op, values in zip(ledger.ops, op_values(ledger), strict=True):
         demand = demand_of(op)
@@ -72,15 +72,15 @@ def _causes(op: Op, demand: Demand, kernels: Sequence[Kernel], roofs: Roofs, hit
         spent = math.fsum(kernel.time_s or 0.0 for kernel in beside)
         counted = f"{len(beside)} kernel{'s' if len(beside) > 1 else ''}"
         yield Cause(BESIDE, spent, f"copies, casts, sums and fills: the clock of {counted}")
-    compute_bound = demand.compute_s(roofs) > demand.memory_s(roofs)
-    sustained = demand.roof_s(roofs, measured=True)
-    if sustained > demand.roof_s(roofs):
-        yield Cause(SUSTAINED, sustained - demand.roof_s(roofs), "the best that micro-benchmarks of the device reach")
+    compute_s, memory_s = demand.compute_s(roofs), demand.memory_s(roofs)
+    sustained, least = demand.roof_s(roofs, measured=True), max(compute_s, memory_s)
+    if sustained > least:
+        yield Cause(SUSTAINED, sustained - least, "the best that micro-benchmarks of the device reach")
     if main:
         yield Cause(
             LAUNCH, _LAUNCH_S * len(main), f"{len(main)} × {_LAUNCH_S * 1e6:.1f} µs, what an empty kernel takes"
         )
-    if compute_bound:
+    if compute_s > memory_s:
         yield from _tiles(op, demand, kernels, names, roofs)
     elif hits:
         yield from _cached(hits, roofs)

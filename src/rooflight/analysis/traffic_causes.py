@@ -140,17 +140,15 @@ class _OpTraffic:
         """An op that reads its inputs and writes its results."""
         op = self._op
         cost = op.cost
-        distinct: dict[int, Tensor] = {}
+        distinct: dict[int, int] = {}
         for tensor in op.inputs:
-            known = distinct.get(tensor.storage)
-            if known is None or tensor.nbytes > known.nbytes:
-                distinct[tensor.storage] = tensor
-        asked = sum(tensor.nbytes for tensor in distinct.values())
+            distinct[tensor.storage] = max(distinct.get(tensor.storage, 0), tensor.nbytes)
+        asked = sum(distinct.values())
         # A gather reads some of its table only.
         part = min(1.0, (cost.bytes_read or 0) / asked) if cost is not None and asked else 0.0
-        for tensor in distinct.values():
+        for storage, nbytes in distinct.items():
             if part:
-                self._read(tensor, part)
+                self._read_bytes(storage, round(part * nbytes))
         written = list(op.outputs) + [tensor for name in op.mutates for tensor in op.tensors(name)]
         if cost is None or cost.bytes_written:
             for tensor in {one.storage: one for one in written}.values():
@@ -202,15 +200,17 @@ class _OpTraffic:
         self._versions[tensor.storage] = key
         self.bytes.copies += self._cache.write(key, tensor.nbytes, of=tensor.nbytes)
 
-    def _read(self, tensor: Tensor, part: float = 1.0) -> None:
-        if self._is_host(tensor):
+    def _read(self, tensor: Tensor) -> None:
+        self._read_bytes(tensor.storage, tensor.nbytes)
+
+    def _read_bytes(self, storage: int, nbytes: int) -> None:
+        if self._is_host(storage):
             return
-        nbytes = round(part * tensor.nbytes)
-        version = self._versions.get(tensor.storage)
-        missed, back = self._cache.read(version or tensor.storage, nbytes)
+        version = self._versions.get(storage)
+        missed, back = self._cache.read(version or storage, nbytes)
         self.bytes.back += back
-        if version is None and tensor.storage in self._needed:
-            self._needed.discard(tensor.storage)
+        if version is None and storage in self._needed:
+            self._needed.discard(storage)
             self.bytes.hits += nbytes - missed
         elif version is None:
             self.bytes.passes += missed
@@ -218,14 +218,14 @@ class _OpTraffic:
             self.bytes.copies += missed
 
     def _write(self, tensor: Tensor) -> None:
-        if self._is_host(tensor):
+        if self._is_host(tensor.storage):
             return
         storage = self._storages.get(tensor.storage)
         born = storage.nbytes if storage is not None and storage.born == self._op.index else None
         self.bytes.back += self._cache.write(tensor.storage, tensor.nbytes, of=born)
 
-    def _is_host(self, tensor: Tensor) -> bool:
-        storage = self._storages.get(tensor.storage)
+    def _is_host(self, number: int) -> bool:
+        storage = self._storages.get(number)
         return storage is not None and storage.host
 
     def _rereads(self, names: Sequence[KernelRole | None]) -> None:

@@ -22,7 +22,7 @@ from rooflight.analysis.advice import Advisor
 from rooflight.analysis.judged_device import judged_on, predicted_times
 from rooflight.analysis.roofline_position import SHORT_S, Basis, RooflineWork, UnitWork, Unknown, work_of
 from rooflight.hardware.device import Device
-from rooflight.hardware.roofs import Roofs, roofs_of
+from rooflight.hardware.roofs import Demand, Roofs, demand_of, roofs_of
 from rooflight.ledger import Ledger, Measurement, total
 from rooflight.metrics import Bound, Fit, Origin, Side
 from rooflight.prediction.device_run import DeviceRun, device_runs
@@ -178,7 +178,8 @@ class Judge:
         else:  # with the ops that it would run, as those of a fused optimizer
             self.measured = Measured(self.cell.step.ledger, predicted_times(self.cell))
         self.times: Origin = self.measured.origin if is_measured(ledger) else "predicted"
-        self._parts_by_ops: dict[tuple[Whole, tuple[int, ...]], _Part | None] = {}
+        self._parts_by_ops: dict[Whole, dict[tuple[int, ...], _Part | None]] = defaultdict(dict)
+        self._wholes: dict[bool, Verdict] = {}
 
     @cached_property
     def predictor(self) -> Predictor | None:
@@ -227,8 +228,10 @@ class Judge:
         """Pieces of a program, in place of layers."""
         return [row for row in self.measured.ledger.measurements if row.scope == "region"]
 
-    def verdicts(self, by: By = "module") -> list[Verdict]:
-        return [self._region(row) for row in self.regions] if self.regions else self.of(self.rows(by))
+    def verdicts(self, by: By = "module", *, advised: bool = True) -> list[Verdict]:
+        if self.regions:
+            return [self._region(row) for row in self.regions]
+        return self.of(self.rows(by), advised=advised)
 
     def of(self, rows: Sequence[MeasuredRow], *, advised: bool = True) -> list[Verdict]:
         """Verdicts on rows, folded ones too; without advice they cost far less."""
@@ -275,20 +278,24 @@ class Judge:
 
     def _work(self, values: Mapping[str, Number], indices: Sequence[int], whole: Whole) -> RooflineWork:
         assert self._roofs is not None
-        ops = [self.measured.ledger.ops[index] for index in indices]
-        return work_of(values, ops, self._roofs, flops_counted=whole.executed, bytes_counted=whole.dram)
+        demands = [demand for index in indices if (demand := self._demands[index]) is not None]
+        return work_of(values, demands, self._roofs, flops_counted=whole.executed, bytes_counted=whole.dram)
+
+    @cached_property
+    def _demands(self) -> list[Demand | None]:
+        """Of every op: it is asked for with every row that the op is in."""
+        return [demand_of(op) for op in self.measured.ledger.ops]
 
     def _parts(self, group: OpGroup, whole: Whole) -> list[_Part]:
         """Every set of ops that kernels belong to, under its own roof; those of which nothing is known are left out.
 
         A row has all facts of a set of ops or none, so each set is judged once for all rows around it."""
-        parts = []
-        for ops in dict.fromkeys(fact.ops for fact in group.facts):
-            key = whole, ops
-            if key not in self._parts_by_ops:
-                self._parts_by_ops[key] = self._part(ops, whole)
-            parts.append(self._parts_by_ops[key])
-        return [part for part in parts if part is not None]
+        known = self._parts_by_ops[whole]
+        sets = dict.fromkeys(fact.ops for fact in group.facts)
+        for ops in sets:
+            if ops not in known:
+                known[ops] = self._part(ops, whole)
+        return [part for ops in sets if (part := known[ops]) is not None]
 
     def _part(self, ops: tuple[int, ...], whole: Whole) -> _Part | None:
         values = self.measured.by_ops[ops]
@@ -302,6 +309,11 @@ class Judge:
 
     def whole(self, *, by_formula: bool = False) -> Verdict:
         """The whole step under the roofs, without advice; `by_formula`: as if nothing had been counted."""
+        if by_formula not in self._wholes:
+            self._wholes[by_formula] = self._whole(by_formula=by_formula)
+        return self._wholes[by_formula]
+
+    def _whole(self, *, by_formula: bool) -> Verdict:
         measured = self.measured
         busy = busy_s(measured)
         total_s = measured.total.time_s

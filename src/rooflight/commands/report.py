@@ -86,17 +86,22 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
     if len(paths) == 1 and paths[0].is_dir():
         _study(paths[0], options, form)
     else:
-        ledgers, names = _ledgers(paths)
-        if options["explain"]:
-            from rooflight.commands.output import explain
-
-            explain(ledgers[0], options["explain"])
-        elif form == "text" or (form == "csv" and not _is_report(options) and len(ledgers) == 1):
-            _show(ledgers, options, form)
-        else:
-            _report(ledgers, names, options, form)
+        with _rarely_collected():
+            _ledger(paths, options, form)
     if options["output"] is not None:
         say(f"wrote {options['output']}")
+
+
+def _ledger(paths: tuple[Path, ...], options: Mapping[str, Any], form: str) -> None:
+    ledgers, names = _ledgers(paths)
+    if options["explain"]:
+        from rooflight.commands.output import explain
+
+        explain(ledgers[0], options["explain"])
+    elif form == "text" or (form == "csv" and not _is_report(options) and len(ledgers) == 1):
+        _show(ledgers, options, form)
+    else:
+        _report(ledgers, names, options, form)
 
 
 def _is_report(options: Mapping[str, Any]) -> bool:
@@ -189,7 +194,7 @@ def _report(ledgers: list[Ledger], names: list[str], options: Mapping[str, Any],
     from rooflight.reporting.report.api import named_report
     from rooflight.reporting.report.ledger_report import STEPS
 
-    with _rarely_collected(), progress("reading", count="{task.completed:g} of {task.total:g}") as bar:
+    with progress("reading", count="{task.completed:g} of {task.total:g}") as bar:
         done = count()
 
         def tell(doing: str) -> None:

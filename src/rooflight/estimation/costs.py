@@ -102,11 +102,11 @@ def signature(op: Op, storage_bytes: dict[int, int]) -> object:
             size = 0 if value.strides is None else storage_bytes.get(value.storage)
             return (place, size, value.shape, value.dtype, value.strides, value.offset)
         if isinstance(value, list):
-            return tuple(plain(item) for item in value)
+            return tuple(map(plain, value))
         return (type(value), value)
 
-    arguments = tuple((name, plain(value)) for name, value in op.args.items())
-    return op.name, op.kind, op.recompute, arguments, tuple(plain(tensor) for tensor in op.outputs)
+    arguments = tuple([(name, plain(value)) for name, value in op.args.items()])
+    return op.name, op.kind, op.recompute, arguments, tuple(map(plain, op.outputs))
 
 
 # --- torch's own registry of FLOP formulas, for custom operators that registered themselves there --------------------

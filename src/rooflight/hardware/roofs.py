@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+import msgspec
+
 from rooflight.errors import BadInput
 from rooflight.hardware.device import Device, Figure
 from rooflight.ledger import Op
@@ -101,14 +103,29 @@ class Roofs:
 
     def slope(self, level: Level = "dram", *, measured: bool = False) -> Slope:
         """A level of memory; the theoretical figure stands in where the measured one is not known."""
-        slopes = [slope for slope in self.memory if slope.level == level and slope.measured <= measured]
-        if not slopes:
-            raise BadInput(f"the bandwidth of the {level.upper()} of {self.device.title} is not known: calibrate it")
-        return max(slopes, key=lambda slope: slope.measured)
+        key = (level, measured)
+        if key not in self._slopes:
+            slopes = [slope for slope in self.memory if slope.level == level and slope.measured <= measured]
+            if not slopes:
+                raise BadInput(
+                    f"the bandwidth of the {level.upper()} of {self.device.title} is not known: calibrate it"
+                )
+            self._slopes[key] = max(slopes, key=lambda slope: slope.measured)
+        return self._slopes[key]
+
+    @cached_property
+    def theoretical(self) -> dict[tuple[Unit, str], Roof]:
+        """By unit and precision."""
+        return {roof.kind: roof for roof in self.compute if not roof.measured}
 
     @cached_property
     def _asked(self) -> dict[tuple[str, str, bool], Roof]:
         """Every op asks for a roof, and there are few."""
+        return {}
+
+    @cached_property
+    def _slopes(self) -> dict[tuple[Level, bool], Slope]:
+        """And for a slope."""
         return {}
 
     def _roof(self, unit: Unit, precision: str, measured: bool) -> Roof:
@@ -178,8 +195,7 @@ def unit_name(device: Device, unit: Unit) -> str:
     return _UNIT_NAMES.get(kind, _UNIT_NAMES[""])[unit]
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """What one op asks of a device, by formula; recomputation is work too."""
 
     matrix_flops: int

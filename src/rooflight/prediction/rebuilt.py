@@ -20,7 +20,7 @@ from rooflight.ledger import Header, Ledger, total
 from rooflight.models import builtin_names
 from rooflight.prediction.traces import StepRequest, Traces
 from rooflight.spec import StepSpec
-from rooflight.step.costed_step import PreparedTrace, Step, ledger_of
+from rooflight.step.costed_step import Step, ledger_of, own_step
 from rooflight.summary.measured import is_measured
 from rooflight.trace import TraceOptions
 from rooflight.trace.target import AMPERE, HOPPER, generation, needed_for, parse_target, target_for
@@ -108,7 +108,7 @@ def as_run_on(ledger: Ledger, device: Device, traces: Traces | None) -> tuple[Le
 
 def step_of(ledger: Ledger, traces: Traces | None) -> Step:
     """The ledger's own step, that can be traced in another precision where its model can be built."""
-    step, header = PreparedTrace(ledger, None).at(None), ledger.header
+    step, header = own_step(ledger), ledger.header
     if traces is None or header.batch is None:
         return step
     traced_in = traces.traced_in(header.batch, TraceOptions.of(StepSpec.of(header)), scaled=_several(header))

@@ -28,27 +28,31 @@ class Touches:
         op_of: list[int] = []
         nbytes: list[int] = []
         read: list[bool] = []
+        storages: list[int] = []
+        for place, op in enumerate(ops):
+            if op.kind != "compute":
+                continue
+            seen: dict[int, int] = {}
+            for tensor in op.inputs:
+                seen[tensor.storage] = max(seen.get(tensor.storage, 0), tensor.nbytes)
+            inputs = len(seen)
+            for tensor in op.outputs:
+                if tensor.storage not in seen:
+                    seen[tensor.storage] = tensor.nbytes
+            storages += seen
+            nbytes += seen.values()
+            op_of += [place] * len(seen)
+            read += [True] * inputs + [False] * (len(seen) - inputs)
         before: list[int] = []
         last: dict[int, int] = {}
         for turn in range(2):
-            for place, op in enumerate(ops):
-                if op.kind != "compute":
-                    continue
-                seen: dict[int, int] = {}
-                for tensor in op.inputs:
-                    seen[tensor.storage] = max(seen.get(tensor.storage, 0), tensor.nbytes)
-                inputs = len(seen)
-                for tensor in op.outputs:
-                    seen.setdefault(tensor.storage, tensor.nbytes)
-                for number, (storage, size) in enumerate(seen.items()):
-                    before.append(last.get(storage, -1))
-                    last[storage] = len(op_of)
-                    op_of.append(place if turn else -1)
-                    nbytes.append(size)
-                    read.append(number < inputs)
-        self._op_of, self._before = np.array(op_of, dtype=np.intp), np.array(before, dtype=np.intp)
-        self._read = np.array(read, dtype=bool)
-        self._nbytes = np.array(nbytes, dtype=np.int64)
+            for place, storage in enumerate(storages, turn * len(storages)):
+                before.append(last.get(storage, -1))
+                last[storage] = place
+        self._op_of = np.array([-1] * len(op_of) + op_of, dtype=np.intp)
+        self._before = np.array(before, dtype=np.intp)
+        self._read = np.array(read * 2, dtype=bool)
+        self._nbytes = np.array(nbytes * 2, dtype=np.int64)
 
     def reuse(self, sized: Callable[[Sizes], Sizes] = lambda nbytes: nbytes) -> Reuse:
         """`sized` gives the bytes of another batch."""

@@ -21,7 +21,7 @@ from rooflight.ops.op_tasks import is_guess, tasks_of
 from rooflight.step.cache_reuse import Array, Reuse, touches_of
 from rooflight.step.changes import as_asked
 from rooflight.step.fused_attention import with_fused_attention
-from rooflight.step.fusion import fused_away
+from rooflight.step.fusion import fused_away, is_fusible
 from rooflight.step.host_calls import HostParts, parts_of, phases_of
 from rooflight.step.other_batches import OtherBatch
 
@@ -113,7 +113,8 @@ class Step:
     def moves(self) -> Array:
         """Of every op: the part of its bytes that it moves when chains of ops run as one kernel."""
         ledger, moved = ledger_of(self), np.ones(len(self.ledger.ops))
-        for index, spared in fused_away(ledger.ops, ledger.storages).items():
+        fusible = np.array(list(map(is_fusible, self.kinds)), dtype=bool)[self.kind_of].tolist()
+        for index, spared in fused_away(ledger.ops, ledger.storages, fusible).items():
             moved[index] = 1 - spared
         return moved
 
@@ -272,6 +273,11 @@ class PreparedTrace:
             traced_in=None if self._traced_in is None else self._traced_in(batch),
         )
         return as_asked(step)
+
+
+def own_step(ledger: Ledger) -> Step:
+    """Of a ledger as it is, at its own batch."""
+    return PreparedTrace(ledger, None).at(None)
 
 
 def ledger_of(step: Step) -> Ledger:

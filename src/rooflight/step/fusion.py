@@ -16,13 +16,16 @@ _FUSED = (
 """Families of work that torch.compile writes kernels of its own for, several ops in one."""
 
 
-def fused_away(ops: Sequence[Op], storages: Sequence[Storage]) -> dict[int, float]:
+def fused_away(
+    ops: Sequence[Op], storages: Sequence[Storage], fusible: Sequence[bool] | None = None
+) -> dict[int, float]:
     """By op: the part of its bytes that stays in registers when the ops before and after it run in the same kernel.
 
     What a fusible op wrote is not read again by the fusible ones behind it, and not written where nobody else reads it.
     Behind a product or a convolution a new kernel begins, and between forward and backward: there it is read again.
+    `fusible`: what `is_fusible` says of each op, where that is known already.
     """
-    written = _written(ops)
+    written = _written(ops, list(map(is_fusible, ops)) if fusible is None else fusible)
     outlives = {storage.id for storage in storages if storage.dies is None}
     spared: dict[int, float] = defaultdict(float)
     for writer in written:
@@ -56,14 +59,13 @@ def _together(writer: _Touch, reader: _Touch, readers: int) -> bool:
     return reader.fusible and writer.phase == reader.phase and (writer.level == reader.level or readers == 1)
 
 
-def _written(ops: Sequence[Op]) -> list[_Touch]:
+def _written(ops: Sequence[Op], fusible: Sequence[bool]) -> list[_Touch]:
     """Everything that ops wrote, with who read it."""
     touches: list[_Touch] = []
     now: dict[int, _Touch] = {}
-    for op in ops:
+    for op, is_fusible in zip(ops, fusible, strict=True):
         if op.kind != "compute":
             continue
-        fusible = _is_fusible(op)
         inputs = {tensor.storage: tensor for tensor in op.inputs}.values()
         level = max(
             (touch.level + (not touch.fusible) for tensor in inputs if (touch := now.get(tensor.storage))), default=0
@@ -71,17 +73,18 @@ def _written(ops: Sequence[Op]) -> list[_Touch]:
         for tensor in inputs:
             if tensor.storage in now:
                 now[tensor.storage].readers.append(
-                    _Touch(tensor.storage, op.index, tensor.nbytes, op.phase, fusible, level)
+                    _Touch(tensor.storage, op.index, tensor.nbytes, op.phase, is_fusible, level)
                 )
         for tensor in (*op.outputs, *(tensor for name in op.mutates for tensor in op.tensors(name))):
             if tensor.storage in now:
                 now[tensor.storage].is_last = False
-            now[tensor.storage] = _Touch(tensor.storage, op.index, tensor.nbytes, op.phase, fusible, level)
+            now[tensor.storage] = _Touch(tensor.storage, op.index, tensor.nbytes, op.phase, is_fusible, level)
             touches.append(now[tensor.storage])
     return touches
 
 
-def _is_fusible(op: Op) -> bool:
+def is_fusible(op: Op) -> bool:
+    """Would a compiler run it in one kernel with others?"""
     if op.kind != "compute" or op.phase == "optimizer":
         return False
     tasks = tasks_of(op)

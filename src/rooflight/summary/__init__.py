@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Module, Op, Totals, total
 from rooflight.metrics import ratio
@@ -16,8 +19,7 @@ from rooflight.metrics import ratio
 By = Literal["module", "type", "op"]
 
 
-@dataclass(frozen=True)
-class SummaryRow:
+class SummaryRow(msgspec.Struct, frozen=True):
     """One line of a summary. `share` is its part of all matrix FLOPs, or of the others where there are none."""
 
     name: str

@@ -10,7 +10,9 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
+
+import msgspec
 
 from rooflight.ledger import Ledger, Measurement, Op, Value
 from rooflight.metrics import COUNTED, QUANTITIES, Origin
@@ -19,16 +21,13 @@ from rooflight.metrics import Number as Number
 _RANK = re.compile(r"rank (\d+)")
 
 
-@dataclass(frozen=True)
-class MeasuredFact:
+class MeasuredFact(msgspec.Struct, frozen=True):
     """Values over a set of ops: one, several that were fused, or none that is known."""
 
     ops: tuple[int, ...]
     values: Mapping[str, Number]
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        return frozenset(self.values)
+    names: frozenset[str]
+    """Those of the values. There are few such sets, and many facts: facts share them."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +103,16 @@ def op_values(ledger: Ledger) -> list[dict[str, Value]]:
 def facts(ledger: Ledger) -> list[MeasuredFact]:
     """Every value once: what was measured of ops, then what only their kernels tell."""
     measured = []
+    shared: dict[frozenset[str], frozenset[str]] = {}
     covered: dict[frozenset[int], set[str]] = defaultdict(set)
     of_ops = [row for row in ledger.measurements if row.scope == "op" and not _is_idle_view(ledger, row)]
     # An op that had a range of its own and shows no bytes moved too few to tell: its kernels, counted one by one in
     # other runs, may not answer for it.
     in_ranges = {name for row in of_ops for name in row.quantities if _is_counted(name)}
     for row in of_ops:
-        measured.append(MeasuredFact(row.ops, {name: value.value for name, value in row.quantities.items()}))
+        names = frozenset(row.quantities)
+        of_row = {name: value.value for name, value in row.quantities.items()}
+        measured.append(MeasuredFact(row.ops, of_row, shared.setdefault(names, names)))
         covered[frozenset(row.ops)].update(row.quantities)
         if any(_is_counted(name) for name in row.quantities):
             covered[frozenset(row.ops)].update(in_ranges)
@@ -123,7 +125,8 @@ def facts(ledger: Ledger) -> list[MeasuredFact]:
             values["kernel_time_s"] = kernel.time_s
         names_of_ops = covered.get(frozenset(kernel.ops), set())
         if left := {name: value for name, value in values.items() if name not in names_of_ops}:
-            measured.append(MeasuredFact(kernel.ops, left))
+            names = frozenset(left)
+            measured.append(MeasuredFact(kernel.ops, left, shared.setdefault(names, names)))
     return measured
 
 

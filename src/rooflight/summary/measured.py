@@ -7,14 +7,18 @@ functions from a ledger to numbers; nothing here needs torch. `None` is unknown,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import cached_property
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from rooflight.ledger import Ledger, Op
 from rooflight.metrics import DRAM_BYTES, EXECUTED_FLOPS, cuda_is_known, executed_is_known
-from rooflight.summary import measured_rows
+from rooflight.summary import By, measured_rows
 from rooflight.summary.facts import (
+    MeasuredFact,
     MeasuredTimes,
     Number,
     adds_up,
@@ -28,6 +32,7 @@ from rooflight.summary.measured_rows import MeasuredRow
 from rooflight.summary.memory_growth import MemoryGrowth, timeline
 from rooflight.summary.sums import OpGroup, Sums, Whole
 
+Result = TypeVar("Result")
 _HALF_TYPES = ("fp16", "bf16")
 _MOST = frozenset({"workspace_bytes"})
 """Of these the largest counts: an op gives its workspace back before the next one takes its own."""
@@ -48,11 +53,20 @@ class Measured:
         self.facts = times.facts
         self.steps = times.step
         self.step = step_values(self.steps)
-        self.known = frozenset(name for fact in self.facts for name in fact.values)
+        self.known = frozenset().union(*{fact.names for fact in self.facts})
         """Every quantity that some op has."""
         with_facts = {index for fact in self.facts for index in fact.ops}
         self.counted_ops = tuple(op.index for op in ledger.ops if op.kind != "view" or op.index in with_facts)
         """All ops but the views of which nothing was measured."""
+        self._rows: dict[By, list[MeasuredRow]] = {}
+        self._results: dict[Callable[[Ledger], Any], Any] = {}
+
+    def once(self, function: Callable[[Ledger], Result]) -> Result:
+        """What a function of the ledger gives, computed once for all who ask."""
+        if function not in self._results:
+            self._results[function] = function(self.ledger)
+        result: Result = self._results[function]
+        return result
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -83,9 +97,9 @@ class Measured:
         """The ranks that have one of these, of ops or of the step."""
         of_ops = {
             self.ledger.ops[index].rank
-            for fact in self.facts
-            if any(name in fact.values for name in names)
-            for index in fact.ops
+            for known, ops in self._ops_with.items()
+            if not known.isdisjoint(names)
+            for index in ops
         }
         of_steps = {rank for rank, values in self.steps.items() if any(name in values for name in names)}
         return frozenset(of_ops or of_steps)
@@ -110,68 +124,97 @@ class Measured:
         """Ops that ran and lack one of these."""
         lacking: set[int] = set()
         for name in names:
-            lacking |= self.launched - {index for fact in self.facts if name in fact.values for index in fact.ops}
+            lacking |= self.launched.difference(*(ops for known, ops in self._ops_with.items() if name in known))
         return [self.ledger.ops[index] for index in sorted(lacking)]
+
+    @cached_property
+    def _ops_with(self) -> dict[frozenset[str], set[int]]:
+        """By set of quantities, of which there are few: the ops of the facts that have just these."""
+        ops: dict[frozenset[str], set[int]] = defaultdict(set)
+        for fact in self.facts:
+            ops[fact.names].update(fact.ops)
+        return ops
 
     def sums(self, group: OpGroup) -> Sums:
         """Add up the facts of a row."""
-        values: dict[str, Number] = {}
-        ops_with: dict[frozenset[str], set[int]] = defaultdict(set)
-        additive = self._additive
-        executed = [name for name in EXECUTED_FLOPS if name in self.known] if self.of_ops.executed else []
-        dram = [name for name in DRAM_BYTES if name in self.known]
-        counted: set[int] = set()
-        moved: set[int] = set()
-        matrix: Number = 0
-        ops = self.ledger.ops
+        alike: dict[frozenset[str], list[MeasuredFact]] = defaultdict(list)
         for fact in group.facts:
-            ops_with[fact.names].update(fact.ops)
-            for name, value in fact.values.items():
-                if name in additive:
-                    values[name] = values.get(name, 0) + value
-                elif name in _MOST:
-                    values[name] = max(values.get(name, value), value)
-            if (
-                executed
-                and all(name in fact.values for name in executed)
-                and any(useful_flops_of(ops[index]) for index in fact.ops)
-            ):
-                counted.update(fact.ops)
-                matrix += sum(fact.values[name] for name in executed)
-            if any(name in fact.values for name in dram):
-                moved.update(fact.ops)
+            alike[fact.names].append(fact)
+        ops_with = {names: {index for fact in facts for index in fact.ops} for names, facts in alike.items()}
+        values = self._added(group, alike)
         # What belongs to several rows or to none has no ops of its own, and grew by nobody knows how much.
         if group.ops or not group.facts:
             grown = self.timeline.growth_bytes(frozenset(group.ops))
             if grown is not None:
                 values["growth_bytes"] = grown
+        executed = [name for name in EXECUTED_FLOPS if name in self.known] if self.of_ops.executed else []
+        counted: set[int] = set()
+        moved: set[int] = set()
+        matrix: Number = 0
+        for names, facts in alike.items():
+            if executed and names.issuperset(executed):
+                useful = [fact for fact in facts if any(self._useful_flops[index] for index in fact.ops)]
+                counted.update(index for fact in useful for index in fact.ops)
+                matrix += sum(fact.values[name] for fact in useful for name in executed)
+            if not names.isdisjoint(DRAM_BYTES):
+                moved |= ops_with[names]
         ran = self.launched.intersection(group.ops)
         return Sums(
             values=values,
             ran=len(ran),
-            missing={name: gone for name, gone in self._missing(ran, ops_with).items() if gone},
+            missing=self._missing(ran, ops_with) if ran else {},
             matrix_executed=matrix if counted else None,
-            matrix_useful=sum(useful_flops_of(ops[index]) for index in counted) if counted else None,
-            compulsory_bytes=sum(compulsory_bytes_of(ops[index]) for index in moved) if moved else None,
+            matrix_useful=sum(self._useful_flops[index] for index in counted) if counted else None,
+            compulsory_bytes=sum(self._compulsory_bytes[index] for index in moved) if moved else None,
             whole=self.of_ops,
-            flops_time_s=self._time_on(self._flops_ranks, group),
-            dram_time_s=self._time_on(self._dram_ranks, group),
+            flops_time_s=self._time_on(self._flops_ranks, group, values),
+            dram_time_s=self._time_on(self._dram_ranks, group, values),
         )
 
+    def _added(self, group: OpGroup, alike: Mapping[frozenset[str], list[MeasuredFact]]) -> dict[str, Number]:
+        """Quantity by quantity, in the order of the facts: the same sum whichever of them have it."""
+        of_facts = [fact.values for fact in group.facts]
+        if len(of_facts) == 1:
+            return {name: value for name, value in of_facts[0].items() if name in self._summed}
+        values: dict[str, Number] = {}
+        everywhere = frozenset.intersection(*alike) if alike else frozenset()
+        for name in dict.fromkeys(name for facts in alike.values() for name in facts[0].values):
+            if name in self._summed:
+                having = of_facts if name in everywhere else [of_fact for of_fact in of_facts if name in of_fact]
+                found = map(itemgetter(name), having)
+                values[name] = max(found) if name in _MOST else sum(found)
+        return values
+
     @cached_property
-    def _additive(self) -> frozenset[str]:
-        """Quantities that are added up over ops."""
-        return frozenset(name for name in self.known if adds_up(name) and name not in _MOST)
+    def _summed(self) -> frozenset[str]:
+        """Quantities that are added up over ops, and those of which the largest counts."""
+        return frozenset(name for name in self.known if adds_up(name) or name in _MOST)
+
+    @cached_property
+    def _useful_flops(self) -> list[int]:
+        """Of every op."""
+        return [useful_flops_of(op) for op in self.ledger.ops]
+
+    @cached_property
+    def _compulsory_bytes(self) -> list[int]:
+        return [compulsory_bytes_of(op) for op in self.ledger.ops]
 
     def _missing(self, ran: frozenset[int], ops_with: Mapping[frozenset[str], set[int]]) -> dict[str, int]:
         """By quantity: how many of the ops that ran have no value of it. Facts share few sets of names."""
         counts: dict[tuple[frozenset[str], ...], int] = {}
+        everywhere = frozenset.intersection(*ops_with) if ops_with else frozenset()
+        of_all = len(ran.difference(*ops_with.values()))
         missing = {}
         for name in self._known_in_order:
-            holding = tuple(names for names in ops_with if name in names)
-            if holding not in counts:
-                counts[holding] = len(ran.difference(*(ops_with[names] for names in holding)))
-            missing[name] = counts[holding]
+            if name in everywhere:
+                gone = of_all
+            else:
+                holding = tuple(names for names in ops_with if name in names)
+                if holding not in counts:
+                    counts[holding] = len(ran.difference(*(ops_with[names] for names in holding)))
+                gone = counts[holding]
+            if gone:
+                missing[name] = gone
         return missing
 
     @cached_property
@@ -194,18 +237,19 @@ class Measured:
         """Which sums over ops are of all units."""
         return self._whole(self.known)
 
-    def _time_on(self, ranks: frozenset[int], group: OpGroup) -> Number | None:
+    def _time_on(self, ranks: frozenset[int], group: OpGroup, values: Mapping[str, Number]) -> Number | None:
         """Time of a row on some of the ranks. What nothing tells the op of has no rank either, unless there is one."""
-        several = len(self.ranks) > 1
         for name in ("kernel_time_s", "host_time_s"):
-            times = [
-                fact.values[name]
-                for fact in group.facts
-                if name in fact.values
-                if not several or (fact.ops and self.ledger.ops[fact.ops[0]].rank in ranks)
-            ]
-            if times:
-                return sum(times)
+            if len(self.ranks) > 1:
+                times = [
+                    fact.values[name]
+                    for fact in group.facts
+                    if name in fact.values and fact.ops and self.ledger.ops[fact.ops[0]].rank in ranks
+                ]
+                if times:
+                    return sum(times)
+            elif name in values:
+                return values[name]
         return None
 
     @property
@@ -220,10 +264,11 @@ class Measured:
         values = {**only, **sums.values}
         return replace(sums, values=values, whole=self._whole(self.known | only.keys()))
 
-    @cached_property
-    def module_rows(self) -> tuple[MeasuredRow, ...]:
-        """The summary by module: most of what is shown of a step asks for it."""
-        return tuple(measured_rows.module_rows(self))
+    def rows(self, by: By) -> list[MeasuredRow]:
+        """The summary, made once: most of what is shown of a step asks for it."""
+        if by not in self._rows:
+            self._rows[by] = measured_rows.made(self, by)
+        return list(self._rows[by])
 
     @cached_property
     def attributed(self) -> dict[int, Number]:

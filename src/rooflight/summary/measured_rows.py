@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rooflight import summary
-from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, total
+from rooflight.ledger import LOSS, OPTIMIZER, Ledger, Op, Totals, total
 from rooflight.metrics import ratio
 from rooflight.summary import By, SummaryRow
 from rooflight.summary.facts import MeasuredFact
@@ -28,8 +29,7 @@ SEVERAL = "<several>"
 """Row of what belongs to the model, the loss and the optimizer together."""
 
 
-@dataclass(frozen=True)
-class MeasuredRow:
+class MeasuredRow(msgspec.Struct, frozen=True):
     """One line of a summary from both sides."""
 
     estimate: SummaryRow
@@ -48,8 +48,13 @@ class MeasuredRow:
 
 def rows(measured: Measured, by: By = "module") -> list[MeasuredRow]:
     """The summary's rows: modules in the order of the model, types and ops the slowest first."""
+    return measured.rows(by)
+
+
+def made(measured: Measured, by: By) -> list[MeasuredRow]:
+    """Asked for by `Measured.rows`, which keeps them."""
     if by == "module":
-        return list(measured.module_rows)
+        return _module_rows(measured)
     key = summary.type_of(measured.ledger) if by == "type" else summary.name_of
     rows = [_named_row(measured, name, group) for name, group in _fused(measured, key).items()]
     return sorted(rows, key=lambda row: (row.sums.time_s or 0, row.estimate.totals.flops), reverse=True)
@@ -121,8 +126,7 @@ class _GatheredRows:
         return {name: self.group(name) for name in (*self._ops, *(n for n in self._facts if n not in self._ops))}
 
 
-def module_rows(measured: Measured) -> list[MeasuredRow]:
-    """Asked for by `Measured.module_rows`, which keeps them."""
+def _module_rows(measured: Measured) -> list[MeasuredRow]:
     inside, own = _GatheredRows(), _GatheredRows()
     for op in _counted(measured):
         own.add_op(op.module, op)
@@ -172,8 +176,13 @@ def _counted(measured: Measured) -> list[Op]:
 def _estimated(ledger: Ledger, name: str, group: OpGroup) -> SummaryRow:
     """The estimate's side of a group."""
     ops = [ledger.ops[index] for index in group.ops]
-    forward, backward = (total(op for op in ops if op.phase == phase) for phase in ("forward", "backward"))
-    return SummaryRow(name, "", 0, len(ops), None, 0, 0, total(ops), forward, backward, None)
+    phases: dict[str, list[Op]] = defaultdict(list)
+    for op in ops:
+        phases[op.phase].append(op)
+    sums = {phase: total(found) for phase, found in phases.items()}
+    forward, backward = (sums.get(phase, Totals()) for phase in ("forward", "backward"))
+    whole = total(ops) if len(sums) > 1 else next(iter(sums.values()), Totals())
+    return SummaryRow(name, "", 0, len(ops), None, 0, 0, whole, forward, backward, None)
 
 
 def innermost(paths: set[str]) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from rooflight.metrics import CPU_FLOPS, CUDA_FLOPS, DRAM_BYTES, EXECUTED_FLOPS, TENSOR_FLOPS, ratio
 from rooflight.summary.facts import MeasuredFact, Number
 
 
-@dataclass(frozen=True)
-class OpGroup:
+class OpGroup(msgspec.Struct, frozen=True):
     """The ops of one row, views left out, and the facts that lie wholly inside it."""
 
     ops: tuple[int, ...]
@@ -26,8 +27,7 @@ class Whole:
     dram: bool
 
 
-@dataclass(frozen=True)
-class Sums:
+class Sums(msgspec.Struct, frozen=True):
     """What a row measured. A quantity that no op of the row has is not in `values`."""
 
     values: Mapping[str, Number]

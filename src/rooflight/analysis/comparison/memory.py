@@ -16,7 +16,7 @@ from rooflight.ledger import Op
 from rooflight.metrics import ratio
 from rooflight.prediction.rebuilt import as_run_on, traces_of
 from rooflight.prediction.resolve_devices import memories_on
-from rooflight.step.costed_step import PreparedTrace
+from rooflight.step.costed_step import own_step
 from rooflight.summary.facts import Number, op_values
 from rooflight.summary.measured import Measured, is_measured
 
@@ -243,7 +243,7 @@ def _predicted(side: Measured, device: Device) -> SideMemory:
     """From the estimate's own ops and storages. Views are left out: they take nothing and free nothing."""
     ledger, _ = as_run_on(side.ledger, device, traces_of(side.ledger))
     ops = ledger.ops
-    memory = memories_on(device).of(PreparedTrace(ledger, None).at(None), device, timeline=True)
+    memory = memories_on(device).of(own_step(ledger), device, timeline=True)
     timeline = memory.timeline
     assert timeline is not None
     borrowed: Sequence[int] = timeline.categories.get("workspace", (0,) * len(ops))

@@ -107,11 +107,11 @@ class Difference:
 class Comparison(views.Shown):
     """Ledger A against ledger B."""
 
-    def __init__(self, a: Ledger, b: Ledger, *, on: Device | None = None) -> None:
+    def __init__(self, a: Ledger, b: Ledger | Measured, *, on: Device | None = None) -> None:
         """`on`: where the times of a B that nobody measured are predicted."""
         self._on = on
-        self.a, self.b = Measured(a), Measured(b)
-        if on is not None and not is_measured(b) and self.judge is not None and self.judge[0] == "B":
+        self.a, self.b = Measured(a), b if isinstance(b, Measured) else Measured(b)
+        if on is not None and not is_measured(self.b.ledger) and self.judge is not None and self.judge[0] == "B":
             self.b = self.judge[1].measured
         self._sides = (self.a, self.b)
         self.flops_basis = _bases(self._sides, EXECUTED_FLOPS, ("executed", "matrix executed", "useful"))
@@ -283,9 +283,11 @@ class Comparison(views.Shown):
         return modules
 
 
-def with_its_estimate(ledger: Ledger, name: str, *, on: Device | None = None) -> Comparison:
+def with_its_estimate(
+    ledger: Ledger, name: str, *, on: Device | None = None, measured: Measured | None = None
+) -> Comparison:
     """A measured step against what the mathematics says of the same ops: both are in one ledger. An estimate against
-    what is predicted of it."""
+    what is predicted of it. `measured`: of this ledger, where somebody has it already."""
     if on is not None and ledger.ops and not is_measured(ledger):
         return Comparison(ledger, ledger, on=on)
     if not is_measured(ledger) or not has_formulas(ledger):
@@ -295,7 +297,7 @@ def with_its_estimate(ledger: Ledger, name: str, *, on: Device | None = None) ->
             "claims with --claims"
         )
     header = replace_fields(ledger.header, device=None, conditions={}, cuda=None, driver=None, notes=())
-    return Comparison(replace_fields(ledger, header=header, kernels=(), measurements=()), ledger)
+    return Comparison(replace_fields(ledger, header=header, kernels=(), measurements=()), measured or ledger)
 
 
 _COMPARED = (

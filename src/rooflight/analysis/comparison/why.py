@@ -113,7 +113,7 @@ class Reasons:
 
     @cached_property
     def time(self) -> list[Explained]:
-        return explain_time(self.ledger) if self.is_measured else []
+        return explain_time(self.ledger, self.traffic) if self.is_measured else []
 
     def flops_of(self, ops: Sequence[int]) -> Account | None:
         """Of some of the ops, by index."""
@@ -130,7 +130,7 @@ class Reasons:
         if len(self._measured.ranks) > 1 and quantity != "FLOPs":
             return None, None
         if quantity == "memory":
-            return explain_memory(self.ledger) if self.is_measured else None, None
+            return explain_memory(self.ledger, self._measured) if self.is_measured else None, None
         rows = {"FLOPs": self.flops, "DRAM bytes": self.traffic, "time": self.time}[quantity]
         of_step = account(rows) if rows else None
         if of_step is not None and quantity == "time":

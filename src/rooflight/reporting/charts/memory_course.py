@@ -19,7 +19,7 @@ from rooflight.prediction.rebuilt import as_run_on, traces_of
 from rooflight.prediction.resolve_devices import memories_on
 from rooflight.reporting.columns import column
 from rooflight.reporting.table import Column, Table, cut
-from rooflight.step.costed_step import PreparedTrace
+from rooflight.step.costed_step import own_step
 from rooflight.summary.measured import Measured
 from rooflight.summary.memory_growth import MemoryMoment
 
@@ -101,16 +101,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
 """From the bottom up, what stays for the whole run first: the categories of each."""
 
 
-def predicted_memory(ledger: Ledger, on: Device | None = None) -> Memory | None:
+def predicted_memory(ledger: Ledger, on: Device | None = None, *, measured: Measured | None = None) -> Memory | None:
     """From the ledger's own ops and storages; `None`: it has none, or those of several ranks.
 
-    `on`: for a GPU step that was not measured on another device.
+    `on`: for a GPU step that was not measured on another device. `measured`: of this ledger, where somebody has it.
     """
     if not ledger.ops or not ledger.storages or len({op.rank for op in ledger.ops}) > 1:
         return None
     device = _predicted_on(ledger, on)
     there, _ = as_run_on(ledger, device, traces_of(ledger))
-    return memories_on(device).of(PreparedTrace(there, None).at(None), device, timeline=True)
+    step = own_step(there) if measured is None or there is not measured.ledger else measured.once(own_step)
+    return memories_on(device).of(step, device, timeline=True)
 
 
 def _predicted_on(ledger: Ledger, on: Device | None) -> Device:

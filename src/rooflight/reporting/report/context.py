@@ -93,7 +93,7 @@ class ReportContext:
     @cached_property
     def with_estimate(self) -> Comparison:
         """A measured step against what the mathematics says of its ops."""
-        return with_its_estimate(self.ledger, self.source)
+        return with_its_estimate(self.ledger, self.source, measured=self.measured_or_none)
 
     @cached_property
     def reasons(self) -> Reasons:

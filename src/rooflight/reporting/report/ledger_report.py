@@ -280,7 +280,7 @@ def _memory(context: ReportContext) -> Section | None:
     if not context.ledger.ops:
         return None
     on = context.devices[0] if context.devices else None
-    memory = predicted_memory(context.ledger, on)
+    memory = predicted_memory(context.ledger, on, measured=context.measured_or_none)
     chart = memory_chart(context.ledger, on=on, memory=memory, measured=context.measured_or_none)
     tables = [peak_tenants_table(context.ledger, on=on, memory=memory).titled("Memory at the peak, by tensor")]
     if context.is_measured:

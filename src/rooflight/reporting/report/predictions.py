@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from rooflight.prediction.resolve_devices import memories_on, predictor_of
 from rooflight.prediction.result import Predictions
 from rooflight.prediction.tiers import check_precision
 from rooflight.spec import StepSpec, is_live
-from rooflight.step.costed_step import PreparedTrace
+from rooflight.step.costed_step import own_step
 from rooflight.summary.measured import is_measured
 
 if TYPE_CHECKING:
@@ -138,11 +138,11 @@ def _from_ledger(ledger: Ledger, devices: Sequence[Device]) -> Predictions:
     """The ledger's own step on devices: its ops, with the memory they take there."""
     header, traces = ledger.header, traces_of(ledger)
     plain = replace(ledger, kernels=(), measurements=()) if is_measured(ledger) else ledger
-    memories = memories_on(*devices)
+    memories, own = memories_on(*devices), cache(lambda: own_step(plain))
     rows, notes = [], []
     for device in devices:
         there, otherwise = as_run_on(plain, device, traces)
-        step = PreparedTrace(there, None).at(None)
+        step = own() if there is plain else own_step(there)
         predictor, said = predictor_of(device, None, None)
         (cell,) = device_runs(step, [predictor])
         rows.append(replace(cell.prediction(), memory=memories.of(step, device)))

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from rooflight import formatting
 from rooflight.analysis.cause import Explained
@@ -64,14 +66,10 @@ class _Distinct:
 def details_of(ledger: Ledger, reasons: Reasons | None) -> Details:
     derived, derivation_of = derive_each(ledger)
     texts, lines = _Distinct(), _Distinct()
-
-    def line(*cells: str) -> int:
-        return lines.number(tuple(map(texts.number, cells)))
-
     kernels: dict[int, list[int]] = {}
     for kernel in sorted(ledger.kernels, key=lambda kernel: -(kernel.time_s or 0)):
         for index in kernel.ops[:1]:
-            kernels.setdefault(index, []).append(line(*_kernel(kernel)))
+            kernels.setdefault(index, []).append(lines.number(_kernel(kernel)))
     causes: dict[int, list[tuple[int, ...]]] = {}
     if reasons is not None and reasons.is_measured:
         accounts: Sequence[tuple[str, Unit, Sequence[Explained]]] = (
@@ -80,14 +78,16 @@ def details_of(ledger: Ledger, reasons: Reasons | None) -> Details:
             ("time", "second", reasons.time),
         )
         for name, unit, rows in accounts:
+            write = amount_writer(unit)
             for row in rows:
-                account = tuple(line(*cells) for cells in _account(name, row, amount_writer(unit)))
+                account = tuple(map(lines.number, _account(name, row, write)))
                 causes.setdefault(row.op.index, []).append(account)
+    numbered = tuple(tuple(map(texts.number, cells)) for cells in lines.all())
     return Details(
         derivations=tuple(map(op_text, derived)),
         derivation_of=derivation_of,
         texts=texts.all(),
-        lines=lines.all(),
+        lines=numbered,
         kernels_of={index: tuple(lines_of) for index, lines_of in kernels.items()},
         causes_of={index: tuple(accounts) for index, accounts in causes.items()},
     )

@@ -4,10 +4,11 @@ estimate and of a measurement."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from rooflight.ledger import LOSS, OPTIMIZER, Totals
 from rooflight.reporting.table import Label, cut
@@ -87,12 +88,14 @@ def _merged(rows: list[SummaryRow], label: str) -> SummaryRow:
 _RUN = re.compile(r"\[(\d+)-(\d+)\]")
 
 
-def fold_measured(measured: Measured, rows: list[MeasuredRow]) -> list[MeasuredRow]:
-    """Fold runs of siblings that the estimate cannot tell apart; their figures are sums."""
+def fold_measured(measured: Measured, rows: list[MeasuredRow], depth: int | None = None) -> list[MeasuredRow]:
+    """Fold runs of siblings that the estimate cannot tell apart; their figures are sums. No more levels than these."""
     by_name = {row.name: row for row in rows}
     folded = []
     for estimate in fold([row.estimate for row in rows]):
-        members = [by_name[name] for name in members_of(estimate.name, list(by_name))]
+        if depth is not None and estimate.depth > depth:
+            continue
+        members = [by_name[name] for name in members_of(estimate.name, by_name)]
         folded.append(members[0] if members[0].name == estimate.name else merged(measured, members, estimate))
     return folded
 
@@ -103,11 +106,12 @@ def listed(
     """Of modules no more levels than these, and equal blocks once."""
     if by != "module":
         return rows
-    rows = fold_measured(measured, rows) if folded else rows
+    if folded:
+        return fold_measured(measured, rows, depth)
     return [row for row in rows if depth is None or row.estimate.depth <= depth]
 
 
-def members_of(label: str, names: Sequence[str]) -> list[str]:
+def members_of(label: str, names: Collection[str]) -> list[str]:
     """The modules that a folded row stands for: `h.[0-2].attn` is h.0.attn, h.1.attn and h.2.attn."""
     if label in names:
         return [label]

@@ -201,14 +201,13 @@ def provenance(measured: Measured) -> list[str]:
     origins: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     ledger = measured.ledger
     rows = [row.quantities for row in ledger.measurements] + [kernel.quantities for kernel in ledger.kernels]
-    for quantities in rows:
-        for name, value in quantities.items():
-            collector, _, how = value.origin.partition(": ")
-            if how.startswith("not in use"):
-                continue  # zeros that need no column either
-            names = origins[collector][how]
-            if name in QUANTITIES and name not in names:
-                names.append(name)
+    for name, origin in dict.fromkeys((name, value.origin) for row in rows for name, value in row.items()):
+        collector, _, how = origin.partition(": ")
+        if how.startswith("not in use"):
+            continue  # zeros that need no column either
+        names = origins[collector][how]
+        if name in QUANTITIES:
+            names.append(name)
     lines = []
     for collector, ways in origins.items():
         parts = [f"{', '.join(names)} = {how}" if how else ", ".join(names) for how, names in ways.items() if names]

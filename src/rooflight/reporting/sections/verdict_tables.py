@@ -99,7 +99,8 @@ def _notes(judge: Judge, step: StepVerdict) -> list[str]:
     notes += dict.fromkeys(advice.assumption for advice in step.advice if advice.assumption)
     if step.bound is not None and judge.advisor.reason:
         notes.append(f"no gains are predicted: {judge.advisor.reason}")
-    bases = {basis for row in judge.verdicts("op") for basis in (row.flops_basis, row.bytes_basis)}
+    rows = judge.verdicts("op", advised=False)
+    bases = {basis for row in rows for basis in (row.flops_basis, row.bytes_basis)}
     if bases & {"useful", "compulsory"}:
         which = (
             "FLOPs and bytes are" if step.times == "predicted" else "some FLOPs or bytes were not counted: those are"

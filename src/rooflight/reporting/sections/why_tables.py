@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Literal
+
+import msgspec
 
 from rooflight.analysis.cause import Account, Explained
 from rooflight.analysis.comparison.sides import Comparison
@@ -175,5 +177,5 @@ def _explained(row: Explained) -> dict[str, Any]:
         "asked": row.asked,
         "measured": row.measured,
         "unexplained": row.unexplained,
-        "causes": [asdict(cause) for cause in row.causes],
+        "causes": [msgspec.structs.asdict(cause) for cause in row.causes],
     }
