@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -79,22 +80,9 @@ def step_seconds(
     taken_s = work_s + np.where(work_s > 0, gap_s, 0.0)
     if not np.any(meets):
         return _without_meetings(launch_s, taken_s)
-    launches, meeting = launch_s.tolist(), np.asarray(meets).tolist()
-    return np.array([_with_meetings(launches, row, meeting) for row in taken_s.tolist()])
-
-
-def _with_meetings(launch_s: Sequence[float], taken_s: Sequence[float], meets: Sequence[bool]) -> float:
-    """What `Clocks` does where nobody asks when an op ends."""
-    host = device = last = now = 0.0
-    for _ in range(_STEPS):
-        for launch, taken, meeting in zip(launch_s, taken_s, meets, strict=True):
-            host += launch
-            if taken > 0:
-                device = (host if host > device else device) + taken
-            if meeting and device > host:
-                host = device
-        last, now = now, max(host, device)
-    return now - last
+    ops, launches, meeting = range(len(launch_s)), launch_s.tolist(), np.asarray(meets).tolist()
+    pairs = [Clocks(launches, row, meets=meeting) for row in taken_s.tolist()]
+    return np.array([clocks.steady_s(partial(clocks.run, ops)) for clocks in pairs])
 
 
 def _without_meetings(launch_s: Array, taken_s: Array) -> Array:
