@@ -20,6 +20,7 @@ _SOME_VERSIONS = {
     "_foreach_powsum",
     "_fused_rms_norm_backward",
     "_upsample_lanczos2d_aa",
+    "cholesky",
     "_upsample_lanczos2d_aa_backward",
     "linalg__powsum",
 }

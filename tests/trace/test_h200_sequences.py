@@ -16,7 +16,7 @@ import pytest
 from rooflight.models import build
 from rooflight.trace import TraceOptions, trace
 from tests.fixtures.paths import DATA, ROOT
-from tests.fixtures.torch_versions import needs_torch
+from tests.fixtures.torch_versions import VERSION, needs_torch
 
 RECORDED = json.loads(gzip.decompress((DATA / "h200_op_sequences.json.gz").read_bytes()))
 
@@ -80,6 +80,8 @@ def test_what_was_recorded():
 @needs_torch(2, 11, why="a slice that takes everything is an op there")
 @pytest.mark.parametrize("case", EQUAL, ids=map(label, EQUAL))
 def test_the_trace_is_what_the_gpu_ran(case):
+    if case["model"] == "small_models:convolutions_channels_last" and VERSION >= (2, 14):
+        pytest.skip("recorded with torch 2.11; from 2.14 on group_norm takes channels last as they are")
     assert traced(case) == spoken(case["ops"])
 
 

@@ -198,6 +198,8 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_has_the_same_ops_without_data(name):
+    if name == "maximum" and VERSION >= (2, 14):
+        pytest.xfail("as atan2 does: masked_fill makes a new tensor")
     function = FUNCTIONS[name]
     without, real = names_of(ops_of(function, "meta")), names_of(ops_of(function, "cpu"))
     assert "aten::ones_like" in real  # there was a backward

@@ -28,6 +28,7 @@ from rooflight.trace.plain_attention import calls_followed, plain_attention
 from rooflight.trace.target import AttentionCall, Target, attention_kernel
 
 aten = torch.ops.aten
+_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 _Tensor = torch.Tensor
 _lock = threading.RLock()
 _PLAIN_ATTENTION = (
@@ -94,6 +95,12 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> _Tensor:
+    if query.dim() == key.dim() == value.dim() == 3 and _VERSION >= (2, 14):
+        batched = [tensor.unsqueeze(0) for tensor in (query, key, value)]
+        if mask is not None:
+            mask = mask.unsqueeze(0).unsqueeze(0) if mask.dim() == 2 else mask.unsqueeze(0)
+        batch = _attention(target, notes, *batched, mask, dropout, causal, scale=scale, enable_gqa=enable_gqa)
+        return batch.squeeze(0)
     tensors = (query, key, value)
     kernel = "math"
     if query.dim() == key.dim() == value.dim() == 4:
