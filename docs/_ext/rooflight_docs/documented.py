@@ -108,7 +108,7 @@ def _body(cls: type) -> list[ast.stmt]:
     """Found in its module: from Python 3.13 on, nothing tells where a struct of msgspec begins."""
     return next(
         statement.body
-        for statement in _module(cls.__module__).body
+        for statement in ast.walk(_module(cls.__module__))
         if isinstance(statement, ast.ClassDef) and statement.name == cls.__name__
     )
 
