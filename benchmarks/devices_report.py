@@ -35,23 +35,23 @@ KINDS = {
 
 EXAMPLE = """\
 name = "mygpu"
-title = "My GPU 24 GB"
+title = "NVIDIA MyGPU 24 GB"
 kind = "gpu"
 vendor = "NVIDIA"
 capability = 89                     # lets rooflight check peaks against SMs and clock
-memory_bytes = { value = 25_769_803_776, source = "datasheet, page 2", date = "2026-11-15" }
-bandwidth_bytes_per_s = { value = 864e9, source = "datasheet, page 2", date = "2026-11-15" }
-sms = { value = 142, source = "datasheet, page 1", date = "2026-11-15" }
-gpus_per_node = { value = 4, source = "the server's manual", date = "2026-11-16" }  # with --gpus; 8 where left out
+memory_bytes = { value = 25_769_803_776, source = "NVIDIA's datasheet, page 2", date = "2026-11-15" }
+bandwidth_bytes_per_s = { value = 864e9, source = "NVIDIA's datasheet, page 2", date = "2026-11-15" }
+sms = { value = 142, source = "NVIDIA's datasheet, page 1", date = "2026-11-15" }
+gpus_per_node = { value = 4, source = "the manual of the server", date = "2026-11-16" }  # with --gpus; 8 where left out
 clock_hz = { value = 2520e6, source = "nvidia-smi -q -d CLOCK", date = "2026-11-15" }
-l2_bytes = { value = 96e6, source = "datasheet, page 2", date = "2026-11-15" }
+l2_bytes = { value = 96e6, source = "NVIDIA's datasheet, page 2", date = "2026-11-15" }
 
 [core_flops_per_s]
-fp32 = { value = 91.6e12, source = "datasheet, page 2", date = "2026-11-15" }
+fp32 = { value = 91.6e12, source = "NVIDIA's datasheet, page 2", date = "2026-11-15" }
 
 [tensor_flops_per_s]
-tf32 = { value = 183e12, source = "datasheet, page 2, without sparsity", date = "2026-11-15" }
-bf16 = { value = 362e12, source = "datasheet, page 2, without sparsity", date = "2026-11-15" }
+tf32 = { value = 183e12, source = "NVIDIA's datasheet, page 2, without sparsity", date = "2026-11-15" }
+bf16 = { value = 362e12, source = "NVIDIA's datasheet, page 2, without sparsity", date = "2026-11-15" }
 
 [links_bytes_per_s]
 pcie = { value = 31.5e9, source = "PCI Express 4.0 x16, one direction", date = "2026-11-15" }
@@ -83,7 +83,10 @@ def kind_of(source: str) -> str:
         return WEAK
     if source.startswith("computed"):
         return "computed from other values"
-    return next((kind for kind, words in KINDS.items() if any(word in source for word in words)), "other")
+    for kind, words in KINDS.items():
+        if any(word in source for word in words):
+            return kind
+    raise SystemExit(f"{source!r} says in no words that KINDS knows what it rests on")
 
 
 def sources(devices: tuple[Device, ...]) -> list[str]:

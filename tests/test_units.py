@@ -62,6 +62,7 @@ def test_no_spelling_is_both_known_and_unclear() -> None:
 
 
 def test_every_metric_is_in_a_unit_that_can_be_read() -> None:
+    assert {metric.unit for metric in metrics.METRICS.values()} <= set(get_args(metrics.Unit))
     assert set(get_args(metrics.Unit)) - {"word"} <= set(DIMENSIONS)
     assert set(DIMENSIONS) - {"percent"} <= set(EXAMPLES)
 

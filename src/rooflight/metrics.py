@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rooflight import formatting
+
+if TYPE_CHECKING:
+    from rooflight.ledger import Totals
 
 Number = int | float
 Unit = Literal[
@@ -169,8 +172,8 @@ class Metric:
     write: Callable[[Any], str] | None = None
     spelled: str = ""
     """How people write it in tables of their own, `; ` between: what has a spelling can be claimed there."""
-    of: Callable[[Any], Number | None] | None = None
-    """Made of the sums of some ops (`ledger.Totals`), which do not hold it by its name."""
+    of: Callable[[Totals], Number | None] | None = None
+    """Made of the sums of some ops, which do not hold it by its name."""
 
     def text(self, value: Any) -> str:
         return (self.write or _WRITE[self.unit])(value)
@@ -194,7 +197,7 @@ def _formula(
     *,
     additive: bool = True,
     spelled: str = "",
-    of: Callable[[Any], Number | None] | None = None,
+    of: Callable[[Totals], Number | None] | None = None,
 ) -> Metric:
     return Metric(name, unit, title, about, "by formula", additive, spelled=spelled, of=of)
 

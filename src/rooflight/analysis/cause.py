@@ -81,10 +81,6 @@ class Account:
         """Measured less asked."""
         return self.measured - self.asked
 
-    def part(self, amount: float) -> float | None:
-        """Of what was asked for."""
-        return amount / self.asked if self.asked else None
-
 
 def kernels_of_ops(ledger: Ledger) -> dict[int, list[Kernel]]:
     """By op: what ran for it alone, copies and fills too."""
