@@ -41,9 +41,10 @@ def explain_memory(ledger: Ledger, measured: Measured | None = None) -> Account 
         (LIBRARIES, libraries, "what cuBLAS keeps for every handle and stream"),
         (ROUNDING, rounding, "blocks of 512 bytes, and what is left of those that were not split"),
     ]
-    if memory.peak_reserved_bytes is not None:
-        held = memory.peak_reserved_bytes - memory.peak_allocated_bytes
-        causes.append((FRAGMENTATION, held, "torch's allocator, replayed: segments that are not full at the peak"))
+    if memory.cached_bytes is not None:
+        causes.append(
+            (FRAGMENTATION, memory.cached_bytes, "torch's allocator, replayed: segments that are not full at the peak")
+        )
     if outside is not None and memory.outside_bytes is not None:
         causes.append((CONTEXT, memory.outside_bytes, "what a process holds there outside the allocator"))
     unexplained = taken - asked - sum(amount for _, amount, _ in causes)

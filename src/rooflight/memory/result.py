@@ -94,6 +94,11 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         return (self.peak_reserved_bytes or self.peak_allocated_bytes) + (self.outside_bytes or 0)
 
     @property
+    def cached_bytes(self) -> int | None:
+        """Reserved and not allocated: kept for what comes next, or in fragments."""
+        return None if self.peak_reserved_bytes is None else self.peak_reserved_bytes - self.peak_allocated_bytes
+
+    @property
     def fragmentation(self) -> float | None:
         """The part of what is reserved that is not allocated at the peak."""
         if not self.peak_reserved_bytes:

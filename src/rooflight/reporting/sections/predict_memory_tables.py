@@ -22,13 +22,13 @@ _MOST_STRETCHES = 9
 
 def split_table(memory: Memory, header: Header, title: str) -> Table:
     """The allocated peak, category by category, then what is around it."""
-    allocated, reserved = memory.peak_allocated_bytes, memory.peak_reserved_bytes
+    allocated, reserved, cached = memory.peak_allocated_bytes, memory.peak_reserved_bytes, memory.cached_bytes
     split = [(category_word(name, header), nbytes) for name, nbytes in memory.peak.split.items()]
     rows = [*((name, nbytes, nbytes / allocated) for name, nbytes in split), ("allocated at the peak", allocated, 1.0)]
     around: list[tuple[str, int]] = []
-    if reserved is not None and memory.outside_bytes is not None:
+    if reserved is not None and cached is not None and memory.outside_bytes is not None:
         around = [
-            ("cached and fragmented", reserved - allocated),
+            ("cached and fragmented", cached),
             ("reserved at the peak", reserved),
             ("CUDA context and libraries", memory.outside_bytes),
             ("in use on the device", memory.device_bytes),
