@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any
@@ -178,10 +178,10 @@ class Checkpoints:
 @contextmanager
 def closed_after_failures() -> Iterator[None]:
     """Before 2.13 torch leaves open what it opened for a checkpoint if its inside fails: selective ones open a mode."""
-    original: Callable[..., Iterator[None]] = torch.utils.checkpoint._checkpoint_without_reentrant_generator
-    opened: list[Any] = []
+    original: Callable[..., Generator[None]] = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+    opened: list[Generator[None]] = []
 
-    def kept_at_hand(*args: Any, **kwargs: Any) -> Iterator[None]:
+    def kept_at_hand(*args: Any, **kwargs: Any) -> Generator[None]:
         opened.append(original(*args, **kwargs))
         return opened[-1]
 

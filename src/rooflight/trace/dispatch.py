@@ -96,10 +96,10 @@ def _attention(
     enable_gqa: bool = False,
 ) -> _Tensor:
     if query.dim() == key.dim() == value.dim() == 3 and _VERSION >= (2, 14):
-        batched = [tensor.unsqueeze(0) for tensor in (query, key, value)]
+        query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
         if mask is not None:
             mask = mask.unsqueeze(0).unsqueeze(0) if mask.dim() == 2 else mask.unsqueeze(0)
-        batch = _attention(target, notes, *batched, mask, dropout, causal, scale=scale, enable_gqa=enable_gqa)
+        batch = _attention(target, notes, query, key, value, mask, dropout, causal, scale=scale, enable_gqa=enable_gqa)
         return batch.squeeze(0)
     tensors = (query, key, value)
     kernel = "math"
