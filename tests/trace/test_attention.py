@@ -15,6 +15,7 @@ from rooflight.errors import BadInput
 from rooflight.trace.options import TensorKind
 from rooflight.trace.target import AttentionCall, Target, attention_kernel, parse_target
 from tests.fixtures.paths import DATA
+from tests.fixtures.torch_versions import VERSION
 from tests.fixtures.tracing import flops, infer, names, only, rows, train
 
 CHOICES = DATA / "h200_attention_choice.json.gz"
@@ -134,6 +135,7 @@ def test_heads_that_flash_cannot_take_are_padded() -> None:
     assert ledger.header.outputs[0].shape == (2, 4, 8, 20)
 
 
+@pytest.mark.skipif(VERSION >= (2, 14), reason="from 2.14 on torch gives it a batch of one, and it has")
 def test_a_query_without_heads_has_no_fused_kernel() -> None:
     class Flat(nn.Module):
         def forward(self, q: Tensor) -> Tensor:
