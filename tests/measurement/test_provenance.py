@@ -36,7 +36,7 @@ from rooflight.measurement.execution.provenance.nodes import module_path
 from tests.fixtures.paths import DATA
 from tests.fixtures.tracing import compiled_module
 
-pytestmark = pytest.mark.skipif(
+tells_kernels = pytest.mark.skipif(
     not hasattr(torch._inductor.debug, "set_kernel_post_grad_provenance_tracing"),
     reason="this torch does not tell what its compiled kernels do",
 )
@@ -209,6 +209,7 @@ def extern(step: Step) -> list[list[tuple[str, int, str]]]:
     return [step.named(call) for call in step.calls if call.extern]
 
 
+@tells_kernels
 @pytest.mark.usefixtures("no_compiler")
 class TestCompiled:
     def test_training_step_of_a_residual_net(self) -> None:
@@ -763,6 +764,7 @@ class TestIsCompiled:
         assert compiled(model) is model
 
 
+@tells_kernels
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_a_watched_step_computes_the_same() -> None:
     torch.manual_seed(0)

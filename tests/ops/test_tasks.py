@@ -427,14 +427,14 @@ def called(name: str) -> Op | None:
     try:
         op = CALLS[name]() if name in CALLS else call_by_schema(name)
         return replace(op, cost=cost_of(op, {}))
-    except (AssertionError, RuntimeError, RooflightError):
+    except (AssertionError, RooflightError):
         return None
 
 
 def test_every_op_that_has_a_formula_is_tasks_and_matrix_work_is_matrix_tasks():
     seen = 0
     for name in sorted(name.removeprefix("aten::") for name in FORMULAS.names()):
-        if not hasattr(aten, name):
+        if not hasattr(aten, name) or (name == "_fused_rms_norm" and VERSION < (2, 11)):
             continue  # of another version of torch
         op = called(name)
         if op is None or op.cost is None:

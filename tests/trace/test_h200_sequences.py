@@ -16,7 +16,7 @@ import pytest
 from rooflight.models import build
 from rooflight.trace import TraceOptions, trace
 from tests.fixtures.paths import DATA, ROOT
-from tests.fixtures.torch_versions import VERSION, needs_torch
+from tests.fixtures.torch_versions import VERSION
 
 RECORDED = json.loads(gzip.decompress((DATA / "h200_op_sequences.json.gz").read_bytes()))
 
@@ -77,11 +77,17 @@ def test_what_was_recorded():
     assert (len(EQUAL), len(OTHERS)) == (142, 8)
 
 
-@needs_torch(2, 11, why="a slice that takes everything is an op there")
+SLICING = (
+    "vit-b-16", "gpt2", "llama3-8b", "mixtral-8x7b", "timm:vit_tiny_patch16_224", "hf:gpt2",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("case", EQUAL, ids=map(label, EQUAL))
 def test_the_trace_is_what_the_gpu_ran(case):
     if case["model"] == "small_models:convolutions_channels_last" and VERSION >= (2, 14):
         pytest.skip("recorded with torch 2.11; from 2.14 on group_norm takes channels last as they are")
+    if VERSION < (2, 11) and case["arguments"]["step"] == "train" and case["model"] in SLICING:
+        pytest.skip("before 2.11 a slice that takes everything is an op, and has a backward")
     assert traced(case) == spoken(case["ops"])
 
 

@@ -227,9 +227,10 @@ OTHER_FORMULAS = {
 """torch takes another formula for tensors that could be subclasses, and takes tensors without data for such."""
 
 
-@needs_torch(2, 11, why="not all of these formulas differ there")
 @pytest.mark.parametrize("name", OTHER_FORMULAS)
 def test_where_torch_has_another_formula_for_tensors_without_data_ops_still_differ(name):
+    if name == "atan2" and VERSION < (2, 11):
+        pytest.skip("before 2.11 it has one formula")
     function, reason = OTHER_FORMULAS[name]
     without, real = ops_of(function, "meta"), ops_of(function, "cpu")
     assert names_of(without) != names_of(real), f"no longer true: {reason}"
@@ -255,12 +256,14 @@ def test_plain_attention_makes_numbers_of_a_mask_of_truths(function):
     assert names_of(ops_of(function, "meta")) == names_of(ops_of(function, "cpu"))
 
 
-@needs_torch(2, 11, why="it refuses some of these")
+refused = needs_torch(2, 11, why="it refuses this")
+
+
 @unsolved(reason="only a bias of one dimension and a weight of two are thought of")
 @pytest.mark.parametrize("function", [
     lambda x: F.linear(x.expand(3, 4, 4).contiguous(), x, x[0, 0]),
-    lambda x: F.linear(x.expand(3, 4, 4).contiguous(), x, x),
-    lambda x: F.linear(x.expand(3, 4, 4).contiguous(), x[0], x[0, 0]),
+    pytest.param(lambda x: F.linear(x.expand(3, 4, 4).contiguous(), x, x), marks=refused),
+    pytest.param(lambda x: F.linear(x.expand(3, 4, 4).contiguous(), x[0], x[0, 0]), marks=refused),
     lambda x: F.linear(stacked(x), x[0], x[0, 0]),
     lambda x: F.linear(stacked(x), x, x[0, 0]),
 ], ids=["one number", "a matrix", "one row", "one row, stack", "one number, stack"])  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -723,6 +724,68 @@ def test_a_failure_in_selective_checkpointing_leaves_no_mode_open(failing, on):
         with pytest.raises(TraceFailed, match="on purpose"):
             rooflight.estimate(FailsSelectively(failing), torch.randn(4, 8), step="train", on=on, target="cpu")
         assert not _get_current_dispatch_mode_stack()
+
+
+class FallsBack(nn.Module):
+    """A checkpoint fails, and it goes another way."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def fails(self, x):
+        raise NotImplementedError(self.first(x).relu().shape)
+
+    def forward(self, x):
+        result = None
+        with suppress(NotImplementedError):
+            result = checkpoint(self.fails, x, use_reentrant=False)
+        return self.second(self.first(x).relu() if result is None else result)
+
+
+def test_a_model_may_go_another_way_where_a_checkpoint_fails():
+    ledger = rooflight.estimate(FallsBack(), torch.randn(4, 8), step="train", target="cpu")
+    assert len([op for op in rows(ledger, "addmm") if op.phase == "forward"]) == 3
+    assert not any(op.recompute for op in ledger.ops)
+
+
+def test_a_checkpoint_of_another_thread_is_left_alone():
+    traced, checkpointed, over = threading.Event(), threading.Event(), threading.Event()
+    gradients = []
+
+    class Waits(nn.Linear):
+        def forward(self, x):
+            traced.set()
+            assert checkpointed.wait(60)
+            return super().forward(x)
+
+    def train():
+        assert traced.wait(60)
+        inputs = torch.ones(4, requires_grad=True)
+
+        def doubled(x):
+            checkpointed.set()
+            assert over.wait(60)
+            return (2 * x).sin()
+
+        checkpoint(doubled, inputs, use_reentrant=False).exp().sum().backward()
+        gradients.append(inputs.grad)
+
+    other = threading.Thread(target=train)
+    other.start()
+    rooflight.estimate(Waits(8, 8), torch.randn(4, 8), step="train", target="cpu")
+    over.set()
+    other.join()
+    assert len(gradients) == 1
+
+
+def test_the_first_trace_of_a_process_may_be_fake():
+    storages.detach_is_copied.cache_clear()
+    ledger = rooflight.estimate(Turned(), torch.randn(3, 5), step="train", on="fake", target="cpu")
+    assert ledger.header.traced_on == "fake"
+    after_fake = storages.detach_is_copied()
+    storages.detach_is_copied.cache_clear()
+    assert storages.detach_is_copied() == after_fake
 
 
 def test_a_step_is_traced_inside_a_mode():

@@ -12,7 +12,6 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import sub
 from pathlib import Path
 
 import msgspec
@@ -88,7 +87,7 @@ class Instructions:
 def _distance(a: Point, b: Point) -> tuple[int, float]:
     """Arguments and the order in memory choose the kernel, sizes matter less: of counted ops that are left out one by
     one, the others tell most so."""
-    apart = sum(map(abs, map(sub, a.sizes, b.sizes)))
+    apart = sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True))
     return 2 * (a.flags != b.flags) + (a.layout != b.layout), apart
 
 

@@ -63,7 +63,7 @@ def _written(ops: Sequence[Op], fusible: Sequence[bool]) -> list[_Touch]:
     """Everything that ops wrote, with who read it."""
     touches: list[_Touch] = []
     now: dict[int, _Touch] = {}
-    for op, is_fusible in zip(ops, fusible, strict=True):
+    for op, fuses in zip(ops, fusible, strict=True):
         if op.kind != "compute":
             continue
         inputs = {tensor.storage: tensor for tensor in op.inputs}.values()
@@ -73,12 +73,12 @@ def _written(ops: Sequence[Op], fusible: Sequence[bool]) -> list[_Touch]:
         for tensor in inputs:
             if tensor.storage in now:
                 now[tensor.storage].readers.append(
-                    _Touch(tensor.storage, op.index, tensor.nbytes, op.phase, is_fusible, level)
+                    _Touch(tensor.storage, op.index, tensor.nbytes, op.phase, fuses, level)
                 )
         for tensor in (*op.outputs, *(tensor for name in op.mutates for tensor in op.tensors(name))):
             if tensor.storage in now:
                 now[tensor.storage].is_last = False
-            now[tensor.storage] = _Touch(tensor.storage, op.index, tensor.nbytes, op.phase, is_fusible, level)
+            now[tensor.storage] = _Touch(tensor.storage, op.index, tensor.nbytes, op.phase, fuses, level)
             touches.append(now[tensor.storage])
     return touches
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -22,6 +24,7 @@ from rooflight.errors import BadInput
 from rooflight.trace.autocast import autocast_as_now
 from rooflight.trace.inputs import is_cache
 from rooflight.trace.modules import original_name
+from rooflight.trace.torch_version import TORCH
 
 BLOCKS = "blocks"
 """What stands for all repeated blocks of a model."""
@@ -177,21 +180,29 @@ class Checkpoints:
 
 @contextmanager
 def closed_after_failures() -> Iterator[None]:
-    """Before 2.13 torch leaves open what it opened for a checkpoint if its inside fails: selective ones open a mode."""
+    """Before 2.13 torch leaves open what it opened for a checkpoint whose inside fails, as long as anybody holds the
+    failure: selective ones open a mode."""
+    if TORCH >= (2, 13):
+        yield
+        return
     original: Callable[..., Generator[None]] = torch.utils.checkpoint._checkpoint_without_reentrant_generator
-    opened: list[Generator[None]] = []
+    opened: list[weakref.ref[Generator[None]]] = []
+    tracing = threading.get_ident()
 
     def kept_at_hand(*args: Any, **kwargs: Any) -> Generator[None]:
-        opened.append(original(*args, **kwargs))
-        return opened[-1]
+        generator = original(*args, **kwargs)
+        if threading.get_ident() == tracing:  # others' are still at work
+            opened.append(weakref.ref(generator))
+        return generator
 
     torch.utils.checkpoint._checkpoint_without_reentrant_generator = kept_at_hand
     try:
         yield
     finally:
         torch.utils.checkpoint._checkpoint_without_reentrant_generator = original
-        for checkpointing in reversed(opened):
-            checkpointing.close()
+        for reference in reversed(opened):
+            if (generator := reference()) is not None:
+                generator.close()
 
 
 def _without_caches(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -10,7 +10,6 @@ A TorchFunctionMode could do the same for calls from Python, but would switch th
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 import warnings
@@ -22,13 +21,12 @@ import torch
 import torch.utils.backend_registration as backends
 
 from rooflight.models.dtypes import dtype_name
-from rooflight.trace.interception import nothing_handed_over
 from rooflight.trace.meta_kernels import channels_last
 from rooflight.trace.plain_attention import calls_followed, plain_attention
 from rooflight.trace.target import AttentionCall, Target, attention_kernel
+from rooflight.trace.torch_version import TORCH
 
 aten = torch.ops.aten
-_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 _Tensor = torch.Tensor
 _lock = threading.RLock()
 _PLAIN_ATTENTION = (
@@ -95,7 +93,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> _Tensor:
-    if query.dim() == key.dim() == value.dim() == 3 and _VERSION >= (2, 14):
+    if query.dim() == key.dim() == value.dim() == 3 and TORCH >= (2, 14):
         query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
         if mask is not None:
             mask = mask.unsqueeze(0).unsqueeze(0) if mask.dim() == 2 else mask.unsqueeze(0)
@@ -119,8 +117,8 @@ def _attention(
             ),
             target,
         )
-    if kernel == "cpu-flash" and query.shape[1] != key.shape[1] and not _cpu_flash_takes_grouped_heads():
-        kernel = "math"
+    if kernel == "cpu-flash" and query.shape[1] != key.shape[1] and TORCH < (2, 11):
+        kernel = "math"  # its fused kernel takes no grouped heads yet
     grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     bias = _float_mask(mask, query.dtype) if mask is not None and kernel != "flash" else None
     result: _Tensor
@@ -146,17 +144,6 @@ def _attention(
                 query, key, value, bias, dropout, causal, None, scale=scale, enable_gqa=enable_gqa
             )[0]
     return result
-
-
-@functools.cache
-def _cpu_flash_takes_grouped_heads() -> bool:
-    """Not before torch 2.11."""
-    with nothing_handed_over():
-        key = torch.empty(1, 1, 1, 8)
-        return (
-            torch._fused_sdp_choice(key.expand(1, 2, 1, 8), key, key, enable_gqa=True)
-            == torch.nn.attention.SDPBackend.FLASH_ATTENTION.value
-        )
 
 
 def _flash(query: _Tensor, key: _Tensor, value: _Tensor, dropout: float, causal: bool, scale: float | None) -> _Tensor:

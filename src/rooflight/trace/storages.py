@@ -22,7 +22,7 @@ import torch
 from rooflight.errors import TraceFailed
 from rooflight.ledger import Category, Storage, Tensor
 from rooflight.models.dtypes import DTYPE_NAMES, dtype_name
-from rooflight.trace.interception import below_autograd
+from rooflight.trace.interception import below_autograd, nothing_handed_over
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ def detach_is_copied() -> bool:
         detached.append(func(*args, **kwargs))
         return detached[-1]
 
-    with below_autograd(run):
+    with nothing_handed_over(), below_autograd(run):  # a step without data may be in a fake mode
         gradient = torch.empty(0, device="meta").detach()
     return gradient._cdata != detached[-1]._cdata
 
