@@ -30,7 +30,7 @@ def explain_memory(ledger: Ledger, measured: Measured | None = None) -> Account 
         return None
     if not ledger.ops or not ledger.storages:
         return None
-    step = own_step(ledger) if measured is None else measured.once(own_step)
+    step = own_step(ledger) if measured is None or measured.ledger is not ledger else measured.once(own_step)
     memory = memories_on(device).of(step, device)
     outside = values.get("outside_bytes")
     taken = int(values["peak_reserved_bytes"].value + (outside.value if outside is not None else 0))

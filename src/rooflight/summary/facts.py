@@ -110,9 +110,8 @@ def facts(ledger: Ledger) -> list[MeasuredFact]:
     # other runs, may not answer for it.
     in_ranges = {name for row in of_ops for name in row.quantities if _is_counted(name)}
     for row in of_ops:
-        names = frozenset(row.quantities)
         of_row = {name: value.value for name, value in row.quantities.items()}
-        measured.append(MeasuredFact(row.ops, of_row, shared.setdefault(names, names)))
+        measured.append(_fact(row.ops, of_row, shared))
         covered[frozenset(row.ops)].update(row.quantities)
         if any(_is_counted(name) for name in row.quantities):
             covered[frozenset(row.ops)].update(in_ranges)
@@ -125,9 +124,15 @@ def facts(ledger: Ledger) -> list[MeasuredFact]:
             values["kernel_time_s"] = kernel.time_s
         names_of_ops = covered.get(frozenset(kernel.ops), set())
         if left := {name: value for name, value in values.items() if name not in names_of_ops}:
-            names = frozenset(left)
-            measured.append(MeasuredFact(kernel.ops, left, shared.setdefault(names, names)))
+            measured.append(_fact(kernel.ops, left, shared))
     return measured
+
+
+def _fact(
+    ops: tuple[int, ...], values: Mapping[str, Number], shared: dict[frozenset[str], frozenset[str]]
+) -> MeasuredFact:
+    names = frozenset(values)
+    return MeasuredFact(ops, values, shared.setdefault(names, names))
 
 
 @cache

@@ -297,7 +297,8 @@ def with_its_estimate(
             "claims with --claims"
         )
     header = replace_fields(ledger.header, device=None, conditions={}, cuda=None, driver=None, notes=())
-    return Comparison(replace_fields(ledger, header=header, kernels=(), measurements=()), measured or ledger)
+    taken = ledger if measured is None or measured.ledger is not ledger else measured
+    return Comparison(replace_fields(ledger, header=header, kernels=(), measurements=()), taken)
 
 
 _COMPARED = (
