@@ -41,12 +41,13 @@ class Clocks:
         host_s, device_s = self.host_s, self.device_s
         for op in ops:
             host_s += launch_s[op]
-            if work_s[op] > 0:
-                device_s = max(host_s, device_s) + work_s[op]
+            work = work_s[op]
+            if work > 0:
+                device_s = (host_s if host_s > device_s else device_s) + work
             if wait_s:
                 device_s += wait_s[op]
-            if meets and meets[op]:
-                host_s = max(host_s, device_s)
+            if meets and meets[op] and device_s > host_s:
+                host_s = device_s
             ends[op] = device_s
         self.host_s, self.device_s = host_s, device_s
 
