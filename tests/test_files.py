@@ -234,6 +234,9 @@ def test_a_link_stays_a_link_and_a_pipe_a_pipe(ledger, tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
+NEGATIVE = {"scope": "step", "quantities": {"wall_time_s": {"value": -1.0, "origin": "a clock"}}}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -246,6 +249,8 @@ def test_a_link_stays_a_link_and_a_pipe_a_pipe(ledger, tmp_path):
         lambda d: d["modules"][1].update(path=""),
         lambda d: d["modules"][1].update(output_dtypes=[]),
         lambda d: d.update(surprise=1),
+        lambda d: d.update(kernels=[{"name": "gemm", "time_s": -1e-6}]),
+        lambda d: d.update(measurements=[NEGATIVE]),
     ],
 )
 def test_a_ledger_that_makes_no_sense_is_refused(ledger, tmp_path, change):

@@ -23,6 +23,7 @@ import msgspec
 from rooflight import recordings
 from rooflight.errors import BadFile
 from rooflight.ledger import FORMAT_VERSION, Kernel, Ledger, Measurement, Op
+from rooflight.metrics import QUANTITIES
 
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding raises for content that is not of its type, not UTF-8, too deep, or has endless numbers."""
@@ -180,7 +181,17 @@ def _checked(ledger: Ledger) -> Ledger:
     for ops in (*(kernel.ops for kernel in ledger.kernels), *(row.ops for row in ledger.measurements)):
         if any(not 0 <= index < len(ledger.ops) for index in ops):
             raise ValueError("a kernel or a measurement belongs to an op that is not in the ledger")
+    for row in (*ledger.kernels, *ledger.measurements):
+        for name, value in row.quantities.items():
+            if value.value < 0 and name in QUANTITIES and name not in _SIGNED:
+                raise ValueError(f"{name} of {value.origin} is negative")
+    if any((kernel.time_s or 0) < 0 or (kernel.launch_time_s or 0) < 0 for kernel in ledger.kernels):
+        raise ValueError("a kernel takes negative time")
     return ledger
+
+
+_SIGNED = ("growth_bytes",)
+"""An op may give back more memory than it takes."""
 
 
 class _Stamp(msgspec.Struct):
