@@ -181,8 +181,8 @@ def _checked(ledger: Ledger) -> Ledger:
     for ops in (*(kernel.ops for kernel in ledger.kernels), *(row.ops for row in ledger.measurements)):
         if any(not 0 <= index < len(ledger.ops) for index in ops):
             raise ValueError("a kernel or a measurement belongs to an op that is not in the ledger")
-    for row in (*ledger.kernels, *ledger.measurements):
-        for name, value in row.quantities.items():
+    for quantities in (row.quantities for rows in (ledger.kernels, ledger.measurements) for row in rows):
+        for name, value in quantities.items():
             if value.value < 0 and name in QUANTITIES and name not in _SIGNED:
                 raise ValueError(f"{name} of {value.origin} is negative")
     if any((kernel.time_s or 0) < 0 or (kernel.launch_time_s or 0) < 0 for kernel in ledger.kernels):
