@@ -358,6 +358,24 @@ def test_what_runs_again_runs_in_the_same_precision():
     assert len(forward) == len(casts) - len(forward) > 0
 
 
+class ChecksItself(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+    def forward(self, x):
+        return by_torch(self.inside, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("on", ["meta", "cpu"])
+def test_a_models_own_checkpoint_runs_again_in_the_autocast_it_ran_in(on):
+    ledger = train(ChecksItself(), torch.randn(4, 8), loss="sum", autocast="bf16", on=on)
+    forward = [op for op in rows(ledger, "addmm") if op.phase == "forward"]
+    again = [op for op in rows(ledger, "addmm") if op.recompute]
+    assert len(forward) == 2 and 1 <= len(again) <= 2  # it stops where nothing more is needed
+    assert {op.outputs[0].dtype for op in (*forward, *again)} == {"bf16"}
+
+
 def test_the_models_own_autocast_around_a_block_counts():
     class Delicate(Net):
         def forward(self, x):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import threading
 import weakref
 from collections import Counter
@@ -24,7 +25,6 @@ from rooflight.errors import BadInput
 from rooflight.trace.autocast import autocast_as_now
 from rooflight.trace.inputs import is_cache
 from rooflight.trace.modules import original_name
-from rooflight.trace.torch_version import TORCH
 
 BLOCKS = "blocks"
 """What stands for all repeated blocks of a model."""
@@ -172,37 +172,58 @@ class Checkpoints:
                 *args,
                 use_reentrant=False,
                 preserve_rng_state=self._keep_randomness,
-                context_fn=lambda: (nullcontext(), again),
+                context_fn=functools.partial(_contexts, again),
             )
 
         return forward
 
 
+def _contexts(again: AbstractContextManager[None]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """What torch asks for: around forward, and around its second run."""
+    return nullcontext(), again
+
+
 @contextmanager
-def closed_after_failures() -> Iterator[None]:
-    """Before 2.13 torch leaves open what it opened for a checkpoint whose inside fails, as long as anybody holds the
-    failure: selective ones open a mode."""
-    if TORCH >= (2, 13):
-        yield
-        return
-    original: Callable[..., Generator[None]] = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+def checkpoints_of_the_model_followed() -> Iterator[None]:
+    """Those that a model has itself run again in the autocast they ran in, and leave nothing open.
+
+    On a GPU's tensors torch sees to autocast, not on tensors without data. Before 2.13 it leaves open what it opened
+    for a checkpoint whose inside fails, as long as anybody holds the failure: selective ones open a mode.
+    """
+    module = torch.utils.checkpoint
+    name = "_checkpoint_without_reentrant_generator"
+    name = f"{name}_impl" if hasattr(module, f"{name}_impl") else name  # 2.14 has both
+    original: Callable[..., Generator[None]] = getattr(module, name)
+    signature = inspect.signature(original)
     opened: list[weakref.ref[Generator[None]]] = []
     tracing = threading.get_ident()
 
-    def kept_at_hand(*args: Any, **kwargs: Any) -> Generator[None]:
-        generator = original(*args, **kwargs)
-        if threading.get_ident() == tracing:  # others' are still at work
-            opened.append(weakref.ref(generator))
+    def followed(*args: Any, **kwargs: Any) -> Generator[None]:
+        if threading.get_ident() != tracing:  # others are at work for themselves
+            return original(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        context_fn, autocast = given.arguments["context_fn"], autocast_as_now()
+        if autocast is not nullcontext and getattr(context_fn, "func", None) is not _contexts:
+            given.arguments["context_fn"] = functools.partial(_with_autocast, context_fn, autocast)
+        generator = original(*given.args, **given.kwargs)
+        opened.append(weakref.ref(generator))
         return generator
 
-    torch.utils.checkpoint._checkpoint_without_reentrant_generator = kept_at_hand
+    setattr(module, name, followed)
     try:
         yield
     finally:
-        torch.utils.checkpoint._checkpoint_without_reentrant_generator = original
+        setattr(module, name, original)
         for reference in reversed(opened):
             if (generator := reference()) is not None:
                 generator.close()
+
+
+def _with_autocast(
+    context_fn: Callable[[], tuple[Any, Any]], autocast: Opening
+) -> tuple[Any, AbstractContextManager[None]]:
+    first, again = context_fn()
+    return first, _Recomputation(autocast, lambda: again)
 
 
 def _without_caches(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

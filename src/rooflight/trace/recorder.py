@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from rooflight.ledger import OPTIMIZER, Arg, MathModes, Op, Phase, Scalar, Tensor, tensors_in
 from rooflight.models.dtypes import DTYPE_NAMES
-from rooflight.trace.checkpointing import closed_after_failures
+from rooflight.trace.checkpointing import checkpoints_of_the_model_followed
 from rooflight.trace.in_place import InPlaceCalls
 from rooflight.trace.interception import Interception, below_autograd
 from rooflight.trace.modules import ModuleTracker
@@ -94,7 +94,7 @@ class Recorder(StepFollower):
 
     def __enter__(self) -> Self:
         self._entered.enter_context(self._interception(self.record))
-        self._entered.enter_context(closed_after_failures())
+        self._entered.enter_context(checkpoints_of_the_model_followed())
         return self
 
     def __exit__(self, *failure: Any) -> None:
