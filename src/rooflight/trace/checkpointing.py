@@ -202,6 +202,7 @@ def checkpoints_of_the_model_followed() -> Iterator[None]:
         if threading.get_ident() != tracing:  # others are at work for themselves
             return original(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
         context_fn, autocast = given.arguments["context_fn"], autocast_as_now()
         if autocast is not nullcontext and getattr(context_fn, "func", None) is not _contexts:
             given.arguments["context_fn"] = functools.partial(_with_autocast, context_fn, autocast)
