@@ -21,11 +21,14 @@ FORMAT_VERSION = 1
 
 
 class TimedPoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All timed works of one family in one precision."""
+    """Timed works of one family in one precision, from one source."""
 
     family: str
     precision: str
     rows: list[list[int]]
+    source: str = ""
+    """Where its times are from; empty: from the micro-benchmarks of `rooflight calibrate`. Several groups of points of
+    one family may stand beside each other, each with its own."""
 
     def tasks(self) -> list[Task]:
         return [Task(self.family, self.precision, tuple(row[:-3])) for row in self.rows]
@@ -52,6 +55,9 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     workspaces: tuple[WorkspacePoints, ...] = ()
     """What cuDNN takes for convolutions beside their tensors; none on a CPU, and in files of before it was recorded."""
     notes: tuple[str, ...] = ()
+    partial: bool = False
+    """Does it hold only what somebody happened to time? What lies far from its points is then transferred from another
+    device, corrected by what the points near it say."""
 
 
 def _fault_of(calibration: Calibration) -> str | None:

@@ -50,11 +50,11 @@ class CalibratedModel:
 
     @cached_property
     def _points(self) -> dict[tuple[str, str], Array]:
-        return {
-            (points.family, points.precision): np.array(points.rows, dtype=np.float64)
-            for points in self.calibration.points
-            if points.rows
-        }
+        groups: dict[tuple[str, str], list[list[int]]] = {}
+        for points in self.calibration.points:
+            if points.rows:
+                groups.setdefault((points.family, points.precision), []).extend(points.rows)
+        return {key: np.array(rows, dtype=np.float64) for key, rows in groups.items()}
 
     @cached_property
     def shortest_s(self) -> float:
