@@ -107,7 +107,12 @@ def calibration_for(device: str) -> tuple[Calibration, str] | None:
     return None if calibration is None else (calibration, "comes with rooflight")
 
 
-@lru_cache(maxsize=8)
+def published_name(device: str) -> str:
+    """Of the calibration made of what others published about a device."""
+    return f"{device}-published"
+
+
+@lru_cache(maxsize=64)
 def shipped(device: str) -> Calibration | None:
     """The calibration that comes with rooflight for a device of the database: read once, it does not change."""
     return _FORMAT.shipped(device, f"the shipped calibration of {device}")

@@ -1,13 +1,14 @@
 """How a time is predicted, always named: from the device's calibration, another device's, or the data sheet alone.
 
-`calibrated`: tasks are looked up among this device's own micro-benchmarks. `transferred`: the same among another
-device's, and every task's time scaled by what tiles, waves and bandwidth say of the two devices. `spec`: PALEO, read +
-compute + write over the peaks and one constant.
+`calibrated`: tasks are looked up among this device's own micro-benchmarks. `published`: transferred, and corrected by
+single ops that others timed on this device and published. `transferred`: looked up among another device's
+micro-benchmarks and carried over (`prediction/transfer.py`). `spec`: PALEO, read + compute + write over the peaks and one
+constant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Literal
 import numpy as np
 
 from rooflight.errors import BadInput
-from rooflight.hardware.calibration import Calibration, calibration_for, own_path
+from rooflight.hardware.calibration import Calibration, calibration_for, own_path, published_name, shipped
 from rooflight.hardware.device import Device
-from rooflight.hardware.devices import find, recognise_name
+from rooflight.hardware.devices import find, known, recognise_name
 from rooflight.ledger import Value
 from rooflight.ops.kernel_task import Task, rows_of
 from rooflight.prediction.calibrated.baseline import Speed, least_seconds
+from rooflight.prediction.calibrated.corrections import Corrections, PointsOf
 from rooflight.prediction.calibrated.model import CalibratedModel, TaskTimes
 from rooflight.prediction.least_times import cache_bytes, floor_seconds
 from rooflight.prediction.transfer import transferred
@@ -29,15 +31,15 @@ from rooflight.step.cache_reuse import USABLE, Array
 from rooflight.step.changes import has_convolutions, in_channels_last, is_channels_last, padded, uneven_sizes
 from rooflight.step.costed_step import Step
 
-Tier = Literal["calibrated", "transferred", "spec"]
-TIERS: tuple[Tier, ...] = ("calibrated", "transferred", "spec")
+Tier = Literal["calibrated", "published", "transferred", "spec"]
+TIERS: tuple[Tier, ...] = ("calibrated", "published", "transferred", "spec")
 
 _ORIGIN_CAPABILITY = 90
 ORIGIN = "h200"
 """Whose calibration is carried over where a device has none."""
 _CACHE_SPEEDUP = 2.0
 """How much faster than its memory a device's cache is taken to be in the baseline, where nobody measured."""
-SYSTEMATIC: dict[Tier, float] = {"calibrated": 0.04, "transferred": 0.08, "spec": 0.3}
+SYSTEMATIC: dict[Tier, float] = {"calibrated": 0.04, "published": 0.08, "transferred": 0.08, "spec": 0.3}
 """One standard deviation of an error that all ops of a step share, as a part of its time."""
 _FOREIGN = 0.2
 """The same where the device carried over to is of another architecture than the one that was calibrated."""
@@ -82,6 +84,8 @@ class Predictor:
     """Of the device, or of the one it is carried over from."""
     source: str
     """Which calibration this is, in words."""
+    corrections: Corrections | None = None
+    """What was timed on the device itself, where only a part was."""
 
     @property
     def systematic(self) -> float:
@@ -144,9 +148,8 @@ class Predictor:
         missing = [task for task in dict.fromkeys(tasks) if task not in self._known]
         if missing:
             here = [retargeted(task, self.device) for task in missing]
-            times = self.model.times(here)
-            warm_s, cold_s = self._here(here, times)
-            columns = (warm_s, cold_s, times.deviation, times.distance, times.kernels)
+            times = self._here(here)
+            columns = (times.warm_s, times.cold_s, times.deviation, times.distance, times.kernels)
             self._known.update(zip(missing, zip(*(column.tolist() for column in columns), strict=True), strict=True))
         return TaskTimes(*np.array([self._known[task] for task in tasks], dtype=np.float64).reshape(-1, 5).T)
 
@@ -154,15 +157,28 @@ class Predictor:
     def _known(self) -> dict[Task, tuple[float, ...]]:
         return {}
 
-    def _here(self, tasks: Sequence[Task], times: TaskTimes) -> tuple[Array, Array]:
-        """Seconds on this device: those of the one it is carried over from, never less than the peak allows."""
-        if self.tier == "calibrated":
-            return times.warm_s, times.cold_s
-        origin = recognise_name(self.calibration.device)
-        assert origin is not None
-        warm_s, cold_s = transferred(tasks, times, origin=origin, target=self.device)
+    def _here(self, tasks: Sequence[Task]) -> TaskTimes:
+        """On this device: looked up where it is the one that was calibrated, else transferred and corrected."""
+        times = self.model.times(tasks)
+        if self.tier == "calibrated" and self.corrections is None:
+            return times
+        warm_s, cold_s = transferred(tasks, times, origin=self._origin, target=self.device)
+        if self.corrections is not None:
+            corrected = self.corrections.of(tasks)
+            warm_s, cold_s = corrected.ratio * warm_s, corrected.ratio * cold_s
+            times = replace(
+                times,
+                deviation=np.minimum(times.deviation, corrected.deviation),
+                distance=np.minimum(times.distance, corrected.distance),
+            )
         least = least_task_seconds(tasks, speed_of(self.device))
-        return np.maximum(warm_s, least), np.maximum(cold_s, least)
+        return replace(times, warm_s=np.maximum(warm_s, least), cold_s=np.maximum(cold_s, least))
+
+    @property
+    def _origin(self) -> Device:
+        origin = recognise_name(self.calibration.device)
+        assert origin is not None  # a calibration whose device nobody knows is not carried over
+        return origin
 
 
 _NEAR = 2.0
@@ -217,15 +233,39 @@ def _model(device: str) -> tuple[CalibratedModel, str] | None:
 
 @lru_cache(maxsize=8)
 def _model_from(device: str, path: Path, written_ns: int | None) -> tuple[CalibratedModel, str] | None:
-    shipped = calibration_for(device)
-    return None if shipped is None else (CalibratedModel(shipped[0], speed_of(find(device))), shipped[1])
+    found = calibration_for(device)
+    if found is None or found[0].partial:
+        return None
+    return CalibratedModel(found[0], speed_of(find(device))), found[1]
+
+
+def _published_names(device: Device) -> tuple[str, ...]:
+    """The device and others of the same chip, those that somebody timed single ops on."""
+    kin = [device.name, *(other.name for other in known() if other.name != device.name and _same_chip(device, other))]
+    return tuple(name for name in kin if shipped(published_name(name)) is not None)
+
+
+def _published_points(names: tuple[str, ...]) -> tuple[PointsOf, ...]:
+    pairs = ((shipped(published_name(name)), find(name)) for name in names)
+    return tuple(PointsOf(calibration, device) for calibration, device in pairs if calibration is not None)
+
+
+def _same_chip(one: Device, other: Device) -> bool:
+    """V100s on other boards, A100s with more memory: the kernels are the same ones."""
+    alike = one.vendor == other.vendor and one.capability is not None and one.capability == other.capability
+    return alike and abs(np.log(one.sms.value / other.sms.value)) < _SAME_UNITS
+
+
+_SAME_UNITS = 0.05
 
 
 def predictor(device: Device, tier: str | None = None, calibration: Calibration | None = None) -> Predictor:
     """The best tier that a device has, or the one that was asked for (`spec` is not made here)."""
-    if calibration is not None:
+    if calibration is not None and not calibration.partial:
         return Predictor(device, "calibrated", CalibratedModel(calibration, speed_of(device)), "the given calibration")
-    calibrated = None if tier == "transferred" else _model(device.name)
+    if calibration is not None:
+        return corrected(device, calibration, "the given calibration")
+    calibrated = None if tier in ("published", "transferred") else _model(device.name)
     if calibrated is not None:
         return Predictor(device, "calibrated", *calibrated)
     if tier == "calibrated":
@@ -237,7 +277,48 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
             f"no calibration of {device.name}, and a GPU's cannot be transferred to a CPU: run `rooflight "
             "calibrate --on cpu` there, or use --tier spec"
         )
+    names = () if tier == "transferred" else _published_names(device)
+    if names:
+        model, words, corrections = _published(names)
+        return Predictor(device, "published", model, words, corrections)
+    if tier == "published":
+        raise BadInput(f"nobody has published single ops of {device.name} that come with rooflight: leave --tier away")
+    model, words = _origin_model()
+    return Predictor(device, "transferred", model, f"transferred from {ORIGIN} ({words}), host times included")
+
+
+@lru_cache(maxsize=16)
+def _published(names: tuple[str, ...]) -> tuple[CalibratedModel, str, Corrections]:
+    points, (model, _) = _published_points(names), _origin_model()
+    sources = sorted({source for row in points for source in _sources(row.calibration)})
+    count = sum(len(group.rows) for row in points for group in row.calibration.points)
+    words = f"{count:,} single ops of {', '.join(sources)}; the rest transferred from {ORIGIN}, host times included"
+    return model, words, Corrections(points, _transfer_to(model))
+
+
+def corrected(device: Device, calibration: Calibration, words: str) -> Predictor:
+    """By a calibration of some works only: what is far from its points is transferred, and corrected by what others
+    published where they did."""
+    model, _ = _origin_model()
+    points = (PointsOf(calibration, device, in_steps=True), *_published_points(_published_names(device)))
+    source = f"{words}, the rest transferred from {ORIGIN}"
+    return Predictor(device, "calibrated", model, source, Corrections(points, _transfer_to(model)))
+
+
+def _sources(calibration: Calibration) -> set[str]:
+    """`NeuSight`, from `NeuSight 6945927, linear, ...`."""
+    return {group.source.split(" ")[0] for group in calibration.points}
+
+
+def _transfer_to(model: CalibratedModel) -> Callable[[Sequence[Task], Device], Array]:
+    def seconds(tasks: Sequence[Task], device: Device) -> Array:
+        return Predictor(device, "transferred", model, "").task_times(tasks).warm_s
+
+    return seconds
+
+
+def _origin_model() -> tuple[CalibratedModel, str]:
     origin = _model(ORIGIN)
     if origin is None:
         raise BadInput(f"the calibration of {ORIGIN} that comes with rooflight is missing: install it again")
-    return Predictor(device, "transferred", origin[0], f"transferred from {ORIGIN} ({origin[1]}), host times included")
+    return origin

@@ -136,6 +136,10 @@ def _convolution(family: str) -> Callable[[dict[str, Array], str, Speed], Array]
     return seconds
 
 
+def is_matrix_work(family: str) -> bool:
+    return family in _MATRIX
+
+
 def matrix_flops(family: str, c: dict[str, Array]) -> Array | None:
     """Useful FLOPs of matrix work; `None` for other tasks."""
     if family == "gemm":
