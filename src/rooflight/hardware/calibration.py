@@ -18,6 +18,7 @@ from rooflight.ledger import Value
 from rooflight.ops.kernel_task import FAMILIES, Task
 
 FORMAT_VERSION = 1
+COMES_ALONG = "comes with rooflight"
 
 
 class TimedPoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,7 +105,7 @@ def calibration_for(device: str) -> tuple[Calibration, str] | None:
     if own.is_file():
         return read(own), str(own)
     calibration = shipped(device)
-    return None if calibration is None else (calibration, "comes with rooflight")
+    return None if calibration is None else (calibration, COMES_ALONG)
 
 
 def published_name(device: str) -> str:

@@ -8,6 +8,7 @@ constant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -17,13 +18,14 @@ from typing import Literal
 import numpy as np
 
 from rooflight.errors import BadInput
-from rooflight.hardware.calibration import Calibration, calibration_for, own_path, published_name, shipped
+from rooflight.hardware.calibration import COMES_ALONG, Calibration, calibration_for, own_path, published_name, shipped
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, known, recognise_name
 from rooflight.ledger import Value
 from rooflight.ops.kernel_task import Task, rows_of
 from rooflight.prediction.calibrated.baseline import Speed, least_seconds
 from rooflight.prediction.calibrated.corrections import Corrections, PointsOf
+from rooflight.prediction.calibrated.features import group
 from rooflight.prediction.calibrated.model import CalibratedModel, TaskTimes
 from rooflight.prediction.least_times import cache_bytes, floor_seconds
 from rooflight.prediction.transfer import transferred
@@ -34,15 +36,20 @@ from rooflight.step.costed_step import Step
 Tier = Literal["calibrated", "published", "transferred", "spec"]
 TIERS: tuple[Tier, ...] = ("calibrated", "published", "transferred", "spec")
 
-_ORIGIN_CAPABILITY = 90
 ORIGIN = "h200"
 """Whose calibration is carried over where a device has none."""
 _CACHE_SPEEDUP = 2.0
 """How much faster than its memory a device's cache is taken to be in the baseline, where nobody measured."""
-SYSTEMATIC: dict[Tier, float] = {"calibrated": 0.04, "published": 0.08, "transferred": 0.08, "spec": 0.3}
+SHARED = 0.04
 """One standard deviation of an error that all ops of a step share, as a part of its time."""
-_FOREIGN = 0.2
-"""The same where the device carried over to is of another architecture than the one that was calibrated."""
+_OF_FAMILY = {"gemm": 0.08, "conv": 0.25, "attention": 0.2, "softmax": 0.18, "layer-norm": 0.18, "group-norm": 0.18}
+_OF_OTHERS = 0.06
+"""The same of transferred times, for ops of one family, whose kernels are better or worse on the other device: what
+families of single ops are off by on the GPUs that the transfer was tuned on (benchmarks/transfer.py)."""
+_SAME_ARCHITECTURE = 0.5
+"""How much of that is left where the device has the architecture of the calibrated one ..."""
+_CORRECTED = 0.6
+"""... and where somebody timed the like of an op on the device itself."""
 _ATTENTION_OF = ((90, "cudnn"), (80, "flash"), (0, "efficient"))
 
 
@@ -88,11 +95,9 @@ class Predictor:
     """What was timed on the device itself, where only a part was."""
 
     @property
-    def systematic(self) -> float:
-        """An error that all ops share, as a part of the time."""
-        if self.tier == "transferred" and (self.device.capability or 0) // 10 != _ORIGIN_CAPABILITY // 10:
-            return _FOREIGN
-        return SYSTEMATIC[self.tier]
+    def looks_up(self) -> bool:
+        """Was all of it timed on this very device? Else times are carried over from another."""
+        return self.tier == "calibrated" and self.corrections is None
 
     @property
     def calibration(self) -> Calibration:
@@ -134,10 +139,25 @@ class Predictor:
         repeats = np.bincount(of, minlength=count)[step.task_kind]
         each = times.warm_s * repeats
         apart = float(np.sqrt(((each * times.deviation) ** 2).sum()))
-        shared = self.systematic * float(seconds.sum())
         near = (times.distance <= _NEAR) & ~step.guessed[step.task_kind]
         inside = float(each[near].sum() / each.sum()) if each.sum() else 1.0
+        total = float(seconds.sum())
+        shared = total * math.hypot(SHARED, self._family_deviation(step.tasks, each))
         return OpTimes(seconds, apart + shared, inside, kernels[of], floor_s)
+
+    def _family_deviation(self, tasks: Sequence[Task], seconds: Array) -> float:
+        """Of the sum, as a part of it: what transferred times of whole families are off by, each in its own way."""
+        if self.looks_up or not seconds.any():
+            return 0.0
+        off: dict[str, float] = {}
+        for task, taken in zip(tasks, seconds.tolist(), strict=True):
+            family = group(task.family)
+            deviation = _OF_FAMILY.get(family.removesuffix("-forward").removesuffix("-backward"), _OF_OTHERS)
+            corrected = self.corrections is not None and self.corrections.knows(task)
+            off[family] = off.get(family, 0.0) + taken * deviation * (_CORRECTED if corrected else 1.0)
+        same = (self.device.capability or 0) // 10 == (self._origin.capability or 0) // 10
+        part = math.sqrt(sum(part**2 for part in off.values())) / float(seconds.sum())
+        return part * (_SAME_ARCHITECTURE if same else 1.0)
 
     def task_seconds(self, tasks: Sequence[Task]) -> Array:
         """Of tasks that belong to no step, their inputs in memory."""
@@ -160,7 +180,7 @@ class Predictor:
     def _here(self, tasks: Sequence[Task]) -> TaskTimes:
         """On this device: looked up where it is the one that was calibrated, else transferred and corrected."""
         times = self.model.times(tasks)
-        if self.tier == "calibrated" and self.corrections is None:
+        if self.looks_up:
             return times
         warm_s, cold_s = transferred(tasks, times, origin=self._origin, target=self.device)
         if self.corrections is not None:
@@ -233,10 +253,10 @@ def _model(device: str) -> tuple[CalibratedModel, str] | None:
 
 @lru_cache(maxsize=8)
 def _model_from(device: str, path: Path, written_ns: int | None) -> tuple[CalibratedModel, str] | None:
-    found = calibration_for(device)
-    if found is None or found[0].partial:
-        return None
-    return CalibratedModel(found[0], speed_of(find(device))), found[1]
+    own, full = calibration_for(device), shipped(device)
+    if own is not None and own[0].partial:
+        own = None if full is None else (full, COMES_ALONG)
+    return None if own is None else (CalibratedModel(own[0], speed_of(find(device))), own[1])
 
 
 def _published_names(device: Device) -> tuple[str, ...]:
@@ -299,6 +319,8 @@ def _published(names: tuple[str, ...]) -> tuple[CalibratedModel, str, Correction
 def corrected(device: Device, calibration: Calibration, words: str) -> Predictor:
     """By a calibration of some works only: what is far from its points is transferred, and corrected by what others
     published where they did."""
+    if device.kind == "cpu":
+        raise BadInput(f"a calibration of some works only corrects a GPU's times, and {device.name} is a CPU")
     model, _ = _origin_model()
     points = (PointsOf(calibration, device, in_steps=True), *_published_points(_published_names(device)))
     source = f"{words}, the rest transferred from {ORIGIN}"

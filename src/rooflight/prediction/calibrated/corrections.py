@@ -73,6 +73,10 @@ class Corrections:
                 break
         return Corrected(ratio, deviation, distance)
 
+    def knows(self, task: Task) -> bool:
+        """Did somebody time works of its family in its width?"""
+        return any(part == 1.0 and self._field(like, width) for like, width, part in _relatives(*task[:2]))
+
     def _field(self, family: str, precision: str) -> KrigingField | None:
         key = family, precision
         if key not in self._fields:
