@@ -114,7 +114,8 @@ def convolution_bytes(c: dict[str, Array], precision: str) -> Array:
 
 def relaid_bytes(c: dict[str, Array], precision: str) -> Array:
     """What is moved to lay images out as tensor cores want them, and back."""
-    return np.where((c["channels_last"] > 0) | (precision == "fp32"), 0.0, 2 * convolution_bytes(c, precision))
+    stays = (c["channels_last"] > 0) | (precision == "fp32") | is_thin(c)
+    return np.where(stays, 0.0, 2 * convolution_bytes(c, precision))
 
 
 def is_thin(c: dict[str, Array]) -> npt.NDArray[np.bool_]:
