@@ -232,6 +232,11 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
             f"no calibration of {device.name}, and a GPU's cannot be transferred to a CPU: run `rooflight "
             "calibrate --on cpu` there, or use --tier spec"
         )
+    if not device.is_cuda:
+        raise BadInput(
+            f"{device.vendor}'s GPUs run other kernels than CUDA's, so no measured times can be transferred to "
+            f"{device.name}: use --tier spec"
+        )
     origin = _model(ORIGIN)
     if origin is None:
         raise BadInput(f"the calibration of {ORIGIN} that comes with rooflight is missing: install it again")
