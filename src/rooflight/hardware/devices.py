@@ -130,6 +130,6 @@ def _key(text: str) -> tuple[str, ...]:
 
 
 def _order(device: Device) -> tuple[bool, bool, str, int, float, str]:
-    nvidia, age = device.vendor == "NVIDIA", device.capability or 0
-    bandwidth = device.bandwidth_bytes_per_s.value
-    return device.kind == "cpu", not nvidia, "" if nvidia else device.vendor, age, bandwidth, device.name
+    is_cpu, nvidia, age = device.kind == "cpu", device.vendor == "NVIDIA", device.capability or 0
+    vendor = "" if nvidia or is_cpu else device.vendor
+    return is_cpu, not nvidia, vendor, age, device.bandwidth_bytes_per_s.value, device.name
