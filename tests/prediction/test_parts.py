@@ -704,7 +704,7 @@ def test_features_are_finite_for_the_smallest_task(family):
 
 # --- tiers ---
 
-GPUS = [name for name in names() if find(name).kind == "gpu"]
+GPUS = [name for name in names() if find(name).is_cuda]
 _CONV = (8, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 0)
 _ATTENTION = (8, 12, 12, 512, 512, 64, 1, 0)
 
