@@ -554,7 +554,7 @@ def test_a_prediction_that_is_not_there_is_one_kind_of_error():
     found = rooflight.predict("mnist-cnn", on=["h200", "a100"], batch=[1, 2, 4, 8], advice=False)
     there = "there are h200 at batch 1, h200 at batch 2"
     for asked, said in ((("h200", 9), "no prediction for h200 at batch 9"), (("l4",), "no prediction for l4"),
-                        (("h20",), "there is no device 'h20'")):  # fmt: skip
+                        (("h21",), "there is no device 'h21'")):  # fmt: skip
         with pytest.raises(BadInput) as caught:
             found.at(*asked)
         message = str(caught.value)
@@ -571,7 +571,7 @@ def test_predictions_can_be_written_as_they_are():
 # --- bad input ---
 
 BAD = {
-    "--on h20": "did you mean h200",
+    "--on h21": "did you mean h20 or h200",
     "--on nothing-like-it": "there is no device 'nothing-like-it'",
     "--on h200,": "an empty device name",
     "--on missing.toml": "does not exist",
