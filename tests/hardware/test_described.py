@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from rooflight.errors import BadInput
 from rooflight.hardware.described import ASSUMED, EXAMPLE, GIVEN, is_described, is_description
@@ -157,3 +160,44 @@ def test_several_descriptions_need_names():
 
 def test_the_example_describes_a_device():
     assert find(EXAMPLE).peak("fp16").value == 183e12
+
+
+# --- the GPU of this machine, where nobody described it ---
+
+
+@pytest.fixture
+def unknown_gpu(monkeypatch):
+    """Torch sees an RTX 4070 SUPER; clocks are in kHz, as CUDA has them."""
+    about = SimpleNamespace(
+        total_memory=12 * 2**30, multi_processor_count=56, L2_cache_size=48 * 2**20, major=8, minor=9,
+        clock_rate=2_475_000, memory_clock_rate=10_501_000, memory_bus_width=192,
+    )  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA GeForce RTX 4070 SUPER")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
+    return about
+
+
+def test_a_gpu_that_is_not_known_is_told_in_numbers_that_can_be_given(unknown_gpu):
+    with pytest.raises(BadInput) as caught:
+        devices_of("here")
+    message = caught.value.on_command_line
+    assert message.startswith("NVIDIA GeForce RTX 4070 SUPER, the device of this machine, is not in the database: give")
+    assert "\n" not in message
+    device = find(message.partition("--on '")[2].rstrip("'"))
+    assert device.name == "nvidia-geforce-rtx-4070-super" and device.bandwidth_bytes_per_s.value == 504e9
+    assert (device.sms.value, device.clock_hz.value, device.l2_bytes.value) == (56, 2.475e9, 48 * 2**20)
+    assert device.core_peak("fp32").value == pytest.approx(35.5e12, rel=1e-3)
+
+
+def test_what_torch_does_not_tell_is_left_to_the_user(unknown_gpu):
+    unknown_gpu.memory_clock_rate = 0
+    with pytest.raises(BadInput, match="bandwidth=\\?,sms=56"):
+        devices_of("here")
+
+
+def test_a_slice_of_a_gpu_is_not_described_as_a_whole(unknown_gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-40GB MIG 1g.5gb")
+    with pytest.raises(BadInput, match="it is not in the database: give a device of"):
+        devices_of("here")

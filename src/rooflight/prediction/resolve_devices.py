@@ -3,6 +3,7 @@ about it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -93,9 +94,36 @@ def _here(text: str, calibration: Calibration | None) -> Device:
         raise BadInput("no device of this machine is recognised: `rooflight list devices` shows those that are known")
     if here.device is not None:
         return here.device
+    if here.outline is None and here.kind == "gpu" and (told := _told_by_torch(here.reported)):
+        raise BadInput(
+            f"{here.reported}, the device of this machine, is not in the database: give what torch tells of it, "
+            f"corrected where you know better: --on '{told}'"
+        )
     if here.outline is None:
         raise BadInput(f"{here.reported}, the device of this machine: {here.lacks}")
     return _measured(here.outline, calibration)
+
+
+def _told_by_torch(reported: str) -> str:
+    """A GPU of NVIDIA in a few numbers; empty: torch does not see it, or only a slice of it."""
+    import torch
+
+    if not torch.cuda.is_available() or torch.version.hip is not None or "MIG" in reported:
+        return ""
+    about = torch.cuda.get_device_properties(torch.cuda.current_device())
+    # Both edges of the memory's clock carry data; clocks are in kHz, the bus in bits.
+    bandwidth = 2 * getattr(about, "memory_clock_rate", 0) * 1e3 * getattr(about, "memory_bus_width", 0) / 8
+    clock_mhz = getattr(about, "clock_rate", 0) // 1000
+    numbers = {
+        "name": re.sub(r"[^a-z0-9]+", "-", reported.casefold()).strip("-"),
+        "memory": f"{about.total_memory / 2**30:.2f}GB",
+        "bandwidth": f"{bandwidth / 1e9:.0f}GB/s" if bandwidth else "?",
+        "sms": str(about.multi_processor_count),
+        "clock": f"{clock_mhz}MHz" if clock_mhz else "?",
+        "cache": f"{about.L2_cache_size / 2**20:g}MB",
+        "capability": f"{about.major}{about.minor}",
+    }
+    return ",".join(f"{key}={value}" for key, value in numbers.items())
 
 
 def _measured(outline: CpuOutline, calibration: Calibration | None) -> Device:
