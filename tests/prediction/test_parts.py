@@ -704,7 +704,7 @@ def test_features_are_finite_for_the_smallest_task(family):
 
 # --- tiers ---
 
-GPUS = [name for name in names() if find(name).kind == "gpu"]
+GPUS = [name for name in names() if find(name).is_cuda]
 _CONV = (8, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 0)
 _ATTENTION = (8, 12, 12, 512, 512, 64, 1, 0)
 
@@ -817,7 +817,7 @@ def test_what_a_devices_file_leaves_out_is_said(tmp_path):
     file.write_text("\n".join(line.replace('"l40s"', '"mine"') for line in described
                               if not line.startswith(("l2_bytes", "aliases", "recognised_as"))))  # fmt: skip
     notes = predict("mnist-cnn", on=str(file), batch=2, advice=False).notes
-    assert any("gives no l2_bytes" in note for note in notes)
+    assert any("nothing tells its cache (l2_bytes)" in note for note in notes)
 
 
 def test_a_busy_machine_is_told_from_a_quiet_one():

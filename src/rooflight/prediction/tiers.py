@@ -307,6 +307,11 @@ def predictor(device: Device, tier: str | None = None, calibration: Calibration 
             f"no calibration of {device.name}, and a GPU's cannot be transferred to a CPU: run `rooflight "
             "calibrate --on cpu` there, or use --tier spec"
         )
+    if not device.is_cuda:
+        raise BadInput(
+            f"{device.vendor}'s GPUs run other kernels than CUDA's, so no measured times can be transferred to "
+            f"{device.name}: use --tier spec"
+        )
     names = () if tier == "transferred" else _published_names(device)
     if names:
         model, words, corrections = _published(names)
