@@ -334,8 +334,11 @@ def _published(names: tuple[str, ...]) -> tuple[CalibratedModel, str, Correction
 def corrected(device: Device, calibration: Calibration, words: str) -> Predictor:
     """By a calibration of some works only: what is far from its points is transferred, and corrected by what others
     published where they did."""
-    if device.kind == "cpu":
-        raise BadInput(f"a calibration of some works only corrects a GPU's times, and {device.name} is a CPU")
+    if not device.is_cuda:
+        raise BadInput(
+            f"a calibration of some works corrects times that are transferred from {ORIGIN}, and none can be transferred "
+            f"to {device.name}: use --tier spec"
+        )
     model, _ = _origin_model()
     points = (PointsOf(calibration, device, in_steps=True), *_published_points(_published_names(device)))
     source = f"{words}, the rest transferred from {ORIGIN}"
