@@ -214,9 +214,10 @@ RESNET50 = (
     _Figure("v100-sxm2-16", "train", 128, 367, False),
     _Figure("v100-sxm2-16", "infer", 32, 1127, False),
     _Figure("t4", "infer", 32, 420, False),
-    _Figure("a100-sxm-40", "train", 256, 938, True),
+    _Figure("a100-sxm-80", "train", 256, 938, True),
 )
-"""NVIDIA DeepLearningExamples, PyTorch/Classification/ConvNets/resnet50v1.5, README: throughput of one GPU."""
+"""NVIDIA DeepLearningExamples, PyTorch/Classification/ConvNets/resnet50v1.5, README (container 21.03): throughput of one
+GPU of a DGX-1 (V100 16 GB), a T4, a DGX A100 (80 GB; batch 256 by its configs.yml)."""
 
 
 def nvidia() -> Iterator[PublishedStep]:
