@@ -18,12 +18,13 @@ import numpy as np
 from rooflight.errors import BadInput
 from rooflight.hardware.calibration import Calibration, calibration_for, own_path
 from rooflight.hardware.device import Device
-from rooflight.hardware.devices import find
+from rooflight.hardware.devices import find, recognise_name
 from rooflight.ledger import Value
 from rooflight.ops.kernel_task import Task, rows_of
-from rooflight.prediction.calibrated.baseline import Speed, baseline_seconds, least_seconds
+from rooflight.prediction.calibrated.baseline import Speed, least_seconds
 from rooflight.prediction.calibrated.model import CalibratedModel, TaskTimes
 from rooflight.prediction.least_times import cache_bytes, floor_seconds
+from rooflight.prediction.transfer import transferred
 from rooflight.step.cache_reuse import USABLE, Array
 from rooflight.step.changes import has_convolutions, in_channels_last, is_channels_last, padded, uneven_sizes
 from rooflight.step.costed_step import Step
@@ -154,27 +155,31 @@ class Predictor:
         return {}
 
     def _here(self, tasks: Sequence[Task], times: TaskTimes) -> tuple[Array, Array]:
-        """Seconds on this device: those of the one it is carried over from, by what tiles, waves and bandwidth say of
-        the two, and never less than the peak allows."""
+        """Seconds on this device: those of the one it is carried over from, never less than the peak allows."""
         if self.tier == "calibrated":
             return times.warm_s, times.cold_s
-        here, there = speed_of(self.device), self.model.speed
-        groups: dict[tuple[str, str], list[int]] = {}
-        for place, task in enumerate(tasks):
-            groups.setdefault((task.family, task.precision), []).append(place)
-        ratio, least = np.ones(len(tasks)), np.zeros(len(tasks))
-        for (family, precision), places in groups.items():
-            numbers = rows_of([tasks[place] for place in places], np.float64)
-            ratio[places] = baseline_seconds(family, precision, numbers, here) / baseline_seconds(
-                family, precision, numbers, there
-            )
-            least[places] = least_seconds(family, precision, numbers, here)
-        return np.maximum(times.warm_s * ratio, least), np.maximum(times.cold_s * ratio, least)
+        origin = recognise_name(self.calibration.device)
+        assert origin is not None
+        warm_s, cold_s = transferred(tasks, times, origin=origin, target=self.device)
+        least = least_task_seconds(tasks, speed_of(self.device))
+        return np.maximum(warm_s, least), np.maximum(cold_s, least)
 
 
 _NEAR = 2.0
 """Within this many doublings of the nearest calibrated point, all sizes together, a task counts as inside. Of points
 of the H200 that are left out, those farther away are predicted several times worse."""
+
+
+def least_task_seconds(tasks: Sequence[Task], speed: Speed) -> Array:
+    """What the peak allows each of them."""
+    least = np.zeros(len(tasks))
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, task in enumerate(tasks):
+        groups.setdefault((task.family, task.precision), []).append(place)
+    for (family, precision), places in groups.items():
+        numbers = rows_of([tasks[place] for place in places], np.float64)
+        least[places] = least_seconds(family, precision, numbers, speed)
+    return least
 
 
 def retargeted(task: Task, device: Device) -> Task:
