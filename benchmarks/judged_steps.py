@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from rooflight.hardware.device import Device
 from rooflight.hardware.devices import find, recognise_name
+from rooflight.prediction.checked_steps import RowSource
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = Path(__file__).parent / "published"
@@ -24,11 +25,50 @@ NEUSIGHT = ROOT / "tests" / "data" / "published_steps.json"
 H200_OPEN = ROOT / "tests" / "data" / "h200_open.jsonl"
 H200_HELD_OUT = Path(__file__).parent / "h200" / "results" / "held_out.json"
 
+SOURCES = {
+    "neusight": RowSource(
+        title="labels of NeuSight (Lee, Phanishayee, Mahajan; ASPLOS 2025): transformers in fp32, TF32 off, eager",
+        url="https://github.com/sitar-lab/NeuSight at 6945927",
+        licence="MIT",
+        timed="CUDA events around forward, or forward and backward without the optimizer; mean of the 5 least of 25",
+    ),
+    "timm": RowSource(
+        title="results of pytorch-image-models (timm): image networks under fp16 autocast, eager, cudnn.benchmark on; "
+        "inference in torch 2.4, training in torch 1.12",
+        url="https://github.com/huggingface/pytorch-image-models, results/",
+        licence="Apache-2.0",
+        timed="the wall around a step that ends with a synchronisation; training with its optimizer (SGD, momentum)",
+    ),
+    "kernelbench": RowSource(
+        title="baselines of KernelBench (Ouyang et al. 2025): single ops, chains of ops and networks in fp32, torch 2.5, "
+        "eager, modules in train mode without gradients",
+        url="https://github.com/ScalingIntelligence/KernelBench at a6dea99",
+        licence="MIT",
+        timed="CUDA events around one call on an idle GPU, so with the host's way to the first kernel; mean of 100",
+    ),
+    "nvidia": RowSource(
+        title="ResNet-50 v1.5 of NVIDIA's DeepLearningExamples in PyTorch (container 21.03)",
+        url="https://github.com/NVIDIA/DeepLearningExamples, PyTorch/Classification/ConvNets/resnet50v1.5",
+        licence="figures of its README",
+        timed="images per second of a training or inference loop, data loading included",
+    ),
+    "h200-open": RowSource(
+        title="recorded by rooflight's authors on an H200, torch 2.11: 120 steps of built-in models",
+        url="tests/data/h200_open.jsonl",
+        licence="Apache-2.0",
+        timed="the wall of a step in a loop, and the sum of its kernels",
+    ),
+    "h200-held-out": RowSource(
+        title="recorded by rooflight's authors on an H200, torch 2.11: steps of models that nothing was developed on",
+        url="benchmarks/h200/results/held_out.json",
+        licence="Apache-2.0",
+        timed="the wall of a step in a loop, and the sum of its kernels",
+    ),
+}
 StepName = Literal["infer", "train"]
 Scope = Literal["kernels", "events", "wall"]
 """What the time holds: kernels alone; kernels and the gaps between them (CUDA events around a step that the GPU
 bounds); or everything, by a watch."""
-SOURCES = ("neusight", "timm", "kernelbench", "nvidia", "h200-open", "h200-held-out")
 
 
 @dataclass(frozen=True)
@@ -61,7 +101,7 @@ class PublishedStep:
     """rooflight's name, or that of a file of benchmarks/published_devices."""
     model: str
     family: str
-    """What kind of model: `convnet`, `transformer`, `op`, ..."""
+    """`op` and `chain of ops` for what is no model; else the trace tells its kind."""
     step: StepName
     batch: int | None
     size: int | None
@@ -92,8 +132,6 @@ def steps(only: str | None = None, *, quick: bool = False) -> list[PublishedStep
         "neusight": neusight, "timm": timm, "kernelbench": kernelbench, "nvidia": nvidia, "h200-open": h200_open,
         "h200-held-out": h200_held_out,
     }  # fmt: skip
-    if only is not None and only not in readers:
-        raise SystemExit(f"there is no source {only!r}: {', '.join(readers)}")
     found = [step for name, read in readers.items() if only in (None, name) for step in read()]
     return list(_thinned(found)) if quick else found
 
@@ -124,7 +162,7 @@ def neusight() -> Iterator[PublishedStep]:
             optimizer="sgd", batch=row["batch"],
         )  # fmt: skip
         yield PublishedStep(
-            source="neusight", device=device, model=row["model"], family="transformer", step=row["step"],
+            source="neusight", device=device, model=row["model"], family="", step=row["step"],
             batch=row["batch"], size=row["seq"], precision="fp32", channels_last=False, published_s=row["time_s"],
             scope="events", trace=key, notes="forward waited" if row.get("forward_stalled") else "",
         )  # fmt: skip
@@ -142,23 +180,6 @@ def device_reported(name: str) -> str | None:
 # --- timm's tables ---
 
 
-TRANSFORMERS = (
-    "vit", "deit", "beit", "eva", "swin", "cait", "xcit", "pit_", "maxvit", "flexivit", "samvit", "naflexvit", "crossvit",
-    "twins", "tnt", "visformer", "levit", "nest", "jx_nest", "pvt", "sequencer", "mvit", "hiera", "vitamin", "aimv2",
-    "volo", "convit", "davit", "gcvit", "mobilevit", "efficientvit", "tiny_vit", "coat", "caformer", "convformer",
-    "poolformer", "focalnet", "edgenext", "efficientformer", "efficientformerv2", "fastvit", "repvit", "nextvit", "coatnet",
-    "maxxvit", "vitdet", "shvit", "swiftformer", "uniformer", "csatv2", "dino", "rdnet_vit",
-)  # fmt: skip
-MLPS = ("mixer", "gmlp", "resmlp", "gmixer")
-
-
-def family_of_image_model(name: str) -> str:
-    """By name: `transformer` where it attends over patches, `mlp`, else `convnet`."""
-    if name.startswith(MLPS):
-        return "mlp"
-    return "transformer" if name.startswith(TRANSFORMERS) else "convnet"
-
-
 def _csv(path: Path) -> list[dict[str, str]]:
     with gzip.open(path, "rt") as file:
         return list(csv.DictReader(file))
@@ -174,7 +195,7 @@ def timm() -> Iterator[PublishedStep]:
             optimizer="momentum" if training else None, foreach=False if training else None,
         )  # fmt: skip
         yield PublishedStep(
-            source="timm", device=row["device"], model=row["model"], family=family_of_image_model(row["model"]), step=step,
+            source="timm", device=row["device"], model=row["model"], family="", step=step,
             batch=int(row["batch"]), size=size, precision="amp-fp16", channels_last=row["channels_last"] == "1",
             published_s=float(row["time_ms"]) * 1e-3, scope="wall", trace=key, notes=row["table"],
         )  # fmt: skip
@@ -183,7 +204,7 @@ def timm() -> Iterator[PublishedStep]:
 # --- KernelBench's problems ---
 
 
-FAMILIES = {"1": "op", "2": "chain of ops", "3": "network"}
+FAMILIES = {"1": "op", "2": "chain of ops", "3": ""}
 
 
 def kernelbench() -> Iterator[PublishedStep]:
@@ -228,7 +249,7 @@ def nvidia() -> Iterator[PublishedStep]:
             target="cuda:80" if figure.tf32 else "cuda:75",
         )  # fmt: skip
         yield PublishedStep(
-            source="nvidia", device=figure.device, model="resnet50", family="convnet", step=figure.step, batch=figure.batch,
+            source="nvidia", device=figure.device, model="resnet50", family="", step=figure.step, batch=figure.batch,
             size=224, precision="tf32" if figure.tf32 else "fp32", channels_last=False,
             published_s=figure.batch / figure.images_per_s, scope="wall", trace=key, notes="data loading included",
         )  # fmt: skip
@@ -273,11 +294,10 @@ def _both(
     source: str, model: str, key: TraceKey, batch: int, kernels_s: float, wall_s: float
 ) -> Iterator[PublishedStep]:
     plain = model.split(":")[-1]
-    family = "transformer" if key.seq is not None or plain == "transformer" else family_of_image_model(plain)
     scopes: tuple[tuple[Scope, float], ...] = (("kernels", kernels_s), ("wall", wall_s))
     for scope, time_s in scopes:
         yield PublishedStep(
-            source=source, device="h200", model=plain, family=family, step=key.step, batch=batch, size=key.seq,
+            source=source, device="h200", model=plain, family="", step=key.step, batch=batch, size=key.seq,
             precision=key.dtype, channels_last=False, published_s=time_s, scope=scope, trace=key,
         )  # fmt: skip
 
