@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 
-import msgspec
 import numpy as np
 from judged_steps import ROOT, SOURCES, PublishedStep, device_named, steps
 from judged_traces import NotTraced, group_of, prepared, trace_all
@@ -109,7 +108,9 @@ def _outcome(row: PublishedStep, step: Step, source: TimeSource) -> Outcome:
         value, interval = prediction.gpu_time_s, prediction.gpu_time_interval_s
     kind = row.family if row.family in PARTS else kind_of(step)
     least_only = bool(step.guessed.any())
-    return Outcome(row, value + gaps_s, interval.low + gaps_s, interval.high + gaps_s, prediction.tier, kind, least_only)
+    return Outcome(
+        row, value + gaps_s, interval.low + gaps_s, interval.high + gaps_s, prediction.tier, kind, least_only
+    )
 
 
 def kind_of(step: Step) -> str:
@@ -162,7 +163,12 @@ def table(done: Sequence[Outcome]) -> str:
         spread = spread_of(some)
         values = (spread.mean, spread.median, spread.p90, spread.worst)
         cells = [f"{word:{width}}" for word, width in zip(key, widths, strict=True)]
-        cells += [f"{len(some):4}", *(f"{value:7.1%}" for value in values), f"{spread.signed:+7.1%}", f"{spread.inside:7.0%}"]
+        cells += [
+            f"{len(some):4}",
+            *(f"{value:7.1%}" for value in values),
+            f"{spread.signed:+7.1%}",
+            f"{spread.inside:7.0%}",
+        ]
         lines.append(" ".join(cells))
     return "\n".join(lines)
 

@@ -18,6 +18,8 @@ from rooflight.ledger import Value
 from rooflight.ops.kernel_task import FAMILIES, Task
 
 FORMAT_VERSION = 1
+SHIPPED = "comes with rooflight"
+"""Where a calibration is from that is not the user's own."""
 
 
 class TimedPoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,7 +106,7 @@ def calibration_for(device: str) -> tuple[Calibration, str] | None:
     if own.is_file():
         return read(own), str(own)
     calibration = shipped(device)
-    return None if calibration is None else (calibration, "comes with rooflight")
+    return None if calibration is None else (calibration, SHIPPED)
 
 
 @lru_cache(maxsize=8)

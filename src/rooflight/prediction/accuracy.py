@@ -26,10 +26,16 @@ from rooflight.prediction.checked_steps import (
 KINDS = ("convnet", "transformer", "hybrid", "mlp", *PARTS)
 LENGTHS = ((1e-3, "below 1 ms"), (1e-2, "1 to 10 ms"), (1e-1, "10 to 100 ms"), (float("inf"), "100 ms and more"))
 _WORST = 10
+_FEW = 5
+"""Steps below which the error of a device says little."""
+_SERIES = ("rtx", "xeon", "epyc")
+"""How names of different chips begin."""
 _ZOOS = ("timm:", "torchvision:", "hf:")
 _ARCHITECTURE = re.compile(r"[a-z]+?(?=v\d|[\d_./-]|$)")
 _VARIANTS = ("tf_", "legacy_", "adv_", "ens_", "jx_")
 """How names of ported weights begin: the network is another name's."""
+
+_WHATS = ("all", "inference", "training", "single ops", "chains of ops")
 
 By = Literal["device", "kind", "length", "source", "likeness", "kernels"]
 
@@ -164,15 +170,18 @@ def _groups(
         name = name_of(row)
         if name is not None:
             found.setdefault((name, "all" if whole else _what(row)), []).append((row, tier))
-    return [_group(by, name, what, some) for (name, what), some in sorted(found.items(), key=lambda pair: _order(*pair[0]))]
+    return [
+        _group(by, name, what, some) for (name, what), some in sorted(found.items(), key=lambda pair: _order(*pair[0]))
+    ]
 
 
-def _order(name: str, what: str) -> tuple[int, int, str, str]:
+def _order(name: str, what: str) -> tuple[int, int, str, int]:
     """Devices as the database has them, lengths from short to long, all else by name."""
+    place = _WHATS.index(what)
     for known in (names(), [word for _, word in LENGTHS], KINDS):
         if name in known:
-            return 0, list(known).index(name), name, what
-    return 1, 0, name, what
+            return 0, list(known).index(name), name, place
+    return 1, 0, name, place
 
 
 def _group(by: By, name: str, what: str, pairs: Sequence[tuple[CheckedStep, str]]) -> AccuracyGroup:
@@ -254,12 +263,24 @@ def _resembling(like: str, rows: Sequence[CheckedStep]) -> list[tuple[str, list[
 # --- what must be said ---
 
 
+def _other_boards(device: str) -> list[str]:
+    """With timed steps, of the same chip by name: `v100-pcie-32` for `v100-sxm2-16`."""
+    chip = device.partition("-")[0]
+    others = [name for name in shipped_steps().tiers if name != device and name.partition("-")[0] == chip]
+    return others if chip not in _SERIES else []
+
+
 def _notes(device: str | None, like: str | None, tier: str | None, rows: Sequence[CheckedStep]) -> Iterable[str]:
     table = shipped_steps()
     would = "a step timed there with `rooflight measure`, beside `rooflight predict`, would check it"
     if device is not None and not any(row.device == device for row in table.rows):
-        yield f"never checked on {device}: no timed step of it comes with rooflight; {would}"
+        others = _other_boards(device)
+        beside = f" (other boards of the chip were: {', '.join(others)})" if others else ""
+        yield f"never checked on {device}: no timed step of it comes with rooflight{beside}; {would}"
         return
+    few = device is not None and sum(row.device == device and row.is_step for row in table.rows) < _FEW
+    if device is not None and few and (others := _other_boards(device)):
+        yield f"of few steps; other boards of the chip have more: rooflight accuracy --on {others[0]}"
     if not rows and like is not None:
         yield f"no timed step of {device} resembles {like}: {would}"
     if device is None:
@@ -270,8 +291,8 @@ def _notes(device: str | None, like: str | None, tier: str | None, rows: Sequenc
     if left_out:
         models = len({row.model for row in left_out})
         yield (
-            f"left out: {len(left_out):,} rows of {models} models with ops of which rooflight tells only the least time "
-            "(recurrent layers), as it says in their predictions"
+            f"left out: {len(left_out):,} rows of {models} models with ops of which rooflight tells only the least "
+            "time (recurrent layers), as it says in their predictions"
         )
     if tier is not None and rows and not judged(rows, tier):
         yield f"no row of these was predicted by the tier {tier}"

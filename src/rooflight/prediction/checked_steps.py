@@ -167,8 +167,10 @@ def encoded(table: CheckedSteps) -> bytes:
 
 @cache
 def shipped_steps() -> CheckedSteps:
-    """The table of this version."""
+    """The table of this version; an empty one where it is about to be made."""
     file: Any = resources.files("rooflight.hardware") / "published" / NAME
+    if not file.is_file():
+        return CheckedSteps(format_version=FORMAT_VERSION, rooflight="", made="", sources={}, tiers={}, rows=())
     return decoded(file.read_bytes())
 
 
@@ -185,7 +187,9 @@ def spread_of(pairs: Sequence[tuple[CheckedStep, str]]) -> ErrorSpread:
 
 
 @cache
-def checked_on(device: str, tier: str, step: str | None, *, kind: str = "gpu", own_calibration: bool = False) -> Checked:
+def checked_on(
+    device: str, tier: str, step: str | None, *, kind: str = "gpu", own_calibration: bool = False
+) -> Checked:
     """What is known of predictions of this device by this tier. `kind`: of the device; `own_calibration`: times come
     from a calibration that is not rooflight's."""
     here = "CPU" if kind == "cpu" else "GPU"
