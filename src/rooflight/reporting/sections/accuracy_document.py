@@ -158,4 +158,5 @@ def raw_table(accuracy: Accuracy) -> Table:
 def spread_cells(spread: ErrorSpread) -> tuple[str, ...]:
     """Rows, mean, median, p90, worst, signed, inside: as the tables write them."""
     values = (spread.mean, spread.median, spread.p90, spread.worst)
-    return (exact(spread.rows), *map(_percent, values), _signed(spread.signed), f"{spread.inside:.0%}")
+    signed = _signed(spread.signed).replace("-", "−")
+    return (exact(spread.rows), *map(_percent, values), signed, f"{spread.inside:.0%}")
