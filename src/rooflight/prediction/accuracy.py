@@ -53,13 +53,16 @@ class AccuracyGroup(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     """`inference`, `training`, `single ops`, `chains of ops`, or `all`."""
     errors: ErrorSpread
+    """Of its rows."""
 
 
 class WorstRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row that is far off."""
 
     row: CheckedStep
+    """With what was measured, and all predictions."""
     tier: str
+    """That is so far off."""
     error: float
     """Relative."""
     inside: bool

@@ -90,6 +90,7 @@ class CheckedSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The whole table."""
 
     format_version: int
+    """Version of this format."""
     rooflight: str
     """The version that predicted."""
     made: str
@@ -99,6 +100,7 @@ class CheckedSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     tiers: dict[str, str]
     """By device: the tier that it is predicted by where none is asked for."""
     rows: tuple[CheckedStep, ...]
+    """In the order of their sources."""
 
 
 class ErrorSpread(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,10 +109,13 @@ class ErrorSpread(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     """How many."""
     mean: float
-    """Of the absolute errors, as the next three."""
+    """Of the absolute errors."""
     median: float
+    """Of the absolute errors."""
     p90: float
+    """Nine of ten absolute errors are no larger."""
     worst: float
+    """The largest absolute error."""
     signed: float
     """The mean with signs: above 0, predictions are too long."""
     inside: float
