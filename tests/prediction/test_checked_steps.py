@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rooflight.errors import BadInput
-from rooflight.hardware.calibration import SHIPPED, calibration_for
+from rooflight.hardware.calibration import COMES_ALONG, calibration_for
 from rooflight.prediction import checked_steps
 from rooflight.prediction.checked_steps import (
     FORMAT_VERSION,
@@ -98,7 +98,7 @@ def test_what_was_never_checked_says_so(table: CheckedSteps) -> None:
 
 def test_the_words_that_tell_a_shipped_calibration_from_an_own_one() -> None:
     found = calibration_for("h200")
-    assert found is not None and SHIPPED in found[1]
+    assert found is not None and COMES_ALONG in found[1]
 
 
 def test_the_table_is_whole() -> None:

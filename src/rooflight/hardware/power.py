@@ -39,6 +39,15 @@ def sustained_flops_per_s(device: Device, precision: str) -> float:
     return figure.value * min(1.0, part ** (1 / (1 + _VOLTAGE)))
 
 
+def is_held_back(device: Device, precision: str) -> bool:
+    """Does its power limit keep matrix work far from the peak?"""
+    figure = device.peak(precision) or device.peak("fp32")
+    return figure is not None and sustained_flops_per_s(device, precision) < _FAR * figure.value
+
+
+_FAR = 0.8
+
+
 def _process(device: Device) -> float:
     capability = device.capability or 90
     return next(energy for least, energy in _PROCESS if capability >= least)

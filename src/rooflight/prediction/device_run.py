@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from rooflight import formatting, metrics
-from rooflight.hardware.calibration import SHIPPED
+from rooflight.hardware.calibration import COMES_ALONG
 from rooflight.hardware.device import Device
 from rooflight.prediction.checked_steps import checked_on
 from rooflight.prediction.clocks import step_seconds
@@ -78,7 +78,7 @@ def _prediction(
     step: Step, device: Device, seconds: Array, time_s: float, *, tier: str, source: str, **of_tier: Any
 ) -> Prediction:
     """What the seconds of its ops tell of a step, whoever found them. `of_tier`: what only the tier knows."""
-    own = tier != "spec" and SHIPPED not in source
+    own = tier in ("calibrated", "transferred") and COMES_ALONG not in source
     limits, demands, kinds = limits_of(step, device), step.demands, step.kind_of
     gpu_s = float(seconds.sum())
     # An op of which nothing is known lies under neither roof.

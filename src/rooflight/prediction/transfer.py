@@ -20,6 +20,7 @@ from rooflight.prediction.calibrated.baseline import (
     LAUNCH_S,
     columns,
     convolution_product,
+    is_matrix_work,
     is_thin,
     matrix_flops,
     moved_bytes,
@@ -30,8 +31,8 @@ from rooflight.prediction.least_times import cache_bytes
 from rooflight.step.cache_reuse import Array
 
 # Chosen on single ops of the GPUs that benchmarks/held_out.toml names, with benchmarks/transfer.py.
-_TOGETHER = 2.0
-"""How the three add up: 1 as one after the other, infinite as the longest alone."""
+_TOGETHER, _OF_OTHERS_TOGETHER = 2.0, 1.5
+"""How the three add up: 1 as one after the other, infinite as the longest alone; of matrix work and of other work."""
 _OF_RATE = 0.92
 """Of the sustained rate, what large products reach."""
 _OF_BANDWIDTH, _OF_OLD_BANDWIDTH = 0.9, 0.75
@@ -39,7 +40,11 @@ _OF_BANDWIDTH, _OF_OLD_BANDWIDTH = 0.9, 0.75
 _VOLTA = 70
 _CACHE_BYTES_PER_CYCLE = 22.0
 """Of a multiprocessor: the H200's own copies inside its cache."""
+_GEFORCE = 1.1
+"""Large products of an RTX 3090 reach 104% of its peak (LLMServingSim's layers), others 92%."""
 _USABLE_CACHE = 0.7
+_LANES = 0.5
+"""How much of other work than matrix products goes with the lanes of a multiprocessor: 0 nothing, 1 all."""
 _TILE = 128
 _BLOCK_BYTES = 8192
 """Of memory-bound work, about what a block of threads moves."""
@@ -63,12 +68,22 @@ class _Side:
         return self.device.sms.value
 
     @property
+    def above_nominal(self) -> float:
+        """GeForce boards run above the boost clock that their sheets, and so their peaks, are of."""
+        return _GEFORCE if "GeForce" in self.device.title else 1.0
+
+    @property
     def clock_hz(self) -> float:
-        return self.device.clock_hz.value
+        return self.above_nominal * self.device.clock_hz.value
+
+    @property
+    def lanes(self) -> float:
+        """Of a multiprocessor: fp32 operations that it begins in a cycle."""
+        return self.device.core_flops_per_s["fp32"].value / (2 * self.units * self.device.clock_hz.value)
 
     def compute_seconds(self, family: str, precision: str, numbers: Array) -> Array:
         c = columns(family, numbers)
-        rate = _OF_RATE * sustained_flops_per_s(self.device, precision)
+        rate = _OF_RATE * self.above_nominal * sustained_flops_per_s(self.device, precision)
         if family == "gemm":
             return product_seconds(c["m"], c["n"], c["k"], c["batch"], rate, self.units)
         flops = matrix_flops(family, c)
@@ -118,22 +133,25 @@ def transferred(tasks: Sequence[Task], times: TaskTimes, *, origin: Device, targ
         nbytes = moved_bytes(family, precision, numbers)
         blocks = _blocks(family, numbers, nbytes)
         rest = slower * np.maximum(blocks / here.units, 1.0) / np.maximum(blocks / there.units, 1.0)
+        if not is_matrix_work(family):
+            rest = rest * (there.lanes / here.lanes) ** _LANES
+        power = _TOGETHER if is_matrix_work(family) else _OF_OTHERS_TOGETHER
         computed = [side.compute_seconds(family, precision, numbers) for side in (there, here)]
         for seconds, measured, warm in ((warm_s, times.warm_s, True), (cold_s, times.cold_s, False)):
             moved = [side.memory_seconds(nbytes, warm=warm) for side in (there, here)]
-            known, wanted = (_together(a, b) for a, b in zip(computed, moved, strict=True))
+            known, wanted = (_together(a, b, power) for a, b in zip(computed, moved, strict=True))
             body = np.maximum(measured[places] - launches, 0.0)
             # Where the calibrated device was faster than its roofs were taken to be, so is the other.
             faster = np.minimum(1.0, np.divide(body, known, out=np.ones(len(body)), where=known > 0))
-            beyond = np.maximum(body**_TOGETHER - known**_TOGETHER, 0.0) ** (1 / _TOGETHER)
+            beyond = np.maximum(body**power - known**power, 0.0) ** (1 / power)
             # Another vendor's kernels are taken to be as far from its roofs as these are from theirs.
             grows = rest if same_kernels else wanted / known
-            seconds[places] = slower * launches + _together(faster * wanted, grows * beyond)
+            seconds[places] = slower * launches + _together(faster * wanted, grows * beyond, power)
             # A kernel shorter than a launch was taken to be is no longer elsewhere because of that.
             seconds[places] *= np.minimum(1.0, measured[places] / launches)
     return warm_s, cold_s
 
 
-def _together(first: Array, second: Array) -> Array:
-    total: Array = (first**_TOGETHER + second**_TOGETHER) ** (1 / _TOGETHER)
+def _together(first: Array, second: Array, power: float) -> Array:
+    total: Array = (first**power + second**power) ** (1 / power)
     return total

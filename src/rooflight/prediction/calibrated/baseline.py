@@ -114,7 +114,8 @@ def convolution_bytes(c: dict[str, Array], precision: str) -> Array:
 
 def relaid_bytes(c: dict[str, Array], precision: str) -> Array:
     """What is moved to lay images out as tensor cores want them, and back."""
-    return np.where((c["channels_last"] > 0) | (precision == "fp32"), 0.0, 2 * convolution_bytes(c, precision))
+    stays = (c["channels_last"] > 0) | (precision == "fp32") | is_thin(c)
+    return np.where(stays, 0.0, 2 * convolution_bytes(c, precision))
 
 
 def is_thin(c: dict[str, Array]) -> npt.NDArray[np.bool_]:
@@ -134,6 +135,10 @@ def _convolution(family: str) -> Callable[[dict[str, Array], str, Speed], Array]
         return np.maximum(compute, memory_seconds(nbytes, speed)) + memory_seconds(relaid, speed)
 
     return seconds
+
+
+def is_matrix_work(family: str) -> bool:
+    return family in _MATRIX
 
 
 def matrix_flops(family: str, c: dict[str, Array]) -> Array | None:

@@ -108,8 +108,8 @@ def _section(name: str, accuracy: Accuracy) -> Section:
 def _groups(title: str, first: str, groups: Sequence[AccuracyGroup]) -> Table:
     columns: Cells[AccuracyGroup] = [(Column(first, right=False, whole=True), lambda group: group.name)]
     if any(group.what != "all" for group in groups):
-        columns.append((Column("what", right=False, whole=True), lambda group: group.what))
-    columns.append((Column("tier", right=False, optional=4), lambda group: group.tier))
+        columns.append((Column("of", right=False, whole=True), lambda group: group.what))
+    columns.append((column("tier", optional=4), lambda group: group.tier))
     return table_of([*columns, *_spread_columns()], groups, title=title)
 
 
@@ -134,7 +134,7 @@ def _worst(worst: Sequence[WorstRow]) -> Table:
         (Column("source", right=False, optional=3), lambda one: one.row.source),
         (Column("model", right=False), lambda one: one.row.model),
         (Column("step", right=False, optional=2), lambda one: one.row.step),
-        (Column("batch", lambda value: "–" if value is None else exact(value), optional=1), lambda one: one.row.batch),
+        (column("batch", optional=1), lambda one: one.row.batch),
         (Column("measured", seconds, raw="published_s"), lambda one: one.row.published_s),
         (Column("predicted", seconds, raw="predicted_s"), lambda one: one.row.predictions[one.tier][0]),
         (Column("error", _signed), lambda one: one.error),
