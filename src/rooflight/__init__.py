@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from rooflight.measurement.regions import Region, region, regions, regions_ledger, save_regions
     from rooflight.ops.kernel_task import Task
     from rooflight.ops.registry import Work, formula, task
+    from rooflight.prediction.accuracy import accuracy
     from rooflight.prediction.api import predict
     from rooflight.reporting.report.api import report
     from rooflight.study.api import study
 
 _HOMES = {
+    "accuracy": "rooflight.prediction.accuracy",
     "compare": "rooflight.analysis.comparison.api",
     "estimate": "rooflight.estimation.api",
     "formula": "rooflight.ops.registry",
@@ -61,6 +63,7 @@ __all__ = [
     "Task",
     "Work",
     "__version__",
+    "accuracy",
     "compare",
     "estimate",
     "formula",

@@ -10,7 +10,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from rooflight import formatting, metrics
+from rooflight.hardware.calibration import COMES_ALONG
 from rooflight.hardware.device import Device
+from rooflight.prediction.checked_steps import checked_on
 from rooflight.prediction.clocks import step_seconds
 from rooflight.prediction.cluster.step import TimedStep
 from rooflight.prediction.least_times import Limits, limits_of
@@ -72,8 +74,11 @@ class DeviceRun:
         )
 
 
-def _prediction(step: Step, device: Device, seconds: Array, time_s: float, **of_tier: Any) -> Prediction:
+def _prediction(
+    step: Step, device: Device, seconds: Array, time_s: float, *, tier: str, source: str, **of_tier: Any
+) -> Prediction:
     """What the seconds of its ops tell of a step, whoever found them. `of_tier`: what only the tier knows."""
+    own = tier in ("calibrated", "transferred") and COMES_ALONG not in source
     limits, demands, kinds = limits_of(step, device), step.demands, step.kind_of
     gpu_s = float(seconds.sum())
     # An op of which nothing is known lies under neither roof.
@@ -86,6 +91,9 @@ def _prediction(step: Step, device: Device, seconds: Array, time_s: float, **of_
     by_phase = np.bincount(step.phase_of, seconds, len(PHASES)).tolist()
     return Prediction(
         device=device.name,
+        tier=tier,
+        source=source,
+        checked=checked_on(device.name, tier, step.ledger.header.step, kind=device.kind, own_calibration=own),
         batch=step.batch,
         time_s=time_s,
         throughput=throughput,

@@ -13,6 +13,7 @@ from rooflight.hardware.device import Device
 from rooflight.ledger import Header
 from rooflight.memory.result import Memory
 from rooflight.metrics import Bound, Fit
+from rooflight.prediction.checked_steps import Checked
 from rooflight.prediction.resolve_devices import device_of
 
 _NINETY = 1.645
@@ -226,6 +227,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """`calibrated`, `published`, `transferred` or `spec`."""
     source: str
     """Which calibration, or which constant."""
+    checked: Checked | None = None
+    """How far such predictions were from steps that were timed on the device; `None`: an earlier version, which did
+    not say."""
     batch: int | None
     """Samples of one step; `None`: not known."""
     time_s: float
