@@ -1,6 +1,7 @@
 """Time works that networks have and a short calibration has few of, and keep them for `chapters.py --into`.
 
 usage: more_chapters.py OUT.json SECONDS    (needs a CUDA GPU)
+       more_chapters.py --thin SEVERAL.json... OUT.json    at most so many of a kind: more would only be slower
 
 Layers of one sample, gates of one pixel, depthwise and grouped convolutions, convolutions in true fp32 and in fp16,
 batch norms of few channels, factors of another width, products of few rows.
@@ -90,8 +91,39 @@ def main():
             out.write_text(json.dumps(about | {"points": rows}) + "\n")
 
 
+MOST = {"gate": 450, "pointwise": 1300, "depthwise": 900, "grouped": 1300, "general": 1900, "gemm": 1500,
+        "batch-norm": 550, "broadcast": 900}  # fmt: skip
+
+
+def kind_of(family, numbers):
+    if not family.startswith("conv-"):
+        return "batch-norm" if family.startswith("batch-norm") else family
+    _, c, h, _, _, r, _, _, _, _, groups, _ = numbers
+    if groups > 1:
+        return "depthwise" if groups >= c else "grouped"
+    return "gate" if h == 1 else "pointwise" if r == 1 else "general"
+
+
+def thinned(sources, out):
+    """Evenly from the order they were timed in, which covers their space however much of it is taken."""
+    parts = [json.loads(Path(source).read_text()) for source in sources]
+    found = {}
+    for part in parts:
+        for key, rows in part["points"].items():
+            family = key.partition(" ")[0]
+            for row in rows:
+                found.setdefault((key, kind_of(family, row[:-3]), row[-4] if family.startswith("conv") else 0), []).append(row)
+    points = {}
+    for (key, kind, _), rows in found.items():
+        points.setdefault(key, []).extend(rows[:: -(-len(rows) // MOST[kind])])
+    Path(out).write_text(json.dumps(parts[0] | {"points": points}) + "\n")
+    print({key: len(rows) for key, rows in points.items()})
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "--list":  # without a GPU: the first cases of every chapter
+    if sys.argv[1] == "--thin":
+        thinned(sys.argv[2:-1], sys.argv[-1])
+    elif sys.argv[1] == "--list":  # without a GPU: the first cases of every chapter
         for chapter in chapters(dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), 67e12)):
             print(chapter.name, [tuple(one.task) for one in islice(chapter.cases, int(sys.argv[2]))])
     else:

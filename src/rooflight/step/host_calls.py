@@ -21,13 +21,17 @@ from rooflight.ops.op_tasks import tasks_of
 from rooflight.step.cache_reuse import Array
 
 _CLASSES = (
-    ("gemm", "gemm"), ("conv-", "conv"), ("attention-", "attention"), ("batch-norm-native", "batch-norm-native"),
+    ("gemm", "gemm"), ("conv-", "conv"), ("attention-cudnn", "attention-cudnn"),
+    ("attention-flash", "attention-flash"), ("attention-", "attention-efficient"), ("batch-norm-native", "batch-norm-native"),
     ("batch-norm", "batch-norm"), ("layer-norm", "layer-norm"), ("group-norm", "layer-norm"), ("plain", "plain"),
     ("cast", "plain"), ("math", "math"), ("broadcast", "broadcast"), ("strided", "strided"), ("dropout", "dropout"),
     ("cat", "cat"), ("reduce", "reduce"), ("softmax", "softmax"), ("embedding", "embedding"), ("max-pool", "pool"),
     ("avg-pool", "pool"),
 )  # fmt: skip
-_INSTEAD = {"batch-norm-native": "batch-norm", "embedding": "broadcast"}
+_INSTEAD = {
+    "batch-norm-native": "batch-norm", "embedding": "broadcast", "attention-cudnn": "attention",
+    "attention-flash": "attention", "attention-efficient": "attention",
+}  # fmt: skip
 """Classes that older calibrations did not tell apart."""
 _NO_LAUNCH = 0.5
 """An op that launches nothing costs about half of a plain one: the dispatcher, not the driver."""
@@ -55,10 +59,11 @@ def host_seconds(
     alike: tuple[Sequence[HostParts], npt.NDArray[np.intp]] | None = None,
     *,
     kernels: Array | None = None,
+    called: Sequence[tuple[str, ...]] | None = None,
 ) -> Array:
     """One number an op. The optimizer's own work is spread over its ops. `runs_in`: precisions that stand for those of
     the trace. `alike`: what every kind of op costs the host, and of which kind each op is, where that is known.
-    `kernels`: launched by every op; else one for each that computes."""
+    `kernels`: launched by every op; else one for each that computes. `called`: `module_entries`, where they are known."""
     kinds, kind_of = alike or ([parts_of(op) for op in ledger.ops], np.arange(len(ledger.ops)))
     training = ledger.header.step == "train"
     times_s: dict[tuple[str, HostParts], float] = {}
@@ -77,7 +82,7 @@ def host_seconds(
     if len(seconds):
         launched = launched_once(ledger) if kernels is None else kernels
         seconds = seconds + launched * np.array([_value(costs, f"launch.{phase}") for phase in named])[phase_of]
-        seconds += _called(ledger, costs, "forward" if training else "infer")
+        seconds += _called(ledger, costs, "forward" if training else "infer", called)
     optimizing = phase_of == PHASES.index("optimizer")
     if optimizing.any():
         seconds[optimizing] = _optimizer_seconds(ledger, costs) / int(optimizing.sum())
@@ -115,12 +120,13 @@ def parts_of(op: Op) -> HostParts:
 def module_entries(ledger: Ledger) -> list[tuple[str, ...]]:
     """For every op: the modules that were called since the op before, by their types, outermost first. Backward calls
     none."""
-    types = {module.path: module.type for module in ledger.modules}
+    types = {module.path: module.type for module in ledger.modules if module.type not in _NEVER_CALLED}
+    paths = {module.path for module in ledger.modules}
     entries: list[tuple[str, ...]] = []
     before: list[str] = []
     call = 0
     for op in ledger.ops:
-        if op.phase != "forward" or op.module not in types:
+        if op.phase != "forward" or op.module not in paths:
             entries.append(())
             continue
         path = op.module.split(".") if op.module else []
@@ -135,15 +141,14 @@ def module_entries(ledger: Ledger) -> list[tuple[str, ...]]:
     return entries
 
 
-def _called(ledger: Ledger, costs: Mapping[str, Value], phase: str) -> Array:
-    each = _value(costs, f"module.{phase}")
-    if not each:
+def _called(
+    ledger: Ledger, costs: Mapping[str, Value], phase: str, called: Sequence[tuple[str, ...]] | None
+) -> Array:
+    each, more = (_value(costs, f"module.{phase}"), {layer: _value(costs, f"{layer}.{phase}") for layer in LAYERS})
+    if not each and not any(more.values()):
         return np.zeros(len(ledger.ops))
-    more = {layer: _value(costs, f"{layer}.{phase}") for layer in LAYERS}
-    return np.array(
-        [sum(each + more.get(kind, 0.0) for kind in called if kind not in _NEVER_CALLED)
-         for called in module_entries(ledger)]
-    )  # fmt: skip
+    entered = module_entries(ledger) if called is None else called
+    return np.array([sum(each + more.get(kind, 0.0) for kind in some) for some in entered], dtype=np.float64)
 
 
 _NEVER_CALLED = ("ModuleList", "ModuleDict")
